@@ -1,0 +1,1 @@
+"""Holdfast: the durable state of a database environment, as definite, time-travelling collections."""

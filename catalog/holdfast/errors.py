@@ -1,0 +1,187 @@
+"""The errors that Holdfast raises: one hierarchy, each message telling what, where and what to do.
+
+From storage only two kinds come: `Determinate` (the operation certainly did not happen) and
+`Indeterminate` (it may have happened; the default for anything unknown). All others are answers of the
+domain and are certain.
+"""
+
+from typing import ClassVar
+
+CLOSED = 1 << 64
+
+
+def _frontier(value: int) -> str:
+    return "closed" if value >= CLOSED else str(value)
+
+
+class HoldfastError(Exception):
+    """The base of every error of Holdfast.
+
+    `hint` is one sentence on what to do next, empty where the message says it all; `exit_code` is what
+    the command line exits with.
+    """
+
+    exit_code: ClassVar[int] = 1
+    hint: str = ""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        if hint:
+            self.hint = hint
+
+
+class BadInput(HoldfastError):
+    """The caller asked for something that has no meaning; nothing durable changed."""
+
+    exit_code = 2
+
+
+class StorageError(HoldfastError):
+    """A storage operation failed."""
+
+    exit_code = 3
+
+
+class Determinate(StorageError):
+    """The operation certainly did not happen."""
+
+
+class Indeterminate(StorageError):
+    """The operation may or may not have happened."""
+
+
+class StoreUnreachable(StorageError):
+    """The store can't be reached or opened; nothing was changed."""
+
+
+class CorruptBlob(StorageError):
+    """Stored bytes are not what was written."""
+
+    def __init__(self, key: str, expected: str, actual: str) -> None:
+        super().__init__(f"{key} is corrupt: expected {expected}, found {actual}")
+        self.key, self.expected, self.actual = key, expected, actual
+
+
+class VersionTooNew(HoldfastError):
+    """Stored data was written by a newer Holdfast."""
+
+    hint = "use a Holdfast at least as new as the one that wrote it"
+
+
+class Deprecated(HoldfastError):
+    """Stored data is older than this Holdfast can read."""
+
+    hint = "upgrade step by step through the versions between"
+
+
+class UpperMismatch(HoldfastError):
+    """A compare-and-append expected another upper than the shard has."""
+
+    def __init__(self, expected: int, actual: int, *, shard_id: str = "") -> None:
+        super().__init__(
+            f"upper of {shard_id or 'the shard'} is {_frontier(actual)}, expected {_frontier(expected)}",
+            hint="read the upper again and decide whether the write still makes sense",
+        )
+        self.expected, self.actual, self.shard_id = expected, actual, shard_id
+
+
+class AsOfTooEarly(HoldfastError):
+    """The distinction between times up to `since` is gone; `as_of` lies before it."""
+
+    def __init__(self, as_of: int, since: int) -> None:
+        super().__init__(
+            f"as_of {as_of} is before since {_frontier(since)}", hint=f"read at {_frontier(since)} or later"
+        )
+        self.as_of, self.since = as_of, since
+
+
+class AsOfNotYetAvailable(HoldfastError):
+    """`as_of` is not below the upper yet: its contents are not complete."""
+
+    def __init__(self, as_of: int, upper: int) -> None:
+        latest = f"the latest complete time is {upper - 1}" if upper else "nothing has been written yet"
+        super().__init__(f"as_of {as_of} is not complete: {latest}", hint="wait, or read at an earlier time")
+        self.as_of, self.upper = as_of, upper
+
+
+class Fenced(HoldfastError):
+    """A greater fence token is in the store: this process must stop."""
+
+    exit_code = 4
+
+    def __init__(self, mine: object, durable: object, *, what: str = "catalog") -> None:
+        super().__init__(f"fenced out of the {what}: my token is {mine}, the durable one is {durable}")
+        self.mine, self.durable = mine, durable
+
+
+class FenceRegressed(HoldfastError):
+    """The durable fence token is lower than mine: the store was restored from an older state."""
+
+    exit_code = 4
+
+    def __init__(self, mine: object, durable: object) -> None:
+        super().__init__(
+            f"the durable token {durable} is lower than mine {mine}: the store was restored from an older state",
+            hint="stop all writers and run 'holdfast catalog fence --at-least N'",
+        )
+        self.mine, self.durable = mine, durable
+
+
+class CodecMismatch(BadInput):
+    """A schema or codec does not fit what the shard has."""
+
+
+class NotWritable(HoldfastError):
+    """The handle, or the client, was opened for reading only."""
+
+
+class ShardFinalized(HoldfastError):
+    """The shard was finalized: its data is gone for ever."""
+
+
+class HandleExpired(HoldfastError):
+    """The handle's lease was lost; open a new handle."""
+
+    hint = "open a new handle"
+
+
+class LocationMismatch(HoldfastError):
+    """Blob and consensus, or two shards, belong to different locations."""
+
+    exit_code = 2
+
+
+class Uninitialized(HoldfastError):
+    """The catalog has never been opened for writing."""
+
+    hint = "initialize it with 'holdfast catalog init' or let the operator do it"
+
+
+class CatalogOutOfSync(HoldfastError):
+    """Somebody else committed to the catalog; the transaction was not applied."""
+
+    hint = "sync and try again"
+
+
+class UniquenessViolation(BadInput):
+    """A catalog object would have the same unique name or id as another."""
+
+
+class NotSourceOfTruth(HoldfastError):
+    """The catalog was opened through the backend that isn't its source of truth."""
+
+
+class StrategyMismatch(BadInput):
+    """The catalog has another migration strategy on record."""
+
+
+class HandoverInProgress(HoldfastError):
+    """A handover is not complete; the write must wait for its tail."""
+
+
+class ConflictingWrite(HoldfastError):
+    """Two writers wrote different data at the same times."""
+
+
+class CollectionNotFound(BadInput):
+    """No collection has that name or id."""
