@@ -1,0 +1,165 @@
+"""Builds the binaries of a control plane from Go modules, once per version and machine.
+
+Invariants
+- The versions are those of `tools/kubernetes/go.mod`, the contents those of its go.sum.
+- A binary appears under its final name only when it is whole (build aside, rename), and only one process
+  builds at a time (a lock on the cache folder), so a second one finds the work done.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from testbed import go
+from testbed.cache import cache_folder
+from testbed.errors import Unavailable
+from testbed.process import Child
+
+MODULE: Final = Path(__file__).parent / "tools" / "kubernetes"
+KUBERNETES_VERSION: Final = "v1.36.3"
+ETCD_VERSION: Final = "v3.6.8"
+_BEAT: Final = 30.0
+"""Seconds between two lines of progress."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """One binary: its name, its Go package, its version, and how long it takes from nothing on 2 cores."""
+
+    name: str
+    package: str
+    version: str
+    takes: str
+
+    @property
+    def path(self) -> Path:
+        """Where the built binary is, or will be."""
+        return cache_folder() / f"{self.name}-{self.version}" / self.name
+
+
+ETCD: Final = Tool(
+    name="etcd", package="go.etcd.io/etcd/server/v3", version=ETCD_VERSION, takes="about a minute"
+)
+APISERVER: Final = Tool(
+    name="kube-apiserver",
+    package="k8s.io/kubernetes/cmd/kube-apiserver",
+    version=KUBERNETES_VERSION,
+    takes="about 4 minutes",
+)
+CONTROLLERS: Final = Tool(
+    name="kube-controller-manager",
+    package="k8s.io/kubernetes/cmd/kube-controller-manager",
+    version=KUBERNETES_VERSION,
+    takes="about a minute",
+)
+KUBECTL: Final = Tool(
+    name="kubectl",
+    package="k8s.io/kubernetes/cmd/kubectl",
+    version=KUBERNETES_VERSION,
+    takes="about a minute",
+)
+
+
+def needed() -> tuple[Tool, ...]:
+    """The binaries that a control plane takes on this machine; kubectl only where there is none."""
+    return (ETCD, APISERVER, CONTROLLERS) + (() if shutil.which("kubectl") else (KUBECTL,))
+
+
+def unbuilt() -> tuple[Tool, ...]:
+    """What of `needed` isn't in the cache folder yet."""
+    return tuple(tool for tool in needed() if not tool.path.exists())
+
+
+def kubectl() -> Path:
+    """The kubectl to use: the machine's, else the built one."""
+    found = shutil.which("kubectl")
+    return Path(found) if found else KUBECTL.path
+
+
+def ensure(tools: Sequence[Tool] | None = None) -> None:
+    """Build what is missing of `tools` (default: `needed`), telling the progress on standard error.
+
+    Raises `Unavailable` where there is no Go toolchain or a build fails.
+    """
+    wanted = needed() if tools is None else tuple(tools)
+    if all(tool.path.exists() for tool in wanted):
+        return
+    with _lock():
+        missing = [tool for tool in wanted if not tool.path.exists()]
+        if missing:
+            toolchain = go.provide()
+            for tool in missing:
+                _build(toolchain, tool)
+
+
+def _build(toolchain: Path, tool: Tool) -> None:
+    folder = tool.path.parent
+    started = time.monotonic()
+    _say(f"building {tool.name} {tool.version} ({tool.takes}, once) ...")
+    for leftover in folder.parent.glob(f".{tool.name}-*"):
+        shutil.rmtree(leftover)  # of a build that was killed: we hold the lock, so nobody is in it
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{tool.name}-") as scratch:
+        result = Path(scratch) / folder.name
+        command = [
+            toolchain,
+            *("build", "-trimpath", "-buildvcs=false"),
+            *("-ldflags", f"-s -w -X k8s.io/component-base/version.gitVersion={KUBERNETES_VERSION}"),
+            *("-o", result / tool.name, tool.package),
+        ]
+        building = Child(
+            tool.name, command, log=Path(scratch) / "log", env=_environment(os.environ), cwd=MODULE
+        )
+        try:
+            while building.poll() is None:
+                try:
+                    building.wait(_BEAT)
+                except subprocess.TimeoutExpired:
+                    _say(f"  still building {tool.name}, {time.monotonic() - started:.0f} s")
+        finally:
+            building.kill()
+        if building.wait() != 0:
+            raise Unavailable(
+                f"building {tool.name} {tool.version} failed; are the Go modules reachable "
+                f"(see 'go env GOPROXY')? The last lines were:\n{building.tail(5)}"
+            )
+        result.rename(folder)
+    _say(f"built {tool.name} {tool.version} in {time.monotonic() - started:.0f} s")
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    """What the build runs in: the caller's settings, minus those that would change what is built.
+
+    The caller's own Go caches are used, since they may be warm; without a home folder, ours are.
+    """
+    ours = {key: value for key, value in env.items() if key not in {"GOFLAGS", "GOOS", "GOARCH", "GOROOT"}}
+    ours |= {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", "GOFLAGS": "-mod=readonly"}
+    if not env.get("HOME"):
+        ours.setdefault("GOPATH", str(cache_folder() / "gopath"))
+        ours.setdefault("GOCACHE", str(cache_folder() / "gocache"))
+    return ours
+
+
+@contextmanager
+def _lock() -> Iterator[None]:
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say("another process is building the test bed; waiting for it ...")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,17 @@
+"""What goes wrong in the test bed itself, as one line that says what to do."""
+
+
+class Unavailable(Exception):  # noqa: N818 - it is an answer about the machine, not a fault of the program
+    """A tier can't be had on this machine; the message names what is missing and how to get it."""
+
+
+class ControlPlaneError(Exception):
+    """A control plane did not come up; the message names the process, its last words and its log."""
+
+
+class KubectlError(Exception):
+    """A kubectl command failed; the message is its standard error, `code` its exit code."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
