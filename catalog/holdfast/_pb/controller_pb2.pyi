@@ -1,0 +1,155 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class CollectionState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COLLECTION_STATE_UNSPECIFIED: _ClassVar[CollectionState]
+    CREATING: _ClassVar[CollectionState]
+    ACTIVE: _ClassVar[CollectionState]
+    DROPPING: _ClassVar[CollectionState]
+    DROPPED: _ClassVar[CollectionState]
+
+class CommandKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COMMAND_KIND_UNSPECIFIED: _ClassVar[CommandKind]
+    CREATE_COLLECTION: _ClassVar[CommandKind]
+    DROP_COLLECTION: _ClassVar[CommandKind]
+
+class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    JOB_STATE_UNSPECIFIED: _ClassVar[JobState]
+    RUNNING: _ClassVar[JobState]
+    DONE: _ClassVar[JobState]
+    FAILED: _ClassVar[JobState]
+COLLECTION_STATE_UNSPECIFIED: CollectionState
+CREATING: CollectionState
+ACTIVE: CollectionState
+DROPPING: CollectionState
+DROPPED: CollectionState
+COMMAND_KIND_UNSPECIFIED: CommandKind
+CREATE_COLLECTION: CommandKind
+DROP_COLLECTION: CommandKind
+JOB_STATE_UNSPECIFIED: JobState
+RUNNING: JobState
+DONE: JobState
+FAILED: JobState
+
+class Column(_message.Message):
+    __slots__ = ("name", "type", "nullable")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    NULLABLE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    type: str
+    nullable: bool
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., nullable: _Optional[bool] = ...) -> None: ...
+
+class Codec(_message.Message):
+    __slots__ = ("name", "version")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class Schema(_message.Message):
+    __slots__ = ("key", "value", "codec")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    CODEC_FIELD_NUMBER: _ClassVar[int]
+    key: _containers.RepeatedCompositeFieldContainer[Column]
+    value: _containers.RepeatedCompositeFieldContainer[Column]
+    codec: Codec
+    def __init__(self, key: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., value: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., codec: _Optional[_Union[Codec, _Mapping]] = ...) -> None: ...
+
+class Rendition(_message.Message):
+    __slots__ = ("id", "shards", "start", "hash_columns")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    HASH_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    shards: _containers.RepeatedScalarFieldContainer[str]
+    start: int
+    hash_columns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., shards: _Optional[_Iterable[str]] = ..., start: _Optional[int] = ..., hash_columns: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Collection(_message.Message):
+    __slots__ = ("name", "schema", "shards", "hash_columns", "metadata_shard", "renditions", "state", "created_ms", "dropped_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    HASH_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_SHARD_FIELD_NUMBER: _ClassVar[int]
+    RENDITIONS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    schema: Schema
+    shards: int
+    hash_columns: _containers.RepeatedScalarFieldContainer[str]
+    metadata_shard: str
+    renditions: _containers.RepeatedCompositeFieldContainer[Rendition]
+    state: CollectionState
+    created_ms: int
+    dropped_ms: int
+    def __init__(self, name: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., shards: _Optional[int] = ..., hash_columns: _Optional[_Iterable[str]] = ..., metadata_shard: _Optional[str] = ..., renditions: _Optional[_Iterable[_Union[Rendition, _Mapping]]] = ..., state: _Optional[_Union[CollectionState, str]] = ..., created_ms: _Optional[int] = ..., dropped_ms: _Optional[int] = ...) -> None: ...
+
+class Command(_message.Message):
+    __slots__ = ("kind", "object_id", "who", "host", "token", "at_ms", "result_json")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    WHO_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_JSON_FIELD_NUMBER: _ClassVar[int]
+    kind: CommandKind
+    object_id: str
+    who: str
+    host: str
+    token: str
+    at_ms: int
+    result_json: str
+    def __init__(self, kind: _Optional[_Union[CommandKind, str]] = ..., object_id: _Optional[str] = ..., who: _Optional[str] = ..., host: _Optional[str] = ..., token: _Optional[str] = ..., at_ms: _Optional[int] = ..., result_json: _Optional[str] = ...) -> None: ...
+
+class Job(_message.Message):
+    __slots__ = ("object_id", "kind", "slot", "attempt", "state", "spec_json", "result_json", "error", "started_ms", "finished_ms")
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
+    RESULT_JSON_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    STARTED_MS_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_MS_FIELD_NUMBER: _ClassVar[int]
+    object_id: str
+    kind: str
+    slot: str
+    attempt: int
+    state: JobState
+    spec_json: str
+    result_json: str
+    error: str
+    started_ms: int
+    finished_ms: int
+    def __init__(self, object_id: _Optional[str] = ..., kind: _Optional[str] = ..., slot: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[_Union[JobState, str]] = ..., spec_json: _Optional[str] = ..., result_json: _Optional[str] = ..., error: _Optional[str] = ..., started_ms: _Optional[int] = ..., finished_ms: _Optional[int] = ...) -> None: ...
+
+class Row(_message.Message):
+    __slots__ = ("collection", "command", "job")
+    COLLECTION_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    collection: Collection
+    command: Command
+    job: Job
+    def __init__(self, collection: _Optional[_Union[Collection, _Mapping]] = ..., command: _Optional[_Union[Command, _Mapping]] = ..., job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...

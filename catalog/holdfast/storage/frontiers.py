@@ -1,0 +1,61 @@
+"""The rules by which a collection's frontiers follow from those of its shards.
+
+- The metadata shard's upper is a promise: no other rendition takes over below it. Readers go no further.
+- A collection's upper is the least time up to that promise which is not written yet.
+- A collection's since is the metadata shard's; no data shard is compacted past it.
+- All shards of a rendition move from one common upper to the next in one step.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from holdfast.errors import CLOSED, AsOfNotYetAvailable, AsOfTooEarly
+
+PROMISE_MS: Final = 10_000
+"""How far beyond a write the metadata shard is sealed with it, in collection time (ms)."""
+
+
+def rendition_since(sinces: Iterable[int]) -> int:
+    """The greatest since of a rendition's shards: what can be read of all of them."""
+    return max(sinces)
+
+
+def rendition_upper(uppers: Iterable[int]) -> int:
+    """The least upper of a rendition's shards: what is complete in all of them."""
+    return min(uppers)
+
+
+def collection_upper(shard_uppers: Iterable[int], metadata_upper: int) -> int:
+    """The least time up to `metadata_upper` that the rendition holding there has not written."""
+    return min(rendition_upper(shard_uppers), metadata_upper)
+
+
+def promise_for(new_upper: int, metadata_upper: int) -> int | None:
+    """The metadata upper that a write up to `new_upper` has to bring along; None where it needs none."""
+    if new_upper <= metadata_upper:
+        return None
+    return min(new_upper + PROMISE_MS, CLOSED)
+
+
+def retained_since(wanted: int, metadata_since: int, rendition_start: int) -> int:
+    """How far a data shard's since may follow a retention that asks for `wanted`."""
+    return min(wanted, max(metadata_since, rendition_start))
+
+
+def latest(upper: int) -> int:
+    """The latest complete time of something whose upper is `upper`.
+
+    Raises:
+        AsOfNotYetAvailable: nothing is complete yet.
+    """
+    if upper == 0:
+        raise AsOfNotYetAvailable(0, 0)
+    return upper - 1
+
+
+def check_as_of(as_of: int, since: int, upper: int) -> None:
+    """Raise `AsOfTooEarly` or `AsOfNotYetAvailable` unless `since <= as_of < upper`."""
+    if as_of < since:
+        raise AsOfTooEarly(as_of, since)
+    if as_of >= upper:
+        raise AsOfNotYetAvailable(as_of, upper)

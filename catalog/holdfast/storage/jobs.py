@@ -1,0 +1,64 @@
+"""JobRecords: what a piece of work on an object was asked to do, which attempt may commit it, and its outcome.
+
+A job is one (object, kind, slot); a slot is, for example, the scheduled time of a snapshot. Whoever runs an
+attempt commits its effects together with the record's step from Running(attempt) to Done, so that of several
+drivers of one job, zombies included, exactly one takes effect.
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final
+
+from holdfast.errors import BadInput
+
+Json = Mapping[str, Any]
+
+_MAX_NAME: Final = 255
+_NOT_A_UUID: Final = uuid.UUID(int=0)
+
+
+class JobState(IntEnum):
+    """Where an attempt is; the numbers are those of the stored record."""
+
+    RUNNING = 1
+    DONE = 2
+    FAILED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job: `attempt` counts from 1, `started_ms` and `finished_ms` are of the latest attempt (0: not yet)."""
+
+    job_id: str
+    object_id: str
+    kind: str
+    slot: str
+    attempt: int
+    state: JobState
+    spec: Json = field(default_factory=dict)
+    result: Json = field(default_factory=dict)
+    error: str = ""
+    started_ms: int = 0
+    finished_ms: int = 0
+
+
+def job_id(object_id: str, kind: str, slot: str) -> str:
+    """The id of a job: `uuid5(object id, "<kind>/<slot>")`.
+
+    An object id that isn't a UUID stands for `uuid5(nil UUID, object id)`.
+
+    Raises:
+        BadInput: a name is empty, too long, or `kind` holds a slash.
+    """
+    for what, text in (("object id", object_id), ("kind", kind), ("slot", slot)):
+        if not text or len(text) > _MAX_NAME or not text.isprintable():
+            raise BadInput(f"job {what} {text!r}: expected 1 to {_MAX_NAME} printable characters")
+    if "/" in kind:
+        raise BadInput(f"job kind '{kind}': a slash is not allowed")
+    try:
+        namespace = uuid.UUID(object_id)
+    except ValueError:
+        namespace = uuid.uuid5(_NOT_A_UUID, object_id)
+    return str(uuid.uuid5(namespace, f"{kind}/{slot}"))
