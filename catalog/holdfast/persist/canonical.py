@@ -1,0 +1,308 @@
+"""What callers hand in, made into the one form that is stored, and its total order.
+
+Invariants
+- A prepared batch has exactly the columns of `Schema.arrow_updates`, in that order, with those types.
+- A cast never loses anything: what does not fit is `BadInput` naming the column. Numbers, text, binary and
+  times of day only become their own kind (the text "12" is no int64).
+- Floats are canonical: one NaN, no negative zero. So equal values have equal bytes, and bytes can be
+  hashed, grouped and compared.
+- The total order is (key columns, value columns, `_time`), each column ascending: nulls first,
+  false < true, numbers by value with NaN last, string and binary by their bytes.
+- An update with `_diff` 0 says nothing and is dropped.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from holdfast.errors import CLOSED, BadInput
+from holdfast.persist.schema import DIFF, TIME, Column, Schema, arrow_type
+
+Rows: TypeAlias = pa.Table | pa.RecordBatch
+R = TypeVar("R", pa.Table, pa.RecordBatch)
+
+_UINT64 = pa.uint64()
+_INT64 = pa.int64()
+_SIGNED: dict[int, type[np.signedinteger[Any]]] = {4: np.int32, 8: np.int64}
+# Below this many rows the fixed cost of a Polars query is greater than its speed.
+SMALL_ROWS = 256
+
+
+def prepare_updates(schema: Schema, updates: object, *, default_time: int) -> pa.RecordBatch:
+    """The updates as they are stored, not sorted; an empty batch for None.
+
+    `updates` is a table, a record batch, a data frame (pandas, Polars, anything with the Arrow stream
+    interface) or a list of dicts, with the schema's columns in any order, an optional `_time` (default:
+    `default_time`) and an optional `_diff` (default: +1). Python floats in dicts are rounded to float32
+    where the column is; an Arrow float64 column is not.
+
+    Raises `BadInput` naming the column: missing, unknown, given twice, null where it may not be, of
+    another kind, or not representable in the column's type.
+    """
+    if updates is None:
+        return empty_updates(schema)
+    rows = _rows(schema, updates)
+    count = rows.num_rows
+    given = rows.schema.names
+    where = {name: index for index, name in enumerate(given)}
+    if len(where) != len(given):
+        twice = next(name for name in given if given.count(name) > 1)
+        raise BadInput(f"column {twice!r} is given twice")
+    arrays = []
+    for column in schema.columns:
+        index = where.pop(column.name, None)
+        if index is None:
+            raise BadInput(f"column {column.name!r} is missing (given: {', '.join(given)})")
+        arrays.append(_convert(column, rows.column(index)))
+    time, diff = where.pop(TIME, None), where.pop(DIFF, None)
+    if where:
+        raise BadInput(f"column {next(iter(where))!r} is not in the schema ({', '.join(schema.names)})")
+
+    arrays.append(
+        _default_time(default_time, count) if time is None else _integers(TIME, rows.column(time), _UINT64)
+    )
+    if diff is None:
+        arrays.append(pa.array(np.ones(count, np.int64)))
+        return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_updates)
+    diffs = _integers(DIFF, rows.column(diff), _INT64)
+    arrays.append(diffs)
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_updates)
+    nonzero = values_of(diffs) != 0
+    return batch if nonzero.all() else batch.filter(pa.array(nonzero))
+
+
+def empty_updates(schema: Schema) -> pa.RecordBatch:
+    """A batch of no updates."""
+    arrays = [pa.array([], field.type) for field in schema.arrow_updates]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_updates)
+
+
+def time_bounds(batch: Rows) -> tuple[int, int] | None:
+    """The least and the greatest `_time` of updates, both inclusive; None when there are none."""
+    if batch.num_rows == 0:
+        return None
+    times = values_of(_one_array(batch.column(TIME)))
+    return int(times.min()), int(times.max())
+
+
+def sort_updates(schema: Schema, table: R) -> R:
+    """The updates in the total order of (key, value, `_time`); columns in canonical form."""
+    names = [*schema.names, TIME]
+    if table.num_rows <= 1:
+        return table
+    if table.num_rows <= SMALL_ROWS:
+        order = np.array(_order_small(table, names))
+    else:
+        frame = pl.DataFrame(pl.from_arrow(table.select(names)))
+        order = frame.select(pl.arg_sort_by(names, nulls_last=False)).to_series().to_numpy()
+    return table.take(pa.array(order))
+
+
+def values_of(array: pa.Array) -> npt.NDArray[Any]:
+    """The values of a fixed-width numeric array without copying; what lies under a null is anything."""
+    dtype = array.type.to_pandas_dtype()
+    data = array.buffers()[1]
+    if data is None:
+        return np.empty(0, dtype)
+    return np.frombuffer(data, dtype, len(array), array.offset * np.dtype(dtype).itemsize)
+
+
+def canonical_floats(array: pa.Array) -> pa.Array:
+    """The float array with one NaN and no negative zero; the same array when it is so already."""
+    values = values_of(array)
+    nan = np.array([np.nan], values.dtype)
+    integer = _SIGNED[values.dtype.itemsize]
+    bits = values.view(integer)
+    unlike = np.isnan(values) & (bits != nan.view(integer)[0])
+    negative_zero = bits == np.iinfo(integer).min
+    if not (unlike | negative_zero).any():
+        return array
+    fixed = np.where(np.isnan(values), nan, values + nan.dtype.type(0))
+    return pa.array(fixed, array.type, mask=_null_mask(array), from_pandas=False)
+
+
+def ordered_bits(array: pa.Array) -> pa.Array:
+    """Signed integers that are equal and ordered as the canonical floats are, NaN above infinity."""
+    values = values_of(array)
+    integer = _SIGNED[values.dtype.itemsize]
+    bits = values.view(integer)
+    flip = (bits >> (8 * bits.itemsize - 1)) & np.iinfo(integer).max
+    return pa.array(bits ^ flip, mask=_null_mask(array))
+
+
+def python_values(array: pa.Array) -> list[Any]:
+    """The values as Python objects that are equal and ordered exactly as the values are; None for null."""
+    type_ = array.type
+    if pa.types.is_floating(type_):
+        array = ordered_bits(array)
+    elif pa.types.is_temporal(type_):
+        # Python's dates end with the year 9999.
+        array = array.view(pa.int32() if pa.types.is_date32(type_) else pa.int64())
+    # Python orders text by code point: the order of its UTF-8 bytes.
+    return list(array.to_pylist())
+
+
+def _order_small(table: Rows, names: list[str]) -> list[int]:
+    columns = []
+    for name in names:
+        array = _one_array(table.column(name))
+        values = python_values(array)
+        columns.append([(v is not None, v) for v in values] if array.null_count else values)
+    if len(columns) == 1:
+        return sorted(range(table.num_rows), key=columns[0].__getitem__)
+    rows = list(zip(*columns, strict=True))
+    return sorted(range(table.num_rows), key=rows.__getitem__)
+
+
+def _default_time(time: int, rows: int) -> pa.Array:
+    if not 0 <= time < CLOSED:
+        if rows:
+            raise BadInput(f"no update can have the time {time}: times are from 0 to 2**64 - 1")
+        time = 0
+    return pa.array(np.full(rows, time, np.uint64))
+
+
+def _null_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
+    return array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+
+
+def _one_array(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(array, pa.ChunkedArray):
+        return array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
+    return array
+
+
+def _one_column(name: str, array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    one = _one_array(array)
+    if isinstance(one, pa.ChunkedArray):
+        raise BadInput(
+            f"column {name!r} holds more than 2 GiB in one append", hint="append it in smaller pieces"
+        )
+    return one
+
+
+def _convert(column: Column, given: pa.Array | pa.ChunkedArray) -> pa.Array:
+    want = arrow_type(column.type)
+    if given.type != want:
+        given = _cast(column.name, given, want)
+    array = _one_column(column.name, given)
+    if array.null_count and not column.nullable:
+        raise BadInput(f"column {column.name!r} is not nullable but has {array.null_count} null(s)")
+    match column.type:
+        case "float64" | "float32":
+            return canonical_floats(array)
+        case "string":
+            try:
+                array.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise BadInput(f"column {column.name!r} is not valid UTF-8: {error}") from None
+    return array
+
+
+def _integers(name: str, given: pa.Array | pa.ChunkedArray, want: pa.DataType) -> pa.Array:
+    if given.type != want:
+        if not pa.types.is_integer(given.type):
+            raise BadInput(f"column {name!r} must be {want}, not {given.type}")
+        given = _cast(name, given, want)
+    if given.null_count:
+        raise BadInput(f"column {name!r} is not nullable but has {given.null_count} null(s)")
+    return _one_column(name, given)
+
+
+def _cast(name: str, given: pa.Array | pa.ChunkedArray, want: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    if pa.types.is_dictionary(given.type):
+        given = given.cast(given.type.value_type)
+        if given.type == want:
+            return given
+    if _kind(given.type) not in _CASTS[_kind(want)]:
+        raise BadInput(f"column {name!r} is {given.type}, which does not become {want} without loss")
+    try:
+        cast = given.cast(want, safe=True)
+        # Arrow's safe cast lets float64 lose its low bits.
+        if want == pa.float32() and given.type == pa.float64():
+            exact = values_of(_one_array(cast)).astype(np.float64)
+            source = values_of(_one_array(given))
+            same = (exact == source) | np.isnan(source)
+            if given.null_count:
+                same |= _one_array(given).is_null().to_numpy(zero_copy_only=False)
+            if not same.all():
+                raise BadInput(f"column {name!r} has values that float32 can't hold exactly")
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise BadInput(f"column {name!r} does not fit {want}: {error}") from None
+    return cast
+
+
+def _kind(type_: pa.DataType) -> str:
+    if pa.types.is_integer(type_):
+        return "integer"
+    if pa.types.is_floating(type_):
+        return "float"
+    if pa.types.is_decimal(type_):
+        return "decimal"
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return "string"
+    if pa.types.is_timestamp(type_):
+        return "instant" if type_.tz else "timestamp"
+    if pa.types.is_date(type_):
+        return "date"
+    if pa.types.is_null(type_):
+        return "null"
+    if pa.types.is_boolean(type_):
+        return "bool"
+    binary = (
+        pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_)
+    )
+    return "binary" if binary or pa.types.is_binary_view(type_) else str(type_)
+
+
+# What may become what. Floats become integers because data frames keep integers with nulls as floats.
+_CASTS = {
+    "integer": {"integer", "float", "decimal", "null"},
+    "float": {"integer", "float", "null"},
+    "decimal": {"integer", "decimal", "null"},
+    "string": {"string", "null"},
+    "binary": {"binary", "null"},
+    "bool": {"bool", "null"},
+    "date": {"date", "null"},
+    "timestamp": {"timestamp", "null"},
+    "instant": {"instant", "null"},
+}
+
+
+def _rows(schema: Schema, updates: object) -> Rows:
+    match updates:
+        case pa.RecordBatch() | pa.Table():
+            return updates
+        case list() | tuple():
+            return _from_dicts(schema, updates)
+        case _ if hasattr(updates, "__arrow_c_stream__"):
+            return pa.table(updates)
+    raise BadInput(f"updates are a table or a list of dicts, not {type(updates).__name__}")
+
+
+def _from_dicts(schema: Schema, rows: Sequence[Any]) -> pa.RecordBatch:
+    names: dict[str, None] = {}
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise BadInput(f"updates are a table or a list of dicts, not a list of {type(row).__name__}")
+        names.update(dict.fromkeys(row))
+    types = {column.name: column for column in schema.columns}
+    arrays, fields = [], []
+    for name in (*names, *(n for n in schema.names if n not in names)):
+        if name in types:
+            want = arrow_type(types[name].type)
+        elif name in (TIME, DIFF):
+            want = _UINT64 if name == TIME else _INT64
+        else:
+            raise BadInput(f"column {name!r} is not in the schema ({', '.join(schema.names)})")
+        default = 1 if name == DIFF else None
+        try:
+            arrays.append(pa.array([row.get(name, default) for row in rows], want))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+            raise BadInput(f"column {name!r} does not fit {want}: {error}") from None
+        fields.append(pa.field(name, want))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

@@ -1,0 +1,209 @@
+"""Consolidation: updates of any number of unsorted pieces summed into contents.
+
+Invariants
+- `consolidate_at` gives what a collection holds at a time: each (key, value) once, with the sum of its
+  diffs at times <= as_of, never 0.
+- `consolidate_updates` changes no contents at or after `since`: only times below it move up to it.
+- Input is canonical (`holdfast.persist.canonical`): equality of values is equality of bits, null equals
+  null, the empty string is not null.
+- A sum beyond int64 is an error, never a wrapped number.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TypeAlias
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.errors import BadInput, CorruptBlob
+from holdfast.persist.canonical import SMALL_ROWS, python_values, sort_updates, values_of
+from holdfast.persist.part import check_footer
+from holdfast.persist.schema import DIFF, TIME, Schema
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetSource:
+    """A Parquet part that the engine decodes itself, in parallel.
+
+    `data` is the file's bytes, verified by the caller against the state's checksum, or its path; `key`
+    names it in errors.
+    """
+
+    data: bytes | Path
+    key: str
+
+
+Source: TypeAlias = pa.Table | pa.RecordBatch | ParquetSource
+
+
+def consolidate_at(schema: Schema, sources: Sequence[Source], as_of: int) -> pa.Table:
+    """The contents at `as_of` (columns and `_diff`, in no order) of updates in any number of pieces.
+
+    Raises `BadInput` when a sum of diffs leaves int64, `CorruptBlob` and `VersionTooNew` for a Parquet
+    source that is not a part of the schema.
+    """
+    if (tables := _small(sources)) is not None:
+        return _small_at(schema, tables, as_of)
+    names = list(schema.names)
+    frames, bound = [], 0
+    for source in sources:
+        frame, latest, largest = _scan(schema, source)
+        bound += largest
+        if latest is None or latest > as_of:
+            frame = frame.filter(pl.col(TIME) <= pl.lit(as_of, pl.UInt64))
+        frames.append(frame.select([*names, DIFF]))
+    contents = _summed(pl.concat(frames), names, bound)
+    return _to_arrow(contents, schema.arrow_diff, sources)
+
+
+def consolidate_updates(schema: Schema, sources: Sequence[Source], since: int) -> pa.Table:
+    """The same updates with times below `since` moved up to it, equal ones summed, zeros gone, sorted.
+
+    Raises as `consolidate_at` does.
+    """
+    if (tables := _small(sources)) is not None:
+        return sort_updates(schema, _small_updates(schema, tables, since))
+    names = [*schema.names, TIME]
+    frames, bound = [], 0
+    for source in sources:
+        frame, _, largest = _scan(schema, source)
+        bound += largest
+        time = pl.max_horizontal(pl.col(TIME), pl.lit(since, pl.UInt64)).alias(TIME)
+        frames.append(frame.select([*schema.names, time, DIFF]))
+    updates = _summed(pl.concat(frames), names, bound).sort(names, nulls_last=False)
+    return _to_arrow(updates, schema.arrow_updates, sources)
+
+
+def _summed(updates: pl.LazyFrame, by: list[str], bound: int) -> pl.LazyFrame:
+    """Sums of `_diff`; `bound` is at least the sum of all absolute diffs."""
+    total = pl.col(DIFF).sum()
+    if bound > _INT64_MAX:
+        total = pl.col(DIFF).cast(pl.Int128).sum()
+    return updates.group_by(by).agg(total).filter(pl.col(DIFF) != 0)
+
+
+_INT64_MAX = 2**63 - 1
+
+
+def _scan(schema: Schema, source: Source) -> tuple[pl.LazyFrame, int | None, int]:
+    """The source as a lazy frame, its greatest time if known, and a bound for the sum of its diffs."""
+    if isinstance(source, ParquetSource):
+        return _scan_parquet(schema, source)
+    table = pa.Table.from_batches([source]) if isinstance(source, pa.RecordBatch) else source
+    largest = 0
+    for chunk in table.column(DIFF).chunks:
+        if len(chunk):
+            diffs = values_of(chunk)
+            largest = max(largest, -int(diffs.min()), int(diffs.max()))
+    return pl.DataFrame(pl.from_arrow(table)).lazy(), None, largest * table.num_rows
+
+
+def _scan_parquet(schema: Schema, source: ParquetSource) -> tuple[pl.LazyFrame, int | None, int]:
+    data = source.data
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(data) if isinstance(data, bytes) else data)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptBlob(source.key, "a Parquet part", " ".join(str(error).split())) from None
+    check_footer(metadata, schema, key=source.key)
+    columns = {metadata.schema.column(i).name: i for i in range(len(metadata.schema))}
+    latest: int | None = 0
+    bound = 0
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        times = row_group.column(columns[TIME]).statistics
+        diffs = row_group.column(columns[DIFF]).statistics
+        latest = None if latest is None or times is None or not times.has_min_max else max(latest, times.max)
+        largest = max(-diffs.min, diffs.max) if diffs is not None and diffs.has_min_max else 2**63
+        bound += largest * row_group.num_rows
+    frame = pl.scan_parquet(BytesIO(data) if isinstance(data, bytes) else data, use_statistics=True)
+    return frame, latest, bound
+
+
+def _to_arrow(frame: pl.LazyFrame, schema: pa.Schema, sources: Sequence[Source]) -> pa.Table:
+    try:
+        result = frame.collect()
+    except (pl.exceptions.PolarsError, OSError) as error:
+        keys = ", ".join(source.key for source in sources if isinstance(source, ParquetSource))
+        raise CorruptBlob(keys or "updates", "parts that can be read", " ".join(str(error).split())) from None
+    if result.schema[DIFF] == pl.Int128:
+        sums = result.get_column(DIFF)
+        if not sums.is_between(-(2**63), _INT64_MAX).all():
+            raise _overflow()
+        result = result.with_columns(sums.cast(pl.Int64))
+    return result.to_arrow().cast(schema)
+
+
+def _overflow() -> BadInput:
+    return BadInput("the sum of the diffs of one (key, value) does not fit int64")
+
+
+def _small(sources: Sequence[Source]) -> list[pa.Table | pa.RecordBatch] | None:
+    """The sources when all are in memory and small: a query engine's start costs more than the work."""
+    rows = 0
+    for source in sources:
+        if isinstance(source, ParquetSource):
+            return None
+        rows += source.num_rows
+        if rows > SMALL_ROWS:
+            return None
+    return [source for source in sources if not isinstance(source, ParquetSource) and source.num_rows]
+
+
+def _small_at(schema: Schema, tables: list[pa.Table | pa.RecordBatch], as_of: int) -> pa.Table:
+    names = schema.names
+    updates = _concat(schema, tables)
+    times = updates.column(TIME).to_pylist()
+    diffs = updates.column(DIFF).to_pylist()
+    sums: dict[tuple[object, ...], int] = {}
+    first: dict[tuple[object, ...], int] = {}
+    for index, row in enumerate(zip(*(python_values(updates.column(name)) for name in names), strict=True)):
+        if times[index] <= as_of:
+            sums[row] = sums.get(row, 0) + diffs[index]
+            first.setdefault(row, index)
+    return _picked(updates, [*names], sums, first, schema.arrow_diff)
+
+
+def _small_updates(schema: Schema, tables: list[pa.Table | pa.RecordBatch], since: int) -> pa.Table:
+    updates = _concat(schema, tables)
+    times = [max(since, time) for time in updates.column(TIME).to_pylist()]
+    diffs = updates.column(DIFF).to_pylist()
+    sums: dict[tuple[object, ...], int] = {}
+    first: dict[tuple[object, ...], int] = {}
+    columns = [python_values(updates.column(name)) for name in schema.names]
+    for index, row in enumerate(zip(*columns, times, strict=True)):
+        sums[row] = sums.get(row, 0) + diffs[index]
+        first.setdefault(row, index)
+    moved = updates.set_column(
+        len(schema.names), schema.arrow_updates.field(TIME), pa.array(times, pa.uint64())
+    )
+    return _picked(moved, [*schema.names, TIME], sums, first, schema.arrow_updates)
+
+
+def _picked(
+    updates: pa.RecordBatch,
+    names: list[str],
+    sums: dict[tuple[object, ...], int],
+    first: dict[tuple[object, ...], int],
+    schema: pa.Schema,
+) -> pa.Table:
+    kept = [row for row, total in sums.items() if total]
+    try:
+        totals = pa.array([sums[row] for row in kept], pa.int64())
+    except (OverflowError, pa.ArrowInvalid):
+        raise _overflow() from None
+    rows = pa.array([first[row] for row in kept], pa.int64())
+    arrays = [updates.column(name).take(rows) for name in names]
+    return pa.Table.from_arrays([*arrays, totals], schema=schema)
+
+
+def _concat(schema: Schema, tables: list[pa.Table | pa.RecordBatch]) -> pa.RecordBatch:
+    batches = [b for t in tables for b in (t.to_batches() if isinstance(t, pa.Table) else [t])]
+    if not batches:
+        return pa.RecordBatch.from_arrays(
+            [pa.array([], field.type) for field in schema.arrow_updates], schema=schema.arrow_updates
+        )
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

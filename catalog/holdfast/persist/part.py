@@ -1,0 +1,193 @@
+"""The two forms of a part: an inline Arrow IPC stream and a Parquet file.
+
+Invariants
+- Both hold the columns of `Schema.arrow_updates`. A Parquet part is sorted in the total order of
+  (key, value, `_time`); any Parquet reader can open it.
+- The footer of a Parquet part names the format version, the schema id, the schema and the row groups that
+  have NaN in a column (Parquet's own statistics skip NaN, so they alone don't bound such a column).
+- Bytes that are not a whole, unchanged part of that schema are `CorruptBlob`, a newer format is
+  `VersionTooNew`; a reader never gets fewer or other rows. What decoding alone can't see (a flipped bit in
+  a value of an inline part) the size and checksum in the shard's state do: see `verify`.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.errors import CorruptBlob, VersionTooNew
+from holdfast.persist.canonical import Rows, values_of
+from holdfast.persist.schema import DIFF, TIME, Column, Schema
+
+PARQUET_FORMAT_VERSION = 1
+KEY_FORMAT_VERSION = b"holdfast.format_version"
+KEY_SCHEMA_ID = b"holdfast.schema_id"
+KEY_SCHEMA = b"holdfast.schema"
+KEY_HAS_NAN = b"holdfast.has_nan"
+
+ROW_GROUP_ROWS = 128 * 1024
+_END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+
+def checksum(data: bytes | memoryview) -> int:
+    """CRC-32C of the bytes."""
+    return int(google_crc32c.value(data))
+
+
+def verify(data: bytes | memoryview, *, size: int, crc32c: int, key: str) -> None:
+    """Compare bytes with the size and checksum in the shard's state; `CorruptBlob` when they differ."""
+    if len(data) != size:
+        raise CorruptBlob(key, f"{size} bytes", f"{len(data)} bytes")
+    if (actual := checksum(data)) != crc32c:
+        raise CorruptBlob(key, f"crc32c {crc32c:08x}", f"{actual:08x}")
+
+
+def encode_inline(batch: pa.RecordBatch) -> bytes:
+    """The updates as one Arrow IPC stream of one record batch, without compression."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def decode_inline(data: bytes, schema: Schema, *, key: str) -> pa.Table:
+    """The updates of an inline part; `key` names it in errors.
+
+    Raises `CorruptBlob` when the bytes are not exactly one batch of updates of the schema.
+    """
+    # A stream that ends without its end mark is taken as complete by Arrow.
+    if not data.endswith(_END_OF_STREAM):
+        raise CorruptBlob(key, "an Arrow stream", "a stream without an end")
+    try:
+        source = pa.BufferReader(data)
+        with pa.ipc.open_stream(source) as reader:
+            found = reader.schema
+            if not found.equals(schema.arrow_updates):
+                raise CorruptBlob(key, f"updates of {schema}", f"({', '.join(map(str, found))})")
+            batch = reader.read_next_batch()
+            batch.validate(full=True)
+            more = next(reader, None)
+    except (pa.ArrowException, OSError, StopIteration) as error:
+        raise CorruptBlob(key, "an Arrow stream of one batch", f"{error or 'no batch'}") from None
+    if more is not None or source.tell() != len(data):
+        raise CorruptBlob(key, "one batch", "more data behind it")
+    return pa.Table.from_batches([batch])
+
+
+def encode_parquet(
+    schema: Schema, schema_id: int, table: Rows, *, row_group_rows: int = ROW_GROUP_ROWS
+) -> bytes:
+    """The updates, already in total order, as one Parquet file."""
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    footer = {
+        KEY_FORMAT_VERSION: str(PARQUET_FORMAT_VERSION).encode(),
+        KEY_SCHEMA_ID: str(schema_id).encode(),
+        KEY_SCHEMA: schema_json(schema).encode(),
+        KEY_HAS_NAN: json.dumps(_row_groups_with_nan(schema, table, row_group_rows)).encode(),
+    }
+    arrow = schema.arrow_updates
+    sorting = [pq.SortingColumn(i, nulls_first=True) for i in range(len(schema.columns) + 1)]
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        arrow,
+        version="2.6",
+        compression="zstd",
+        use_dictionary=_dictionary_columns(schema),
+        write_statistics=True,
+        sorting_columns=sorting,
+        write_page_checksum=True,
+        store_schema=False,
+    ) as writer:
+        writer.write_table(table, row_group_size=row_group_rows)
+        writer.add_key_value_metadata(footer)
+    return bytes(sink.getvalue())
+
+
+def decode_parquet(
+    data: bytes | pa.NativeFile | str,
+    schema: Schema,
+    columns: Sequence[str] | None = None,
+    *,
+    key: str,
+) -> pa.Table:
+    """The updates of a Parquet part, or only some of their columns; page checksums are verified.
+
+    `data` is the file's bytes, an open file, or its path. Raises `CorruptBlob` and `VersionTooNew`.
+    """
+    source = pa.BufferReader(data) if isinstance(data, bytes) else data
+    want = schema.arrow_updates
+    if columns is not None:
+        want = pa.schema([want.field(name) for name in columns])
+    try:
+        with pq.ParquetFile(source, page_checksum_verification=True) as file:
+            check_footer(file.metadata, schema, key=key)
+            table = file.read(columns=want.names)
+            table = table.select(want.names).cast(want)
+            table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptBlob(key, "a Parquet part", _one_line(error)) from None
+    return table
+
+
+def check_footer(metadata: pq.FileMetaData, schema: Schema, *, key: str) -> None:
+    """Refuse a file that is not a part of this schema in a format this version reads."""
+    footer = metadata.metadata or {}
+    version = footer.get(KEY_FORMAT_VERSION)
+    if version is None or not version.isdigit():
+        raise CorruptBlob(key, "a part of Holdfast", "a Parquet file without holdfast.format_version")
+    if int(version) > PARQUET_FORMAT_VERSION:
+        raise VersionTooNew(
+            f"{key} has part format {int(version)}, this version reads up to {PARQUET_FORMAT_VERSION}"
+        )
+    if (found := footer.get(KEY_SCHEMA, b"").decode(errors="replace")) != schema_json(schema):
+        raise CorruptBlob(key, f"updates of {schema}", found or "no schema")
+    names = metadata.schema.names
+    if len(names) != len(schema.arrow_updates) or set(names) != set(schema.arrow_updates.names):
+        raise CorruptBlob(key, f"the columns of {schema}", ", ".join(names))
+
+
+def schema_json(schema: Schema) -> str:
+    """The schema as it stands in the footer: canonical JSON."""
+    value: dict[str, Any] = {
+        "key": [_column_json(column) for column in schema.key],
+        "value": [_column_json(column) for column in schema.value],
+    }
+    if schema.codec is not None:
+        value["codec"] = list(schema.codec)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _column_json(column: Column) -> dict[str, Any]:
+    return {"name": column.name, "type": column.type, "nullable": column.nullable}
+
+
+def _dictionary_columns(schema: Schema) -> list[str]:
+    return [*schema.names, TIME, DIFF]
+
+
+def _row_groups_with_nan(schema: Schema, table: pa.Table, row_group_rows: int) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for column in schema.columns:
+        if not column.type.startswith("float"):
+            continue
+        groups: set[int] = set()
+        start = 0
+        for chunk in table.column(column.name).chunks:
+            nan = np.isnan(values_of(chunk))
+            if chunk.null_count:
+                nan &= chunk.is_valid().to_numpy(zero_copy_only=False)
+            groups.update(((np.flatnonzero(nan) + start) // row_group_rows).tolist())
+            start += len(chunk)
+        if groups:
+            found[column.name] = sorted(groups)
+    return found
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]
