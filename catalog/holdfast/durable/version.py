@@ -1,0 +1,7 @@
+"""The versions of the catalog's format. `proto/generate.py` reads them as text: keep one plain number a line.
+
+`CATALOG_VERSION` is what this Holdfast writes, `MIN_VERSION` the oldest that it can read and upgrade.
+"""
+
+MIN_VERSION = 15
+CATALOG_VERSION = 15
