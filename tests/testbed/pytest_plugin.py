@@ -1,0 +1,85 @@
+"""Hands the test bed to tests: a marker per tier, and fixtures for the control plane.
+
+A test marked `kube` or `spark` runs where that tier is; elsewhere it is skipped with the reason, or fails if
+`$HOLDFAST_REQUIRE` names the tier. What a required tier takes is built before the first test, not within one.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from kubernetes.client import ApiClient
+
+from testbed import spark
+from testbed.errors import Unavailable
+from testbed.kube import ControlPlane
+from testbed.require import VARIABLE, Tier, missing, provide, required
+
+_REQUIRED = pytest.StashKey[frozenset[Tier]]()
+_REFUSED = pytest.StashKey[dict[Tier, str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for tier in Tier:
+        config.addinivalue_line("markers", f"{tier}: {tier.description}")
+    try:
+        tiers = required()
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+    config.stash[_REQUIRED] = tiers
+    config.stash[_REFUSED] = {}
+    if spark.missing() is None:
+        os.environ.update(spark.environment())
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build what required tiers take, outside of every test's time limit and with its progress shown."""
+    if session.config.option.collectonly:
+        return
+    asked = {tier for item in session.items for tier in _tiers(item)} & session.config.stash[_REQUIRED]
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    for tier in sorted(asked):
+        try:
+            with capture.global_and_fixture_disabled():
+                provide(tier)
+        except Unavailable as error:
+            session.config.stash[_REFUSED][tier] = str(error)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for tier in _tiers(item):
+        refused = item.config.stash[_REFUSED].get(tier) or missing(tier)
+        if refused and tier in item.config.stash[_REQUIRED]:
+            pytest.fail(f"{VARIABLE} names {tier}, but {refused}", pytrace=False)
+        if refused:
+            pytest.skip(f"{tier}: {refused}")
+
+
+def _tiers(item: pytest.Item) -> list[Tier]:
+    return [tier for tier in Tier if item.get_closest_marker(tier.value)]
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[ControlPlane]:
+    """The cluster of the whole run: `$KUBECONFIG`'s, or one that is booted for it. Mark the test `kube`."""
+    with ControlPlane.from_environment() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def namespace(control_plane: ControlPlane) -> Iterator[str]:
+    """A namespace for one test, in which objects can be made at once; its deletion isn't waited for."""
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    control_plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    control_plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=60s")
+    yield name
+    control_plane.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def kube_api(control_plane: ControlPlane) -> Iterator[ApiClient]:
+    """A client of the control plane."""
+    with control_plane.api() as client:
+        yield client

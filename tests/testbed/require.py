@@ -1,0 +1,76 @@
+"""Which tiers of the test bed there are here, and which of them a run may not do without.
+
+`HOLDFAST_REQUIRE=kube,spark` names tiers whose absence is a failure; tests of others are skipped.
+"""
+
+import os
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import assert_never
+
+from testbed import build, spark
+from testbed.errors import Unavailable
+
+VARIABLE = "HOLDFAST_REQUIRE"
+
+
+class Tier(StrEnum):
+    """What a test can ask for; the value is its pytest marker."""
+
+    KUBE = "kube"
+    SPARK = "spark"
+
+    @property
+    def description(self) -> str:
+        match self:
+            case Tier.KUBE:
+                return "needs a Kubernetes API server: $KUBECONFIG, or one that the test bed boots"
+            case Tier.SPARK:
+                return "needs Java and pyspark, to run Spark on this machine"
+            case _:
+                assert_never(self)
+
+
+def required(env: Mapping[str, str] | None = None) -> frozenset[Tier]:
+    """The tiers named in `$HOLDFAST_REQUIRE`; raises `ValueError` for an unknown one."""
+    named = (os.environ if env is None else env).get(VARIABLE, "")
+    tiers = set()
+    for name in filter(None, (part.strip() for part in named.split(","))):
+        try:
+            tiers.add(Tier(name))
+        except ValueError:
+            known = ", ".join(Tier)
+            raise ValueError(f"{VARIABLE}={named}: there is no tier {name!r}, only {known}") from None
+    return frozenset(tiers)
+
+
+def missing(tier: Tier, env: Mapping[str, str] | None = None) -> str | None:
+    """What `tier` lacks here and how to get it; None if it can be used at once."""
+    env = os.environ if env is None else env
+    match tier:
+        case Tier.KUBE:
+            return _missing_kube(env)
+        case Tier.SPARK:
+            return spark.missing(env)
+        case _:
+            assert_never(tier)
+
+
+def provide(tier: Tier) -> None:
+    """Make `tier` usable, which can take minutes once per machine; raises `Unavailable` where that fails."""
+    if tier is Tier.KUBE and not os.environ.get("KUBECONFIG"):
+        build.ensure()
+    lack = missing(tier)
+    if lack:
+        raise Unavailable(lack)
+
+
+def _missing_kube(env: Mapping[str, str]) -> str | None:
+    named = env.get("KUBECONFIG")
+    if named:
+        return None if Path(named).is_file() else f"KUBECONFIG={named} is not a readable file"
+    names = ", ".join(tool.name for tool in build.unbuilt())
+    if names:
+        return f"{names} not built yet: run PYTHONPATH=tests python -m testbed build (minutes, once)"
+    return None

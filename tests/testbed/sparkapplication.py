@@ -1,0 +1,278 @@
+"""One SparkApplication on its way through the states, in a thread of its own.
+
+Invariants
+- RUNNING is written before the application's first statement runs.
+- What is written applies to the very object that was seen: another of the same name is another application.
+- The drivers of an application end with its thread, and that with the object or with the stand-in.
+"""
+
+import base64
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import urllib3
+from kubernetes.client import (
+    ApiClient,
+    ApiException,
+    CoreV1Api,
+    CustomObjectsApi,
+    V1DeleteOptions,
+    V1Preconditions,
+)
+
+from testbed.sparkdriver import Driver, WaitingForConfigError, driver_environment, refusal
+from testbed.sparkstatus import (
+    GROUP,
+    PLURAL,
+    TERMINAL,
+    VERSION,
+    Misbehaviour,
+    State,
+    exit_message,
+    status_patch,
+)
+
+_RETRY_SECONDS: Final = 0.5
+_POLL_SECONDS: Final = 0.05
+
+_T = TypeVar("_T")
+
+_log = logging.getLogger(__name__)
+
+
+class Cluster:
+    """The few requests that the stand-in makes."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+        self._core = CoreV1Api(client)
+        self._objects = CustomObjectsApi(client)
+
+    def listing(self, namespace: str | None) -> tuple[Callable[..., Any], tuple[str, ...]]:
+        """The call that lists (and watches) SparkApplications, with its arguments."""
+        if namespace is None:
+            return self._objects.list_cluster_custom_object, (GROUP, VERSION, PLURAL)
+        return self._objects.list_namespaced_custom_object, (GROUP, VERSION, namespace, PLURAL)
+
+    def list(self, namespace: str | None) -> Any:
+        call, where = self.listing(namespace)
+        return call(*where)
+
+    def patch_status(self, namespace: str, name: str, uid: str, status: Mapping[str, Any]) -> None:
+        self._objects.patch_namespaced_custom_object_status(
+            GROUP,
+            VERSION,
+            namespace,
+            PLURAL,
+            name,
+            {"metadata": {"uid": uid}, "status": status},
+            _content_type="application/merge-patch+json",
+        )
+
+    def delete(self, namespace: str, name: str, uid: str) -> None:
+        self._objects.delete_namespaced_custom_object(
+            GROUP,
+            VERSION,
+            namespace,
+            PLURAL,
+            name,
+            body=V1DeleteOptions(preconditions=V1Preconditions(uid=uid)),
+        )
+
+    def data(self, kind: str, namespace: str, name: str) -> dict[str, str] | None:
+        """The decoded data of a Secret or ConfigMap; None where there is none."""
+        try:
+            if kind == "Secret":
+                secret = self._core.read_namespaced_secret(name, namespace).data or {}
+                return {key: base64.b64decode(value).decode() for key, value in secret.items()}
+            return dict(self._core.read_namespaced_config_map(name, namespace).data or {})
+        except ApiException as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def close(self) -> None:
+        self._client.close()  # type: ignore[no-untyped-call]
+
+
+class _GoneError(Exception):
+    """The object isn't there any more, or we stop: nothing more is to be done for it."""
+
+
+class Application:
+    """One object, from `start` to the end of its thread."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        found: Mapping[str, Any],
+        *,
+        folder: Path,
+        master: str,
+        misbehaviour: Misbehaviour | None,
+    ) -> None:
+        self._cluster = cluster
+        self._found = found
+        self._name = found["metadata"]["name"]
+        self._namespace = found["metadata"]["namespace"]
+        self._spec = found["spec"]
+        self._folder = folder
+        self._master = master
+        self._misbehaviour = misbehaviour
+        self._cancelled = threading.Event()
+        self._drivers: list[Driver] = []
+        self._thread = threading.Thread(target=self._run, name=f"spark-{self._name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """The object is gone, or the stand-in stops."""
+        self._cancelled.set()
+
+    def join(self) -> None:
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        with suppress(_GoneError):
+            try:
+                self._walk()
+            finally:
+                for driver in self._drivers:
+                    driver.stop()
+
+    def _walk(self) -> None:
+        state = self._found.get("status", {}).get("applicationState", {}).get("state", "")
+        refused = refusal(self._spec)
+        if state in TERMINAL:
+            pass
+        elif state:
+            self._fail("driver pod not found")
+        elif refused:
+            self._fail_submission(refused)
+        elif self._misbehaviour is Misbehaviour.HANG:
+            self._report(State.SUBMITTED)
+            return
+        elif self._misbehaviour is Misbehaviour.LIE:
+            self._report(State.SUBMITTED)
+            self._report(State.RUNNING)
+            self._succeed()
+        elif not self._drive():
+            return
+        self._expire()
+
+    def _drive(self) -> bool:
+        """Run the driver to its end; whether a final state was reached."""
+        env = self._environment()
+        for number in range(2 if self._misbehaviour is Misbehaviour.TWICE else 1):
+            self._drivers.append(
+                Driver.start(
+                    self._name,
+                    self._spec,
+                    env,
+                    master=self._master,
+                    folder=self._folder / str(number) if number else self._folder,
+                )
+            )
+        if not all(self._submitted(driver) for driver in self._drivers):
+            self._fail_submission(self._drivers[0].last_words())
+            return True
+        self._report(State.SUBMITTED)
+        self._report(State.RUNNING)
+        if self._misbehaviour in (Misbehaviour.VANISH, Misbehaviour.LOSE_DRIVER):
+            for driver in self._drivers:
+                driver.kill()
+            if self._misbehaviour is Misbehaviour.VANISH:
+                self._delete()
+            return False
+        for driver in self._drivers:
+            driver.begin()
+        codes = [self._ended(driver) for driver in self._drivers]
+        if codes[0] == 0 and self._misbehaviour is not Misbehaviour.LIE_FAILED:
+            self._succeed()
+        else:
+            self._fail(exit_message(codes[0] or 1))
+        return True
+
+    def _environment(self) -> dict[str, str]:
+        """The driver's variables; where their Secret is missing, a pod waits, and the state is SUBMITTED."""
+        told = False
+        while True:
+            try:
+                return driver_environment(self._spec["driver"], self._data)
+            except WaitingForConfigError as error:
+                if not told:
+                    _log.info("%s/%s waits: %s", self._namespace, self._name, error)
+                    self._report(State.SUBMITTED)
+                    told = True
+                self._pause(_RETRY_SECONDS)
+
+    def _data(self, kind: str, name: str) -> dict[str, str] | None:
+        return self._retrying(lambda: self._cluster.data(kind, self._namespace, name))
+
+    def _submitted(self, driver: Driver) -> bool:
+        """Wait until the driver's Python runs (True) or the process ends before that (False)."""
+        while not driver.started:
+            if driver.poll() is not None:
+                return driver.started
+            self._pause(_POLL_SECONDS)
+        return True
+
+    def _ended(self, driver: Driver) -> int:
+        while (code := driver.poll()) is None:
+            self._pause(_POLL_SECONDS)
+        return code
+
+    def _succeed(self) -> None:
+        self._report(State.SUCCEEDING)
+        self._report(State.COMPLETED)
+
+    def _fail(self, message: str) -> None:
+        self._report(State.FAILING, message)
+        self._report(State.FAILED, message)
+
+    def _fail_submission(self, words: str) -> None:
+        message = f"failed to run spark-submit: {words}"
+        self._report(State.SUBMISSION_FAILED, message)
+        self._report(State.FAILED, message)
+
+    def _expire(self) -> None:
+        """Delete the object when its time to live after the end is over."""
+        seconds = self._spec.get("timeToLiveSeconds")
+        if seconds:
+            self._pause(float(seconds))
+            self._delete()
+
+    def _report(self, state: State, message: str = "") -> None:
+        status = status_patch(self._name, self._spec, state, message, now=datetime.now(UTC))
+        uid = self._found["metadata"]["uid"]
+        self._retrying(lambda: self._cluster.patch_status(self._namespace, self._name, uid, status))
+        _log.info("%s/%s is %s", self._namespace, self._name, state)
+
+    def _delete(self) -> None:
+        uid = self._found["metadata"]["uid"]
+        self._retrying(lambda: self._cluster.delete(self._namespace, self._name, uid))
+
+    def _retrying(self, call: Callable[[], _T]) -> _T:
+        """Call until the server answers; an object that is gone or replaced ends the walk."""
+        while True:
+            try:
+                return call()
+            except ApiException as error:
+                if error.status in (404, 409):
+                    raise _GoneError from error
+                if error.status is not None and 400 <= error.status < 500 and error.status != 429:
+                    raise
+            except urllib3.exceptions.HTTPError:
+                pass
+            self._pause(_RETRY_SECONDS)
+
+    def _pause(self, seconds: float) -> None:
+        if self._cancelled.wait(seconds):
+            raise _GoneError
