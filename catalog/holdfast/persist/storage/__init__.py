@@ -1,0 +1,22 @@
+"""Storage of persist: the traits, their implementations and the location that pairs two of them."""
+
+from holdfast.persist.storage.file import FileBlob
+from holdfast.persist.storage.location import Location
+from holdfast.persist.storage.memory import MemoryBlob, MemoryConsensus
+from holdfast.persist.storage.sqlite import SqliteConsensus
+from holdfast.persist.storage.traits import Blob, BlobMeta, Consensus, Entry, Expect, Put, Watch
+
+__all__ = [
+    "Blob",
+    "BlobMeta",
+    "Consensus",
+    "Entry",
+    "Expect",
+    "FileBlob",
+    "Location",
+    "MemoryBlob",
+    "MemoryConsensus",
+    "Put",
+    "SqliteConsensus",
+    "Watch",
+]

@@ -1,0 +1,217 @@
+# ruff: noqa: D102 - the trait documents its methods
+"""Objects as files of a local file system: key `a/b` is file `a/b` below one folder.
+
+Invariants:
+
+- A file that bears a key's name is whole and durable: bytes are written to a temporary file, flushed,
+  renamed over the name, and the folder is flushed before `put` returns. A crash on the way leaves at most
+  a file below `.tmp`, which no key can name and no listing shows.
+- The folder's own entry is durable before anything in it is reported so. Folders are never removed,
+  or a folder that another process removed and made again could vanish with power and take a put with it.
+"""
+
+import errno
+import os
+import stat
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from holdfast.errors import BadInput, Determinate, Indeterminate, NotWritable, StorageError, StoreUnreachable
+from holdfast.persist.storage.traits import Blob, BlobMeta, check_key, check_prefix
+
+TEMPORARY_FOLDER = ".tmp"
+# Longer than any put takes; what is older was left by a crash.
+_ABANDONED_AFTER_S = 24 * 3600
+
+
+class FileBlob(Blob):
+    """The objects below `folder`, which is made where `create` is set and it is missing.
+
+    Raises `StoreUnreachable` for a folder that is missing, can't be made or can't be written. With
+    `read_only` nothing is made or written, and writes raise `NotWritable`.
+    """
+
+    def __init__(self, folder: str | Path, *, create: bool = True, read_only: bool = False) -> None:
+        self._folder: Final = Path(folder)
+        self._temporary: Final = self._folder / TEMPORARY_FOLDER
+        self._read_only: Final = read_only
+        # Folders whose own entry in their parent is known to be durable.
+        self._durable: Final[set[Path]] = set()
+        try:
+            if not read_only:
+                if create:
+                    make_folder(self._folder)
+                self._temporary.mkdir(exist_ok=True)
+                self._drop_abandoned()
+            readable = self._folder.is_dir() and os.access(self._folder, os.R_OK | os.X_OK)
+        except OSError as error:
+            raise StoreUnreachable(
+                f"can't write to blob folder {self._folder}: {_reason(error)}",
+                hint="make the folder writable for this process, or choose another",
+            ) from error
+        if not readable:
+            raise StoreUnreachable(
+                f"blob folder {self._folder} does not exist or can't be read",
+                hint="check the path; the folder is made by the first client that writes",
+            )
+
+    @property
+    def description(self) -> str:
+        return f"blob folder {self._folder}"
+
+    def get(self, key: str) -> bytes | None:
+        path = self._path(key)
+        try:
+            return path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        except OSError as error:
+            raise Determinate(f"can't read {path}: {_reason(error)}") from error
+
+    def open_input(self, key: str) -> pa.NativeFile | None:
+        path = self._path(key)
+        try:
+            if path.stat().st_size == 0:
+                return pa.BufferReader(b"")  # an empty file can't be mapped
+            return pa.memory_map(str(path), "r")
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        except OSError as error:
+            raise Determinate(f"can't map {path}: {_reason(error)}") from error
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        path = self._path(key)
+        self._check_writable()
+        temporary = self._temporary / uuid.uuid4().hex
+        try:
+            try:
+                _write_durably(temporary, memoryview(data).cast("B"))
+                self._make_durable_folder(path.parent)
+            except OSError as error:
+                raise _write_error(path, error, Determinate) from error
+            try:
+                temporary.replace(path)
+                flush_folder(path.parent)
+            except OSError as error:
+                if error.errno in _RENAME_REFUSED:
+                    raise BadInput(
+                        f"storage key {key!r} is a folder of another key, or lies below one"
+                    ) from error
+                raise _write_error(path, error, Indeterminate) from error
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def delete(self, key: str) -> bool:
+        path = self._path(key)
+        self._check_writable()
+        try:
+            path.unlink()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return False
+        except OSError as error:
+            certain = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+            raise _write_error(path, error, Determinate if certain else Indeterminate) from error
+        return True
+
+    def list(self, prefix: str) -> Iterator[BlobMeta]:
+        base, _, rest = check_prefix(prefix).rpartition("/")
+        return self._walk(base + "/" if base else "", rest)
+
+    def _walk(self, base: str, name_prefix: str) -> Iterator[BlobMeta]:
+        """The objects below folder `base` (empty, or ending in "/") whose first name begins so."""
+        try:
+            with os.scandir(self._folder / base) as found:
+                entries = [
+                    (entry.name, entry.is_dir())
+                    for entry in found
+                    if entry.name.startswith(name_prefix) and not entry.name.startswith(".")
+                ]
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise Determinate(f"can't list {self._folder / base}: {_reason(error)}") from error
+        # A folder sorts by its name with the "/" that its keys have there.
+        for name, is_folder in sorted((name + "/" * is_folder, is_folder) for name, is_folder in entries):
+            if is_folder:
+                yield from self._walk(base + name, "")
+                continue
+            try:
+                status = (self._folder / base / name).stat()
+            except FileNotFoundError:
+                continue  # deleted since the folder was read
+            except OSError as error:
+                raise Determinate(f"can't list {self._folder / base}: {_reason(error)}") from error
+            if stat.S_ISREG(status.st_mode):
+                yield BlobMeta(base + name, status.st_size, status.st_mtime_ns // 1_000_000)
+
+    def _path(self, key: str) -> Path:
+        return self._folder / check_key(key)
+
+    def _check_writable(self) -> None:
+        if self._read_only:
+            raise NotWritable(f"{self.description} was opened for reading only")
+
+    def _make_durable_folder(self, folder: Path) -> None:
+        """Make `folder` and those above it; another process may have made them and not flushed them yet."""
+        if folder in self._durable or folder == self._folder:
+            return
+        self._make_durable_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        flush_folder(folder.parent)
+        self._durable.add(folder)
+
+    def _drop_abandoned(self) -> None:
+        oldest = time.time() - _ABANDONED_AFTER_S
+        for path in self._temporary.iterdir():
+            try:
+                if path.stat().st_mtime < oldest:
+                    path.unlink()
+            except FileNotFoundError:
+                continue  # another process drops them too
+
+
+_RENAME_REFUSED: Final = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST})
+
+
+def make_folder(folder: Path) -> None:
+    """Make `folder` and what is missing above it, durably; `OSError` where that fails."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    flush_folder(folder.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Make the entries of `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_durably(path: Path, data: memoryview) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        written = 0
+        while written < len(data):
+            written += os.write(descriptor, data[written:])
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_error(path: Path, error: OSError, kind: type[StorageError]) -> StorageError:
+    hint = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return kind(f"can't write {path}: {_reason(error)}", hint=hint)
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error)

@@ -1,0 +1,172 @@
+"""Where a set of shards lives: one blob store and one consensus store that belong together.
+
+Invariants:
+
+- Both stores name the same random `location_id`: the bytes of blob `location.json` are those of the
+  first entry of consensus key `location`. Another pair is refused before anything is read or written.
+- Consensus decides the id and the blob follows, so of any number of processes that create a location
+  at once one wins and all agree.
+- No client of a location writes anything before its id is in both stores. So a consensus store that
+  holds its id and nothing else is a creation cut short, which the next open completes; one that holds
+  more and has no partner is a wrong pair.
+"""
+
+import json
+import uuid
+from dataclasses import dataclass
+from typing import Self
+
+from holdfast.errors import (
+    CorruptBlob,
+    Indeterminate,
+    LocationMismatch,
+    StoreUnreachable,
+    VersionTooNew,
+)
+from holdfast.persist.storage.traits import Blob, Consensus, Put
+from holdfast.persist.storage.url import open_stores
+
+BLOB_KEY = "location.json"
+CONSENSUS_KEY = "location"
+FORMAT_VERSION = 1
+# Each round ends in an answer unless another process, or a fault, intervened in it.
+_MAX_ROUNDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A blob store and a consensus store whose ids agree."""
+
+    blob: Blob
+    consensus: Consensus
+    location_id: uuid.UUID
+
+    @classmethod
+    def open(
+        cls,
+        url: str | None = None,
+        *,
+        blob: str | None = None,
+        consensus: str | None = None,
+        create: bool = True,
+        read_only: bool = False,
+    ) -> Self:
+        """Open the location at `url`, or the one made of the stores `blob` and `consensus`.
+
+        Without `create`, or with `read_only`, a missing location is `StoreUnreachable`; with `read_only`
+        nothing is written anywhere. Raises `BadInput` for a URL that has no meaning, `StoreUnreachable`
+        for stores that can't be opened, `LocationMismatch` for stores that don't belong together.
+        """
+        create = create and not read_only
+        stores = open_stores(url, blob=blob, consensus=consensus, create=create, read_only=read_only)
+        try:
+            return cls.of(*stores, create=create)
+        except BaseException:
+            for store in stores:
+                store.close()
+            raise
+
+    @classmethod
+    def of(cls, blob: Blob, consensus: Consensus, *, create: bool = True) -> Self:
+        """The location made of two open stores; creates its id where both are empty and `create` is set."""
+        return cls(blob, consensus, _agree_on_id(blob, consensus, create=create))
+
+    def close(self) -> None:
+        """Close both stores."""
+        self.consensus.close()
+        self.blob.close()
+
+
+def encode_location(location_id: uuid.UUID) -> bytes:
+    """The bytes that both stores hold."""
+    return json.dumps({"format": FORMAT_VERSION, "location_id": str(location_id)}).encode()
+
+
+def decode_location(data: bytes, where: str) -> uuid.UUID:
+    """The id in the bytes of one store; `CorruptBlob` or `VersionTooNew` naming `where`."""
+    try:
+        fields = json.loads(data)
+        version = int(fields["format"])
+        if version <= FORMAT_VERSION:
+            return uuid.UUID(fields["location_id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptBlob(where, "the id of a location", repr(data[:40])) from error
+    raise VersionTooNew(f"{where} has format {version}, this Holdfast knows up to {FORMAT_VERSION}")
+
+
+def _agree_on_id(blob: Blob, consensus: Consensus, *, create: bool) -> uuid.UUID:
+    for _ in range(_MAX_ROUNDS):
+        entry = consensus.heads([CONSENSUS_KEY]).get(CONSENSUS_KEY)
+        stored = blob.get(BLOB_KEY)
+        if entry is not None and stored is not None:
+            return _compare(blob, consensus, entry.data, stored)
+        if entry is None and stored is None:
+            _create_entry(blob, consensus, create=create)
+        elif entry is not None:
+            _complete_blob(blob, consensus, entry.data, create=create)
+        elif consensus.heads([CONSENSUS_KEY]):
+            continue  # another process created the location between the two reads
+        else:
+            raise LocationMismatch(
+                f"{blob.description} belongs to a location, {consensus.description} holds none",
+                hint="give the consensus store that was created with this blob store, or a backup of it",
+            )
+    raise StoreUnreachable(
+        f"could not agree on the id of the location in {consensus.description} within {_MAX_ROUNDS} attempts",
+        hint="try again; if it persists, look for errors of the store",
+    )
+
+
+def _compare(blob: Blob, consensus: Consensus, entry: bytes, stored: bytes) -> uuid.UUID:
+    decided = decode_location(entry, f"{CONSENSUS_KEY} in {consensus.description}")
+    followed = decode_location(stored, f"{BLOB_KEY} in {blob.description}")
+    if decided != followed:
+        raise LocationMismatch(
+            f"{blob.description} belongs to location {followed}, {consensus.description} to {decided}",
+            hint="give the two stores that were created together",
+        )
+    return decided
+
+
+def _create_entry(blob: Blob, consensus: Consensus, *, create: bool) -> None:
+    """Try to decide a new id; whatever came of it, the next round reads what is there."""
+    if not create:
+        raise StoreUnreachable(
+            f"no location in {consensus.description} and {blob.description}",
+            hint="check the URL; a location is created by its first client that writes",
+        )
+    foreign = next((meta.key for meta in blob.list("") if meta.key != BLOB_KEY), None)
+    if consensus.heads([CONSENSUS_KEY]):
+        return  # created meanwhile: what the listing found may be that location's
+    if foreign is not None:
+        raise LocationMismatch(
+            f"{blob.description} holds no {BLOB_KEY} but other objects, such as {foreign}",
+            hint=f"choose an empty blob store, or restore {BLOB_KEY} and the consensus store from a backup",
+        )
+    try:
+        consensus.compare_and_set([Put(CONSENSUS_KEY, 1, encode_location(uuid.uuid4()))])
+    except Indeterminate:
+        return
+
+
+def _complete_blob(blob: Blob, consensus: Consensus, entry: bytes, *, create: bool) -> None:
+    """Let the blob follow what consensus decided, unless the two never belonged together."""
+    decode_location(entry, f"{CONSENSUS_KEY} in {consensus.description}")
+    used = [key for key in consensus.list_keys() if key != CONSENSUS_KEY]
+    foreign = next((meta.key for meta in blob.list("") if meta.key != BLOB_KEY), None)
+    if blob.get(BLOB_KEY) is not None:
+        return  # completed meanwhile: what was found may be that location's
+    if used or foreign is not None:
+        raise LocationMismatch(
+            f"{consensus.description} belongs to a location, {blob.description} has no {BLOB_KEY}",
+            hint="give the blob store that was created with this consensus store, or a backup of it",
+        )
+    if not create:
+        raise StoreUnreachable(
+            f"the location in {consensus.description} was never completed",
+            hint="open it once with a client that writes",
+        )
+    try:
+        blob.put(BLOB_KEY, entry)
+    except Indeterminate:
+        return

@@ -1,0 +1,125 @@
+# ruff: noqa: D102 - the trait documents its methods
+"""Stores in the memory of one process: for tests, examples and `memory://` locations.
+
+They keep every promise of the traits but one: what they hold ends with the process.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from holdfast.persist.storage.traits import (
+    Blob,
+    BlobMeta,
+    Consensus,
+    Entry,
+    Expect,
+    Put,
+    check_commands,
+    check_key,
+    check_prefix,
+    check_scan,
+)
+
+
+def wall_clock_ms() -> int:
+    """The time of this host in ms since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class MemoryBlob(Blob):
+    """Objects in a dict; `clock` gives the modification times, in ms since the epoch."""
+
+    def __init__(self, name: str = "", *, clock: Callable[[], int] = wall_clock_ms) -> None:
+        self._name: Final = name
+        self._clock: Final = clock
+        self._lock: Final = threading.Lock()
+        self._objects: Final[dict[str, tuple[bytes, int]]] = {}
+
+    @property
+    def description(self) -> str:
+        return f"memory blob {self._name!r}"
+
+    def get(self, key: str) -> bytes | None:
+        check_key(key)
+        with self._lock:
+            found = self._objects.get(key)
+        return None if found is None else found[0]
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        check_key(key)
+        with self._lock:
+            self._objects[key] = (bytes(data), self._clock())
+
+    def delete(self, key: str) -> bool:
+        check_key(key)
+        with self._lock:
+            return self._objects.pop(key, None) is not None
+
+    def list(self, prefix: str) -> Iterator[BlobMeta]:
+        check_prefix(prefix)
+        with self._lock:
+            found = [
+                BlobMeta(key, len(data), modified)
+                for key, (data, modified) in self._objects.items()
+                if key.startswith(prefix)
+            ]
+        return iter(sorted(found))
+
+
+class MemoryConsensus(Consensus):
+    """Logs in a dict of lists; one lock makes every call atomic."""
+
+    def __init__(self, name: str = "") -> None:
+        self._name: Final = name
+        self._lock: Final = threading.Lock()
+        self._logs: Final[dict[str, list[Entry]]] = {}
+
+    @property
+    def description(self) -> str:
+        return f"memory consensus {self._name!r}"
+
+    def heads(self, keys: Sequence[str]) -> dict[str, Entry]:
+        for key in keys:
+            check_key(key)
+        with self._lock:
+            return {key: self._logs[key][-1] for key in keys if key in self._logs}
+
+    def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
+        check_scan(key, limit)
+        with self._lock:
+            log = self._logs.get(key)
+            if log is None:
+                return []
+            start = max(0, from_seqno - log[0].seqno)
+            return log[start : start + limit]
+
+    def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
+        check_commands(puts, expect)
+        with self._lock:
+            if any(self._head(put.key) != put.seqno - 1 for put in puts):
+                return False
+            if any(self._head(condition.key) != condition.head for condition in expect):
+                return False
+            for put in puts:
+                self._logs.setdefault(put.key, []).append(Entry(put.seqno, bytes(put.data)))
+            return True
+
+    def truncate(self, key: str, seqno: int) -> int:
+        check_key(key)
+        with self._lock:
+            log = self._logs.get(key)
+            if log is None:
+                return 0
+            dropped = max(0, min(seqno, log[-1].seqno) - log[0].seqno)
+            del log[:dropped]
+            return dropped
+
+    def list_keys(self) -> list[str]:
+        with self._lock:
+            return sorted(self._logs)
+
+    def _head(self, key: str) -> int:
+        log = self._logs.get(key)
+        return log[-1].seqno if log else 0

@@ -1,0 +1,377 @@
+# ruff: noqa: D102 - the trait documents its methods
+"""Consensus in one SQLite file, for the threads and processes of one host; never on a network file system.
+
+Invariants:
+
+- One table (key, seqno, data), a row per entry. A compare-and-set is one INSERT statement that carries
+  its own conditions, outside any explicit transaction: SQLite takes the write lock before it reads a
+  head, and no interrupt can leave a transaction half open.
+- WAL with synchronous=FULL: a commit is on disk when it is reported. Reads go through a connection of
+  their own and never wait for a writer's flush.
+- The last connection to close is the reading one, which can't delete the WAL: so `-wal` and `-shm` stay
+  in place, and a client that opens the file for reading makes no file.
+- No connection is used on both sides of a fork: a child opens its own.
+- Nothing in the process may open and close the database file by other means while a store is open:
+  that would drop the POSIX locks which SQLite holds on it.
+"""
+
+import json
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from holdfast.errors import (
+    CorruptBlob,
+    Determinate,
+    HoldfastError,
+    Indeterminate,
+    NotWritable,
+    StoreUnreachable,
+    VersionTooNew,
+)
+from holdfast.persist.storage.file import make_folder
+from holdfast.persist.storage.traits import (
+    MAX_SEQNO,
+    Consensus,
+    Entry,
+    Expect,
+    Put,
+    check_commands,
+    check_key,
+    check_scan,
+)
+
+APPLICATION_ID = 0x48464353  # "HFCS"
+FORMAT_VERSION = 1
+
+# A table with rowids: for entries of about a page it writes fewer pages than one clustered by its key.
+_CREATE = """CREATE TABLE consensus (
+  key TEXT NOT NULL, seqno INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (key, seqno))"""
+_HEADS = """SELECT c.key, c.seqno, c.data FROM json_each(?) AS wanted CROSS JOIN consensus AS c
+  WHERE c.key = wanted.value AND c.seqno = (SELECT max(seqno) FROM consensus WHERE key = wanted.value)"""
+_SCAN = "SELECT seqno, data FROM consensus WHERE key = ? AND seqno >= ? ORDER BY seqno LIMIT ?"
+_TRUNCATE = """DELETE FROM consensus WHERE key = ?1 AND seqno < ?2
+  AND seqno < (SELECT max(seqno) FROM consensus WHERE key = ?1)"""
+# Jumps from key to key along the index instead of reading every row.
+_LIST_KEYS = """WITH RECURSIVE keys(key) AS (
+    SELECT min(key) FROM consensus
+    UNION ALL SELECT (SELECT min(c.key) FROM consensus AS c WHERE c.key > keys.key) FROM keys
+    WHERE keys.key IS NOT NULL)
+  SELECT key FROM keys WHERE key IS NOT NULL"""
+
+# Refused before anything reached the log. SQLITE_FULL too: a frame that did not fit is no commit.
+_NOT_DONE: Final = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_TOOBIG,
+        sqlite3.SQLITE_CONSTRAINT,
+    }
+)
+
+
+class SqliteConsensus(Consensus):
+    """The logs in the SQLite file `path`, which is made with its folder where `create` is set.
+
+    `busy_timeout_s` is how long a call waits for a writer of another process. Raises `StoreUnreachable`
+    for a file that is missing or can't be opened, `CorruptBlob` for one that is no consensus file,
+    `VersionTooNew` for one of a later format. With `read_only` no file is made and no data written.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        create: bool = True,
+        read_only: bool = False,
+        busy_timeout_s: float = 30.0,
+    ) -> None:
+        self._path: Final = Path(path)
+        self._read_only: Final = read_only
+        self._busy_timeout_s: Final = busy_timeout_s
+        self._write_lock: Final = threading.Lock()
+        self._read_lock: Final = threading.Lock()
+        self._closed = False
+        self._writer: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
+        create = create and not read_only
+        try:
+            if create:
+                make_folder(self._path.parent)
+            exists = self._path.is_file()
+        except OSError as error:
+            raise StoreUnreachable(
+                f"can't make folder {self._path.parent}: {error.strerror}",
+                hint="make it writable for this process, or choose another",
+            ) from error
+        if not exists and not create:
+            raise StoreUnreachable(
+                f"consensus file {self._path} does not exist",
+                hint="check the path; the file is made by the first client that writes",
+            )
+        try:
+            if not read_only:
+                self._writer = self._open_writer(create=create)
+            self._reader = self._open_reader()
+            self._identity = self._stat()
+        except BaseException:
+            self._close_connections()
+            raise
+        _live.add(self)
+
+    @property
+    def description(self) -> str:
+        return f"consensus file {self._path}"
+
+    def heads(self, keys: Sequence[str]) -> dict[str, Entry]:
+        for key in keys:
+            check_key(key)
+        rows = self._read(_HEADS, (json.dumps(list(keys), ensure_ascii=False),))
+        return {key: Entry(seqno, data) for key, seqno, data in rows}
+
+    def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
+        check_scan(key, limit)
+        if from_seqno > MAX_SEQNO:
+            return []
+        rows = self._read(_SCAN, (key, max(0, from_seqno), min(limit, MAX_SEQNO)))
+        return [Entry(seqno, data) for seqno, data in rows]
+
+    def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
+        check_commands(puts, expect)
+        values: list[object] = []
+        for put in puts:
+            values += put
+        for put in puts:
+            values += (put.key, put.seqno - 1)
+        for condition in expect:
+            values += condition
+        return self._write(_insert(len(puts), len(puts) + len(expect)), values) == len(puts)
+
+    def truncate(self, key: str, seqno: int) -> int:
+        check_key(key)
+        return self._write(_TRUNCATE, (key, max(0, min(seqno, MAX_SEQNO))))
+
+    def list_keys(self) -> list[str]:
+        return [key for (key,) in self._read(_LIST_KEYS, ())]
+
+    def close(self) -> None:
+        with self._write_lock, self._read_lock:
+            self._closed = True
+            self._close_connections()
+
+    def _read(self, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        with self._read_lock, self._errors(Determinate):
+            self._check_open()
+            if self._reader is None:
+                self._reader = self._open_reader()
+            return self._reader.execute(statement, values).fetchall()
+
+    def _write(self, statement: str, values: Sequence[object]) -> int:
+        """Run one statement as one transaction; how many rows it changed."""
+        if self._read_only:
+            raise NotWritable(f"{self.description} was opened for reading only")
+        with self._write_lock, self._errors(Indeterminate):
+            self._check_open()
+            if self._writer is None:
+                self._writer = self._open_writer(create=False)
+            return self._writer.execute(statement, values).rowcount
+
+    def _check_open(self) -> None:
+        """A file that was removed or replaced would take writes that nobody else sees."""
+        if self._closed:
+            raise Determinate(f"{self.description} is closed")
+        if self._stat() != self._identity:
+            raise Determinate(
+                f"{self.description} was removed or replaced while it was open",
+                hint="stop the processes that use it, put the right file in place and start them again",
+            )
+
+    def _stat(self) -> tuple[int, int]:
+        try:
+            status = self._path.stat()
+        except OSError as error:
+            raise Determinate(f"{self.description} can't be reached: {error.strerror}") from error
+        return status.st_dev, status.st_ino
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        return sqlite3.connect(
+            f"file:{quote(str(self._path))}?mode={mode}",
+            uri=True,
+            timeout=self._busy_timeout_s,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+
+    def _open_writer(self, *, create: bool) -> sqlite3.Connection:
+        with self._errors(StoreUnreachable):
+            connection = self._connect("rwc" if create else "rw")
+            try:
+                self._retry_while_busy(lambda: _prepare(connection, create=create))
+                _check_format(connection, self._path)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+    def _open_reader(self) -> sqlite3.Connection:
+        with self._errors(StoreUnreachable):
+            connection = self._connect("ro")
+            try:
+                _check_format(connection, self._path)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+    def _retry_while_busy(self, action: Callable[[], None]) -> None:
+        """Changing the journal mode does not wait for its lock by itself."""
+        deadline = time.monotonic() + self._busy_timeout_s
+        while True:
+            try:
+                return action()
+            except sqlite3.OperationalError as error:
+                if _primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.005)
+
+    def _close_connections(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with suppress(sqlite3.Error):  # what is in the WAL is durable; the next open reads it there
+                writer.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            writer.close()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    @contextmanager
+    def _errors(self, otherwise: type[HoldfastError]) -> Iterator[None]:
+        """Translate SQLite's errors; `otherwise` is what an unknown one means here."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._translate(error, otherwise) from error
+
+    def _translate(self, error: sqlite3.Error, otherwise: type[HoldfastError]) -> HoldfastError:
+        code = _primary_code(error)
+        if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+            return CorruptBlob(str(self._path), "a consensus file", str(error))
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            message = f"{self.description} was locked by another process for {self._busy_timeout_s:g} s"
+        else:
+            message = f"{self.description}: {error}"
+        if otherwise is Indeterminate and code in _NOT_DONE:
+            return Determinate(message)
+        return otherwise(message)
+
+    def pause(self) -> None:
+        """Wait for the calls in flight and hold back others: this process is about to fork."""
+        self._write_lock.acquire()
+        self._read_lock.acquire()
+
+    def resume(self, *, in_child: bool) -> None:
+        """End a pause; the child leaves the parent's connections alone and opens new ones when needed."""
+        if in_child:
+            _abandoned.append((self._writer, self._reader))
+            self._writer = self._reader = None
+        self._read_lock.release()
+        self._write_lock.release()
+
+
+@lru_cache(maxsize=256)
+def _insert(puts: int, conditions: int) -> str:
+    rows = ", ".join(["(?, ?, ?)"] * puts)
+    heads = ", ".join(["(?, ?)"] * conditions)
+    return f"""INSERT INTO consensus
+      WITH puts(key, seqno, data) AS (VALUES {rows}), wanted(key, head) AS (VALUES {heads})
+      SELECT key, seqno, data FROM puts WHERE NOT EXISTS (
+        SELECT 1 FROM wanted
+        WHERE head <> coalesce((SELECT max(seqno) FROM consensus AS c WHERE c.key = wanted.key), 0))"""  # noqa: S608 - only placeholders are pasted in
+
+
+def _prepare(connection: sqlite3.Connection, *, create: bool) -> None:
+    """Set the connection up for writing and make the table where the file is empty."""
+    connection.execute("PRAGMA synchronous = FULL")
+    if not create or _value(connection, "SELECT count(*) FROM sqlite_schema"):
+        return
+    if _value(connection, "PRAGMA application_id"):
+        return
+    _value(connection, "PRAGMA journal_mode = WAL")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if not _value(connection, "SELECT count(*) FROM sqlite_schema"):  # else another process was faster
+            connection.execute(_CREATE)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _check_format(connection: sqlite3.Connection, path: Path) -> None:
+    application, version = (
+        _value(connection, "PRAGMA application_id"),
+        _value(connection, "PRAGMA user_version"),
+    )
+    if not _value(connection, "SELECT count(*) FROM sqlite_schema"):
+        raise StoreUnreachable(
+            f"consensus file {path} is empty",
+            hint="open it once with a client that writes, or check the path",
+        )
+    if application != APPLICATION_ID:
+        raise CorruptBlob(str(path), "a consensus file", "a SQLite file of another application")
+    if version > FORMAT_VERSION:
+        raise VersionTooNew(f"{path} has format {version}, this Holdfast knows up to {FORMAT_VERSION}")
+
+
+def _value(connection: sqlite3.Connection, statement: str) -> int:
+    with closing(connection.execute(statement)) as cursor:
+        value = cursor.fetchone()[0]
+    return value if isinstance(value, int) else 0
+
+
+def _primary_code(error: sqlite3.Error) -> int | None:
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
+
+
+# Forking: hold every store's locks across it, so that no call is in flight, and abandon the connections
+# in the child. They must not be closed there either while the parent lives, hence the list.
+_live: Final[weakref.WeakSet[SqliteConsensus]] = weakref.WeakSet()
+_forking: Final[list[SqliteConsensus]] = []
+_fork_lock: Final = threading.Lock()
+_abandoned: Final[list[tuple[sqlite3.Connection | None, sqlite3.Connection | None]]] = []
+
+
+def _before_fork() -> None:
+    _fork_lock.acquire()  # another thread may fork at the same time
+    _forking[:] = _live
+    for store in _forking:
+        store.pause()
+
+
+def _after_fork(*, in_child: bool) -> None:
+    while _forking:
+        _forking.pop().resume(in_child=in_child)
+    _fork_lock.release()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=lambda: _after_fork(in_child=False),
+    after_in_child=lambda: _after_fork(in_child=True),
+)
