@@ -1,0 +1,44 @@
+"""Definite, time-varying collections on an object store and a small consensus store.
+
+A shard holds updates `((key, value), time, diff)` between two frontiers: times before `since` can no longer be
+told apart, times from `upper` on are not complete yet. Read `docs/reference/FORMAT.md` for the stored bytes.
+"""
+
+from holdfast.errors import CLOSED
+from holdfast.persist.client import PersistClient
+from holdfast.persist.clock import Clock
+from holdfast.persist.config import PersistConfig
+from holdfast.persist.inspect import HoldInfo, ShardInfo
+from holdfast.persist.read import (
+    CriticalSince,
+    Event,
+    Listen,
+    Progress,
+    ReadHandle,
+    Snapshot,
+    SnapshotPart,
+    Updates,
+)
+from holdfast.persist.schema import Column, Schema
+from holdfast.persist.write import Prepared, WriteHandle
+
+__all__ = [
+    "CLOSED",
+    "Clock",
+    "Column",
+    "CriticalSince",
+    "Event",
+    "HoldInfo",
+    "Listen",
+    "PersistClient",
+    "PersistConfig",
+    "Prepared",
+    "Progress",
+    "ReadHandle",
+    "Schema",
+    "ShardInfo",
+    "Snapshot",
+    "SnapshotPart",
+    "Updates",
+    "WriteHandle",
+]

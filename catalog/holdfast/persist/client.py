@@ -1,0 +1,251 @@
+"""The fat client of a location: it talks to storage directly and hands out the handles of its shards.
+
+All handles of a client share one state cache per shard. Nothing depends on `close`: a process may die at any
+instant. `mode="read"` writes nothing anywhere, leases included.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import Literal
+from uuid import UUID
+
+from holdfast.errors import (
+    BadInput,
+    CodecMismatch,
+    HoldfastError,
+    Indeterminate,
+    LocationMismatch,
+    NotWritable,
+    ShardFinalized,
+)
+from holdfast.persist.clock import Clock
+from holdfast.persist.config import PersistConfig
+from holdfast.persist.ids import check_shard_id, new_id
+from holdfast.persist.inspect import ShardInfo, shard_info
+from holdfast.persist.machine import Machine, commit
+from holdfast.persist.maintenance import Maintainer
+from holdfast.persist.read import CriticalSince, ReadHandle, Snapshot, SnapshotPart
+from holdfast.persist.schema import Schema
+from holdfast.persist.state import CriticalReader
+from holdfast.persist.storage import Location
+from holdfast.persist.transition import Append, FinalizeShard, Handle, RegisterCritical, RegisterWriter
+from holdfast.persist.write import Prepared, WriteHandle
+
+Mode = Literal["write", "read"]
+
+
+class PersistClient:
+    """Opens shards of one location. Thread-safe; calls are linearized across its threads."""
+
+    def __init__(
+        self,
+        location: Location,
+        *,
+        mode: Mode = "write",
+        config: PersistConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.location = location
+        self.mode = mode
+        self.config = config or PersistConfig()
+        self.clock = clock or Clock()
+        self._machines: dict[str, Machine] = {}
+        self._lock = threading.Lock()
+        self._maintainer = Maintainer(location, self.config, self.clock)
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        url: str | None = None,
+        *,
+        blob: str | None = None,
+        consensus: str | None = None,
+        mode: Mode = "write",
+        config: PersistConfig | None = None,
+    ) -> "PersistClient":
+        """Open the location at `url` (`file:///dir`, `memory://name`), or at a pair of URLs.
+
+        Raises:
+            BadInput: a URL that can't be meant.
+            StoreUnreachable: a store that can't be opened.
+            LocationMismatch: blob and consensus belong to different locations.
+        """
+        read_only = mode == "read"
+        location = Location.open(url, blob=blob, consensus=consensus, read_only=read_only)
+        return cls(location, mode=mode, config=config)
+
+    @property
+    def location_id(self) -> UUID:
+        """The identity of the location, from which well-known shard ids derive."""
+        return self.location.location_id
+
+    def new_shard_id(self) -> str:
+        """A random shard id; the shard comes into being with its first commit."""
+        return new_id("s")
+
+    def writer(self, shard_id: str, schema: Schema, *, purpose: str) -> WriteHandle:
+        """A handle that appends; a shard that doesn't exist is created with its first commit.
+
+        Raises:
+            CodecMismatch: the shard has another schema.
+            NotWritable: the client was opened with mode "read".
+        """
+        self.check_writable()
+        machine = self.machine(shard_id)
+        state = machine.refresh()
+        if state.finalized:
+            raise ShardFinalized(f"shard {shard_id} was finalized")
+        if state.exists and schema not in state.schemas.values():
+            raise CodecMismatch(f"shard {shard_id} has the schema {state.schema}, not {schema}")
+        known = [schema_id for schema_id, other in state.schemas.items() if other == schema]
+        return WriteHandle(self, machine, schema, known[0] if known else 1, self._handle("w", purpose))
+
+    def reader(self, shard_id: str, *, purpose: str) -> ReadHandle:
+        """A handle that reads, holding `since` under a lease (none with mode "read").
+
+        Raises:
+            BadInput: the shard doesn't exist.
+            ShardFinalized: the shard has ended.
+        """
+        self._check_open()
+        machine = self.machine(shard_id)
+        state = machine.refresh()
+        if not state.exists:
+            raise BadInput(f"shard {shard_id} does not exist in {self.location.blob.description}")
+        if state.finalized:
+            raise ShardFinalized(f"shard {shard_id} was finalized")
+        if self.mode == "read":
+            return ReadHandle(self, machine, None)
+        reader = ReadHandle(self, machine, self._handle("r", purpose))
+        self._maintainer.watch(reader)
+        return reader
+
+    def critical_since(self, shard_id: str, *, purpose: str, opaque: bytes = b"") -> CriticalSince:
+        """The hold of this purpose on a shard's `since`, taken where it isn't there yet. It never expires."""
+        machine = self.machine(shard_id)
+        self.check_writable()
+        (reader,) = commit([(machine, RegisterCritical(purpose, opaque))])
+        assert isinstance(reader, CriticalReader)
+        return CriticalSince(self, machine, reader)
+
+    def prepare_create(self, shard_id: str, schema: Schema, *, purpose: str) -> Prepared:
+        """The creation of an empty shard, for `multi_write`."""
+        return Prepared(self.machine(shard_id), RegisterWriter(self._handle("w", purpose), schema))
+
+    def prepare_critical(self, shard_id: str, *, purpose: str, opaque: bytes = b"") -> Prepared:
+        """A critical hold on an existing shard, for `multi_write`."""
+        return Prepared(self.machine(shard_id), RegisterCritical(purpose, opaque))
+
+    def prepare_finalize(self, shard_id: str) -> Prepared:
+        """The end of a shard, for `multi_write`."""
+        return Prepared(self.machine(shard_id), FinalizeShard(self.clock.wall_ms()))
+
+    def finalize(self, shard_id: str) -> None:
+        """End a shard: its data goes for ever."""
+        self.multi_write([self.prepare_finalize(shard_id)])
+
+    def multi_write(self, commands: Sequence[Prepared]) -> None:
+        """Commit prepared commands on shards of this location: all of them or none.
+
+        Raises:
+            UpperMismatch: an append expected another upper; names the shard. Nothing happened.
+            LocationMismatch: a command was prepared by a client of another location.
+            Indeterminate: whether it happened could not be found out.
+        """
+        self.check_writable()
+        for command in commands:
+            if command.machine.location is not self.location:
+                raise LocationMismatch(
+                    f"shard {command.machine.shard_id} is not of {self.location.blob.description}"
+                )
+        appended = [c.machine.shard_id for c in commands if isinstance(c.command, Append)]
+        if len(set(appended)) != len(appended):
+            raise BadInput("a multi-write takes one append per shard")
+        try:
+            commit([(command.machine, command.command) for command in commands])
+        except Indeterminate:
+            for command in commands:
+                if command.writer is not None:
+                    command.writer.mark_undecided()
+            raise
+        except HoldfastError as error:
+            # After an attempt of unknown outcome a blob is rather leaked than lost.
+            if not isinstance(error.__cause__, Indeterminate):
+                self._discard(commands)
+            raise
+        for command in commands:
+            self._maintainer.after_commit(command.machine)
+
+    def _discard(self, commands: Sequence[Prepared]) -> None:
+        for command in commands:
+            for key in command.uploaded:
+                self.location.blob.delete(key)
+
+    def recent_upper(self, shard_id: str) -> int:
+        """A shard's upper, linearized (one read of Consensus); 0 where it doesn't exist."""
+        return self.machine(shard_id).refresh().upper
+
+    def exists(self, shard_id: str) -> bool:
+        """Whether a shard was ever created."""
+        return self.machine(shard_id).refresh().exists
+
+    def shards(self) -> list[str]:
+        """The ids of all shards of the location."""
+        return sorted(key for key in self.location.consensus.list_keys() if key.startswith("s"))
+
+    def inspect(self, shard_id: str) -> ShardInfo:
+        """A look at a shard; `BadInput` where it doesn't exist."""
+        state = self.machine(shard_id).refresh()
+        if not state.exists:
+            raise BadInput(f"shard {shard_id} does not exist in {self.location.blob.description}")
+        return shard_info(state)
+
+    def read_snapshot_part(self, part: SnapshotPart) -> Snapshot:
+        """The piece of a snapshot that `ReadHandle.snapshot_parts` described, perhaps in another process."""
+        return self.reader(part.shard_id, purpose="snapshot part").snapshot(part.as_of)
+
+    def maintain(self, shard_id: str) -> None:
+        """Do a shard's upkeep now, in this thread."""
+        self.check_writable()
+        self._maintainer.run(self.machine(shard_id))
+
+    def forget_reader(self, reader: ReadHandle) -> None:
+        """End the heartbeats of a reader that closes."""
+        self._maintainer.forget(reader)
+
+    def machine(self, shard_id: str) -> Machine:
+        """The shard's state cache in this client."""
+        with self._lock:
+            machine = self._machines.get(shard_id)
+            if machine is None:
+                machine = Machine(check_shard_id(shard_id), self.location, self.config, self.clock)
+                self._machines[shard_id] = machine
+            return machine
+
+    def check_writable(self) -> None:
+        """Raise `NotWritable` in a client of mode "read"."""
+        self._check_open()
+        if self.mode == "read":
+            raise NotWritable("this client was opened with mode 'read'")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BadInput("this client is closed")
+
+    def _handle(self, kind: str, purpose: str) -> Handle:
+        return Handle(new_id(kind), purpose, self.config.hostname, int(self.config.lease_s * 1000))
+
+    def close(self) -> None:
+        """Refuse new work, finish the upkeep that waits, and close the stores."""
+        if self._closed:
+            return
+        self._closed = True
+        self._maintainer.close()
+        self.location.close()
+
+    def __enter__(self) -> "PersistClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,46 @@
+"""The settings of a persist client, each with its unit and the reason for its default."""
+
+import socket
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PersistConfig:
+    """How a client writes, reads and cleans up."""
+
+    inline_max_bytes: int = 64 * 1024
+    """Updates up to this many encoded bytes go into the state itself: one write instead of two."""
+
+    part_target_bytes: int = 128 * 1024 * 1024
+    """Parts are cut at about this many bytes in memory: large enough to scan fast, small enough to hold."""
+
+    rollup_every: int = 128
+    """Versions between rollups: what a newcomer has to replay at most."""
+
+    compaction_fanin: int = 8
+    """How many neighbouring batches of one level are merged: 8 keeps 10,000 appends below 40 batches."""
+
+    compaction_max_bytes: int = 512 * 1024 * 1024
+    """Batches of more stored bytes together are not merged in this process: the merge is done in memory."""
+
+    gc_grace_s: float = 3600.0
+    """Seconds between a blob's last use and its deletion, for readers without a lease."""
+
+    lease_s: float = 900.0
+    """Seconds without a heartbeat after which a reader's or writer's registration is dropped."""
+
+    poll_interval_s: float = 0.005
+    """Seconds between looks at Consensus by a listener that waits."""
+
+    retry_deadline_s: float = 10.0
+    """Seconds for which a failing storage call is tried again before the error reaches the caller."""
+
+    maintenance: Literal["background", "inline", "off"] = "background"
+    """Where rollups, compaction and garbage collection run: a thread of the client, or the writer's."""
+
+    debug_validate: bool = False
+    """Check every invariant after each transition (tests)."""
+
+    hostname: str = field(default_factory=socket.gethostname)
+    """Recorded with each version and hold, to tell people who did it."""

@@ -1,0 +1,44 @@
+"""Identifiers: one letter for the kind, then a UUID (`s` shard, `w` writer, `r` reader, `c` critical, `p` part).
+
+A shard id is also the key of the shard's log in Consensus and the first segment of its blob keys.
+"""
+
+import re
+import uuid
+from typing import Final
+
+from holdfast.errors import BadInput
+
+_SHARD: Final = re.compile(r"s[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def shard_id(value: uuid.UUID) -> str:
+    """The shard id of a UUID, for ids derived from something else."""
+    return f"s{value}"
+
+
+def check_shard_id(value: str) -> str:
+    """Return `value`, or raise `BadInput` where it is not a shard id."""
+    if not _SHARD.fullmatch(value):
+        raise BadInput(f"'{value}' is not a shard id: expected 's' and a lower-case UUID")
+    return value
+
+
+def new_id(kind: str) -> str:
+    """A random id of one kind."""
+    return f"{kind}{uuid.uuid4()}"
+
+
+def critical_id(shard: str, purpose: str) -> str:
+    """The id of the critical hold that has this purpose: the same for all who ask for it."""
+    return f"c{uuid.uuid5(uuid.UUID(shard[1:]), purpose)}"
+
+
+def part_key(shard: str, writer: str, part: str) -> str:
+    """The blob key of a part. The writer in it lets a sweeper tell orphans from parts in the making."""
+    return f"{shard}/{writer}/{part}"
+
+
+def rollup_key(shard: str, seqno: int) -> str:
+    """A fresh blob key for the rollup of version `seqno`."""
+    return f"{shard}/v{seqno}-{uuid.uuid4()}"

@@ -1,0 +1,83 @@
+"""What people and tools see of a shard: one value, made from its newest version."""
+
+import json
+from dataclasses import asdict, dataclass
+
+from holdfast.errors import CLOSED
+from holdfast.persist.state import ShardState
+
+
+@dataclass(frozen=True, slots=True)
+class HoldInfo:
+    """What keeps `since` back."""
+
+    id: str
+    kind: str
+    purpose: str
+    since: int
+    hostname: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """A shard at a glance. Sizes are stored bytes, rows are stored updates; frontiers, 2^64 is closed."""
+
+    shard_id: str
+    seqno: int
+    since: int
+    upper: int
+    finalized: bool
+    key: tuple[str, ...]
+    value: tuple[str, ...]
+    batches: int
+    parts: int
+    inline_parts: int
+    rows: int
+    size_bytes: int
+    garbage: int
+    rollup_seqno: int
+    gc_seqno: int
+    wall_ms: int
+    hostname: str
+    applier_version: str
+    writers: tuple[str, ...]
+    holds: tuple[HoldInfo, ...]
+
+    def to_json(self) -> str:
+        """The same as JSON; a closed frontier is null."""
+        value = asdict(self)
+        for item in (value, *value["holds"]):
+            for name in ("since", "upper"):
+                if item.get(name) == CLOSED:
+                    item[name] = None
+        return json.dumps(value)
+
+
+def shard_info(state: ShardState) -> ShardInfo:
+    """Look at a version."""
+    parts = [part for batch in state.batches for part in batch.parts]
+    schema = state.schema
+    leased = [HoldInfo(r.id, "leased", r.purpose, r.since, r.hostname) for r in state.leased_readers.values()]
+    critical = [HoldInfo(c.id, "critical", c.purpose, c.since) for c in state.critical_readers.values()]
+    return ShardInfo(
+        shard_id=state.shard_id,
+        seqno=state.seqno,
+        since=state.since,
+        upper=state.upper,
+        finalized=state.finalized,
+        key=tuple(str(column) for column in schema.key),
+        value=tuple(str(column) for column in schema.value),
+        batches=len(state.batches),
+        parts=len(parts),
+        inline_parts=sum(part.inline is not None for part in parts),
+        rows=sum(part.rows for part in parts),
+        size_bytes=sum(part.size_bytes for part in parts),
+        garbage=len(state.garbage),
+        rollup_seqno=max(state.rollups, default=0),
+        gc_seqno=state.gc_seqno,
+        wall_ms=state.wall_ms,
+        hostname=state.hostname,
+        applier_version=state.applier_version,
+        writers=tuple(writer.purpose for writer in state.writers.values()),
+        holds=(*leased, *critical),
+    )

@@ -1,0 +1,305 @@
+"""One shard in one process: the cached newest version, and the one loop that commits the next.
+
+- A `Machine` is the state cache of its shard: all handles of a client share it, under one lock (the
+  turnstile), so a process has at most one compare-and-set in flight per shard and never races itself.
+- `commit` runs commands on any number of shards, all or nothing. Locks are taken in shard-id order.
+- The cache may be behind. A rejection is final only on a version that was the newest at or after the call.
+- An attempt of unknown outcome is settled by reading the newest version and running the transition again:
+  a slow attempt aimed at version n can land only while n is free, and the next attempt aims at n too, so
+  exactly one of both takes it.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Final, TypeVar
+
+from holdfast.errors import (
+    CorruptBlob,
+    Determinate,
+    Indeterminate,
+    NotWritable,
+    StorageError,
+)
+from holdfast.persist.clock import Clock
+from holdfast.persist.config import PersistConfig
+from holdfast.persist.part import verify
+from holdfast.persist.state import Change, Put, Rollup, ShardState, StateDiff, apply, check_step
+from holdfast.persist.statecodec import decode_diff, decode_state, encode_diff
+from holdfast.persist.storage import Entry, Expect, Location
+from holdfast.persist.storage import Put as LogPut
+from holdfast.persist.transition import Append, Command, Commit, NoOp, Reject, transition
+
+APPLIER_VERSION: Final = version("holdfast")
+_T = TypeVar("_T")
+_SCAN_LIMIT: Final = 1024
+_FIRST_BACKOFF_S: Final = 0.005
+_LAST_BACKOFF_S: Final = 0.5
+
+
+class Machine:
+    """The newest known version of a shard, and what waits for the next."""
+
+    def __init__(self, shard_id: str, location: Location, config: PersistConfig, clock: Clock) -> None:
+        self.shard_id = shard_id
+        self.location = location
+        self.config = config
+        self.clock = clock
+        self.lock = threading.RLock()
+        self.changed = threading.Condition()
+        self.state = ShardState(shard_id)
+
+    def refresh(self) -> ShardState:
+        """The newest version, linearized: at least as new as every commit that ended before the call.
+
+        Raises:
+            StorageError: the store did not answer within the retry deadline.
+        """
+
+        def attempt() -> ShardState:
+            head = self.location.consensus.heads([self.shard_id]).get(self.shard_id)
+            return self.advance_to(head)
+
+        return retry(attempt, self.config, self.clock)
+
+    def advance_to(self, head: Entry | None) -> ShardState:
+        """Bring the cache to `head`, the newest row of the log, or beyond."""
+        with self.lock:
+            known = self.state.seqno
+            if head is None or head.seqno < known:
+                found = "nothing" if head is None else f"version {head.seqno}"
+                if known == 0:
+                    return self.state
+                raise CorruptBlob(self.shard_id, f"version {known} or later", found)
+            if head.seqno > known:
+                self._publish(self._catch_up(head))
+            return self.state
+
+    def applied(self, diff: StateDiff) -> None:
+        """Take over a diff that this process has committed."""
+        self._publish(self._apply(self.state, diff))
+
+    def _publish(self, state: ShardState) -> None:
+        self.state = state
+        with self.changed:
+            self.changed.notify_all()
+
+    def _apply(self, state: ShardState, diff: StateDiff) -> ShardState:
+        after = apply(state, diff)
+        if self.config.debug_validate:
+            check_step(state, after)
+        return after
+
+    def _catch_up(self, head: Entry) -> ShardState:
+        if head.seqno == self.state.seqno + 1:
+            return self._replay(self.state, [head])
+        while True:
+            entries = self._scan(self.state.seqno + 1)
+            if entries and entries[0].seqno == self.state.seqno + 1:
+                return self._replay(self.state, entries)
+            state = self._open_from(head)
+            if state is not None:
+                return state
+            # The rollup went: somebody has moved on since `head`. What replaced it is in a newer row.
+            newer = self.location.consensus.heads([self.shard_id])[self.shard_id]
+            if newer.seqno == head.seqno:
+                raise CorruptBlob(self.shard_id, f"the rollup of version {head.seqno}", "nothing")
+            head = newer
+
+    def _open_from(self, head: Entry) -> ShardState | None:
+        """The newest version by rollup and replay; None where they went while we read."""
+        rollup = self._decode(head).latest_rollup
+        state = ShardState(self.shard_id)
+        if rollup is not None:
+            loaded = load_rollup(self.location, rollup)
+            if loaded is None:
+                return None
+            state = loaded
+        entries = self._scan(state.seqno + 1)
+        if not entries:
+            return state if state.seqno == head.seqno else None
+        if entries[0].seqno != state.seqno + 1:
+            return None
+        return self._replay(state, entries)
+
+    def _scan(self, from_seqno: int) -> list[Entry]:
+        entries: list[Entry] = []
+        while True:
+            found = self.location.consensus.scan(self.shard_id, from_seqno, _SCAN_LIMIT)
+            entries += found
+            if len(found) < _SCAN_LIMIT:
+                return entries
+            from_seqno = found[-1].seqno + 1
+
+    def _replay(self, state: ShardState, entries: Sequence[Entry]) -> ShardState:
+        for entry in entries:
+            diff = self._decode(entry)
+            if diff.seqno != state.seqno + 1 or diff.shard_id != self.shard_id:
+                raise CorruptBlob(
+                    f"{self.shard_id} log {entry.seqno}",
+                    f"version {state.seqno + 1} of {self.shard_id}",
+                    f"version {diff.seqno} of {diff.shard_id}",
+                )
+            state = self._apply(state, diff)
+        return state
+
+    def _decode(self, entry: Entry) -> StateDiff:
+        return decode_diff(entry.data, f"{self.shard_id} log {entry.seqno}")
+
+
+def load_rollup(location: Location, rollup: Rollup) -> ShardState | None:
+    """The state in a rollup, checked; None where its blob is gone."""
+    data = location.blob.get(rollup.blob_key)
+    if data is None:
+        return None
+    verify(data, size=rollup.size_bytes, crc32c=rollup.crc32c, key=rollup.blob_key)
+    return decode_state(data, rollup.blob_key)
+
+
+def retry(attempt: Callable[[], _T], config: PersistConfig, clock: Clock) -> _T:
+    """Run `attempt` until it ends without a `Determinate` or `Indeterminate`, at most for the deadline."""
+    deadline = clock.monotonic() + config.retry_deadline_s
+    backoff = _FIRST_BACKOFF_S
+    while True:
+        try:
+            return attempt()
+        except (Determinate, Indeterminate):
+            if clock.monotonic() + backoff > deadline:
+                raise
+        clock.sleep(backoff)
+        backoff = min(2 * backoff, _LAST_BACKOFF_S)
+
+
+def commit(steps: Sequence[tuple[Machine, Command]], *, writable: bool = True) -> list[object]:
+    """Run commands on some shards, all or nothing; their results, in the order of `steps`.
+
+    A shard takes at most one `Append`: the batch is named after the version that it makes.
+
+    Raises:
+        NotWritable: the client was opened for reading.
+        Indeterminate: whether it happened could not be found out within the retry deadline.
+        HoldfastError: a command was rejected; nothing happened.
+    """
+    if not writable:
+        raise NotWritable("this client was opened with mode 'read'")
+    machines = sorted({machine.shard_id: machine for machine, _ in steps}.items())
+    for _, machine in machines:
+        machine.lock.acquire()
+    try:
+        return _commit_locked(steps)
+    finally:
+        for _, machine in reversed(machines):
+            machine.lock.release()
+
+
+def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
+    first = steps[0][0]
+    clock, config, consensus = first.clock, first.config, first.location.consensus
+    deadline = clock.monotonic() + config.retry_deadline_s
+    backoff = _FIRST_BACKOFF_S
+    unsettled: StorageError | None = None
+    fresh = not all(machine.state.exists for machine, _ in steps)
+    if fresh:
+        _refresh_all(steps)
+    while True:
+        results, diffs, rejection = _run(steps)
+        if rejection is not None:
+            if fresh:
+                if isinstance(unsettled, Indeterminate) and not _decidable(steps):
+                    raise unsettled
+                raise rejection.error from unsettled
+            _refresh_all(steps)
+            fresh = True
+            continue
+        if not diffs:
+            return results
+        puts = [LogPut(diff.shard_id, diff.seqno, encode_diff(diff)) for _, diff in diffs]
+        changed = {put.key for put in puts}
+        # What is left as it is must still be so when the others change.
+        expect = [Expect(m.shard_id, m.state.seqno) for m, _ in steps if m.shard_id not in changed]
+        try:
+            won = consensus.compare_and_set(puts, expect)
+        except (Determinate, Indeterminate) as error:
+            if isinstance(error, Indeterminate) or unsettled is None:
+                unsettled = error
+            if clock.monotonic() + backoff > deadline:
+                raise unsettled from None
+            clock.sleep(backoff)
+            backoff = min(2 * backoff, _LAST_BACKOFF_S)
+            _refresh_after(steps, unsettled)
+            fresh = True
+            continue
+        if won:
+            for machine, diff in diffs:
+                machine.applied(diff)
+            return results
+        _refresh_after(steps, unsettled)
+        fresh = True
+
+
+def _decidable(steps: Sequence[tuple[Machine, Command]]) -> bool:
+    """Whether the writers' records are there, which tell that an unsettled append did not land."""
+    appends = [(machine, command) for machine, command in steps if isinstance(command, Append)]
+    return all(command.writer.id in machine.state.writers for machine, command in appends)
+
+
+def _run(
+    steps: Sequence[tuple[Machine, Command]],
+) -> tuple[list[object], list[tuple[Machine, StateDiff]], Reject | None]:
+    """What the commands do, each shard's own in the order of `steps`, as one diff per shard."""
+    results: list[object] = []
+    diffs: dict[str, tuple[Machine, StateDiff]] = {}
+    for machine, command in steps:
+        state = machine.state
+        earlier = diffs.get(machine.shard_id)
+        if earlier is not None:
+            state = replace(apply(state, earlier[1]), seqno=state.seqno)
+        match transition(state, command):
+            case Commit(changes, result):
+                results.append(result)
+                before = earlier[1].changes if earlier is not None else ()
+                diffs[machine.shard_id] = (machine, _diff(machine, (*before, *changes)))
+            case NoOp(result):
+                results.append(result)
+            case Reject() as rejection:
+                return [], [], rejection
+    return results, list(diffs.values()), None
+
+
+def _diff(machine: Machine, changes: tuple[Change, ...]) -> StateDiff:
+    state = machine.state
+    added = [
+        change.value for change in changes if isinstance(change, Put) and isinstance(change.value, Rollup)
+    ]
+    return StateDiff(
+        state.seqno + 1,
+        machine.shard_id,
+        APPLIER_VERSION,
+        max(machine.clock.wall_ms(), state.wall_ms + 1),
+        machine.config.hostname,
+        added[0] if added else state.latest_rollup,
+        changes,
+    )
+
+
+def _refresh_all(steps: Sequence[tuple[Machine, Command]]) -> None:
+    machines = {machine.shard_id: machine for machine, _ in steps}
+    first = steps[0][0]
+
+    def attempt() -> None:
+        heads = first.location.consensus.heads(list(machines))
+        for shard_id, machine in machines.items():
+            machine.advance_to(heads.get(shard_id))
+
+    retry(attempt, first.config, first.clock)
+
+
+def _refresh_after(steps: Sequence[tuple[Machine, Command]], unsettled: StorageError | None) -> None:
+    """Refresh; where that fails while an attempt is unsettled, the whole is unsettled."""
+    try:
+        _refresh_all(steps)
+    except (Determinate, Indeterminate):
+        if isinstance(unsettled, Indeterminate):
+            raise unsettled from None
+        raise

@@ -1,0 +1,279 @@
+"""Upkeep of a shard: rollups, compaction, expiry of leases, garbage collection, truncation of the log.
+
+Order, so that a crash at any point loses nothing: a rollup is written, then committed (which makes the older
+ones garbage); a compaction's parts are written, then committed in exchange for exactly their batches; blobs
+are deleted after the commit that made them garbage; the log is truncated last, below the newest rollup.
+A deletion that is forgotten is done again; one too early can't happen.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from holdfast.errors import HoldfastError
+from holdfast.persist.clock import Clock
+from holdfast.persist.config import PersistConfig
+from holdfast.persist.consolidate import consolidate_updates
+from holdfast.persist.ids import new_id, rollup_key
+from holdfast.persist.machine import Machine, commit
+from holdfast.persist.part import checksum
+from holdfast.persist.partstore import PartGone, read_part, write_parts
+from holdfast.persist.read import ReadHandle
+from holdfast.persist.state import Batch, Garbage, Rollup, ShardState
+from holdfast.persist.statecodec import encode_state
+from holdfast.persist.storage import Location
+from holdfast.persist.transition import (
+    AddRollup,
+    ExpireHandles,
+    ForgetGarbage,
+    InstallCompaction,
+)
+
+log = logging.getLogger(__name__)
+
+
+def rollup_due(state: ShardState, config: PersistConfig) -> bool:
+    """Whether the log since the newest rollup has become long."""
+    newest = state.latest_rollup
+    return state.seqno - (newest.seqno if newest else 0) >= config.rollup_every
+
+
+def plan_compaction(batches: Sequence[Batch], config: PersistConfig) -> tuple[Batch, ...]:
+    """The neighbouring batches to merge next: all of the newest run of one level that is long enough.
+
+    Merging `fanin` batches of a level gives one of the next, so n appends leave O(log n) batches and each
+    update is rewritten O(log n) times.
+    """
+    end = len(batches)
+    while end > 0:
+        start = end
+        while start > 0 and batches[start - 1].level == batches[end - 1].level:
+            start -= 1
+        run = tuple(batches[start:end])
+        size = sum(batch.size_bytes for batch in run)
+        if len(run) >= config.compaction_fanin and size <= config.compaction_max_bytes:
+            return run
+        end = start
+    return ()
+
+
+def due(state: ShardState, config: PersistConfig) -> bool:
+    """Whether a shard wants upkeep now."""
+    return rollup_due(state, config) or bool(plan_compaction(state.batches, config))
+
+
+def write_rollup(machine: Machine) -> None:
+    """Write the newest version as a rollup and record it."""
+    state = machine.state
+    if not rollup_due(state, machine.config):
+        return
+    data = encode_state(state)
+    key = rollup_key(machine.shard_id, state.seqno)
+    machine.location.blob.put(key, data)
+    rollup = Rollup(state.seqno, key, len(data), checksum(data))
+    (installed,) = commit([(machine, AddRollup(rollup, machine.clock.wall_ms()))])
+    if not installed:
+        machine.location.blob.delete(key)
+
+
+def compact(machine: Machine, writer_id: str) -> bool:
+    """Merge one run of batches; whether there was one to merge."""
+    state = machine.state
+    batches = plan_compaction(state.batches, machine.config)
+    if not batches or state.finalized:
+        return False
+    location, schema = machine.location, state.schema
+    try:
+        sources = [read_part(location, schema, part) for batch in batches for part in batch.parts]
+    except PartGone:
+        machine.refresh()
+        return True
+    parts = write_parts(
+        location,
+        machine.config,
+        shard_id=machine.shard_id,
+        writer_id=writer_id,
+        schema=schema,
+        schema_id=max(state.schemas),
+        updates=consolidate_updates(schema, sources, state.since),
+        is_sorted=True,
+    )
+    ids = tuple(batch.id for batch in batches)
+    command = InstallCompaction(ids, state.since, parts, machine.clock.wall_ms())
+    (installed,) = commit([(machine, command)])
+    if not installed:
+        for part in parts:
+            if part.blob_key is not None:
+                location.blob.delete(part.blob_key)
+    return True
+
+
+def deletable(state: ShardState, config: PersistConfig, now_ms: int) -> list[Garbage]:
+    """The garbage that nobody can need any more.
+
+    A part waits for the readers that may be reading a version that names it, and for `gc_grace_s` for
+    those that nobody knows of. A rollup does not wait: who misses it finds a newer one in the log.
+    """
+    hold = state.seqno_hold
+    grace_ms = config.gc_grace_s * 1000
+    return [
+        garbage
+        for garbage in state.garbage.values()
+        if is_rollup(garbage.blob_key) or (garbage.seqno <= hold and now_ms - garbage.wall_ms >= grace_ms)
+    ]
+
+
+def is_rollup(key: str) -> bool:
+    """Whether a blob key is that of a rollup."""
+    return key.split("/")[1].startswith("v")
+
+
+def collect_garbage(machine: Machine) -> None:
+    """Delete what is no longer needed and truncate the log below the newest rollup."""
+    state = machine.state
+    dead = deletable(state, machine.config, machine.clock.wall_ms())
+    for garbage in dead:
+        machine.location.blob.delete(garbage.blob_key)
+    newest = state.latest_rollup
+    gc_seqno = newest.seqno + 1 if newest else 0
+    if gc_seqno > state.gc_seqno:
+        machine.location.consensus.truncate(machine.shard_id, gc_seqno)
+    if dead or gc_seqno > state.gc_seqno:
+        keys = tuple(garbage.blob_key for garbage in dead)
+        commit([(machine, ForgetGarbage(keys, gc_seqno))])
+
+
+class LeaseWatch:
+    """Finds handles that stopped to live: no heartbeat for their whole lease, on this process's own clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen: dict[tuple[str, str], tuple[int, float]] = {}
+
+    def expired(self, state: ShardState) -> ExpireHandles | None:
+        """What to expire now."""
+        now = self._clock.monotonic()
+
+        def silent(id_: str, heartbeats: int, lease_ms: int) -> bool:
+            key = (state.shard_id, id_)
+            count, since = self._seen.get(key, (-1, now))
+            if count != heartbeats:
+                self._seen[key] = (heartbeats, now)
+                return False
+            return now - since > lease_ms / 1000
+
+        readers = tuple(
+            (r.id, r.heartbeats)
+            for r in state.leased_readers.values()
+            if silent(r.id, r.heartbeats, r.lease_ms)
+        )
+        writers = tuple(
+            (w.id, w.heartbeats) for w in state.writers.values() if silent(w.id, w.heartbeats, w.lease_ms)
+        )
+        live = {*state.leased_readers, *state.writers}
+        for key in [key for key in self._seen if key[0] == state.shard_id and key[1] not in live]:
+            del self._seen[key]
+        return ExpireHandles(readers, writers) if readers or writers else None
+
+
+def maintain(machine: Machine, leases: LeaseWatch, writer_id: str) -> None:
+    """Do all the upkeep that a shard wants now."""
+    if not machine.refresh().exists:
+        return
+    expired = leases.expired(machine.state)
+    if expired is not None:
+        commit([(machine, expired)])
+    while compact(machine, writer_id):
+        pass
+    write_rollup(machine)
+    collect_garbage(machine)
+
+
+_STOP: Final = ""
+
+
+class Maintainer:
+    """Runs the upkeep of a client's shards, in a thread of its own or in the writer's."""
+
+    def __init__(self, location: Location, config: PersistConfig, clock: Clock) -> None:
+        self._location = location
+        self._config = config
+        self._leases = LeaseWatch(clock)
+        self._writer_id = new_id("w")
+        self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._waiting: dict[str, Machine] = {}
+        self._lock = threading.Lock()
+        self._readers: set[ReadHandle] = set()
+        self._thread: threading.Thread | None = None
+
+    def after_commit(self, machine: Machine) -> None:
+        """Note that a shard has moved."""
+        if self._config.maintenance == "off" or not due(machine.state, self._config):
+            return
+        if self._config.maintenance == "inline":
+            self.run(machine)
+            return
+        with self._lock:
+            if machine.shard_id in self._waiting:
+                return
+            self._waiting[machine.shard_id] = machine
+            self._start()
+        self._queue.put(machine.shard_id)
+
+    def run(self, machine: Machine) -> None:
+        """Do a shard's upkeep now."""
+        maintain(machine, self._leases, self._writer_id)
+
+    def watch(self, reader: ReadHandle) -> None:
+        """Send heartbeats for a reader from now on."""
+        with self._lock:
+            self._readers.add(reader)
+            if self._config.maintenance == "background":
+                self._start()
+
+    def forget(self, reader: ReadHandle) -> None:
+        """Send none any more."""
+        with self._lock:
+            self._readers.discard(reader)
+
+    def close(self) -> None:
+        """Finish what waits, then stop."""
+        thread = self._thread
+        if thread is not None:
+            self._queue.put(_STOP)
+            thread.join()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name="holdfast-maintenance", daemon=True)
+            self._thread.start()
+
+    def _loop(self) -> None:
+        beat_s = self._config.lease_s / 4
+        while True:
+            try:
+                shard_id = self._queue.get(timeout=beat_s)
+            except queue.Empty:
+                self._heartbeat()
+                continue
+            if shard_id == _STOP:
+                return
+            with self._lock:
+                machine = self._waiting.pop(shard_id)
+            self._guarded(partial(self.run, machine), shard_id)
+
+    def _heartbeat(self) -> None:
+        with self._lock:
+            readers = list(self._readers)
+        for reader in readers:
+            self._guarded(reader.heartbeat, reader.shard_id)
+
+    def _guarded(self, work: Callable[[], None], shard_id: str) -> None:
+        try:
+            work()
+        except HoldfastError as error:
+            # Upkeep is never needed for correctness and is tried again after a later commit.
+            log.warning("upkeep of %s failed: %s", shard_id, error)

@@ -1,0 +1,421 @@
+"""The durable state of a shard as values, the changes that lead from one version to the next, and `apply`.
+
+Invariants (`check_state` raises on the first that is broken):
+- batches tile `[0, upper)`: the first begins at 0, each begins where the one before it ends;
+- `since <= max(upper - 1, 0)` and `since` is at most every reader's hold, unless the shard is finalized;
+- no blob is both named by a batch or rollup and in `garbage`;
+- rollups and holds are never ahead of the version that names them.
+
+`apply` is the only way to a new version. The process that commits and the one that replays the log both use
+it, so they can't disagree.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import assert_never
+
+from holdfast.errors import CLOSED
+from holdfast.persist.schema import Schema
+
+
+class WriteMode(IntEnum):
+    """How a shard is written, fixed at its creation."""
+
+    APPEND = 0
+    WRITE_SEAL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of updates sorted by (key, value, time), in a blob or inline.
+
+    `size_bytes` and `crc32c` are of the stored object; `[lower, upper)` encloses the times of its rows.
+    """
+
+    rows: int
+    schema_id: int
+    lower: int
+    upper: int
+    size_bytes: int
+    crc32c: int = 0
+    blob_key: str | None = None
+    inline: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """All updates of `[lower, upper)`, compacted up to `since`; `id` is the seqno that first held it.
+
+    A run is a tuple of parts that follow each other in the total order. `level` counts how often the rows
+    were compacted.
+    """
+
+    id: int
+    lower: int
+    upper: int
+    since: int = 0
+    runs: tuple[tuple[Part, ...], ...] = ()
+    level: int = 0
+
+    @property
+    def parts(self) -> Iterator[Part]:
+        """Every part of the batch."""
+        return (part for run in self.runs for part in run)
+
+    @property
+    def rows(self) -> int:
+        """How many updates are stored."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes are stored."""
+        return sum(part.size_bytes for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingBatch:
+    """Updates that are durable but not sealed yet (mode WRITE_SEAL)."""
+
+    id: str
+    writer_id: str
+    lower: int
+    upper: int
+    runs: tuple[tuple[Part, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedReader:
+    """A reader's hold: nothing at or after `since` is compacted, no part of version `seqno_hold` deleted."""
+
+    id: str
+    since: int
+    seqno_hold: int
+    heartbeats: int
+    lease_ms: int
+    purpose: str
+    hostname: str
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalReader:
+    """A hold on `since` that never expires."""
+
+    id: str
+    since: int
+    purpose: str
+    opaque: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A registered writer and its last append, by which an append of unknown outcome is decided."""
+
+    id: str
+    heartbeats: int
+    lease_ms: int
+    purpose: str
+    hostname: str
+    last_token: bytes = b""
+    last_upper: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rollup:
+    """The whole state at version `seqno`, in a blob."""
+
+    seqno: int
+    blob_key: str
+    size_bytes: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionClaim:
+    """A writer's announcement that it compacts some batches."""
+
+    id: str
+    writer_id: str
+    batch_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """A blob that the live state stopped to name with version `seqno`, committed at `wall_ms`."""
+
+    blob_key: str
+    seqno: int
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """One version of a shard. Version 0 is the empty state of a shard that doesn't exist."""
+
+    shard_id: str
+    seqno: int = 0
+    applier_version: str = ""
+    wall_ms: int = 0
+    hostname: str = ""
+    write_mode: WriteMode = WriteMode.APPEND
+    finalized: bool = False
+    since: int = 0
+    gc_seqno: int = 0
+    schemas: Mapping[int, Schema] = field(default_factory=dict)
+    batches: tuple[Batch, ...] = ()
+    pending: Mapping[str, PendingBatch] = field(default_factory=dict)
+    leased_readers: Mapping[str, LeasedReader] = field(default_factory=dict)
+    critical_readers: Mapping[str, CriticalReader] = field(default_factory=dict)
+    writers: Mapping[str, Writer] = field(default_factory=dict)
+    rollups: Mapping[int, Rollup] = field(default_factory=dict)
+    claims: Mapping[str, CompactionClaim] = field(default_factory=dict)
+    garbage: Mapping[str, Garbage] = field(default_factory=dict)
+
+    @property
+    def exists(self) -> bool:
+        """Whether the shard was ever created."""
+        return self.seqno > 0
+
+    @property
+    def upper(self) -> int:
+        """The frontier below which all times are complete."""
+        return self.batches[-1].upper if self.batches else 0
+
+    @property
+    def schema(self) -> Schema:
+        """The newest schema."""
+        return self.schemas[max(self.schemas)]
+
+    @property
+    def latest_rollup(self) -> Rollup | None:
+        """The newest rollup."""
+        return self.rollups[max(self.rollups)] if self.rollups else None
+
+    @property
+    def holds(self) -> Iterator[int]:
+        """The `since` of every reader."""
+        yield from (reader.since for reader in self.leased_readers.values())
+        yield from (reader.since for reader in self.critical_readers.values())
+
+    @property
+    def seqno_hold(self) -> int:
+        """The oldest version that a reader may still be reading."""
+        return min((reader.seqno_hold for reader in self.leased_readers.values()), default=self.seqno)
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """The shard comes into being."""
+
+    write_mode: WriteMode
+
+
+@dataclass(frozen=True, slots=True)
+class PutSchema:
+    """A schema is registered."""
+
+    schema_id: int
+    schema: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class AppendBatch:
+    """A batch is added at the upper."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendUpper:
+    """The last batch now reaches to `upper`; no updates lie in between."""
+
+    upper: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceBatches:
+    """Neighbouring batches give way to one of equal contents; None where all batches go (finalize)."""
+
+    batch_ids: tuple[int, ...]
+    batch: Batch | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetSince:
+    """`since` moves forward."""
+
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A value replaces that of the same id."""
+
+    value: LeasedReader | CriticalReader | Writer | Rollup | CompactionClaim | Garbage | PendingBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The value of this id goes. `kind` is the type it has."""
+
+    kind: type
+    id: str | int
+
+
+@dataclass(frozen=True, slots=True)
+class SetGcSeqno:
+    """The log below this version was truncated."""
+
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finalize:
+    """The shard ends."""
+
+
+Change = (
+    Create
+    | PutSchema
+    | AppendBatch
+    | ExtendUpper
+    | ReplaceBatches
+    | SetSince
+    | Put
+    | Drop
+    | SetGcSeqno
+    | Finalize
+)
+
+# Where the values of a kind live in the state, and by what they are keyed.
+TABLES: Mapping[type, tuple[str, str]] = {
+    LeasedReader: ("leased_readers", "id"),
+    CriticalReader: ("critical_readers", "id"),
+    Writer: ("writers", "id"),
+    Rollup: ("rollups", "seqno"),
+    CompactionClaim: ("claims", "id"),
+    Garbage: ("garbage", "blob_key"),
+    PendingBatch: ("pending", "id"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StateDiff:
+    """What leads from version `seqno - 1` to `seqno`."""
+
+    seqno: int
+    shard_id: str
+    applier_version: str
+    wall_ms: int
+    hostname: str
+    latest_rollup: Rollup | None
+    changes: tuple[Change, ...]
+
+
+def apply(state: ShardState, diff: StateDiff) -> ShardState:
+    """The version after `state`.
+
+    Raises:
+        ValueError: `diff` does not follow `state`.
+    """
+    if diff.seqno != state.seqno + 1 or diff.shard_id != state.shard_id:
+        raise ValueError(f"diff {diff.seqno} of {diff.shard_id} after {state.seqno} of {state.shard_id}")
+    new: dict[str, object] = {}
+    tables: dict[str, dict[str | int, object]] = {}
+
+    def table(kind: type) -> dict[str | int, object]:
+        name, _ = TABLES[kind]
+        if name not in tables:
+            tables[name] = dict(getattr(state, name))
+        return tables[name]
+
+    batches = state.batches
+    for change in diff.changes:
+        match change:
+            case AppendBatch(batch):
+                batches = (*batches, batch)
+            case Put(value):
+                kind = type(value)
+                table(kind)[getattr(value, TABLES[kind][1])] = value
+            case Drop(kind, id_):
+                table(kind).pop(id_, None)
+            case ExtendUpper(upper):
+                batches = (*batches[:-1], replace(batches[-1], upper=upper))
+            case ReplaceBatches(batch_ids, replacement):
+                batches = _replace_batches(batches, batch_ids, replacement)
+            case SetSince(since):
+                new["since"] = since
+            case SetGcSeqno(seqno):
+                new["gc_seqno"] = seqno
+            case Create(write_mode):
+                new["write_mode"] = write_mode
+            case PutSchema(schema_id, schema):
+                new["schemas"] = {**state.schemas, schema_id: schema}
+            case Finalize():
+                new["finalized"] = True
+            case _:
+                assert_never(change)
+    return replace(
+        state,
+        seqno=diff.seqno,
+        applier_version=diff.applier_version,
+        wall_ms=diff.wall_ms,
+        hostname=diff.hostname,
+        batches=batches,
+        **new,  # type: ignore[arg-type]
+        **tables,  # type: ignore[arg-type]
+    )
+
+
+def _replace_batches(
+    batches: tuple[Batch, ...], ids: tuple[int, ...], replacement: Batch | None
+) -> tuple[Batch, ...]:
+    if replacement is None:
+        return tuple(batch for batch in batches if batch.id not in ids)
+    start = next(index for index, batch in enumerate(batches) if batch.id == ids[0])
+    end = start + len(ids)
+    if tuple(batch.id for batch in batches[start:end]) != ids:
+        raise ValueError(f"batches {ids} are not neighbours")
+    return (*batches[:start], replacement, *batches[end:])
+
+
+def blob_keys(batches: Iterable[Batch]) -> Iterator[str]:
+    """The keys of all blobs that some batches name."""
+    return (part.blob_key for batch in batches for part in batch.parts if part.blob_key is not None)
+
+
+def check_state(state: ShardState) -> None:
+    """Raise `AssertionError`, naming the invariant, if `state` is one that must not be."""
+
+    def check(condition: bool, what: str) -> None:
+        if not condition:
+            raise AssertionError(f"{state.shard_id} version {state.seqno}: {what}")
+
+    lower = 0
+    for batch in state.batches:
+        check(batch.lower == lower, f"batch {batch.id} begins at {batch.lower}, not {lower}")
+        check(batch.lower < batch.upper <= CLOSED, f"batch {batch.id} is empty or beyond closed")
+        check(batch.id <= state.seqno, f"batch {batch.id} comes from the future")
+        check(batch.since <= state.since, f"batch {batch.id} is compacted beyond since")
+        lower = batch.upper
+    check(len({batch.id for batch in state.batches}) == len(state.batches), "two batches have one id")
+    live = [*blob_keys(state.batches), *(rollup.blob_key for rollup in state.rollups.values())]
+    check(len(set(live)) == len(live), "two live references to one blob")
+    check(not set(live) & set(state.garbage), "a live blob is garbage")
+    check(all(seqno < state.seqno for seqno in state.rollups), "a rollup comes from the future")
+    check(state.gc_seqno <= state.seqno, "gc has passed the head")
+    if state.finalized:
+        check(state.since == CLOSED and state.upper == CLOSED, "finalized but not closed")
+        return
+    check(state.since <= max(state.upper - 1, 0), f"since {state.since} beyond upper {state.upper}")
+    check(all(state.since <= hold for hold in state.holds), f"since {state.since} beyond a hold")
+
+
+def check_step(old: ShardState, new: ShardState) -> None:
+    """Raise `AssertionError` if `new` is broken, or a frontier of it lies before that of `old`."""
+    check_state(new)
+    for name in ("since", "upper", "gc_seqno", "wall_ms"):
+        before, after = getattr(old, name), getattr(new, name)
+        if after < before:
+            raise AssertionError(f"{new.shard_id} version {new.seqno}: {name} regressed {before} -> {after}")

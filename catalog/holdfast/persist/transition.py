@@ -1,0 +1,446 @@
+"""Pure transitions: `transition(state, command) -> Commit | NoOp | Reject`, without I/O and without a clock.
+
+Each command recognizes its own effect: run again on a version that has it already, it answers `NoOp` with the
+same result. That is how an attempt of unknown outcome is settled: read the newest version, run again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from holdfast.errors import (
+    CLOSED,
+    BadInput,
+    CodecMismatch,
+    HandleExpired,
+    HoldfastError,
+    ShardFinalized,
+    UpperMismatch,
+)
+from holdfast.persist.ids import critical_id
+from holdfast.persist.schema import Schema
+from holdfast.persist.state import (
+    AppendBatch,
+    Batch,
+    Change,
+    Create,
+    CriticalReader,
+    Drop,
+    ExtendUpper,
+    Finalize,
+    Garbage,
+    LeasedReader,
+    Part,
+    Put,
+    PutSchema,
+    ReplaceBatches,
+    Rollup,
+    SetGcSeqno,
+    SetSince,
+    ShardState,
+    WriteMode,
+    Writer,
+    blob_keys,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """These changes make the next version; `result` is the answer once they are durable."""
+
+    changes: tuple[Change, ...]
+    result: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class NoOp:
+    """Nothing has to change: the effect is there already, or there is none."""
+
+    result: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """The command can't be done on this version."""
+
+    error: HoldfastError
+
+
+Outcome = Commit | NoOp | Reject
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """Who acts: what is recorded of a writer or reader when it registers."""
+
+    id: str
+    purpose: str
+    hostname: str
+    lease_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterWriter:
+    """Make the writer known before its first upload, and the shard with it. Result: the schema id."""
+
+    writer: Handle
+    schema: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Add `parts` (one run each) at `expected_upper` and move the upper. Result: the new upper."""
+
+    writer: Handle
+    token: bytes
+    schema: Schema
+    expected_upper: int
+    new_upper: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterReader:
+    """Take a leased hold at the shard's since. Result: the `LeasedReader`."""
+
+    reader: Handle
+
+
+@dataclass(frozen=True, slots=True)
+class DowngradeReader:
+    """Move a reader's hold forward (never back) and say that it lives. Result: the `LeasedReader`."""
+
+    reader_id: str
+    since: int
+    seqno_hold: int
+    heartbeat: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropReader:
+    """Give up a leased hold."""
+
+    reader_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireHandles:
+    """Drop readers and writers that have not moved beyond these heartbeat counts."""
+
+    readers: tuple[tuple[str, int], ...]
+    writers: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterCritical:
+    """Take, or find again, the hold of this purpose. Result: the `CriticalReader`."""
+
+    purpose: str
+    opaque: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DowngradeCritical:
+    """Move a critical hold forward. Result: the `CriticalReader`."""
+
+    id: str
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropCritical:
+    """Give up a critical hold."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddRollup:
+    """Record a rollup; older ones become garbage."""
+
+    rollup: Rollup
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstallCompaction:
+    """Replace exactly these batches by the result. Result: whether it is in; if not, its parts are garbage.
+
+    `since` is what the times were advanced to.
+    """
+
+    batch_ids: tuple[int, ...]
+    since: int
+    parts: tuple[Part, ...]
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetGarbage:
+    """These blobs are deleted and the log is to be truncated below `gc_seqno`."""
+
+    blob_keys: tuple[str, ...]
+    gc_seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizeShard:
+    """Close the shard for ever and drop all its data."""
+
+    wall_ms: int
+
+
+Command = (
+    RegisterWriter
+    | Append
+    | RegisterReader
+    | DowngradeReader
+    | DropReader
+    | ExpireHandles
+    | RegisterCritical
+    | DowngradeCritical
+    | DropCritical
+    | AddRollup
+    | InstallCompaction
+    | ForgetGarbage
+    | FinalizeShard
+)
+
+
+def transition(state: ShardState, command: Command) -> Outcome:
+    """What `command` does to `state`."""
+    match command:
+        case Append():
+            return _append(state, command)
+        case RegisterWriter():
+            return _register_writer(state, command)
+        case RegisterReader():
+            return _register_reader(state, command)
+        case DowngradeReader():
+            return _downgrade_reader(state, command)
+        case DropReader(reader_id):
+            return _drop(state, LeasedReader, state.leased_readers, reader_id)
+        case ExpireHandles():
+            return _expire(state, command)
+        case RegisterCritical():
+            return _register_critical(state, command)
+        case DowngradeCritical():
+            return _downgrade_critical(state, command)
+        case DropCritical(id_):
+            return _drop(state, CriticalReader, state.critical_readers, id_)
+        case AddRollup():
+            return _add_rollup(state, command)
+        case InstallCompaction():
+            return _install_compaction(state, command)
+        case ForgetGarbage():
+            return _forget_garbage(state, command)
+        case FinalizeShard(wall_ms):
+            return _finalize(state, wall_ms)
+        case _:
+            assert_never(command)
+
+
+def _finalized(state: ShardState) -> Reject:
+    return Reject(ShardFinalized(f"shard {state.shard_id} was finalized"))
+
+
+def _missing(state: ShardState) -> Reject:
+    return Reject(BadInput(f"shard {state.shard_id} does not exist"))
+
+
+def _ensure_schema(state: ShardState, schema: Schema) -> tuple[int, tuple[Change, ...]] | Reject:
+    if not state.exists:
+        return 1, (Create(WriteMode.APPEND), PutSchema(1, schema))
+    for schema_id, known in state.schemas.items():
+        if known == schema:
+            return schema_id, ()
+    return Reject(CodecMismatch(f"shard {state.shard_id} has the schema {state.schema}, not {schema}"))
+
+
+def _writer(handle: Handle, *, token: bytes = b"", upper: int = 0, heartbeats: int = 0) -> Writer:
+    return Writer(handle.id, heartbeats, handle.lease_ms, handle.purpose, handle.hostname, token, upper)
+
+
+def _register_writer(state: ShardState, command: RegisterWriter) -> Outcome:
+    if state.finalized:
+        return _finalized(state)
+    schema = _ensure_schema(state, command.schema)
+    if isinstance(schema, Reject):
+        return schema
+    schema_id, changes = schema
+    if command.writer.id in state.writers:
+        return NoOp(schema_id)
+    return Commit((*changes, Put(_writer(command.writer))), schema_id)
+
+
+def _append(state: ShardState, command: Append) -> Outcome:
+    known = state.writers.get(command.writer.id)
+    if known is not None and known.last_token == command.token:
+        return NoOp(command.new_upper)
+    if state.finalized:
+        return _finalized(state)
+    schema = _ensure_schema(state, command.schema)
+    if isinstance(schema, Reject):
+        return schema
+    if state.upper != command.expected_upper:
+        return Reject(UpperMismatch(command.expected_upper, state.upper, shard_id=state.shard_id))
+    schema_id, changes = schema
+    writer = _writer(
+        command.writer,
+        token=command.token,
+        upper=command.new_upper,
+        heartbeats=known.heartbeats + 1 if known else 1,
+    )
+    if command.parts or not state.batches:
+        parts = command.parts
+        if any(part.schema_id != schema_id for part in parts):
+            parts = tuple(replace(part, schema_id=schema_id) for part in parts)
+        runs = tuple((part,) for part in parts)
+        batch = Batch(state.seqno + 1, command.expected_upper, command.new_upper, 0, runs)
+        return Commit((*changes, Put(writer), AppendBatch(batch)), command.new_upper)
+    return Commit((*changes, Put(writer), ExtendUpper(command.new_upper)), command.new_upper)
+
+
+def _register_reader(state: ShardState, command: RegisterReader) -> Outcome:
+    if not state.exists:
+        return _missing(state)
+    if state.finalized:
+        return _finalized(state)
+    handle = command.reader
+    if handle.id in state.leased_readers:
+        return NoOp(state.leased_readers[handle.id])
+    reader = LeasedReader(
+        handle.id, state.since, state.seqno + 1, 0, handle.lease_ms, handle.purpose, handle.hostname
+    )
+    return Commit((Put(reader),), reader)
+
+
+def _advance_since(state: ShardState, holds: Sequence[int]) -> tuple[Change, ...]:
+    since = min(min(holds), max(state.upper - 1, 0))
+    return (SetSince(since),) if since > state.since else ()
+
+
+def _downgrade_reader(state: ShardState, command: DowngradeReader) -> Outcome:
+    if state.finalized:
+        return _finalized(state)
+    reader = state.leased_readers.get(command.reader_id)
+    if reader is None:
+        return Reject(HandleExpired(f"the lease of reader {command.reader_id} ended"))
+    moved = replace(
+        reader,
+        since=max(reader.since, command.since),
+        seqno_hold=max(reader.seqno_hold, command.seqno_hold),
+        heartbeats=max(reader.heartbeats, command.heartbeat),
+    )
+    if moved == reader:
+        return NoOp(reader)
+    others = [other.since for other in state.leased_readers.values() if other.id != reader.id]
+    critical = [other.since for other in state.critical_readers.values()]
+    changes = _advance_since(state, [moved.since, *others, *critical]) if moved.since > reader.since else ()
+    return Commit((Put(moved), *changes), moved)
+
+
+def _drop(state: ShardState, kind: type, table: object, id_: str) -> Outcome:
+    if state.finalized or id_ not in table:  # type: ignore[operator]
+        return NoOp()
+    return Commit((Drop(kind, id_),))
+
+
+def _expire(state: ShardState, command: ExpireHandles) -> Outcome:
+    readers = [
+        Drop(LeasedReader, id_)
+        for id_, heartbeats in command.readers
+        if id_ in state.leased_readers and state.leased_readers[id_].heartbeats == heartbeats
+    ]
+    writers = [
+        Drop(Writer, id_)
+        for id_, heartbeats in command.writers
+        if id_ in state.writers and state.writers[id_].heartbeats == heartbeats
+    ]
+    return Commit((*readers, *writers)) if readers or writers else NoOp()
+
+
+def _register_critical(state: ShardState, command: RegisterCritical) -> Outcome:
+    if not state.exists:
+        return _missing(state)
+    if state.finalized:
+        return _finalized(state)
+    id_ = critical_id(state.shard_id, command.purpose)
+    if id_ in state.critical_readers:
+        return NoOp(state.critical_readers[id_])
+    reader = CriticalReader(id_, state.since, command.purpose, command.opaque)
+    return Commit((Put(reader),), reader)
+
+
+def _downgrade_critical(state: ShardState, command: DowngradeCritical) -> Outcome:
+    if state.finalized:
+        return _finalized(state)
+    reader = state.critical_readers.get(command.id)
+    if reader is None:
+        return Reject(HandleExpired(f"the critical hold {command.id} was released"))
+    if command.since <= reader.since:
+        return NoOp(reader)
+    moved = replace(reader, since=command.since)
+    others = [other.since for other in state.critical_readers.values() if other.id != reader.id]
+    leased = [other.since for other in state.leased_readers.values()]
+    return Commit((Put(moved), *_advance_since(state, [moved.since, *others, *leased])), moved)
+
+
+def _add_rollup(state: ShardState, command: AddRollup) -> Outcome:
+    newest = state.latest_rollup
+    if newest is not None and newest.seqno >= command.rollup.seqno:
+        return NoOp(newest.blob_key == command.rollup.blob_key)
+    changes: list[Change] = [Put(command.rollup)]
+    for old in state.rollups.values():
+        changes.append(Drop(Rollup, old.seqno))
+        changes.append(Put(Garbage(old.blob_key, state.seqno + 1, command.wall_ms)))
+    return Commit(tuple(changes), True)
+
+
+def _install_compaction(state: ShardState, command: InstallCompaction) -> Outcome:
+    new_keys = {part.blob_key for part in command.parts if part.blob_key}
+    if new_keys and new_keys <= set(blob_keys(state.batches)):
+        return NoOp(True)
+    ids = [batch.id for batch in state.batches]
+    if command.batch_ids[0] not in ids:
+        return NoOp(False)
+    start = ids.index(command.batch_ids[0])
+    replaced = state.batches[start : start + len(command.batch_ids)]
+    if tuple(batch.id for batch in replaced) != command.batch_ids:
+        return NoOp(False)
+    batch = Batch(
+        state.seqno + 1,
+        replaced[0].lower,
+        replaced[-1].upper,
+        command.since,
+        (command.parts,) if command.parts else (),
+        max(batch.level for batch in replaced) + 1,
+    )
+    garbage = [Put(Garbage(key, state.seqno + 1, command.wall_ms)) for key in blob_keys(replaced)]
+    return Commit((ReplaceBatches(command.batch_ids, batch), *garbage), True)
+
+
+def _forget_garbage(state: ShardState, command: ForgetGarbage) -> Outcome:
+    changes: list[Change] = [Drop(Garbage, key) for key in command.blob_keys if key in state.garbage]
+    if command.gc_seqno > state.gc_seqno:
+        changes.append(SetGcSeqno(command.gc_seqno))
+    return Commit(tuple(changes)) if changes else NoOp()
+
+
+def _finalize(state: ShardState, wall_ms: int) -> Outcome:
+    if not state.exists:
+        return _missing(state)
+    if state.finalized:
+        return NoOp()
+    seqno = state.seqno + 1
+    changes: list[Change] = [
+        ReplaceBatches(tuple(batch.id for batch in state.batches), None),
+        AppendBatch(Batch(seqno, 0, CLOSED)),
+        SetSince(CLOSED),
+        *(Put(Garbage(key, seqno, wall_ms)) for key in blob_keys(state.batches)),
+        *(Drop(LeasedReader, id_) for id_ in state.leased_readers),
+        *(Drop(CriticalReader, id_) for id_ in state.critical_readers),
+        *(Drop(Writer, id_) for id_ in state.writers),
+        Finalize(),
+    ]
+    return Commit(tuple(changes))

@@ -1,0 +1,134 @@
+"""Writing: handles that append, and prepared commands that commit together.
+
+A prepared command has done all its work but the commit: large updates are uploaded.
+`PersistClient.multi_write` commits any number of them in one step.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from holdfast.errors import CLOSED, BadInput, HandleExpired, UpperMismatch
+from holdfast.persist.canonical import prepare_updates, time_bounds
+from holdfast.persist.machine import Machine, commit
+from holdfast.persist.partstore import write_parts
+from holdfast.persist.schema import Schema
+from holdfast.persist.state import Part
+from holdfast.persist.transition import Append, Command, Handle, RegisterWriter
+
+if TYPE_CHECKING:
+    from holdfast.persist.client import PersistClient
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A command ready to commit; `uploaded` are blobs that are garbage if it is rejected."""
+
+    machine: Machine
+    command: Command
+    uploaded: Sequence[str] = ()
+    writer: "WriteHandle | None" = field(default=None, repr=False)
+
+
+class WriteHandle:
+    """Appends to one shard. Thread-safe; made by `PersistClient.writer`.
+
+    A handle whose append could not be settled raises `HandleExpired` from then on: open a new one, read the
+    upper, and see what is there.
+    """
+
+    def __init__(
+        self, client: "PersistClient", machine: Machine, schema: Schema, schema_id: int, handle: Handle
+    ) -> None:
+        self._client = client
+        self._machine = machine
+        self._schema_id = schema_id
+        self._handle = handle
+        self._registered = False
+        self._undecided = False
+        self.schema = schema
+
+    @property
+    def shard_id(self) -> str:
+        """The shard that this handle writes."""
+        return self._machine.shard_id
+
+    @property
+    def cached_upper(self) -> int:
+        """The upper as this process knows it; never ahead of the durable one."""
+        return self._machine.state.upper
+
+    def upper(self) -> int:
+        """The upper, linearized (one read of Consensus)."""
+        return self._machine.refresh().upper
+
+    def compare_and_append(self, updates: object, expected_upper: int, new_upper: int) -> None:
+        """Append `updates` and move the upper from `expected_upper` to `new_upper`, durably, or do nothing.
+
+        `updates` is anything that `prepare_updates` takes (a table, a data frame, dicts, None), with the
+        columns of the schema, `_time` (default `expected_upper`) in `[expected_upper, new_upper)` and
+        `_diff` (default +1).
+
+        Raises:
+            UpperMismatch: the shard's upper is another; nothing happened.
+            BadInput: the updates don't fit the schema or the times; nothing happened.
+            Indeterminate: whether it happened could not be found out; the handle is spent.
+        """
+        self._client.multi_write([self.prepare_append(updates, expected_upper, new_upper)])
+
+    def seal(self, new_upper: int) -> None:
+        """Advance the upper to `new_upper` with no updates; nothing to do where it is there already."""
+        while self.cached_upper < new_upper:
+            try:
+                self._client.multi_write([self.prepare_seal(self.cached_upper, new_upper)])
+            except UpperMismatch as mismatch:
+                if mismatch.actual >= new_upper:
+                    return
+
+    def prepare_seal(self, expected_upper: int, new_upper: int) -> Prepared:
+        """A seal for `multi_write`."""
+        return self.prepare_append(None, expected_upper, new_upper)
+
+    def prepare_append(self, updates: object, expected_upper: int, new_upper: int) -> Prepared:
+        """An append for `multi_write`: large updates are uploaded, nothing is committed."""
+        self._client.check_writable()
+        if self._undecided:
+            raise HandleExpired(
+                f"writer {self._handle.id} of {self.shard_id} had an append of unknown outcome"
+            )
+        if not 0 <= expected_upper < new_upper <= CLOSED:
+            raise BadInput(f"an append must move the upper forward, not from {expected_upper} to {new_upper}")
+        parts: tuple[Part, ...] = ()
+        if updates is not None:
+            batch = prepare_updates(self.schema, updates, default_time=expected_upper)
+            bounds = time_bounds(batch)
+            if bounds and not (expected_upper <= bounds[0] and bounds[1] < new_upper):
+                raise BadInput(
+                    f"updates have times from {bounds[0]} to {bounds[1]},"
+                    f" outside of [{expected_upper}, {new_upper})"
+                )
+            if batch.nbytes > self._client.config.inline_max_bytes:
+                self._register()
+            parts = write_parts(
+                self._client.location,
+                self._client.config,
+                shard_id=self.shard_id,
+                writer_id=self._handle.id,
+                schema=self.schema,
+                schema_id=self._schema_id,
+                updates=batch,
+            )
+        command = Append(self._handle, uuid.uuid4().bytes, self.schema, expected_upper, new_upper, parts)
+        uploaded = [part.blob_key for part in parts if part.blob_key is not None]
+        return Prepared(self._machine, command, uploaded, self)
+
+    def _register(self) -> None:
+        """Be known before the first upload, so that a sweeper can tell its parts from orphans."""
+        if not self._registered:
+            commit([(self._machine, RegisterWriter(self._handle, self.schema))])
+            self._registered = True
+
+    def mark_undecided(self) -> None:
+        """Refuse all further work: an append's outcome is unknown."""
+        self._undecided = True
