@@ -1,0 +1,1 @@
+"""The custom resources: their models, their names, and the CRDs that are generated from them."""

@@ -1,0 +1,1 @@
+"""Spark jobs on Kubernetes: one application per attempt, whatever operator runs it."""

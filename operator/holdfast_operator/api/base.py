@@ -1,0 +1,121 @@
+"""What all API models share: the camelCase mapping, conditions, references and frontiers.
+
+Invariants
+- A model reads what any newer CRD version wrote: unknown fields are ignored, never an error.
+- Every field has a description: it becomes `kubectl explain`.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Literal
+
+from holdfast.errors import CLOSED
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+from holdfast_operator.api.names import Kind
+
+
+class ApiModel(BaseModel):
+    """A part of a custom resource: snake_case here, camelCase there."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True, use_enum_values=True
+    )
+
+
+def validations(*rules: tuple[str, str]) -> dict[str, Any]:
+    """`json_schema_extra` for CEL rules, each `(expression, message)`."""
+    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
+
+
+Frontier = Annotated[
+    int | Literal["closed"],
+    WithJsonSchema({"x-kubernetes-int-or-string": True}),
+]
+"""A time (milliseconds since the epoch for collections, a counter for catalogs), or `closed`."""
+
+
+def frontier(time: int) -> int | Literal["closed"]:
+    """How a frontier of the library is shown in a status."""
+    return "closed" if time >= CLOSED else time
+
+
+class LocalReference(ApiModel):
+    """Names an object of the same namespace."""
+
+    name: str = Field(min_length=1, max_length=253, description="Name of the object, in the same namespace.")
+
+
+class Condition(ApiModel):
+    """One condition, as `metav1.Condition`."""
+
+    type: str = Field(max_length=316, description="Type of the condition, in CamelCase.")
+    status: Literal["True", "False", "Unknown"] = Field(description="True, False or Unknown.")
+    observed_generation: int = Field(
+        default=0, ge=0, description="The metadata.generation that the condition was set for."
+    )
+    last_transition_time: datetime = Field(description="When the status last changed.")
+    reason: str = Field(
+        min_length=1, max_length=1024, description="Why the condition has its status, in CamelCase."
+    )
+    message: str = Field(max_length=32768, description="The same for humans, with what to do next.")
+
+
+class Status(ApiModel):
+    """What every status has."""
+
+    observed_generation: int | None = Field(
+        default=None, description="The metadata.generation that this status tells about."
+    )
+    conditions: tuple[Condition, ...] = Field(
+        default=(),
+        max_length=32,
+        description="Ready, Reconciling and Stalled (kstatus), and conditions of single tasks.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PrinterColumn:
+    """One column of `kubectl get`."""
+
+    name: str
+    type: Literal["string", "integer", "date", "number", "boolean"]
+    path: str
+    description: str
+    wide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a CRD needs beside the schema of its model."""
+
+    kind: Kind
+    short_names: tuple[str, ...]
+    columns: tuple[PrinterColumn, ...]
+    description: str
+    rules: tuple[tuple[str, str], ...] = ()
+    """CEL rules over the whole resource, each `(expression, message)`."""
+
+
+class Resource(ApiModel):
+    """The root of a custom resource; `metadata` stays with the caller."""
+
+    definition: ClassVar[Definition]
+
+
+READY_COLUMN = PrinterColumn(
+    "Ready",
+    "string",
+    '.status.conditions[?(@.type=="Ready")].status',
+    "Whether the durable state is as asked.",
+)
+REASON_COLUMN = PrinterColumn(
+    "Reason",
+    "string",
+    '.status.conditions[?(@.type=="Ready")].reason',
+    "Why it is ready or not.",
+    wide=True,
+)
+AGE_COLUMN = PrinterColumn("Age", "date", ".metadata.creationTimestamp", "How long ago it was created.")

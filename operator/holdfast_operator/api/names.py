@@ -1,0 +1,171 @@
+"""Every name that Holdfast puts into a cluster: group, labels, finalizer, condition types and reasons.
+
+Invariants
+- A name is written here once and used from here everywhere, so that what users match on is one file.
+- A reason, once released, keeps its meaning; it may be retired but never reused for something else.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+GROUP: Final = "holdfast.dev"
+"""API group of the custom resources."""
+
+VERSION: Final = "v1alpha1"
+"""The one served and stored version."""
+
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+
+CATEGORY: Final = "holdfast"
+"""`kubectl get holdfast` lists all kinds of this category."""
+
+FINALIZER: Final = f"{GROUP}/operator"
+"""Keeps a resource until the operator has done what its deletion policy asks for."""
+
+FIELD_MANAGER: Final = "holdfast-operator"
+"""Who the operator is in `managedFields`, in Events and in the catalog's fence token."""
+
+LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+"""On every object that the operator creates, with the value `MANAGED_BY`; children are watched by it."""
+
+MANAGED_BY: Final = FIELD_MANAGER
+
+LABEL_NAME: Final = "app.kubernetes.io/name"
+"""On every object that the operator creates, with the value `holdfast`."""
+
+LABEL_COLLECTION: Final = f"{GROUP}/collection"
+"""On a Spark job: the StorageCollection that it works for (its uid where the name is too long)."""
+
+LABEL_JOB: Final = f"{GROUP}/job-id"
+"""On a Spark job: the id of its JobRecord."""
+
+LABEL_ATTEMPT: Final = f"{GROUP}/attempt"
+"""On a Spark job: which attempt of the JobRecord it is, from 1."""
+
+LABEL_JOB_KIND: Final = f"{GROUP}/job-kind"
+"""On a Spark job: what it does, `snapshot` in this version."""
+
+
+class Kind(StrEnum):
+    """The custom resources."""
+
+    CATALOG = "Catalog"
+    STORAGE_COLLECTION = "StorageCollection"
+
+    @property
+    def plural(self) -> str:
+        """The name in URLs."""
+        return f"{self.value.lower()}s"
+
+
+class ConditionType(StrEnum):
+    """Types of conditions; the first three follow kstatus."""
+
+    READY = "Ready"
+    """True: the durable state is as the spec asks and was confirmed."""
+
+    RECONCILING = "Reconciling"
+    """True: the operator is at work or waits for something that comes by itself."""
+
+    STALLED = "Stalled"
+    """True: somebody has to do something; the message says what."""
+
+    SNAPSHOT_COMPLETED = "SnapshotCompleted"
+    """Of the snapshot that `spec.snapshot` asks for: True done, Unknown under way, False given up."""
+
+
+class Reason(StrEnum):
+    """Reasons of conditions and of Events."""
+
+    AVAILABLE = "Available"
+    """Ready: all is as asked."""
+
+    SUSPENDED = "Suspended"
+    """`spec.suspend` is true: nothing is read or written until it is false again."""
+
+    INVALID_SPEC = "InvalidSpec"
+    """The resource doesn't have the shape that this operator understands."""
+
+    UNSUPPORTED_STORAGE = "UnsupportedStorage"
+    """The storage URL has a scheme or a form that this operator can't keep a catalog on."""
+
+    SECRET_NOT_FOUND = "SecretNotFound"  # noqa: S105 - the name of a condition, not a secret
+    """The Secret that `credentialsSecretRef` names isn't there."""
+
+    STORE_UNREACHABLE = "StoreUnreachable"
+    """The store doesn't answer, or can't be written; it is tried again by itself."""
+
+    STORE_INCONSISTENT = "StoreInconsistent"
+    """The store answers, but what is in it is corrupt, from a newer version or from another location."""
+
+    STORAGE_NOT_SHARED = "StorageNotShared"
+    """Spark pods can't see the operator's own volume."""
+
+    DUPLICATE_CATALOG = "DuplicateCatalog"
+    """An older Catalog has the same organization at the same location."""
+
+    DUPLICATE_COLLECTION = "DuplicateCollection"
+    """An older StorageCollection has the same name in the same catalog."""
+
+    DEPLOY_GENERATION_TOO_LOW = "DeployGenerationTooLow"
+    """The catalog was last opened with a greater deploy generation than `spec.deployGeneration`."""
+
+    FENCE_REGRESSED = "FenceRegressed"
+    """The durable fence token is lower than ours: the store was restored from an older state."""
+
+    CATALOG_OPENED = "CatalogOpened"
+    """Event: the catalog was opened for writing; the message names the epoch."""
+
+    CATALOG_OUT_OF_SYNC = "CatalogOutOfSync"
+    """Somebody else committed to the catalog under the same token; it is read again."""
+
+    CATALOG_NOT_FOUND = "CatalogNotFound"
+    """The Catalog that `catalogRef` names isn't there."""
+
+    CATALOG_NOT_READY = "CatalogNotReady"
+    """The Catalog that `catalogRef` names isn't open in this operator yet."""
+
+    CATALOG_DELETING = "CatalogDeleting"
+    """The Catalog that `catalogRef` names is being deleted."""
+
+    INVALID_SCHEMA = "InvalidSchema"
+    """The columns or the key make no schema."""
+
+    SCHEMA_MISMATCH = "SchemaMismatch"
+    """The collection exists with other columns, another key or another number of shards."""
+
+    PROGRESSING = "Progressing"
+    """Work is under way."""
+
+    WAITING_FOR_COLLECTIONS = "WaitingForCollections"
+    """The Catalog is being deleted, but StorageCollections still refer to it."""
+
+    WAITING_FOR_CATALOG = "WaitingForCatalog"
+    """The StorageCollection is being deleted and its catalog can't be written at the moment."""
+
+    DELETION_INCOMPLETE = "DeletionIncomplete"
+    """Event: the resource was released though something durable is left; the message names it."""
+
+    INTERNAL_ERROR = "InternalError"
+    """A fault of the operator; its log has the details. It is tried again by itself."""
+
+    NO_SNAPSHOT_REQUESTED = "NoSnapshotRequested"
+    """`spec.snapshot` isn't set."""
+
+    SNAPSHOT_RUNNING = "SnapshotRunning"
+    """An attempt of the requested snapshot is under way."""
+
+    SNAPSHOT_SUCCEEDED = "SnapshotSucceeded"
+    """The requested snapshot is committed."""
+
+    SNAPSHOT_RETRYING = "SnapshotRetrying"
+    """The last attempt of the requested snapshot failed; the next one follows."""
+
+    SNAPSHOT_FAILED = "SnapshotFailed"
+    """The requested snapshot was given up; set a new `requestId` to ask again."""
+
+    SNAPSHOT_NOT_READABLE = "SnapshotNotReadable"
+    """`spec.snapshot.asOf` can't be read: before `since`, or not complete yet."""
+
+    SPARK_NOT_INSTALLED = "SparkNotInstalled"
+    """The cluster has no SparkApplication resource: install the Spark operator."""

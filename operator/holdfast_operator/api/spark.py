@@ -1,0 +1,78 @@
+"""How a Spark job of Holdfast is run: the part of a resource that becomes a SparkApplication."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from holdfast_operator.api.base import ApiModel, LocalReference
+
+_MEMORY = r"^[1-9][0-9]{0,9}[kmgt]?$"
+
+
+class SparkDriver(ApiModel):
+    """Resources of the driver pod."""
+
+    cores: int = Field(default=1, ge=1, le=64, description="CPU cores of the driver.")
+    memory: str = Field(
+        default="1g", pattern=_MEMORY, max_length=12, description="Heap of the driver, e.g. 1g."
+    )
+
+
+class SparkExecutors(ApiModel):
+    """Resources of the executor pods."""
+
+    instances: int = Field(default=1, ge=1, le=1000, description="How many executors.")
+    cores: int = Field(default=1, ge=1, le=64, description="CPU cores of each executor.")
+    memory: str = Field(
+        default="1g", pattern=_MEMORY, max_length=12, description="Heap of each executor, e.g. 1g."
+    )
+
+
+class SparkTemplate(ApiModel):
+    """What a Spark job runs with."""
+
+    image: str = Field(
+        default="holdfast-spark:latest",
+        min_length=1,
+        max_length=1024,
+        description="Image with Spark and Holdfast.",
+    )
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
+        default="IfNotPresent", description="When the image is pulled."
+    )
+    spark_version: str = Field(
+        default="4.3.0", pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$", description="Version of Spark in the image."
+    )
+    service_account: str = Field(
+        default="holdfast-spark", min_length=1, max_length=253, description="ServiceAccount of the driver."
+    )
+    driver: SparkDriver = Field(
+        default=SparkDriver(),
+        description="Resources of the driver.",
+        json_schema_extra={"default": {}},
+    )
+    executor: SparkExecutors = Field(
+        default=SparkExecutors(),
+        description="Resources of the executors.",
+        json_schema_extra={"default": {}},
+    )
+    spark_conf: dict[str, str] = Field(
+        default={},
+        description="Further Spark settings. No secrets: everybody who can read the resource sees them.",
+        json_schema_extra={"maxProperties": 128},
+    )
+    env_secret_ref: LocalReference | None = Field(
+        default=None,
+        description="A Secret whose keys become environment variables of driver and executors, beside "
+        "those of the catalog's credentials.",
+    )
+    start_deadline_seconds: int = Field(
+        default=300,
+        ge=5,
+        le=86400,
+        description="An attempt that doesn't run by then is cancelled and the next one starts.",
+    )
+    max_attempts: int = Field(default=3, ge=1, le=20, description="Attempts before the job is given up.")
+    ttl_seconds: int = Field(
+        default=86400, ge=60, description="How long a finished SparkApplication is kept to look at."
+    )

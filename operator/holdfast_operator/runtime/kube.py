@@ -1,0 +1,209 @@
+"""The Kubernetes API as the operator uses it: few verbs, JSON in and out, errors by meaning.
+
+Invariants
+- Calls block in a thread pool of their own, never on the event loop and never on the store's threads.
+- An answer is one of ours (`Gone`, `Conflict`, `Invalid`, `Forbidden`, `Exists`, `KubeError`): nobody above looks at codes.
+- No message holds a body that was sent, so no secret gets into a log.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from kubernetes.client import ApiClient, ApiException, Configuration
+from kubernetes.config import load_incluster_config, load_kube_config
+from urllib3.exceptions import HTTPError
+
+from holdfast_operator.api.names import FIELD_MANAGER, GROUP, VERSION, Kind
+
+Json = dict[str, Any]
+
+_SECONDS: Final = 20.0
+_THREADS: Final = 8
+_MERGE: Final = "application/merge-patch+json"
+
+
+class KubeError(Exception):
+    """The API server didn't do it, for a reason that isn't one of the others; trying again may help."""
+
+
+class Gone(KubeError):  # noqa: N818 - an answer, not a fault
+    """There is no such object, or no such resource."""
+
+
+class Exists(KubeError):  # noqa: N818 - an answer, not a fault
+    """An object of that name is there already."""
+
+
+class Conflict(KubeError):  # noqa: N818 - an answer, not a fault
+    """The object changed since it was read."""
+
+
+class Invalid(KubeError):  # noqa: N818 - an answer, not a fault
+    """The API server finds the content invalid."""
+
+
+class Forbidden(KubeError):  # noqa: N818 - an answer, not a fault
+    """The operator's role doesn't allow it."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ObjectKey:
+    """Names one of our resources."""
+
+    kind: Kind
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceType:
+    """Where the objects of a type are in the API."""
+
+    group: str
+    version: str
+    plural: str
+
+    def path(self, namespace: str | None, name: str | None = None, sub: str | None = None) -> str:
+        """The path of one object, of the collection of a namespace, or of all namespaces."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        parts = [root, *(["namespaces", quote(namespace)] if namespace else []), self.plural]
+        return "/".join([*parts, *([quote(name)] if name else []), *([sub] if sub else [])])
+
+
+EVENTS: Final = ResourceType("", "v1", "events")
+SECRETS: Final = ResourceType("", "v1", "secrets")
+
+
+def resource_type(kind: Kind) -> ResourceType:
+    """The type of one of our kinds."""
+    return ResourceType(GROUP, VERSION, kind.plural)
+
+
+class Kube:
+    """A connection to the API server."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="kube")
+
+    @classmethod
+    def connect(cls) -> "Kube":
+        """Connect as `$KUBECONFIG` says, else as the pod's service account, else as the user's own kubeconfig."""
+        configuration = Configuration()
+        if (
+            not os.environ.get("KUBECONFIG")
+            and Path("/var/run/secrets/kubernetes.io/serviceaccount").is_dir()
+        ):
+            load_incluster_config(client_configuration=configuration)
+        else:
+            load_kube_config(client_configuration=configuration)
+        configuration.connection_pool_maxsize = _THREADS
+        configuration.retries = 2
+        return cls(ApiClient(configuration))
+
+    async def get(self, key: ObjectKey) -> Json:
+        """One of our objects, read fresh. Raises `Gone`."""
+        return await self.request("GET", resource_type(key.kind).path(key.namespace, key.name))
+
+    async def list(
+        self, type_: ResourceType, namespace: str | None, *, labels: str | None = None
+    ) -> list[Json]:
+        """All objects of a type, in one namespace or in all."""
+        query = {"labelSelector": labels} if labels else {}
+        answer = await self.request("GET", type_.path(namespace), query=query)
+        return list(answer["items"])
+
+    async def get_of(self, type_: ResourceType, namespace: str, name: str) -> Json:
+        """One object of any type. Raises `Gone`."""
+        return await self.request("GET", type_.path(namespace, name))
+
+    async def create(self, type_: ResourceType, namespace: str, body: Json) -> Json:
+        """Create an object. Raises `Exists`, `Gone` where its type isn't served."""
+        try:
+            return await self.request("POST", type_.path(namespace), body=body)
+        except Conflict as error:
+            raise Exists(str(error)) from None
+
+    async def patch(self, type_: ResourceType, namespace: str, name: str, body: Json) -> Json:
+        """Merge `body` into an object. Raises `Gone`, `Conflict` where `body` names an old resourceVersion."""
+        return await self.request("PATCH", type_.path(namespace, name), body=body)
+
+    async def patch_status(self, key: ObjectKey, body: Json) -> Json:
+        """Merge `body` into the status of one of our objects. Raises as `patch`, and `Invalid`."""
+        path = resource_type(key.kind).path(key.namespace, key.name, "status")
+        return await self.request("PATCH", path, body=body)
+
+    async def delete(self, type_: ResourceType, namespace: str, name: str, *, uid: str | None = None) -> None:
+        """Delete an object, and what it owns in the background; one that is gone already is fine.
+
+        With `uid` only that incarnation of it.
+        """
+        body: Json = {"propagationPolicy": "Background"}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        with contextlib.suppress(Gone, Conflict):
+            await self.request("DELETE", type_.path(namespace, name), body=body)
+
+    async def request(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Json | None = None
+    ) -> Json:
+        """One request; the JSON of its answer."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._request, method, path, dict(query or {}), body)
+
+    def _request(self, method: str, path: str, query: dict[str, str], body: Json | None) -> Json:
+        if method in {"POST", "PATCH"}:
+            query["fieldManager"] = FIELD_MANAGER
+        url_path = f"{path}?{urlencode(query)}" if query else path
+        headers = {
+            "Accept": "application/json",
+            "Content-Type": _MERGE if method == "PATCH" else "application/json",
+        }
+        try:
+            verb, url, headers, _, _ = self._client.param_serialize(
+                method, url_path, header_params=headers, auth_settings=["BearerToken"]
+            )
+            answer = self._client.call_api(verb, url, headers, body=body, _request_timeout=_SECONDS)
+            content = answer.read()
+        except (ApiException, HTTPError, OSError) as error:
+            raise KubeError(f"{method} {path}: {type(error).__name__}: {error}") from error
+        if 200 <= answer.status < 300:
+            return dict(json.loads(content)) if content else {}
+        raise _refusal(answer.status, f"{method} {path}: {answer.status} {_message(content)}")
+
+    def close(self) -> None:
+        """End the connection; calls that are under way are not waited for."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._client.close()
+
+
+def _message(content: bytes) -> str:
+    try:
+        return str(json.loads(content).get("message", ""))
+    except ValueError:
+        return content[:200].decode(errors="replace")
+
+
+def _refusal(status: int, message: str) -> KubeError:
+    match status:
+        case 403:
+            return Forbidden(message)
+        case 404 | 410:
+            return Gone(message)
+        case 409:
+            return Conflict(message)
+        case 422:
+            return Invalid(message)
+        case _:
+            return KubeError(message)

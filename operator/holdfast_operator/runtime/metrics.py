@@ -1,0 +1,66 @@
+"""What the operator measures of itself, in a registry of its own."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+
+class Metrics:
+    """All metrics; the names are API, so they change only with a note in the changelog."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.reconciles = Counter(
+            "holdfast_reconciles_total",
+            "Reconciles by kind and by how they ended.",
+            ["kind", "outcome"],
+            registry=self.registry,
+        )
+        self.reconcile_seconds = Histogram(
+            "holdfast_reconcile_seconds", "How long a reconcile took.", ["kind"], registry=self.registry
+        )
+        self.status_writes = Counter(
+            "holdfast_status_writes_total",
+            "Writes of a status by kind and outcome: written, conflict, gone or invalid.",
+            ["kind", "outcome"],
+            registry=self.registry,
+        )
+        self.store_calls = Counter(
+            "holdfast_store_calls_total",
+            "Calls to a store by what they do and outcome: ok, error or timeout.",
+            ["call", "outcome"],
+            registry=self.registry,
+        )
+        self.queue_depth = Gauge(
+            "holdfast_queue_depth", "Objects that wait for a worker.", registry=self.registry
+        )
+        self.queue_oldest = Gauge(
+            "holdfast_queue_oldest_seconds",
+            "How long the longest waiting object has been due.",
+            registry=self.registry,
+        )
+        self.epoch = Gauge(
+            "holdfast_catalog_epoch",
+            "Epoch of the operator's fence token.",
+            ["namespace", "name"],
+            registry=self.registry,
+        )
+        self.upper = Gauge(
+            "holdfast_collection_upper",
+            "Upper of a collection, in its own time (0 where it is closed).",
+            ["namespace", "name"],
+            registry=self.registry,
+        )
+        self.since = Gauge(
+            "holdfast_collection_since",
+            "Since of a collection, in its own time (0 where it is closed).",
+            ["namespace", "name"],
+            registry=self.registry,
+        )
+        self.fences = Counter(
+            "holdfast_fenced_total", "Times that another process shut us out.", registry=self.registry
+        )
+        self.spark_jobs = Counter(
+            "holdfast_spark_jobs_total",
+            "Attempts of Spark jobs by kind and step: launched, succeeded, failed, cancelled.",
+            ["kind", "step"],
+            registry=self.registry,
+        )

@@ -1,0 +1,169 @@
+"""The status contract: how a status comes from what was found, and how it is written.
+
+Invariants
+- `lastTransitionTime` of a condition moves only when its status changes.
+- `observedGeneration` is on the status and on each of our conditions.
+- A condition that isn't ours is left alone; a status that says the same already isn't written.
+- A write names the resourceVersion that it was derived from: a conflict (409) means "read again", never "overwrite".
+- A 422 is a fault of ours (the CRD and the models differ): logged as an error and counted, never retried in silence.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final, Literal, assert_never
+
+from holdfast_operator.api.names import ConditionType, Kind, Reason
+from holdfast_operator.runtime.kube import Conflict, Gone, Invalid, Kube, ObjectKey
+from holdfast_operator.runtime.metrics import Metrics
+
+Json = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+_MAX_MESSAGE: Final = 1024
+
+
+class Phase(StrEnum):
+    """Where a resource is, as kstatus sees it."""
+
+    READY = "ready"
+    RECONCILING = "reconciling"
+    STALLED = "stalled"
+    SUSPENDED = "suspended"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The phase of a resource, why, and for humans what to do next."""
+
+    phase: Phase
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One condition as it should be."""
+
+    type: ConditionType
+    status: Literal["True", "False", "Unknown"]
+    reason: Reason
+    message: str
+
+
+def marks(health: Health) -> tuple[Mark, Mark, Mark]:
+    """Ready, Reconciling and Stalled for a health."""
+
+    def three(
+        ready: Literal["True", "False"], *, reconciling: bool, stalled: bool
+    ) -> tuple[Mark, Mark, Mark]:
+        return (
+            Mark(ConditionType.READY, ready, health.reason, health.message),
+            Mark(
+                ConditionType.RECONCILING, "True" if reconciling else "False", health.reason, health.message
+            ),
+            Mark(ConditionType.STALLED, "True" if stalled else "False", health.reason, health.message),
+        )
+
+    match health.phase:
+        case Phase.READY:
+            return three("True", reconciling=False, stalled=False)
+        case Phase.RECONCILING:
+            return three("False", reconciling=True, stalled=False)
+        case Phase.STALLED:
+            return three("False", reconciling=False, stalled=True)
+        case Phase.SUSPENDED:
+            return three("False", reconciling=False, stalled=False)
+        case _:
+            assert_never(health.phase)
+
+
+def conditions(old: Sequence[Json], wanted: Sequence[Mark], generation: int, now: datetime) -> list[Json]:
+    """The conditions of a status: the wanted ones in order, then those of others as they were."""
+    before = {str(each.get("type")): each for each in old}
+    ours = [_condition(before.get(mark.type.value), mark, generation, now) for mark in wanted]
+    names = {each["type"] for each in ours}
+    return ours + [each for each in old if each.get("type") not in names]
+
+
+def _condition(old: Json | None, mark: Mark, generation: int, now: datetime) -> Json:
+    moved = old is None or old.get("status") != mark.status
+    return {
+        "type": mark.type.value,
+        "status": mark.status,
+        "observedGeneration": generation,
+        "lastTransitionTime": timestamp(now) if old is None or moved else old["lastTransitionTime"],
+        "reason": mark.reason.value,
+        "message": mark.message[:_MAX_MESSAGE],
+    }
+
+
+def timestamp(moment: datetime) -> str:
+    """As Kubernetes writes times."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def merge_patch(old: Json, new: Json) -> Json:
+    """The JSON merge patch (RFC 7396) that makes `new` of `old`; empty where they are equal."""
+    patch: Json = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        if key not in old:
+            patch[key] = value
+        elif isinstance(value, dict) and isinstance(old[key], dict):
+            if inner := merge_patch(old[key], value):
+                patch[key] = inner
+        elif old[key] != value:
+            patch[key] = value
+    return patch
+
+
+def next_status(
+    old: Json, fields: Mapping[str, Any], wanted: Sequence[Mark], generation: int, now: datetime
+) -> Json:
+    """The whole status: `fields` are those of the kind; one that is left out disappears."""
+    return {
+        "observedGeneration": generation,
+        **fields,
+        "conditions": conditions(old.get("conditions", []), wanted, generation, now),
+    }
+
+
+class StatusWriter:
+    """Writes statuses through the `/status` subresource."""
+
+    def __init__(self, kube: Kube, metrics: Metrics) -> None:
+        self._kube = kube
+        self._metrics = metrics
+
+    async def write(self, key: ObjectKey, body: Json, status: Json) -> Json | None:
+        """Make `status` that of the object, which was read as `body`; the object after it, None without a write.
+
+        Raises `Conflict` where the object changed since (reconcile it again), `Gone` where it is no more,
+        `Invalid` where the API server refuses it.
+        """
+        patch = merge_patch(body.get("status", {}), status)
+        if not patch:
+            return None
+        metadata = {"resourceVersion": body["metadata"]["resourceVersion"], "uid": body["metadata"]["uid"]}
+        try:
+            written = await self._kube.patch_status(key, {"metadata": metadata, "status": patch})
+        except Conflict:
+            self._count(key.kind, "conflict")
+            raise
+        except Gone:
+            self._count(key.kind, "gone")
+            raise
+        except Invalid as error:
+            self._count(key.kind, "invalid")
+            log.error(
+                "the API server refuses the status (422); is the CRD of another version? %s", error
+            )
+            raise
+        self._count(key.kind, "written")
+        return written
+
+    def _count(self, kind: Kind, outcome: str) -> None:
+        self._metrics.status_writes.labels(kind.value, outcome).inc()
