@@ -1,7 +1,7 @@
 """Definite, time-varying collections on an object store and a small consensus store.
 
-A shard holds updates `((key, value), time, diff)` between two frontiers: times before `since` can no longer be
-told apart, times from `upper` on are not complete yet. Read `docs/reference/FORMAT.md` for the stored bytes.
+A shard holds updates `((key, value), time, diff)` between two frontiers: times before `since` can no longer
+be told apart, times from `upper` on are not complete yet. The stored bytes: `docs/reference/FORMAT.md`.
 """
 
 from holdfast.errors import CLOSED

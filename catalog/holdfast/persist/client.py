@@ -6,7 +6,7 @@ instant. `mode="read"` writes nothing anywhere, leases included.
 
 import threading
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Self
 from uuid import UUID
 
 from holdfast.errors import (
@@ -244,7 +244,7 @@ class PersistClient:
         self._maintainer.close()
         self.location.close()
 
-    def __enter__(self) -> "PersistClient":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

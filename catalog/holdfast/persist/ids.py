@@ -1,4 +1,4 @@
-"""Identifiers: one letter for the kind, then a UUID (`s` shard, `w` writer, `r` reader, `c` critical, `p` part).
+"""Identifiers: a letter for the kind (`s` shard, `w` writer, `r` reader, `c` critical, `p` part) and a UUID.
 
 A shard id is also the key of the shard's log in Consensus and the first segment of its blob keys.
 """

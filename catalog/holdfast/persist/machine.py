@@ -58,21 +58,22 @@ class Machine:
         """
 
         def attempt() -> ShardState:
+            known = self.state.seqno
             head = self.location.consensus.heads([self.shard_id]).get(self.shard_id)
-            return self.advance_to(head)
+            return self.advance_to(head, known)
 
         return retry(attempt, self.config, self.clock)
 
-    def advance_to(self, head: Entry | None) -> ShardState:
-        """Bring the cache to `head`, the newest row of the log, or beyond."""
+    def advance_to(self, head: Entry | None, known: int) -> ShardState:
+        """Bring the cache to `head`, the newest row of the log, or beyond.
+
+        `known` is the version that the cache had before the head was read: the log never goes back behind it.
+        """
+        seqno = head.seqno if head is not None else 0
+        if seqno < known:
+            raise CorruptBlob(f"the log of {self.shard_id}", f"version {known} or later", f"version {seqno}")
         with self.lock:
-            known = self.state.seqno
-            if head is None or head.seqno < known:
-                found = "nothing" if head is None else f"version {head.seqno}"
-                if known == 0:
-                    return self.state
-                raise CorruptBlob(self.shard_id, f"version {known} or later", found)
-            if head.seqno > known:
+            if head is not None and seqno > self.state.seqno:
                 self._publish(self._catch_up(head))
             return self.state
 
@@ -288,9 +289,10 @@ def _refresh_all(steps: Sequence[tuple[Machine, Command]]) -> None:
     first = steps[0][0]
 
     def attempt() -> None:
+        known = {shard_id: machine.state.seqno for shard_id, machine in machines.items()}
         heads = first.location.consensus.heads(list(machines))
         for shard_id, machine in machines.items():
-            machine.advance_to(heads.get(shard_id))
+            machine.advance_to(heads.get(shard_id), known[shard_id])
 
     retry(attempt, first.config, first.clock)
 

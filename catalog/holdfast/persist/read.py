@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 import pyarrow as pa
 
@@ -28,7 +28,7 @@ from holdfast.persist.consolidate import consolidate_at, consolidate_updates
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.partstore import PartGone, read_part, read_updates
 from holdfast.persist.schema import TIME, Schema
-from holdfast.persist.state import CriticalReader, LeasedReader, ShardState
+from holdfast.persist.state import CriticalReader, ShardState
 from holdfast.persist.transition import (
     DowngradeCritical,
     DowngradeReader,
@@ -137,7 +137,11 @@ def check_readable(machine: Machine, as_of: int) -> ShardState:
 
 
 def replan(machine: Machine, planned: ShardState, gone: PartGone) -> ShardState:
-    """The newest version after a part of `planned` was not found; `CorruptBlob` where that one names it too."""
+    """The newest version, after a part of `planned` was not found.
+
+    Raises:
+        CorruptBlob: nothing has changed since: the part is lost.
+    """
     state = machine.refresh()
     if state.seqno == planned.seqno:
         raise CorruptBlob(str(gone), "a part", "nothing") from None
@@ -231,15 +235,11 @@ class ReadHandle:
         self._lock = threading.Lock()
         self._pinned: list[int] = []
         self._beats = 0
-        self._reader: LeasedReader | None = None
         if handle is not None:
             self._lease(handle)
 
-    def _lease(self, handle: Handle) -> LeasedReader:
-        (reader,) = commit([(self._machine, RegisterReader(handle))])
-        assert isinstance(reader, LeasedReader)
-        self._reader = reader
-        return reader
+    def _lease(self, handle: Handle) -> None:
+        commit([(self._machine, RegisterReader(handle))])
 
     @property
     def shard_id(self) -> str:
@@ -282,7 +282,10 @@ class ReadHandle:
         return Listen(self._machine, self, as_of)
 
     def subscribe(self, as_of: int) -> Listen:
-        """The contents at `as_of` as updates at that time, then all changes after it. Raises as `snapshot`."""
+        """The contents at `as_of` as updates at that time, then all changes after it.
+
+        Raises as `snapshot` does.
+        """
         table = self.snapshot(as_of).to_table()
         times = pa.repeat(pa.scalar(as_of, pa.uint64()), table.num_rows)
         table = table.add_column(table.num_columns - 1, pa.field(TIME, pa.uint64(), nullable=False), times)
@@ -306,7 +309,7 @@ class ReadHandle:
             seqno_hold = min(self._pinned, default=self._machine.state.seqno)
             move = DowngradeReader(handle.id, since, seqno_hold, self._beats)
         try:
-            (reader,) = commit([(self._machine, move)])
+            commit([(self._machine, move)])
         except HandleExpired:
             self._lease(handle)
             if since:
@@ -332,7 +335,7 @@ class ReadHandle:
             self._client.forget_reader(self)
             commit([(self._machine, DropReader(handle.id))])
 
-    def __enter__(self) -> "ReadHandle":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

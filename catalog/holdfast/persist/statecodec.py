@@ -1,8 +1,8 @@
 """Between state values and their stored bytes: a framed protobuf message (docs/reference/FORMAT.md).
 
-Frame: 4 bytes of magic, uint16 format version, uint16 zero, uint32 CRC32C of magic, version, zero and body, all
-little-endian; then the body. A frame with a good checksum and a newer version is `VersionTooNew`; anything
-else that is not as written is `CorruptBlob`, naming the key.
+Frame: 4 bytes of magic, uint16 format version, uint16 zero, uint32 CRC32C of magic, version, zero and body,
+all little-endian; then the body. A frame with a good checksum and a newer version is `VersionTooNew`;
+anything else that is not as written is `CorruptBlob`, naming the key.
 """
 
 import struct
