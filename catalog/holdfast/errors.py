@@ -5,6 +5,7 @@ From storage only two kinds come: `Determinate` (the operation certainly did not
 domain and are certain.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 CLOSED = 1 << 64
@@ -185,3 +186,19 @@ class ConflictingWrite(HoldfastError):
 
 class CollectionNotFound(BadInput):
     """No collection has that name or id."""
+
+
+class CollectionInUse(HoldfastError):
+    """A collection can't be dropped yet: readers hold it."""
+
+
+class TornRendition(HoldfastError):
+    """The shards of a rendition have different uppers: somebody wrote to one past the collection."""
+
+    def __init__(self, collection: str, rendition: str, uppers: Mapping[str, int]) -> None:
+        each = ", ".join(f"{shard} at {_frontier(upper)}" for shard, upper in uppers.items())
+        super().__init__(
+            f"rendition {rendition} of collection {collection} is torn: {each}",
+            hint="write to the collection, never to its shards; seal those that lag by hand",
+        )
+        self.uppers = dict(uppers)
