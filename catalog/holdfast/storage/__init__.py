@@ -1,0 +1,37 @@
+"""Collections: tables over time, each with a metadata shard and renditions of data shards.
+
+`StorageController` creates, finds and drops them; a `CollectionWriter` appends to one, a `CollectionReader`
+reads and follows one. JobRecords keep work on them to one outcome, whatever processes do it.
+"""
+
+from holdfast.storage.controller import StorageController
+from holdfast.storage.jobs import JobRecord, JobState, job_id
+from holdfast.storage.listen import CollectionListen
+from holdfast.storage.reader import CollectionReader
+from holdfast.storage.snapshot import CollectionPart, CollectionSnapshot, read_collection_part
+from holdfast.storage.spec import (
+    CollectionInfo,
+    CollectionSpec,
+    CollectionState,
+    Frontiers,
+    RenditionInfo,
+)
+from holdfast.storage.writer import CollectionWriter
+
+__all__ = [
+    "CollectionInfo",
+    "CollectionListen",
+    "CollectionPart",
+    "CollectionReader",
+    "CollectionSnapshot",
+    "CollectionSpec",
+    "CollectionState",
+    "CollectionWriter",
+    "Frontiers",
+    "JobRecord",
+    "JobState",
+    "RenditionInfo",
+    "StorageController",
+    "job_id",
+    "read_collection_part",
+]

@@ -7,6 +7,8 @@ that would not encode to the bytes it was read from holds something that this ve
 import json
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
 from holdfast._pb import controller_pb2 as pb
 from holdfast.errors import CorruptBlob, VersionTooNew
 from holdfast.persist.schema import Column, Schema
@@ -26,6 +28,18 @@ _COLLECTION: Final = 1
 _COMMAND: Final = 2
 _JOB: Final = 3
 _TAG_BYTES: Final = 2
+
+_COLLECTION_STATES: Final = {
+    CollectionState.CREATING: pb.CREATING,
+    CollectionState.ACTIVE: pb.ACTIVE,
+    CollectionState.DROPPING: pb.DROPPING,
+    CollectionState.DROPPED: pb.DROPPED,
+}
+_COMMAND_KINDS: Final = {
+    CommandKind.CREATE_COLLECTION: pb.CREATE_COLLECTION,
+    CommandKind.DROP_COLLECTION: pb.DROP_COLLECTION,
+}
+_JOB_STATES: Final = {JobState.RUNNING: pb.RUNNING, JobState.DONE: pb.DONE, JobState.FAILED: pb.FAILED}
 
 
 def encode_key(record: Record) -> bytes:
@@ -48,7 +62,7 @@ def encode_value(record: Record) -> bytes:
         case CommandRecord():
             row = pb.Row(
                 command=pb.Command(
-                    kind=pb.CommandKind.ValueType(record.kind),
+                    kind=_COMMAND_KINDS[record.kind],
                     object_id=record.object_id,
                     who=record.who,
                     host=record.host,
@@ -64,7 +78,7 @@ def encode_value(record: Record) -> bytes:
                     kind=record.kind,
                     slot=record.slot,
                     attempt=record.attempt,
-                    state=pb.JobState.ValueType(record.state),
+                    state=_JOB_STATES[record.state],
                     spec_json=_to_json(record.spec),
                     result_json=_to_json(record.result),
                     error=record.error,
@@ -78,14 +92,13 @@ def encode_value(record: Record) -> bytes:
 def decode(key: bytes, value: bytes) -> Record:
     """The record of a row.
 
-    Raises:
-        VersionTooNew: the row holds something that this version doesn't know.
-        CorruptBlob: the bytes are no row.
+    Raises `VersionTooNew` where the row holds something that this version doesn't know, `CorruptBlob` where
+    the bytes are no row.
     """
     tag, id_ = int.from_bytes(key[:_TAG_BYTES], "big"), key[_TAG_BYTES:].decode()
     try:
         row = pb.Row.FromString(value)
-    except ValueError as error:
+    except DecodeError as error:
         raise CorruptBlob(f"controller row {key!r}", "a protobuf message", str(error)) from None
     try:
         match (tag, row.WhichOneof("row")):
@@ -149,7 +162,7 @@ def _collection_to_proto(info: CollectionInfo) -> pb.Collection:
             )
             for rendition in info.renditions
         ],
-        state=pb.CollectionState.ValueType(info.state),
+        state=_COLLECTION_STATES[info.state],
         created_ms=info.created_ms,
         dropped_ms=info.dropped_ms,
     )

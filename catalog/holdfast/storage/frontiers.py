@@ -45,8 +45,7 @@ def retained_since(wanted: int, metadata_since: int, rendition_start: int) -> in
 def latest(upper: int) -> int:
     """The latest complete time of something whose upper is `upper`.
 
-    Raises:
-        AsOfNotYetAvailable: nothing is complete yet.
+    Raises `AsOfNotYetAvailable` where nothing is complete yet.
     """
     if upper == 0:
         raise AsOfNotYetAvailable(0, 0)

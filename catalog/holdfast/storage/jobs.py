@@ -1,4 +1,4 @@
-"""JobRecords: what a piece of work on an object was asked to do, which attempt may commit it, and its outcome.
+"""JobRecords: what a piece of work was asked to do, which attempt may commit it, and how it ended.
 
 A job is one (object, kind, slot); a slot is, for example, the scheduled time of a snapshot. Whoever runs an
 attempt commits its effects together with the record's step from Running(attempt) to Done, so that of several
@@ -29,7 +29,7 @@ class JobState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job: `attempt` counts from 1, `started_ms` and `finished_ms` are of the latest attempt (0: not yet)."""
+    """A job. `attempt` counts from 1; `started_ms` and `finished_ms` (0: not yet) are the latest one's."""
 
     job_id: str
     object_id: str
@@ -49,8 +49,7 @@ def job_id(object_id: str, kind: str, slot: str) -> str:
 
     An object id that isn't a UUID stands for `uuid5(nil UUID, object id)`.
 
-    Raises:
-        BadInput: a name is empty, too long, or `kind` holds a slash.
+    Raises `BadInput` where a name is empty or too long, or `kind` holds a slash.
     """
     for what, text in (("object id", object_id), ("kind", kind), ("slot", slot)):
         if not text or len(text) > _MAX_NAME or not text.isprintable():

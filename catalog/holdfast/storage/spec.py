@@ -17,7 +17,10 @@ _MAX_NAME: Final = 255
 
 
 class CollectionState(IntEnum):
-    """Where a collection is in its life; the numbers are those of the stored record."""
+    """Where a collection is in its life; the numbers are those of the stored record.
+
+    A collection is created in one step, so `CREATING` is not written yet; nobody may open one that is.
+    """
 
     CREATING = 1
     ACTIVE = 2
@@ -41,8 +44,7 @@ class CollectionSpec:
     `hash_columns` decide which of the `shards` a row goes to: the key columns where none are given, all
     columns where there is no key.
 
-    Raises:
-        BadInput: a part of it has no meaning; the message names it.
+    Raises `BadInput` naming what has no meaning.
     """
 
     collection_id: str
@@ -109,11 +111,7 @@ class CollectionInfo:
         return tuple(shard for rendition in self.renditions for shard in rendition.shards)
 
     def rendition(self, rendition_id: str) -> RenditionInfo:
-        """The rendition with this id.
-
-        Raises:
-            KeyError: the record doesn't know it.
-        """
+        """The rendition with this id; `KeyError` where the record doesn't know it."""
         for rendition in self.renditions:
             if rendition.id == rendition_id:
                 return rendition
@@ -129,4 +127,6 @@ def difference(info: CollectionInfo, spec: CollectionSpec) -> str:
         "shards": (info.shards, spec.shards),
         "hash columns": (list(info.hash_columns), list(spec.hash_columns)),
     }
-    return "; ".join(f"{what} is {is_}, asked for {want}" for what, (is_, want) in pairs.items() if is_ != want)
+    return "; ".join(
+        f"{what} is {is_}, asked for {want}" for what, (is_, want) in pairs.items() if is_ != want
+    )

@@ -1,7 +1,7 @@
 """The contents of a location's controller shard, in memory, and what a transition answers.
 
 `ControllerState` is built from the shard's updates and from nothing else. Transitions read it and never
-change it: what they want changed is the `puts` and `removals` of a `Commit`, which come back through the shard.
+change it: what they want changed is in the `Commit` that they answer, and comes back through the shard.
 """
 
 from collections.abc import Iterable
@@ -112,8 +112,7 @@ class ControllerState:
     def find(self, id_or_name: str) -> CollectionInfo:
         """The collection of this id, dropped ones included, else the live one of this name.
 
-        Raises:
-            CollectionNotFound: there is neither.
+        Raises `CollectionNotFound` where there is neither.
         """
         found = self.collections.get(id_or_name) or self.collections.get(self.names.get(id_or_name, ""))
         if found is None:

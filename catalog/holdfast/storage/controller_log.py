@@ -1,0 +1,202 @@
+"""The controller shard of a location: a mirror of its records in memory, and the one loop that changes them.
+
+- The mirror is built from the shard's updates only: a commit of this process comes back like anybody else's.
+- A command is decided on the newest version: read up to the upper, run its pure transition, append at that
+  upper together with its effects on other shards. Somebody was faster: read on and decide again.
+- A retraction carries the bytes that were read, never bytes encoded anew.
+- The shard's since follows its upper by a critical hold, in steps, so that most commits pay nothing for it.
+"""
+
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar, assert_never
+
+import pyarrow as pa
+
+from holdfast.errors import AsOfTooEarly, HandleExpired, Indeterminate, StorageError, UpperMismatch
+from holdfast.persist import CriticalSince, Listen, PersistClient, Prepared, Progress, ReadHandle, WriteHandle
+from holdfast.persist.ids import shard_id
+from holdfast.persist.schema import DIFF
+from holdfast.storage.codec import CONTROLLER_SCHEMA, decode, encode_key, encode_value
+from holdfast.storage.state import Commit, ControllerState, NoOp, Outcome, Record, Reject
+
+T = TypeVar("T")
+Effects = Callable[[], Sequence[Prepared]]
+
+_PURPOSE: Final = "storage controller"
+_RETENTION_PURPOSE: Final = "controller retention"
+_TRAIL_EVERY: Final = 64
+_STEP_TIMEOUT_S: Final = 30.0
+
+_Row = tuple[bytes, bytes]
+
+
+def controller_shard_id(location_id: uuid.UUID) -> str:
+    """The shard that holds a location's controller records."""
+    return shard_id(uuid.uuid5(location_id, "controller"))
+
+
+def no_effects() -> Sequence[Prepared]:
+    """The effects of a command that changes nothing but the records."""
+    return ()
+
+
+class ControllerLog:
+    """The controller shard of one location, read and written by one process. Thread-safe."""
+
+    def __init__(self, client: PersistClient) -> None:
+        self._client = client
+        self.shard_id = controller_shard_id(client.location_id)
+        self._lock = threading.RLock()
+        self._state = ControllerState()
+        self._rows: dict[bytes, bytes] = {}
+        self._upper = 0
+        self._trailed = 0
+        self._reader: ReadHandle | None = None
+        self._listen: Listen | None = None
+        self._writer: WriteHandle | None = None
+        self._retention: CriticalSince | None = None
+
+    def sync(self) -> ControllerState:
+        """The records as they are now, linearized. Read them before the next call; don't change them."""
+        with self._lock:
+            upper = self._client.recent_upper(self.shard_id)
+            if upper > self._upper:
+                try:
+                    self._follow(upper)
+                except (AsOfTooEarly, HandleExpired):
+                    # The hold was lost and since has passed the mirror: what was missed is gone.
+                    self._close_reader()
+                    self._follow(upper)
+            return self._state
+
+    def commit(
+        self,
+        transition: Callable[[ControllerState], Outcome[T]],
+        effects: Effects = no_effects,
+    ) -> T:
+        """Run `transition` on the newest records and commit what it answers, with `effects`, in one step.
+
+        `effects` is called for each try, so that a try that lost does not reuse what was uploaded for it.
+
+        Raises the error of a transition that rejects (nothing happened), `UpperMismatch` where an effect
+        lost on its own shard although the transition still stands, and what `multi_write` raises.
+        """
+        with self._lock:
+            lost: UpperMismatch | None = None
+            while True:
+                outcome = transition(self.sync())
+                match outcome:
+                    case Reject(error):
+                        raise error
+                    case NoOp(result):
+                        return result
+                    case Commit(result, puts, removals):
+                        if lost is not None:
+                            raise lost
+                        try:
+                            self._append(puts, removals, effects())
+                        except UpperMismatch as mismatch:
+                            lost = mismatch if mismatch.shard_id != self.shard_id else None
+                            continue
+                        # The command is durable: that since lags behind must not make it look failed.
+                        with suppress(StorageError, HandleExpired):
+                            self._trail()
+                        return result
+                    case _:
+                        assert_never(outcome)
+
+    def close(self) -> None:
+        """Give up the hold of the mirror."""
+        with self._lock:
+            self._close_reader()
+
+    def _append(
+        self, puts: Iterable[Record], removals: Iterable[Record], effects: Sequence[Prepared]
+    ) -> None:
+        retracted = {
+            key: self._rows[key]
+            for key in (encode_key(record) for record in (*puts, *removals))
+            if key in self._rows
+        }
+        added = {encode_key(record): encode_value(record) for record in puts}
+        rows = [(row, -1) for row in retracted.items()] + [(row, 1) for row in added.items()]
+        updates = pa.RecordBatch.from_arrays(
+            [
+                pa.array([key for (key, _), _ in rows], pa.binary()),
+                pa.array([value for (_, value), _ in rows], pa.binary()),
+                pa.array([self._upper] * len(rows), pa.uint64()),
+                pa.array([diff for _, diff in rows], pa.int64()),
+            ],
+            schema=CONTROLLER_SCHEMA.arrow_updates,
+        )
+        if self._writer is None:
+            self._writer = self._client.writer(self.shard_id, CONTROLLER_SCHEMA, purpose=_PURPOSE)
+        try:
+            append = self._writer.prepare_append(updates, self._upper, self._upper + 1)
+            self._client.multi_write([append, *effects])
+        except (HandleExpired, Indeterminate):
+            # A writer that can't tell whether its last append happened is spent.
+            self._writer = None
+            raise
+
+    def _follow(self, upper: int) -> None:
+        if self._listen is None:
+            self._reader = self._client.reader(self.shard_id, purpose=_PURPOSE)
+            as_of = max(upper, self._reader.upper()) - 1
+            snapshot = self._reader.snapshot(as_of).to_table()
+            self._listen = self._reader.listen(as_of)
+            self._state, self._rows = ControllerState(), {}
+            self._apply(_net([snapshot]))
+            self._upper = as_of + 1
+            return
+        tables = []
+        frontier = self._upper
+        while frontier < upper:
+            for event in self._listen.next(_STEP_TIMEOUT_S):
+                if isinstance(event, Progress):
+                    frontier = event.frontier
+                else:
+                    tables.append(event.table)
+        self._apply(_net(tables))
+        self._upper = frontier
+
+    def _apply(self, net: Counter[_Row]) -> None:
+        removed = [row for row, diff in net.items() if diff < 0]
+        added = [row for row, diff in net.items() if diff > 0]
+        # Decode before anything changes: a row of a newer version must not leave half a mirror.
+        gone, come = [decode(*row) for row in removed], [decode(*row) for row in added]
+        for key, _ in removed:
+            del self._rows[key]
+        self._rows.update(added)
+        self._state.apply(gone, come)
+
+    def _trail(self) -> None:
+        """Let since follow, once in a while, after a commit at the mirror's upper."""
+        if self._upper < self._trailed + _TRAIL_EVERY and self._retention is not None:
+            return
+        if self._retention is None:
+            self._retention = self._client.critical_since(self.shard_id, purpose=_RETENTION_PURPOSE)
+        as_of = self._upper - 1
+        if as_of > self._retention.since:
+            self._retention.downgrade(as_of)
+        if self._reader is not None:
+            self._reader.allow_compaction(as_of)
+        self._trailed = self._upper
+
+    def _close_reader(self) -> None:
+        reader, self._reader, self._listen = self._reader, None, None
+        if reader is not None:
+            reader.close()
+
+
+def _net(tables: Iterable[pa.Table]) -> Counter[_Row]:
+    net: Counter[_Row] = Counter()
+    for table in tables:
+        columns = (table.column(name).to_pylist() for name in ("key", "value", DIFF))
+        for key, value, diff in zip(*columns, strict=True):
+            net[key, value] += diff
+    return net

@@ -1,0 +1,95 @@
+"""Following a collection: the updates of its shards merged, under the promise of its metadata.
+
+- `Progress(f)` comes out when all shards and the metadata shard have passed `f`; the updates before it are
+  all those at times below `f`, and none at or after it.
+- A shard that is ahead is kept back; one that is behind is what a wait waits for.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import CLOSED
+from holdfast.persist import Event, Listen, Progress, Updates
+from holdfast.persist.schema import TIME
+from holdfast.storage.metadata import refuse_handover
+from holdfast.storage.spec import CollectionInfo
+
+
+class _Source:
+    """A shard's listen, how far it has come, and its updates that are not out yet."""
+
+    def __init__(self, listen: Listen, frontier: int) -> None:
+        self.listen = listen
+        self.frontier = frontier
+        self.held: list[pa.Table] = []
+
+    def poll(self, timeout: float | None) -> None:
+        for event in self.listen.next(timeout):
+            match event:
+                case Updates(table):
+                    self.held.append(table)
+                case Progress(frontier):
+                    self.frontier = frontier
+
+    def take(self, frontier: int) -> Iterator[pa.Table]:
+        """What is held at times below `frontier`."""
+        held, self.held = self.held, []
+        for table in held:
+            if self.frontier <= frontier:
+                yield table
+                continue
+            before = pc.less(table[TIME], pa.scalar(frontier, pa.uint64()))
+            yield table.filter(before)
+            if (later := table.filter(pc.invert(before))).num_rows:
+                self.held.append(later)
+
+
+class CollectionListen:
+    """The changes of a collection after some time, in the order of time, without end. Not thread-safe.
+
+    Iterating waits for what comes; it ends when the collection is dropped or closed.
+    """
+
+    def __init__(
+        self, info: CollectionInfo, shards: Sequence[Listen], metadata: Listen, frontier: int
+    ) -> None:
+        self._info = info
+        self._shards = [_Source(listen, frontier) for listen in shards]
+        self._metadata = _Source(metadata, metadata.frontier)
+        self.frontier = frontier
+
+    def next(self, timeout: float | None = None) -> list[Event]:
+        """The next events, at most one `Updates` and one `Progress`; empty when `timeout` (s) ran out.
+
+        Raises `AsOfTooEarly` where the collection's since has passed this listen: its hold was lost.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        sources = [*self._shards, self._metadata]
+        while True:
+            laggard = min(sources, key=lambda source: source.frontier)
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            before = laggard.frontier
+            laggard.poll(left)
+            for table in self._metadata.held:
+                refuse_handover(self._info, table)
+            frontier = min(source.frontier for source in sources)
+            if frontier > self.frontier:
+                return self._advance(frontier)
+            if laggard.frontier == before and deadline is not None and time.monotonic() >= deadline:
+                return []
+
+    def __iter__(self) -> Iterator[Event]:
+        while self.frontier < CLOSED:
+            yield from self.next()
+
+    def _advance(self, frontier: int) -> list[Event]:
+        tables = [table for source in self._shards for table in source.take(frontier) if table.num_rows]
+        self.frontier = frontier
+        events: list[Event] = []
+        if tables:
+            merged = tables[0] if len(tables) == 1 else pa.concat_tables(tables).sort_by(TIME)
+            events.append(Updates(merged))
+        return [*events, Progress(frontier)]

@@ -1,0 +1,65 @@
+"""A collection's contents at one time, in this process or in pieces for others.
+
+A row lives in one shard only, so the shards' consolidated contents side by side are the collection's.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from holdfast.persist import PersistClient, Schema, Snapshot, SnapshotPart
+
+_THREADS: Final = 4
+
+
+class CollectionSnapshot:
+    """The contents of a collection at `as_of`: each (key, value) once, `_diff` copies of it, never 0.
+
+    Iterate it for record batches, or take all at once with `to_table`; columns are those of the schema and
+    `_diff` (int64). No order is promised.
+    """
+
+    def __init__(self, schema: Schema, as_of: int, shards: Sequence[Snapshot]) -> None:
+        self.schema = schema
+        self.as_of = as_of
+        self._shards = tuple(shards)
+
+    def to_table(self) -> pa.Table:
+        """All of it in memory. Raises as the snapshot of a shard does."""
+        if len(self._shards) == 1:
+            return self._shards[0].to_table()
+        with ThreadPoolExecutor(min(len(self._shards), _THREADS)) as threads:
+            return pa.concat_tables(threads.map(Snapshot.to_table, self._shards))
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for shard in self._shards:
+            yield from shard
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionPart:
+    """A piece of a collection's snapshot, readable in any process that can open the location. Picklable."""
+
+    collection_id: str
+    as_of: int
+    parts: tuple[SnapshotPart, ...]
+
+
+def group_parts(
+    collection_id: str, as_of: int, parts: Sequence[SnapshotPart], max_parts: int | None
+) -> list[CollectionPart]:
+    """Deal `parts` out to at most `max_parts` pieces (None: one piece each) of about equal numbers."""
+    pieces = len(parts) if max_parts is None else max(1, min(max_parts, len(parts)))
+    return [CollectionPart(collection_id, as_of, tuple(parts[piece::pieces])) for piece in range(pieces)]
+
+
+def read_collection_part(client: PersistClient, part: CollectionPart) -> Iterator[pa.RecordBatch]:
+    """The record batches of a piece: the schema's columns and `_diff`, consolidated.
+
+    Raises `AsOfTooEarly` where nothing held the collection's since between planning and reading.
+    """
+    for each in part.parts:
+        yield from client.read_snapshot_part(each)

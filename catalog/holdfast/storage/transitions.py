@@ -1,0 +1,233 @@
+"""What the controller's commands do to its state: pure, without I/O and without a clock.
+
+- A command id that was seen before gets its answer again if it asks for the same, else it is refused.
+- An id of a collection is used once for ever; a name belongs to one collection that isn't dropped.
+- Only Running(my attempt) becomes Done or Failed: any other attempt, older or newer, is `Fenced`.
+- A job goes to the next attempt only from Failed, or where the caller says that the attempt is abandoned.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from holdfast.errors import BadInput, Fenced, UniquenessViolation
+from holdfast.storage.jobs import JobRecord, JobState, Json
+from holdfast.storage.spec import (
+    FIRST_RENDITION,
+    CollectionInfo,
+    CollectionSpec,
+    CollectionState,
+    RenditionInfo,
+    difference,
+)
+from holdfast.storage.state import (
+    CommandKind,
+    CommandRecord,
+    Commit,
+    ControllerState,
+    NoOp,
+    Outcome,
+    Record,
+    Reject,
+)
+
+COMMANDS_KEPT_MS: Final = 30 * 24 * 3600 * 1000
+_REMOVALS_PER_COMMIT: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who gives a command: its id, the caller, its host, its fence token if it has one, the wall time."""
+
+    command_id: str
+    who: str
+    host: str
+    token: str
+    at_ms: int
+
+    def record(self, kind: CommandKind, object_id: str) -> CommandRecord:
+        """What is kept of the command."""
+        return CommandRecord(
+            self.command_id, kind, object_id, self.who, self.host, self.token, self.at_ms, {}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShardIds:
+    """The shards chosen for a new collection. Only those that get committed ever come into being."""
+
+    metadata: str
+    data: tuple[str, ...]
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """The metadata shard, then the data shards."""
+        return (self.metadata, *self.data)
+
+
+def create_collection(
+    state: ControllerState, spec: CollectionSpec, shards: ShardIds, origin: Origin
+) -> Outcome[CollectionInfo]:
+    """Record the collection. Its shards and their holds come into being in the same step.
+
+    A collection of this id that was created from the same spec is the answer as it is.
+    """
+    seen = _seen(state, origin, CommandKind.CREATE_COLLECTION, spec.collection_id)
+    if isinstance(seen, Reject):
+        return seen
+    known = state.collections.get(spec.collection_id)
+    if known is not None:
+        if known.dropped and seen is None:
+            return Reject(
+                BadInput(
+                    f"collection {spec.collection_id} ('{known.name}') was dropped",
+                    hint="create it under a new id: ids are never used again",
+                )
+            )
+        if differing := difference(known, spec):
+            return Reject(BadInput(f"collection {spec.collection_id} exists with another spec: {differing}"))
+        return NoOp(known)
+    if (owner := state.names.get(spec.name)) is not None:
+        return Reject(UniquenessViolation(f"the name '{spec.name}' belongs to collection {owner}"))
+    info = CollectionInfo(
+        collection_id=spec.collection_id,
+        name=spec.name,
+        schema=spec.schema,
+        shards=spec.shards,
+        hash_columns=spec.hash_columns,
+        metadata_shard=shards.metadata,
+        renditions=(RenditionInfo(FIRST_RENDITION, shards.data, 0, spec.hash_columns),),
+        state=CollectionState.ACTIVE,
+        created_ms=origin.at_ms,
+    )
+    command = origin.record(CommandKind.CREATE_COLLECTION, spec.collection_id)
+    return Commit(info, (info, command), _expired(state, origin.at_ms))
+
+
+def begin_drop(state: ControllerState, collection_id: str, origin: Origin) -> Outcome[CollectionInfo]:
+    """From now on nobody new may open the collection."""
+    if (seen := _seen(state, origin, CommandKind.DROP_COLLECTION, collection_id)) is not None:
+        return seen
+    known = state.find(collection_id)
+    if known.dropped:
+        return NoOp(known)
+    dropping = replace(known, state=CollectionState.DROPPING)
+    command = origin.record(CommandKind.DROP_COLLECTION, known.collection_id)
+    return Commit(dropping, (dropping, command), _expired(state, origin.at_ms))
+
+
+def finish_drop(state: ControllerState, collection_id: str, now_ms: int) -> Outcome[CollectionInfo]:
+    """The collection is gone. Its shards are finalized in the same step."""
+    known = state.collections[collection_id]
+    if known.state is CollectionState.DROPPED:
+        return NoOp(known)
+    if known.state is not CollectionState.DROPPING:
+        return Reject(BadInput(f"collection {collection_id} is not being dropped"))
+    dropped = replace(known, state=CollectionState.DROPPED, dropped_ms=now_ms)
+    return Commit(dropped, (dropped,))
+
+
+def start_job(state: ControllerState, job: JobRecord) -> Outcome[JobRecord]:
+    """Record attempt 1. A job that is on record already, in whatever state, is the answer as it is."""
+    known = state.jobs.get(job.job_id)
+    if known is not None:
+        return NoOp(known)
+    return Commit(job, (job,))
+
+
+def retry_job(
+    state: ControllerState, job_id: str, now_ms: int, *, abandoned: int | None = None
+) -> Outcome[JobRecord]:
+    """Start the next attempt of a failed job, or of one whose attempt `abandoned` will not be waited for.
+
+    Where that attempt has been followed by another already, the answer is the job as it is.
+    """
+    known = state.jobs.get(job_id)
+    if known is None:
+        return _no_job(job_id)
+    match known.state:
+        case JobState.DONE:
+            return Reject(BadInput(f"job {job_id} ({known.kind}) is done; it is not run again"))
+        case JobState.RUNNING if abandoned is not None and abandoned < known.attempt:
+            return NoOp(known)
+        case JobState.RUNNING if abandoned != known.attempt:
+            return Reject(
+                BadInput(
+                    f"attempt {known.attempt} of job {job_id} ({known.kind}) is running",
+                    hint="let it end, or abandon it: it can't commit any more then",
+                )
+            )
+        case JobState.RUNNING | JobState.FAILED:
+            again = replace(
+                known,
+                attempt=known.attempt + 1,
+                state=JobState.RUNNING,
+                result={},
+                error="",
+                started_ms=now_ms,
+                finished_ms=0,
+            )
+            return Commit(again, (again,))
+
+
+def finish_job(
+    state: ControllerState, job_id: str, attempt: int, result: Json, now_ms: int
+) -> Outcome[JobRecord]:
+    """Running(attempt) -> Done. The job's effects are applied in the same step, or not at all."""
+    known = state.jobs.get(job_id)
+    if known is None:
+        return _no_job(job_id)
+    if (fenced := _fenced(known, attempt)) is not None:
+        return fenced
+    done = replace(known, state=JobState.DONE, result=result, error="", finished_ms=now_ms)
+    return Commit(done, (done,))
+
+
+def fail_job(
+    state: ControllerState, job_id: str, attempt: int, error: str, now_ms: int
+) -> Outcome[JobRecord]:
+    """Running(attempt) -> Failed. To fail the attempt that has failed already changes nothing."""
+    known = state.jobs.get(job_id)
+    if known is None:
+        return _no_job(job_id)
+    if known.state is JobState.FAILED and known.attempt == attempt:
+        return NoOp(known)
+    if (fenced := _fenced(known, attempt)) is not None:
+        return fenced
+    failed = replace(known, state=JobState.FAILED, error=error, finished_ms=now_ms)
+    return Commit(failed, (failed,))
+
+
+def _seen(
+    state: ControllerState, origin: Origin, kind: CommandKind, object_id: str
+) -> NoOp[CollectionInfo] | Reject | None:
+    command = state.commands.get(origin.command_id)
+    if command is None:
+        return None
+    known = state.collections.get(command.object_id)
+    if command.kind is not kind or known is None or object_id not in {known.collection_id, known.name}:
+        return Reject(
+            BadInput(
+                f"command {origin.command_id} was {command.kind.name.lower()} of {command.object_id}",
+                hint="give every command an id of its own",
+            )
+        )
+    return NoOp(known)
+
+
+def _expired(state: ControllerState, now_ms: int) -> tuple[Record, ...]:
+    def old() -> Iterable[Record]:
+        return (each for each in state.commands.values() if each.at_ms < now_ms - COMMANDS_KEPT_MS)
+
+    return tuple(record for _, record in zip(range(_REMOVALS_PER_COMMIT), old(), strict=False))
+
+
+def _fenced(known: JobRecord, attempt: int) -> Reject | None:
+    if known.state is JobState.RUNNING and known.attempt == attempt:
+        return None
+    durable = f"attempt {known.attempt} ({known.state.name.lower()})"
+    return Reject(Fenced(f"attempt {attempt}", durable, what=f"job {known.job_id} ({known.kind})"))
+
+
+def _no_job(job_id: str) -> Reject:
+    return Reject(BadInput(f"there is no job {job_id}", hint="start it first"))

@@ -1,0 +1,117 @@
+"""The rows of the controller shard: what is written is read again, and nothing unknown is read as known."""
+
+import pytest
+from holdfast._pb import controller_pb2 as pb
+from holdfast.errors import CorruptBlob, VersionTooNew
+from holdfast.persist.schema import Column, Schema
+from holdfast.storage.codec import decode, encode_key, encode_value
+from holdfast.storage.jobs import JobRecord, JobState
+from holdfast.storage.spec import CollectionInfo, CollectionState, RenditionInfo
+from holdfast.storage.state import CommandKind, CommandRecord
+from hypothesis import given
+from hypothesis import strategies as st
+
+text = st.text(st.characters(codec="utf-8"), max_size=20)
+ids = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
+times = st.integers(0, 2**64 - 1)
+json_values = st.dictionaries(
+    text, st.none() | st.booleans() | st.integers() | text | st.lists(text, max_size=3), max_size=4
+)
+types = st.sampled_from(["int64", "string", "float64", "decimal128(10,2)", "timestamp_utc"])
+
+
+@st.composite
+def schemas(draw: st.DrawFn) -> Schema:
+    names = draw(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=5, unique=True))
+    columns = [Column(name, draw(types), nullable=draw(st.booleans())) for name in names]
+    keys = draw(st.integers(0, len(columns)))
+    codec = draw(st.none() | st.tuples(text, st.integers(0, 2**32 - 1)))
+    return Schema(key=tuple(columns[:keys]), value=tuple(columns[keys:]), codec=codec)
+
+
+renditions = st.builds(
+    RenditionInfo,
+    id=text,
+    shards=st.lists(text, max_size=3).map(tuple),
+    start=times,
+    hash_columns=st.lists(text, max_size=3).map(tuple),
+)
+collections = st.builds(
+    CollectionInfo,
+    collection_id=ids,
+    name=text,
+    schema=schemas(),
+    shards=st.integers(0, 2**32 - 1),
+    hash_columns=st.lists(text, max_size=3).map(tuple),
+    metadata_shard=text,
+    renditions=st.lists(renditions, max_size=2).map(tuple),
+    state=st.sampled_from(CollectionState),
+    created_ms=times,
+    dropped_ms=times,
+)
+commands = st.builds(
+    CommandRecord,
+    command_id=ids,
+    kind=st.sampled_from(CommandKind),
+    object_id=text,
+    who=text,
+    host=text,
+    token=text,
+    at_ms=times,
+    result=json_values,
+)
+jobs = st.builds(
+    JobRecord,
+    job_id=ids,
+    object_id=text,
+    kind=text,
+    slot=text,
+    attempt=st.integers(0, 2**32 - 1),
+    state=st.sampled_from(JobState),
+    spec=json_values,
+    result=json_values,
+    error=text,
+    started_ms=times,
+    finished_ms=times,
+)
+
+
+@given(collections | commands | jobs)
+def test_a_row_is_read_as_it_was_written(record: CollectionInfo | CommandRecord | JobRecord) -> None:
+    assert decode(encode_key(record), encode_value(record)) == record
+
+
+JOB = JobRecord("j", "o", "snapshot", "1", 1, JobState.RUNNING, started_ms=5)
+
+
+def test_the_bytes_of_a_row_are_those_of_the_format() -> None:
+    assert encode_key(JOB) == b"\x00\x03j"
+    assert (
+        encode_value(JOB).hex()
+        == "1a16" + "0a016f" + "1208736e617073686f74" + "1a0131" + "2001" + "2801" + "4805"
+    )
+
+
+def test_a_field_that_is_not_known_is_refused() -> None:
+    value = encode_value(JOB)
+    longer = bytes([value[0], value[1] + 3]) + value[2:] + b"\xa0\x06\x01"
+    with pytest.raises(VersionTooNew, match="doesn't know"):
+        decode(encode_key(JOB), longer)
+
+
+def test_a_state_that_is_not_known_is_refused() -> None:
+    row = pb.Row.FromString(encode_value(JOB))
+    row.job.state = 9  # type: ignore[assignment]
+    with pytest.raises(VersionTooNew, match="9"):
+        decode(encode_key(JOB), row.SerializeToString(deterministic=True))
+
+
+@pytest.mark.parametrize("key", [b"\x00\x09j", b"\x00\x01j"], ids=["unknown tag", "tag of another kind"])
+def test_a_kind_that_is_not_known_is_refused(key: bytes) -> None:
+    with pytest.raises(VersionTooNew, match="unknown kind"):
+        decode(key, encode_value(JOB))
+
+
+def test_bytes_that_are_no_row_are_corrupt() -> None:
+    with pytest.raises(CorruptBlob):
+        decode(encode_key(JOB), b"\xff\xff\xff")

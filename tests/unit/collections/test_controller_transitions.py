@@ -1,0 +1,190 @@
+"""The controller's transitions, on a state that is built from their own commits."""
+
+from typing import TypeVar
+
+import pytest
+from holdfast.errors import BadInput, Fenced, HoldfastError, UniquenessViolation
+from holdfast.persist.schema import Schema
+from holdfast.storage import transitions
+from holdfast.storage.jobs import JobRecord, JobState, job_id
+from holdfast.storage.spec import CollectionInfo, CollectionSpec, CollectionState
+from holdfast.storage.state import Commit, ControllerState, NoOp, Outcome, Reject, record_id
+from holdfast.storage.transitions import COMMANDS_KEPT_MS, Origin, ShardIds
+
+T = TypeVar("T")
+SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string"})
+SPEC = CollectionSpec("c1", "db.flights", SCHEMA, shards=2)
+SHARDS = ShardIds("m1", ("d1", "d2"))
+
+
+def origin(command_id: str, at_ms: int = 0) -> Origin:
+    return Origin(command_id, "test", "host", "", at_ms)
+
+
+def do(state: ControllerState, outcome: Outcome[T]) -> T:
+    assert isinstance(outcome, Commit), outcome
+    tables = {**state.collections, **state.commands, **state.jobs}
+    replaced = [tables[record_id(record)] for record in outcome.puts if record_id(record) in tables]
+    state.apply([*replaced, *outcome.removals], outcome.puts)
+    return outcome.result
+
+
+def refused(outcome: Outcome[T]) -> HoldfastError:
+    assert isinstance(outcome, Reject), outcome
+    return outcome.error
+
+
+@pytest.fixture
+def state() -> ControllerState:
+    return ControllerState()
+
+
+def created(state: ControllerState, spec: CollectionSpec = SPEC, command: str = "k1") -> CollectionInfo:
+    return do(state, transitions.create_collection(state, spec, SHARDS, origin(command)))
+
+
+def test_a_collection_is_created_once_whatever_the_command(state: ControllerState) -> None:
+    info = created(state)
+    for command in ("k1", "k2"):
+        again = transitions.create_collection(state, SPEC, ShardIds("m9", ("d9",)), origin(command))
+        assert again == NoOp(info)
+    assert info.renditions[0].shards == ("d1", "d2")
+    assert info.hash_columns == ("id",)
+
+
+def test_another_spec_under_the_same_id_is_refused_showing_the_difference(state: ControllerState) -> None:
+    created(state)
+    for command in ("k1", "k2"):
+        other = CollectionSpec("c1", "db.flights", SCHEMA, shards=4)
+        error = refused(transitions.create_collection(state, other, SHARDS, origin(command)))
+        assert isinstance(error, BadInput)
+        assert "shards is 2, asked for 4" in str(error)
+
+
+def test_a_command_id_stands_for_one_command(state: ControllerState) -> None:
+    created(state)
+    other = CollectionSpec("c2", "db.other", SCHEMA)
+    assert "k1" in str(refused(transitions.create_collection(state, other, SHARDS, origin("k1"))))
+    assert "k1" in str(refused(transitions.begin_drop(state, "c1", origin("k1"))))
+
+
+def test_a_live_name_is_taken_until_its_collection_is_dropped(state: ControllerState) -> None:
+    created(state)
+    other = CollectionSpec("c2", "db.flights", SCHEMA)
+    assert isinstance(
+        refused(transitions.create_collection(state, other, SHARDS, origin("k2"))), UniquenessViolation
+    )
+    do(state, transitions.begin_drop(state, "c1", origin("k3")))
+    assert isinstance(
+        refused(transitions.create_collection(state, other, SHARDS, origin("k2"))), UniquenessViolation
+    )
+    do(state, transitions.finish_drop(state, "c1", 7))
+    assert created(state, other, "k2").collection_id == "c2"
+    assert state.find("db.flights").collection_id == "c2"
+    assert state.find("c1").state is CollectionState.DROPPED
+
+
+def test_an_id_is_never_used_again(state: ControllerState) -> None:
+    created(state)
+    do(state, transitions.begin_drop(state, "c1", origin("k2")))
+    do(state, transitions.finish_drop(state, "c1", 7))
+    error = refused(transitions.create_collection(state, SPEC, SHARDS, origin("k3")))
+    assert "was dropped" in str(error)
+    replayed = transitions.create_collection(state, SPEC, SHARDS, origin("k1"))
+    assert isinstance(replayed, NoOp)
+    assert replayed.result.dropped
+
+
+def test_a_drop_that_did_not_begin_is_not_finished(state: ControllerState) -> None:
+    created(state)
+    assert isinstance(refused(transitions.finish_drop(state, "c1", 7)), BadInput)
+
+
+def test_a_drop_is_done_once(state: ControllerState) -> None:
+    created(state)
+    do(state, transitions.begin_drop(state, "db.flights", origin("k2")))
+    assert isinstance(transitions.begin_drop(state, "c1", origin("k2")), NoOp)
+    assert isinstance(transitions.begin_drop(state, "c1", origin("k3")), NoOp)
+    gone = do(state, transitions.finish_drop(state, "c1", 7))
+    assert gone.dropped_ms == 7
+    assert transitions.finish_drop(state, "c1", 8) == NoOp(gone)
+
+
+def test_commands_are_forgotten_after_thirty_days(state: ControllerState) -> None:
+    created(state)
+    second = CollectionSpec("c2", "b", SCHEMA)
+    outcome = transitions.create_collection(state, second, SHARDS, origin("k2", COMMANDS_KEPT_MS))
+    assert isinstance(outcome, Commit)
+    assert outcome.removals == ()
+    do(state, transitions.create_collection(state, second, SHARDS, origin("k2", COMMANDS_KEPT_MS + 1)))
+    assert list(state.commands) == ["k2"]
+
+
+JOB = JobRecord(job_id("c1", "snapshot", "1"), "c1", "snapshot", "1", 1, JobState.RUNNING, {"as_of": 3})
+
+
+def test_a_job_is_started_once_and_its_first_spec_stays(state: ControllerState) -> None:
+    do(state, transitions.start_job(state, JOB))
+    other = JobRecord(JOB.job_id, "c1", "snapshot", "1", 1, JobState.RUNNING, {"as_of": 9})
+    assert transitions.start_job(state, other) == NoOp(JOB)
+
+
+def test_a_zombie_is_fenced(state: ControllerState) -> None:
+    do(state, transitions.start_job(state, JOB))
+    assert "is running" in str(refused(transitions.retry_job(state, JOB.job_id, 1)))
+    second = do(state, transitions.retry_job(state, JOB.job_id, 1, abandoned=1))
+    assert (second.attempt, second.state, second.spec) == (2, JobState.RUNNING, {"as_of": 3})
+    assert isinstance(refused(transitions.finish_job(state, JOB.job_id, 1, {"rows": 1}, 2)), Fenced)
+    assert isinstance(refused(transitions.fail_job(state, JOB.job_id, 1, "late", 2)), Fenced)
+    assert transitions.retry_job(state, JOB.job_id, 1, abandoned=1) == NoOp(second)
+    done = do(state, transitions.finish_job(state, JOB.job_id, 2, {"rows": 2}, 3))
+    assert (done.state, done.result, done.finished_ms) == (JobState.DONE, {"rows": 2}, 3)
+
+
+def test_a_done_job_stays_done(state: ControllerState) -> None:
+    do(state, transitions.start_job(state, JOB))
+    do(state, transitions.finish_job(state, JOB.job_id, 1, {}, 2))
+    assert isinstance(refused(transitions.finish_job(state, JOB.job_id, 1, {}, 3)), Fenced)
+    assert isinstance(refused(transitions.fail_job(state, JOB.job_id, 1, "late", 3)), Fenced)
+    assert "is done" in str(refused(transitions.retry_job(state, JOB.job_id, 3, abandoned=1)))
+
+
+def test_a_failed_job_can_be_tried_again(state: ControllerState) -> None:
+    do(state, transitions.start_job(state, JOB))
+    failed = do(state, transitions.fail_job(state, JOB.job_id, 1, "no memory", 2))
+    assert (failed.state, failed.error) == (JobState.FAILED, "no memory")
+    assert transitions.fail_job(state, JOB.job_id, 1, "again", 3) == NoOp(failed)
+    again = do(state, transitions.retry_job(state, JOB.job_id, 4))
+    assert (again.attempt, again.state, again.error, again.started_ms) == (2, JobState.RUNNING, "", 4)
+
+
+def test_a_job_that_is_not_there_is_told(state: ControllerState) -> None:
+    for outcome in (
+        transitions.retry_job(state, "j", 1),
+        transitions.finish_job(state, "j", 1, {}, 1),
+        transitions.fail_job(state, "j", 1, "", 1),
+    ):
+        assert isinstance(refused(outcome), BadInput)
+
+
+def test_job_ids_are_what_the_format_says() -> None:
+    assert job_id("c1", "snapshot", "1") == "88abb03f-3fea-57e8-aa94-518edf09e6d9"
+    of_a_uuid = job_id("6ba7b810-9dad-11d1-80b4-00c04fd430c8", "snapshot", "1")
+    assert of_a_uuid == "ac4a7172-04c3-5137-b30c-65620109f36e"
+    with pytest.raises(BadInput, match="slash"):
+        job_id("c1", "a/b", "1")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"collection_id": ""}, "collection id"),
+        ({"name": "a\nb"}, "collection name"),
+        ({"shards": 0}, "shards is 0"),
+        ({"hash_columns": ("nope",)}, "hash column 'nope'"),
+        ({"hash_columns": ("id", "id")}, "twice"),
+    ],
+)
+def test_a_spec_without_meaning_is_refused(spec: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        CollectionSpec(**{"collection_id": "c", "name": "n", "schema": SCHEMA, **spec})  # type: ignore[arg-type]
