@@ -175,7 +175,7 @@ class ShardState:
     @property
     def exists(self) -> bool:
         """Whether the shard was ever created."""
-        return self.seqno > 0
+        return bool(self.schemas)
 
     @property
     def upper(self) -> int:
