@@ -168,6 +168,12 @@ class UniquenessViolation(BadInput):
     """A catalog object would have the same unique name or id as another."""
 
 
+class TransactionInProgress(HoldfastError):
+    """The catalog handle has a transaction open already."""
+
+    hint = "commit or close the open transaction first"
+
+
 class NotSourceOfTruth(HoldfastError):
     """The catalog was opened through the backend that isn't its source of truth."""
 

@@ -1,0 +1,46 @@
+"""The durable catalog: what a database environment consists of, fenced, versioned and time-travelling.
+
+One registry (`holdfast.durable.registry`) declares the object types; `persist_catalog` gives the catalog of
+an organization, to be opened for reading, for writing, or for trying.
+"""
+
+from holdfast.durable.codec import Object
+from holdfast.durable.fence import FenceToken
+from holdfast.durable.ids import IdKind, format_id, parse_object_id
+from holdfast.durable.initialize import Bootstrap
+from holdfast.durable.interfaces import (
+    Catalog,
+    Change,
+    OpenableCatalog,
+    OpenMode,
+    ReadOnlyCatalog,
+    Subscription,
+)
+from holdfast.durable.persist_catalog import persist_catalog
+from holdfast.durable.registry import COLLECTIONS, Collection, Kind
+from holdfast.durable.shard import catalog_shard_id
+from holdfast.durable.transaction import Transaction
+from holdfast.durable.version import CATALOG_VERSION, MIN_VERSION
+
+__all__ = [
+    "CATALOG_VERSION",
+    "COLLECTIONS",
+    "MIN_VERSION",
+    "Bootstrap",
+    "Catalog",
+    "Change",
+    "Collection",
+    "FenceToken",
+    "IdKind",
+    "Kind",
+    "Object",
+    "OpenMode",
+    "OpenableCatalog",
+    "ReadOnlyCatalog",
+    "Subscription",
+    "Transaction",
+    "catalog_shard_id",
+    "format_id",
+    "parse_object_id",
+    "persist_catalog",
+]

@@ -1,0 +1,132 @@
+"""How an object becomes a row of the catalog's shard and back: `tag + key message`, `value message`.
+
+Invariants
+- Encoding is byte-stable: consolidation compares bytes.
+- A decoded row remembers its bytes: a retraction carries those, never a new encoding.
+- A row that this version can't hold exactly (unknown kind, unknown field) is an error, never dropped.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple
+
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import DecodeError, Message
+
+from holdfast.durable.registry import COLLECTIONS, Collection, K, Kind, V
+from holdfast.errors import BadInput, CorruptBlob
+
+TAG_BYTES = 2
+
+
+class Row(NamedTuple):
+    """A row of the shard: `key` begins with the kind tag."""
+
+    key: bytes
+    value: bytes
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of its tag; `CorruptBlob` when there is none like that."""
+        tag = self.key[:TAG_BYTES]
+        try:
+            return Kind(int.from_bytes(tag, "big"))
+        except ValueError:
+            raise CorruptBlob("a row of the catalog", "a known kind of object", f"tag {tag.hex()}") from None
+
+
+class Update(NamedTuple):
+    """A change of the catalog: `diff` is +1 or -1."""
+
+    row: Row
+    diff: int
+
+
+@dataclass(frozen=True)
+class Object(Generic[K, V]):
+    """One object of the catalog. The messages are the caller's own: changing them changes nothing else."""
+
+    key: K
+    value: V
+
+
+def encode_message(message: Message) -> bytes:
+    """The one encoding of a message; `BadInput` when it carries fields that this version doesn't know."""
+    encoded = message.SerializeToString(deterministic=True)
+    if _known_size(message, len(encoded)) != len(encoded):
+        raise BadInput(
+            f"{message.DESCRIPTOR.name} has fields that catalog objects of this version don't have"
+        )
+    return encoded
+
+
+def encode_key(collection: Collection[K, Any], key: K) -> bytes:
+    """The bytes of a key with its tag; `BadInput` when `key` is not a key of the collection."""
+    if not isinstance(key, collection.key):
+        raise BadInput(f"a key of {collection} is a {collection.key.__name__}, not a {type(key).__name__}")
+    return collection.kind.tag + encode_message(key)
+
+
+def encode_value(collection: Collection[Any, V], value: V) -> bytes:
+    """The bytes of a value; `BadInput` when `value` is not a value of the collection."""
+    if not isinstance(value, collection.value):
+        raise BadInput(
+            f"a value of {collection} is a {collection.value.__name__}, not a {type(value).__name__}"
+        )
+    return encode_message(value)
+
+
+def encode(collection: Collection[K, V], key: K, value: V) -> Row:
+    """The row of an object."""
+    return Row(encode_key(collection, key), encode_value(collection, value))
+
+
+def decode(collection: Collection[K, V], row: Row) -> Object[K, V]:
+    """The object of a row of that collection; `CorruptBlob` when its bytes aren't one of this version."""
+    return Object(
+        _decode(collection.key, row.key[TAG_BYTES:], collection),
+        _decode(collection.value, row.value, collection),
+    )
+
+
+def _decode(message_type: type[Any], data: bytes, collection: Collection[Any, Any]) -> Any:
+    expected = f"a {message_type.__name__}"
+    try:
+        message = message_type.FromString(data)
+    except DecodeError:
+        raise CorruptBlob(f"a row of {collection}", expected, f"bytes {data[:32].hex()}") from None
+    size = message.ByteSize()
+    if _known_size(message, size) != size:
+        raise CorruptBlob(f"a row of {collection}", expected, "one with unknown fields")
+    return message
+
+
+def _known_size(message: Message, size: int) -> int:
+    """The encoded size without unknown fields, which are cheap to find only by dropping them."""
+    if not size:
+        return 0
+    known = type(message)()
+    known.CopyFrom(message)
+    known.DiscardUnknownFields()
+    return known.ByteSize()
+
+
+def dump_json(rows: Iterable[Row]) -> str:
+    """Rows as JSON for people: by object type, sorted by key, each as the proto JSON of key and value."""
+    found: dict[str, list[dict[str, Any]]] = {row.name: [] for row in COLLECTIONS.values()}
+    for row in sorted(rows):
+        collection = COLLECTIONS[row.kind]
+        object_ = decode(collection, row)
+        found[collection.name].append(
+            {"key": message_to_json(object_.key), "value": message_to_json(object_.value)}
+        )
+    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+
+
+def message_to_json(message: Message) -> dict[str, Any]:
+    """A message as proto JSON, fields by their names in the .proto file, defaults written out."""
+    fields: dict[str, Any] = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return fields

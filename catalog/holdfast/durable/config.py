@@ -1,0 +1,39 @@
+"""The keys of the catalog's config: a map from names to u64 that is readable at every version.
+
+Booleans are 0 or 1; any other value is an error, not "true".
+"""
+
+from holdfast.durable.version import CATALOG_VERSION, MIN_VERSION
+from holdfast.errors import BadInput, CorruptBlob, Deprecated, VersionTooNew
+
+USER_VERSION = "user_version"
+TOMBSTONE = "tombstone"
+STASH_LINKED = "stash_linked"
+MIGRATION_STRATEGY = "migration_strategy"
+BOOLEANS = frozenset({TOMBSTONE, STASH_LINKED})
+
+
+def check_version(version: int) -> None:
+    """Refuse a catalog of a version that this Holdfast can't read: `VersionTooNew`, `Deprecated`."""
+    if version > CATALOG_VERSION:
+        raise VersionTooNew(
+            f"the catalog is at version {version}, this Holdfast knows versions up to {CATALOG_VERSION}"
+        )
+    if version < MIN_VERSION:
+        raise Deprecated(
+            f"the catalog is at version {version}, this Holdfast upgrades from version {MIN_VERSION} on"
+        )
+
+
+def check_stored(key: str, value: int) -> None:
+    """As `check_version`, and `CorruptBlob` for a stored boolean other than 0 and 1."""
+    if key == USER_VERSION:
+        check_version(value)
+    elif key in BOOLEANS and value not in (0, 1):
+        raise CorruptBlob(f"config {key}", "0 or 1", str(value))
+
+
+def check_given(key: str, value: int) -> None:
+    """Refuse to write a boolean other than 0 and 1: `BadInput`."""
+    if key in BOOLEANS and value not in (0, 1):
+        raise BadInput(f"config {key} is a boolean: give 0 or 1, not {value}")

@@ -1,0 +1,66 @@
+"""The fence token: which process may write to a catalog.
+
+A greater token fences every lower one. Tokens are compared by order, never by `!=`: two processes that
+opened at the same time have tokens of one rank, of which only the one in the store is somebody's.
+"""
+
+import secrets
+from dataclasses import dataclass, field, replace
+
+from holdfast._pb import objects_pb2 as pb
+
+NONCE_BYTES = 16
+
+
+@dataclass(frozen=True)
+class FenceToken:
+    """`(deploy_generation, epoch)` with who holds it and why, for messages.
+
+    Order is by `(deploy_generation, epoch)` alone; equality is of everything, so a token of the same rank
+    but of another holder or nonce is neither equal, lower nor greater.
+    """
+
+    deploy_generation: int
+    epoch: int
+    holder: str
+    purpose: str
+    nonce: bytes = field(default_factory=lambda: secrets.token_bytes(NONCE_BYTES), repr=False)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """What tokens are ordered by."""
+        return self.deploy_generation, self.epoch
+
+    def __lt__(self, other: "FenceToken") -> bool:
+        return self.rank < other.rank
+
+    def __gt__(self, other: "FenceToken") -> bool:
+        return self.rank > other.rank
+
+    def __le__(self, other: "FenceToken") -> bool:
+        return self < other or self == other
+
+    def __ge__(self, other: "FenceToken") -> bool:
+        return self > other or self == other
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch} of generation {self.deploy_generation} ({self.holder}, {self.purpose})"
+
+    def after(self, durable: "FenceToken | None") -> "FenceToken":
+        """The same token with the epoch that follows the durable one; 1 where there is none."""
+        return replace(self, epoch=1 if durable is None else durable.epoch + 1)
+
+    def to_proto(self) -> pb.FenceTokenValue:
+        """The value of its row."""
+        return pb.FenceTokenValue(
+            deploy_generation=self.deploy_generation,
+            epoch=self.epoch,
+            holder=self.holder,
+            purpose=self.purpose,
+            nonce=self.nonce,
+        )
+
+    @classmethod
+    def from_proto(cls, value: pb.FenceTokenValue) -> "FenceToken":
+        """The token of a row."""
+        return cls(value.deploy_generation, value.epoch, value.holder, value.purpose, value.nonce)

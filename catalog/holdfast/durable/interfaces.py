@@ -1,0 +1,264 @@
+"""What a durable catalog can do, in three tiers of which each takes a capability away from the one below it.
+
+- `OpenableCatalog`: what is known before it is open, and before any upgrade of its format.
+- `ReadOnlyCatalog`: getters from memory, which may be stale until `sync`; never fenced.
+- `Catalog`: writes, under a fence token that only one process holds.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self, overload
+
+from holdfast.durable.codec import Object
+from holdfast.durable.fence import FenceToken
+from holdfast.durable.ids import IdKind
+from holdfast.durable.initialize import Bootstrap
+from holdfast.durable.registry import COLLECTIONS, Collection, K, Kind, V
+from holdfast.durable.transaction import Transaction
+
+
+class OpenMode(Enum):
+    """How a catalog is opened."""
+
+    WRITABLE = auto()
+    """Takes over: raises the epoch, so that every other writer is fenced."""
+    READ_ONLY = auto()
+    """Neither raises the epoch nor is fenced."""
+    SAVEPOINT = auto()
+    """As WRITABLE, but only in memory: the store keeps its state and its epoch."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A committed change of one object: added (`diff` +1) or retracted (-1) at `time`."""
+
+    time: int
+    collection: Collection[Any, Any]
+    object: Object[Any, Any]
+    diff: int
+
+
+class Subscription(Protocol):
+    """The committed changes of a catalog, in order, each exactly once."""
+
+    def next(self, timeout: float | None = None) -> list[Change]:
+        """The changes of the next times at which something changed; empty when `timeout` (s) ran out."""
+
+    def close(self) -> None:
+        """Give up the hold on the past."""
+
+
+_GETTERS: Mapping[str, Collection[Any, Any]] = {f"get_{row.name}": row for row in COLLECTIONS.values()}
+
+
+class ReadOnlyCatalog(ABC):
+    """An open catalog. Thread-safe. Messages that it gives out are the caller's own.
+
+    Every row of the registry has a getter `get_<name>`: a tuple of `Object` for types in memory, an
+    iterator for the append-only ones.
+    """
+
+    def __getattr__(self, name: str) -> Callable[[], Iterable[Object[Any, Any]]]:
+        collection = _GETTERS.get(name)
+        if collection is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return partial(self.objects if collection.cached else self.stream, collection)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    @abstractmethod
+    def shard_id(self) -> str:
+        """The shard that the catalog is."""
+
+    @property
+    @abstractmethod
+    def upper(self) -> int:
+        """The time of the next commit, as this handle knows it."""
+
+    @property
+    @abstractmethod
+    def since(self) -> int:
+        """The earliest time that can still be read."""
+
+    @property
+    @abstractmethod
+    def catalog_version(self) -> int:
+        """The version of its format."""
+
+    @abstractmethod
+    def fence_token(self) -> FenceToken:
+        """The token of this handle; of a read-only one, the durable token as last seen."""
+
+    @abstractmethod
+    def boot_ts(self) -> int:
+        """When the handle was opened, in milliseconds since the epoch."""
+
+    @abstractmethod
+    def objects(self, collection: Collection[K, V]) -> tuple[Object[K, V], ...]:
+        """All objects of a type; `BadInput` for one that isn't in memory."""
+
+    @abstractmethod
+    def stream(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
+        """All objects of any type, read from the store; in no particular order."""
+
+    @abstractmethod
+    def snapshot(self) -> Mapping[Kind, tuple[Object[Any, Any], ...]]:
+        """All objects in memory, of one time."""
+
+    @abstractmethod
+    def object_counts(self) -> dict[str, int]:
+        """The number of objects by the name of their type, append-only ones included."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Bring the memory up to what was committed when this was called."""
+
+    @abstractmethod
+    def subscribe(self) -> Subscription:
+        """The changes committed after what this handle has in memory."""
+
+    @abstractmethod
+    def dump(self, as_of: int | None = None) -> str:
+        """Everything as JSON, by object type, each with its key and its value; by default the latest.
+
+        Raises `AsOfTooEarly` or `AsOfNotYetAvailable` for a time that can't be read.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up what the handle holds; not needed for correctness."""
+
+
+class Catalog(ReadOnlyCatalog):
+    """A catalog open for writing. After `Fenced` it answers nothing else: the process must stop."""
+
+    @abstractmethod
+    def transaction(self) -> Transaction:
+        """A transaction on what is in memory; `TransactionInProgress` when one is open."""
+
+    @abstractmethod
+    def commit_transaction(self, tx: Transaction) -> None:
+        """Make the changes durable and visible, all or none; the transaction is closed either way.
+
+        Raises:
+            Fenced: another process has taken over.
+            FenceRegressed: the store was restored from an older state.
+            CatalogOutOfSync: the contents changed since the transaction began; sync and do it again.
+            UniquenessViolation: two objects would share what must be unique; nothing happened.
+            Indeterminate: whether it happened is unknown; the next call finds out what the store holds.
+        """
+
+    @abstractmethod
+    def confirm_leadership(self) -> None:
+        """Ask the store whether this process may still write.
+
+        Raises `Fenced`, `FenceRegressed`, or `CatalogOutOfSync` when somebody changed the contents without
+        taking over.
+        """
+
+    @abstractmethod
+    def set_objects(self, collection: Collection[K, V], objects: Iterable[Object[K, V]]) -> None:
+        """Insert objects of one type or replace their values, in one commit."""
+
+    @abstractmethod
+    def allocate_ids(self, kind: IdKind, n: int = 1) -> list[int]:
+        """`n` ids that no object of the kind has or ever had, in one commit."""
+
+    @abstractmethod
+    def ensure_item(self, database: str, schema: str, name: str, *, definition: str = "") -> str:
+        """Make the collection's item, or bring its definition up to date, and give its id (`u1`).
+
+        Idempotent. Raises `BadInput` when database or schema are missing or the name is taken.
+        """
+
+    @abstractmethod
+    def drop_item(self, database: str, schema: str, name: str) -> str | None:
+        """Remove the item and give its id; None when it isn't there."""
+
+
+class OpenableCatalog(ABC):
+    """A catalog that is not open: what can be asked of it at any version of its format."""
+
+    @property
+    @abstractmethod
+    def shard_id(self) -> str:
+        """The shard that the catalog is, or will be."""
+
+    @abstractmethod
+    def is_initialized(self) -> bool:
+        """Whether it has ever been opened for writing."""
+
+    @abstractmethod
+    def epoch(self) -> int | None:
+        """The durable epoch; None before the first open."""
+
+    @abstractmethod
+    def deploy_generation(self) -> int | None:
+        """The durable deploy generation; None before the first open."""
+
+    @abstractmethod
+    def config(self, key: str) -> int | None:
+        """A value of the config."""
+
+    @abstractmethod
+    def dump(self, as_of: int | None = None) -> str:
+        """As `ReadOnlyCatalog.dump`; `Uninitialized` when there is nothing."""
+
+    @abstractmethod
+    def check_open(self) -> None:
+        """Whether `open` would succeed, changing nothing; raises what it would, and `Uninitialized`."""
+
+    @abstractmethod
+    def initialize(
+        self, *, deploy_generation: int = 0, holder: str, purpose: str, bootstrap: Bootstrap | None = None
+    ) -> bool:
+        """Write the initial objects if there are none; False when there are. Fences nobody."""
+
+    @overload
+    def open(
+        self,
+        mode: Literal[OpenMode.READ_ONLY],
+        *,
+        deploy_generation: int = ...,
+        holder: str = ...,
+        purpose: str = ...,
+        bootstrap: Bootstrap | None = ...,
+    ) -> ReadOnlyCatalog: ...
+
+    @overload
+    def open(
+        self,
+        mode: Literal[OpenMode.WRITABLE, OpenMode.SAVEPOINT],
+        *,
+        deploy_generation: int = ...,
+        holder: str = ...,
+        purpose: str = ...,
+        bootstrap: Bootstrap | None = ...,
+    ) -> Catalog: ...
+
+    @abstractmethod
+    def open(
+        self,
+        mode: OpenMode,
+        *,
+        deploy_generation: int = 0,
+        holder: str = "",
+        purpose: str = "",
+        bootstrap: Bootstrap | None = None,
+    ) -> ReadOnlyCatalog:
+        """Open it. `holder` and `purpose` tell people who writes and why; WRITABLE needs both.
+
+        `bootstrap` is used by the first WRITABLE open only. Raises `Uninitialized` (READ_ONLY), `Fenced`
+        for a deploy generation below the durable one, `VersionTooNew`, `Deprecated`.
+        """

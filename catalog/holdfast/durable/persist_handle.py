@@ -1,0 +1,353 @@
+# ruff: noqa: D102 - the interfaces document their methods
+"""Open catalogs on persist: one that reads, one that writes, one that writes in memory only.
+
+Invariants
+- Memory holds what the shard held at `upper - 1`; it moves one time after the other, and at each the fence
+  token is looked at first, then config, then the rest: a fenced process finds the fence before it meets
+  rows that it can't decode.
+- A writer's token is kept beside the memory: the memory may be read anew without a new epoch.
+- An error half way through a change leaves the memory in doubt: it is read anew before the next answer.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
+
+from holdfast._pb import objects_pb2 as pb
+from holdfast.durable import config, items
+from holdfast.durable.cache import Cache
+from holdfast.durable.codec import Object, Row, Update, decode, dump_json
+from holdfast.durable.fence import FenceToken
+from holdfast.durable.ids import IdKind
+from holdfast.durable.interfaces import Catalog, ReadOnlyCatalog
+from holdfast.durable.preamble import Preamble, read_preamble
+from holdfast.durable.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection, K, Kind, V
+from holdfast.durable.shard import CatalogShard
+from holdfast.durable.subscription import PersistSubscription
+from holdfast.durable.transaction import Transaction
+from holdfast.errors import (
+    AsOfTooEarly,
+    BadInput,
+    CatalogOutOfSync,
+    Fenced,
+    FenceRegressed,
+    HandleExpired,
+    HoldfastError,
+    Indeterminate,
+    StorageError,
+    TransactionInProgress,
+    UpperMismatch,
+)
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class PersistReadOnlyCatalog(ReadOnlyCatalog):
+    """A catalog that reads. `cache` holds the contents at `upper - 1`."""
+
+    def __init__(self, shard: CatalogShard, cache: Cache, *, upper: int, boot_ts: int) -> None:
+        self._lock = threading.RLock()
+        self._shard = shard
+        self._cache = cache
+        self._upper = upper
+        # The upper after the last change of the contents: empty progress doesn't move it.
+        self._content = upper
+        self._boot_ts = boot_ts
+        self._in_doubt = False
+        self._ended: HoldfastError | None = None
+
+    @property
+    def shard_id(self) -> str:
+        return self._shard.shard_id
+
+    @property
+    def upper(self) -> int:
+        return self._upper
+
+    @property
+    def since(self) -> int:
+        return self._shard.since
+
+    @property
+    def catalog_version(self) -> int:
+        with self._ready() as cache:
+            version = cache.get(CONFIGS, pb.ConfigKey(key=config.USER_VERSION))
+        if version is None:
+            raise CatalogOutOfSync("the catalog has lost its version")
+        return version.value
+
+    def fence_token(self) -> FenceToken:
+        with self._ready() as cache:
+            value = cache.get(FENCE_TOKENS, pb.FenceTokenKey())
+        if value is None:
+            raise CatalogOutOfSync("the catalog has lost its fence token")
+        return FenceToken.from_proto(value)
+
+    def boot_ts(self) -> int:
+        return self._boot_ts
+
+    def objects(self, collection: Collection[K, V]) -> tuple[Object[K, V], ...]:
+        if not collection.cached:
+            raise BadInput(f"{collection} is not kept in memory: read it as a stream")
+        with self._ready() as cache:
+            return tuple(cache.objects(collection))
+
+    def stream(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
+        with self._ready():
+            upper = self._upper
+        return (decode(collection, row) for row in self._shard.rows(upper - 1, (collection.kind,)))
+
+    def snapshot(self) -> Mapping[Kind, tuple[Object[Any, Any], ...]]:
+        with self._ready() as cache:
+            return {row.kind: tuple(cache.objects(row)) for row in COLLECTIONS.values() if row.cached}
+
+    def object_counts(self) -> dict[str, int]:
+        with self._ready() as cache:
+            return cache.counts()
+
+    def sync(self) -> None:
+        with self._ready():
+            self._sync_to(self._shard.upper())
+
+    def subscribe(self) -> PersistSubscription:
+        with self._ready():
+            return PersistSubscription(self._shard.another(purpose="catalog subscription"), self._upper)
+
+    def dump(self, as_of: int | None = None) -> str:
+        with self._ready():
+            time = self._upper - 1 if as_of is None else as_of
+        return dump_json(self._shard.rows(time))
+
+    def close(self) -> None:
+        with self._lock:
+            self._shard.close()
+
+    @contextmanager
+    def _ready(self) -> Iterator[Cache]:
+        """The handle's lock, with memory fit to answer from; raises what ended the handle."""
+        with self._lock:
+            if self._ended is not None:
+                raise self._ended.with_traceback(None)
+            if self._in_doubt:
+                self._reload()
+            yield self._cache
+
+    def _sync_to(self, target: int) -> None:
+        if target < self._upper:
+            self._reload()
+            return
+        try:
+            for time, updates in self._shard.changes(self._upper, target):
+                self._apply(time, updates)
+        except (AsOfTooEarly, HandleExpired):
+            self._reload()
+            return
+        self._upper = target
+        self._shard.release_before(target)
+
+    def _apply(self, time: int, updates: Sequence[Update]) -> None:
+        self._in_doubt = True
+        self._cache.apply(updates)
+        self._in_doubt = False
+        self._upper = self._content = time + 1
+
+    def _reload(self) -> None:
+        """Read all of it anew, fence token and config before the rest."""
+        self._in_doubt = True
+        self._shard.reopen()
+        preamble = read_preamble(self._shard, self._shard.upper())
+        self._check_reloaded(preamble)
+        preamble.check_initialized(self.shard_id)
+        preamble.check_readable()
+        self._cache = Cache(self._shard.rows(preamble.upper - 1))
+        self._upper = self._content = preamble.upper
+        self._in_doubt = False
+
+    def _check_reloaded(self, preamble: Preamble) -> None:
+        """Whether this handle may go on with a state that it did not come to change by change."""
+
+
+class PersistCatalog(PersistReadOnlyCatalog, Catalog):
+    """A catalog that writes, as long as `token` is the durable one."""
+
+    def __init__(
+        self,
+        shard: CatalogShard,
+        cache: Cache,
+        *,
+        upper: int,
+        boot_ts: int,
+        token: FenceToken,
+        now_ms: Callable[[], int],
+    ) -> None:
+        super().__init__(shard, cache, upper=upper, boot_ts=boot_ts)
+        self._token = token
+        self._now_ms = now_ms
+        self._tx: Transaction | None = None
+
+    def fence_token(self) -> FenceToken:
+        return self._token
+
+    def transaction(self) -> Transaction:
+        with self._ready() as cache:
+            if self._tx is not None:
+                raise TransactionInProgress("a transaction is open on this catalog already")
+            self._tx = Transaction(
+                cache, base=self._content, now_ms=self._now_ms(), on_close=self._forget_transaction
+            )
+            return self._tx
+
+    def _forget_transaction(self) -> None:
+        self._tx = None
+
+    def commit_transaction(self, tx: Transaction) -> None:
+        with self._lock, tx:
+            if tx is not self._tx:
+                raise BadInput("the transaction is not open on this catalog")
+            with self._ready():
+                updates = tx.updates()
+                while updates:
+                    if tx.base != self._content:
+                        raise CatalogOutOfSync("the catalog changed after the transaction began")
+                    try:
+                        self._commit(updates)
+                        return
+                    except UpperMismatch:
+                        # Only progress without contents lets the loop go on to another attempt.
+                        self._sync_to(self._shard.upper())
+
+    def confirm_leadership(self) -> None:
+        with self._ready():
+            before = self._content
+            self._sync_to(self._shard.upper())
+            if self._content != before:
+                raise CatalogOutOfSync("somebody changed the catalog without taking over")
+
+    def set_objects(self, collection: Collection[K, V], objects: Iterable[Object[K, V]]) -> None:
+        def change(tx: Transaction) -> None:
+            for object_ in objects:
+                tx.set(collection, object_.key, object_.value)
+
+        self._in_transaction(change)
+
+    def allocate_ids(self, kind: IdKind, n: int = 1) -> list[int]:
+        return self._in_transaction(lambda tx: tx.allocate_ids(kind, n))
+
+    def ensure_item(self, database: str, schema: str, name: str, *, definition: str = "") -> str:
+        return self._in_transaction(
+            lambda tx: items.ensure_item(tx, database, schema, name, definition=definition)
+        )
+
+    def drop_item(self, database: str, schema: str, name: str) -> str | None:
+        return self._in_transaction(lambda tx: items.drop_item(tx, database, schema, name))
+
+    def _in_transaction(self, change: Callable[[Transaction], T]) -> T:
+        with self._lock, self.transaction() as tx:
+            result = change(tx)
+            self.commit_transaction(tx)
+            return result
+
+    def _commit(self, updates: Sequence[Update]) -> None:
+        try:
+            self._shard.append(updates, self._upper)
+        except (Indeterminate, HandleExpired):
+            self._in_doubt = True
+            raise
+        super()._apply(self._upper, updates)
+        try:
+            self._shard.move_holds(self._upper)
+        except StorageError as error:
+            # The commit stands; the next one moves the holds.
+            _log.warning("could not move the holds on %s: %s", self.shard_id, error)
+
+    def _sync_to(self, target: int) -> None:
+        before = self._content
+        super()._sync_to(target)
+        if self._content != before:
+            # Contents that no fence announced: another history, such as a restored store, may hide a token
+            # that the changes don't show. Look at the whole.
+            self._reload()
+
+    def _apply(self, time: int, updates: Sequence[Update]) -> None:
+        for update in updates:
+            if update.row.key[:2] == Kind.FENCE_TOKEN.tag and update.diff == 1:
+                self._check_token(FenceToken.from_proto(decode(FENCE_TOKENS, update.row).value))
+        super()._apply(time, updates)
+
+    def _check_reloaded(self, preamble: Preamble) -> None:
+        self._check_token(preamble.token)
+        if preamble.upper < self._upper:
+            self._end(CatalogOutOfSync(f"the catalog went back from {self._upper} to {preamble.upper}"))
+
+    def _check_token(self, durable: FenceToken | None) -> None:
+        """End this handle unless the durable token is its own.
+
+        One of the same rank but of another holder or nonce was written by somebody who won the race.
+        """
+        if durable == self._token:
+            return
+        if durable is None or durable < self._token:
+            self._end(FenceRegressed(self._token, durable))
+        self._end(Fenced(self._token, durable))
+
+    def _end(self, error: HoldfastError) -> NoReturn:
+        self._ended = error
+        raise error
+
+
+class PersistSavepoint(PersistCatalog):
+    """A catalog that writes in memory only: what was read at the open, and what was changed since."""
+
+    def __init__(
+        self,
+        shard: CatalogShard,
+        cache: Cache,
+        *,
+        durable_upper: int,
+        boot_ts: int,
+        token: FenceToken,
+        opening: Sequence[Update],
+        now_ms: Callable[[], int],
+    ) -> None:
+        upper = durable_upper + 1
+        super().__init__(shard, cache, upper=upper, boot_ts=boot_ts, token=token, now_ms=now_ms)
+        self._durable_upper = durable_upper
+        self._added = [update.row for update in opening if not COLLECTIONS[update.row.kind].cached]
+
+    def stream(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
+        if collection.cached:
+            return iter(self.objects(collection))
+        with self._ready():
+            rows = self._append_only_rows()
+        return (decode(collection, row) for row in rows if row.kind is collection.kind)
+
+    def sync(self) -> None:
+        """Nothing: what others commit is not part of this savepoint."""
+
+    def confirm_leadership(self) -> None:
+        """Nothing: nobody else writes here."""
+
+    def subscribe(self) -> PersistSubscription:
+        raise BadInput("a savepoint has no subscribers: nothing in it is committed")
+
+    def dump(self, as_of: int | None = None) -> str:
+        with self._ready() as cache:
+            if as_of not in (None, self._upper - 1):
+                raise BadInput("a savepoint has only its latest state")
+            return dump_json([*cache.rows(), *self._append_only_rows()])
+
+    def _append_only_rows(self) -> list[Row]:
+        kinds = [row.kind for row in COLLECTIONS.values() if not row.cached]
+        durable = self._shard.rows(self._durable_upper - 1, kinds) if self._durable_upper else ()
+        return [*durable, *self._added]
+
+    def _commit(self, updates: Sequence[Update]) -> None:
+        self._apply(self._upper, updates)
+        self._added += [update.row for update in updates if not COLLECTIONS[update.row.kind].cached]
+
+    def _reload(self) -> None:
+        raise CatalogOutOfSync("the savepoint is lost after an error: open another")

@@ -1,0 +1,231 @@
+"""A transaction on the catalog: changes beside the cache, and from them the updates to commit.
+
+Invariants
+- Copy-on-write: it copies what it touches and reads the rest through, so its cost is the number of touched
+  objects, whatever the size of the catalog.
+- It has no I/O and no clock; the handle that opened it commits it. A handle has one open at a time.
+- What it retracts are the stored bytes.
+- A key is checked when it is given; unique names at the end, so that two objects may swap theirs.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from holdfast._pb import objects_pb2 as pb
+from holdfast.durable import config
+from holdfast.durable.cache import Cache
+from holdfast.durable.codec import Object, Row, Update, decode, encode, encode_key
+from holdfast.durable.ids import IdKind
+from holdfast.durable.registry import (
+    AUDIT_LOG,
+    COLLECTIONS,
+    FENCE_TOKENS,
+    ID_ALLOCATORS,
+    Collection,
+    K,
+    Kind,
+    V,
+)
+from holdfast.errors import BadInput, UniquenessViolation
+
+_ID_LIMIT = 1 << 64
+
+
+class Transaction:
+    """Changes that become visible all at once, when the catalog that opened it commits them.
+
+    `base` is the upper of the contents that it sees; `now_ms` the one time of all its audit events.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        *,
+        base: int = 0,
+        now_ms: int = 0,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.base, self.now_ms = base, now_ms
+        self._cache = cache
+        self._changes: dict[Kind, dict[bytes, Row | None]] = {}
+        self._on_close = on_close
+        self._open = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can still be changed and committed."""
+        return self._open
+
+    def close(self) -> None:
+        """Drop the changes; nothing to do after the commit."""
+        if self._open:
+            self._open = False
+            self._on_close()
+
+    def get(self, collection: Collection[K, V], key: K) -> V | None:
+        """The value of a key as this transaction sees it; `BadInput` for a type that isn't cached."""
+        row = self._row(_cached(collection), encode_key(collection, key))
+        return None if row is None else decode(collection, row).value
+
+    def find(self, collection: Collection[K, V], like: V) -> Object[K, V] | None:
+        """The object that shares with `like` what is unique to its type: say, schema and name of an item."""
+        if collection.unique_by is None:
+            raise BadInput(f"{collection} have nothing unique to be found by")
+        wanted = collection.unique_by(like)
+        for row in self._changes.get(collection.kind, {}).values():
+            if row is not None and collection.unique_by((found := decode(collection, row)).value) == wanted:
+                return found
+        table = self._cache.table(collection.kind)
+        key = table.unique.get(wanted)
+        if key is None or key in self._changes.get(collection.kind, {}):
+            return None
+        return decode(collection, table.rows[key])
+
+    def objects(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
+        """All objects of a type as this transaction sees them."""
+        changes = self._changes.get(_cached(collection).kind, {})
+        for key, row in self._cache.table(collection.kind).rows.items():
+            if key not in changes:
+                yield decode(collection, row)
+        yield from (decode(collection, row) for row in changes.values() if row is not None)
+
+    def insert(self, collection: Collection[K, V], key: K, value: V) -> None:
+        """Add an object; `UniquenessViolation` when the key is there already."""
+        row = self._checked(collection, key, value)
+        known = row.key in self._changes.get(collection.kind, {})
+        if self._row(collection, row.key) is not None if collection.cached else known:
+            raise UniquenessViolation(f"{collection} has that key already: {_show(key)}")
+        self._put(collection, row.key, row)
+
+    def update(self, collection: Collection[K, V], key: K, value: V) -> None:
+        """Replace the value of an object; `BadInput` when it isn't there, or its type is append-only."""
+        row = self._checked(_changeable(collection), key, value)
+        if self._row(collection, row.key) is None:
+            raise BadInput(f"{collection} has no such key: {_show(key)}")
+        self._put(collection, row.key, row)
+
+    def set(self, collection: Collection[K, V], key: K, value: V) -> None:
+        """Insert the object or replace its value."""
+        row = self._checked(_changeable(collection), key, value)
+        self._put(collection, row.key, row)
+
+    def delete(self, collection: Collection[K, V], key: K) -> None:
+        """Remove an object; `BadInput` when it isn't there, or its type is append-only."""
+        encoded = encode_key(_changeable(collection), key)
+        if self._row(collection, encoded) is None:
+            raise BadInput(f"{collection} has no such key: {_show(key)}")
+        self._put(collection, encoded, None)
+
+    def allocate_ids(self, kind: IdKind, n: int = 1) -> list[int]:
+        """`n` ids that no object of the kind has or ever had."""
+        if n < 0:
+            raise BadInput(f"can't allocate {n} ids")
+        key = pb.IdAllocatorKey(name=kind)
+        allocator = self.get(ID_ALLOCATORS, key)
+        first = 1 if allocator is None else allocator.next_id
+        if first + n >= _ID_LIMIT:
+            raise BadInput(f"the ids of {kind} are used up")
+        if n:
+            self.set(ID_ALLOCATORS, key, pb.IdAllocatorValue(next_id=first + n))
+        return list(range(first, first + n))
+
+    def audit(
+        self,
+        event_type: pb.AuditLogEventType,
+        object_type: pb.ObjectType,
+        object_id: str,
+        object_name: str,
+        *,
+        user: str = "",
+        details: Mapping[str, str] | None = None,
+    ) -> None:
+        """Add an event to the audit log."""
+        (event_id,) = self.allocate_ids(IdKind.AUDIT_LOG)
+        value = pb.AuditLogValue(
+            event_type=event_type,
+            object_type=object_type,
+            object_id=object_id,
+            object_name=object_name,
+            details=[pb.AuditLogDetail(name=name, value=text) for name, text in (details or {}).items()],
+            user=user,
+            occurred_at_ms=self.now_ms,
+        )
+        self.insert(AUDIT_LOG, pb.AuditLogKey(id=event_id), value)
+
+    def updates(self) -> tuple[Update, ...]:
+        """What to commit: retractions of stored bytes and additions; empty when nothing really changed.
+
+        Raises `UniquenessViolation` naming the object when two would share what must be unique.
+        """
+        found: list[Update] = []
+        for kind, changes in sorted(self._changes.items()):
+            collection = COLLECTIONS[kind]
+            if collection.cached:
+                self._check_unique(collection, changes)
+            for key, row in changes.items():
+                stored = self._cache.table(kind).rows.get(key) if collection.cached else None
+                if stored == row:
+                    continue
+                if stored is not None:
+                    found.append(Update(stored, -1))
+                if row is not None:
+                    found.append(Update(row, 1))
+        return tuple(found)
+
+    def _row(self, collection: Collection[Any, Any], key: bytes) -> Row | None:
+        changes = self._changes.get(collection.kind, {})
+        return changes[key] if key in changes else self._cache.table(collection.kind).rows.get(key)
+
+    def _checked(self, collection: Collection[K, V], key: K, value: V) -> Row:
+        row = encode(collection, key, value)
+        if isinstance(key, pb.ConfigKey) and isinstance(value, pb.ConfigValue):
+            config.check_given(key.key, value.value)
+        return row
+
+    def _put(self, collection: Collection[Any, Any], key: bytes, row: Row | None) -> None:
+        if not self._open:
+            raise BadInput("the transaction is closed: its changes were committed or dropped")
+        if collection is FENCE_TOKENS:
+            raise BadInput("the fence token is not changed in a transaction: open the catalog instead")
+        self._changes.setdefault(collection.kind, {})[key] = row
+
+    def _check_unique(self, collection: Collection[Any, Any], changes: dict[bytes, Row | None]) -> None:
+        if collection.unique_by is None:
+            return
+        table = self._cache.table(collection.kind)
+        seen: dict[Hashable, bytes] = {}
+        for key, row in changes.items():
+            if row is None:
+                continue
+            object_ = decode(collection, row)
+            unique = collection.unique_by(object_.value)
+            holder = table.unique.get(unique)
+            if seen.setdefault(unique, key) != key or not (
+                holder is None or holder == key or holder in changes
+            ):
+                raise UniquenessViolation(f"two of {collection} would be {_show(object_.value)}")
+
+
+def _cached(collection: Collection[K, V]) -> Collection[K, V]:
+    if not collection.cached:
+        raise BadInput(f"{collection} is append-only and not kept in memory: read it as a stream")
+    return collection
+
+
+def _changeable(collection: Collection[K, V]) -> Collection[K, V]:
+    if collection.append_only:
+        raise BadInput(f"{collection} is append-only: its objects can't be changed or deleted")
+    return collection
+
+
+def _show(message: Any) -> str:
+    return " ".join(str(message).split()) or "(empty)"
