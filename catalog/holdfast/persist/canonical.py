@@ -95,11 +95,24 @@ def sort_updates(schema: Schema, table: R) -> R:
     if table.num_rows <= 1:
         return table
     if table.num_rows <= SMALL_ROWS:
-        order = np.array(_order_small(table, names))
-    else:
-        frame = pl.DataFrame(pl.from_arrow(table.select(names)))
-        order = frame.select(pl.arg_sort_by(names, nulls_last=False)).to_series().to_numpy()
-    return table.take(pa.array(order))
+        return table.take(pa.array(_order_small(table, names)))
+    # Polars orders NaN last and binary by its bytes.
+    frame = pl.DataFrame(pl.from_arrow(table)).sort(names, nulls_last=False)
+    result = from_polars(frame, table.schema)
+    if isinstance(table, pa.Table):
+        return result
+    return pa.RecordBatch.from_arrays([_one_array(c) for c in result.columns], schema=table.schema)
+
+
+def from_polars(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
+    """The frame as a table of the schema, in as many chunks as 2 GiB of text in one chunk demand."""
+    try:
+        return frame.to_arrow().cast(schema)
+    except pa.ArrowInvalid:
+        if frame.height <= 1:
+            raise
+    half = frame.height // 2
+    return pa.concat_tables([from_polars(frame[:half], schema), from_polars(frame[half:], schema)])
 
 
 def values_of(array: pa.Array) -> npt.NDArray[Any]:
@@ -221,6 +234,9 @@ def _cast(name: str, given: pa.Array | pa.ChunkedArray, want: pa.DataType) -> pa
     if _kind(given.type) not in _CASTS[_kind(want)]:
         raise BadInput(f"column {name!r} is {given.type}, which does not become {want} without loss")
     try:
+        if pa.types.is_decimal(want) and pa.types.is_integer(given.type):
+            # Arrow wants room for every integer of the type; then the values decide.
+            given = given.cast(pa.decimal256(20 + want.scale, want.scale))
         cast = given.cast(want, safe=True)
         # Arrow's safe cast lets float64 lose its low bits.
         if want == pa.float32() and given.type == pa.float64():

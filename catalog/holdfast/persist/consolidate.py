@@ -11,16 +11,20 @@ Invariants
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO
-from pathlib import Path
 from typing import TypeAlias
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.errors import BadInput, CorruptBlob
-from holdfast.persist.canonical import SMALL_ROWS, python_values, sort_updates, values_of
+from holdfast.errors import CLOSED, BadInput, CorruptBlob
+from holdfast.persist.canonical import (
+    SMALL_ROWS,
+    from_polars,
+    python_values,
+    sort_updates,
+    values_of,
+)
 from holdfast.persist.part import check_footer
 from holdfast.persist.schema import DIFF, TIME, Schema
 
@@ -29,13 +33,16 @@ from holdfast.persist.schema import DIFF, TIME, Schema
 class ParquetSource:
     """A Parquet part that the engine decodes itself, in parallel.
 
-    `data` is the file's bytes, verified by the caller against the state's checksum, or its path; `key`
-    names it in errors.
+    `data` is the file's bytes, verified by the caller against the state's checksum (the engine checks no
+    page); `key` names it in errors.
     """
 
-    data: bytes | Path
+    data: bytes
     key: str
 
+
+_INT64_MAX = 2**63 - 1
+_ANY_TIME = CLOSED - 1
 
 Source: TypeAlias = pa.Table | pa.RecordBatch | ParquetSource
 
@@ -53,7 +60,7 @@ def consolidate_at(schema: Schema, sources: Sequence[Source], as_of: int) -> pa.
     for source in sources:
         frame, latest, largest = _scan(schema, source)
         bound += largest
-        if latest is None or latest > as_of:
+        if latest > as_of:
             frame = frame.filter(pl.col(TIME) <= pl.lit(as_of, pl.UInt64))
         frames.append(frame.select([*names, DIFF]))
     contents = _summed(pl.concat(frames), names, bound)
@@ -66,13 +73,14 @@ def consolidate_updates(schema: Schema, sources: Sequence[Source], since: int) -
     Raises as `consolidate_at` does.
     """
     if (tables := _small(sources)) is not None:
-        return sort_updates(schema, _small_updates(schema, tables, since))
+        return sort_updates(schema, _small_updates(schema, tables, min(since, _ANY_TIME)))
     names = [*schema.names, TIME]
     frames, bound = [], 0
+    least = pl.lit(min(since, _ANY_TIME), pl.UInt64)
     for source in sources:
         frame, _, largest = _scan(schema, source)
         bound += largest
-        time = pl.max_horizontal(pl.col(TIME), pl.lit(since, pl.UInt64)).alias(TIME)
+        time = pl.max_horizontal(pl.col(TIME), least).alias(TIME)
         frames.append(frame.select([*schema.names, time, DIFF]))
     updates = _summed(pl.concat(frames), names, bound).sort(names, nulls_last=False)
     return _to_arrow(updates, schema.arrow_updates, sources)
@@ -86,41 +94,34 @@ def _summed(updates: pl.LazyFrame, by: list[str], bound: int) -> pl.LazyFrame:
     return updates.group_by(by).agg(total).filter(pl.col(DIFF) != 0)
 
 
-_INT64_MAX = 2**63 - 1
-
-
-def _scan(schema: Schema, source: Source) -> tuple[pl.LazyFrame, int | None, int]:
-    """The source as a lazy frame, its greatest time if known, and a bound for the sum of its diffs."""
+def _scan(schema: Schema, source: Source) -> tuple[pl.LazyFrame, int, int]:
+    """The source as a lazy frame, its greatest time, and a bound for the sum of its absolute diffs."""
     if isinstance(source, ParquetSource):
         return _scan_parquet(schema, source)
     table = pa.Table.from_batches([source]) if isinstance(source, pa.RecordBatch) else source
-    largest = 0
-    for chunk in table.column(DIFF).chunks:
-        if len(chunk):
-            diffs = values_of(chunk)
+    latest = largest = 0
+    for chunk in range(table.column(DIFF).num_chunks):
+        times, diffs = (values_of(table.column(name).chunk(chunk)) for name in (TIME, DIFF))
+        if len(diffs):
+            latest = max(latest, int(times.max()))
             largest = max(largest, -int(diffs.min()), int(diffs.max()))
-    return pl.DataFrame(pl.from_arrow(table)).lazy(), None, largest * table.num_rows
+    return pl.DataFrame(pl.from_arrow(table)).lazy(), latest, largest * table.num_rows
 
 
-def _scan_parquet(schema: Schema, source: ParquetSource) -> tuple[pl.LazyFrame, int | None, int]:
-    data = source.data
+def _scan_parquet(schema: Schema, source: ParquetSource) -> tuple[pl.LazyFrame, int, int]:
     try:
-        metadata = pq.read_metadata(pa.BufferReader(data) if isinstance(data, bytes) else data)
+        metadata = pq.read_metadata(pa.BufferReader(source.data))
     except (pa.ArrowException, OSError) as error:
         raise CorruptBlob(source.key, "a Parquet part", " ".join(str(error).split())) from None
     check_footer(metadata, schema, key=source.key)
-    columns = {metadata.schema.column(i).name: i for i in range(len(metadata.schema))}
-    latest: int | None = 0
-    bound = 0
+    time, diff = len(schema.names), len(schema.names) + 1
+    latest = bound = 0
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
-        times = row_group.column(columns[TIME]).statistics
-        diffs = row_group.column(columns[DIFF]).statistics
-        latest = None if latest is None or times is None or not times.has_min_max else max(latest, times.max)
-        largest = max(-diffs.min, diffs.max) if diffs is not None and diffs.has_min_max else 2**63
-        bound += largest * row_group.num_rows
-    frame = pl.scan_parquet(BytesIO(data) if isinstance(data, bytes) else data, use_statistics=True)
-    return frame, latest, bound
+        times, diffs = row_group.column(time).statistics, row_group.column(diff).statistics
+        latest = max(latest, _ANY_TIME if times is None else times.max)
+        bound += row_group.num_rows * (2**63 if diffs is None else max(-diffs.min, diffs.max))
+    return pl.scan_parquet(source.data), latest, bound
 
 
 def _to_arrow(frame: pl.LazyFrame, schema: pa.Schema, sources: Sequence[Source]) -> pa.Table:
@@ -131,10 +132,10 @@ def _to_arrow(frame: pl.LazyFrame, schema: pa.Schema, sources: Sequence[Source])
         raise CorruptBlob(keys or "updates", "parts that can be read", " ".join(str(error).split())) from None
     if result.schema[DIFF] == pl.Int128:
         sums = result.get_column(DIFF)
-        if not sums.is_between(-(2**63), _INT64_MAX).all():
+        if not sums.is_between(-_INT64_MAX - 1, _INT64_MAX).all():
             raise _overflow()
         result = result.with_columns(sums.cast(pl.Int64))
-    return result.to_arrow().cast(schema)
+    return from_polars(result, schema)
 
 
 def _overflow() -> BadInput:

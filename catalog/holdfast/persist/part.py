@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import CorruptBlob, VersionTooNew
 from holdfast.persist.canonical import Rows, values_of
-from holdfast.persist.schema import DIFF, TIME, Column, Schema
+from holdfast.persist.schema import Column, Schema
 
 PARQUET_FORMAT_VERSION = 1
 KEY_FORMAT_VERSION = b"holdfast.format_version"
@@ -98,7 +98,6 @@ def encode_parquet(
         arrow,
         version="2.6",
         compression="zstd",
-        use_dictionary=_dictionary_columns(schema),
         write_statistics=True,
         sorting_columns=sorting,
         write_page_checksum=True,
@@ -110,7 +109,7 @@ def encode_parquet(
 
 
 def decode_parquet(
-    data: bytes | pa.NativeFile | str,
+    data: bytes | pa.NativeFile,
     schema: Schema,
     columns: Sequence[str] | None = None,
     *,
@@ -118,19 +117,16 @@ def decode_parquet(
 ) -> pa.Table:
     """The updates of a Parquet part, or only some of their columns; page checksums are verified.
 
-    `data` is the file's bytes, an open file, or its path. Raises `CorruptBlob` and `VersionTooNew`.
+    `data` is the file's bytes or an open file. Raises `CorruptBlob` and `VersionTooNew`.
     """
+    names = schema.arrow_updates.names if columns is None else list(columns)
     source = pa.BufferReader(data) if isinstance(data, bytes) else data
-    want = schema.arrow_updates
-    if columns is not None:
-        want = pa.schema([want.field(name) for name in columns])
     try:
         with pq.ParquetFile(source, page_checksum_verification=True) as file:
             check_footer(file.metadata, schema, key=key)
-            table = file.read(columns=want.names)
-            table = table.select(want.names).cast(want)
+            table = file.read(columns=names).select(names).replace_schema_metadata()
             table.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise CorruptBlob(key, "a Parquet part", _one_line(error)) from None
     return table
 
@@ -147,9 +143,9 @@ def check_footer(metadata: pq.FileMetaData, schema: Schema, *, key: str) -> None
         )
     if (found := footer.get(KEY_SCHEMA, b"").decode(errors="replace")) != schema_json(schema):
         raise CorruptBlob(key, f"updates of {schema}", found or "no schema")
-    names = metadata.schema.names
-    if len(names) != len(schema.arrow_updates) or set(names) != set(schema.arrow_updates.names):
-        raise CorruptBlob(key, f"the columns of {schema}", ", ".join(names))
+    arrow = metadata.schema.to_arrow_schema()
+    if not arrow.equals(schema.arrow_updates):
+        raise CorruptBlob(key, f"the columns of {schema}", ", ".join(map(str, arrow)))
 
 
 def schema_json(schema: Schema) -> str:
@@ -165,10 +161,6 @@ def schema_json(schema: Schema) -> str:
 
 def _column_json(column: Column) -> dict[str, Any]:
     return {"name": column.name, "type": column.type, "nullable": column.nullable}
-
-
-def _dictionary_columns(schema: Schema) -> list[str]:
-    return [*schema.names, TIME, DIFF]
 
 
 def _row_groups_with_nan(schema: Schema, table: pa.Table, row_group_rows: int) -> dict[str, list[int]]:
