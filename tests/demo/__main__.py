@@ -1,0 +1,275 @@
+"""`make demo`: a catalog and a collection of real data, alive through time travel, Spark and a crash.
+
+Every claim is checked, against the input file and against Kubernetes; the first one that doesn't hold ends
+the demo with exit code 1. Everything runs in a folder of its own and is stopped at the end.
+"""
+
+import json
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from demo import flights
+from demo.operator_process import OperatorProcess
+from demo.screen import ClaimError, Screen, console
+from holdfast.errors import HoldfastError
+from holdfast.persist import PersistClient
+from holdfast.spark.manifest import verify_snapshot
+from holdfast.storage import StorageController
+from testbed.errors import ControlPlaneError, KubectlError, Unavailable
+from testbed.kube import ControlPlane
+from testbed.sparkoperator import SparkOperatorStandIn, install_crd
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMESPACE = "holdfast-demo"
+CATALOG, COLLECTION = "demo", "flights"
+MARCH, DECEMBER = 1_364_774_399_999, 1_388_620_799_999
+"""The last milliseconds of 2013-03-31 and 2014-01-01 (UTC): two times to travel to."""
+
+
+class Demo:
+    """One run; the acts are methods, in their order."""
+
+    def __init__(self, screen: Screen, cluster: ControlPlane, folder: Path, stack: ExitStack) -> None:
+        self.screen = screen
+        self.cluster = cluster
+        self.folder = folder
+        self.stack = stack
+        self.data = folder / "data"
+        self.input = flights.load()
+
+    def run(self) -> None:
+        """All acts."""
+        self.screen.check(
+            "the input has all flights of 2013", self.input.height == flights.ROWS, flights.ROWS
+        )
+        first = self.install()
+        self.declare()
+        self.ingest()
+        self.travel()
+        self.snapshot()
+        second = self.crash(first)
+        self.fence(second)
+
+    def install(self) -> OperatorProcess:
+        """Custom resources, the Spark operator's stand-in, the operator."""
+        self.screen.act("1. Install")
+        self.show("apply", "-k", str(ROOT / "crds"))
+        install_crd(self.cluster)
+        self.cluster.kubectl("create", "namespace", NAMESPACE)
+        self.stack.enter_context(
+            SparkOperatorStandIn(self.cluster.kubeconfig, namespace=NAMESPACE, log_dir=self.folder / "spark")
+        )
+        return self.start_operator("1")
+
+    def declare(self) -> None:
+        """The sample objects become ready."""
+        self.screen.act("2. Declare a catalog and a collection")
+        self.show("apply", "-n", NAMESPACE, "-f", str(ROOT / "crds" / "samples"))
+        for kind, name in (("catalog", CATALOG), ("storagecollection", COLLECTION)):
+            self.kubectl("wait", "--for=condition=Ready", f"{kind}/{name}", "--timeout=60s")
+        self.screen.check("the first epoch is 1", self.status("catalog", CATALOG)["epoch"] == 1)
+        self.tables()
+
+    def ingest(self) -> None:
+        """A year of flights, day by day at their own times."""
+        self.screen.act("3. Ingest a year of flights, day by day")
+        with self.open() as client:
+            writer = StorageController(client).writer(COLLECTION, purpose="demo ingestion")
+            upper, started = 0, time.monotonic()
+            days = list(flights.days(self.input, writer.schema))
+            with self.screen.progress("days", len(days)) as advance:
+                for day in days:
+                    writer.append(day.table, expected_upper=upper, new_upper=day.end)
+                    upper = day.end
+                    advance(1)
+            rate = flights.ROWS / (time.monotonic() - started)
+            self.screen.say(f"{flights.ROWS:,} rows in {len(days)} durable appends, {rate:,.0f} rows/s")
+        self.await_status(COLLECTION, lambda status: status.get("upper") == upper)
+        self.screen.check("Kubernetes shows the collection's upper", True, upper)
+        self.tables()
+
+    def travel(self) -> None:
+        """The same question at two times."""
+        self.screen.act("4. Travel in time")
+        found = {}
+        for label, time_ in (("2013-03-31", MARCH), ("2014-01-01", DECEMBER)):
+            found[label] = self.ask(time_)
+            expected = flights.answer(flights.as_of(self.input, time_))
+            claim = f"as of {label} every carrier's flights and mean delay equal those of the input"
+            self.screen.check(
+                claim, same(found[label], expected), f"{sum(a.flights for a in expected):,} flights"
+            )
+        early = {answer.carrier: answer for answer in found["2013-03-31"]}
+        rows = [
+            (late.carrier, *shown(early.get(late.carrier)), *shown(late))
+            for late in sorted(found["2014-01-01"], key=lambda answer: -answer.flights)[:6]
+        ]
+        columns = ["carrier", "flights Q1", "mean delay", "flights year", "mean delay"]
+        self.screen.rows("  Six largest carriers, as of two times", columns, rows)
+
+    def snapshot(self) -> None:
+        """Spark writes one as-of to Parquet."""
+        self.screen.act("5. Snapshot with Spark")
+        destination = self.folder / "snapshots"
+        request = {"requestId": "demo-1", "asOf": MARCH, "destination": destination.as_uri()}
+        patch = json.dumps({"spec": {"snapshot": request}})
+        self.kubectl("patch", "storagecollection", COLLECTION, "--type=merge", "-p", patch)
+        self.screen.say("a SparkApplication runs real Spark on the collection ...")
+
+        def done(status: dict[str, Any]) -> bool:
+            return bool((status.get("lastSnapshot") or {}).get("requestId") == "demo-1")
+
+        last = self.await_status(COLLECTION, done, timeout=240)["lastSnapshot"]
+        self.show("get", "sparkapplications", "-n", NAMESPACE)
+        manifest = verify_snapshot(last["destination"])
+        expected = flights.as_of(self.input, MARCH).height
+        self.screen.check(
+            "the snapshot's checksum and row count hold", manifest.rows == expected, manifest.rows
+        )
+        job = self.job(last["jobId"])
+        self.screen.check(
+            "its JobRecord is done", job.state.value.lower() == "done", f"attempt {job.attempt}"
+        )
+
+    def crash(self, first: OperatorProcess) -> OperatorProcess:
+        """The operator dies; the next one takes over with a greater epoch."""
+        self.screen.act("6. Kill the operator with SIGKILL; a second one takes over")
+        first.send(signal.SIGKILL)
+        first.wait(10)
+        self.screen.check("the first operator is dead", first.exit_code == -signal.SIGKILL)
+        second = self.start_operator("2")
+        self.await_epoch(2)
+        self.nothing_lost()
+        return second
+
+    def fence(self, second: OperatorProcess) -> None:
+        """The operator is frozen, replaced, and resumed: it must notice and end by itself."""
+        self.screen.act("7. Freeze the operator; a third takes over; resume the frozen one")
+        second.send(signal.SIGSTOP)
+        third = self.start_operator("3")
+        self.await_epoch(3)
+        second.send(signal.SIGCONT)
+        code = second.wait(60)
+        self.screen.check("the resumed one found itself fenced and ended with exit code 0", code == 0, code)
+        self.screen.check("the third one runs on", third.exit_code is None)
+        self.nothing_lost()
+        self.tables()
+        third.send(signal.SIGTERM)
+        self.screen.check("SIGTERM ends it gracefully", third.wait(30) == 0)
+
+    def start_operator(self, name: str) -> OperatorProcess:
+        """One more operator process."""
+        process = OperatorProcess(
+            self.cluster, name=name, namespace=NAMESPACE, data=self.data, logs=self.folder
+        )
+        self.screen.say(f"operator {name} runs as process {process.pid}")
+        return self.stack.enter_context(process)
+
+    def nothing_lost(self) -> None:
+        """Every row is there, and both old answers are the same."""
+        for time_ in (MARCH, DECEMBER):
+            if not same(self.ask(time_), flights.answer(flights.as_of(self.input, time_))):
+                raise ClaimError(f"the answer as of {time_} has changed")
+        self.screen.check("nothing is lost: both answers are what they were", True)
+
+    def ask(self, time_: int) -> list[flights.Answer]:
+        """The answer as of a time, from the collection, by a client that can't write."""
+        with self.open(mode="read") as client:
+            reader = StorageController(client).reader(COLLECTION, purpose="demo")
+            table = reader.snapshot(time_).to_table()
+        return flights.answer(pl.DataFrame(pl.from_arrow(table.select(["carrier", "dep_delay", "_diff"]))))
+
+    def job(self, job_id: str) -> Any:
+        """A JobRecord, from the store."""
+        with self.open(mode="read") as client:
+            return StorageController(client).job(job_id)
+
+    def open(self, mode: Any = "write") -> PersistClient:
+        """The catalog's location, as any library user would open it."""
+        organization = self.status("catalog", CATALOG)["organizationId"]
+        return PersistClient.open((self.data / NAMESPACE / organization).as_uri(), mode=mode)
+
+    def await_epoch(self, epoch: int) -> None:
+        """Wait until Kubernetes shows an epoch."""
+        self.await_status(CATALOG, lambda status: status.get("epoch") == epoch, kind="catalog")
+        self.screen.check(f"the epoch is {epoch}", True)
+
+    def await_status(
+        self,
+        name: str,
+        holds: Callable[[dict[str, Any]], bool],
+        *,
+        kind: str = "storagecollection",
+        timeout: float = 90,
+    ) -> dict[str, Any]:
+        """Wait until an object's status is as it should be."""
+        deadline = time.monotonic() + timeout
+        while not holds(status := self.status(kind, name)):
+            if time.monotonic() > deadline:
+                raise ClaimError(f"{kind}/{name} did not get there in {timeout:.0f} s: {json.dumps(status)}")
+            time.sleep(0.3)
+        return status
+
+    def status(self, kind: str, name: str) -> dict[str, Any]:
+        """An object's status."""
+        found = json.loads(self.kubectl("get", kind, name, "-o", "json"))
+        return dict(found.get("status") or {})
+
+    def tables(self) -> None:
+        """What a user sees."""
+        self.show("get", "catalogs,storagecollections", "-n", NAMESPACE)
+
+    def show(self, *arguments: str) -> None:
+        """Run kubectl and show it."""
+        shown = [argument.removeprefix(f"{ROOT}/") for argument in arguments]
+        self.screen.output(" ".join(["kubectl", *shown]), self.cluster.kubectl(*arguments))
+
+    def kubectl(self, *arguments: str) -> str:
+        """Run kubectl in the demo's namespace."""
+        return self.cluster.kubectl("-n", NAMESPACE, *arguments)
+
+
+def same(found: list[flights.Answer], expected: list[flights.Answer]) -> bool:
+    """Whether two answers are equal; sums of integers make the means exact."""
+    return found == expected and bool(expected)
+
+
+def shown(answer: flights.Answer | None) -> tuple[str, str]:
+    """A cell pair of the table."""
+    if answer is None:
+        return "-", "-"
+    return f"{answer.flights:,}", "-" if answer.mean_delay is None else f"{answer.mean_delay:.1f} min"
+
+
+def main() -> int:
+    """Run the demo; 0 if every claim held."""
+    screen = Screen()
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
+    screen.act("0. Boot a Kubernetes API server (the first time its binaries are built: about 5 minutes)")
+    try:
+        with ExitStack() as stack:
+            cluster = stack.enter_context(ControlPlane.from_environment())
+            Demo(screen, cluster, folder, stack).run()
+    except (ClaimError, HoldfastError, Unavailable, ControlPlaneError, KubectlError) as error:
+        console.print(f"\n[bold red]demo:[/] {error}\nLogs are in {folder}")
+        return 1
+    except KeyboardInterrupt:
+        console.print(f"\ndemo: stopped; logs are in {folder}")
+        return 130
+    console.print(
+        f"\n[bold green]All {screen.claims} claims hold.[/] Everything is stopped; files are in {folder}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.exit(main())

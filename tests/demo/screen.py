@@ -1,0 +1,68 @@
+"""What the demo shows: acts, claims that it has checked, and progress."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+console = Console(highlight=False)
+
+
+class ClaimError(Exception):
+    """A claim of the demo doesn't hold."""
+
+
+class Screen:
+    """Prints acts and checked claims."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self.claims = 0
+
+    def act(self, title: str) -> None:
+        """Begin an act."""
+        console.print(f"\n[bold]{title}[/]  [dim]{time.monotonic() - self._started:.0f} s[/]")
+
+    def say(self, text: str) -> None:
+        """Say what happens."""
+        console.print(f"  {text}")
+
+    def check(self, claim: str, holds: bool, found: object = "") -> None:
+        """State a claim that was checked; end the demo where it does not hold."""
+        if not holds:
+            raise ClaimError(f"{claim}: it does not; found {found}")
+        self.claims += 1
+        detail = f" [dim]({found})[/]" if found != "" else ""
+        console.print(f"  [green]✔[/] {claim}{detail}")
+
+    def output(self, command: str, text: str) -> None:
+        """Show a command and what it printed."""
+        console.print(f"  [bold cyan]$ {command}[/]")
+        for line in text.rstrip().splitlines():
+            console.print(f"  {line}", markup=False, no_wrap=True, overflow="crop")
+
+    def rows(self, title: str, columns: list[str], rows: list[tuple[Any, ...]]) -> None:
+        """Show a small table."""
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        for column in columns:
+            table.add_column(column, justify="left" if column == columns[0] else "right")
+        for row in rows:
+            table.add_row(*[str(cell) for cell in row])
+        console.print(table)
+
+    @contextlib.contextmanager
+    def progress(self, title: str, total: int) -> Iterator[Any]:
+        """A progress bar on a terminal; `advance(n)` moves it."""
+        columns = (
+            TextColumn("  {task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task(title, total=total)
+            yield lambda amount: bar.update(task, advance=amount)
