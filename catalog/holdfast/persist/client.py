@@ -237,7 +237,7 @@ class PersistClient:
         return Handle(new_id(kind), purpose, self.config.hostname, int(self.config.lease_s * 1000))
 
     def close(self) -> None:
-        """Refuse new work, finish the upkeep that waits, and close the stores."""
+        """Refuse new work, finish the upkeep that waits, give up all leases, and close the stores."""
         if self._closed:
             return
         self._closed = True

@@ -240,11 +240,13 @@ class Maintainer:
             self._readers.discard(reader)
 
     def close(self) -> None:
-        """Finish what waits, then stop."""
+        """Finish what waits, give up the leases of readers that are still open, and stop."""
         thread = self._thread
         if thread is not None:
             self._queue.put(_STOP)
             thread.join()
+        for reader in list(self._readers):
+            self._guarded(reader.close, reader.shard_id)
 
     def _start(self) -> None:
         if self._thread is None:
