@@ -17,6 +17,7 @@ Invariants:
 
 import json
 import os
+import random
 import sqlite3
 import threading
 import time
@@ -25,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from holdfast.errors import (
@@ -48,6 +49,8 @@ from holdfast.persist.storage.traits import (
     check_key,
     check_scan,
 )
+
+T = TypeVar("T")
 
 APPLICATION_ID = 0x48464353  # "HFCS"
 FORMAT_VERSION = 1
@@ -186,7 +189,8 @@ class SqliteConsensus(Consensus):
             self._check_open()
             if self._writer is None:
                 self._writer = self._open_writer(create=False)
-            return self._writer.execute(statement, values).rowcount
+            execute = self._writer.execute
+            return self._retry_while_busy(lambda: execute(statement, values).rowcount)
 
     def _check_open(self) -> None:
         """A file that was removed or replaced would take writes that nobody else sees."""
@@ -205,18 +209,18 @@ class SqliteConsensus(Consensus):
             raise Determinate(f"{self.description} can't be reached: {error.strerror}") from error
         return status.st_dev, status.st_ino
 
-    def _connect(self, mode: str) -> sqlite3.Connection:
+    def _connect(self, mode: str, *, timeout_s: float) -> sqlite3.Connection:
         return sqlite3.connect(
             f"file:{quote(str(self._path))}?mode={mode}",
             uri=True,
-            timeout=self._busy_timeout_s,
+            timeout=timeout_s,
             isolation_level=None,
             check_same_thread=False,
         )
 
     def _open_writer(self, *, create: bool) -> sqlite3.Connection:
         with self._errors(StoreUnreachable):
-            connection = self._connect("rwc" if create else "rw")
+            connection = self._connect("rwc" if create else "rw", timeout_s=0)
             try:
                 self._retry_while_busy(lambda: _prepare(connection, create=create))
                 _check_format(connection, self._path)
@@ -227,7 +231,7 @@ class SqliteConsensus(Consensus):
 
     def _open_reader(self) -> sqlite3.Connection:
         with self._errors(StoreUnreachable):
-            connection = self._connect("ro")
+            connection = self._connect("ro", timeout_s=self._busy_timeout_s)
             try:
                 _check_format(connection, self._path)
             except BaseException:
@@ -235,8 +239,12 @@ class SqliteConsensus(Consensus):
                 raise
             return connection
 
-    def _retry_while_busy(self, action: Callable[[], None]) -> None:
-        """Changing the journal mode does not wait for its lock by itself."""
+    def _retry_while_busy(self, action: Callable[[], T]) -> T:
+        """Do `action` until no other process holds the write lock, or the time is over.
+
+        SQLite's own waiting backs off to 100 ms, so with many writers those who wait longest come last,
+        by seconds. Short random waits keep the writers within a factor of two of each other.
+        """
         deadline = time.monotonic() + self._busy_timeout_s
         while True:
             try:
@@ -244,7 +252,7 @@ class SqliteConsensus(Consensus):
             except sqlite3.OperationalError as error:
                 if _primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
-            time.sleep(0.005)
+            time.sleep(random.uniform(0.0001, 0.001))  # noqa: S311 - jitter is no secret
 
     def _close_connections(self) -> None:
         writer, self._writer = self._writer, None
@@ -323,11 +331,9 @@ def _prepare(connection: sqlite3.Connection, *, create: bool) -> None:
 
 
 def _check_format(connection: sqlite3.Connection, path: Path) -> None:
-    application, version = (
-        _value(connection, "PRAGMA application_id"),
-        _value(connection, "PRAGMA user_version"),
-    )
-    if not _value(connection, "SELECT count(*) FROM sqlite_schema"):
+    application = _value(connection, "PRAGMA application_id")
+    version = _value(connection, "PRAGMA user_version")
+    if application == 0 and not _value(connection, "SELECT count(*) FROM sqlite_schema"):
         raise StoreUnreachable(
             f"consensus file {path} is empty",
             hint="open it once with a client that writes, or check the path",
