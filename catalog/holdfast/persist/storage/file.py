@@ -76,7 +76,10 @@ class FileBlob(Blob):
     def open_input(self, key: str) -> pa.NativeFile | None:
         path = self._path(key)
         try:
-            if path.stat().st_size == 0:
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            if status.st_size == 0:
                 return pa.BufferReader(b"")  # an empty file can't be mapped
             return pa.memory_map(str(path), "r")
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):

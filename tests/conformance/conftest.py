@@ -1,0 +1,52 @@
+"""Every store that the suite holds to the promises of the traits."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.persist.storage import (
+    Blob,
+    Consensus,
+    FileBlob,
+    MemoryBlob,
+    MemoryConsensus,
+    SqliteConsensus,
+)
+from holdfast.persist.storage.faults import FaultyBlob, FaultyConsensus, ScriptedPlan
+
+
+def _make_blob(kind: str, folder: Path) -> Blob:
+    match kind:
+        case "memory":
+            return MemoryBlob()
+        case "file":
+            return FileBlob(folder / "blob")
+        case "faultless":
+            return FaultyBlob(MemoryBlob(), ScriptedPlan({}))
+    raise AssertionError(kind)
+
+
+def _make_consensus(kind: str, folder: Path) -> Consensus:
+    match kind:
+        case "memory":
+            return MemoryConsensus()
+        case "sqlite":
+            return SqliteConsensus(folder / "consensus.sqlite")
+        case "faultless":
+            return FaultyConsensus(MemoryConsensus(), ScriptedPlan({}))
+    raise AssertionError(kind)
+
+
+@pytest.fixture(params=["memory", "file", "faultless"])
+def blob(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Blob]:
+    store = _make_blob(request.param, tmp_path)
+    yield store
+    store.close()
+
+
+@pytest.fixture(params=["memory", "sqlite", "faultless"])
+def consensus(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Consensus]:
+    store = _make_consensus(request.param, tmp_path)
+    yield store
+    store.close()
