@@ -1,7 +1,7 @@
 """The program that the stand-in submits: it waits for its turn, then becomes the application.
 
 `_driver_entry.py <gate> file:<path>|module:<name> <argument>...`: `<gate>.started` is made when Python runs,
-so that a failed submission can be told from a failed driver; the application starts when `<gate>.go` is there.
+which tells a failed driver from a failed submission; the application starts when `<gate>.go` is there.
 """
 
 import runpy

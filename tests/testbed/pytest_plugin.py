@@ -7,14 +7,17 @@ A test marked `kube` or `spark` runs where that tier is; elsewhere it is skipped
 import os
 import uuid
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from kubernetes.client import ApiClient
 
 from testbed import spark
 from testbed.errors import Unavailable
 from testbed.kube import ControlPlane
 from testbed.require import VARIABLE, Tier, missing, provide, required
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
 
 _REQUIRED = pytest.StashKey[frozenset[Tier]]()
 _REFUSED = pytest.StashKey[dict[Tier, str]]()
@@ -29,18 +32,19 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     config.stash[_REQUIRED] = tiers
     config.stash[_REFUSED] = {}
-    if spark.missing() is None:
-        os.environ.update(spark.environment())
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build what required tiers take, outside of every test's time limit and with its progress shown."""
     if session.config.option.collectonly:
         return
-    asked = {tier for item in session.items for tier in _tiers(item)} & session.config.stash[_REQUIRED]
+    asked = {tier for item in session.items for tier in _tiers(item)}
+    if Tier.SPARK in asked and spark.missing() is None:
+        os.environ.update(spark.environment())
+    needed: frozenset[Tier] = session.config.stash[_REQUIRED]
     capture = session.config.pluginmanager.getplugin("capturemanager")
     assert capture is not None
-    for tier in sorted(asked):
+    for tier in sorted(asked & needed):
         try:
             with capture.global_and_fixture_disabled():
                 provide(tier)
@@ -79,7 +83,7 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
 
 
 @pytest.fixture
-def kube_api(control_plane: ControlPlane) -> Iterator[ApiClient]:
+def kube_api(control_plane: ControlPlane) -> Iterator["ApiClient"]:
     """A client of the control plane."""
     with control_plane.api() as client:
         yield client

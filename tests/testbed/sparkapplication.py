@@ -40,6 +40,8 @@ from testbed.sparkstatus import (
 _RETRY_SECONDS: Final = 0.5
 _POLL_SECONDS: Final = 0.05
 
+Misbehave = Callable[[Mapping[str, Any]], Misbehaviour | None]
+
 _T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
@@ -114,8 +116,9 @@ class Application:
         *,
         folder: Path,
         master: str,
-        misbehaviour: Misbehaviour | None,
+        misbehave: Misbehave,
     ) -> None:
+        """Serve the object `found`, with its logs in `folder`."""
         self._cluster = cluster
         self._found = found
         self._name = found["metadata"]["name"]
@@ -123,7 +126,8 @@ class Application:
         self._spec = found["spec"]
         self._folder = folder
         self._master = master
-        self._misbehaviour = misbehaviour
+        self._misbehave = misbehave
+        self._misbehaviour: Misbehaviour | None = None
         self._cancelled = threading.Event()
         self._drivers: list[Driver] = []
         self._thread = threading.Thread(target=self._run, name=f"spark-{self._name}", daemon=True)
@@ -150,6 +154,10 @@ class Application:
     def _walk(self) -> None:
         state = self._found.get("status", {}).get("applicationState", {}).get("state", "")
         refused = refusal(self._spec)
+        try:
+            self._misbehaviour = self._misbehave(self._found)
+        except ValueError as error:
+            refused = str(error)
         if state in TERMINAL:
             pass
         elif state:

@@ -11,7 +11,7 @@ import logging
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -22,7 +22,7 @@ from kubernetes.config import new_client_from_config
 from kubernetes.watch import Watch
 
 from testbed.kube import ControlPlane
-from testbed.sparkapplication import Application, Cluster
+from testbed.sparkapplication import Application, Cluster, Misbehave
 from testbed.sparkstatus import GROUP, MISBEHAVE, PLURAL, VERSION, Misbehaviour, State, annotated
 
 __all__ = [
@@ -44,8 +44,6 @@ _RETRY_SECONDS: Final = 0.5
 _JOIN_SECONDS: Final = 0.05
 
 _log = logging.getLogger(__name__)
-
-Misbehave = Callable[[Mapping[str, Any]], Misbehaviour | None]
 
 
 def install_crd(cluster: ControlPlane) -> None:
@@ -152,7 +150,7 @@ class SparkOperatorStandIn:
                 found,
                 folder=self.log_dir / metadata["namespace"] / f"{metadata['name']}-{uid[:8]}",
                 master=self._master,
-                misbehaviour=self._misbehave(found),
+                misbehave=self._misbehave,
             )
             self._applications[uid] = application
             application.start()

@@ -1,7 +1,7 @@
 """What a SparkApplication of the Kubeflow Spark operator says: names, states, status, and ways to go wrong.
 
-The states are those of the real operator in its order: none, SUBMITTED, RUNNING, then SUCCEEDING and COMPLETED
-or FAILING and FAILED; a submission that fails goes from none to SUBMISSION_FAILED and, never retried, to FAILED.
+The states are those of the real operator in its order: none, SUBMITTED, RUNNING, SUCCEEDING and COMPLETED (or
+FAILING and FAILED). A submission that fails goes from none to SUBMISSION_FAILED and, unretried, to FAILED.
 There are no pods here: `driverInfo.podName` and `executorState` name those that would be there.
 """
 
