@@ -1,0 +1,103 @@
+"""The work order of a Spark job: one JSON object, checked whole before anything starts.
+
+A spec says which attempt of which job this is, so that a process can be told from an older one of the
+same job. It holds no secrets: credentials reach a job through its environment.
+"""
+
+import dataclasses
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from holdfast.errors import CLOSED, BadInput, VersionTooNew
+
+SPEC_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotSpec:
+    """Write a collection as of one time to Parquet.
+
+    `url` is the persist location, `collection` an id or name, `destination` a folder (an absolute path
+    or `file:///...`), `job_id` and `attempt` those of the JobRecord. `as_of` None is the latest complete
+    time when the job starts: give it where two attempts must write the same. `partitions` is the number
+    of files at most.
+    """
+
+    url: str
+    collection: str
+    destination: str
+    job_id: str
+    attempt: int
+    as_of: int | None = None
+    partitions: int = 8
+    kind: Literal["snapshot"] = "snapshot"
+    version: int = SPEC_VERSION
+
+    def __post_init__(self) -> None:
+        for name in ("url", "collection", "destination"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value:
+                raise BadInput(f"job spec: {name!r} must be a text that isn't empty, not {value!r}")
+        if self.kind != "snapshot":
+            raise BadInput(f"job spec: kind is {self.kind!r}, this job is 'snapshot'")
+        if not _is_uuid(self.job_id):
+            raise BadInput(f"job spec: 'job_id' must be a lower-case UUID, not {self.job_id!r}")
+        _check_integer("attempt", self.attempt, 1, 2**32 - 1)
+        _check_integer("partitions", self.partitions, 1, 10_000)
+        if self.as_of is not None:
+            _check_integer("as_of", self.as_of, 0, CLOSED - 1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "SnapshotSpec":
+        """Parse and check; `BadInput` names the field, `VersionTooNew` a spec from a newer Holdfast."""
+        try:
+            given = json.loads(text)
+        except ValueError as error:
+            raise BadInput(f"job spec is not JSON: {error}") from None
+        if not isinstance(given, Mapping):
+            raise BadInput(f"job spec must be a JSON object, not {type(given).__name__}")
+        _check_version(given)
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        if unknown := sorted(set(given) - set(fields)):
+            raise BadInput(f"job spec: unknown field {unknown[0]!r}; there are {', '.join(fields)}")
+        required = [name for name, field in fields.items() if field.default is dataclasses.MISSING]
+        if missing := [name for name in required if name not in given]:
+            raise BadInput(f"job spec: {missing[0]!r} is missing; required are {', '.join(required)}")
+        return cls(**given)
+
+    def to_json(self) -> str:
+        """The spec as `from_json` takes it."""
+        return json.dumps(dataclasses.asdict(self))
+
+
+def load_spec(argument: str) -> SnapshotSpec:
+    """A spec from a command line argument: the JSON itself, or the path of a file that holds it."""
+    if argument.lstrip().startswith("{"):
+        return SnapshotSpec.from_json(argument)
+    try:
+        return SnapshotSpec.from_json(Path(argument).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"can't read the job spec {argument!r}: {error}") from None
+
+
+def _check_version(given: Mapping[str, Any]) -> None:
+    version = given.get("version", SPEC_VERSION)
+    _check_integer("version", version, 1, 2**32 - 1)
+    if version > SPEC_VERSION:
+        raise VersionTooNew(f"job spec: version {version} is newer than {SPEC_VERSION}")
+
+
+def _check_integer(name: str, value: object, least: int, greatest: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= greatest:
+        raise BadInput(f"job spec: {name!r} must be an integer from {least} to {greatest}, not {value!r}")
+
+
+def _is_uuid(value: object) -> bool:
+    try:
+        return isinstance(value, str) and str(uuid.UUID(value)) == value
+    except ValueError:
+        return False

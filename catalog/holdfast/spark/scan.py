@@ -1,0 +1,91 @@
+"""A snapshot of a collection, planned in one process and read in others. Needs no pyspark.
+
+- What is planned names its time, so a task that runs again, elsewhere or later, reads the same.
+- A process opens a location once, read-only: tasks change nothing and need no right to.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly
+from holdfast.persist import PersistClient
+from holdfast.persist.schema import Schema
+from holdfast.spark.options import ReadOptions, check_columns
+from holdfast.storage import CollectionPart, StorageController, read_collection_part
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scan:
+    """A collection at one time; `columns` None is all of them."""
+
+    url: str
+    collection_id: str
+    name: str
+    schema: Schema
+    as_of: int
+    columns: tuple[str, ...] | None
+    partitions: int
+
+    def with_columns(self, columns: Sequence[str]) -> "Scan":
+        """The same contents, of which only these columns are wanted."""
+        return dataclasses.replace(self, columns=tuple(columns))
+
+
+@dataclass(frozen=True)
+class ScanTask:
+    """A piece of the snapshot, for one task; `where` names the whole in errors."""
+
+    url: str
+    where: str
+    part: CollectionPart
+    columns: tuple[str, ...] | None
+
+
+def find(options: ReadOptions) -> Scan:
+    """Look the collection up and fix the time.
+
+    Raises `CollectionNotFound`; `AsOfTooEarly` and `AsOfNotYetAvailable` for a time outside
+    `[since, upper)`; `BadInput` for a column that isn't there.
+    """
+    controller = StorageController(_client(options.url))
+    info = controller.describe(options.collection)
+    if options.columns is not None:
+        check_columns(options.columns, info.schema.names)
+    frontiers = controller.frontiers(info.collection_id)
+    as_of = frontiers.upper - 1 if options.as_of is None else options.as_of
+    if as_of < 0 or as_of >= frontiers.upper:
+        raise AsOfNotYetAvailable(max(as_of, 0), frontiers.upper)
+    if as_of < frontiers.since:
+        raise AsOfTooEarly(as_of, frontiers.since)
+    return Scan(
+        url=options.url,
+        collection_id=info.collection_id,
+        name=info.name,
+        schema=info.schema,
+        as_of=as_of,
+        columns=options.columns,
+        partitions=options.partitions,
+    )
+
+
+def plan(scan: Scan) -> list[ScanTask]:
+    """At most `scan.partitions` tasks that have all of the snapshot, each piece in one of them."""
+    reader = StorageController(_client(scan.url)).reader(scan.collection_id, purpose="spark scan")
+    where = f"collection {scan.name} at {scan.as_of}"
+    parts = reader.snapshot_parts(scan.as_of, scan.partitions)
+    return [ScanTask(scan.url, where, part, scan.columns) for part in parts]
+
+
+def read(task: ScanTask) -> Iterator[pa.RecordBatch]:
+    """The consolidated updates of a task: the columns wanted and `_diff`."""
+    for batch in read_collection_part(_client(task.url), task.part):
+        yield batch if task.columns is None else batch.select([*task.columns, "_diff"])
+
+
+@functools.lru_cache(maxsize=8)
+def _client(url: str) -> PersistClient:
+    return PersistClient.open(url, mode="read")

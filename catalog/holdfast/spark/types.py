@@ -1,0 +1,70 @@
+"""How the columns of a collection look in Spark.
+
+- `uint64` becomes decimal(20,0), a smaller unsigned integer the next wider signed one: no value changes.
+- `timestamp` has no zone and becomes TIMESTAMP_NTZ, `timestamp_utc` becomes TIMESTAMP.
+- Every column is declared nullable: Spark compares the nullability of a batch with that of the schema
+  strictly, and a collection's `not null` would only buy a way to fail.
+"""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.sql import types as t
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from holdfast.errors import BadInput
+from holdfast.persist.schema import Schema
+
+_SPARK_TYPES: dict[pa.DataType, t.DataType] = {
+    pa.bool_(): t.BooleanType(),
+    pa.int8(): t.ByteType(),
+    pa.int16(): t.ShortType(),
+    pa.int32(): t.IntegerType(),
+    pa.int64(): t.LongType(),
+    pa.uint8(): t.ShortType(),
+    pa.uint16(): t.IntegerType(),
+    pa.uint32(): t.LongType(),
+    pa.uint64(): t.DecimalType(20, 0),
+    pa.float32(): t.FloatType(),
+    pa.float64(): t.DoubleType(),
+    pa.string(): t.StringType(),
+    pa.binary(): t.BinaryType(),
+    pa.date32(): t.DateType(),
+    pa.timestamp("us"): t.TimestampNTZType(),
+    pa.timestamp("us", tz="UTC"): t.TimestampType(),
+}
+
+
+def spark_type(arrow: pa.DataType) -> t.DataType:
+    """The Spark type that holds every value of `arrow`; `BadInput` for a type that collections don't have."""
+    if pa.types.is_decimal128(arrow):
+        return t.DecimalType(arrow.precision, arrow.scale)
+    try:
+        return _SPARK_TYPES[arrow]
+    except KeyError:
+        raise BadInput(f"Spark has no type for a column of type {arrow}") from None
+
+
+def spark_schema(schema: Schema, columns: Sequence[str] | None = None) -> t.StructType:
+    """The schema of a DataFrame over `columns` (all, in the collection's order, if None)."""
+    arrow = schema.arrow
+    names = arrow.names if columns is None else columns
+    return t.StructType([t.StructField(name, spark_type(arrow.field(name).type)) for name in names])
+
+
+def batch_schema(struct: t.StructType) -> pa.Schema:
+    """The Arrow schema that Spark wants from the batches of a reader with the schema `struct`."""
+    return to_arrow_schema(struct, timezone="UTC")
+
+
+def check_fits(wanted: t.StructType, schema: Schema) -> None:
+    """Refuse a schema given by the user unless it picks columns of the collection in their own types."""
+    have = {field.name: field.dataType for field in spark_schema(schema)}
+    for field in wanted:
+        if field.name not in have:
+            raise BadInput(f"the collection has no column {field.name!r}; it has {', '.join(have)}")
+        if field.dataType != have[field.name]:
+            raise BadInput(
+                f"column {field.name!r} is {have[field.name].simpleString()} in Spark, "
+                f"not {field.dataType.simpleString()}: read it as it is and cast it"
+            )

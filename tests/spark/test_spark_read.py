@@ -1,0 +1,242 @@
+"""`format("holdfast")` on real Spark: types, times, multiplicities, shards, options and errors."""
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+import holdfast.spark
+from holdfast.errors import BadInput
+from holdfast.persist import Schema
+from holdfast.storage import StorageController
+
+pytestmark = pytest.mark.spark
+Fill = Callable[..., str]
+
+TYPES = {
+    "bool": [True, False],
+    "int8": [-128, 127],
+    "int16": [-(2**15), 2**15 - 1],
+    "int32": [-(2**31), 2**31 - 1],
+    "int64": [-(2**63), 2**63 - 1],
+    "uint8": [0, 255],
+    "uint16": [0, 2**16 - 1],
+    "uint32": [0, 2**32 - 1],
+    "uint64": [0, 2**64 - 1],
+    "float32": [float("nan"), float("-inf")],
+    "float64": [float("nan"), -1.5e300],
+    "decimal128(20,2)": [Decimal("-1.05"), Decimal("999999999999999999.99")],
+    "decimal128(38,38)": [Decimal("0." + "9" * 38), Decimal(0)],
+    "string": ["", "schäl\U0001f600\0x"],
+    "binary": [b"", b"\x00\xff"],
+    "date32": [dt.date(1, 1, 1), dt.date(9999, 12, 31)],
+    "timestamp": [
+        dt.datetime.fromisoformat("1969-12-31T23:59:59.999999"),
+        dt.datetime.fromisoformat("2300-01-01"),
+    ],
+    "timestamp_utc": [
+        dt.datetime.fromisoformat("1900-01-01T00:00:00+00:00"),
+        dt.datetime.fromisoformat("2026-03-29T01:30:00.000001+00:00"),
+    ],
+}
+
+
+def load(spark: SparkSession, url: str, collection: str, **options: Any) -> DataFrame:
+    reader = spark.read.format("holdfast").option("url", url).option("collection", collection)
+    return reader.options(**options).load()
+
+
+def ids(frame: DataFrame) -> list[int]:
+    return sorted(row.id for row in frame.select("id").collect())
+
+
+@pytest.fixture(scope="module")
+def people(fill: Fill) -> str:
+    """Six people in three shards; at time 5 number 1 changes its name and number 2 goes, 7 and 8 come."""
+    schema = Schema.of(key={"id": "int64"}, value={"name": "string?", "score": "float64"})
+    rows = [{"id": i, "name": None if i == 4 else f"p{i}", "score": i / 2} for i in range(1, 7)]
+    changes = [
+        {**rows[0], "_diff": -1},
+        {**rows[0], "name": "renamed", "_diff": 1},
+        {**rows[1], "_diff": -1},
+        {"id": 7, "name": "p7", "score": 3.5, "_diff": 1},
+        {"id": 8, "name": "p8", "score": 4.0, "_diff": 1},
+    ]
+    fill("people", schema, {3: rows, 5: changes}, shards=3)
+    return "people"
+
+
+def test_every_type_round_trips_with_nulls(spark: SparkSession, url: str, fill: Fill) -> None:
+    columns = {f"c{i}": name for i, name in enumerate(TYPES)}
+    schema = Schema.of(key={"id": "int32"}, value={name: f"{type_}?" for name, type_ in columns.items()})
+    rows: list[dict[str, Any]] = [{"id": 2, **dict.fromkeys(columns)}]
+    rows += [
+        {"id": index, **{name: TYPES[type_][index] for name, type_ in columns.items()}} for index in range(2)
+    ]
+    table = pa.Table.from_pylist(rows, schema=schema.arrow)
+    fill("types", schema, {0: table})
+
+    found = load(spark, url, "types").orderBy("id").toArrow()
+
+    wanted = table.sort_by("id")
+    for name, type_ in columns.items():
+        is_, want = found.column(name), wanted.column(name)
+        if type_.startswith("uint"):
+            want = want.cast(is_.type)
+        if type_.startswith("float"):
+            assert str(is_.to_pylist()) == str(want.to_pylist()), type_
+        else:
+            assert is_.to_pylist() == want.to_pylist(), type_
+    names = dict(load(spark, url, "types").dtypes)
+    at = {type_: name for name, type_ in columns.items()}
+    assert names[at["uint64"]] == "decimal(20,0)"
+    assert names[at["uint8"]] == "smallint"
+    assert names[at["timestamp"]] == "timestamp_ntz"
+    assert names[at["timestamp_utc"]] == "timestamp"
+
+
+def test_a_time_can_be_chosen_and_the_latest_is_the_default(
+    spark: SparkSession, url: str, people: str
+) -> None:
+    assert ids(load(spark, url, people, asOf=3)) == [1, 2, 3, 4, 5, 6]
+    assert ids(load(spark, url, people, asOf=4)) == [1, 2, 3, 4, 5, 6]
+    assert ids(load(spark, url, people, asOf=5)) == ids(load(spark, url, people)) == [1, 3, 4, 5, 6, 7, 8]
+    names = {row.id: row.name for row in load(spark, url, people).collect()}
+    assert (names[1], names[4]) == ("renamed", None)
+
+
+def test_one_dataframe_with_many_filters_gives_each_its_answer(
+    spark: SparkSession, url: str, people: str
+) -> None:
+    frame = load(spark, url, people)
+    assert ids(frame.filter("id = 1")) == [1]
+    assert frame.count() == 7
+    assert ids(frame.filter("id = 3").union(frame.filter("id = 7"))) == [3, 7]
+    frame.filter("id = 5").explain()
+    assert frame.filter("id = 1").union(frame).count() == 8
+    assert frame.alias("a").join(frame.alias("b"), "id").count() == 7
+    frame.createOrReplaceTempView("people_view")
+    assert spark.sql("SELECT id FROM people_view WHERE name IS NULL").collect()[0].id == 4
+    assert spark.sql("SELECT count(*) AS n FROM people_view").collect()[0].n == 7
+
+
+def test_a_dataframe_is_one_frozen_snapshot(
+    spark: SparkSession, url: str, controller: StorageController, fill: Fill
+) -> None:
+    schema = Schema.of(key={"id": "int64"})
+    collection = fill("growing", schema, {0: [{"id": 1}]})
+    before = load(spark, url, "growing")
+    by_schema = spark.read.format("holdfast").schema("id bigint").option("url", url)
+    unplanned = by_schema.option("collection", "growing").load()
+    controller.writer(collection, purpose="test").append([{"id": 2}], 1, 2)
+    assert ids(before) == [1]
+    assert ids(before) == [1]
+    # With a schema from the user the time is fixed when the plan is made.
+    assert ids(unplanned) == [1, 2]
+    assert ids(load(spark, url, "growing")) == [1, 2]
+
+
+def test_sql_reads_through_a_temporary_view_and_a_table_is_refused(
+    spark: SparkSession, url: str, people: str
+) -> None:
+    using = f"USING holdfast OPTIONS (url '{url}', collection '{people}', asOf '3')"
+    spark.sql(f"CREATE TEMPORARY VIEW people_at_3 {using}")
+    assert ids(spark.sql("SELECT id FROM people_at_3 WHERE score > 2")) == [5, 6]
+    assert spark.sql("SELECT count(*) AS n FROM people_at_3").collect()[0].n == 6
+    with pytest.raises(AnalysisException, match="a table of Spark's catalog can't be a collection"):
+        spark.sql(f"CREATE TABLE people_table {using}")
+
+
+def test_a_row_appears_as_often_as_its_multiplicity_says(spark: SparkSession, url: str, fill: Fill) -> None:
+    schema = Schema.of(key={"id": "int64", "tag": "string"})
+    rows = [{"id": i % 4, "tag": "x", "_diff": 1 + i % 4} for i in range(40)]
+    fill("bag", schema, {0: rows, 1: [{"id": 3, "tag": "x", "_diff": -40}]}, shards=2)
+    counts = Counter(ids(load(spark, url, "bag", asOf=0)))
+    assert counts == {0: 10, 1: 20, 2: 30, 3: 40}
+    assert Counter(ids(load(spark, url, "bag"))) == {0: 10, 1: 20, 2: 30}
+
+
+def test_what_is_no_multiset_is_an_error_and_no_loss(spark: SparkSession, url: str, fill: Fill) -> None:
+    fill("broken", Schema.of(key={"id": "int64"}), {0: [{"id": 1, "_diff": -2}]})
+    with pytest.raises(
+        Exception, match=r"collection broken at 0 is no multiset: \{'id': 1\} occurs -2 times"
+    ):
+        load(spark, url, "broken").collect()
+
+
+def test_partitions_are_as_few_as_asked_for(spark: SparkSession, url: str, people: str) -> None:
+    assert load(spark, url, people, partitions=1).rdd.getNumPartitions() == 1
+    assert 2 <= load(spark, url, people, partitions=8).rdd.getNumPartitions() <= 8
+    assert ids(load(spark, url, people, partitions=1)) == ids(load(spark, url, people, partitions=8))
+
+
+def test_columns_can_be_chosen_and_come_in_that_order(spark: SparkSession, url: str, people: str) -> None:
+    frame = load(spark, url, people, asOf=3, columns="score, id")
+    assert frame.columns == ["score", "id"]
+    assert sorted(tuple(row) for row in frame.collect()) == [(i / 2, i) for i in range(1, 7)]
+    only_names = load(spark, url, people, asOf=3, columns='["name"]')
+    assert sorted(row.name or "" for row in only_names.collect()) == ["", "p1", "p2", "p3", "p5", "p6"]
+
+
+def test_read_says_the_same_with_keywords(spark: SparkSession, url: str, people: str) -> None:
+    frame = holdfast.spark.read(spark, url=url, collection=people, as_of=3, columns=["id"], partitions=1)
+    assert (frame.columns, ids(frame)) == (["id"], [1, 2, 3, 4, 5, 6])
+
+
+def test_an_empty_snapshot_has_columns_and_no_rows(spark: SparkSession, url: str, people: str) -> None:
+    frame = load(spark, url, people, asOf=0)
+    assert (frame.count(), frame.columns) == (0, ["id", "name", "score"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"collection": "people"}, "option 'url' is missing"),
+        ({"url": "URL"}, "option 'collection' is missing"),
+        ({"url": "URL", "collection": "nobody"}, "nobody"),
+        (
+            {"url": "URL", "collection": "people", "asOf": "6"},
+            "as_of 6 is not complete: the latest complete time is 5",
+        ),
+        (
+            {"url": "URL", "collection": "people", "columns": "id,nam"},
+            "no column 'nam'; it has id, name, score",
+        ),
+        ({"url": "URL", "collection": "people", "where": "id > 1"}, "option 'where' is not supported"),
+        ({"url": "ftp://host/lake", "collection": "people"}, "ftp"),
+        ({"url": "file:///nowhere/at/all", "collection": "people"}, "/nowhere/at/all"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_when_the_dataframe_is_made(
+    spark: SparkSession, url: str, people: str, options: dict[str, str], message: str
+) -> None:
+    given = {key: url if value == "URL" else value for key, value in options.items()}
+    with pytest.raises(AnalysisException) as caught:
+        spark.read.format("holdfast").options(**given).load()
+    lines = [line for line in str(caught.value).splitlines() if line.startswith("holdfast.errors.")]
+    assert len(lines) == 1
+    assert message in lines[0]
+
+
+def test_a_time_before_since_is_refused(
+    spark: SparkSession, url: str, controller: StorageController, fill: Fill
+) -> None:
+    collection = fill("retained", Schema.of(key={"id": "int64"}), {0: [{"id": 1}], 5: [{"id": 2}]})
+    early = load(spark, url, "retained", asOf=2)
+    assert controller.set_retention_hold(collection, 4) == 4
+    with pytest.raises(AnalysisException, match="as_of 2 is before since 4"):
+        load(spark, url, "retained", asOf=2)
+    with pytest.raises(Exception, match="as_of 2 is before since 4"):
+        early.collect()
+
+
+def test_read_raises_one_line_of_its_own(spark: SparkSession, url: str, people: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        holdfast.spark.read(spark, url=url, collection=people, as_of=99)
+    assert str(caught.value) == "as_of 99 is not complete: the latest complete time is 5"

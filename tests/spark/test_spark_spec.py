@@ -1,0 +1,76 @@
+"""The JSON work order of a job: what comes in comes out, and what is wrong is named."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import BadInput, VersionTooNew
+from holdfast.spark.jobs.spec import SPEC_VERSION, SnapshotSpec, load_spec
+
+GIVEN: dict[str, Any] = {
+    "url": "file:///srv/lake",
+    "collection": "flights",
+    "destination": "/srv/snapshots",
+    "job_id": "6b1f9c52-3f0d-5d1c-9f39-1d8a3a4b2c10",
+    "attempt": 1,
+}
+
+
+def test_a_spec_survives_json() -> None:
+    spec = SnapshotSpec(**GIVEN, as_of=2**64 - 1, partitions=2)
+    assert SnapshotSpec.from_json(spec.to_json()) == spec
+
+
+def test_the_version_and_the_kind_may_be_left_out() -> None:
+    spec = SnapshotSpec.from_json(json.dumps(GIVEN))
+    assert (spec.version, spec.kind, spec.as_of) == (SPEC_VERSION, "snapshot", None)
+
+
+def test_a_spec_is_taken_from_a_file_too(tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(GIVEN))
+    assert load_spec(str(path)) == load_spec(json.dumps(GIVEN))
+    with pytest.raises(BadInput, match="can't read the job spec"):
+        load_spec(str(tmp_path / "missing.json"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"url": None}, "'url' must be a text that isn't empty, not None"),
+        ({"collection": ""}, "'collection' must be a text"),
+        ({"job_id": "42"}, "'job_id' must be a lower-case UUID, not '42'"),
+        ({"attempt": 0}, "'attempt' must be an integer from 1"),
+        ({"attempt": "1"}, "'attempt' must be an integer from 1"),
+        ({"attempt": True}, "'attempt' must be an integer from 1"),
+        ({"as_of": -1}, "'as_of' must be an integer from 0"),
+        ({"as_of": 1.5}, "'as_of' must be an integer from 0"),
+        ({"partitions": 0}, "'partitions' must be an integer from 1"),
+        ({"kind": "compact"}, "kind is 'compact', this job is 'snapshot'"),
+        ({"version": "one"}, "'version' must be an integer"),
+        ({"asof": 3}, "unknown field 'asof'"),
+    ],
+)
+def test_a_wrong_field_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        SnapshotSpec.from_json(json.dumps(GIVEN | change))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(GIVEN))
+def test_a_missing_field_is_named(name: str) -> None:
+    with pytest.raises(BadInput, match=f"'{name}' is missing"):
+        SnapshotSpec.from_json(json.dumps({key: value for key, value in GIVEN.items() if key != name}))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"spec"'])
+def test_what_is_no_json_object_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="job spec"):
+        SnapshotSpec.from_json(text)
+
+
+def test_a_spec_of_a_newer_holdfast_is_refused_as_such() -> None:
+    with pytest.raises(VersionTooNew, match=f"version {SPEC_VERSION + 1} is newer"):
+        SnapshotSpec.from_json(json.dumps({**GIVEN, "version": SPEC_VERSION + 1, "new_field": 1}))
