@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Final, Self
 
-from holdfast.errors import CollectionInUse, CollectionNotFound, HoldfastError
+from holdfast.errors import CollectionInUse, CollectionNotFound, HoldfastError, VersionTooNew
 from holdfast.persist import PersistClient, Prepared
 from holdfast.storage import transitions
 from holdfast.storage.controller_log import ControllerLog
@@ -223,6 +223,8 @@ class StorageController:
         info = self.describe(id_or_name)
         if info.dropped:
             raise CollectionNotFound(f"collection {info.name} ({info.collection_id}) was dropped")
+        if info.state is not CollectionState.ACTIVE:
+            raise VersionTooNew(f"collection {info.name} ({info.collection_id}) is not complete yet")
         return info
 
     def _refuse_while_read(self, info: CollectionInfo, shards: Sequence[str]) -> None:

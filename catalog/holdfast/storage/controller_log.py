@@ -17,7 +17,16 @@ from typing import Final, TypeVar, assert_never
 import pyarrow as pa
 
 from holdfast.errors import AsOfTooEarly, HandleExpired, Indeterminate, StorageError, UpperMismatch
-from holdfast.persist import CriticalSince, Listen, PersistClient, Prepared, Progress, ReadHandle, WriteHandle
+from holdfast.persist import (
+    CriticalSince,
+    Listen,
+    PersistClient,
+    Prepared,
+    Progress,
+    ReadHandle,
+    Updates,
+    WriteHandle,
+)
 from holdfast.persist.ids import shard_id
 from holdfast.persist.schema import DIFF
 from holdfast.storage.codec import CONTROLLER_SCHEMA, decode, encode_key, encode_value
@@ -144,25 +153,29 @@ class ControllerLog:
             raise
 
     def _follow(self, upper: int) -> None:
-        if self._listen is None:
-            self._reader = self._client.reader(self.shard_id, purpose=_PURPOSE)
+        # Where anything fails below, the listen has lost its place: the next call starts from a snapshot.
+        listen, self._listen = self._listen, None
+        if listen is None:
+            if self._reader is None:
+                self._reader = self._client.reader(self.shard_id, purpose=_PURPOSE)
             as_of = max(upper, self._reader.upper()) - 1
             snapshot = self._reader.snapshot(as_of).to_table()
-            self._listen = self._reader.listen(as_of)
-            self._state, self._rows = ControllerState(), {}
+            listen = self._reader.listen(as_of)
+            self._state, self._rows, self._upper = ControllerState(), {}, 0
             self._apply(_net([snapshot]))
-            self._upper = as_of + 1
+            self._upper, self._listen = as_of + 1, listen
             return
         tables = []
         frontier = self._upper
         while frontier < upper:
-            for event in self._listen.next(_STEP_TIMEOUT_S):
-                if isinstance(event, Progress):
-                    frontier = event.frontier
-                else:
-                    tables.append(event.table)
+            for event in listen.next(_STEP_TIMEOUT_S):
+                match event:
+                    case Updates(table):
+                        tables.append(table)
+                    case Progress():
+                        frontier = event.frontier
         self._apply(_net(tables))
-        self._upper = frontier
+        self._upper, self._listen = frontier, listen
 
     def _apply(self, net: Counter[_Row]) -> None:
         removed = [row for row, diff in net.items() if diff < 0]

@@ -1,6 +1,9 @@
 """The rows of the controller shard: what is written is read again, and nothing unknown is read as known."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from holdfast._pb import controller_pb2 as pb
 from holdfast.errors import CorruptBlob, VersionTooNew
 from holdfast.persist.schema import Column, Schema
@@ -8,8 +11,6 @@ from holdfast.storage.codec import decode, encode_key, encode_value
 from holdfast.storage.jobs import JobRecord, JobState
 from holdfast.storage.spec import CollectionInfo, CollectionState, RenditionInfo
 from holdfast.storage.state import CommandKind, CommandRecord
-from hypothesis import given
-from hypothesis import strategies as st
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
 ids = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)

@@ -3,6 +3,7 @@
 from typing import TypeVar
 
 import pytest
+
 from holdfast.errors import BadInput, Fenced, HoldfastError, UniquenessViolation
 from holdfast.persist.schema import Schema
 from holdfast.storage import transitions
