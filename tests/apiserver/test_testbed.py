@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from kubernetes.client import ApiClient, CoreV1Api, CustomObjectsApi
 from kubernetes.watch import Watch
+
 from testbed.errors import ControlPlaneError, KubectlError
 from testbed.kube import ControlPlane
 from testbed.sparkoperator import (
@@ -439,7 +440,7 @@ def test_up_serves_until_it_is_asked_to_stop(tmp_path: Path) -> None:
         assert up.stdout is not None
         assert up.stdout.readline() == f"export KUBECONFIG={tmp_path / 'kubeconfig'}\n"
         with ControlPlane(kubeconfig=tmp_path / "kubeconfig", server="").api() as client:
-            assert CoreV1Api(client).read_namespace("default").metadata.name == "default"
+            assert CoreV1Api(client).read_namespace("default").kind == "Namespace"
         up.terminate()
         assert up.wait(60) == 0
     assert (tmp_path / "kube-apiserver.log").exists()

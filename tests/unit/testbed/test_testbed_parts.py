@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
 from testbed import build, go, pki, spark
 from testbed.cache import cache_folder
 from testbed.errors import Unavailable

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from testbed.process import Child
 
 TESTS = Path(__file__).parents[2]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from testbed.sparkdriver import WaitingForConfigError, command, driver_environment, refusal, target
 from testbed.sparkoperator import CRD_FILE
 from testbed.sparkstatus import MISBEHAVE, Misbehaviour, State, annotated, exit_message, status_patch
