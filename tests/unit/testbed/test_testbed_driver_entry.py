@@ -41,10 +41,11 @@ def test_the_application_runs_as_if_it_had_been_submitted(tmp_path: Path, kind: 
 
 def test_nothing_of_the_application_runs_before_the_gate_opens(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("from pathlib import Path\nPath(__file__).with_name('ran').touch()\n")
-    entry = [sys.executable, ENTRY, tmp_path / "gate", f"file:{tmp_path / 'app.py'}"]
+    entry: list[str | Path] = [sys.executable, ENTRY, tmp_path / "gate", f"file:{tmp_path / 'app.py'}"]
     with subprocess.Popen(entry) as waiting:
         while not (tmp_path / "gate.started").exists():
-            assert waiting.poll() is None
+            with pytest.raises(subprocess.TimeoutExpired):
+                waiting.wait(0.05)
         assert not (tmp_path / "ran").exists()
         (tmp_path / "gate.go").touch()
         assert waiting.wait(60) == 0
