@@ -6,6 +6,7 @@ instant. `mode="read"` writes nothing anywhere, leases included.
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Literal, Self
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from holdfast.errors import (
     LocationMismatch,
     NotWritable,
     ShardFinalized,
+    StorageError,
 )
 from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
@@ -149,38 +151,47 @@ class PersistClient:
         """Commit prepared commands on shards of this location: all of them or none.
 
         Raises:
+            BadInput: an append is committed already, or its uploads went when it was rejected.
             UpperMismatch: an append expected another upper; names the shard. Nothing happened.
             LocationMismatch: a command was prepared by a client of another location.
             Indeterminate: whether it happened could not be found out.
         """
         self.check_writable()
         for command in commands:
-            if command.machine.location is not self.location:
+            if command.machine.location.location_id != self.location_id:
                 raise LocationMismatch(
                     f"shard {command.machine.shard_id} is not of {self.location.blob.description}"
                 )
-        appended = [c.machine.shard_id for c in commands if isinstance(c.command, Append)]
-        if len(set(appended)) != len(appended):
+        steps = [(self.machine(command.machine.shard_id), command.command) for command in commands]
+        appends = [command for command in commands if isinstance(command.command, Append)]
+        if len({append.machine.shard_id for append in appends}) != len(appends):
             raise BadInput("a multi-write takes one append per shard")
+        for append in appends:
+            append.spend()
+        if not steps:
+            return
         try:
-            commit([(command.machine, command.command) for command in commands])
+            commit(steps)
         except Indeterminate:
-            for command in commands:
-                if command.writer is not None:
-                    command.writer.mark_undecided()
+            for append in appends:
+                if append.writer is not None:
+                    append.writer.mark_undecided()
             raise
         except HoldfastError as error:
             # After an attempt of unknown outcome a blob is rather leaked than lost.
             if not isinstance(error.__cause__, Indeterminate):
-                self._discard(commands)
+                self._discard(appends)
             raise
-        for command in commands:
-            self._maintainer.after_commit(command.machine)
+        for machine, _ in steps:
+            self._maintainer.after_commit(machine)
 
-    def _discard(self, commands: Sequence[Prepared]) -> None:
-        for command in commands:
-            for key in command.uploaded:
-                self.location.blob.delete(key)
+    def _discard(self, appends: Sequence[Prepared]) -> None:
+        for append in appends:
+            append.rejected()
+            # Why the append was rejected matters more than a blob that can't be deleted now.
+            with suppress(StorageError):
+                for key in append.uploaded:
+                    self.location.blob.delete(key)
 
     def recent_upper(self, shard_id: str) -> int:
         """A shard's upper, linearized (one read of Consensus); 0 where it doesn't exist."""
@@ -203,7 +214,8 @@ class PersistClient:
 
     def read_snapshot_part(self, part: SnapshotPart) -> Snapshot:
         """The piece of a snapshot that `ReadHandle.snapshot_parts` described, perhaps in another process."""
-        return self.reader(part.shard_id, purpose="snapshot part").snapshot(part.as_of)
+        # Who described the parts holds them: each reading process taking a lease would only contend.
+        return ReadHandle(self, self.machine(part.shard_id), None).snapshot(part.as_of)
 
     def maintain(self, shard_id: str) -> None:
         """Do a shard's upkeep now, in this thread."""

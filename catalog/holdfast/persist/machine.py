@@ -3,7 +3,8 @@
 - A `Machine` is the state cache of its shard: all handles of a client share it, under one lock (the
   turnstile), so a process has at most one compare-and-set in flight per shard and never races itself.
 - `commit` runs commands on any number of shards, all or nothing. Locks are taken in shard-id order.
-- The cache may be behind. A rejection is final only on a version that was the newest at or after the call.
+- The cache may be behind. That a command is rejected, or has nothing to do, is final only on a version that
+  was the newest at or after the call.
 - An attempt of unknown outcome is settled by reading the newest version and running the transition again:
   a slow attempt aimed at version n can land only while n is free, and the next attempt aims at n too, so
   exactly one of both takes it.
@@ -18,8 +19,8 @@ from typing import Final, TypeVar
 from holdfast.errors import (
     CorruptBlob,
     Determinate,
+    HoldfastError,
     Indeterminate,
-    NotWritable,
     StorageError,
 )
 from holdfast.persist.clock import Clock
@@ -74,19 +75,20 @@ class Machine:
             raise CorruptBlob(f"the log of {self.shard_id}", f"version {known} or later", f"version {seqno}")
         with self.lock:
             if head is not None and seqno > self.state.seqno:
-                self._publish(self._catch_up(head))
+                state = self._catch_up(head)
+                if self.config.debug_validate:
+                    check_step(self.state, state)
+                self.publish(state)
             return self.state
 
-    def applied(self, diff: StateDiff) -> None:
-        """Take over a diff that this process has committed."""
-        self._publish(self._apply(self.state, diff))
-
-    def _publish(self, state: ShardState) -> None:
+    def publish(self, state: ShardState) -> None:
+        """Take over a version that is durable, and wake who waits for it."""
         self.state = state
         with self.changed:
             self.changed.notify_all()
 
-    def _apply(self, state: ShardState, diff: StateDiff) -> ShardState:
+    def after(self, state: ShardState, diff: StateDiff) -> ShardState:
+        """The version after `state`, checked where the configuration says so."""
         after = apply(state, diff)
         if self.config.debug_validate:
             check_step(state, after)
@@ -96,10 +98,12 @@ class Machine:
         if head.seqno == self.state.seqno + 1:
             return self._replay(self.state, [head])
         while True:
-            entries = self._scan(self.state.seqno + 1)
-            if entries and entries[0].seqno == self.state.seqno + 1:
-                return self._replay(self.state, entries)
-            state = self._open_from(head)
+            rollup = self._decode(head).latest_rollup
+            if rollup is None or rollup.seqno <= self.state.seqno:
+                entries = self._scan(self.state.seqno + 1)
+                if entries and entries[0].seqno == self.state.seqno + 1:
+                    return self._replay(self.state, entries)
+            state = self._open_from(head, rollup)
             if state is not None:
                 return state
             # The rollup went: somebody has moved on since `head`. What replaced it is in a newer row.
@@ -108,9 +112,8 @@ class Machine:
                 raise CorruptBlob(self.shard_id, f"the rollup of version {head.seqno}", "nothing")
             head = newer
 
-    def _open_from(self, head: Entry) -> ShardState | None:
+    def _open_from(self, head: Entry, rollup: Rollup | None) -> ShardState | None:
         """The newest version by rollup and replay; None where they went while we read."""
-        rollup = self._decode(head).latest_rollup
         state = ShardState(self.shard_id)
         if rollup is not None:
             loaded = load_rollup(self.location, rollup)
@@ -142,7 +145,7 @@ class Machine:
                     f"version {state.seqno + 1} of {self.shard_id}",
                     f"version {diff.seqno} of {diff.shard_id}",
                 )
-            state = self._apply(state, diff)
+            state = self.after(state, diff)
         return state
 
     def _decode(self, entry: Entry) -> StateDiff:
@@ -172,18 +175,16 @@ def retry(attempt: Callable[[], _T], config: PersistConfig, clock: Clock) -> _T:
         backoff = min(2 * backoff, _LAST_BACKOFF_S)
 
 
-def commit(steps: Sequence[tuple[Machine, Command]], *, writable: bool = True) -> list[object]:
+def commit(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
     """Run commands on some shards, all or nothing; their results, in the order of `steps`.
 
-    A shard takes at most one `Append`: the batch is named after the version that it makes.
+    A shard takes at most one `Append`: the batch is named after the version that it makes. The results are
+    None where an append was found to have happened in an attempt of unknown outcome.
 
     Raises:
-        NotWritable: the client was opened for reading.
         Indeterminate: whether it happened could not be found out within the retry deadline.
         HoldfastError: a command was rejected; nothing happened.
     """
-    if not writable:
-        raise NotWritable("this client was opened with mode 'read'")
     machines = sorted({machine.shard_id: machine for machine, _ in steps}.items())
     for _, machine in machines:
         machine.lock.acquire()
@@ -205,16 +206,21 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
         _refresh_all(steps)
     while True:
         results, diffs, rejection = _run(steps)
-        if rejection is not None:
-            if fresh:
-                if isinstance(unsettled, Indeterminate) and not _decidable(steps):
-                    raise unsettled
-                raise rejection.error from unsettled
+        if (rejection is not None or not diffs) and not fresh:
             _refresh_all(steps)
             fresh = True
             continue
+        if isinstance(unsettled, Indeterminate):
+            landed = _landed(steps)
+            if landed:
+                return [None] * len(steps)
+            if rejection is not None and landed is None and not _harmless(steps):
+                raise unsettled
+        if rejection is not None:
+            raise rejection.error from unsettled
         if not diffs:
             return results
+        after = [(machine, machine.after(machine.state, diff)) for machine, diff in diffs]
         puts = [LogPut(diff.shard_id, diff.seqno, encode_diff(diff)) for _, diff in diffs]
         changed = {put.key for put in puts}
         # What is left as it is must still be so when the others change.
@@ -232,17 +238,29 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
             fresh = True
             continue
         if won:
-            for machine, diff in diffs:
-                machine.applied(diff)
+            for machine, state in after:
+                machine.publish(state)
             return results
         _refresh_after(steps, unsettled)
         fresh = True
 
 
-def _decidable(steps: Sequence[tuple[Machine, Command]]) -> bool:
-    """Whether the writers' records are there, which tell that an unsettled append did not land."""
-    appends = [(machine, command) for machine, command in steps if isinstance(command, Append)]
-    return all(command.writer.id in machine.state.writers for machine, command in appends)
+def _landed(steps: Sequence[tuple[Machine, Command]]) -> bool | None:
+    """Whether an unsettled attempt happened; None where no record is left that tells.
+
+    All steps land or none, so the record of one writer tells it for all.
+    """
+    for machine, command in steps:
+        if isinstance(command, Append):
+            writer = machine.state.writers.get(command.writer.id)
+            if writer is not None:
+                return writer.last_token == command.token
+    return None
+
+
+def _harmless(steps: Sequence[tuple[Machine, Command]]) -> bool:
+    """Whether it makes no difference if a rejected attempt had landed before: one command on a handle."""
+    return len(steps) == 1 and not isinstance(steps[0][1], Append)
 
 
 def _run(
@@ -301,7 +319,8 @@ def _refresh_after(steps: Sequence[tuple[Machine, Command]], unsettled: StorageE
     """Refresh; where that fails while an attempt is unsettled, the whole is unsettled."""
     try:
         _refresh_all(steps)
-    except (Determinate, Indeterminate):
+    except HoldfastError as error:
+        # Also where the newest version can't be read: that tells nothing about the attempt.
         if isinstance(unsettled, Indeterminate):
-            raise unsettled from None
+            raise unsettled from error
         raise

@@ -1,19 +1,22 @@
 """Parts between memory and storage: small updates go inline, larger ones into Parquet blobs.
 
 Upload comes before the commit that names the part, so a part in the live state always exists; one that no
-version names is garbage.
+version names is garbage. Storage calls are tried again within the retry deadline: a part's key is its own,
+so an upload of unknown outcome may be repeated.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.errors import StorageError
 from holdfast.persist.canonical import Rows, sort_updates, time_bounds
-from holdfast.persist.config import PersistConfig
 from holdfast.persist.consolidate import ParquetSource, Source
 from holdfast.persist.ids import new_id, part_key
+from holdfast.persist.machine import Machine, retry
 from holdfast.persist.part import (
     checksum,
     decode_inline,
@@ -24,7 +27,6 @@ from holdfast.persist.part import (
 )
 from holdfast.persist.schema import TIME, Schema
 from holdfast.persist.state import Part
-from holdfast.persist.storage import Location
 
 
 class PartGone(Exception):  # noqa: N818 - not an error: the reader plans again
@@ -32,17 +34,21 @@ class PartGone(Exception):  # noqa: N818 - not an error: the reader plans again
 
 
 def write_parts(
-    location: Location,
-    config: PersistConfig,
+    machine: Machine,
     *,
-    shard_id: str,
     writer_id: str,
     schema: Schema,
     schema_id: int,
     updates: Rows,
     is_sorted: bool = False,
+    before_upload: Callable[[], None] = lambda: None,
 ) -> tuple[Part, ...]:
-    """Make parts of prepared updates, uploading what is not inline; empty for no updates."""
+    """Make parts of prepared updates, uploading what is not inline; empty for no updates.
+
+    `before_upload` runs once where there is something to upload. Raises `StorageError` where an upload
+    fails; those before it are deleted.
+    """
+    config = machine.config
     bounds = time_bounds(updates)
     if bounds is None:
         return ()
@@ -51,17 +57,33 @@ def write_parts(
         data = encode_inline(_one_batch(updates))
         if len(data) <= config.inline_max_bytes:
             return (Part(updates.num_rows, schema_id, lower, upper, len(data), inline=data),)
+    before_upload()
     table = updates if is_sorted else sort_updates(schema, updates)
-    parts = []
+    parts: list[Part] = []
     for piece in _cut(table, config.part_target_bytes):
-        piece_bounds = time_bounds(piece)
-        assert piece_bounds is not None
-        data = encode_parquet(schema, schema_id, piece)
-        key = part_key(shard_id, writer_id, new_id("p"))
-        location.blob.put(key, data)
-        lower, upper = piece_bounds[0], piece_bounds[1] + 1
-        parts.append(Part(piece.num_rows, schema_id, lower, upper, len(data), checksum(data), key))
+        key = part_key(machine.shard_id, writer_id, new_id("p"))
+        try:
+            parts.append(_upload(machine, key, schema, schema_id, piece))
+        except StorageError:
+            delete_parts(machine, parts)
+            raise
     return tuple(parts)
+
+
+def _upload(machine: Machine, key: str, schema: Schema, schema_id: int, piece: Rows) -> Part:
+    bounds = time_bounds(piece)
+    assert bounds is not None
+    data = encode_parquet(schema, schema_id, piece)
+    retry(lambda: machine.location.blob.put(key, data), machine.config, machine.clock)
+    return Part(piece.num_rows, schema_id, bounds[0], bounds[1] + 1, len(data), checksum(data), key)
+
+
+def delete_parts(machine: Machine, parts: Sequence[Part]) -> None:
+    """Delete the blobs of parts that no version names; one that can't be deleted now is leaked."""
+    with suppress(StorageError):
+        for part in parts:
+            if part.blob_key is not None:
+                machine.location.blob.delete(part.blob_key)
 
 
 def _one_batch(updates: Rows) -> pa.RecordBatch:
@@ -78,7 +100,7 @@ def _cut(table: Rows, target_bytes: int) -> Sequence[Rows]:
     return [table.slice(start, rows) for start in range(0, table.num_rows, rows)]
 
 
-def read_part(location: Location, schema: Schema, part: Part) -> Source:
+def read_part(machine: Machine, schema: Schema, part: Part) -> Source:
     """A part for consolidation, checked against what the state says of it.
 
     Raises:
@@ -87,17 +109,18 @@ def read_part(location: Location, schema: Schema, part: Part) -> Source:
     """
     if part.inline is not None:
         return decode_inline(part.inline, schema, key="an inline part")
-    assert part.blob_key is not None
-    data = location.blob.get(part.blob_key)
+    key = part.blob_key
+    assert key is not None
+    data = retry(lambda: machine.location.blob.get(key), machine.config, machine.clock)
     if data is None:
-        raise PartGone(part.blob_key)
-    verify(data, size=part.size_bytes, crc32c=part.crc32c, key=part.blob_key)
-    return ParquetSource(data, part.blob_key)
+        raise PartGone(key)
+    verify(data, size=part.size_bytes, crc32c=part.crc32c, key=key)
+    return ParquetSource(data, key)
 
 
-def read_updates(location: Location, schema: Schema, part: Part, *, from_time: int) -> pa.Table:
+def read_updates(machine: Machine, schema: Schema, part: Part, *, from_time: int) -> pa.Table:
     """The updates of a part at `from_time` and later. Raises as `read_part` does."""
-    source = read_part(location, schema, part)
+    source = read_part(machine, schema, part)
     if isinstance(source, ParquetSource):
         table = decode_parquet(source.data, schema, key=source.key)
     else:

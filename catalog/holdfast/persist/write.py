@@ -23,12 +23,30 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Prepared:
-    """A command ready to commit; `uploaded` are blobs that are garbage if it is rejected."""
+    """A command ready to commit; `uploaded` are blobs that are garbage if it is rejected.
+
+    What an append uploaded belongs to the shard once it is committed, and is gone once it is rejected, so
+    it can't be given to a multi-write again then; one that uploaded nothing can, after a rejection.
+    """
 
     machine: Machine
     command: Command
     uploaded: Sequence[str] = ()
     writer: "WriteHandle | None" = field(default=None, repr=False)
+    _spent: bool = field(default=False, init=False, repr=False)
+
+    def spend(self) -> None:
+        """Mark as used; `BadInput` where it is."""
+        if self._spent:
+            raise BadInput(
+                f"this append to {self.machine.shard_id} is committed already, or what it uploaded is gone",
+                hint="prepare it again",
+            )
+        self._spent = True
+
+    def rejected(self) -> None:
+        """Note that it certainly did not happen."""
+        self._spent = bool(self.uploaded)
 
 
 class WriteHandle:
@@ -108,16 +126,13 @@ class WriteHandle:
                     f"updates have times from {bounds[0]} to {bounds[1]},"
                     f" outside of [{expected_upper}, {new_upper})"
                 )
-            if batch.nbytes > self._client.config.inline_max_bytes:
-                self._register()
             parts = write_parts(
-                self._client.location,
-                self._client.config,
-                shard_id=self.shard_id,
+                self._machine,
                 writer_id=self._handle.id,
                 schema=self.schema,
                 schema_id=self._schema_id,
                 updates=batch,
+                before_upload=self._register,
             )
         command = Append(self._handle, uuid.uuid4().bytes, self.schema, expected_upper, new_upper, parts)
         uploaded = [part.blob_key for part in parts if part.blob_key is not None]
