@@ -9,19 +9,20 @@ A deletion that is forgotten is done again; one too early can't happen.
 import logging
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import BadInput, CorruptBlob, HoldfastError
 from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.consolidate import consolidate_updates
 from holdfast.persist.ids import new_id, rollup_key
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.part import checksum
-from holdfast.persist.partstore import PartGone, read_part, write_parts
-from holdfast.persist.read import ReadHandle
+from holdfast.persist.partstore import PartGone, delete_parts, read_part, write_parts
+from holdfast.persist.read import ReadHandle, replan
 from holdfast.persist.state import Batch, Garbage, Rollup, ShardState
 from holdfast.persist.statecodec import encode_state
 from holdfast.persist.storage import Location
@@ -42,20 +43,27 @@ def rollup_due(state: ShardState, config: PersistConfig) -> bool:
 
 
 def plan_compaction(batches: Sequence[Batch], config: PersistConfig) -> tuple[Batch, ...]:
-    """The neighbouring batches to merge next: all of the newest run of one level that is long enough.
+    """The neighbouring batches to merge next: the newest run of one level that is long enough.
 
     Merging `fanin` batches of a level gives one of the next, so n appends leave O(log n) batches and each
-    update is rewritten O(log n) times.
+    update is rewritten O(log n) times. A batch of which `fanin` exceed `compaction_max_bytes` stays as it
+    is and ends a run: it must not keep the small ones beside it from being merged.
     """
+    fanin, most = config.compaction_fanin, config.compaction_max_bytes
+    sizes = [batch.size_bytes for batch in batches]
+    levels = [batch.level if size * fanin <= most else -1 for batch, size in zip(batches, sizes, strict=True)]
     end = len(batches)
     while end > 0:
         start = end
-        while start > 0 and batches[start - 1].level == batches[end - 1].level:
+        while start > 0 and levels[start - 1] == levels[end - 1]:
             start -= 1
-        run = tuple(batches[start:end])
-        size = sum(batch.size_bytes for batch in run)
-        if len(run) >= config.compaction_fanin and size <= config.compaction_max_bytes:
-            return run
+        if levels[start] >= 0 and end - start >= fanin:
+            total = 0
+            for index in range(start, end):
+                total += sizes[index]
+                if total > most:
+                    return tuple(batches[start:index])
+            return tuple(batches[start:end])
         end = start
     return ()
 
@@ -85,16 +93,14 @@ def compact(machine: Machine, writer_id: str) -> bool:
     batches = plan_compaction(state.batches, machine.config)
     if not batches or state.finalized:
         return False
-    location, schema = machine.location, state.schema
+    schema = state.schema
     try:
-        sources = [read_part(location, schema, part) for batch in batches for part in batch.parts]
-    except PartGone:
-        machine.refresh()
+        sources = [read_part(machine, schema, part) for batch in batches for part in batch.parts]
+    except PartGone as gone:
+        replan(machine, state, gone)
         return True
     parts = write_parts(
-        location,
-        machine.config,
-        shard_id=machine.shard_id,
+        machine,
         writer_id=writer_id,
         schema=schema,
         schema_id=max(state.schemas),
@@ -105,9 +111,7 @@ def compact(machine: Machine, writer_id: str) -> bool:
     command = InstallCompaction(ids, state.since, parts, machine.clock.wall_ms())
     (installed,) = commit([(machine, command)])
     if not installed:
-        for part in parts:
-            if part.blob_key is not None:
-                location.blob.delete(part.blob_key)
+        delete_parts(machine, parts)
     return True
 
 
@@ -151,10 +155,15 @@ class LeaseWatch:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._lock = threading.Lock()
         self._seen: dict[tuple[str, str], tuple[int, float]] = {}
 
     def expired(self, state: ShardState) -> ExpireHandles | None:
         """What to expire now."""
+        with self._lock:
+            return self._expired(state)
+
+    def _expired(self, state: ShardState) -> ExpireHandles | None:
         now = self._clock.monotonic()
 
         def silent(id_: str, heartbeats: int, lease_ms: int) -> bool:
@@ -186,10 +195,17 @@ def maintain(machine: Machine, leases: LeaseWatch, writer_id: str) -> None:
     expired = leases.expired(machine.state)
     if expired is not None:
         commit([(machine, expired)])
-    while compact(machine, writer_id):
-        pass
+    unreadable: HoldfastError | None = None
+    try:
+        while compact(machine, writer_id):
+            pass
+    except (BadInput, CorruptBlob) as error:
+        # Updates that can't be merged must not let the log and the garbage grow too.
+        unreadable = error
     write_rollup(machine)
     collect_garbage(machine)
+    if unreadable is not None:
+        raise unreadable
 
 
 _STOP: Final = ""
@@ -201,12 +217,14 @@ class Maintainer:
     def __init__(self, location: Location, config: PersistConfig, clock: Clock) -> None:
         self._location = location
         self._config = config
+        self._clock = clock
         self._leases = LeaseWatch(clock)
         self._writer_id = new_id("w")
         self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._waiting: dict[str, Machine] = {}
         self._lock = threading.Lock()
-        self._readers: set[ReadHandle] = set()
+        # Weak: a reader that is dropped without being closed loses its lease in time.
+        self._readers: weakref.WeakSet[ReadHandle] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
 
     def after_commit(self, machine: Machine) -> None:
@@ -214,7 +232,8 @@ class Maintainer:
         if self._config.maintenance == "off" or not due(machine.state, self._config):
             return
         if self._config.maintenance == "inline":
-            self.run(machine)
+            # The commit that brought us here is done: it must not look failed.
+            self._guarded(partial(self.run, machine), machine.shard_id)
             return
         with self._lock:
             if machine.shard_id in self._waiting:
@@ -255,11 +274,17 @@ class Maintainer:
 
     def _loop(self) -> None:
         beat_s = self._config.lease_s / 4
+        next_beat = self._clock.monotonic() + beat_s
         while True:
-            try:
-                shard_id = self._queue.get(timeout=beat_s)
-            except queue.Empty:
+            # A shard that always has work must not keep the leases of others from their heartbeat.
+            wait = next_beat - self._clock.monotonic()
+            if wait <= 0:
                 self._heartbeat()
+                next_beat = self._clock.monotonic() + beat_s
+                continue
+            try:
+                shard_id = self._queue.get(timeout=wait)
+            except queue.Empty:
                 continue
             if shard_id == _STOP:
                 return

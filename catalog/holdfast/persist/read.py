@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, Self
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from holdfast.errors import (
     ShardFinalized,
 )
 from holdfast.persist.consolidate import consolidate_at, consolidate_updates
+from holdfast.persist.ids import new_id
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.partstore import PartGone, read_part, read_updates
 from holdfast.persist.schema import TIME, Schema
@@ -98,9 +99,8 @@ class Snapshot:
                     raise AsOfTooEarly(self.as_of, state.since) from None
 
     def _consolidate(self, state: ShardState) -> pa.Table:
-        location = self._machine.location
         sources = [
-            read_part(location, state.schema, part)
+            read_part(self._machine, state.schema, part)
             for batch in state.batches
             for part in batch.parts
             if part.lower <= self.as_of
@@ -136,6 +136,13 @@ def check_readable(machine: Machine, as_of: int) -> ShardState:
     return state
 
 
+def check_frontier(since: int) -> int:
+    """Return `since`, or raise `BadInput` where it is not a frontier."""
+    if not 0 <= since <= CLOSED:
+        raise BadInput(f"since {since} is not a frontier: expected 0 to 2^64")
+    return since
+
+
 def replan(machine: Machine, planned: ShardState, gone: PartGone) -> ShardState:
     """The newest version, after a part of `planned` was not found.
 
@@ -161,7 +168,9 @@ class Listen:
         self.frontier = as_of + 1
 
     def next(self, timeout: float | None = None) -> list[Event]:
-        """The next events, at most one `Updates` and one `Progress`; empty when `timeout` (s) ran out.
+        """The next events, at most one `Updates` and one `Progress`.
+
+        Empty when `timeout` (s) ran out, or after `Progress(CLOSED)`: nothing can come any more.
 
         Raises:
             AsOfTooEarly: `since` has passed this listen: its hold was lost.
@@ -169,6 +178,8 @@ class Listen:
         if self._first:
             events, self._first = self._first, []
             return events
+        if self.frontier >= CLOSED:
+            return []
         state = self._await_progress(timeout)
         if state is None:
             return []
@@ -195,7 +206,7 @@ class Listen:
     def _updates(self, state: ShardState) -> pa.Table:
         schema = state.schema
         tables = [
-            read_updates(self._machine.location, schema, part, from_time=self.frontier)
+            read_updates(self._machine, schema, part, from_time=self.frontier)
             for batch in state.batches
             for part in batch.parts
             if part.upper > self.frontier
@@ -233,6 +244,7 @@ class ReadHandle:
         self._machine = machine
         self._handle = handle
         self._lock = threading.Lock()
+        self._moving = threading.Lock()
         self._pinned: list[int] = []
         self._beats = 0
         if handle is not None:
@@ -276,7 +288,11 @@ class ReadHandle:
 
     def listen(self, as_of: int) -> Listen:
         """All changes at times after `as_of`. Raises as `snapshot` does for a time before `since`."""
+        if not 0 <= as_of < CLOSED:
+            raise BadInput(f"as_of {as_of} is not a time: expected 0 to 2^64 - 1")
         state = self._machine.refresh()
+        if state.finalized:
+            raise ShardFinalized(f"shard {self.shard_id} was finalized")
         if as_of < state.since:
             raise AsOfTooEarly(as_of, state.since)
         return Listen(self._machine, self, as_of)
@@ -294,28 +310,34 @@ class ReadHandle:
 
     def allow_compaction(self, since: int) -> None:
         """Give up the distinction between times before `since`, as far as this reader is concerned."""
-        self._move(since)
+        self._move(check_frontier(since))
 
     def heartbeat(self) -> None:
         """Say that this reader lives; a lost lease is taken anew at the shard's since."""
         self._move(0)
 
     def _move(self, since: int) -> None:
-        handle = self._handle
-        if handle is None:
-            return
+        # One at a time, and none after `close`: a lease taken anew then would be nobody's.
+        with self._moving:
+            handle = self._handle
+            if handle is None:
+                return
+            try:
+                commit([(self._machine, self._downgrade(handle, since))])
+            except HandleExpired:
+                # A new id: an expirer may remember a count of the old one that comes again.
+                handle = self._handle = replace(handle, id=new_id("r"))
+                self._lease(handle)
+                if since:
+                    commit([(self._machine, self._downgrade(handle, since))])
+            except ShardFinalized:
+                self._handle = None
+
+    def _downgrade(self, handle: Handle, since: int) -> DowngradeReader:
         with self._lock:
             self._beats += 1
             seqno_hold = min(self._pinned, default=self._machine.state.seqno)
-            move = DowngradeReader(handle.id, since, seqno_hold, self._beats)
-        try:
-            commit([(self._machine, move)])
-        except HandleExpired:
-            self._lease(handle)
-            if since:
-                commit([(self._machine, move)])
-        except ShardFinalized:
-            self._handle = None
+            return DowngradeReader(handle.id, since, seqno_hold, self._beats)
 
     @contextmanager
     def pin(self, state: ShardState) -> Iterator[None]:
@@ -330,10 +352,11 @@ class ReadHandle:
 
     def close(self) -> None:
         """Give up the lease."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            self._client.forget_reader(self)
-            commit([(self._machine, DropReader(handle.id))])
+        with self._moving:
+            handle, self._handle = self._handle, None
+            if handle is not None:
+                self._client.forget_reader(self)
+                commit([(self._machine, DropReader(handle.id))])
 
     def __enter__(self) -> Self:
         return self
@@ -371,7 +394,7 @@ class CriticalSince:
 
     def prepare_downgrade(self, since: int) -> Prepared:
         """A downgrade for `multi_write`."""
-        return Prepared(self._machine, DowngradeCritical(self.id, since))
+        return Prepared(self._machine, DowngradeCritical(self.id, check_frontier(since)))
 
     def release(self) -> None:
         """Give up the hold for ever."""

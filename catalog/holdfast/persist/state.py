@@ -2,6 +2,8 @@
 
 Invariants (`check_state` raises on the first that is broken):
 - batches tile `[0, upper)`: the first begins at 0, each begins where the one before it ends;
+- a part's times are at or after its batch's lower, and before its upper or at its since: only compaction
+  moves a time, and only up to `since`;
 - `since <= max(upper - 1, 0)` and `since` is at most every reader's hold, unless the shard is finalized;
 - no blob is both named by a batch or rollup and in `garbage`;
 - rollups and holds are never ahead of the version that names them.
@@ -398,6 +400,13 @@ def check_state(state: ShardState) -> None:
         check(batch.lower < batch.upper <= CLOSED, f"batch {batch.id} is empty or beyond closed")
         check(batch.id <= state.seqno, f"batch {batch.id} comes from the future")
         check(batch.since <= state.since, f"batch {batch.id} is compacted beyond since")
+        end = max(batch.upper, batch.since + 1)
+        for part in batch.parts:
+            inside = batch.lower <= part.lower < part.upper <= end
+            check(inside, f"batch {batch.id} has a part of times [{part.lower}, {part.upper})")
+            check((part.blob_key is None) != (part.inline is None), f"batch {batch.id} has a part of no form")
+            check(part.rows > 0, f"batch {batch.id} has a part without rows")
+            check(part.schema_id in state.schemas, f"batch {batch.id} has a part of an unknown schema")
         lower = batch.upper
     check(len({batch.id for batch in state.batches}) == len(state.batches), "two batches have one id")
     live = [*blob_keys(state.batches), *(rollup.blob_key for rollup in state.rollups.values())]
@@ -405,6 +414,8 @@ def check_state(state: ShardState) -> None:
     check(not set(live) & set(state.garbage), "a live blob is garbage")
     check(all(seqno < state.seqno for seqno in state.rollups), "a rollup comes from the future")
     check(state.gc_seqno <= state.seqno, "gc has passed the head")
+    holds = (reader.seqno_hold for reader in state.leased_readers.values())
+    check(all(hold <= state.seqno for hold in holds), "a reader holds a version to come")
     if state.finalized:
         check(state.since == CLOSED and state.upper == CLOSED, "finalized but not closed")
         return

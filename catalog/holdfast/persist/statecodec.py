@@ -139,7 +139,7 @@ def decode_state(data: bytes, key: str) -> ShardState:
         applier_version=message.applier_version,
         wall_ms=message.wall_ms,
         hostname=message.hostname,
-        write_mode=WriteMode(message.write_mode),
+        write_mode=_write_mode(message.write_mode, key),
         finalized=message.finalized,
         since=_frontier_from(message.since),
         gc_seqno=message.gc_seqno,
@@ -158,6 +158,13 @@ def _parse(message: _M, body: bytes, key: str) -> _M:
     except DecodeError as error:
         raise CorruptBlob(key, f"a {type(message).__name__} message", str(error)) from None
     return message
+
+
+def _write_mode(value: int, key: str) -> WriteMode:
+    try:
+        return WriteMode(value)
+    except ValueError:
+        raise VersionTooNew(f"{key} has a write mode that this Holdfast does not know: {value}") from None
 
 
 def _frontier_to(value: int) -> pb.Frontier:
@@ -365,7 +372,7 @@ def _change_from(message: pb.Change, key: str) -> Change:
         case "gc_seqno":
             return SetGcSeqno(message.gc_seqno)
         case "create":
-            return Create(WriteMode(message.create))
+            return Create(_write_mode(message.create, key))
         case "put_schema":
             return PutSchema(message.put_schema.schema_id, _schema_from(message.put_schema))
         case "finalize":

@@ -336,7 +336,9 @@ def _downgrade_reader(state: ShardState, command: DowngradeReader) -> Outcome:
         return NoOp(reader)
     others = [other.since for other in state.leased_readers.values() if other.id != reader.id]
     critical = [other.since for other in state.critical_readers.values()]
-    changes = _advance_since(state, [moved.since, *others, *critical]) if moved.since > reader.since else ()
+    # A hold that ran ahead of the upper moves since when it is asked for again, a mere heartbeat does not.
+    asked = command.since >= reader.since
+    changes = _advance_since(state, [moved.since, *others, *critical]) if asked else ()
     return Commit((Put(moved), *changes), moved)
 
 
@@ -378,12 +380,15 @@ def _downgrade_critical(state: ShardState, command: DowngradeCritical) -> Outcom
     reader = state.critical_readers.get(command.id)
     if reader is None:
         return Reject(HandleExpired(f"the critical hold {command.id} was released"))
-    if command.since <= reader.since:
+    if command.since < reader.since:
         return NoOp(reader)
     moved = replace(reader, since=command.since)
     others = [other.since for other in state.critical_readers.values() if other.id != reader.id]
     leased = [other.since for other in state.leased_readers.values()]
-    return Commit((Put(moved), *_advance_since(state, [moved.since, *others, *leased])), moved)
+    changes = _advance_since(state, [moved.since, *others, *leased])
+    if moved == reader and not changes:
+        return NoOp(reader)
+    return Commit((Put(moved), *changes), moved)
 
 
 def _add_rollup(state: ShardState, command: AddRollup) -> Outcome:
@@ -399,7 +404,8 @@ def _add_rollup(state: ShardState, command: AddRollup) -> Outcome:
 
 def _install_compaction(state: ShardState, command: InstallCompaction) -> Outcome:
     new_keys = {part.blob_key for part in command.parts if part.blob_key}
-    if new_keys and new_keys <= set(blob_keys(state.batches)):
+    # In garbage too: the result was in, and has given way to another since.
+    if new_keys and new_keys <= {*blob_keys(state.batches), *state.garbage}:
         return NoOp(True)
     ids = [batch.id for batch in state.batches]
     if command.batch_ids[0] not in ids:
