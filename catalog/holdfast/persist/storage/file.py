@@ -91,24 +91,21 @@ class FileBlob(Blob):
         path = self._path(key)
         self._check_writable()
         temporary = self._temporary / uuid.uuid4().hex
+        kind: type[StorageError] = Determinate
         try:
-            try:
-                _write_durably(temporary, memoryview(data).cast("B"))
-                self._make_durable_folder(path.parent)
-            except OSError as error:
-                raise _write_error(path, error, Determinate) from error
-            try:
-                temporary.replace(path)
-                flush_folder(path.parent)
-            except OSError as error:
-                if error.errno in _RENAME_REFUSED:
-                    raise BadInput(
-                        f"storage key {key!r} is a folder of another key, or lies below one"
-                    ) from error
-                raise _write_error(path, error, Indeterminate) from error
-        except BaseException:
+            _write_durably(temporary, memoryview(data).cast("B"))
+            self._make_durable_folder(path.parent)
+            kind = Indeterminate
+            temporary.replace(path)
+            flush_folder(path.parent)
+        except OSError as error:
+            if error.errno in _NAME_TAKEN:
+                raise BadInput(
+                    f"storage key {key!r} is a folder of another key, or lies below one"
+                ) from error
+            raise _write_error(path, error, kind) from error
+        finally:
             temporary.unlink(missing_ok=True)
-            raise
 
     def delete(self, key: str) -> bool:
         path = self._path(key)
@@ -179,7 +176,8 @@ class FileBlob(Blob):
                 continue  # another process drops them too
 
 
-_RENAME_REFUSED: Final = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST})
+# Refusals of a rename, or of making a folder, because of what already has the name.
+_NAME_TAKEN: Final = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST})
 
 
 def make_folder(folder: Path) -> None:

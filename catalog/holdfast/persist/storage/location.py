@@ -88,7 +88,7 @@ def decode_location(data: bytes, where: str) -> uuid.UUID:
         fields = json.loads(data)
         version = int(fields["format"])
         if version <= FORMAT_VERSION:
-            return uuid.UUID(fields["location_id"])
+            return uuid.UUID(str(fields["location_id"]))
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptBlob(where, "the id of a location", repr(data[:40])) from error
     raise VersionTooNew(f"{where} has format {version}, this Holdfast knows up to {FORMAT_VERSION}")

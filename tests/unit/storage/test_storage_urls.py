@@ -1,0 +1,151 @@
+"""URLs open what they say, and what they can't is told in one line without secrets."""
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import BadInput, LocationMismatch, StorageError, StoreUnreachable
+from holdfast.persist.storage import FileBlob, Location, MemoryBlob, MemoryConsensus, Put, SqliteConsensus
+
+
+def test_a_folder_has_the_layout_of_the_format(tmp_path: Path) -> None:
+    location = Location.open(f"file://{tmp_path}/data")
+
+    assert isinstance(location.blob, FileBlob)
+    assert isinstance(location.consensus, SqliteConsensus)
+    assert (tmp_path / "data" / "blob" / "location.json").is_file()
+    assert (tmp_path / "data" / "consensus.sqlite").is_file()
+    location.close()
+
+
+def test_the_stores_may_be_given_apart(tmp_path: Path) -> None:
+    location = Location.open(
+        blob=f"file://{tmp_path}/data/blob", consensus=f"sqlite://{tmp_path}/data/consensus.sqlite"
+    )
+    location.close()
+
+    again = Location.open(f"file://{tmp_path}/data", read_only=True)
+
+    assert again.location_id == location.location_id
+    again.close()
+
+
+def test_a_memory_location_is_found_by_its_name() -> None:
+    name = f"memory://{uuid.uuid4()}"
+    one, other = Location.open(name), Location.open(name)
+
+    one.blob.put("s1/p", b"x")
+    one.close()
+
+    assert isinstance(one.blob, MemoryBlob)
+    assert isinstance(one.consensus, MemoryConsensus)
+    assert other.location_id == one.location_id
+    assert other.blob.get("s1/p") == b"x"
+    assert Location.open(f"{name}-other").location_id != one.location_id
+
+
+def test_stores_may_be_mixed(tmp_path: Path) -> None:
+    name = f"memory://{uuid.uuid4()}"
+    location = Location.open(blob=f"file://{tmp_path}/blob", consensus=name)
+
+    assert location.consensus.compare_and_set([Put("s1", 1, b"x")])
+    location.close()
+
+
+def test_a_path_may_be_quoted(tmp_path: Path) -> None:
+    location = Location.open(f"file://{tmp_path}/with%20space%3F%23")
+    location.close()
+
+    assert (tmp_path / "with space?#" / "consensus.sqlite").is_file()
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("gopher://host/x", "gopher:// of the location URL is unknown"),
+        ("s3://bucket/prefix", "s3:// of the location URL is not available in this version"),
+        ("postgresql://u:secret@host/db", "postgresql:// of the location URL is not available"),
+        ("sqlite:///x/y.sqlite", "sqlite:// of the location URL is unknown"),
+        ("/data/holdfast", "has no scheme"),
+        ("data", "has no scheme"),
+        ("", "has no scheme"),
+        ("file:data", "has no scheme"),
+        ("file://data/holdfast", "file://data/holdfast is not absolute"),
+        ("file://./holdfast", "is not absolute"),
+        ("file:///", "names no path"),
+        ("file://", "names no path"),
+        ("file:///x%00y", "names no path"),
+        ("file://user:secret@host/data", "no user name or password"),
+        ("file:///data?token=secret", "no options"),
+        ("file:///data#secret", "no options"),
+        ("memory://", "needs a name"),
+        ("memory://name?x=secret", "no options"),
+        ("file://[secret/data", "can't be parsed"),
+    ],
+)
+def test_a_url_without_meaning_is_refused_in_one_line(url: str, says: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        Location.open(url)
+
+    message = str(caught.value)
+    assert says in message
+    assert "\n" not in message
+    assert "secret" not in message + caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+def test_an_unknown_scheme_names_the_known_ones() -> None:
+    with pytest.raises(BadInput) as location:
+        Location.open("gopher://x")
+    with pytest.raises(BadInput) as consensus:
+        Location.open(blob="memory://x", consensus="gopher://x")
+
+    assert "file:///dir, memory://name" in location.value.hint
+    assert "sqlite:///path, memory://name" in consensus.value.hint
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"blob": "memory://x"},
+        {"consensus": "memory://x"},
+        {"url": "memory://x", "blob": "memory://x"},
+        {"url": "memory://x", "consensus": "memory://x"},
+    ],
+    ids=repr,
+)
+def test_half_a_location_is_refused(arguments: dict[str, str]) -> None:
+    with pytest.raises(BadInput, match="location"):
+        Location.open(**arguments)  # type: ignore[arg-type]
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+
+    for url in (f"file://{tmp_path}/file/data", "file:///proc/holdfast"):
+        with pytest.raises(StoreUnreachable) as caught:
+            Location.open(url)
+        assert "\n" not in str(caught.value)
+        assert caught.value.hint
+        assert caught.value.exit_code == 3
+
+
+def test_a_refused_location_leaves_nothing_open(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        Location.open(f"file://{tmp_path}/{name}").close()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+
+    with pytest.raises(LocationMismatch):
+        Location.open(
+            blob=f"file://{tmp_path}/one/blob", consensus=f"sqlite://{tmp_path}/other/consensus.sqlite"
+        )
+    with pytest.raises(StorageError):
+        Location.open(
+            blob=f"file://{tmp_path}/none",
+            consensus=f"sqlite://{tmp_path}/one/consensus.sqlite",
+            create=False,
+        )
+
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
