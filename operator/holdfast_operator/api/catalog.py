@@ -86,7 +86,7 @@ class CatalogBootstrap(ApiModel):
     """What a catalog starts with when it is initialized; ignored for one that exists."""
 
     default_cluster: str = Field(
-        default="quickstart", min_length=1, max_length=255, description="Name of the first cluster."
+        default="default", min_length=1, max_length=255, description="Name of the first cluster."
     )
     roles: tuple[Annotated[str, Field(min_length=1, max_length=255)], ...] = Field(
         default=(),

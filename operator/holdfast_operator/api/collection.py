@@ -24,8 +24,15 @@ from holdfast_operator.api.names import Kind
 from holdfast_operator.api.spark import SparkTemplate
 
 MAX_COLUMNS = 256
+_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _IMMUTABLE = "self == oldSelf"
 _UNBORN = "!has(oldSelf.status) || !has(oldSelf.status.collectionId)"
+_SAME_NAME = (
+    f"{_UNBORN} || (self.spec.catalogRef == oldSelf.spec.catalogRef && "
+    "self.spec.database == oldSelf.spec.database && self.spec.schema == oldSelf.spec.schema && "
+    "has(self.spec.name) == has(oldSelf.spec.name) && "
+    "(!has(self.spec.name) || self.spec.name == oldSelf.spec.name))"
+)
 _TYPES = (
     r"^(bool|u?int(8|16|32|64)|float(32|64)|string|binary|date32|timestamp|timestamp_utc|"
     r"decimal128\\((3[0-8]|[12][0-9]|[1-9]),(3[0-8]|[12]?[0-9])\\))$"
@@ -55,6 +62,23 @@ class CollectionColumn(ApiModel):
         json_schema_extra=validations((f"self.matches('{_TYPES}')", _UNKNOWN_TYPE)),
     )
     nullable: bool = Field(default=False, description="Whether the column may be null.")
+
+
+class CollectionRetention(ApiModel):
+    """How much history is kept."""
+
+    period: str = Field(
+        default="7d",
+        pattern=r"^[1-9][0-9]{0,8}(ms|s|m|h|d)$",
+        description="How far since trails upper, in the collection's own time, e.g. 90s, 12h or 7d. What was "
+        "given up doesn't come back when it is made longer.",
+    )
+
+    @property
+    def milliseconds(self) -> int:
+        """The period in milliseconds."""
+        number = self.period.rstrip("mshd")
+        return int(number) * _UNITS[self.period.removeprefix(number)]
 
 
 class CollectionRendition(ApiModel):
@@ -109,30 +133,26 @@ class StorageCollectionSpec(ApiModel):
     """What the collection should be."""
 
     catalog_ref: LocalReference = Field(
-        description="The Catalog that names the collection.",
-        json_schema_extra=validations((_IMMUTABLE, "catalogRef is immutable")),
+        description="The Catalog that names the collection. It can't change once the collection exists.",
     )
     database: str = Field(
-        default="materialize",
+        default="holdfast",
         min_length=1,
         max_length=255,
-        description="Database of the collection in the catalog; it is created where it is missing.",
-        json_schema_extra=validations((_IMMUTABLE, "database is immutable")),
+        description="Database of the collection in the catalog; it must be there.",
     )
     schema_name: str = Field(
         default="public",
         alias="schema",
         min_length=1,
         max_length=255,
-        description="Schema of the collection in the catalog; it is created where it is missing.",
-        json_schema_extra=validations((_IMMUTABLE, "schema is immutable")),
+        description="Schema of the collection in the catalog; it must be there.",
     )
     name: str | None = Field(
         default=None,
         min_length=1,
         max_length=255,
         description="Name of the collection in the catalog; the resource's own name where it isn't given.",
-        json_schema_extra=validations((_IMMUTABLE, "name is immutable")),
     )
     columns: tuple[CollectionColumn, ...] = Field(
         min_length=1,
@@ -150,6 +170,11 @@ class StorageCollectionSpec(ApiModel):
     rendition: CollectionRendition = Field(
         default=CollectionRendition(),
         description="How the data is laid out.",
+        json_schema_extra={"default": {}},
+    )
+    retention: CollectionRetention = Field(
+        default=CollectionRetention(),
+        description="How much history is kept.",
         json_schema_extra={"default": {}},
     )
     snapshot: SnapshotRequest | None = Field(
@@ -258,11 +283,14 @@ class StorageCollection(Resource):
                 "spec.columns can't change once the collection exists: create another collection",
             ),
             (
+                _SAME_NAME,
+                "catalogRef, database, schema and name can't change once the collection exists",
+            ),
+            (
                 "!has(self.spec.key) || self.spec.key.all(k, self.spec.columns.exists(c, c.name == k))",
                 "spec.key names a column that isn't in spec.columns",
             ),
             ("has(self.spec.key) == has(oldSelf.spec.key)", "key is immutable"),
-            ("has(self.spec.name) == has(oldSelf.spec.name)", "name is immutable"),
         ),
     )
 

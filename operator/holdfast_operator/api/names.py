@@ -131,11 +131,14 @@ class Reason(StrEnum):
     INVALID_SCHEMA = "InvalidSchema"
     """The columns or the key make no schema."""
 
+    NO_SUCH_SCHEMA = "NoSuchSchema"
+    """The catalog has no database or schema of the name that the spec gives."""
+
+    NAME_TAKEN = "NameTaken"
+    """Something else at that place has the name already."""
+
     SCHEMA_MISMATCH = "SchemaMismatch"
     """The collection exists with other columns, another key or another number of shards."""
-
-    PROGRESSING = "Progressing"
-    """Work is under way."""
 
     WAITING_FOR_COLLECTIONS = "WaitingForCollections"
     """The Catalog is being deleted, but StorageCollections still refer to it."""
@@ -145,6 +148,9 @@ class Reason(StrEnum):
 
     DELETION_INCOMPLETE = "DeletionIncomplete"
     """Event: the resource was released though something durable is left; the message names it."""
+
+    COLLECTION_IN_USE = "CollectionInUse"
+    """The collection is to be dropped, but somebody reads it."""
 
     INTERNAL_ERROR = "InternalError"
     """A fault of the operator; its log has the details. It is tried again by itself."""

@@ -1,8 +1,8 @@
 """Events: one on a transition, none while nothing changes, one object for the same thing said again.
 
 Invariants
-- A transition is a change of (status, reason) of Ready against the status that the API server had before, so a
-  restarted operator doesn't repeat what its predecessor said.
+- A transition is a change of (status, reason) of Ready against the status that the API server had before, so
+  a restarted operator doesn't repeat what its predecessor said.
 - The name of an Event is derived from what it says: saying it again counts up the one that is there.
 - Losing an Event never fails a reconcile.
 """

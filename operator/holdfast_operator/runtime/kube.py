@@ -2,7 +2,8 @@
 
 Invariants
 - Calls block in a thread pool of their own, never on the event loop and never on the store's threads.
-- An answer is one of ours (`Gone`, `Conflict`, `Invalid`, `Forbidden`, `Exists`, `KubeError`): nobody above looks at codes.
+- An answer is one of ours (`Gone`, `Conflict`, `Invalid`, `Forbidden`, `Exists`, `KubeError`): nobody above
+  looks at codes.
 - No message holds a body that was sent, so no secret gets into a log.
 """
 
@@ -99,15 +100,15 @@ class Kube:
 
     @classmethod
     def connect(cls) -> "Kube":
-        """Connect as `$KUBECONFIG` says, else as the pod's service account, else as the user's own kubeconfig."""
+        """Connect as `$KUBECONFIG` says, else as the pod's account, else as the user's own kubeconfig."""
         configuration = Configuration()
         if (
             not os.environ.get("KUBECONFIG")
             and Path("/var/run/secrets/kubernetes.io/serviceaccount").is_dir()
         ):
-            load_incluster_config(client_configuration=configuration)
+            load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         else:
-            load_kube_config(client_configuration=configuration)
+            load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         configuration.connection_pool_maxsize = _THREADS
         configuration.retries = 2
         return cls(ApiClient(configuration))
@@ -136,7 +137,7 @@ class Kube:
             raise Exists(str(error)) from None
 
     async def patch(self, type_: ResourceType, namespace: str, name: str, body: Json) -> Json:
-        """Merge `body` into an object. Raises `Gone`, `Conflict` where `body` names an old resourceVersion."""
+        """Merge `body` into an object. Raises `Gone`; `Conflict` where `body` names an old resourceVersion."""
         return await self.request("PATCH", type_.path(namespace, name), body=body)
 
     async def patch_status(self, key: ObjectKey, body: Json) -> Json:
@@ -175,7 +176,7 @@ class Kube:
                 method, url_path, header_params=headers, auth_settings=["BearerToken"]
             )
             answer = self._client.call_api(verb, url, headers, body=body, _request_timeout=_SECONDS)
-            content = answer.read()
+            content = answer.read()  # type: ignore[no-untyped-call]
         except (ApiException, HTTPError, OSError) as error:
             raise KubeError(f"{method} {path}: {type(error).__name__}: {error}") from error
         if 200 <= answer.status < 300:
@@ -185,7 +186,7 @@ class Kube:
     def close(self) -> None:
         """End the connection; calls that are under way are not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._client.close()
+        self._client.close()  # type: ignore[no-untyped-call]
 
 
 def _message(content: bytes) -> str:

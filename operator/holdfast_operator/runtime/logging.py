@@ -90,7 +90,7 @@ class ConsoleFormatter(_Formatter):
         parts = self.parts(record)
         line = f"{parts['time'][11:23]} {parts['level']:<7} "
         line += f"[{parts['object']}] " if "object" in parts else ""
-        line += parts.get("message", "")
+        line += str(parts.get("message", ""))
         return line + (f"\n{parts['exception']}" if "exception" in parts else "")
 
 

@@ -4,8 +4,10 @@ Invariants
 - `lastTransitionTime` of a condition moves only when its status changes.
 - `observedGeneration` is on the status and on each of our conditions.
 - A condition that isn't ours is left alone; a status that says the same already isn't written.
-- A write names the resourceVersion that it was derived from: a conflict (409) means "read again", never "overwrite".
-- A 422 is a fault of ours (the CRD and the models differ): logged as an error and counted, never retried in silence.
+- A write names the resourceVersion that it was derived from: a conflict (409) means "read again", never
+  "overwrite".
+- A 422 is a fault of ours (the CRD and the models differ): logged as an error and counted, never retried in
+  silence.
 """
 
 import logging
@@ -85,8 +87,7 @@ def conditions(old: Sequence[Json], wanted: Sequence[Mark], generation: int, now
     """The conditions of a status: the wanted ones in order, then those of others as they were."""
     before = {str(each.get("type")): each for each in old}
     ours = [_condition(before.get(mark.type.value), mark, generation, now) for mark in wanted]
-    names = {each["type"] for each in ours}
-    return ours + [each for each in old if each.get("type") not in names]
+    return ours + [each for each in old if each.get("type") not in set(ConditionType)]
 
 
 def _condition(old: Json | None, mark: Mark, generation: int, now: datetime) -> Json:
@@ -139,7 +140,7 @@ class StatusWriter:
         self._metrics = metrics
 
     async def write(self, key: ObjectKey, body: Json, status: Json) -> Json | None:
-        """Make `status` that of the object, which was read as `body`; the object after it, None without a write.
+        """Make `status` that of the object that was read as `body`; the object then, None without a write.
 
         Raises `Conflict` where the object changed since (reconcile it again), `Gone` where it is no more,
         `Invalid` where the API server refuses it.
@@ -158,9 +159,7 @@ class StatusWriter:
             raise
         except Invalid as error:
             self._count(key.kind, "invalid")
-            log.error(
-                "the API server refuses the status (422); is the CRD of another version? %s", error
-            )
+            log.error("the API server refuses the status (422); is the CRD of another version? %s", error)
             raise
         self._count(key.kind, "written")
         return written

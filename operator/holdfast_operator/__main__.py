@@ -1,0 +1,101 @@
+"""The command `holdfast-operator`."""
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from kubernetes.config import ConfigException
+
+from holdfast_operator.runtime import logging as logs
+from holdfast_operator.runtime.app import Operator, Options
+from holdfast_operator.runtime.kube import Kube
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parse the command line and run; the exit code."""
+    args = _parser().parse_args(argv)
+    logs.configure(logs.LogFormat(args.log_format), level=args.log_level)
+    host, _, port = args.listen.rpartition(":")
+    options = Options(
+        namespaces=tuple(args.namespace),
+        data_dir=args.data_dir,
+        storage_shared=args.storage_shared,
+        host=host or "127.0.0.1",
+        port=int(port),
+        unsteady=args.unsteady_interval,
+        steady=args.steady_interval,
+        concurrency=args.concurrency,
+    )
+    try:
+        kube = Kube.connect()
+    except ConfigException as error:
+        print(f"holdfast-operator: no cluster to connect to: {error}", file=sys.stderr)
+        print("  hint: set KUBECONFIG, or run it in a pod with a service account", file=sys.stderr)
+        return 2
+    code, hangs = asyncio.run(_run(options, kube))
+    if hangs:
+        # The interpreter would wait for the threads of store calls that nobody waits for.
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+async def _run(options: Options, kube: Kube) -> tuple[int, bool]:
+    operator = Operator(options, kube)
+    return await operator.run(), operator.hangs
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="holdfast-operator", description="The Kubernetes operator of Holdfast."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="reconcile Catalogs and StorageCollections until told to stop")
+    run.add_argument(
+        "--namespace",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="look only here; may be given more than once (default: all namespaces)",
+    )
+    run.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="the operator's volume, for catalogs whose spec names no storage",
+    )
+    run.add_argument(
+        "--storage-shared",
+        action="store_true",
+        help="Spark jobs see the same files as the operator (one machine, or a shared volume)",
+    )
+    run.add_argument("--log-format", choices=[each.value for each in logs.LogFormat], default="json")
+    run.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
+    run.add_argument(
+        "--listen",
+        default="127.0.0.1:8080",
+        metavar="HOST:PORT",
+        help="where /healthz, /readyz and /metrics are; port 0 takes a free one (default: %(default)s)",
+    )
+    run.add_argument(
+        "--unsteady-interval",
+        type=float,
+        default=2.0,
+        metavar="S",
+        help="seconds between two looks at what moves (default: %(default)s)",
+    )
+    run.add_argument(
+        "--steady-interval",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="seconds between two looks at what rests (default: %(default)s)",
+    )
+    run.add_argument("--concurrency", type=int, default=8, metavar="N", help="reconciles at once")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""The plan for a Catalog: a pure function of what was observed.
+
+From top to bottom, the first that holds decides: being deleted, no finalizer yet, a spec that can't be
+understood, suspended, an older twin, storage that can't be, a missing Secret, not open, open otherwise than
+asked, and at last: ready.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from holdfast_operator.api.base import frontier
+from holdfast_operator.api.catalog import CatalogSpec, CatalogStatus, DeletionPolicy
+from holdfast_operator.api.names import Reason
+from holdfast_operator.reconcile.opencatalog import CatalogFacts, Opening
+from holdfast_operator.reconcile.steps import (
+    SUSPENDED,
+    Release,
+    Settle,
+    Step,
+    Wait,
+    ready,
+    reconciling,
+    stalled,
+)
+from holdfast_operator.reconcile.storage import Refused, Storage
+from holdfast_operator.runtime.events import Note
+from holdfast_operator.runtime.status import Health
+
+_NAMED: Final = 3
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """Seconds between two looks at an object: while it moves, and while it rests."""
+
+    unsteady: float = 2.0
+    steady: float = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """Everything that the plan for a Catalog depends on."""
+
+    name: str
+    spec: CatalogSpec | None
+    problem: str = ""
+    """Why `spec` is None."""
+    deleting: bool = False
+    overdue: bool = False
+    """Whether the deletion has been going on for longer than anybody should wait."""
+    has_finalizer: bool = True
+    known_upper: object = None
+    """`status.upper` as it is shown."""
+    initialized: bool = False
+    """Whether the status says that there is something in the store."""
+    older_twin: str | None = None
+    storage: Storage | Refused
+    secret_missing: bool = False
+    opened: Opening | None = None
+    facts: CatalogFacts | None = None
+    dependents: tuple[str, ...] = ()
+    """StorageCollections that refer to it; looked at while it is being deleted."""
+    doomed_dependents: bool = False
+    """Whether one of them is to be dropped from the catalog."""
+    holder: str = ""
+
+
+@dataclass(frozen=True)
+class Open(Step):
+    """Take the catalog over: the epoch grows, whoever had it is fenced."""
+
+    irreversible: ClassVar[bool] = True
+    opening: Opening
+
+
+@dataclass(frozen=True)
+class Close(Step):
+    """Give the handle back."""
+
+
+@dataclass(frozen=True)
+class Destroy(Step):
+    """End the durable catalog for ever."""
+
+    irreversible: ClassVar[bool] = True
+
+
+def plan(seen: Observed, rhythm: Rhythm) -> Step:
+    """What to do next."""
+    if seen.deleting:
+        return _plan_deletion(seen, rhythm)
+    if not seen.has_finalizer:
+        return Wait(requeue_after=rhythm.unsteady)
+    if seen.spec is None:
+        return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec"))
+    if seen.spec.suspend:
+        return Close() if seen.opened else Settle(SUSPENDED)
+    if seen.older_twin is not None:
+        return Close() if seen.opened else Settle(_twin(seen.older_twin), requeue_after=rhythm.steady)
+    if isinstance(seen.storage, Refused):
+        return Settle(stalled(Reason.UNSUPPORTED_STORAGE, seen.storage.message))
+    if seen.secret_missing:
+        return Settle(_no_secret(seen.spec), retry=True)
+    return _plan_open(seen, seen.spec, seen.storage, rhythm)
+
+
+def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhythm) -> Step:
+    opening = _opening(seen, spec, storage)
+    if seen.opened is None or seen.facts is None:
+        return Open(opening)
+    moved = seen.opened.storage != storage or seen.opened.organization_id != spec.organization_id
+    if moved or seen.opened.deploy_generation < spec.deploy_generation:
+        return Close()
+    facts = seen.facts
+    moving = facts.upper != seen.known_upper
+    return Settle(
+        ready(f"open for writing at epoch {facts.epoch} of deploy generation {facts.deploy_generation}"),
+        fields=status_fields(facts),
+        requeue_after=rhythm.unsteady if moving else rhythm.steady,
+    )
+
+
+def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
+    if not seen.has_finalizer:
+        return Close() if seen.opened else Release()
+    if seen.dependents:
+        return _plan_waiting(seen, rhythm)
+    doomed = seen.spec is not None and seen.spec.deletion_policy == DeletionPolicy.DELETE
+    if doomed and seen.opened is not None and not seen.overdue:
+        return Destroy()
+    if doomed and seen.initialized and seen.opened is None:
+        return _plan_late_destruction(seen)
+    return Close() if seen.opened else Release()
+
+
+def _plan_waiting(seen: Observed, rhythm: Rhythm) -> Step:
+    """Collections refer to it; those that are to be dropped need it open."""
+    needed = seen.doomed_dependents and seen.initialized and not seen.overdue
+    if needed and seen.opened is None and isinstance(seen.storage, Storage) and seen.spec is not None:
+        return Open(_opening(seen, seen.spec, seen.storage))
+    return Settle(_waiting(seen.dependents), requeue_after=rhythm.unsteady)
+
+
+def _plan_late_destruction(seen: Observed) -> Step:
+    """The catalog must be destroyed, but isn't open: after a restart, or because its store doesn't answer."""
+    if isinstance(seen.storage, Storage) and seen.spec is not None and not seen.overdue:
+        return Open(_opening(seen, seen.spec, seen.storage))
+    return Release(
+        (
+            Note(
+                Reason.DELETION_INCOMPLETE,
+                f"the store could not be written: the catalog in {seen.storage} is still there",
+                warning=True,
+            ),
+        )
+    )
+
+
+def _opening(seen: Observed, spec: CatalogSpec, storage: Storage) -> Opening:
+    return Opening(
+        storage=storage,
+        organization_id=spec.organization_id,
+        deploy_generation=spec.deploy_generation,
+        default_cluster=spec.bootstrap.default_cluster,
+        roles=spec.bootstrap.roles,
+        holder=seen.holder,
+        purpose=f"operator for Catalog {seen.name}",
+    )
+
+
+def status_fields(facts: CatalogFacts) -> Mapping[str, Any]:
+    """The status of an open catalog."""
+    status = CatalogStatus(
+        organization_id=facts.organization_id,
+        shard_id=facts.shard_id,
+        epoch=facts.epoch,
+        deploy_generation=facts.deploy_generation,
+        source_of_truth="Persist",
+        catalog_version=facts.catalog_version,
+        since=frontier(facts.since),
+        upper=frontier(facts.upper),
+        object_counts=dict(facts.object_counts),
+    )
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"conditions"})
+
+
+def _twin(older: str) -> Health:
+    return stalled(
+        Reason.DUPLICATE_CATALOG,
+        f"{older} has this organization at this location already; delete one of the two",
+    )
+
+
+def _no_secret(spec: CatalogSpec) -> Health:
+    reference = spec.storage.credentials_secret_ref
+    name = reference.name if reference else ""
+    return stalled(
+        Reason.SECRET_NOT_FOUND,
+        f"Secret '{name}' is not in this namespace; create it or correct spec.storage.credentialsSecretRef",
+    )
+
+
+def _waiting(dependents: tuple[str, ...]) -> Health:
+    named = ", ".join(dependents[:_NAMED])
+    more = f" and {len(dependents) - _NAMED} more" if len(dependents) > _NAMED else ""
+    return reconciling(
+        Reason.WAITING_FOR_COLLECTIONS,
+        f"deletion waits for StorageCollections {named}{more}; delete them",
+    )

@@ -1,0 +1,172 @@
+"""Looks at, and acts on, what a Catalog stands for."""
+
+import base64
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import ValidationError
+
+from holdfast.errors import CatalogOutOfSync, Fenced
+from holdfast_operator.api.catalog import CatalogSpec, DeletionPolicy
+from holdfast_operator.api.names import Kind, Reason
+from holdfast_operator.reconcile import catalog
+from holdfast_operator.reconcile.catalog import Close, Destroy, Observed, Open, Rhythm
+from holdfast_operator.reconcile.failures import settled
+from holdfast_operator.reconcile.handler import (
+    Halt,
+    Handler,
+    Json,
+    Services,
+    has_finalizer,
+    is_deleting,
+    is_overdue,
+)
+from holdfast_operator.reconcile.index import Index
+from holdfast_operator.reconcile.opencatalog import CatalogFacts, Opening, UnknownLocation
+from holdfast_operator.reconcile.specs import problem_of
+from holdfast_operator.reconcile.steps import Settle, Step, stalled
+from holdfast_operator.reconcile.storage import Refused, Storage, resolve
+from holdfast_operator.reconcile.stores import Stores
+from holdfast_operator.runtime.events import Note
+from holdfast_operator.runtime.kube import SECRETS, Gone, ObjectKey, resource_type
+from holdfast_operator.runtime.logging import hide
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What reconcilers need to know of the process that they are in."""
+
+    holder: str
+    data_dir: Path | None
+    storage_shared: bool
+    rhythm: Rhythm
+
+
+class CatalogHandler(Handler[Observed]):
+    """Reconciles Catalogs."""
+
+    kind: ClassVar[Kind] = Kind.CATALOG
+
+    def __init__(self, services: Services, stores: Stores, index: Index, settings: Settings) -> None:
+        super().__init__(services)
+        self._stores = stores
+        self._index = index
+        self._settings = settings
+
+    async def observe(self, key: ObjectKey, body: Json) -> Observed:
+        """Look at the spec, the Secret, the store, and what refers to the Catalog. Raises `Fenced`."""
+        for rival in self._index.put(key, body):
+            self.services.enqueue(rival, 0.0)
+        spec, problem = None, ""
+        try:
+            spec = CatalogSpec.model_validate(body.get("spec", {}))
+        except ValidationError as error:
+            problem = problem_of(error)
+        storage: Storage | Refused = Refused(problem)
+        if spec is not None:
+            storage = resolve(spec, key.namespace, self._settings.data_dir)
+        deleting = is_deleting(body)
+        older = self._index.older_rival(key)
+        status = body.get("status", {})
+        dependents = await self._dependents(key) if deleting else ()
+        return Observed(
+            name=f"{key.namespace}/{key.name}",
+            spec=spec,
+            problem=problem,
+            deleting=deleting,
+            overdue=is_overdue(body, self.services.clock.wall()),
+            has_finalizer=has_finalizer(body),
+            known_upper=status.get("upper"),
+            initialized="shardId" in status,
+            older_twin=str(older) if older else None,
+            storage=storage,
+            secret_missing=spec is not None and not await self._secret_there(key, spec),
+            opened=self._stores.opened(key),
+            facts=None if deleting else await self._facts(key),
+            dependents=tuple(name for name, _ in dependents),
+            doomed_dependents=any(doomed for _, doomed in dependents),
+            holder=self._settings.holder,
+        )
+
+    def plan(self, observed: Observed) -> Step:
+        """Decide; pure."""
+        return catalog.plan(observed, self._settings.rhythm)
+
+    async def apply(self, key: ObjectKey, body: Json, step: Step) -> None:
+        """Open, close or destroy the catalog."""
+        match step:
+            case Open():
+                await self._open(key, body, step.opening)
+            case Close():
+                await self._stores.close(key)
+                self._wake_dependents(key)
+            case Destroy():
+                await self._stores.destroy(key)
+            case _:
+                raise AssertionError(step)
+
+    async def gone(self, key: ObjectKey) -> None:
+        """Close what is open, and let rivals and collections know."""
+        rivals = self._index.rivals_of(key)
+        self._index.drop(key)
+        await self._stores.close(key)
+        self._wake_dependents(key)
+        for rival in rivals:
+            self.services.enqueue(rival, 0.0)
+
+    async def _open(self, key: ObjectKey, body: Json, opening: Opening) -> None:
+        try:
+            await self._stores.open(key, opening)
+        except UnknownLocation as error:
+            raise Halt(settled(error, reason=Reason.UNSUPPORTED_STORAGE)) from None
+        except Fenced as error:
+            message = f"{error}; set spec.deployGeneration to at least that of the durable token"
+            raise Halt(Settle(stalled(Reason.DEPLOY_GENERATION_TOO_LOW, message))) from None
+        facts = await self._facts(key)
+        if facts is not None:
+            note = Note(Reason.CATALOG_OPENED, f"opened for writing at epoch {facts.epoch}")
+            log.info(note.message)
+            self.services.metrics.epoch.labels(key.namespace, key.name).set(facts.epoch)
+            await self.services.events.post(key, body["metadata"]["uid"], note)
+        self._wake_dependents(key)
+
+    async def _facts(self, key: ObjectKey) -> CatalogFacts | None:
+        try:
+            return await self._stores.confirm(key)
+        except CatalogOutOfSync:
+            # The handle may not be able to go on; a new one reads everything again.
+            await self._stores.close(key)
+            raise
+
+    async def _secret_there(self, key: ObjectKey, spec: CatalogSpec) -> bool:
+        reference = spec.storage.credentials_secret_ref
+        if reference is None:
+            return True
+        try:
+            secret = await self.services.kube.get_of(SECRETS, key.namespace, reference.name)
+        except Gone:
+            return False
+        for encoded in (secret.get("data") or {}).values():
+            hide(encoded, base64.b64decode(encoded).decode(errors="replace"))
+        return True
+
+    async def _dependents(self, key: ObjectKey) -> tuple[tuple[str, bool], ...]:
+        """The collections that refer to it, read fresh: name, and whether its deletion needs the catalog."""
+        there = await self.services.kube.list(resource_type(Kind.STORAGE_COLLECTION), key.namespace)
+        found = [body for body in there if body["spec"].get("catalogRef", {}).get("name") == key.name]
+        return tuple(
+            sorted((body["metadata"]["name"], is_deleting(body) and _to_drop(body)) for body in found)
+        )
+
+    def _wake_dependents(self, key: ObjectKey) -> None:
+        for collection in self._index.collections_of(key):
+            self.services.enqueue(collection, 0.0)
+
+
+def _to_drop(collection: Json) -> bool:
+    policy = collection["spec"].get("deletionPolicy")
+    return bool(policy == DeletionPolicy.DELETE and collection.get("status", {}).get("collectionId"))

@@ -1,0 +1,273 @@
+"""The plan for a StorageCollection: a pure function of what was observed.
+
+The item is made in the catalog first, then the collection in storage, and dropped in reverse; each is
+idempotent. Nothing is written before the spec is known to make sense.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, ClassVar, Final
+
+from holdfast.errors import HoldfastError
+from holdfast.persist import Schema
+from holdfast_operator.api.base import frontier
+from holdfast_operator.api.catalog import DeletionPolicy
+from holdfast_operator.api.collection import (
+    RenditionPhase,
+    RenditionStatus,
+    StorageCollectionSpec,
+    StorageCollectionStatus,
+)
+from holdfast_operator.api.names import Reason
+from holdfast_operator.reconcile import snapshot
+from holdfast_operator.reconcile.catalog import Rhythm
+from holdfast_operator.reconcile.opencatalog import CollectionFacts, ItemName
+from holdfast_operator.reconcile.snapshot import SnapshotObserved
+from holdfast_operator.reconcile.steps import (
+    SUSPENDED,
+    Release,
+    Settle,
+    Step,
+    Wait,
+    ready,
+    reconciling,
+    stalled,
+)
+from holdfast_operator.runtime.events import Note
+
+_RETENTION_GRAIN: Final = 100
+"""The hold follows in steps of this part of the retention, so that it isn't written at every look."""
+
+
+class CatalogState(Enum):
+    """What the Catalog of a collection is like."""
+
+    MISSING = auto()
+    DELETING = auto()
+    CLOSED = auto()
+    """There, but not open in this process (yet)."""
+    OPEN = auto()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """Everything that the plan for a StorageCollection depends on."""
+
+    name: str
+    spec: StorageCollectionSpec | None
+    problem: str = ""
+    deleting: bool = False
+    overdue: bool = False
+    has_finalizer: bool = True
+    known_upper: object = None
+    created: bool = False
+    """Whether the status says that there is something in the store."""
+    older_twin: str | None = None
+    catalog: CatalogState = CatalogState.OPEN
+    catalog_open: bool = True
+    """Whether this process has it open; also one that is being deleted may be."""
+    item_id: str | None = None
+    collection_id: str | None = None
+    facts: CollectionFacts | None = None
+    retention_since: int | None = None
+    """The time up to which the retention lets history go; None where it isn't limited."""
+    snapshot: SnapshotObserved | None = None
+
+
+@dataclass(frozen=True)
+class EnsureItem(Step):
+    """Make the item in the catalog."""
+
+    irreversible: ClassVar[bool] = True
+    item: ItemName
+    schema: Schema
+    shards: int
+
+
+@dataclass(frozen=True)
+class CreateCollection(Step):
+    """Make the collection in storage."""
+
+    irreversible: ClassVar[bool] = True
+    collection_id: str
+    item: ItemName
+    schema: Schema
+    shards: int
+
+
+@dataclass(frozen=True)
+class Retain(Step):
+    """Give up the history before `since`."""
+
+    irreversible: ClassVar[bool] = True
+    collection_id: str
+    since: int
+
+
+@dataclass(frozen=True)
+class DropCollection(Step):
+    """Drop the collection in storage."""
+
+    irreversible: ClassVar[bool] = True
+    collection_id: str
+
+
+@dataclass(frozen=True)
+class DropItem(Step):
+    """Remove the item from the catalog."""
+
+    irreversible: ClassVar[bool] = True
+    item: ItemName
+
+
+def schema_of(spec: StorageCollectionSpec) -> Schema:
+    """The schema that a spec describes: all columns are the key where it names none.
+
+    Raises `HoldfastError` where the columns make no schema.
+    """
+    types = {column.name: f"{column.type}?" if column.nullable else column.type for column in spec.columns}
+    keys = spec.key or tuple(types)
+    return Schema.of(
+        key={name: types[name] for name in keys},
+        value={name: type_ for name, type_ in types.items() if name not in keys},
+    )
+
+
+def item_name(spec: StorageCollectionSpec, name: str) -> ItemName:
+    """The full name of the item of a resource called `name`."""
+    return ItemName(spec.database, spec.schema_name, spec.name or name)
+
+
+def plan(seen: Observed, rhythm: Rhythm) -> Step:
+    """What to do next."""
+    if seen.deleting:
+        return _plan_deletion(seen, rhythm)
+    if not seen.has_finalizer:
+        return Wait(requeue_after=rhythm.unsteady)
+    if seen.spec is None:
+        return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec"))
+    if seen.spec.suspend:
+        return Settle(SUSPENDED)
+    if seen.older_twin is not None:
+        text = f"{seen.older_twin} has this name in the same catalog already; delete one of the two"
+        return Settle(stalled(Reason.DUPLICATE_COLLECTION, text), requeue_after=rhythm.steady)
+    try:
+        schema = schema_of(seen.spec)
+    except HoldfastError as error:
+        return Settle(stalled(Reason.INVALID_SCHEMA, f"{error}; correct spec.columns and spec.key"))
+    if (waiting := _without_catalog(seen, seen.spec, rhythm)) is not None:
+        return waiting
+    return _plan_create(seen, seen.spec, schema, rhythm)
+
+
+def _without_catalog(seen: Observed, spec: StorageCollectionSpec, rhythm: Rhythm) -> Settle | None:
+    name = spec.catalog_ref.name
+    match seen.catalog:
+        case CatalogState.MISSING:
+            text = f"there is no Catalog '{name}' in this namespace; create it or correct spec.catalogRef"
+            return Settle(stalled(Reason.CATALOG_NOT_FOUND, text), requeue_after=rhythm.steady)
+        case CatalogState.DELETING:
+            text = f"Catalog '{name}' is being deleted; delete this resource too"
+            return Settle(stalled(Reason.CATALOG_DELETING, text), requeue_after=rhythm.steady)
+        case CatalogState.CLOSED:
+            text = f"waits for Catalog '{name}' to be ready; look at its conditions"
+            return Settle(reconciling(Reason.CATALOG_NOT_READY, text), requeue_after=rhythm.steady)
+        case CatalogState.OPEN:
+            return None
+
+
+def _plan_create(seen: Observed, spec: StorageCollectionSpec, schema: Schema, rhythm: Rhythm) -> Step:
+    item, shards = item_name(spec, seen.name), spec.rendition.shards
+    if seen.item_id is None or seen.collection_id is None:
+        return EnsureItem(item, schema, shards)
+    facts = seen.facts
+    if facts is None:
+        return CreateCollection(seen.collection_id, item, schema, shards)
+    if facts.dropped:
+        text = (
+            f"{item} was dropped from storage, but is still in the catalog; remove the item from the catalog"
+        )
+        return Settle(stalled(Reason.SCHEMA_MISMATCH, text))
+    if (facts.schema, facts.shards) != (schema, shards):
+        return Settle(stalled(Reason.SCHEMA_MISMATCH, _mismatch(facts, schema, shards)))
+    if _due(seen, facts):
+        return Retain(facts.collection_id, seen.retention_since or 0)
+    return _plan_ready(seen, facts, rhythm)
+
+
+def _plan_ready(seen: Observed, facts: CollectionFacts, rhythm: Rhythm) -> Step:
+    fields = dict(status_fields(facts, seen.item_id))
+    health = ready(f"collection {facts.name} with {facts.shards} shards")
+    rest = rhythm.unsteady if frontier(facts.upper) != seen.known_upper else rhythm.steady
+    if seen.snapshot is None:
+        return Settle(health, fields=fields, requeue_after=rest)
+    report = snapshot.plan(seen.snapshot)
+    if isinstance(report, Step):
+        return report
+    soon = rest if report.requeue_after is None else min(rest, report.requeue_after)
+    marks = (report.mark,) if report.mark else ()
+    return Settle(health, fields={**fields, **report.fields}, marks=marks, requeue_after=soon)
+
+
+def _due(seen: Observed, facts: CollectionFacts) -> bool:
+    target = seen.retention_since
+    if target is None or target <= facts.since:
+        return False
+    kept = max(facts.upper - target, 1)
+    return target - facts.since >= max(kept // _RETENTION_GRAIN, 1)
+
+
+def _mismatch(facts: CollectionFacts, schema: Schema, shards: int) -> str:
+    if facts.shards != shards:
+        what = f"it has {facts.shards} shards, spec.rendition.shards is {shards}"
+    else:
+        what = f"it has {_columns(facts.schema)}, the spec asks for {_columns(schema)}"
+    return f"collection {facts.name} exists otherwise: {what}; correct the spec or choose another name"
+
+
+def _columns(schema: Schema) -> str:
+    key = ", ".join(map(str, schema.key))
+    value = ", ".join(map(str, schema.value))
+    return f"key ({key})" + (f" and ({value})" if value else "")
+
+
+def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
+    if not seen.has_finalizer or seen.spec is None or seen.spec.deletion_policy != DeletionPolicy.DELETE:
+        return Release()
+    if not seen.created or seen.older_twin is not None:
+        return Release()
+    item = item_name(seen.spec, seen.name)
+    if seen.overdue or (seen.catalog is CatalogState.MISSING and not seen.catalog_open):
+        text = f"the catalog could not be written: collection {item} and its data are still there"
+        return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
+    if not seen.catalog_open:
+        text = f"deletion waits for Catalog '{seen.spec.catalog_ref.name}' to be ready"
+        return Settle(reconciling(Reason.WAITING_FOR_CATALOG, text), requeue_after=rhythm.unsteady)
+    if seen.collection_id is not None and seen.facts is not None and not seen.facts.dropped:
+        return DropCollection(seen.collection_id)
+    return DropItem(item) if seen.item_id is not None else Release()
+
+
+def status_fields(facts: CollectionFacts, item_id: str | None) -> Mapping[str, Any]:
+    """The status of a collection that is there."""
+    status = StorageCollectionStatus(
+        collection_id=facts.collection_id,
+        item_id=item_id,
+        since=frontier(facts.since),
+        upper=frontier(facts.upper),
+        active_rendition=facts.active_rendition,
+        renditions=tuple(
+            RenditionStatus(
+                id=each.id,
+                phase=RenditionPhase.ACTIVE.value,
+                shards=each.shards,
+                since=frontier(each.since),
+                upper=frontier(each.upper),
+                rows=each.rows,
+                bytes=each.bytes,
+            )
+            for each in facts.renditions
+        ),
+    )
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"conditions"})

@@ -1,0 +1,270 @@
+"""Looks at, and acts on, what a StorageCollection stands for."""
+
+import logging
+from contextlib import suppress
+from dataclasses import replace
+from typing import ClassVar
+
+from pydantic import ValidationError
+
+from holdfast.errors import CollectionInUse, Fenced, UniquenessViolation
+from holdfast.storage import JobRecord
+from holdfast_operator.api.catalog import CatalogSpec, DeletionPolicy
+from holdfast_operator.api.collection import StorageCollectionSpec
+from holdfast_operator.api.names import Kind, Reason
+from holdfast_operator.reconcile import collection
+from holdfast_operator.reconcile.cataloghandler import Settings
+from holdfast_operator.reconcile.collection import (
+    CatalogState,
+    CreateCollection,
+    DropCollection,
+    DropItem,
+    EnsureItem,
+    Observed,
+    Retain,
+    item_name,
+)
+from holdfast_operator.reconcile.failures import settled
+from holdfast_operator.reconcile.handler import (
+    Halt,
+    Handler,
+    Json,
+    Services,
+    has_finalizer,
+    is_deleting,
+    is_overdue,
+)
+from holdfast_operator.reconcile.index import Index
+from holdfast_operator.reconcile.opencatalog import (
+    SNAPSHOT,
+    CollectionFacts,
+    NoSuchSchema,
+    Opening,
+)
+from holdfast_operator.reconcile.snapshot import (
+    FailAttempt,
+    RetryJob,
+    SnapshotObserved,
+    StartJob,
+    arguments,
+)
+from holdfast_operator.reconcile.specs import problem_of
+from holdfast_operator.reconcile.steps import Settle, Step, reconciling
+from holdfast_operator.reconcile.stores import Stores
+from holdfast_operator.runtime.kube import Gone, ObjectKey
+from holdfast_operator.sparkapps.adapter import AppState, Launch, NotInstalled, SparkAdapter
+
+log = logging.getLogger(__name__)
+
+
+class CollectionHandler(Handler[Observed]):
+    """Reconciles StorageCollections."""
+
+    kind: ClassVar[Kind] = Kind.STORAGE_COLLECTION
+
+    def __init__(
+        self, services: Services, stores: Stores, index: Index, settings: Settings, spark: SparkAdapter
+    ) -> None:
+        super().__init__(services)
+        self._stores = stores
+        self._index = index
+        self._settings = settings
+        self._spark = spark
+
+    async def observe(self, key: ObjectKey, body: Json) -> Observed:
+        """Look at the spec, the Catalog, the store, and the Spark jobs. Raises `Fenced`."""
+        for rival in self._index.put(key, body):
+            self.services.enqueue(rival, 0.0)
+        spec, problem = None, ""
+        try:
+            spec = StorageCollectionSpec.model_validate(body.get("spec", {}))
+        except ValidationError as error:
+            problem = problem_of(error)
+        status = body.get("status", {})
+        older = self._index.older_rival(key)
+        catalog = None if spec is None else _catalog_key(key, spec)
+        opening = None if catalog is None else self._stores.opened(catalog)
+        blank = Observed(
+            name=key.name,
+            spec=spec,
+            problem=problem,
+            deleting=is_deleting(body),
+            overdue=is_overdue(body, self.services.clock.wall()),
+            has_finalizer=has_finalizer(body),
+            known_upper=status.get("upper"),
+            created="collectionId" in status,
+            older_twin=str(older) if older else None,
+            catalog=CatalogState.MISSING if catalog is None else await self._catalog(catalog),
+            catalog_open=opening is not None,
+        )
+        if spec is None or opening is None or spec.suspend or older is not None:
+            return blank
+        if blank.deleting and spec.deletion_policy == DeletionPolicy.RETAIN:
+            return blank
+        return await self._look_into(blank, spec, opening, key, body)
+
+    def plan(self, observed: Observed) -> Step:
+        """Decide; pure."""
+        return collection.plan(observed, self._settings.rhythm)
+
+    async def apply(self, key: ObjectKey, body: Json, step: Step) -> None:
+        """Change the catalog, the storage, or the jobs."""
+        catalog = ObjectKey(Kind.CATALOG, key.namespace, body["spec"]["catalogRef"]["name"])
+        try:
+            await self._apply(key, body, step, catalog)
+        except UniquenessViolation as error:
+            raise Halt(settled(error, reason=Reason.NAME_TAKEN)) from None
+        except CollectionInUse as error:
+            text = f"{error}; {error.hint}"
+            raise Halt(Settle(reconciling(Reason.COLLECTION_IN_USE, text), retry=True)) from None
+        except NotInstalled:
+            # The next look finds it missing and says so.
+            log.warning("the cluster doesn't serve SparkApplications")
+
+    async def gone(self, key: ObjectKey) -> None:
+        """Let the rivals and the Catalog know."""
+        catalog, rivals = self._index.catalog_of(key), self._index.rivals_of(key)
+        self._index.drop(key)
+        for other in (*rivals, *((catalog,) if catalog else ())):
+            self.services.enqueue(other, 0.0)
+
+    async def _catalog(self, catalog: ObjectKey) -> CatalogState:
+        try:
+            body = await self.services.kube.get(catalog)
+        except Gone:
+            return CatalogState.MISSING
+        if is_deleting(body):
+            return CatalogState.DELETING
+        return CatalogState.OPEN if self._stores.opened(catalog) else CatalogState.CLOSED
+
+    async def _look_into(
+        self, blank: Observed, spec: StorageCollectionSpec, opening: Opening, key: ObjectKey, body: Json
+    ) -> Observed:
+        # The applications before the records: see the plan.
+        apps, installed = await self._applications(key, body, spec)
+        name = item_name(spec, key.name)
+        request_id = spec.snapshot.request_id if spec.snapshot else None
+        try:
+            look = await self._stores.use(
+                _catalog_key(key, spec), "look", lambda handle: handle.look(name, request_id)
+            )
+        except NoSuchSchema as error:
+            if blank.deleting:
+                return blank
+            raise Halt(settled(error, reason=Reason.NO_SUCH_SCHEMA)) from None
+        seen = replace(blank, item_id=look.item_id, collection_id=look.collection_id, facts=look.facts)
+        facts = look.facts
+        if facts is None:
+            return seen
+        self._measure(key, facts)
+        return replace(
+            seen,
+            retention_since=max(facts.upper - 1 - spec.retention.milliseconds, 0),
+            snapshot=SnapshotObserved(
+                request=spec.snapshot,
+                url=opening.storage.url,
+                reachable=not opening.storage.on_one_machine or self._settings.storage_shared,
+                collection_id=facts.collection_id,
+                since=facts.since,
+                upper=facts.upper,
+                installed=installed,
+                job=look.job,
+                last=look.last_snapshot,
+                apps=apps,
+                now=self.services.clock.wall(),
+            ),
+        )
+
+    async def _applications(
+        self, key: ObjectKey, body: Json, spec: StorageCollectionSpec
+    ) -> tuple[tuple[AppState, ...], bool]:
+        if spec.snapshot is None and "snapshotJob" not in body.get("status", {}):
+            return (), True
+        try:
+            return await self._spark.observe(key, body["metadata"]["uid"]), True
+        except NotInstalled:
+            return (), False
+
+    async def _apply(self, key: ObjectKey, body: Json, step: Step, catalog: ObjectKey) -> None:
+        use = self._stores.use
+        match step:
+            case EnsureItem():
+                await use(
+                    catalog, "ensure_item", lambda h: h.ensure_item(step.item, step.schema, step.shards)
+                )
+            case CreateCollection():
+                await use(
+                    catalog,
+                    "create_collection",
+                    lambda h: h.create_collection(step.collection_id, step.item, step.schema, step.shards),
+                )
+            case Retain():
+                await use(catalog, "retain", lambda h: h.retain_from(step.collection_id, step.since))
+            case DropCollection():
+                await use(catalog, "drop_collection", lambda h: h.drop_collection(step.collection_id))
+            case DropItem():
+                await use(catalog, "drop_item", lambda h: h.drop_item(step.item))
+            case StartJob():
+                job = await use(
+                    catalog,
+                    "start_job",
+                    lambda h: h.start_snapshot(step.collection_id, step.request_id, step.spec),
+                )
+                await self._launch(key, body, catalog, step.collection_id, job)
+            case RetryJob():
+                job = await use(catalog, "retry_job", lambda h: h.retry_job(step.job_id))
+                await self._launch(key, body, catalog, step.collection_id, job)
+            case FailAttempt():
+                await self._fail(key, catalog, step)
+            case _:
+                raise AssertionError(step)
+
+    async def _launch(
+        self, key: ObjectKey, body: Json, catalog: ObjectKey, collection_id: str, job: JobRecord
+    ) -> None:
+        spec = StorageCollectionSpec.model_validate(body["spec"])
+        opening = self._stores.opened(catalog)
+        if spec.snapshot is None or opening is None or opening.storage.url is None:
+            return
+        template = spec.snapshot.spark
+        owner = await self.services.kube.get(catalog)
+        reference = CatalogSpec.model_validate(owner["spec"]).storage.credentials_secret_ref
+        references = [each for each in (reference, template.env_secret_ref) if each is not None]
+        await self._spark.launch(
+            Launch(
+                owner=key,
+                owner_uid=body["metadata"]["uid"],
+                job_kind=SNAPSHOT,
+                job_id=job.job_id,
+                attempt=job.attempt,
+                arguments=arguments(opening.storage.url, collection_id, job),
+                template=template,
+                secrets=tuple(dict.fromkeys(each.name for each in references)),
+            )
+        )
+        self._count_job("launched")
+        log.info("attempt %d of snapshot %s is launched", job.attempt, job.slot)
+
+    async def _fail(self, key: ObjectKey, catalog: ObjectKey, step: FailAttempt) -> None:
+        log.warning("attempt %d of job %s failed: %s", step.attempt, step.job_id, step.error)
+        with suppress(Fenced):
+            # Not the running attempt any more: it committed meanwhile, or failed by its own word.
+            await self._stores.use(
+                catalog, "fail_job", lambda h: h.fail_job(step.job_id, step.attempt, step.error)
+            )
+        if step.app is not None:
+            await self._spark.cancel(key, step.app)
+            self._count_job("cancelled")
+        self._count_job("failed")
+
+    def _count_job(self, step: str) -> None:
+        self.services.metrics.spark_jobs.labels(SNAPSHOT, step).inc()
+
+    def _measure(self, key: ObjectKey, facts: CollectionFacts) -> None:
+        metrics = self.services.metrics
+        metrics.upper.labels(key.namespace, key.name).set(facts.upper)
+        metrics.since.labels(key.namespace, key.name).set(facts.since)
+
+
+def _catalog_key(key: ObjectKey, spec: StorageCollectionSpec) -> ObjectKey:
+    return ObjectKey(Kind.CATALOG, key.namespace, spec.catalog_ref.name)

@@ -1,0 +1,174 @@
+"""One reconcile: read fresh, observe, plan, act, show; the same loop for every kind.
+
+Invariants
+- At most one irreversible step per reconcile; then the key comes back at once, behind all others.
+- An error of the library becomes a status; an error of ours becomes one too, and a trace in the log.
+- `Fenced` on a catalog that we hold is nobody's status: it is handed up, and the process ends.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from holdfast.errors import Fenced, HoldfastError
+from holdfast_operator.api.names import FINALIZER, Kind, Reason
+from holdfast_operator.reconcile.failures import settled
+from holdfast_operator.reconcile.steps import Release, Settle, Step, Wait, stalled
+from holdfast_operator.runtime.clock import Clock
+from holdfast_operator.runtime.events import EventSink, transitions
+from holdfast_operator.runtime.kube import Conflict, Gone, Kube, KubeError, ObjectKey
+from holdfast_operator.runtime.metrics import Metrics
+from holdfast_operator.runtime.queue import Result
+from holdfast_operator.runtime.status import StatusWriter, marks, next_status
+
+Json = dict[str, Any]
+O = TypeVar("O")  # noqa: E741 - what was observed
+
+log = logging.getLogger(__name__)
+
+_MAX_STEPS: Final = 6
+_DELETION_DEADLINE: Final = timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class Services:
+    """What every handler works with."""
+
+    kube: Kube
+    status: StatusWriter
+    events: EventSink
+    clock: Clock
+    metrics: Metrics
+    enqueue: Callable[[ObjectKey, float], None]
+    released: Callable[[ObjectKey], None]
+    """Told when nothing keeps the finalizer of an object any more."""
+
+
+class Halt(Exception):  # noqa: N818 - an outcome, not a fault
+    """Ends a reconcile with this outcome; raised from within `observe` or `apply`."""
+
+    def __init__(self, outcome: Settle) -> None:
+        super().__init__(outcome.health.message)
+        self.outcome = outcome
+
+
+class Handler(ABC, Generic[O]):
+    """Reconciles the objects of one kind."""
+
+    kind: ClassVar[Kind]
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+
+    @abstractmethod
+    async def observe(self, key: ObjectKey, body: Json) -> O:
+        """Look at everything that the plan depends on; changes nothing."""
+
+    @abstractmethod
+    def plan(self, observed: O) -> Step:
+        """Decide; pure."""
+
+    @abstractmethod
+    async def apply(self, key: ObjectKey, body: Json, step: Step) -> None:
+        """Take a step that is neither `Settle`, `Wait` nor `Release`."""
+
+    @abstractmethod
+    async def gone(self, key: ObjectKey) -> None:
+        """The object is no more: let go of what was kept for it."""
+
+    async def reconcile(self, key: ObjectKey) -> Result:
+        """Bring one object a step further. Raises `Fenced`."""
+        try:
+            body = await self.services.kube.get(key)
+        except Gone:
+            await self.gone(key)
+            self.services.released(key)
+            return Result()
+        except KubeError as error:
+            log.warning("can't be read: %s", error)
+            return Result(retry=True)
+        try:
+            step = await self._decide(key, body)
+        except Halt as halt:
+            step = halt.outcome
+        except Fenced:
+            raise
+        except HoldfastError as error:
+            step = settled(error)
+            log.warning("%s: %s", step.health.reason, step.health.message)
+        except KubeError as error:
+            log.warning("the API server refuses: %s", error)
+            return Result(retry=True)
+        except Exception:
+            log.exception("the reconcile failed")
+            step = Settle(
+                stalled(Reason.INTERNAL_ERROR, "the operator failed; it tries again by itself, see its log"),
+                retry=True,
+            )
+        return await self._finish(key, body, step)
+
+    async def _decide(self, key: ObjectKey, body: Json) -> Settle | Wait | Release:
+        acted = False
+        for _ in range(_MAX_STEPS):
+            step = self.plan(await self.observe(key, body))
+            if isinstance(step, Settle | Wait | Release):
+                return step
+            if step.irreversible and acted:
+                break
+            log.debug("step: %s", step)
+            await self.apply(key, body, step)
+            acted = acted or step.irreversible
+        return Wait(requeue_after=0.0)
+
+    async def _finish(self, key: ObjectKey, body: Json, step: Settle | Wait | Release) -> Result:
+        match step:
+            case Wait():
+                return Result(requeue_after=step.requeue_after)
+            case Release():
+                for note in step.notes:
+                    await self.services.events.post(key, body["metadata"]["uid"], note)
+                self.services.released(key)
+                return Result()
+            case Settle():
+                return await self._show(key, body, step)
+
+    async def _show(self, key: ObjectKey, body: Json, step: Settle) -> Result:
+        old = body.get("status", {})
+        kept = {k: v for k, v in old.items() if k not in {"observedGeneration", "conditions"}}
+        fields = kept if step.fields is None else step.fields
+        wanted = (*marks(step.health), *step.marks)
+        now = self.services.clock.wall()
+        status = next_status(old, fields, wanted, body["metadata"]["generation"], now)
+        try:
+            written = await self.services.status.write(key, body, status)
+        except Conflict:
+            return Result(requeue_after=0.0)
+        except Gone:
+            return Result(requeue_after=0.0)
+        except KubeError as error:
+            log.warning("the status can't be written: %s", error)
+            return Result(retry=True)
+        if written is not None:
+            for note in transitions(old.get("conditions", []), step.health, step.marks):
+                log.info("%s: %s", note.reason, note.message)
+                await self.services.events.post(key, body["metadata"]["uid"], note)
+        return Result(requeue_after=step.requeue_after, retry=step.retry)
+
+
+def has_finalizer(body: Json) -> bool:
+    """Whether our finalizer keeps the object."""
+    return FINALIZER in body["metadata"].get("finalizers", [])
+
+
+def is_deleting(body: Json) -> bool:
+    """Whether somebody asked to delete the object."""
+    return bool(body["metadata"].get("deletionTimestamp"))
+
+
+def is_overdue(body: Json, now: datetime) -> bool:
+    """Whether its deletion has been going on for too long to wait for a store."""
+    asked = body["metadata"].get("deletionTimestamp")
+    return bool(asked) and now - datetime.fromisoformat(asked) > _DELETION_DEADLINE

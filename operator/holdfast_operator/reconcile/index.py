@@ -1,0 +1,117 @@
+"""What the informer has seen: who refers to whom, and who asks for the same thing twice.
+
+Invariants
+- It only says whom to look at; what is decided is decided on objects that are read fresh, and on the age
+  of the objects, which doesn't change.
+- An object that can't be parsed has no claim: it can't shut out one that can.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from holdfast_operator.api.catalog import CatalogSpec
+from holdfast_operator.api.collection import StorageCollectionSpec
+from holdfast_operator.api.names import Kind
+from holdfast_operator.reconcile.storage import Storage, resolve
+from holdfast_operator.runtime.kube import ObjectKey
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    age: tuple[str, str, str]
+    claim: Hashable
+    catalog: ObjectKey | None
+
+
+G = TypeVar("G", bound=Hashable)
+
+
+def _discard(groups: dict[G, set[ObjectKey]], group: G, key: ObjectKey) -> None:
+    groups[group].discard(key)
+    if not groups[group]:
+        del groups[group]
+
+
+class Index:
+    """All Catalogs and StorageCollections that were seen and not yet gone."""
+
+    def __init__(self, data_dir: Path | None) -> None:
+        self._data_dir = data_dir
+        self._seen: dict[ObjectKey, _Seen] = {}
+        self._claims: defaultdict[Hashable, set[ObjectKey]] = defaultdict(set)
+        self._collections: defaultdict[ObjectKey, set[ObjectKey]] = defaultdict(set)
+
+    def knows(self, key: ObjectKey) -> bool:
+        """Whether the object was seen and isn't gone."""
+        return key in self._seen
+
+    def put(self, key: ObjectKey, body: Json) -> tuple[ObjectKey, ...]:
+        """Take note of an object as it is now; those that it is no rival of any more."""
+        before = self.rivals_of(key)
+        self.drop(key)
+        metadata = body["metadata"]
+        age = (str(metadata.get("creationTimestamp", "")), key.namespace, key.name)
+        claim, catalog = self._parse(key, body.get("spec", {}))
+        self._seen[key] = _Seen(age, claim, catalog)
+        if claim is not None:
+            self._claims[claim].add(key)
+        if catalog is not None:
+            self._collections[catalog].add(key)
+        return tuple(sorted(set(before) - set(self.rivals_of(key))))
+
+    def drop(self, key: ObjectKey) -> None:
+        """Forget an object that is gone."""
+        seen = self._seen.pop(key, None)
+        if seen is None:
+            return
+        if seen.claim is not None:
+            _discard(self._claims, seen.claim, key)
+        if seen.catalog is not None:
+            _discard(self._collections, seen.catalog, key)
+
+    def collections_of(self, catalog: ObjectKey) -> tuple[ObjectKey, ...]:
+        """The StorageCollections that refer to a Catalog."""
+        return tuple(sorted(self._collections.get(catalog, ())))
+
+    def catalog_of(self, collection: ObjectKey) -> ObjectKey | None:
+        """The Catalog that a StorageCollection refers to."""
+        seen = self._seen.get(collection)
+        return seen.catalog if seen else None
+
+    def rivals_of(self, key: ObjectKey) -> tuple[ObjectKey, ...]:
+        """The others that ask for the same thing."""
+        seen = self._seen.get(key)
+        if seen is None or seen.claim is None:
+            return ()
+        return tuple(sorted(self._claims.get(seen.claim, set()) - {key}))
+
+    def older_rival(self, key: ObjectKey) -> ObjectKey | None:
+        """The oldest object that asks for the same thing, if it is older than this one."""
+        rivals = self.rivals_of(key)
+        oldest = min(rivals, key=lambda other: self._seen[other].age, default=None)
+        if oldest is None or self._seen[oldest].age > self._seen[key].age:
+            return None
+        return oldest
+
+    def _parse(self, key: ObjectKey, spec: Json) -> tuple[Hashable, ObjectKey | None]:
+        try:
+            match key.kind:
+                case Kind.CATALOG:
+                    asked = CatalogSpec.model_validate(spec)
+                    storage = resolve(asked, key.namespace, self._data_dir)
+                    claim = (storage, asked.organization_id) if isinstance(storage, Storage) else None
+                    return claim, None
+                case Kind.STORAGE_COLLECTION:
+                    wanted = StorageCollectionSpec.model_validate(spec)
+                    catalog = ObjectKey(Kind.CATALOG, key.namespace, wanted.catalog_ref.name)
+                    name = wanted.name or key.name
+                    return (catalog, wanted.database, wanted.schema_name, name), catalog
+        except ValidationError:
+            return None, None

@@ -1,0 +1,313 @@
+"""One catalog that this process has open for writing, and what reconcilers do with it. Blocking.
+
+Invariants
+- All calls of one catalog are serialized: a catalog has one transaction at a time.
+- Facts are read after the leadership was confirmed: what a status shows was ours when it was read.
+- Every change is idempotent: a step that was cut off is simply taken again.
+"""
+
+import json
+import threading
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast._pb import objects_pb2 as pb
+from holdfast.durable import Bootstrap, Catalog, OpenMode, catalog_shard_id, format_id, persist_catalog
+from holdfast.durable.registry import DATABASES, ITEMS, SCHEMAS
+from holdfast.errors import BadInput, CollectionNotFound
+from holdfast.persist import PersistClient, Schema
+from holdfast.storage import (
+    CollectionInfo,
+    CollectionSpec,
+    JobRecord,
+    JobState,
+    StorageController,
+)
+from holdfast_operator.reconcile.storage import Storage
+
+SNAPSHOT: Final = "snapshot"
+"""The kind of a snapshot's JobRecord."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogFacts:
+    """What the store says about an open catalog."""
+
+    organization_id: str
+    shard_id: str
+    epoch: int
+    deploy_generation: int
+    catalog_version: int
+    since: int
+    upper: int
+    object_counts: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RenditionFacts:
+    """A rendition: rows and bytes are those stored, before they are consolidated."""
+
+    id: str
+    shards: int
+    since: int
+    upper: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionFacts:
+    """What the store says about a collection."""
+
+    collection_id: str
+    name: str
+    schema: Schema
+    shards: int
+    dropped: bool
+    since: int = 0
+    upper: int = 0
+    active_rendition: str = ""
+    renditions: tuple[RenditionFacts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ItemName:
+    """The full name of an item."""
+
+    database: str
+    schema: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.database}.{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What catalog and storage say about one StorageCollection; None for what isn't there."""
+
+    item_id: str | None = None
+    collection_id: str | None = None
+    facts: CollectionFacts | None = None
+    job: JobRecord | None = None
+    last_snapshot: JobRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How a catalog is to be opened."""
+
+    storage: Storage
+    organization_id: str
+    deploy_generation: int
+    default_cluster: str
+    roles: tuple[str, ...]
+    holder: str
+    purpose: str
+
+
+class OpenCatalog:
+    """A writable catalog with the client and the controller of its location."""
+
+    def __init__(self, opening: Opening, client: PersistClient, catalog: Catalog) -> None:
+        self.opening = opening
+        self._client = client
+        self._catalog = catalog
+        self._controller = StorageController(client, who=opening.holder, token=str(catalog.fence_token()))
+        self._lock = threading.RLock()
+
+    @classmethod
+    def open(cls, opening: Opening) -> "OpenCatalog":
+        """Open the location and take the catalog over, initializing it where it is new.
+
+        Raises `UnknownLocation` for storage that has no meaning, `StoreUnreachable`, `Fenced` where the
+        durable deploy generation is greater.
+        """
+        storage = opening.storage
+        try:
+            client = PersistClient.open(storage.url, blob=storage.blob, consensus=storage.consensus)
+        except BadInput as error:
+            raise UnknownLocation(str(error), hint=error.hint) from error
+        try:
+            catalog = persist_catalog(client, opening.organization_id).open(
+                OpenMode.WRITABLE,
+                deploy_generation=opening.deploy_generation,
+                holder=opening.holder,
+                purpose=opening.purpose,
+                bootstrap=Bootstrap(default_cluster=opening.default_cluster, roles=opening.roles),
+            )
+        except BaseException:
+            client.close()
+            raise
+        return cls(opening, client, catalog)
+
+    def confirm(self) -> CatalogFacts:
+        """Ask the store whether the catalog is still ours, and what it holds.
+
+        Raises `Fenced`, `FenceRegressed`, `CatalogOutOfSync`.
+        """
+        with self._lock:
+            self._catalog.confirm_leadership()
+            token = self._catalog.fence_token()
+            return CatalogFacts(
+                organization_id=self.opening.organization_id,
+                shard_id=self._catalog.shard_id,
+                epoch=token.epoch,
+                deploy_generation=token.deploy_generation,
+                catalog_version=self._catalog.catalog_version,
+                since=self._catalog.since,
+                upper=self._catalog.upper,
+                object_counts=tuple(sorted(self._catalog.object_counts().items())),
+            )
+
+    def look(self, name: ItemName, request_id: str | None) -> Look:
+        """What there is of a collection and of the snapshot `request_id`, after asking as `confirm` does.
+
+        Raises as `confirm` and `_find_item`.
+        """
+        with self._lock:
+            self._catalog.confirm_leadership()
+            item_id = self._find_item(name)
+        if item_id is None:
+            return Look()
+        collection_id = str(uuid.uuid5(uuid.UUID(self.opening.organization_id), item_id))
+        facts = self._collection(collection_id)
+        if facts is None:
+            return Look(item_id, collection_id)
+        jobs = [job for job in self._controller.jobs(collection_id) if job.kind == SNAPSHOT]
+        done = [job for job in jobs if job.state is JobState.DONE]
+        return Look(
+            item_id,
+            collection_id,
+            facts,
+            job=next((job for job in jobs if job.slot == request_id), None),
+            last_snapshot=max(done, key=lambda job: job.finished_ms, default=None),
+        )
+
+    def _find_item(self, name: ItemName) -> str | None:
+        """The id of a collection's item; None where there is none.
+
+        Raises `NoSuchSchema` where database or schema are missing, `BadInput` where the name is another
+        type's.
+        """
+        with self._lock, self._catalog.transaction() as tx:
+            database = tx.find(DATABASES, pb.DatabaseValue(name=name.database))
+            if database is None:
+                raise NoSuchSchema(f"the catalog has no database '{name.database}'")
+            schema = tx.find(SCHEMAS, pb.SchemaValue(database_id=database.key.id, name=name.schema))
+            if schema is None:
+                raise NoSuchSchema(f"the catalog has no schema '{name.schema}' in database '{name.database}'")
+            item = tx.find(ITEMS, pb.ItemValue(schema_id=schema.key.id, name=name.name))
+            if item is None:
+                return None
+            if item.value.type != pb.ObjectType.OBJECT_TYPE_COLLECTION:
+                raise BadInput(f"{name} is in the catalog already, but is not a collection")
+            return format_id(item.key.id)
+
+    def ensure_item(self, name: ItemName, schema: Schema, shards: int) -> str:
+        """Make the item of a collection and give its id."""
+        definition = json.dumps(
+            {"key": [*map(str, schema.key)], "value": [*map(str, schema.value)], "shards": shards},
+            separators=(",", ":"),
+        )
+        with self._lock:
+            return self._catalog.ensure_item(name.database, name.schema, name.name, definition=definition)
+
+    def drop_item(self, name: ItemName) -> None:
+        """Remove the item of a collection; nothing happens where there is none."""
+        with self._lock:
+            self._catalog.drop_item(name.database, name.schema, name.name)
+
+    def _collection(self, collection_id: str) -> CollectionFacts | None:
+        """What there is of a collection; None where it was never created."""
+        try:
+            info = self._controller.describe(collection_id)
+        except CollectionNotFound:
+            return None
+        if info.dropped:
+            return CollectionFacts(info.collection_id, info.name, info.schema, info.shards, dropped=True)
+        return self._facts(info)
+
+    def create_collection(self, collection_id: str, name: ItemName, schema: Schema, shards: int) -> None:
+        """Create a collection, or find it."""
+        spec = CollectionSpec(collection_id, str(name), schema, shards=shards)
+        self._controller.create_collection(spec, command_id=f"create/{collection_id}")
+
+    def drop_collection(self, collection_id: str) -> None:
+        """Drop a collection; `CollectionInUse` while it is read. One that never was is fine."""
+        try:
+            self._controller.drop_collection(collection_id)
+        except CollectionNotFound:
+            return
+
+    def retain_from(self, collection_id: str, since: int) -> None:
+        """Give up what was before `since`; readers may keep it longer."""
+        self._controller.set_retention_hold(collection_id, since)
+
+    def start_snapshot(self, collection_id: str, request_id: str, spec: Mapping[str, Any]) -> JobRecord:
+        """Put a requested snapshot on record as Running, or find it as it is."""
+        return self._controller.start_job(collection_id, SNAPSHOT, request_id, spec=spec)
+
+    def retry_job(self, job: str) -> JobRecord:
+        """Start the next attempt of a failed job."""
+        return self._controller.retry_job(job)
+
+    def fail_job(self, job: str, attempt: int, error: str) -> None:
+        """Record that an attempt failed: it can't commit any more. `Fenced` where it doesn't run."""
+        self._controller.fail_job(job, attempt, error)
+
+    def destroy(self) -> None:
+        """End the catalog's shard for ever; no catalog of its organization can be here again.
+
+        Raises `Fenced` where the catalog is another's by now.
+        """
+        with self._lock:
+            self._catalog.confirm_leadership()
+            self._catalog.close()
+            self._client.finalize(catalog_shard_id(self.opening.organization_id))
+
+    def close(self) -> None:
+        """Give up what the handles hold; the token stays in the store."""
+        with self._lock:
+            try:
+                self._catalog.close()
+                self._controller.close()
+            finally:
+                self._client.close()
+
+    def _facts(self, info: CollectionInfo) -> CollectionFacts:
+        frontiers = self._controller.frontiers(info.collection_id)
+        renditions = []
+        for rendition in info.renditions:
+            shards = [self._client.inspect(shard) for shard in rendition.shards]
+            renditions.append(
+                RenditionFacts(
+                    id=rendition.id,
+                    shards=len(shards),
+                    since=max(shard.since for shard in shards),
+                    upper=min(shard.upper for shard in shards),
+                    rows=sum(shard.rows for shard in shards),
+                    bytes=sum(shard.size_bytes for shard in shards),
+                )
+            )
+        return CollectionFacts(
+            collection_id=info.collection_id,
+            name=info.name,
+            schema=info.schema,
+            shards=info.shards,
+            dropped=False,
+            since=frontiers.since,
+            upper=frontiers.upper,
+            active_rendition=info.renditions[-1].id,
+            renditions=tuple(renditions),
+        )
+
+
+class UnknownLocation(BadInput):
+    """`spec.storage` names nothing that can be opened."""
+
+
+class NoSuchSchema(BadInput):
+    """The catalog has no such database or schema."""

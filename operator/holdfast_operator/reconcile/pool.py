@@ -1,0 +1,89 @@
+"""Blocking calls to stores, off the event loop.
+
+Invariants
+- A location has a share of the threads: one that hangs can't take those of the others.
+- A call has a deadline. What is late is given up by the caller, not stopped: its share is free when it really
+  ends, and what it brings then is handed to `late` (a handle must be closed).
+- A line that is logged in a thread names the object of the task that called.
+"""
+
+import asyncio
+import contextvars
+import functools
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from holdfast.errors import HoldfastError, StoreUnreachable
+from holdfast_operator.runtime.metrics import Metrics
+
+T = TypeVar("T")
+
+_SHARE: Final = 8
+
+
+class StorePool:
+    """Threads for store calls."""
+
+    def __init__(self, metrics: Metrics, *, threads: int = 32, deadline: float = 30.0) -> None:
+        self._metrics = metrics
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="store")
+        self._deadline = deadline
+        self._busy: Counter[str] = Counter()
+
+    @property
+    def busy(self) -> int:
+        """How many calls are under way, given up ones included."""
+        return self._busy.total()
+
+    async def call(
+        self,
+        what: str,
+        location: str,
+        work: Callable[[], T],
+        *,
+        late: Callable[[T], None] | None = None,
+    ) -> T:
+        """Run `work` in a thread; `what` is the name of the call in metrics.
+
+        Raises what it raises; `StoreUnreachable` where the deadline passes or the location's share is taken.
+        """
+        if self._busy[location] >= _SHARE:
+            self._count(what, "refused")
+            raise StoreUnreachable(f"{self._busy[location]} calls to {location} hang already")
+        self._busy[location] += 1
+        context = contextvars.copy_context()
+        future = asyncio.get_running_loop().run_in_executor(self._threads, context.run, work)
+        future.add_done_callback(functools.partial(self._ended, location))
+        try:
+            result = await asyncio.wait_for(asyncio.shield(future), self._deadline)
+        except TimeoutError:
+            self._count(what, "timeout")
+            if late is not None:
+                future.add_done_callback(functools.partial(_hand_over, late))
+            raise StoreUnreachable(f"{location} did not answer within {self._deadline:.0f} s") from None
+        except HoldfastError:
+            self._count(what, "error")
+            raise
+        self._count(what, "ok")
+        return result
+
+    def close(self) -> None:
+        """Take no more calls; those under way are not waited for."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _ended(self, location: str, future: "asyncio.Future[object]") -> None:
+        self._busy[location] -= 1
+        if not self._busy[location]:
+            del self._busy[location]
+        if not future.cancelled():
+            future.exception()  # looked at here, so that a late failure isn't reported as never retrieved
+
+    def _count(self, what: str, outcome: str) -> None:
+        self._metrics.store_calls.labels(what, outcome).inc()
+
+
+def _hand_over(late: Callable[[T], None], future: "asyncio.Future[T]") -> None:
+    if not future.cancelled() and future.exception() is None:
+        late(future.result())

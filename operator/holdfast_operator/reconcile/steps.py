@@ -1,0 +1,71 @@
+"""What a plan may decide: the steps that all kinds share.
+
+Invariants
+- A step is a value: it can be compared in tests and printed in logs.
+- `Settle` and `Release` end a reconcile; every other step is taken and then the world is looked at again.
+- At most one irreversible step is taken in a reconcile.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from holdfast_operator.api.names import Reason
+from holdfast_operator.runtime.events import Note
+from holdfast_operator.runtime.status import Health, Mark, Phase
+
+
+@dataclass(frozen=True)
+class Step:
+    """One decision."""
+
+    irreversible: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class Settle(Step):
+    """Show this and rest.
+
+    `fields` is the status of the kind; None leaves what is there, because nothing is known better.
+    `requeue_after`: seconds until it is looked at again; `retry`: after the key's backoff instead.
+    """
+
+    health: Health
+    fields: Mapping[str, Any] | None = None
+    marks: tuple[Mark, ...] = ()
+    requeue_after: float | None = None
+    retry: bool = False
+
+
+@dataclass(frozen=True)
+class Wait(Step):
+    """Nothing to show yet; look again after `requeue_after` seconds or when something changes."""
+
+    requeue_after: float | None = None
+
+
+@dataclass(frozen=True)
+class Release(Step):
+    """Everything that a deletion asks for is done: the finalizer may go."""
+
+    notes: tuple[Note, ...] = field(default=())
+
+
+def ready(message: str) -> Health:
+    """All is as asked."""
+    return Health(Phase.READY, Reason.AVAILABLE, message)
+
+
+def reconciling(reason: Reason, message: str) -> Health:
+    """At work, or waiting for what comes by itself."""
+    return Health(Phase.RECONCILING, reason, message)
+
+
+def stalled(reason: Reason, message: str) -> Health:
+    """Somebody has to do something."""
+    return Health(Phase.STALLED, reason, message)
+
+
+SUSPENDED = Health(
+    Phase.SUSPENDED, Reason.SUSPENDED, "suspended: set spec.suspend to false to go on where it was left"
+)

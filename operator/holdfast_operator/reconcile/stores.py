@@ -1,0 +1,93 @@
+"""All catalogs that this process has open: at most one handle per Catalog.
+
+Invariants
+- A Catalog is opened by one call at a time: two would fence each other.
+- Whoever finds that a catalog was taken over by another process hears `Fenced`; what then happens is decided
+  above, and nothing is written here after that.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from holdfast.errors import HoldfastError, StoreUnreachable
+from holdfast_operator.reconcile.opencatalog import CatalogFacts, OpenCatalog, Opening
+from holdfast_operator.reconcile.pool import StorePool
+from holdfast_operator.reconcile.storage import Storage
+from holdfast_operator.runtime.kube import ObjectKey
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class Stores:
+    """Opens, keeps and closes catalogs."""
+
+    def __init__(self, pool: StorePool) -> None:
+        self._pool = pool
+        self._open: dict[ObjectKey, OpenCatalog] = {}
+        self._opening: set[ObjectKey] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def opened(self, catalog: ObjectKey) -> Opening | None:
+        """How the catalog was opened; None where it isn't."""
+        handle = self._open.get(catalog)
+        return handle.opening if handle else None
+
+    async def open(self, catalog: ObjectKey, opening: Opening) -> None:
+        """Take a catalog over; the epoch grows."""
+        if catalog in self._opening:
+            raise StoreUnreachable(f"opening {opening.storage} is still under way")
+        if catalog in self._open:
+            return
+        self._opening.add(catalog)
+
+        def work() -> OpenCatalog:
+            try:
+                return OpenCatalog.open(opening)
+            finally:
+                loop.call_soon_threadsafe(self._opening.discard, catalog)
+
+        loop = asyncio.get_running_loop()
+        handle = await self._pool.call("open", str(opening.storage), work, late=self._close_late)
+        self._open[catalog] = handle
+
+    async def confirm(self, catalog: ObjectKey) -> CatalogFacts | None:
+        """What an open catalog holds, after asking whether it is still ours; None where it isn't open."""
+        return await self.use(catalog, "confirm", OpenCatalog.confirm) if catalog in self._open else None
+
+    async def use(self, catalog: ObjectKey, what: str, work: Callable[[OpenCatalog], T]) -> T:
+        """Run `work` on an open catalog, in a thread. `KeyError` where it isn't open."""
+        handle = self._open[catalog]
+        return await self._pool.call(what, str(handle.opening.storage), lambda: work(handle))
+
+    async def close(self, catalog: ObjectKey) -> None:
+        """Close a catalog; nothing happens where it isn't open."""
+        handle = self._open.pop(catalog, None)
+        if handle is not None:
+            await self._pool.call("close", str(handle.opening.storage), handle.close)
+
+    async def destroy(self, catalog: ObjectKey) -> None:
+        """End an open catalog for ever, and close it."""
+        await self.use(catalog, "destroy", OpenCatalog.destroy)
+        await self.close(catalog)
+
+    async def close_all(self) -> None:
+        """Close everything, as far as the stores let us."""
+        for catalog in list(self._open):
+            with contextlib.suppress(HoldfastError):
+                await self.close(catalog)
+
+    def storage(self, catalog: ObjectKey) -> Storage | None:
+        """Where an open catalog is."""
+        opening = self.opened(catalog)
+        return opening.storage if opening else None
+
+    def _close_late(self, handle: OpenCatalog) -> None:
+        log.warning("opening %s took too long and is undone", handle.opening.storage)
+        asyncio.get_running_loop().run_in_executor(None, handle.close)

@@ -1,0 +1,241 @@
+"""The operator as a process: puts the parts together, and ends as it should.
+
+Invariants
+- Nothing is reconciled before all objects were listed once: who is the older of two is known from the start.
+- SIGTERM: the steps under way are finished, nothing new is begun, handles are closed, exit code 0.
+- Fenced: nothing more is written, one line says by whom, exit code 0: the successor is at work, and a
+  restart would only take the catalog back from it.
+"""
+
+import asyncio
+import logging
+import random
+import signal
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.errors import Fenced
+from holdfast_operator.api.names import Kind
+from holdfast_operator.reconcile.catalog import Rhythm
+from holdfast_operator.reconcile.cataloghandler import CatalogHandler, Settings
+from holdfast_operator.reconcile.collectionhandler import CollectionHandler
+from holdfast_operator.reconcile.handler import Handler, Services
+from holdfast_operator.reconcile.index import Index
+from holdfast_operator.reconcile.pool import StorePool
+from holdfast_operator.reconcile.stores import Stores
+from holdfast_operator.runtime.clock import SystemClock
+from holdfast_operator.runtime.events import EventSink
+from holdfast_operator.runtime.informer import Informer
+from holdfast_operator.runtime.kube import Gone, Kube, KubeError, ObjectKey, resource_type
+from holdfast_operator.runtime.logging import about
+from holdfast_operator.runtime.metrics import Metrics
+from holdfast_operator.runtime.queue import KeyedQueue, Result
+from holdfast_operator.runtime.schedule import Backoff
+from holdfast_operator.runtime.server import Server
+from holdfast_operator.runtime.status import StatusWriter
+from holdfast_operator.sparkapps.kubeflow import SPARK_APPLICATIONS, KubeflowAdapter
+
+Json = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+_GRACE: Final = 20.0
+_CLOSE_SECONDS: Final = 5.0
+_CRD_SECONDS: Final = 3.0
+_STUCK_WORK: Final = 300.0
+_STUCK_WAIT: Final = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How the operator runs; times are seconds."""
+
+    namespaces: tuple[str, ...] = ()
+    """Where it looks for resources; empty: in all namespaces."""
+    data_dir: Path | None = None
+    """Folder for catalogs whose spec names no storage."""
+    storage_shared: bool = False
+    """Whether Spark pods see the same files as the operator."""
+    host: str = "127.0.0.1"
+    port: int = 8080
+    unsteady: float = 2.0
+    steady: float = 60.0
+    resync: float = 600.0
+    """Every object is looked at after this time (give or take a fifth), whatever was heard of it."""
+    concurrency: int = 8
+    store_deadline: float = 30.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(limit=30.0))
+
+
+class Operator:
+    """One operator process."""
+
+    def __init__(self, options: Options, kube: Kube) -> None:
+        self._options = options
+        self._kube = kube
+        self._clock = SystemClock()
+        self._metrics = Metrics()
+        self._index = Index(options.data_dir)
+        self._pool = StorePool(self._metrics, deadline=options.store_deadline)
+        self._stores = Stores(self._pool)
+        self._stop = asyncio.Event()
+        self._exit_code = 0
+        self._fenced = False
+        self._listed = False
+        self._rng = random.Random()  # noqa: S311 - spreads resyncs
+        self._queue: KeyedQueue[ObjectKey] = KeyedQueue(
+            self._work, concurrency=options.concurrency, backoff=options.backoff, clock=self._clock
+        )
+        self._informer = Informer(
+            namespaces=options.namespaces,
+            children=(SPARK_APPLICATIONS,),
+            on_event=self._on_event,
+            on_child=self._queue.add,
+            on_end=self._on_informer_end,
+        )
+        self._handlers = self._make_handlers()
+        self._server = Server(
+            self._metrics, healthy=self._unhealthy, ready=self._unready, refresh=self._refresh_gauges
+        )
+
+    async def run(self) -> int:
+        """Run until told to stop; the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        port = await self._server.start(self._options.host, self._options.port)
+        log.info("health and metrics on http://%s:%d", self._options.host, port)
+        workers: asyncio.Task[None] | None = None
+        if await self._list_all():
+            self._informer.start()
+            workers = asyncio.create_task(self._queue.run())
+            log.info("started; looking after %s", ", ".join(self._options.namespaces) or "all namespaces")
+            await self._stop.wait()
+        await self._shut_down(workers)
+        return self._exit_code
+
+    @property
+    def hangs(self) -> bool:
+        """Whether store calls are still under way that nobody waits for."""
+        return self._pool.busy > 0
+
+    async def _shut_down(self, workers: asyncio.Task[None] | None) -> None:
+        if not await self._queue.stop(0.0 if self._fenced else _GRACE):
+            log.warning("a step was cut off; it is taken again by the next operator")
+        if workers is not None:
+            await workers
+            await self._informer.stop()
+        if not self._fenced:
+            try:
+                await asyncio.wait_for(self._stores.close_all(), _CLOSE_SECONDS)
+            except TimeoutError:
+                log.warning("a store did not answer in time; its leases run out by themselves")
+        self._pool.close()
+        await self._server.stop()
+        self._kube.close()
+        log.info("stopped")
+
+    async def _list_all(self) -> bool:
+        """List all objects, waiting until their CRDs are there; False where told to stop before that."""
+        while not self._stop.is_set():
+            try:
+                await self._list_once()
+            except Gone:
+                log.warning("the CRDs of holdfast.dev are not installed: kubectl apply -k crds; waiting")
+            except KubeError as error:
+                log.warning("the API server can't be read, waiting: %s", error)
+            else:
+                self._listed = True
+                return True
+            await self._clock.wait(self._stop, _CRD_SECONDS)
+        return False
+
+    async def _list_once(self) -> None:
+        for kind in Kind:
+            for namespace in self._options.namespaces or (None,):
+                for body in await self._kube.list(resource_type(kind), namespace):
+                    key = ObjectKey(kind, body["metadata"]["namespace"], body["metadata"]["name"])
+                    self._index.put(key, body)
+                    self._queue.add(key)
+
+    async def _work(self, key: ObjectKey) -> Result:
+        with about(key), self._metrics.reconcile_seconds.labels(key.kind.value).time():
+            try:
+                result = await self._handlers[key.kind].reconcile(key)
+            except Fenced as error:
+                self._on_fenced(error)
+                return Result()
+        outcome = "retry" if result.retry else "ok"
+        self._metrics.reconciles.labels(key.kind.value, outcome).inc()
+        if result.requeue_after is None and not result.retry and self._index.knows(key):
+            resync = self._options.resync * (0.8 + 0.4 * self._rng.random())
+            return Result(requeue_after=resync)
+        return result
+
+    def _on_fenced(self, error: Fenced) -> None:
+        self._metrics.fences.inc()
+        if not self._fenced:
+            log.warning("%s; another operator has taken over, so this one ends", error)
+        self._fenced = True
+        self._stop.set()
+
+    def _on_event(self, key: ObjectKey, type_: str | None, body: Json) -> None:
+        if type_ == "DELETED":
+            self._queue.add(key)
+            return
+        known = self._index.knows(key)
+        for rival in self._index.put(key, body):
+            self._queue.add(rival)
+        self._queue.add(key)
+        if key.kind is Kind.CATALOG and (not known or body["metadata"].get("deletionTimestamp")):
+            for collection in self._index.collections_of(key):
+                self._queue.add(collection)
+
+    def _on_informer_end(self, error: BaseException | None) -> None:
+        log.error("the informer ended by itself: %s", error)
+        self._exit_code = 1
+        self._stop.set()
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        log.info("%s: finishing what is under way", number.name)
+        self._stop.set()
+
+    def _make_handlers(self) -> dict[Kind, Handler[Any]]:
+        services = Services(
+            kube=self._kube,
+            status=StatusWriter(self._kube, self._metrics),
+            events=EventSink(self._kube, self._clock),
+            clock=self._clock,
+            metrics=self._metrics,
+            enqueue=lambda key, after: self._queue.add(key, after=after),
+            released=self._informer.released,
+        )
+        settings = Settings(
+            holder=f"holdfast-operator on {socket.gethostname()}",
+            data_dir=self._options.data_dir,
+            storage_shared=self._options.storage_shared,
+            rhythm=Rhythm(self._options.unsteady, self._options.steady),
+        )
+        spark = KubeflowAdapter(self._kube)
+        return {
+            Kind.CATALOG: CatalogHandler(services, self._stores, self._index, settings),
+            Kind.STORAGE_COLLECTION: CollectionHandler(services, self._stores, self._index, settings, spark),
+        }
+
+    def _unhealthy(self) -> str:
+        if self._queue.oldest_work > _STUCK_WORK:
+            return f"a reconcile has been running for {self._queue.oldest_work:.0f} s"
+        if self._queue.oldest_wait > _STUCK_WAIT:
+            return f"an object has been waiting for {self._queue.oldest_wait:.0f} s"
+        return ""
+
+    def _unready(self) -> str:
+        if not self._listed:
+            return "the resources have not been listed yet"
+        return "" if self._informer.running else "the informer doesn't run"
+
+    def _refresh_gauges(self) -> None:
+        self._metrics.queue_depth.set(self._queue.depth)
+        self._metrics.queue_oldest.set(self._queue.oldest_wait)

@@ -1,0 +1,200 @@
+"""kopf, as the informer and the keeper of finalizers; it decides nothing and stores nothing on objects.
+
+Invariants
+- It runs in a thread and an event loop of its own, because at its end it cancels every task of its loop.
+- An event is only told on; what is done about it is the queue's business.
+- The finalizer is put on every object before it is told to be deleted, and taken off when `released` said so.
+- No annotation is ever written: neither the last handled state nor the progress of handlers is stored.
+"""
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import kopf
+
+from holdfast_operator.api.names import FINALIZER, GROUP, LABEL_MANAGED_BY, MANAGED_BY, VERSION, Kind
+from holdfast_operator.runtime.kube import ObjectKey, ResourceType
+
+Json = dict[str, Any]
+OnEvent = Callable[[ObjectKey, str | None, Json], None]
+"""Told the object, ADDED, MODIFIED, DELETED or None for one that was there before, and the body."""
+OnChild = Callable[[ObjectKey], None]
+"""Told the owner of a child that changed."""
+
+log = logging.getLogger(__name__)
+
+_JOIN_SECONDS: Final = 8.0
+
+
+class _NothingStored(kopf.DiffBaseStorage):
+    """No object is changed to remember how it looked."""
+
+    def build(self, *, body: kopf.Body, extra_fields: Any = None) -> kopf.BodyEssence:  # noqa: ARG002
+        """Nothing of an object is compared."""
+        return kopf.BodyEssence()
+
+    def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:  # noqa: ARG002
+        """Nothing was stored."""
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        """Nothing is stored."""
+
+
+class _NoProgress(kopf.ProgressStorage):
+    """A deletion handler waits until it is done; there is no progress to store."""
+
+    def fetch(self, *, key: Any, body: kopf.Body) -> None:
+        """Nothing was stored."""
+
+    def store(self, *, key: Any, record: Any, body: kopf.Body, patch: kopf.Patch) -> None:
+        """Nothing is stored."""
+
+    def purge(self, *, key: Any, body: kopf.Body, patch: kopf.Patch) -> None:
+        """There is nothing to purge."""
+
+    def touch(self, *, body: kopf.Body, patch: kopf.Patch, value: str | None) -> None:
+        """An object isn't changed to wake us."""
+
+    def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
+        """There is nothing of ours in it."""
+        return essence
+
+
+class Informer:
+    """Watches our kinds and their children, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        *,
+        namespaces: Sequence[str],
+        children: Sequence[ResourceType],
+        on_event: OnEvent,
+        on_child: OnChild,
+        on_end: Callable[[BaseException | None], None],
+    ) -> None:
+        """`on_event`, `on_child` and `on_end` are called in the loop that `start` is called in."""
+        self._namespaces = list(namespaces)
+        self._on_event = on_event
+        self._on_child = on_child
+        self._on_end = on_end
+        self._stopping = threading.Event()
+        self._started = threading.Event()
+        self._releases: dict[ObjectKey, concurrent.futures.Future[None]] = {}
+        self._lock = threading.Lock()
+        self._registry = self._register(children)
+        self._thread = threading.Thread(target=self._run, name="informer", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it watches."""
+        return self._started.is_set() and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    def released(self, key: ObjectKey) -> None:
+        """Nothing keeps the finalizer of this object any more."""
+        with self._lock:
+            future = self._releases.pop(key, None)
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    async def stop(self) -> None:
+        """End the watches."""
+        self._stopping.set()
+        await asyncio.to_thread(self._thread.join, _JOIN_SECONDS)
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            asyncio.run(self._operate())
+        except Exception as caught:  # noqa: BLE001 - whatever ends the informer ends the operator
+            error = caught
+        if not self._stopping.is_set():
+            self._tell(self._on_end, error)
+
+    async def _operate(self) -> None:
+        await kopf.operator(
+            registry=self._registry,
+            settings=_settings(),
+            standalone=True,
+            clusterwide=not self._namespaces,
+            namespaces=self._namespaces,
+            stop_flag=self._stopping,
+            ready_flag=self._started,
+        )
+
+    def _register(self, children: Sequence[ResourceType]) -> kopf.OperatorRegistry:
+        registry = kopf.OperatorRegistry()
+        kopf.on.login(registry=registry, errors=kopf.ErrorsMode.PERMANENT)(_login)
+        for kind in Kind:
+            where = (GROUP, VERSION, kind.plural)
+            kopf.on.event(*where, registry=registry, id="seen")(self._seen(kind))
+            kopf.on.delete(*where, registry=registry, id="deleted")(self._deleted(kind))
+        for child in children:
+            kopf.on.event(
+                child.group,
+                child.version,
+                child.plural,
+                registry=registry,
+                id="child",
+                labels={LABEL_MANAGED_BY: MANAGED_BY},
+            )(self._child_seen)
+        return registry
+
+    def _seen(self, kind: Kind) -> Any:
+        async def seen(event: Any, body: kopf.Body, **_: Any) -> None:
+            self._tell(self._on_event, _key(kind, body), event["type"], dict(event["object"]))
+
+        return seen
+
+    def _deleted(self, kind: Kind) -> Any:
+        async def deleted(body: kopf.Body, **_: Any) -> None:
+            """Wait until everything is done that the deletion asks for; kopf then takes the finalizer off."""
+            key = _key(kind, body)
+            with self._lock:
+                future = self._releases.setdefault(key, concurrent.futures.Future())
+            self._tell(self._on_event, key, "MODIFIED", dict(body))
+            await asyncio.wrap_future(future)
+
+        return deleted
+
+    async def _child_seen(self, body: kopf.Body, **_: Any) -> None:
+        for owner in body["metadata"].get("ownerReferences", []):
+            if owner.get("apiVersion") == f"{GROUP}/{VERSION}" and owner.get("kind") in set(Kind):
+                key = ObjectKey(Kind(owner["kind"]), body["metadata"]["namespace"], owner["name"])
+                self._tell(self._on_child, key)
+
+    def _tell(self, listener: Callable[..., None], *args: Any) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(listener, *args)
+        except RuntimeError:
+            # The loop is closed: the operator has ended and waits for nobody.
+            log.debug("nobody listens any more")
+
+
+def _key(kind: Kind, body: kopf.Body) -> ObjectKey:
+    return ObjectKey(kind, body["metadata"]["namespace"], body["metadata"]["name"])
+
+
+def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+    return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+
+
+def _settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.persistence.finalizer = FINALIZER
+    settings.persistence.diffbase_storage = _NothingStored()
+    settings.persistence.progress_storage = _NoProgress()
+    settings.process.ultimate_exiting_timeout = None
+    return settings

@@ -1,0 +1,78 @@
+"""How a Spark job is put on the cluster, whatever operator runs it there.
+
+Invariants
+- One application per attempt, of a name that no other attempt has; only we try again, as a new attempt.
+- An application carries no secret, only the names of Secrets.
+- What an application says of itself is a hint: whether its job is done, only the JobRecord says.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.runtime.kube import ObjectKey
+
+
+class AppPhase(StrEnum):
+    """Where an application is."""
+
+    PENDING = "pending"
+    """Made, or submitted; its driver doesn't run yet."""
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+    @property
+    def over(self) -> bool:
+        """Whether it will not change any more."""
+        return self in {AppPhase.SUCCEEDED, AppPhase.FAILED}
+
+
+@dataclass(frozen=True, slots=True)
+class AppState:
+    """An application as it was seen."""
+
+    name: str
+    uid: str
+    job_id: str
+    attempt: int
+    phase: AppPhase
+    message: str
+    created: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What is to be started."""
+
+    owner: ObjectKey
+    owner_uid: str
+    job_kind: str
+    job_id: str
+    attempt: int
+    arguments: tuple[str, ...]
+    template: SparkTemplate
+    secrets: tuple[str, ...]
+    """Names of the Secrets whose keys become environment variables."""
+
+
+class NotInstalled(Exception):  # noqa: N818 - an answer, not a fault
+    """The cluster doesn't serve the applications of this adapter."""
+
+
+class SparkAdapter(ABC):
+    """Starts, watches and cancels applications."""
+
+    @abstractmethod
+    async def launch(self, launch: Launch) -> None:
+        """Make the application of an attempt; one that is there already is fine. Raises `NotInstalled`."""
+
+    @abstractmethod
+    async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:
+        """The applications of an object, oldest attempt first. Raises `NotInstalled`."""
+
+    @abstractmethod
+    async def cancel(self, owner: ObjectKey, app: AppState) -> None:
+        """Take the application away, with its driver and executors; one that is gone is fine."""
