@@ -20,14 +20,19 @@ import polars as pl
 import pyarrow as pa
 
 from holdfast.errors import CLOSED, BadInput
-from holdfast.persist.schema import DIFF, TIME, Column, Schema, arrow_type
+from holdfast.persist.schema import DIFF, TIME, TYPE_NAMES, Column, Schema, arrow_type
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch
 R = TypeVar("R", pa.Table, pa.RecordBatch)
 
 _UINT64 = pa.uint64()
 _INT64 = pa.int64()
-_SIGNED: dict[int, type[np.signedinteger[Any]]] = {4: np.int32, 8: np.int64}
+_DTYPES: dict[int, np.dtype[Any]] = {
+    type_.id: np.dtype(type_.to_pandas_dtype()) for type_ in map(arrow_type, TYPE_NAMES[1:11])
+}
+_SIGNED: dict[int, np.dtype[Any]] = {4: np.dtype(np.int32), 8: np.dtype(np.int64)}
+_LEAST = {4: -(2**31), 8: -(2**63)}
+_ONES = pa.array(np.ones(1024, np.int64))
 # Below this many rows the fixed cost of a Polars query is greater than its speed.
 SMALL_ROWS = 256
 
@@ -66,7 +71,7 @@ def prepare_updates(schema: Schema, updates: object, *, default_time: int) -> pa
         _default_time(default_time, count) if time is None else _integers(TIME, rows.column(time), _UINT64)
     )
     if diff is None:
-        arrays.append(pa.array(np.ones(count, np.int64)))
+        arrays.append(_ONES[:count] if count <= len(_ONES) else pa.array(np.ones(count, np.int64)))
         return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_updates)
     diffs = _integers(DIFF, rows.column(diff), _INT64)
     arrays.append(diffs)
@@ -86,7 +91,7 @@ def time_bounds(batch: Rows) -> tuple[int, int] | None:
     if batch.num_rows == 0:
         return None
     times = values_of(_one_array(batch.column(TIME)))
-    return int(times.min()), int(times.max())
+    return int(np.minimum.reduce(times)), int(np.maximum.reduce(times))
 
 
 def sort_updates(schema: Schema, table: R) -> R:
@@ -117,24 +122,27 @@ def from_polars(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
 
 def values_of(array: pa.Array) -> npt.NDArray[Any]:
     """The values of a fixed-width numeric array without copying; what lies under a null is anything."""
-    dtype = array.type.to_pandas_dtype()
+    dtype = _DTYPES[array.type.id]
     data = array.buffers()[1]
     if data is None:
         return np.empty(0, dtype)
-    return np.frombuffer(data, dtype, len(array), array.offset * np.dtype(dtype).itemsize)
+    return np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
 
 
 def canonical_floats(array: pa.Array) -> pa.Array:
     """The float array with one NaN and no negative zero; the same array when it is so already."""
     values = values_of(array)
-    nan = np.array([np.nan], values.dtype)
+    if not len(values):
+        return array
     integer = _SIGNED[values.dtype.itemsize]
     bits = values.view(integer)
-    unlike = np.isnan(values) & (bits != nan.view(integer)[0])
-    negative_zero = bits == np.iinfo(integer).min
-    if not (unlike | negative_zero).any():
-        return array
-    fixed = np.where(np.isnan(values), nan, values + nan.dtype.type(0))
+    nan = np.isnan(values)
+    # Of all floats negative zero has the least signed bits.
+    if np.minimum.reduce(bits) != _LEAST[integer.itemsize]:
+        canonical = np.array(np.nan, values.dtype).view(integer)
+        if not np.logical_or.reduce(nan) or (bits[nan] == canonical).all():
+            return array
+    fixed = np.where(nan, values.dtype.type(np.nan), values + values.dtype.type(0))
     return pa.array(fixed, array.type, mask=_null_mask(array), from_pandas=False)
 
 
@@ -143,7 +151,7 @@ def ordered_bits(array: pa.Array) -> pa.Array:
     values = values_of(array)
     integer = _SIGNED[values.dtype.itemsize]
     bits = values.view(integer)
-    flip = (bits >> (8 * bits.itemsize - 1)) & np.iinfo(integer).max
+    flip = (bits >> (8 * bits.itemsize - 1)) & ~_LEAST[bits.itemsize]
     return pa.array(bits ^ flip, mask=_null_mask(array))
 
 

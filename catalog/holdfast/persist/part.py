@@ -48,10 +48,13 @@ def verify(data: bytes | memoryview, *, size: int, crc32c: int, key: str) -> Non
 
 def encode_inline(batch: pa.RecordBatch) -> bytes:
     """The updates as one Arrow IPC stream of one record batch, without compression."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue())
+    # What a stream writer writes, at a third of its fixed cost.
+    return b"".join((batch.schema.serialize(), batch.serialize(), _END_OF_STREAM))
+
+
+def inline_size(batch: pa.RecordBatch) -> int:
+    """About the bytes that `encode_inline` gives, without encoding: the schema is not counted."""
+    return int(pa.ipc.get_record_batch_size(batch))
 
 
 def decode_inline(data: bytes, schema: Schema, *, key: str) -> pa.Table:
@@ -64,16 +67,14 @@ def decode_inline(data: bytes, schema: Schema, *, key: str) -> pa.Table:
         raise CorruptBlob(key, "an Arrow stream", "a stream without an end")
     try:
         source = pa.BufferReader(data)
-        with pa.ipc.open_stream(source) as reader:
-            found = reader.schema
-            if not found.equals(schema.arrow_updates):
-                raise CorruptBlob(key, f"updates of {schema}", f"({', '.join(map(str, found))})")
-            batch = reader.read_next_batch()
-            batch.validate(full=True)
-            more = next(reader, None)
+        reader = pa.ipc.open_stream(source)
+        if not reader.schema.equals(schema.arrow_updates):
+            raise CorruptBlob(key, f"updates of {schema}", f"({', '.join(map(str, reader.schema))})")
+        batch = reader.read_next_batch()
+        batch.validate(full=True)
     except (pa.ArrowException, OSError, StopIteration) as error:
-        raise CorruptBlob(key, "an Arrow stream of one batch", f"{error or 'no batch'}") from None
-    if more is not None or source.tell() != len(data):
+        raise CorruptBlob(key, "an Arrow stream of one batch", _one_line(error) or "no batch") from None
+    if source.tell() != len(data) - len(_END_OF_STREAM):
         raise CorruptBlob(key, "one batch", "more data behind it")
     return pa.Table.from_batches([batch])
 

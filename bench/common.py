@@ -1,0 +1,141 @@
+"""What every benchmark shares: rows with a goal, paired measurements, and the command line.
+
+A row compares us with a peer in the same process, on the same machine, in the same minute. Both are warmed
+up, then run in turns, so that a busy machine or a cold disk hits both; each number is a median.
+`ratio` is ours / peer in the row's unit: a goal on a duration is `<=`, one on a rate `>=`.
+A missed goal is reported, it never fails anything.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What the ratio should be."""
+
+    op: Literal["<=", ">="]
+    value: float
+
+    def met(self, ratio: float) -> bool:
+        """Whether the ratio reaches the goal."""
+        return ratio <= self.value if self.op == "<=" else ratio >= self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One comparison; `ours` and `peer` are in `unit`, `note` says what the numbers leave out."""
+
+    name: str
+    ours: float
+    peer: float
+    unit: str
+    goal: Goal
+    note: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """Ours / peer."""
+        return self.ours / self.peer
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as `--json` prints it."""
+        return {
+            "name": self.name,
+            "ours": round_to(self.ours),
+            "peer": round_to(self.peer),
+            "unit": self.unit,
+            "ratio": round_to(self.ratio),
+            "goal": {"op": self.goal.op, "value": self.goal.value},
+            "met": self.goal.met(self.ratio),
+            "note": self.note,
+        }
+
+
+def round_to(value: float, digits: int = 4) -> float:
+    """The value with so many significant digits."""
+    return float(f"{value:.{digits}g}")
+
+
+def in_turns(
+    *actions: Callable[[], object],
+    rounds: int,
+    warmup: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[list[float]]:
+    """The seconds that each action took in each round, after `warmup` rounds that don't count.
+
+    The actions run in turns, and who begins changes from round to round.
+    """
+    seconds: list[list[float]] = [[] for _ in actions]
+    for number in range(-warmup, rounds):
+        for step in range(len(actions)):
+            which = (step + number) % len(actions)
+            start = clock()
+            actions[which]()
+            elapsed = clock() - start
+            if number >= 0:
+                seconds[which].append(elapsed)
+    return seconds
+
+
+def median(values: Iterable[float]) -> float:
+    """The median."""
+    return statistics.median(values)
+
+
+def percentile(values: Iterable[float], percent: float) -> float:
+    """The value that `percent` of the values do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """An empty folder on a real disk (set TMPDIR to choose which), removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        yield Path(folder)
+
+
+def main(rows: Callable[[], Iterable[Row]]) -> None:
+    """Run one benchmark file: a table for people, or with `--json` one object per row and line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json", action="store_true", help="print one JSON object per row")
+    as_json = parser.parse_args().json
+    done = []
+    for row in rows():
+        done.append(row.to_json())
+        if as_json:
+            print(json.dumps(done[-1]), flush=True)
+    if not as_json:
+        Console().print(table_of(done))
+
+
+def table_of(rows: Iterable[dict[str, Any]]) -> Table:
+    """The rows (as JSON has them) as a table for the terminal."""
+    table = Table("benchmark", "ours", "peer", "unit", "ratio", "goal", "met")
+    for row in rows:
+        met = "[green]yes[/green]" if row["met"] else "[red]no[/red]"
+        goal = f"{row['goal']['op']} {row['goal']['value']:g}"
+        numbers = [
+            f"{row[name]:,.4g}" if row[name] < 1e4 else f"{row[name]:,.0f}" for name in ("ours", "peer")
+        ]
+        table.add_row(row["name"], *numbers, row["unit"], f"{row['ratio']:.3g}", goal, met)
+    return table
+
+
+def log(message: str) -> None:
+    """Progress for people, apart from the results."""
+    print(message, file=sys.stderr, flush=True)
