@@ -54,7 +54,11 @@ class Object(Generic[K, V]):
 def encode_message(message: Message) -> bytes:
     """The one encoding of a message; `BadInput` when it carries fields that this version doesn't know."""
     encoded = message.SerializeToString(deterministic=True)
-    if _known_size(message, len(encoded)) != len(encoded):
+    # Unknown fields are cheap to find only by dropping them, which is not to be done to the caller's message.
+    known = type(message)()
+    known.CopyFrom(message)
+    known.DiscardUnknownFields()
+    if known.ByteSize() != len(encoded):
         raise BadInput(
             f"{message.DESCRIPTOR.name} has fields that catalog objects of this version don't have"
         )
@@ -97,19 +101,10 @@ def _decode(message_type: type[Any], data: bytes, collection: Collection[Any, An
     except DecodeError:
         raise CorruptBlob(f"a row of {collection}", expected, f"bytes {data[:32].hex()}") from None
     size = message.ByteSize()
-    if _known_size(message, size) != size:
+    message.DiscardUnknownFields()
+    if message.ByteSize() != size:
         raise CorruptBlob(f"a row of {collection}", expected, "one with unknown fields")
     return message
-
-
-def _known_size(message: Message, size: int) -> int:
-    """The encoded size without unknown fields, which are cheap to find only by dropping them."""
-    if not size:
-        return 0
-    known = type(message)()
-    known.CopyFrom(message)
-    known.DiscardUnknownFields()
-    return known.ByteSize()
 
 
 def dump_json(rows: Iterable[Row]) -> str:

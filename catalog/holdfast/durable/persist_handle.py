@@ -205,10 +205,10 @@ class PersistCatalog(PersistReadOnlyCatalog, Catalog):
         self._tx = None
 
     def commit_transaction(self, tx: Transaction) -> None:
-        with self._lock, tx:
+        with self._lock:
             if tx is not self._tx:
                 raise BadInput("the transaction is not open on this catalog")
-            with self._ready():
+            with tx, self._ready():
                 updates = tx.updates()
                 while updates:
                     if tx.base != self._content:

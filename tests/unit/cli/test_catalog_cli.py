@@ -166,7 +166,10 @@ def test_help_tells_all_groups_and_imports_none_of_them() -> None:
     for name, group in GROUPS.items():
         assert name in result.stdout
         assert group.help in result.stdout
-    script = "import sys; from holdfast.cli import main; main(['--help'], standalone_mode=False); print(*sys.modules)"
+    script = (
+        "import sys; from holdfast.cli import main;"
+        " main(['--help'], standalone_mode=False); print(*sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )

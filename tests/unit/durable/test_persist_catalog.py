@@ -315,6 +315,7 @@ def test_one_transaction_at_a_time(openable: OpenableCatalog) -> None:
     foreign = writable(openable, "another").transaction()
     with pytest.raises(BadInput, match="not open on this catalog"):
         catalog.commit_transaction(foreign)
+    assert foreign.is_open
 
 
 def test_a_transaction_is_all_or_nothing(openable: OpenableCatalog) -> None:
