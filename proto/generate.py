@@ -1,8 +1,8 @@
 """Generates `holdfast/_pb` from the .proto files of this folder; `--check` only compares.
 
-The catalog's objects are versioned: `objects.proto` is the current version, `old/objects_vN.proto` are frozen
-copies that upgrade steps read old rows with, `hashes.json` pins all of them. `verify` refuses to generate from
-files that break this; `--pin` writes the hashes of a new version, and never those of a frozen one.
+The catalog's objects are versioned: `objects.proto` is the current version, `old/objects_vN.proto` are
+frozen copies that upgrade steps read old rows with, `hashes.json` pins all of them. `verify` refuses to
+generate from files that break this; `--pin` writes the hashes of a new version, never those of a frozen one.
 """
 
 import filecmp
@@ -45,17 +45,19 @@ def definitions(text: str) -> str:
 def pins(root: Path = ROOT) -> dict[str, str]:
     """The sha256 of the current file and of each frozen one, as they are now, by path below proto/."""
     paths = [root / CURRENT, *sorted(root.glob("old/*.proto"))]
-    return {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    return {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths
+    }
 
 
 def versions(path: Path = VERSIONS) -> tuple[int, int]:
-    """(MIN_VERSION, CATALOG_VERSION) of the library, read as text: it can't be imported before it is generated."""
+    """(MIN_VERSION, CATALOG_VERSION) of the library, as text: it can't be imported before it is generated."""
     found = dict(re.findall(r"^(MIN_VERSION|CATALOG_VERSION) = (\d+)$", path.read_text(), re.MULTILINE))
     return int(found["MIN_VERSION"]), int(found["CATALOG_VERSION"])
 
 
 def verify(root: Path, pinned: dict[str, str], least: int, current: int) -> list[str]:
-    """What is wrong with the versions of the catalog's objects, each with what to do; empty when all is well."""
+    """What is wrong with the versions of the catalog's objects, each with what to do."""
     actual = pins(root)
     problems = []
     for name in pinned:
@@ -68,7 +70,9 @@ def verify(root: Path, pinned: dict[str, str], least: int, current: int) -> list
         if name != CURRENT and not _FROZEN.fullmatch(name):
             problems.append(f"{name} has no version in its name: call it old/objects_vN.proto")
         elif "import " in definitions((root / name).read_text()):
-            problems.append(f"{name} has an import: a frozen version must stand alone, so write the messages out")
+            problems.append(
+                f"{name} has an import: a frozen version must stand alone, so write the messages out"
+            )
         elif name not in pinned:
             problems.append(f"{name} is not pinned: run 'python proto/generate.py --pin'")
     problems += [
@@ -85,8 +89,8 @@ def verify(root: Path, pinned: dict[str, str], least: int, current: int) -> list
     if current in frozen:
         if definitions((root / CURRENT).read_text()) != definitions((root / frozen[current]).read_text()):
             problems.append(
-                f"{CURRENT} differs from {frozen[current]}: raise CATALOG_VERSION to {current + 1}, copy {CURRENT} "
-                f"to old/objects_v{current + 1}.proto, write the upgrade step, and run "
+                f"{CURRENT} differs from {frozen[current]}: raise CATALOG_VERSION to {current + 1}, copy "
+                f"{CURRENT} to old/objects_v{current + 1}.proto, write the upgrade step, and run "
                 "'python proto/generate.py --pin'"
             )
         elif CURRENT in pinned and actual[CURRENT] != pinned[CURRENT]:
