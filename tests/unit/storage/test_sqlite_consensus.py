@@ -1,11 +1,13 @@
 """What is particular to consensus in a SQLite file: opening, locks, forks, reading without writing."""
 
 import os
+import resource
 import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from holdfast.errors import (
     CorruptBlob,
     Determinate,
+    Indeterminate,
     NotWritable,
     StorageError,
     StoreUnreachable,
@@ -259,6 +262,23 @@ def test_a_full_disk_is_a_determinate_error(path: Path) -> None:
     store.close()
 
 
+def test_a_write_that_the_file_system_refuses_is_indeterminate_and_survived(path: Path) -> None:
+    store = SqliteConsensus(path)
+    store.compare_and_set([Put("a", 1, b"x")])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (Path(f"{path}-wal").stat().st_size, hard))
+    try:
+        with pytest.raises(Indeterminate, match=str(path)):
+            store.compare_and_set([Put("a", 2, b"x" * 100_000)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    head = store.heads(["a"])["a"].seqno
+    assert head in (1, 2)
+    assert store.compare_and_set([Put("a", head + 1, b"on")])
+    store.close()
+
+
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_file_that_was_removed_or_replaced_takes_no_writes(path: Path, replace: bool) -> None:
     store = SqliteConsensus(path)
@@ -331,7 +351,7 @@ def test_forks_while_other_threads_write(path: Path) -> None:
 
     thread = threading.Thread(target=write)
     thread.start()
-    codes = [_in_child(lambda n=n: store.compare_and_set([Put(f"child{n}", 1, b"x")])) for n in range(8)]
+    codes = [_in_child(partial(store.compare_and_set, [Put(f"child{n}", 1, b"x")])) for n in range(8)]
     done.set()
     thread.join()
 

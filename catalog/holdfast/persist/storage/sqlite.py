@@ -22,8 +22,8 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -175,22 +175,28 @@ class SqliteConsensus(Consensus):
             self._close_connections()
 
     def _read(self, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        with self._read_lock, self._errors(Determinate):
+        with self._read_lock:
             self._check_open()
             if self._reader is None:
                 self._reader = self._open_reader()
-            return self._reader.execute(statement, values).fetchall()
+            try:
+                return self._reader.execute(statement, values).fetchall()
+            except sqlite3.Error as error:
+                raise self._translate(error, Determinate) from error
 
     def _write(self, statement: str, values: Sequence[object]) -> int:
         """Run one statement as one transaction; how many rows it changed."""
         if self._read_only:
             raise NotWritable(f"{self.description} was opened for reading only")
-        with self._write_lock, self._errors(Indeterminate):
+        with self._write_lock:
             self._check_open()
             if self._writer is None:
                 self._writer = self._open_writer(create=False)
             execute = self._writer.execute
-            return self._retry_while_busy(lambda: execute(statement, values).rowcount)
+            try:
+                return self._retry_while_busy(lambda: execute(statement, values).rowcount)
+            except sqlite3.Error as error:
+                raise self._translate(error, Indeterminate) from error
 
     def _check_open(self) -> None:
         """A file that was removed or replaced would take writes that nobody else sees."""
@@ -209,35 +215,36 @@ class SqliteConsensus(Consensus):
             raise Determinate(f"{self.description} can't be reached: {error.strerror}") from error
         return status.st_dev, status.st_ino
 
-    def _connect(self, mode: str, *, timeout_s: float) -> sqlite3.Connection:
-        return sqlite3.connect(
-            f"file:{quote(str(self._path))}?mode={mode}",
-            uri=True,
-            timeout=timeout_s,
-            isolation_level=None,
-            check_same_thread=False,
+    def _open_writer(self, *, create: bool) -> sqlite3.Connection:
+        return self._open(
+            "rwc" if create else "rw",
+            lambda connection: self._retry_while_busy(lambda: _prepare(connection, create=create)),
+            timeout_s=0,  # `_retry_while_busy` does the waiting
         )
 
-    def _open_writer(self, *, create: bool) -> sqlite3.Connection:
-        with self._errors(StoreUnreachable):
-            connection = self._connect("rwc" if create else "rw", timeout_s=0)
-            try:
-                self._retry_while_busy(lambda: _prepare(connection, create=create))
-                _check_format(connection, self._path)
-            except BaseException:
-                connection.close()
-                raise
-            return connection
-
     def _open_reader(self) -> sqlite3.Connection:
-        with self._errors(StoreUnreachable):
-            connection = self._connect("ro", timeout_s=self._busy_timeout_s)
+        return self._open("ro", lambda _: None, timeout_s=self._busy_timeout_s)
+
+    def _open(
+        self, mode: str, prepare: Callable[[sqlite3.Connection], None], *, timeout_s: float
+    ) -> sqlite3.Connection:
+        try:
+            connection = sqlite3.connect(
+                f"file:{quote(str(self._path))}?mode={mode}",
+                uri=True,
+                timeout=timeout_s,
+                isolation_level=None,
+                check_same_thread=False,
+            )
             try:
+                prepare(connection)
                 _check_format(connection, self._path)
             except BaseException:
                 connection.close()
                 raise
-            return connection
+        except sqlite3.Error as error:
+            raise self._translate(error, StoreUnreachable) from error
+        return connection
 
     def _retry_while_busy(self, action: Callable[[], T]) -> T:
         """Do `action` until no other process holds the write lock, or the time is over.
@@ -263,14 +270,6 @@ class SqliteConsensus(Consensus):
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
-
-    @contextmanager
-    def _errors(self, otherwise: type[HoldfastError]) -> Iterator[None]:
-        """Translate SQLite's errors; `otherwise` is what an unknown one means here."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise self._translate(error, otherwise) from error
 
     def _translate(self, error: sqlite3.Error, otherwise: type[HoldfastError]) -> HoldfastError:
         code = _primary_code(error)
