@@ -37,6 +37,8 @@ lint: setup  ## ruff, mypy --strict, import contracts, generated files up to dat
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python proto/generate.py --check
+	@$(BIN)/python -m holdfast_operator.api.generate crds --check
 
 format: setup  ## format the code
 	@$(BIN)/ruff format .
