@@ -1,4 +1,4 @@
-"""Where Spark finds `format("holdfast")` by itself: it looks for `DefaultSource` in modules named `pyspark_*`."""
+"""Where Spark finds `format("holdfast")` by itself: as `DefaultSource` in a module named `pyspark_*`."""
 
 from holdfast.spark.datasource import HoldfastDataSource as DefaultSource
 

@@ -13,7 +13,8 @@ from concurrent.futures import TimeoutError as NotYet
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
-from pyspark import SparkContext, inheritable_thread_target
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
 
 from holdfast.errors import HoldfastError
 from holdfast.persist.schema import Schema
@@ -48,10 +49,14 @@ def export(
     write = functools.partial(write_task, schema=schema, folder=folder)
     work = context.parallelize(list(enumerate(tasks)), max(1, len(tasks))).map(write)
     group = f"holdfast-export-{uuid.uuid4()}"
+
+    def collect() -> list[SnapshotFile | None]:
+        # A job group belongs to a thread, and a thread of Python to one of the JVM.
+        context.setJobGroup(group, f"export into {folder}", interruptOnCancel=True)
+        return work.collect()
+
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(
-            inheritable_thread_target(work.collectWithJobGroup), group, f"export into {folder}", True
-        )
+        running = pool.submit(collect)
         told = 0
         try:
             while True:
@@ -63,7 +68,7 @@ def export(
                         progress(done)
                 else:
                     return tuple(file for file in written if file is not None)
-        except Py4JJavaError as error:
+        except (PySparkException, Py4JJavaError) as error:
             if found := _ERROR_LINE.findall(str(error)):
                 raise HoldfastError(f"a task failed: {found[-1]}") from None
             raise

@@ -18,7 +18,7 @@ from holdfast.spark.parquet import sync_folder
 _ATTEMPT = re.compile(r"attempt-(\d+)")
 
 
-class AttemptTaken(HoldfastError):
+class AttemptTaken(HoldfastError):  # noqa: N818 - named like all in holdfast.errors
     """Another process has started this attempt."""
 
 

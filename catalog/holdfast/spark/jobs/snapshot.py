@@ -41,8 +41,6 @@ Say = Callable[[str], None]
 
 def main(arguments: Sequence[str]) -> int:
     """Run the job that the one argument describes and return the exit code."""
-    # So that a pod that is told to end leaves neither hold nor files.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         if len(arguments) != 1:
             raise BadInput(f"expected one argument, the job spec, and got {len(arguments)}")
@@ -189,4 +187,6 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    # So that a pod that is told to end leaves neither hold nor files.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,290 @@
+"""The snapshot job: files, manifest and record in agreement, and only one attempt ever commits."""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from holdfast.errors import AsOfTooEarly, BadInput, CollectionNotFound, Fenced, HoldfastError
+from holdfast.persist import Schema
+from holdfast.spark import verify_snapshot
+from holdfast.spark.jobs import snapshot
+from holdfast.spark.jobs.folder import AttemptTaken
+from holdfast.spark.jobs.spec import SnapshotSpec
+from holdfast.storage import JobRecord, JobState, StorageController
+from testbed import sparkdriver
+from testbed.spark import environment
+from testbed.sparkdriver import Gate
+
+pytestmark = pytest.mark.spark
+Fill = Callable[..., str]
+Order = Callable[..., SnapshotSpec]
+
+SCHEMA = Schema.of(key={"id": "uint64"}, value={"name": "string?", "x": "float64"})
+# Runs the job in a process of its own and kills it, as a power cut would, when it says `sys.argv[2]`.
+KILLED_AT = """
+import os, signal, sys
+from holdfast.spark.jobs import snapshot
+from holdfast.spark.jobs.spec import load_spec
+
+def say(text):
+    print(text, flush=True)
+    if sys.argv[2] in text:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+snapshot.run(load_spec(sys.argv[1]), say=say)
+"""
+
+
+@pytest.fixture(scope="module")
+def orders(fill: Fill) -> str:
+    """100 orders at time 10, twice as many of the even ones at 20, in two shards."""
+    rows = [{"id": i, "name": None if i % 7 == 0 else f"o{i}", "x": float(i)} for i in range(100)]
+    return fill("orders", SCHEMA, {10: rows, 20: rows[::2]}, shards=2)
+
+
+@pytest.fixture
+def order(controller: StorageController, url: str, orders: str, tmp_path: Path) -> Order:
+    """Starts a job on record and makes its spec."""
+
+    def make(**change: Any) -> SnapshotSpec:
+        record = controller.start_job(orders, "snapshot", str(uuid.uuid4()), spec={})
+        given: dict[str, Any] = {
+            "url": url,
+            "collection": orders,
+            "destination": str(tmp_path / "out"),
+            "job_id": record.job_id,
+            "attempt": record.attempt,
+            "as_of": 15,
+        }
+        return SnapshotSpec(**{**given, **change})
+
+    return make
+
+
+def again(controller: StorageController, spec: SnapshotSpec) -> SnapshotSpec:
+    """The spec of the next attempt, after this one was given up."""
+    record = controller.retry_job(spec.job_id, abandoned=spec.attempt)
+    return SnapshotSpec(**{**vars(spec), "attempt": record.attempt})
+
+
+def record_of(controller: StorageController, spec: SnapshotSpec) -> JobRecord:
+    record = controller.job(spec.job_id)
+    assert record is not None
+    return record
+
+
+def folder_of(spec: SnapshotSpec) -> Path:
+    return Path(spec.destination) / spec.job_id / f"attempt-{spec.attempt}"
+
+
+def holds_of_jobs(controller: StorageController, collection: str) -> list[str]:
+    info = controller.describe(collection)
+    return [
+        hold.purpose
+        for shard in (info.metadata_shard, *info.data_shards)
+        for hold in controller.client.inspect(shard).holds
+        if hold.purpose.startswith("job ")
+    ]
+
+
+def check_committed(controller: StorageController, spec: SnapshotSpec, rows: int) -> None:
+    record = record_of(controller, spec)
+    manifest = verify_snapshot(record.result["path"])
+    assert (record.state, record.attempt) == (JobState.DONE, spec.attempt)
+    assert Path(record.result["path"]) == folder_of(spec)
+    assert record.result["rows"] == manifest.rows == rows
+    assert record.result["checksum"] == f"{manifest.checksum:016x}"
+    assert record.result["as_of"] == manifest.as_of
+    assert (manifest.job_id, manifest.attempt) == (spec.job_id, spec.attempt)
+    assert holds_of_jobs(controller, spec.collection) == []
+    assert [path.name for path in folder_of(spec).parent.iterdir()] == [folder_of(spec).name]
+
+
+def run_module(spec: SnapshotSpec) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "holdfast.spark.jobs.snapshot", spec.to_json()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def submit(spec: SnapshotSpec, folder: Path) -> subprocess.CompletedProcess[str]:
+    """As the Spark operator does it: `spark-submit` with the spec as the one argument."""
+    gate = Gate(folder / "driver")
+    gate.open()
+    application = {
+        "mainApplicationFile": "local:///opt/holdfast/jobs/snapshot.py",
+        "arguments": [spec.to_json()],
+    }
+    command = sparkdriver.command("snapshot", application, master="local[2]", gate=gate.stem)
+    env = {**os.environ, **environment()}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=env)
+
+
+def test_the_job_as_it_is_submitted_and_the_same_attempt_once_more(
+    controller: StorageController, order: Order, tmp_path: Path
+) -> None:
+    spec = order()
+    done = submit(spec, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "snapshot: orders as of 15: 2 tasks into" in done.stdout
+    assert "committed 100 rows in 2 files" in done.stdout
+    check_committed(controller, spec, rows=100)
+    manifest = verify_snapshot(folder_of(spec))
+    found = pa.concat_tables(pq.read_table(folder_of(spec) / file.name) for file in manifest.files)
+    wanted = controller.reader(spec.collection, purpose="test").snapshot(15).to_table()
+    assert found.sort_by("id").equals(wanted.drop_columns(["_diff"]).sort_by("id"))
+
+    before = record_of(controller, spec)
+    more = run_module(spec)
+    assert (more.returncode, record_of(controller, spec)) == (0, before)
+    assert "has committed before; nothing to do" in more.stdout
+    assert verify_snapshot(folder_of(spec)) == manifest
+
+
+def test_the_latest_time_is_the_default_and_rows_are_repeated(
+    spark: SparkSession, controller: StorageController, order: Order
+) -> None:
+    spec = order(as_of=None, partitions=1)
+    said: list[str] = []
+    snapshot.run(spec, say=said.append, spark=spark)
+    check_committed(controller, spec, rows=150)
+    assert record_of(controller, spec).result["as_of"] == 20
+    assert said[0].startswith("orders as of 20: 1 tasks into")
+    assert said[-1].startswith("committed 150 rows in 1 files")
+
+
+def test_an_attempt_that_was_replaced_meanwhile_is_fenced_and_takes_its_files_away(
+    spark: SparkSession, controller: StorageController, order: Order
+) -> None:
+    zombie = order()
+    successor: list[SnapshotSpec] = []
+
+    def say(text: str) -> None:
+        if "are written, committing" in text:
+            successor.append(again(controller, zombie))
+
+    with pytest.raises(Fenced, match="attempt 1"):
+        snapshot.run(zombie, say=say, spark=spark)
+    record = record_of(controller, zombie)
+    assert (record.state, record.attempt, record.result) == (JobState.RUNNING, 2, {})
+    assert not folder_of(zombie).exists()
+    snapshot.run(successor[0], say=str, spark=spark)
+    check_committed(controller, successor[0], rows=100)
+
+
+def test_an_old_attempt_is_fenced_before_it_does_anything(
+    spark: SparkSession, controller: StorageController, order: Order
+) -> None:
+    zombie = order()
+    successor = again(controller, zombie)
+    assert snapshot.main([zombie.to_json()]) == 4
+    snapshot.run(successor, say=str, spark=spark)
+    done = record_of(controller, successor)
+    assert snapshot.main([zombie.to_json()]) == 4
+    assert record_of(controller, successor) == done
+    check_committed(controller, successor, rows=100)
+
+
+@pytest.mark.parametrize("moment", ["tasks into", "are written, committing"])
+def test_a_killed_attempt_leaves_nothing_that_the_next_one_does_not_clear(
+    spark: SparkSession, controller: StorageController, order: Order, moment: str
+) -> None:
+    first = order()
+    command = [sys.executable, "-c", KILLED_AT, first.to_json(), moment]
+    killed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    record = record_of(controller, first)
+    assert (record.state, record.attempt) == (JobState.RUNNING, 1)
+    assert folder_of(first).exists()
+
+    with pytest.raises(AttemptTaken):
+        snapshot.run(first, say=str, spark=spark)
+    assert record_of(controller, first) == record
+
+    second = again(controller, first)
+    snapshot.run(second, say=str, spark=spark)
+    check_committed(controller, second, rows=100)
+
+
+def test_the_contents_are_held_while_the_job_runs(
+    spark: SparkSession, controller: StorageController, fill: Fill, order: Order
+) -> None:
+    collection = fill("retained", SCHEMA, {1: [{"id": 1, "name": "a", "x": 0.0}], 9: None}, shards=2)
+    spec = order(collection=collection, as_of=4)
+
+    def say(text: str) -> None:
+        if "tasks into" in text:
+            assert controller.set_retention_hold(collection, 8) == 4
+
+    snapshot.run(spec, say=say, spark=spark)
+    check_committed(controller, spec, rows=1)
+    assert controller.set_retention_hold(collection, 9) == 9
+    with pytest.raises(AsOfTooEarly):
+        snapshot.run(order(collection=collection, as_of=4), say=str, spark=spark)
+
+
+def test_an_empty_collection_has_a_snapshot_without_files(
+    spark: SparkSession, controller: StorageController, order: Order
+) -> None:
+    spec = order(as_of=3)
+    snapshot.run(spec, say=str, spark=spark)
+    check_committed(controller, spec, rows=0)
+    assert verify_snapshot(folder_of(spec)).files == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"collection": "nobody"}, CollectionNotFound),
+        ({"as_of": 21}, HoldfastError),
+        ({"destination": "s3://bucket/x"}, BadInput),
+        ({"destination": "/proc/nowhere"}, BadInput),
+    ],
+)
+def test_work_that_can_not_be_done_is_put_on_record_as_failed(
+    spark: SparkSession,
+    controller: StorageController,
+    order: Order,
+    change: dict[str, Any],
+    error: type[HoldfastError],
+) -> None:
+    spec = order(**change)
+    with pytest.raises(error) as caught:
+        snapshot.run(spec, say=str, spark=spark)
+    record = record_of(controller, spec)
+    assert (record.state, record.error) == (JobState.FAILED, str(caught.value))
+
+
+def test_a_task_that_fails_fails_the_attempt_in_one_line(
+    spark: SparkSession, controller: StorageController, fill: Fill, order: Order
+) -> None:
+    collection = fill("owing", SCHEMA, {0: [{"id": 1, "name": "a", "x": 0.0, "_diff": -1}]})
+    spec = order(collection=collection, as_of=0)
+    with pytest.raises(
+        HoldfastError, match=r"^a task failed: collection owing at 0 is no multiset: .* -1 times$"
+    ):
+        snapshot.run(spec, say=str, spark=spark)
+    assert record_of(controller, spec).state is JobState.FAILED
+    assert not folder_of(spec).exists()
+    assert holds_of_jobs(controller, collection) == []
+
+
+def test_a_job_that_was_never_started_is_refused_and_nothing_is_written(
+    capsys: pytest.CaptureFixture[str], order: Order
+) -> None:
+    spec = order(job_id=str(uuid.uuid4()))
+    assert snapshot.main([spec.to_json()]) == 2
+    assert snapshot.main([order(attempt=2).to_json()]) == 2
+    assert snapshot.main([]) == 2
+    assert snapshot.main(["{}"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == f"snapshot: there is no job {spec.job_id}"
+    assert not Path(spec.destination).exists()
