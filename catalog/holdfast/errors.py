@@ -122,7 +122,8 @@ class FenceRegressed(HoldfastError):
 
     def __init__(self, mine: object, durable: object) -> None:
         super().__init__(
-            f"the durable token {durable} is lower than mine {mine}: the store was restored from an older state",
+            f"the durable token {durable} is lower than mine {mine}:"
+            " the store was restored from an older state",
             hint="stop all writers and find out which state of the store is the right one",
         )
         self.mine, self.durable = mine, durable

@@ -6,9 +6,10 @@ from decimal import Decimal
 from typing import Any, Literal
 
 import pyarrow as pa
+from hypothesis import strategies as st
+
 from holdfast.persist.canonical import prepare_updates
 from holdfast.persist.schema import Column, Schema, arrow_type
-from hypothesis import strategies as st
 
 Row = dict[str, Any]
 

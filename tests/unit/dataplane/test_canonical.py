@@ -10,13 +10,14 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from holdfast.errors import CLOSED, BadInput
 from holdfast.persist import canonical
 from holdfast.persist.canonical import prepare_updates, sort_updates, time_bounds
 from holdfast.persist.part import encode_inline
 from holdfast.persist.schema import Schema
-from hypothesis import given
-from hypothesis import strategies as st
 from unit.dataplane.strategies import batches, comparable, schemas
 
 PEOPLE = Schema.of(key={"id": "int64"}, value={"name": "string?"})

@@ -2,14 +2,15 @@
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from holdfast.errors import CLOSED, BadInput, CorruptBlob, VersionTooNew
 from holdfast.persist import consolidate
 from holdfast.persist.canonical import empty_updates, prepare_updates, sort_updates
 from holdfast.persist.consolidate import ParquetSource, Source, consolidate_at, consolidate_updates
 from holdfast.persist.part import encode_parquet
 from holdfast.persist.schema import Schema
-from hypothesis import given
-from hypothesis import strategies as st
 from unit.dataplane.strategies import batches, comparable, contents, schemas
 
 WORDS = Schema.of(key={"word": "string"})

@@ -7,6 +7,9 @@ import math
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from holdfast.errors import CorruptBlob, VersionTooNew
 from holdfast.persist.canonical import prepare_updates, sort_updates
 from holdfast.persist.part import (
@@ -18,8 +21,6 @@ from holdfast.persist.part import (
     verify,
 )
 from holdfast.persist.schema import Schema
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from unit.dataplane.strategies import batches, comparable, schemas
 
 POINTS = Schema.of(key={"id": "int64"}, value={"x": "float64?", "tag": "string"})

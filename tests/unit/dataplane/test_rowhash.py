@@ -8,12 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
 from holdfast.errors import BadInput
 from holdfast.persist import rowhash
 from holdfast.persist.rowhash import row_hash, shard_of
 from holdfast.persist.schema import Schema
-from hypothesis import given
-from hypothesis import strategies as st
 from unit.dataplane.strategies import batches, schemas
 
 

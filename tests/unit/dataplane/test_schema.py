@@ -4,9 +4,10 @@ import pickle
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+
 from holdfast.errors import BadInput, CodecMismatch
 from holdfast.persist.schema import Column, Schema, arrow_type, check_evolution, type_name
-from hypothesis import given
 from unit.dataplane.strategies import VALUES, schemas
 
 ORDERS = Schema.of(

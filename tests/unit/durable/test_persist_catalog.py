@@ -221,7 +221,7 @@ def test_a_lower_token_than_mine_stops_me(new_client: NewClient) -> None:
     _replace_token(shard, FenceToken(1, 9, "restored", "test"))
     with pytest.raises(FenceRegressed) as caught:
         catalog.allocate_ids(IdKind.USER_ITEM)
-    assert "--at-least" in caught.value.hint
+    assert "stop all writers" in caught.value.hint
     with pytest.raises(FenceRegressed):
         catalog.confirm_leadership()
 
