@@ -9,7 +9,7 @@ from holdfast.persist.schema import Schema
 from holdfast.storage import transitions
 from holdfast.storage.jobs import JobRecord, JobState, job_id
 from holdfast.storage.spec import CollectionInfo, CollectionSpec, CollectionState
-from holdfast.storage.state import Commit, ControllerState, NoOp, Outcome, Reject, record_id
+from holdfast.storage.state import Commit, ControllerState, NoOp, Outcome, Record, Reject, record_id
 from holdfast.storage.transitions import COMMANDS_KEPT_MS, Origin, ShardIds
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ def origin(command_id: str, at_ms: int = 0) -> Origin:
 
 def do(state: ControllerState, outcome: Outcome[T]) -> T:
     assert isinstance(outcome, Commit), outcome
-    tables = {**state.collections, **state.commands, **state.jobs}
+    tables: dict[str, Record] = {**state.collections, **state.commands, **state.jobs}
     replaced = [tables[record_id(record)] for record in outcome.puts if record_id(record) in tables]
     state.apply([*replaced, *outcome.removals], outcome.puts)
     return outcome.result

@@ -1,0 +1,162 @@
+"""The controller's mirror of its shard, and commands given by several processes."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+
+from holdfast.errors import (
+    CLOSED,
+    CollectionInUse,
+    CollectionNotFound,
+    UniquenessViolation,
+    VersionTooNew,
+)
+from holdfast.persist import Progress
+from holdfast.storage import CollectionSpec, CollectionState, Frontiers, StorageController
+from holdfast.storage.codec import CONTROLLER_SCHEMA
+from unit.collections.stores import SCHEMA, SPEC, Stores, counted, updates
+
+
+@pytest.fixture
+def stores() -> Stores:
+    return Stores()
+
+
+@pytest.fixture
+def controller(stores: Stores) -> StorageController:
+    return StorageController(stores.open())
+
+
+def spec(number: int) -> CollectionSpec:
+    return CollectionSpec(f"c{number}", f"name {number}", SCHEMA)
+
+
+def test_every_process_sees_what_another_has_done(stores: Stores, controller: StorageController) -> None:
+    other = StorageController(stores.open())
+    assert other.list_collections() == ()
+    info = controller.create_collection(SPEC)
+    assert other.list_collections() == (info,)
+    assert other.create_collection(SPEC) == info
+    other.drop_collection("flights")
+    assert controller.describe("c1").state is CollectionState.DROPPED
+    with pytest.raises(CollectionNotFound):
+        controller.describe("flights")
+
+
+def test_a_new_collection_can_be_read_as_soon_as_it_is_listed(controller: StorageController) -> None:
+    info = controller.create_collection(SPEC)
+    client = controller.client
+    assert [client.inspect(shard).upper for shard in (info.metadata_shard, *info.data_shards)] == [1, 0, 0, 0]
+    metadata = client.reader(info.metadata_shard, purpose="test").snapshot(0).to_table()
+    assert metadata.to_pylist() == [{"rendition": "r1", "_diff": 1}]
+    assert controller.frontiers("c1") == Frontiers(0, 0)
+
+
+def test_of_racing_creations_one_wins_and_all_have_it(stores: Stores) -> None:
+    barrier = threading.Barrier(4)
+
+    def create(_: int) -> object:
+        controller = StorageController(stores.open())
+        barrier.wait()
+        return controller.create_collection(SPEC)
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(create, range(4)))
+    assert found.count(found[0]) == 4
+    client = stores.open()
+    assert len(client.shards()) == 1 + 1 + SPEC.shards
+
+
+def test_of_racing_creations_of_one_name_one_wins(stores: Stores) -> None:
+    barrier = threading.Barrier(3)
+
+    def create(number: int) -> bool:
+        controller = StorageController(stores.open())
+        barrier.wait()
+        try:
+            controller.create_collection(CollectionSpec(f"c{number}", "same", SCHEMA))
+        except UniquenessViolation:
+            return False
+        return True
+
+    with ThreadPoolExecutor(3) as threads:
+        assert sorted(threads.map(create, range(3))) == [False, False, True]
+
+
+def test_since_follows_the_commands_and_nobody_loses_track(
+    stores: Stores, controller: StorageController
+) -> None:
+    """A reader without a lease is overtaken by since and compaction; it starts again and is right."""
+    watcher = StorageController(stores.open(mode="read"))
+    other = StorageController(stores.open())
+    controller.create_collection(spec(0))
+    assert len(watcher.list_collections()) == len(other.list_collections()) == 1
+    for number in range(1, 150):
+        (controller if number % 2 else other).create_collection(spec(number))
+    other.close()
+    for number in range(150, 220):
+        controller.create_collection(spec(number))
+    shard = controller.client.inspect(controller.shard_id)
+    assert 220 - 64 <= shard.since < shard.upper
+    controller.client.maintain(controller.shard_id)
+    assert {info.collection_id for info in watcher.list_collections()} == {f"c{n}" for n in range(220)}
+    assert watcher.list_collections() == controller.list_collections()
+    assert StorageController(stores.open()).list_collections() == controller.list_collections()
+
+
+def test_a_row_of_a_newer_version_is_refused_until_it_is_gone(
+    stores: Stores, controller: StorageController
+) -> None:
+    controller.create_collection(SPEC)
+    writer = stores.open().writer(controller.shard_id, CONTROLLER_SCHEMA, purpose="newer")
+
+    def write(diff: int) -> None:
+        row = {"key": [b"\x00\x63new"], "value": [b""], "_diff": [diff]}
+        upper = writer.upper()
+        writer.compare_and_append(pa.table(row), upper, upper + 1)
+
+    write(+1)
+    for _ in range(2):
+        with pytest.raises(VersionTooNew, match="unknown kind"):
+            controller.list_collections()
+        with pytest.raises(VersionTooNew):
+            controller.drop_collection("c1")
+    write(-1)
+    assert [info.collection_id for info in controller.list_collections()] == ["c1"]
+
+
+def test_a_drop_waits_for_readers_or_takes_force(stores: Stores, controller: StorageController) -> None:
+    controller.create_collection(SPEC)
+    writer = controller.writer("c1", purpose="writer")
+    writer.append(updates([(1, "a", 0, 1)]), 0, 10)
+    reader = controller.reader("c1", purpose="dashboard")
+    follow = reader.listen(9)
+    with pytest.raises(CollectionInUse, match="'dashboard' on"):
+        controller.drop_collection("c1")
+    assert controller.describe("c1").state is CollectionState.DROPPING
+    for opening in (controller.reader, controller.writer):
+        with pytest.raises(CollectionNotFound):
+            opening("c1", purpose="late")
+    assert counted(reader.snapshot(9).to_table()).total() == 1
+    writer.append(None, 10, 20)
+    assert controller.drop_collection("c1", force=True).state is CollectionState.DROPPED
+    with pytest.raises(CollectionNotFound):
+        writer.append(None, 20, 30)
+    with pytest.raises(CollectionNotFound):
+        writer.upper()
+    assert list(follow)[-1] == Progress(CLOSED)
+    reader.close()
+
+
+def test_a_drop_goes_on_when_the_readers_are_gone(stores: Stores, controller: StorageController) -> None:
+    info = controller.create_collection(SPEC)
+    reader = controller.reader("c1", purpose="dashboard")
+    with pytest.raises(CollectionInUse):
+        controller.drop_collection("c1", command_id="k")
+    reader.close()
+    other = StorageController(stores.open())
+    assert other.drop_collection("c1", command_id="k").state is CollectionState.DROPPED
+    assert {other.client.inspect(shard).finalized for shard in info.data_shards} == {True}
+    assert other.drop_collection("c1").state is CollectionState.DROPPED
