@@ -309,3 +309,18 @@ def test_a_location_without_collections_reads_as_one(stores: Stores) -> None:
     assert controller.list_collections() == ()
     with pytest.raises(CollectionNotFound, match="'flights'"):
         controller.describe("flights")
+
+
+def test_whoever_holds_the_metadata_holds_the_data(
+    client: PersistClient, controller: StorageController, writer: CollectionWriter, info: CollectionInfo
+) -> None:
+    writer.append(updates(ROWS), 0, 100)
+    hold = client.critical_since(info.metadata_shard, purpose="hold on the collection")
+    assert controller.set_retention_hold("flights", 60) == 0
+    assert {client.inspect(shard).since for shard in info.data_shards} == {0}
+    hold.downgrade(40)
+    assert controller.set_retention_hold("flights", 60) == 40
+    assert {client.inspect(shard).since for shard in info.data_shards} == {40}
+    hold.release()
+    assert controller.set_retention_hold("flights", 70) == 70
+    assert {client.inspect(shard).since for shard in info.data_shards} == {70}
