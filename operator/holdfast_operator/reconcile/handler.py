@@ -47,7 +47,7 @@ class Services:
     """Told when nothing keeps the finalizer of an object any more."""
 
 
-class Halt(Exception):  # noqa: N818 - an outcome, not a fault
+class Halt(Exception):
     """Ends a reconcile with this outcome; raised from within `observe` or `apply`."""
 
     def __init__(self, outcome: Settle) -> None:

@@ -1,1 +1,1 @@
-"""What runs the reconcilers: queue, informer, status, events, metrics. It knows nothing of catalogs."""
+"""What runs the reconcilers: queue, informer, status, events, metrics. Only `app` knows of catalogs."""

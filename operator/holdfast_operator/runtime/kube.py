@@ -35,23 +35,23 @@ class KubeError(Exception):
     """The API server didn't do it, for a reason that isn't one of the others; trying again may help."""
 
 
-class Gone(KubeError):  # noqa: N818 - an answer, not a fault
+class Gone(KubeError):
     """There is no such object, or no such resource."""
 
 
-class Exists(KubeError):  # noqa: N818 - an answer, not a fault
+class Exists(KubeError):
     """An object of that name is there already."""
 
 
-class Conflict(KubeError):  # noqa: N818 - an answer, not a fault
+class Conflict(KubeError):
     """The object changed since it was read."""
 
 
-class Invalid(KubeError):  # noqa: N818 - an answer, not a fault
+class Invalid(KubeError):
     """The API server finds the content invalid."""
 
 
-class Forbidden(KubeError):  # noqa: N818 - an answer, not a fault
+class Forbidden(KubeError):
     """The operator's role doesn't allow it."""
 
 
@@ -137,7 +137,7 @@ class Kube:
             raise Exists(str(error)) from None
 
     async def patch(self, type_: ResourceType, namespace: str, name: str, body: Json) -> Json:
-        """Merge `body` into an object. Raises `Gone`; `Conflict` where `body` names an old resourceVersion."""
+        """Merge `body` into an object. Raises `Gone`; `Conflict` where `body` has an old resourceVersion."""
         return await self.request("PATCH", type_.path(namespace, name), body=body)
 
     async def patch_status(self, key: ObjectKey, body: Json) -> Json:

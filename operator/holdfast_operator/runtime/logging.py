@@ -106,5 +106,7 @@ def configure(format_: LogFormat, *, level: str = "info") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # kopf says so because it is run in a thread; the signals are ours.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
     for name in ("kopf", "urllib3", "kubernetes", "aiohttp.access", "asyncio"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -58,7 +58,7 @@ class Launch:
     """Names of the Secrets whose keys become environment variables."""
 
 
-class NotInstalled(Exception):  # noqa: N818 - an answer, not a fault
+class NotInstalled(Exception):
     """The cluster doesn't serve the applications of this adapter."""
 
 

@@ -5,10 +5,11 @@ import random
 from collections import Counter
 
 import pytest
-from holdfast_operator.runtime.queue import KeyedQueue, Result
-from holdfast_operator.runtime.schedule import Backoff, Schedule
 from hypothesis import given
 from hypothesis import strategies as st
+
+from holdfast_operator.runtime.queue import KeyedQueue, Result
+from holdfast_operator.runtime.schedule import Backoff, Schedule
 
 STILL = Backoff(first=1.0, limit=8.0, jitter=0.0)
 

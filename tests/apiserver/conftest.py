@@ -1,0 +1,198 @@
+"""The operator as users run it: a process of its own against the API server of the test bed."""
+
+import json
+import sys
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.persist import PersistClient, PersistConfig
+from holdfast.storage import StorageController
+from testbed.kube import ControlPlane
+from testbed.process import Child
+
+CRDS = Path(__file__).parents[2] / "crds"
+WAIT = "--timeout=60s"
+
+
+class OperatorProcess:
+    """`holdfast-operator run` in one namespace, with its log in a file."""
+
+    def __init__(self, cluster: ControlPlane, namespace: str, folder: Path, number: int, *flags: str) -> None:
+        self.log = folder / f"operator-{number}.log"
+        self.child = Child(
+            f"operator-{number}",
+            [
+                sys.executable,
+                "-m",
+                "holdfast_operator",
+                "run",
+                f"--namespace={namespace}",
+                f"--data-dir={folder / 'volume'}",
+                "--listen=127.0.0.1:0",
+                "--unsteady-interval=0.2",
+                "--steady-interval=0.5",
+                *flags,
+            ],
+            log=self.log,
+            env=cluster.environment({"PATH": "/usr/bin:/bin", "HOME": str(folder)}),
+        )
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The log so far."""
+        if not self.log.exists():
+            return []
+        text = self.log.read_text()
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
+
+    def said(self, part: str) -> bool:
+        return any(part in line["message"] for line in self.lines())
+
+    def get(self, path: str) -> str:
+        """What its HTTP endpoint answers."""
+        (line,) = (line for line in self.lines() if "health and metrics on" in line["message"])
+        with urllib.request.urlopen(line["message"].split()[-1] + path, timeout=10) as answer:
+            return str(answer.read().decode())
+
+    def metric(self, name: str) -> float:
+        """The sum over all labels of a metric."""
+        lines = (
+            line for line in self.get("/metrics").splitlines() if line.startswith((name + "{", name + " "))
+        )
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+class World:
+    """One namespace with its operators, and the durable state behind it."""
+
+    def __init__(self, cluster: ControlPlane, namespace: str, folder: Path) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.folder = folder
+        self.operators: list[OperatorProcess] = []
+
+    def start(self, *flags: str) -> OperatorProcess:
+        """Start another operator."""
+        operator = OperatorProcess(self.cluster, self.namespace, self.folder, len(self.operators) + 1, *flags)
+        self.operators.append(operator)
+        return operator
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        return self.cluster.kubectl("-n", self.namespace, *arguments, stdin=stdin)
+
+    def apply(self, *objects: dict[str, Any], flags: tuple[str, ...] = ()) -> None:
+        items = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+        self.kubectl("apply", *flags, "-f", "-", stdin=items)
+
+    def get(self, what: str) -> dict[str, Any]:
+        return dict(json.loads(self.kubectl("get", what, "-o", "json")))
+
+    def status(self, what: str) -> dict[str, Any]:
+        return dict(self.get(what)["status"])
+
+    def wait_ready(self, *what: str) -> None:
+        for each in what:
+            self.kubectl("wait", "--for=condition=Ready", each, WAIT)
+
+    def wait_for(self, what: str, path: str, value: object) -> None:
+        self.kubectl("wait", f"--for=jsonpath={{{path}}}={value}", what, WAIT)
+
+    def wait_stalled(self, what: str, reason: str) -> str:
+        """Wait for Stalled with this reason; its message."""
+        condition = '.status.conditions[?(@.type=="Stalled")]'
+        self.wait_for(what, f"{condition}.reason", reason)
+        self.wait_for(what, f"{condition}.status", "True")
+        return str(self.condition(what, "Stalled")["message"])
+
+    def wait_gone(self, what: str) -> None:
+        self.kubectl("wait", "--for=delete", what, WAIT)
+
+    def condition(self, what: str, type_: str) -> dict[str, Any]:
+        (found,) = (each for each in self.status(what)["conditions"] if each["type"] == type_)
+        return dict(found)
+
+    def events(self, reason: str) -> list[dict[str, Any]]:
+        found = json.loads(self.kubectl("get", "events", f"--field-selector=reason={reason}", "-o", "json"))
+        return list(found["items"])
+
+    def volume(self, organization: str) -> str:
+        """The URL of a catalog that names no storage."""
+        return (self.folder / "volume" / self.namespace / organization).as_uri()
+
+    def store(self, url: str) -> PersistClient:
+        """A second client of a location, as an application has one."""
+        return PersistClient.open(url, config=PersistConfig(maintenance="off"))
+
+    def controller(self, url: str) -> StorageController:
+        return StorageController(self.store(url))
+
+    def stop(self) -> None:
+        for operator in self.operators:
+            operator.child.kill()
+
+
+def catalog(name: str = "demo", **spec: Any) -> dict[str, Any]:
+    """A Catalog of an organization of its own."""
+    return {
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "Catalog",
+        "metadata": {"name": name},
+        "spec": {"organizationId": str(uuid.uuid4()), **spec},
+    }
+
+
+def collection(name: str = "flights", **spec: Any) -> dict[str, Any]:
+    """A StorageCollection of the Catalog `demo`."""
+    return {
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "StorageCollection",
+        "metadata": {"name": name},
+        "spec": {
+            "catalogRef": {"name": "demo"},
+            "columns": [
+                {"name": "id", "type": "int64"},
+                {"name": "note", "type": "string", "nullable": True},
+            ],
+            "key": ["id"],
+            "rendition": {"shards": 2},
+            **spec,
+        },
+    }
+
+
+@pytest.fixture(scope="session")
+def crds(control_plane: ControlPlane) -> None:
+    control_plane.kubectl("apply", "-k", CRDS)
+    control_plane.kubectl(
+        "wait", "--for=condition=Established", "crd", "-l", "app.kubernetes.io/name=holdfast", WAIT
+    )
+
+
+@pytest.fixture
+def world(control_plane: ControlPlane, namespace: str, crds: None, tmp_path: Path) -> Iterator[World]:
+    """A namespace without an operator yet."""
+    there = World(control_plane, namespace, tmp_path)
+    try:
+        yield there
+    finally:
+        there.stop()
+        for operator in there.operators:
+            print(f"--- {operator.log.name}\n{operator.child.tail(40)}")
+        # What nobody finalizes any more would keep the namespace.
+        for kind in ("storagecollections", "catalogs"):
+            for name in there.kubectl("get", kind, "-o", "name").split():
+                there.kubectl("patch", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+
+
+@pytest.fixture
+def make_catalog() -> Callable[..., dict[str, Any]]:
+    return catalog
+
+
+@pytest.fixture
+def make_collection() -> Callable[..., dict[str, Any]]:
+    return collection

@@ -1,0 +1,222 @@
+"""What is wrong is refused by the API server or shown as Stalled; it changes nothing durable, and it mends."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.durable import OpenMode, persist_catalog
+from testbed.errors import KubectlError
+
+pytestmark = pytest.mark.kube
+
+Make = Callable[..., dict[str, Any]]
+ORGANIZATION = "6f1d7c1e-2b8a-4f5e-9d43-0c5b8f3a7e21"
+
+
+def test_the_api_server_refuses_what_has_no_meaning(
+    world: Any, make_catalog: Make, make_collection: Make
+) -> None:
+    column = {"name": "id", "type": "int64"}
+    for made, message in (
+        (make_catalog(organizationId="ACME"), "organizationId"),
+        (make_catalog(storage={"url": "/folder"}), "must be a URL like file:///folder"),
+        (make_catalog(storage={"url": "s3://me:secret@host/x"}), "must not contain a user or a password"),
+        (make_catalog(storage={"blob": "file:///x"}), "give either url, or blob and consensus together"),
+        (make_catalog(storage={"url": "file:///x", "blob": "file:///y"}), "give either url"),
+        (make_catalog(backend="Stash"), "Unsupported value"),
+        (make_catalog(deployGeneration=-1), "deployGeneration"),
+        (make_collection(columns=[{"name": "id", "type": "int65"}]), "unknown column type: use bool"),
+        (make_collection(columns=[{"name": "_time", "type": "int64"}], key=[]), "are reserved"),
+        (make_collection(columns=[column, column]), "Duplicate value"),
+        (make_collection(columns=[]), "columns"),
+        (make_collection(key=["nope"]), "names a column that isn't in spec.columns"),
+        (make_collection(rendition={"shards": 0}), "shards"),
+        (make_collection(retention={"period": "a week"}), "period"),
+        (make_collection(snapshot={"requestId": "a", "destination": "x"}), "must be a URL"),
+    ):
+        with pytest.raises(KubectlError, match="(?s)is invalid") as refused:
+            world.apply(made)
+        assert message in str(refused.value), made
+    assert world.kubectl("get", "catalogs,storagecollections", "-o", "name") == ""
+
+
+def test_what_is_immutable_can_not_be_changed(world: Any, make_catalog: Make, make_collection: Make) -> None:
+    world.start()
+    world.apply(make_catalog(deployGeneration=2), make_collection())
+    world.wait_ready("catalog/demo", "storagecollection/flights")
+    for what, patch, message in (
+        ("catalog/demo", f'{{"organizationId":"{ORGANIZATION}"}}', "organizationId is immutable"),
+        ("catalog/demo", '{"deployGeneration":1}', "deployGeneration never decreases"),
+        ("catalog/demo", '{"storage":{"url":"file:///elsewhere"}}', "spec.storage is immutable once"),
+        ("storagecollection/flights", '{"key":["note"]}', "key is immutable"),
+        ("storagecollection/flights", '{"key":null}', "key is immutable"),
+        ("storagecollection/flights", '{"rendition":{"shards":3}}', "rendition.shards can't change"),
+        (
+            "storagecollection/flights",
+            '{"columns":[{"name":"id","type":"int64"}]}',
+            "spec.columns can't change once the collection exists",
+        ),
+        ("storagecollection/flights", '{"name":"other"}', "can't change once the collection exists"),
+        ("storagecollection/flights", '{"catalogRef":{"name":"x"}}', "can't change once the collection"),
+    ):
+        with pytest.raises(KubectlError) as refused:
+            world.kubectl("patch", what, "--type=merge", "-p", f'{{"spec":{patch}}}')
+        assert message in str(refused.value)
+    world.kubectl("patch", "catalog/demo", "--type=merge", "-p", '{"spec":{"deployGeneration":3}}')
+    world.wait_for("catalog/demo", ".status.deployGeneration", 3)
+    world.wait_for("catalog/demo", ".status.epoch", 2)
+
+
+@pytest.mark.parametrize("url", ["gopher://host/x", "s3://bucket/x", "memory://x", "file://relative/x"])
+def test_storage_that_is_unknown_is_stalled_until_corrected(
+    world: Any, make_catalog: Make, url: str, tmp_path: Path
+) -> None:
+    operator = world.start()
+    wrong = make_catalog(storage={"url": url})
+    world.apply(wrong)
+    message = world.wait_stalled("catalog/demo", "UnsupportedStorage")
+    assert "file:///" in message
+    assert not (tmp_path / "volume").exists()
+    wrong["spec"]["storage"]["url"] = (tmp_path / "right").as_uri()
+    world.apply(wrong)
+    world.wait_ready("catalog/demo")
+    assert operator.child.poll() is None
+    assert world.condition("catalog/demo", "Stalled")["status"] == "False"
+
+
+def test_a_folder_that_can_not_be_written_is_tried_again_until_it_can(
+    world: Any, make_catalog: Make, tmp_path: Path
+) -> None:
+    obstacle = tmp_path / "obstacle"
+    obstacle.write_text("a file where a folder should be")
+    world.start()
+    world.apply(make_catalog(storage={"url": (obstacle / "store").as_uri()}))
+    message = world.wait_stalled("catalog/demo", "StoreUnreachable")
+    assert str(obstacle) in message
+    assert obstacle.read_text() == "a file where a folder should be"
+    obstacle.unlink()
+    world.wait_ready("catalog/demo")
+
+
+def test_a_missing_secret_is_named_and_found_when_it_comes(world: Any, make_catalog: Make) -> None:
+    operator = world.start()
+    there = make_catalog(storage={"credentialsSecretRef": {"name": "keys"}})
+    world.apply(there)
+    message = world.wait_stalled("catalog/demo", "SecretNotFound")
+    assert "'keys'" in message
+    assert not (world.folder / "volume").exists()
+    world.kubectl("create", "secret", "generic", "keys", "--from-literal=PASSWORD=planted-secret-7f3a")
+    world.wait_ready("catalog/demo")
+    assert "planted-secret-7f3a" not in operator.log.read_text()
+    assert "planted-secret-7f3a" not in world.kubectl("get", "catalogs,events", "-o", "yaml")
+
+
+def test_a_collection_of_a_missing_catalog_is_ready_when_that_comes(
+    world: Any, make_catalog: Make, make_collection: Make
+) -> None:
+    # No look by itself within the test: it must be the Catalog's coming that wakes the collection.
+    world.start("--steady-interval=600")
+    world.apply(make_collection())
+    message = world.wait_stalled("storagecollection/flights", "CatalogNotFound")
+    assert "'demo'" in message
+    world.apply(make_catalog())
+    world.wait_ready("catalog/demo", "storagecollection/flights")
+
+
+def test_a_reference_can_be_corrected(world: Any, make_catalog: Make, make_collection: Make) -> None:
+    world.start()
+    world.apply(make_catalog(), make_collection(catalogRef={"name": "dmeo"}))
+    world.wait_stalled("storagecollection/flights", "CatalogNotFound")
+    world.apply(make_collection())
+    world.wait_ready("storagecollection/flights")
+
+
+def test_a_schema_that_is_missing_and_columns_that_make_no_schema(
+    world: Any, make_catalog: Make, make_collection: Make
+) -> None:
+    world.start()
+    there = make_catalog()
+    world.apply(
+        there,
+        make_collection("lost", database="nowhere"),
+        make_collection("odd", columns=[{"name": "id", "type": "decimal128(4,9)"}]),
+    )
+    assert "'nowhere'" in world.wait_stalled("storagecollection/lost", "NoSuchSchema")
+    assert "decimal128" in world.wait_stalled("storagecollection/odd", "InvalidSchema")
+    assert world.controller(world.volume(there["spec"]["organizationId"])).list_collections() == ()
+    world.apply(make_collection("lost"), make_collection("odd"))
+    world.wait_ready("storagecollection/lost", "storagecollection/odd")
+
+
+def test_of_two_that_ask_for_the_same_the_older_one_has_it(
+    world: Any, make_catalog: Make, make_collection: Make
+) -> None:
+    world.start()
+    there = make_catalog()
+    world.apply(there, make_collection())
+    world.wait_ready("catalog/demo", "storagecollection/flights")
+    world.apply(
+        {**there, "metadata": {"name": "twin"}},
+        make_collection("twin", name="flights"),
+    )
+    assert f"{world.namespace}/demo" in world.wait_stalled("catalog/twin", "DuplicateCatalog")
+    assert "flights" in world.wait_stalled("storagecollection/twin", "DuplicateCollection")
+    assert world.status("catalog/demo")["epoch"] == 1
+    world.kubectl("delete", "storagecollection/flights", "--timeout=60s")
+    world.wait_ready("storagecollection/twin")
+
+
+def test_a_deploy_generation_that_is_too_low(world: Any, make_catalog: Make) -> None:
+    there = make_catalog(deployGeneration=4)
+    organization = there["spec"]["organizationId"]
+    with world.store(world.volume(organization)) as client:
+        newer = persist_catalog(client, organization).open(
+            OpenMode.WRITABLE, deploy_generation=7, holder="another cluster", purpose="test"
+        )
+        upper = newer.upper
+        operator = world.start()
+        world.apply(there)
+        message = world.wait_stalled("catalog/demo", "DeployGenerationTooLow")
+        assert "another cluster" in message
+        newer.confirm_leadership()
+        assert newer.upper == upper
+    assert operator.child.poll() is None
+    world.kubectl("patch", "catalog/demo", "--type=merge", "-p", '{"spec":{"deployGeneration":7}}')
+    world.wait_ready("catalog/demo")
+    assert world.status("catalog/demo")["epoch"] == 2
+
+
+def test_a_collection_that_exists_otherwise_is_left_alone(
+    world: Any, make_catalog: Make, make_collection: Make
+) -> None:
+    world.start()
+    there = make_catalog()
+    world.apply(there, make_collection())
+    world.wait_ready("storagecollection/flights")
+    world.kubectl("delete", "storagecollection/flights", "--timeout=60s")
+    world.wait_for("catalog/demo", ".status.objectCounts.items", 1)
+    upper = world.status("catalog/demo")["upper"]
+    world.apply(make_collection(columns=[{"name": "id", "type": "string"}]))
+    message = world.wait_stalled("storagecollection/flights", "SchemaMismatch")
+    assert "id int64" in message
+    assert world.status("catalog/demo")["upper"] == upper
+    (kept,) = world.controller(world.volume(there["spec"]["organizationId"])).list_collections()
+    assert [str(column) for column in kept.schema.key] == ["id int64"]
+    world.apply(make_collection())
+    world.wait_ready("storagecollection/flights")
+
+
+def test_suspended_it_lets_go_and_comes_back(world: Any, make_catalog: Make) -> None:
+    world.start()
+    there = make_catalog()
+    world.apply(there)
+    world.wait_ready("catalog/demo")
+    there["spec"]["suspend"] = True
+    world.apply(there)
+    world.wait_for("catalog/demo", '.status.conditions[?(@.type=="Ready")].reason', "Suspended")
+    there["spec"]["suspend"] = False
+    world.apply(there)
+    world.wait_for("catalog/demo", ".status.epoch", 2)
+    world.wait_ready("catalog/demo")

@@ -1,0 +1,118 @@
+"""Deletion: who waits for whom, what stays and what goes, and that nobody is held up for ever."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from holdfast.storage import CollectionState
+
+pytestmark = pytest.mark.kube
+
+Make = Callable[..., dict[str, Any]]
+
+
+def test_retain_keeps_everything_and_a_new_resource_finds_it(
+    world: Any, make_catalog: Make, make_collection: Make
+) -> None:
+    world.start()
+    there = make_catalog()
+    world.apply(there, make_collection())
+    world.wait_ready("catalog/demo", "storagecollection/flights")
+    before = world.status("storagecollection/flights")
+    shard = world.status("catalog/demo")["shardId"]
+    with world.controller(world.volume(there["spec"]["organizationId"])) as controller:
+        writer = controller.writer(before["collectionId"], purpose="test")
+        writer.append(pa.table({"id": [1, 2, 3], "note": ["a", "b", None]}), writer.upper(), 11)
+    world.kubectl("delete", "storagecollection/flights", "catalog/demo", "--timeout=60s")
+    world.apply(there, make_collection())
+    world.wait_ready("catalog/demo", "storagecollection/flights")
+    after = world.status("storagecollection/flights")
+    assert (after["collectionId"], after["upper"]) == (before["collectionId"], 11)
+    assert world.status("catalog/demo")["shardId"] == shard
+    assert world.status("catalog/demo")["epoch"] == 2
+
+
+def test_delete_drops_the_collection_and_ends_the_catalog(
+    world: Any, make_catalog: Make, make_collection: Make
+) -> None:
+    world.start()
+    there = make_catalog(deletionPolicy="Delete")
+    world.apply(there, make_collection(deletionPolicy="Delete"))
+    world.wait_ready("catalog/demo", "storagecollection/flights")
+    url = world.volume(there["spec"]["organizationId"])
+    collection_id = world.status("storagecollection/flights")["collectionId"]
+    shard = world.status("catalog/demo")["shardId"]
+    world.kubectl("delete", "storagecollection/flights", "--timeout=60s")
+    world.wait_for("catalog/demo", ".status.objectCounts.items", 0)
+    with world.controller(url) as controller:
+        assert controller.describe(collection_id).state is CollectionState.DROPPED
+    world.kubectl("delete", "catalog/demo", "--timeout=60s")
+    with world.store(url) as client:
+        assert client.inspect(shard).finalized
+
+
+def test_a_catalog_waits_for_its_collections(world: Any, make_catalog: Make, make_collection: Make) -> None:
+    world.start("--steady-interval=600", "--unsteady-interval=600")
+    world.apply(make_catalog(), make_collection())
+    world.wait_ready("catalog/demo", "storagecollection/flights")
+    world.kubectl("delete", "catalog/demo", "--wait=false")
+    reason = '.status.conditions[?(@.type=="Reconciling")].reason'
+    world.wait_for("catalog/demo", reason, "WaitingForCollections")
+    assert "flights" in world.condition("catalog/demo", "Reconciling")["message"]
+    world.kubectl("delete", "storagecollection/flights", "--timeout=60s")
+    world.wait_gone("catalog/demo")
+
+
+def test_a_doomed_collection_of_a_closed_catalog_is_still_dropped(
+    world: Any, make_catalog: Make, make_collection: Make
+) -> None:
+    operator = world.start()
+    there = make_catalog()
+    world.apply(there, make_collection(deletionPolicy="Delete"))
+    world.wait_ready("catalog/demo", "storagecollection/flights")
+    collection_id = world.status("storagecollection/flights")["collectionId"]
+    operator.child.kill()
+    world.kubectl("delete", "catalog/demo", "storagecollection/flights", "--wait=false")
+    world.start()
+    world.wait_gone("storagecollection/flights")
+    world.wait_gone("catalog/demo")
+    with world.controller(world.volume(there["spec"]["organizationId"])) as controller:
+        assert controller.describe(collection_id).state is CollectionState.DROPPED
+
+
+def test_what_never_became_ready_is_deleted_without_a_store(
+    world: Any, make_catalog: Make, make_collection: Make
+) -> None:
+    world.start()
+    world.apply(
+        make_catalog(storage={"url": "gopher://x/y"}, deletionPolicy="Delete"),
+        make_collection(deletionPolicy="Delete"),
+    )
+    world.wait_stalled("catalog/demo", "UnsupportedStorage")
+    world.wait_for(
+        "storagecollection/flights", '.status.conditions[?(@.type=="Ready")].reason', "CatalogNotReady"
+    )
+    world.kubectl("delete", "storagecollection/flights", "catalog/demo", "--timeout=60s")
+
+
+def test_a_reader_holds_up_the_drop_until_it_is_gone(
+    world: Any, make_catalog: Make, make_collection: Make
+) -> None:
+    world.start()
+    there = make_catalog()
+    world.apply(there, make_collection(deletionPolicy="Delete"))
+    world.wait_ready("catalog/demo", "storagecollection/flights")
+    with world.controller(world.volume(there["spec"]["organizationId"])) as controller:
+        collection_id = world.status("storagecollection/flights")["collectionId"]
+        reader = controller.reader(collection_id, purpose="a report")
+        world.kubectl("delete", "storagecollection/flights", "--wait=false")
+        world.wait_for(
+            "storagecollection/flights",
+            '.status.conditions[?(@.type=="Reconciling")].reason',
+            "CollectionInUse",
+        )
+        assert "a report" in world.condition("storagecollection/flights", "Reconciling")["message"]
+        reader.close()
+        world.wait_gone("storagecollection/flights")

@@ -1,0 +1,244 @@
+"""What the operator decides about a Catalog, as a table of situations."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import (
+    BadInput,
+    CatalogOutOfSync,
+    CorruptBlob,
+    FenceRegressed,
+    HoldfastError,
+    StoreUnreachable,
+)
+from holdfast_operator.api.catalog import CatalogSpec
+from holdfast_operator.api.names import Kind, Reason
+from holdfast_operator.reconcile.catalog import Close, Destroy, Observed, Open, Rhythm, plan
+from holdfast_operator.reconcile.failures import settled
+from holdfast_operator.reconcile.index import Index
+from holdfast_operator.reconcile.opencatalog import CatalogFacts, Opening
+from holdfast_operator.reconcile.steps import Release, Settle, Step, Wait
+from holdfast_operator.reconcile.storage import Refused, Storage, resolve
+from holdfast_operator.runtime.kube import ObjectKey
+from holdfast_operator.runtime.status import Phase
+
+ORGANIZATION = "6f1d7c1e-2b8a-4f5e-9d43-0c5b8f3a7e21"
+RHYTHM = Rhythm(unsteady=2.0, steady=60.0)
+HERE = Storage(url="file:///data/here")
+
+
+def spec(**fields: Any) -> CatalogSpec:
+    return CatalogSpec.model_validate({"organizationId": ORGANIZATION, **fields})
+
+
+OPENING = Opening(HERE, ORGANIZATION, 0, "default", (), "me", "operator for Catalog ns/demo")
+FACTS = CatalogFacts(ORGANIZATION, "s1", 3, 0, 15, 1, 7, (("items", 2), ("roles", 1)))
+FRESH = Observed(name="ns/demo", spec=spec(), storage=HERE, holder="me")
+OPENED = replace(FRESH, opened=OPENING, facts=FACTS)
+
+
+def decided(seen: Observed) -> Step:
+    return plan(seen, RHYTHM)
+
+
+def rest(seen: Observed) -> Settle:
+    step = decided(seen)
+    assert isinstance(step, Settle)
+    return step
+
+
+def test_nothing_happens_before_the_finalizer_is_there() -> None:
+    assert decided(replace(FRESH, has_finalizer=False)) == Wait(requeue_after=2.0)
+
+
+def test_a_catalog_that_is_not_open_is_opened() -> None:
+    assert decided(FRESH) == Open(OPENING)
+
+
+def test_an_open_catalog_is_ready_and_shows_the_store() -> None:
+    step = rest(OPENED)
+    assert (step.health.phase, step.health.reason) == (Phase.READY, Reason.AVAILABLE)
+    assert step.fields == {
+        "organizationId": ORGANIZATION,
+        "shardId": "s1",
+        "epoch": 3,
+        "deployGeneration": 0,
+        "sourceOfTruth": "Persist",
+        "catalogVersion": 15,
+        "since": 1,
+        "upper": 7,
+        "objectCounts": {"items": 2, "roles": 1},
+    }
+
+
+@pytest.mark.parametrize(("shown", "seconds"), [(None, 2.0), (6, 2.0), (7, 60.0)])
+def test_what_moves_is_looked_at_more_often(shown: int | None, seconds: float) -> None:
+    assert rest(replace(OPENED, known_upper=shown)).requeue_after == seconds
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason", "names"),
+    [
+        (replace(FRESH, spec=None, problem="spec.x: bad"), Reason.INVALID_SPEC, "spec.x"),
+        (replace(FRESH, older_twin="Catalog ns/older"), Reason.DUPLICATE_CATALOG, "ns/older"),
+        (replace(FRESH, storage=Refused("use file:///")), Reason.UNSUPPORTED_STORAGE, "file:///"),
+        (
+            replace(
+                FRESH,
+                spec=spec(storage={"url": "file:///x", "credentialsSecretRef": {"name": "keys"}}),
+                secret_missing=True,
+            ),
+            Reason.SECRET_NOT_FOUND,
+            "'keys'",
+        ),
+    ],
+)
+def test_what_somebody_has_to_mend_is_stalled_and_named(seen: Observed, reason: Reason, names: str) -> None:
+    step = rest(seen)
+    assert (step.health.phase, step.health.reason) == (Phase.STALLED, reason)
+    assert names in step.health.message
+    assert step.fields is None
+
+
+def test_a_missing_secret_is_looked_for_again() -> None:
+    assert rest(replace(FRESH, secret_missing=True)).retry
+
+
+def test_suspended_means_closed() -> None:
+    suspended = replace(OPENED, spec=spec(suspend=True))
+    assert decided(suspended) == Close()
+    assert rest(replace(suspended, opened=None, facts=None)).health.phase is Phase.SUSPENDED
+
+
+def test_the_younger_of_two_lets_go() -> None:
+    assert decided(replace(OPENED, older_twin="Catalog a/b")) == Close()
+
+
+@pytest.mark.parametrize(
+    "changed", [{"spec": spec(deployGeneration=4)}, {"storage": Storage(url="file:///b")}]
+)
+def test_another_generation_or_place_means_opening_anew(changed: dict[str, Any]) -> None:
+    seen = replace(OPENED, **changed)
+    assert decided(seen) == Close()
+    again = decided(replace(seen, opened=None, facts=None))
+    assert isinstance(again, Open)
+    assert again.opening.deploy_generation == (4 if "spec" in changed else 0)
+
+
+DELETING = replace(OPENED, deleting=True, facts=None)
+DOOMED = replace(DELETING, spec=spec(deletionPolicy="Delete"), initialized=True)
+
+
+def test_a_deletion_waits_for_the_collections_and_names_them() -> None:
+    step = rest(replace(DELETING, dependents=("a", "b", "c", "d", "e")))
+    assert (step.health.phase, step.health.reason) == (Phase.RECONCILING, Reason.WAITING_FOR_COLLECTIONS)
+    assert "a, b, c and 2 more" in step.health.message
+
+
+def test_retain_needs_no_store() -> None:
+    assert decided(DELETING) == Close()
+    assert decided(replace(DELETING, opened=None)) == Release()
+    assert decided(replace(DELETING, opened=None, spec=None)) == Release()
+
+
+def test_delete_destroys_first_and_opens_for_it_where_it_must() -> None:
+    assert decided(DOOMED) == Destroy()
+    closed = replace(DOOMED, opened=None)
+    assert decided(closed) == Open(OPENING)
+    assert decided(replace(closed, initialized=False)) == Release()
+
+
+def test_delete_gives_up_in_the_end_and_says_what_is_left() -> None:
+    step = decided(replace(DOOMED, opened=None, overdue=True))
+    assert isinstance(step, Release)
+    (note,) = step.notes
+    assert (note.reason, note.warning) == (Reason.DELETION_INCOMPLETE, True)
+    assert "file:///data/here" in note.message
+
+
+def test_collections_that_are_to_be_dropped_need_their_catalog_open() -> None:
+    waiting = replace(DELETING, opened=None, initialized=True, dependents=("a",))
+    assert isinstance(decided(waiting), Settle)
+    assert isinstance(decided(replace(waiting, doomed_dependents=True)), Open)
+
+
+def test_nothing_is_done_once_the_finalizer_is_off() -> None:
+    assert decided(replace(DOOMED, has_finalizer=False, opened=None)) == Release()
+
+
+@pytest.mark.parametrize(
+    ("storage", "expected"),
+    [
+        ({}, Storage(url=f"file:///volume/ns/{ORGANIZATION}")),
+        ({"url": "file:///x"}, Storage(url="file:///x")),
+        (
+            {"blob": "file:///b", "consensus": "sqlite:///c"},
+            Storage(blob="file:///b", consensus="sqlite:///c"),
+        ),
+    ],
+)
+def test_where_a_catalog_is(storage: dict[str, str], expected: Storage) -> None:
+    assert resolve(spec(storage=storage), "ns", Path("/volume")) == expected
+
+
+@pytest.mark.parametrize(("storage", "data_dir"), [({"url": "memory://x"}, Path("/v")), ({}, None)])
+def test_where_a_catalog_can_not_be(storage: dict[str, str], data_dir: Path | None) -> None:
+    refused = resolve(spec(storage=storage), "ns", data_dir)
+    assert isinstance(refused, Refused)
+    assert "spec.storage" in refused.message
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (StoreUnreachable("down"), Reason.STORE_UNREACHABLE),
+        (CorruptBlob("k", "a", "b"), Reason.STORE_INCONSISTENT),
+        (FenceRegressed(2, 1), Reason.FENCE_REGRESSED),
+        (BadInput("no"), Reason.INVALID_SPEC),
+        (CatalogOutOfSync("moved"), Reason.CATALOG_OUT_OF_SYNC),
+        (HoldfastError("?"), Reason.INTERNAL_ERROR),
+    ],
+)
+def test_every_error_says_what_to_do_next_and_is_tried_again(error: HoldfastError, reason: Reason) -> None:
+    step = settled(error)
+    assert step.health.reason is reason
+    assert "; " in step.health.message
+    assert step.retry
+
+
+def test_no_password_of_a_url_gets_into_a_status() -> None:
+    step = settled(StoreUnreachable("postgresql://me:geheim@host/db does not answer"))
+    assert "geheim" not in step.health.message
+
+
+def body(name: str, created: str, url: str = "file:///x") -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": "ns", "name": name, "creationTimestamp": created},
+        "spec": {"organizationId": ORGANIZATION, "storage": {"url": url}},
+    }
+
+
+def test_of_two_catalogs_the_older_one_wins_until_it_is_gone() -> None:
+    index = Index(None)
+    young, old = ObjectKey(Kind.CATALOG, "ns", "a"), ObjectKey(Kind.CATALOG, "ns", "b")
+    assert index.put(young, body("a", "2026-01-02T00:00:00Z")) == ()
+    assert index.older_rival(young) is None
+    index.put(old, body("b", "2026-01-01T00:00:00Z"))
+    assert (index.older_rival(young), index.older_rival(old)) == (old, None)
+    assert index.put(old, body("b", "2026-01-01T00:00:00Z", "file:///y")) == (young,)
+    assert index.older_rival(young) is None
+    index.put(old, body("b", "2026-01-01T00:00:00Z"))
+    index.drop(old)
+    assert index.older_rival(young) is None
+
+
+def test_what_can_not_be_parsed_shuts_nobody_out() -> None:
+    index = Index(None)
+    broken, good = ObjectKey(Kind.CATALOG, "ns", "a"), ObjectKey(Kind.CATALOG, "ns", "b")
+    index.put(broken, {"metadata": {"creationTimestamp": "2025-01-01T00:00:00Z"}, "spec": {}})
+    index.put(good, body("b", "2026-01-01T00:00:00Z"))
+    assert index.older_rival(good) is None
+    assert index.knows(broken)

@@ -1,0 +1,205 @@
+"""What the operator decides about a StorageCollection, as a table of situations."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from holdfast.errors import CLOSED
+from holdfast.persist import Schema
+from holdfast_operator.api.collection import StorageCollectionSpec
+from holdfast_operator.api.names import Reason
+from holdfast_operator.reconcile.catalog import Rhythm
+from holdfast_operator.reconcile.collection import (
+    CatalogState,
+    CreateCollection,
+    DropCollection,
+    DropItem,
+    EnsureItem,
+    Observed,
+    Retain,
+    plan,
+    schema_of,
+)
+from holdfast_operator.reconcile.opencatalog import CollectionFacts, ItemName, RenditionFacts
+from holdfast_operator.reconcile.steps import Release, Settle, Step, Wait
+from holdfast_operator.runtime.status import Phase
+
+RHYTHM = Rhythm(unsteady=2.0, steady=60.0)
+ITEM = ItemName("holdfast", "public", "flights")
+
+
+def spec(**fields: Any) -> StorageCollectionSpec:
+    return StorageCollectionSpec.model_validate(
+        {
+            "catalogRef": {"name": "demo"},
+            "columns": [
+                {"name": "id", "type": "int64"},
+                {"name": "note", "type": "string", "nullable": True},
+            ],
+            "key": ["id"],
+            "rendition": {"shards": 2},
+            **fields,
+        }
+    )
+
+
+SCHEMA = Schema.of(key={"id": "int64"}, value={"note": "string?"})
+FRESH = Observed(name="flights", spec=spec())
+FACTS = CollectionFacts(
+    collection_id="c1",
+    name="holdfast.public.flights",
+    schema=SCHEMA,
+    shards=2,
+    dropped=False,
+    since=5,
+    upper=90,
+    active_rendition="r1",
+    renditions=(RenditionFacts("r1", 2, 5, 90, 12, 3456),),
+)
+THERE = replace(FRESH, item_id="u1", collection_id="c1", facts=FACTS)
+
+
+def decided(seen: Observed) -> Step:
+    return plan(seen, RHYTHM)
+
+
+def rest(seen: Observed) -> Settle:
+    step = decided(seen)
+    assert isinstance(step, Settle)
+    return step
+
+
+def test_first_the_item_then_the_collection_then_ready() -> None:
+    assert decided(replace(FRESH, has_finalizer=False)) == Wait(requeue_after=2.0)
+    assert decided(FRESH) == EnsureItem(ITEM, SCHEMA, 2)
+    assert decided(replace(THERE, facts=None)) == CreateCollection("c1", ITEM, SCHEMA, 2)
+    step = rest(THERE)
+    assert (step.health.phase, step.marks) == (Phase.READY, ())
+    assert step.fields == {
+        "collectionId": "c1",
+        "itemId": "u1",
+        "since": 5,
+        "upper": 90,
+        "activeRendition": "r1",
+        "renditions": [
+            {
+                "id": "r1",
+                "phase": "Active",
+                "shards": 2,
+                "since": 5,
+                "upper": 90,
+                "rows": 12,
+                "bytes": 3456,
+            }
+        ],
+    }
+
+
+def test_a_closed_frontier_is_told_in_words() -> None:
+    step = rest(replace(THERE, facts=replace(FACTS, upper=CLOSED)))
+    assert step.fields is not None
+    assert step.fields["upper"] == "closed"
+
+
+def test_without_a_key_all_columns_are_the_key() -> None:
+    assert schema_of(spec(key=[])) == Schema.of(key={"id": "int64", "note": "string?"}, value={})
+
+
+@pytest.mark.parametrize(
+    ("seen", "phase", "reason", "names"),
+    [
+        (replace(FRESH, spec=None, problem="spec.y: bad"), Phase.STALLED, Reason.INVALID_SPEC, "spec.y"),
+        (
+            replace(FRESH, older_twin="StorageCollection ns/old"),
+            Phase.STALLED,
+            Reason.DUPLICATE_COLLECTION,
+            "ns/old",
+        ),
+        (
+            replace(FRESH, spec=spec(columns=[{"name": "id", "type": "decimal128(4,9)"}])),
+            Phase.STALLED,
+            Reason.INVALID_SCHEMA,
+            "decimal128",
+        ),
+        (replace(FRESH, catalog=CatalogState.MISSING), Phase.STALLED, Reason.CATALOG_NOT_FOUND, "'demo'"),
+        (replace(FRESH, catalog=CatalogState.DELETING), Phase.STALLED, Reason.CATALOG_DELETING, "'demo'"),
+        (replace(FRESH, catalog=CatalogState.CLOSED), Phase.RECONCILING, Reason.CATALOG_NOT_READY, "'demo'"),
+        (
+            replace(THERE, spec=spec(key=["id", "note"])),
+            Phase.STALLED,
+            Reason.SCHEMA_MISMATCH,
+            "note string?",
+        ),
+        (
+            replace(THERE, spec=spec(rendition={"shards": 3})),
+            Phase.STALLED,
+            Reason.SCHEMA_MISMATCH,
+            "2 shards",
+        ),
+        (
+            replace(THERE, facts=replace(FACTS, dropped=True)),
+            Phase.STALLED,
+            Reason.SCHEMA_MISMATCH,
+            "was dropped",
+        ),
+    ],
+)
+def test_what_keeps_a_collection_from_being_ready(
+    seen: Observed, phase: Phase, reason: Reason, names: str
+) -> None:
+    step = rest(seen)
+    assert (step.health.phase, step.health.reason) == (phase, reason)
+    assert names in step.health.message
+    assert step.fields is None
+
+
+def test_suspended_changes_nothing() -> None:
+    assert rest(replace(FRESH, spec=spec(suspend=True))).health.phase is Phase.SUSPENDED
+
+
+@pytest.mark.parametrize(("target", "due"), [(None, False), (5, False), (5 + 0, False), (50, True)])
+def test_history_is_given_up_in_steps_that_are_worth_a_write(target: int | None, due: bool) -> None:
+    step = decided(replace(THERE, retention_since=target))
+    assert (step == Retain("c1", target or 0)) is due
+    wide = replace(FACTS, since=0, upper=100_000)
+    assert decided(replace(THERE, facts=wide, retention_since=400)) != Retain("c1", 400)
+    assert decided(replace(THERE, facts=wide, retention_since=1000)) == Retain("c1", 1000)
+
+
+DELETING = replace(THERE, deleting=True, created=True)
+DOOMED = replace(DELETING, spec=spec(deletionPolicy="Delete"))
+
+
+def test_retain_leaves_everything() -> None:
+    assert decided(DELETING) == Release()
+    assert decided(replace(DELETING, catalog=CatalogState.MISSING, catalog_open=False)) == Release()
+
+
+def test_delete_drops_in_reverse() -> None:
+    assert decided(DOOMED) == DropCollection("c1")
+    assert decided(replace(DOOMED, facts=replace(FACTS, dropped=True))) == DropItem(ITEM)
+    assert decided(replace(DOOMED, facts=None)) == DropItem(ITEM)
+    assert decided(replace(DOOMED, item_id=None, collection_id=None, facts=None)) == Release()
+
+
+def test_delete_takes_nothing_that_the_resource_never_had() -> None:
+    assert decided(replace(DOOMED, created=False)) == Release()
+    assert decided(replace(DOOMED, older_twin="StorageCollection ns/old")) == Release()
+
+
+def test_delete_waits_for_the_catalog_but_not_for_ever() -> None:
+    closed = replace(DOOMED, catalog=CatalogState.CLOSED, catalog_open=False)
+    assert rest(closed).health.reason is Reason.WAITING_FOR_CATALOG
+    for lost in (
+        replace(closed, overdue=True),
+        replace(closed, catalog=CatalogState.MISSING),
+    ):
+        step = decided(lost)
+        assert isinstance(step, Release)
+        assert [note.reason for note in step.notes] == [Reason.DELETION_INCOMPLETE]
+        assert "holdfast.public.flights" in step.notes[0].message
+
+
+def test_a_catalog_that_goes_too_is_still_there_to_be_cleaned() -> None:
+    assert decided(replace(DOOMED, catalog=CatalogState.DELETING)) == DropCollection("c1")

@@ -1,0 +1,102 @@
+"""The CRDs in crds/ are what the models say, and have the shape that users rely on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from holdfast_operator.api import generate
+from holdfast_operator.api.catalog import Catalog, CatalogSpec
+from holdfast_operator.api.collection import CollectionRetention, StorageCollection, StorageCollectionSpec
+from holdfast_operator.api.names import ConditionType, Reason
+
+CRDS = Path(__file__).parents[3] / "crds"
+
+
+def schema(model: Any) -> dict[str, Any]:
+    definition = generate.custom_resource_definition(model)
+    return dict(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+
+
+def test_the_files_are_what_the_models_say() -> None:
+    assert generate.stale(CRDS) == []
+
+
+def test_check_tells_a_stale_file_and_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate.main([str(tmp_path)]) == 0
+    assert generate.main([str(tmp_path), "--check"]) == 0
+    stale = tmp_path / "holdfast.dev_catalogs.yaml"
+    stale.write_text("other")
+    assert generate.main([str(tmp_path), "--check"]) == 1
+    assert "holdfast.dev_catalogs.yaml" in capsys.readouterr().err
+    assert stale.read_text() == "other"
+
+
+@pytest.mark.parametrize(
+    ("model", "short", "columns"),
+    [
+        (Catalog, ["cat"], ["Ready", "Epoch", "Truth", "Version", "Upper", "Age"]),
+        (StorageCollection, ["coll"], ["Ready", "Catalog", "Since", "Upper", "Rendition", "Shards", "Age"]),
+    ],
+)
+def test_kubectl_get_tells_the_story(model: Any, short: list[str], columns: list[str]) -> None:
+    spec = generate.custom_resource_definition(model)["spec"]
+    shown = [each["name"] for each in spec["versions"][0]["additionalPrinterColumns"] if not each["priority"]]
+    assert (spec["names"]["shortNames"], spec["names"]["categories"], shown) == (short, ["holdfast"], columns)
+
+
+@pytest.mark.parametrize("model", [Catalog, StorageCollection])
+def test_every_field_is_described_and_structural(model: Any) -> None:
+    def walk(node: dict[str, Any], path: str) -> list[str]:
+        wrong = [path] if {"$ref", "anyOf", "allOf", "title"} & set(node) else []
+        if "type" not in node and "x-kubernetes-int-or-string" not in node:
+            wrong.append(f"{path}: no type")
+        for name, child in node.get("properties", {}).items():
+            if "description" not in child:
+                wrong.append(f"{path}.{name}: no description")
+            wrong += walk(child, f"{path}.{name}")
+        for key in ("items", "additionalProperties"):
+            if isinstance(node.get(key), dict):
+                wrong += walk(node[key], f"{path}[]")
+        return wrong
+
+    for part in ("spec", "status"):
+        assert walk(schema(model)["properties"][part], part) == []
+
+
+@pytest.mark.parametrize("model", [Catalog, StorageCollection])
+def test_an_object_that_nobody_looked_at_says_so(model: Any) -> None:
+    assert schema(model)["properties"]["status"]["default"] == {"observedGeneration": -1}
+
+
+def test_the_samples_fit_the_models() -> None:
+    documents = {
+        document["kind"]: document
+        for path in sorted((CRDS / "samples").glob("*.yaml"))
+        for document in yaml.safe_load_all(path.read_text())
+    }
+    CatalogSpec.model_validate(documents["Catalog"]["spec"])
+    flights = StorageCollectionSpec.model_validate(documents["StorageCollection"]["spec"])
+    assert flights.catalog_ref.name == documents["Catalog"]["metadata"]["name"]
+    assert flights.rendition.shards == 2
+    assert set(flights.key) <= {column.name for column in flights.columns}
+
+
+def test_reasons_are_camel_case_and_documented() -> None:
+    source = (Path(generate.__file__).parent / "names.py").read_text()
+    for name in (*Reason, *ConditionType):
+        assert name.isalpha()
+        assert name[0].isupper()
+        after = source.split(f'"{name.value}"', 1)[1]
+        assert after.split("\n", 1)[1].lstrip().startswith('"""'), name
+
+
+@pytest.mark.parametrize(
+    ("period", "milliseconds"),
+    [("250ms", 250), ("90s", 90_000), ("3m", 180_000), ("12h", 43_200_000), ("7d", 604_800_000)],
+)
+def test_retention_periods(period: str, milliseconds: int) -> None:
+    assert CollectionRetention(period=period).milliseconds == milliseconds

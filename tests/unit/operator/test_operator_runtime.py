@@ -1,0 +1,92 @@
+"""Store threads, logs and the probes, each for itself."""
+
+import asyncio
+import json
+import logging
+import threading
+
+import pytest
+
+from holdfast.errors import StoreUnreachable
+from holdfast_operator.reconcile.pool import StorePool
+from holdfast_operator.runtime import logging as logs
+from holdfast_operator.runtime.metrics import Metrics
+
+
+def record(message: str, *args: object) -> logging.LogRecord:
+    return logging.LogRecord("holdfast", logging.INFO, __file__, 1, message, args, None)
+
+
+def test_a_call_that_hangs_is_given_up_and_what_it_brings_is_handed_over() -> None:
+    go_on, brought = threading.Event(), threading.Event()
+
+    def hang() -> str:
+        assert go_on.wait(30)
+        return "late"
+
+    async def story() -> None:
+        pool = StorePool(Metrics(), deadline=0.05)
+        with pytest.raises(StoreUnreachable, match="did not answer"):
+            await pool.call("open", "here", hang, late=lambda _: brought.set())
+        assert pool.busy == 1
+        go_on.set()
+        assert await asyncio.to_thread(brought.wait, 30)
+        assert pool.busy == 0
+        pool.close()
+
+    asyncio.run(story())
+
+
+def test_a_location_that_hangs_does_not_take_the_threads_of_others() -> None:
+    go_on = threading.Event()
+
+    async def story() -> None:
+        pool = StorePool(Metrics(), deadline=0.02)
+        refused = []
+        for _ in range(12):
+            with pytest.raises(StoreUnreachable) as caught:
+                await pool.call("look", "hung", lambda: go_on.wait(30))
+            refused.append("hang already" in str(caught.value))
+        assert refused == [False] * 8 + [True] * 4
+        assert await pool.call("look", "other", lambda: "fine") == "fine"
+        go_on.set()
+        pool.close()
+
+    asyncio.run(story())
+
+
+def test_every_line_names_its_object_also_from_a_thread() -> None:
+    lines: list[str] = []
+
+    def work() -> None:
+        lines.append(logs.JsonFormatter().format(record("read %s", "it")))
+
+    async def story() -> None:
+        pool = StorePool(Metrics())
+        with logs.about("Catalog ns/demo"):
+            await pool.call("look", "here", work)
+        pool.close()
+
+    asyncio.run(story())
+    line = json.loads(lines[0])
+    assert (line["object"], line["message"], line["level"]) == ("Catalog ns/demo", "read it", "info")
+    assert "object" not in json.loads(logs.JsonFormatter().format(record("alone")))
+
+
+@pytest.mark.parametrize("formatter", [logs.JsonFormatter(), logs.ConsoleFormatter()])
+def test_no_secret_gets_into_a_log(formatter: logging.Formatter) -> None:
+    logs.hide("hunter22", "abc")
+    try:
+        raise ValueError("the password hunter22 is wrong")
+    except ValueError:
+        failed = logging.LogRecord(
+            "holdfast", logging.ERROR, __file__, 1, "can't log in to %s", ("pg://me:pw123@host/db",), None
+        )
+        import sys
+
+        failed.exc_info = sys.exc_info()
+    line = formatter.format(failed)
+    assert "hunter22" not in line
+    assert "pw123" not in line
+    assert "***" in line
+    assert "abc" in logs.redact("abc is too short to be masked")

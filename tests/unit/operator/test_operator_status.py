@@ -1,0 +1,129 @@
+"""The status contract: transition times, generations, other people's conditions, no needless write."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast_operator.api.names import ConditionType, Kind, Reason
+from holdfast_operator.reconcile.steps import SUSPENDED, ready, reconciling, stalled
+from holdfast_operator.runtime.events import Note, event_name, transitions
+from holdfast_operator.runtime.kube import ObjectKey
+from holdfast_operator.runtime.status import Health, Mark, conditions, marks, merge_patch, next_status
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+LATER = NOW + timedelta(hours=1)
+STALLED = stalled(Reason.SECRET_NOT_FOUND, "create it")
+
+
+def statuses(health: Health) -> tuple[str, ...]:
+    return tuple(mark.status for mark in marks(health))
+
+
+@pytest.mark.parametrize(
+    ("health", "expected"),
+    [
+        (ready("fine"), ("True", "False", "False")),
+        (reconciling(Reason.CATALOG_NOT_READY, "wait"), ("False", "True", "False")),
+        (STALLED, ("False", "False", "True")),
+        (SUSPENDED, ("False", "False", "False")),
+    ],
+)
+def test_ready_reconciling_and_stalled_of_each_phase(health: Health, expected: tuple[str, ...]) -> None:
+    assert statuses(health) == expected
+
+
+def test_a_transition_time_moves_only_with_the_status() -> None:
+    first = conditions([], marks(STALLED), 1, NOW)
+    other_reason = conditions(first, marks(stalled(Reason.CATALOG_NOT_FOUND, "make it")), 2, LATER)
+    assert [c["lastTransitionTime"] for c in other_reason] == ["2026-01-02T03:04:05Z"] * 3
+    assert {c["reason"] for c in other_reason} == {"CatalogNotFound"}
+    assert {c["observedGeneration"] for c in other_reason} == {2}
+    mended = {c["type"]: c for c in conditions(first, marks(ready("fine")), 2, LATER)}
+    assert mended["Ready"]["lastTransitionTime"] == "2026-01-02T04:04:05Z"
+    assert mended["Stalled"]["lastTransitionTime"] == "2026-01-02T04:04:05Z"
+    assert mended["Reconciling"]["lastTransitionTime"] == "2026-01-02T03:04:05Z"
+
+
+def test_other_peoples_conditions_stay_and_ours_that_are_over_go() -> None:
+    foreign = {"type": "BackedUp", "status": "True", "reason": "Nightly"}
+    snapshot = Mark(ConditionType.SNAPSHOT_COMPLETED, "True", Reason.SNAPSHOT_SUCCEEDED, "done")
+    before = conditions([foreign], (*marks(ready("fine")), snapshot), 1, NOW)
+    assert [c["type"] for c in before] == [
+        "Ready",
+        "Reconciling",
+        "Stalled",
+        "SnapshotCompleted",
+        "BackedUp",
+    ]
+    after = conditions(before, marks(ready("fine")), 1, LATER)
+    assert [c["type"] for c in after] == ["Ready", "Reconciling", "Stalled", "BackedUp"]
+    assert after[-1] == foreign
+
+
+def test_the_same_again_is_no_write() -> None:
+    status = next_status({"observedGeneration": -1}, {"upper": 3}, marks(ready("fine")), 1, NOW)
+    assert merge_patch(status, next_status(status, {"upper": 3}, marks(ready("fine")), 1, LATER)) == {}
+    moved = merge_patch(status, next_status(status, {"upper": 4}, marks(ready("fine")), 1, LATER))
+    assert moved == {"upper": 4}
+
+
+def test_a_field_that_is_left_out_disappears() -> None:
+    old = {"observedGeneration": 1, "epoch": 4, "objectCounts": {"roles": 1, "items": 2}, "conditions": []}
+    new = {"observedGeneration": 2, "objectCounts": {"roles": 3}, "conditions": []}
+    assert merge_patch(old, new) == {
+        "epoch": None,
+        "observedGeneration": 2,
+        "objectCounts": {"items": None, "roles": 3},
+    }
+
+
+values = st.recursive(
+    st.integers(0, 3) | st.sampled_from(["a", "b"]) | st.lists(st.integers(0, 2), max_size=2),
+    lambda inner: st.dictionaries(st.sampled_from("xyz"), inner, max_size=3),
+    max_leaves=8,
+)
+objects = st.dictionaries(st.sampled_from("pqr"), values, max_size=3)
+
+
+def merged(old: Any, patch: Any) -> Any:
+    """RFC 7396, in its own words."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(old) if isinstance(old, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+@given(objects, objects)
+def test_a_merge_patch_makes_the_new_of_the_old(old: dict[str, Any], new: dict[str, Any]) -> None:
+    patch = merge_patch(old, new)
+    assert merged(old, patch) == new
+    assert (patch == {}) == (old == new)
+
+
+def test_events_only_on_transitions() -> None:
+    assert transitions([], STALLED, ()) == [Note(Reason.SECRET_NOT_FOUND, "create it", warning=True)]
+    shown = conditions([], marks(STALLED), 1, NOW)
+    assert transitions(shown, STALLED, ()) == []
+    assert transitions(shown, ready("fine"), ()) == [Note(Reason.AVAILABLE, "fine")]
+    assert transitions(shown, reconciling(Reason.CATALOG_NOT_READY, "wait"), ()) == []
+    running = Mark(ConditionType.SNAPSHOT_COMPLETED, "Unknown", Reason.SNAPSHOT_RUNNING, "attempt 1 runs")
+    fine = conditions([], marks(ready("fine")), 1, NOW)
+    assert transitions(fine, ready("fine"), (running,)) == [Note(Reason.SNAPSHOT_RUNNING, "attempt 1 runs")]
+    both = conditions(fine, (*marks(ready("fine")), running), 1, NOW)
+    assert transitions(both, ready("fine"), (running,)) == []
+
+
+def test_the_same_thing_said_of_the_same_object_has_one_name() -> None:
+    key = ObjectKey(Kind.CATALOG, "ns", "demo")
+    note = Note(Reason.AVAILABLE, "fine")
+    assert event_name(key, "uid-1", note) == event_name(key, "uid-1", note)
+    assert event_name(key, "uid-1", note) != event_name(key, "uid-2", note)
+    assert event_name(key, "uid-1", note) != event_name(key, "uid-1", Note(Reason.AVAILABLE, "other"))
