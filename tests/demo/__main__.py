@@ -4,6 +4,7 @@ Every claim is checked, against the input file and against Kubernetes; the first
 the demo with exit code 1. Everything runs in a folder of its own and is stopped at the end.
 """
 
+import functools
 import json
 import signal
 import sys
@@ -22,7 +23,7 @@ from demo.screen import ClaimError, Screen, console
 from holdfast.errors import HoldfastError
 from holdfast.persist import PersistClient
 from holdfast.spark.manifest import verify_snapshot
-from holdfast.storage import StorageController
+from holdfast.storage import JobRecord, JobState, StorageController
 from testbed.errors import ControlPlaneError, KubectlError, Unavailable
 from testbed.kube import ControlPlane
 from testbed.sparkoperator import SparkOperatorStandIn, install_crd
@@ -82,7 +83,7 @@ class Demo:
         """A year of flights, day by day at their own times."""
         self.screen.act("3. Ingest a year of flights, day by day")
         with self.open() as client:
-            writer = StorageController(client).writer(COLLECTION, purpose="demo ingestion")
+            writer = StorageController(client).writer(self.collection_id, purpose="demo ingestion")
             upper, started = 0, time.monotonic()
             days = list(flights.days(self.input, writer.schema))
             with self.screen.progress("days", len(days)) as advance:
@@ -136,7 +137,9 @@ class Demo:
         )
         job = self.job(last["jobId"])
         self.screen.check(
-            "its JobRecord is done", job.state.value.lower() == "done", f"attempt {job.attempt}"
+            "its JobRecord is done",
+            job is not None and job.state is JobState.DONE,
+            job and f"attempt {job.attempt}",
         )
 
     def crash(self, first: OperatorProcess) -> OperatorProcess:
@@ -183,11 +186,16 @@ class Demo:
     def ask(self, time_: int) -> list[flights.Answer]:
         """The answer as of a time, from the collection, by a client that can't write."""
         with self.open(mode="read") as client:
-            reader = StorageController(client).reader(COLLECTION, purpose="demo")
+            reader = StorageController(client).reader(self.collection_id, purpose="demo")
             table = reader.snapshot(time_).to_table()
         return flights.answer(pl.DataFrame(pl.from_arrow(table.select(["carrier", "dep_delay", "_diff"]))))
 
-    def job(self, job_id: str) -> Any:
+    @functools.cached_property
+    def collection_id(self) -> str:
+        """The collection's id in the store, as Kubernetes shows it."""
+        return str(self.status("storagecollection", COLLECTION)["collectionId"])
+
+    def job(self, job_id: str) -> JobRecord | None:
         """A JobRecord, from the store."""
         with self.open(mode="read") as client:
             return StorageController(client).job(job_id)

@@ -18,6 +18,7 @@ class OperatorProcess:
         self.log = logs / f"operator-{name}.log"
         command = [sys.executable, "-m", "holdfast_operator", "run"]
         command += ["--namespace", namespace, "--data-dir", str(data), "--storage-shared"]
+        command += ["--steady-interval", "5", "--listen", "127.0.0.1:0", "--log-format", "console"]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,

@@ -1,6 +1,7 @@
 """What the demo shows: acts, claims that it has checked, and progress."""
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-console = Console(highlight=False)
+_PLAIN_WIDTH = 132
+
+console = Console(highlight=False, width=None if sys.stdout.isatty() else _PLAIN_WIDTH)
 
 
 class ClaimError(Exception):
