@@ -16,9 +16,14 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput, CorruptBlob, HoldfastError, VersionTooNew
 from holdfast.persist import Schema
-from holdfast.spark import read_manifest, verify_snapshot
 from holdfast.spark.jobs import folder as folders
-from holdfast.spark.manifest import SnapshotManifest, checksum_of, local_folder
+from holdfast.spark.manifest import (
+    SnapshotManifest,
+    checksum_of,
+    local_folder,
+    read_manifest,
+    verify_snapshot,
+)
 from holdfast.spark.parquet import write_rows
 
 SCHEMA = Schema.of(

@@ -1,9 +1,11 @@
 """`format("holdfast")` on real Spark: types, times, multiplicities, shards, options and errors."""
 
 import datetime as dt
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import holdfast.spark
 from holdfast.errors import BadInput
-from holdfast.persist import Schema
-from holdfast.storage import StorageController
+from holdfast.persist import PersistClient, Schema
+from holdfast.storage import CollectionSpec, StorageController
 
 pytestmark = pytest.mark.spark
 Fill = Callable[..., str]
@@ -240,3 +242,15 @@ def test_read_raises_one_line_of_its_own(spark: SparkSession, url: str, people: 
     with pytest.raises(BadInput) as caught:
         holdfast.spark.read(spark, url=url, collection=people, as_of=99)
     assert str(caught.value) == "as_of 99 is not complete: the latest complete time is 5"
+
+
+def test_a_location_made_anew_at_the_same_address_is_another_one(spark: SparkSession, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/lake"
+    for number in (1, 2):
+        shutil.rmtree(tmp_path / "lake", ignore_errors=True)
+        with PersistClient.open(url) as client:
+            controller = StorageController(client)
+            controller.create_collection(CollectionSpec("u1", "anew", Schema.of(key={"id": "int64"})))
+            controller.writer("u1", purpose="test").append([{"id": number}], 0, 1)
+        # The workers of Spark live on from the first round to the second.
+        assert ids(load(spark, url, "anew")) == [number]

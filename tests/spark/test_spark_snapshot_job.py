@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 
 from holdfast.errors import AsOfTooEarly, BadInput, CollectionNotFound, Fenced, HoldfastError
 from holdfast.persist import Schema
-from holdfast.spark import verify_snapshot
 from holdfast.spark.jobs import snapshot
 from holdfast.spark.jobs.folder import AttemptTaken
 from holdfast.spark.jobs.spec import SnapshotSpec
+from holdfast.spark.manifest import verify_snapshot
 from holdfast.storage import JobRecord, JobState, StorageController
 from testbed import sparkdriver
 from testbed.spark import environment

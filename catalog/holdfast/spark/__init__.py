@@ -3,7 +3,6 @@
 Importing this package needs no pyspark: the operator reads job specs and manifests without it.
 """
 
-from holdfast.spark.manifest import SnapshotManifest, read_manifest, verify_snapshot
 from holdfast.spark.session import configure, read, register
 
-__all__ = ["SnapshotManifest", "configure", "read", "read_manifest", "register", "verify_snapshot"]
+__all__ = ["configure", "read", "register"]

@@ -11,22 +11,25 @@
 """
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from holdfast.spark import scan
-from holdfast.spark.batches import conform, rows_of
 from holdfast.spark.options import parse_options
-from holdfast.spark.types import batch_schema, check_fits, spark_schema
+
+# Spark imports this module in a process of its own only to learn the name of the source, and starts another
+# one after each error: what reads data is imported, which takes a second, where data is read.
+if TYPE_CHECKING:
+    from holdfast.spark.scan import Scan, ScanTask
 
 
 class HoldfastDataSource(DataSource):
     """The data source named "holdfast"; its options are those of `holdfast.spark.options`."""
 
     # Spark pickles the source after schema() and plans with the copy, so what is found there is kept.
-    _found: scan.Scan | None = None
+    _found: "Scan | None" = None
 
     @classmethod
     def name(cls) -> str:
@@ -35,11 +38,18 @@ class HoldfastDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Find the collection, fix the time, and tell the columns."""
-        self._found = scan.find(parse_options(self.options))
+        options = parse_options(self.options)
+        from holdfast.spark import scan
+        from holdfast.spark.types import spark_schema
+
+        self._found = scan.find(options)
         return spark_schema(self._found.schema, self._found.columns)
 
     def reader(self, schema: StructType) -> "HoldfastReader":
         """A reader with the columns of `schema`, which may be the user's own choice."""
+        from holdfast.spark import scan
+        from holdfast.spark.types import check_fits
+
         # schema() is not called where the user gives one.
         found = self._found or scan.find(parse_options(self.options))
         check_fits(schema, found.schema)
@@ -49,7 +59,7 @@ class HoldfastDataSource(DataSource):
 class HoldfastPartition(InputPartition):
     """A few parts of the snapshot."""
 
-    def __init__(self, task: scan.ScanTask) -> None:
+    def __init__(self, task: "ScanTask") -> None:
         super().__init__(task)
         self.task = task
 
@@ -57,16 +67,22 @@ class HoldfastPartition(InputPartition):
 class HoldfastReader(DataSourceReader):
     """Plans a scan and reads its tasks."""
 
-    def __init__(self, found: scan.Scan, schema: StructType) -> None:
+    def __init__(self, found: "Scan", schema: StructType) -> None:
         self._scan = found
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
         """Few and fat: a task costs Spark some 30 ms whatever it reads."""
+        from holdfast.spark import scan
+
         return [HoldfastPartition(task) for task in scan.plan(self._scan)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, in exactly the Arrow types that Spark wants."""
+        from holdfast.spark import scan
+        from holdfast.spark.batches import conform, rows_of
+        from holdfast.spark.types import batch_schema
+
         # Spark makes one partition of nothing where there are none.
         if not isinstance(partition, HoldfastPartition):
             return

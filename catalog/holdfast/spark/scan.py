@@ -1,17 +1,20 @@
 """A snapshot of a collection, planned in one process and read in others. Needs no pyspark.
 
 - What is planned names its time, so a task that runs again, elsewhere or later, reads the same.
-- A process opens a location once, read-only: tasks change nothing and need no right to.
+- A location is opened read-only: tasks change nothing and need no right to.
+- Worker processes live on and keep a location open. What they are given names its identity, so that none
+  answers from one that was removed and made anew at the same address.
 """
 
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 import pyarrow as pa
 
-from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly
+from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly, LocationMismatch
 from holdfast.persist import PersistClient
 from holdfast.persist.schema import Schema
 from holdfast.spark.options import ReadOptions, check_columns
@@ -23,6 +26,7 @@ class Scan:
     """A collection at one time; `columns` None is all of them."""
 
     url: str
+    location_id: UUID
     collection_id: str
     name: str
     schema: Schema
@@ -40,6 +44,7 @@ class ScanTask:
     """A piece of the snapshot, for one task; `where` names the whole in errors."""
 
     url: str
+    location_id: UUID
     where: str
     part: CollectionPart
     columns: tuple[str, ...] | None
@@ -51,41 +56,50 @@ def find(options: ReadOptions) -> Scan:
     Raises `CollectionNotFound`; `AsOfTooEarly` and `AsOfNotYetAvailable` for a time outside
     `[since, upper)`; `BadInput` for a column that isn't there.
     """
-    controller = StorageController(_client(options.url))
-    info = controller.describe(options.collection)
-    if options.columns is not None:
-        check_columns(options.columns, info.schema.names)
-    frontiers = controller.frontiers(info.collection_id)
-    as_of = frontiers.upper - 1 if options.as_of is None else options.as_of
-    if as_of < 0 or as_of >= frontiers.upper:
-        raise AsOfNotYetAvailable(max(as_of, 0), frontiers.upper)
-    if as_of < frontiers.since:
-        raise AsOfTooEarly(as_of, frontiers.since)
-    return Scan(
-        url=options.url,
-        collection_id=info.collection_id,
-        name=info.name,
-        schema=info.schema,
-        as_of=as_of,
-        columns=options.columns,
-        partitions=options.partitions,
-    )
+    with PersistClient.open(options.url, mode="read") as client:
+        controller = StorageController(client)
+        info = controller.describe(options.collection)
+        if options.columns is not None:
+            check_columns(options.columns, info.schema.names)
+        frontiers = controller.frontiers(info.collection_id)
+        as_of = frontiers.upper - 1 if options.as_of is None else options.as_of
+        if as_of < 0 or as_of >= frontiers.upper:
+            raise AsOfNotYetAvailable(max(as_of, 0), frontiers.upper)
+        if as_of < frontiers.since:
+            raise AsOfTooEarly(as_of, frontiers.since)
+        return Scan(
+            url=options.url,
+            location_id=client.location_id,
+            collection_id=info.collection_id,
+            name=info.name,
+            schema=info.schema,
+            as_of=as_of,
+            columns=options.columns,
+            partitions=options.partitions,
+        )
 
 
 def plan(scan: Scan) -> list[ScanTask]:
     """At most `scan.partitions` tasks that have all of the snapshot, each piece in one of them."""
-    reader = StorageController(_client(scan.url)).reader(scan.collection_id, purpose="spark scan")
     where = f"collection {scan.name} at {scan.as_of}"
-    parts = reader.snapshot_parts(scan.as_of, scan.partitions)
-    return [ScanTask(scan.url, where, part, scan.columns) for part in parts]
+    with _open(scan.url, scan.location_id) as client:
+        reader = StorageController(client).reader(scan.collection_id, purpose="spark scan")
+        parts = reader.snapshot_parts(scan.as_of, scan.partitions)
+    return [ScanTask(scan.url, scan.location_id, where, part, scan.columns) for part in parts]
 
 
 def read(task: ScanTask) -> Iterator[pa.RecordBatch]:
     """The consolidated updates of a task: the columns wanted and `_diff`."""
-    for batch in read_collection_part(_client(task.url), task.part):
+    for batch in read_collection_part(_kept_open(task.url, task.location_id), task.part):
         yield batch if task.columns is None else batch.select([*task.columns, "_diff"])
 
 
-@functools.lru_cache(maxsize=8)
-def _client(url: str) -> PersistClient:
-    return PersistClient.open(url, mode="read")
+def _open(url: str, location_id: UUID) -> PersistClient:
+    client = PersistClient.open(url, mode="read")
+    if client.location_id != location_id:
+        client.close()
+        raise LocationMismatch(f"{url} is another location than the one that was planned: it was made anew")
+    return client
+
+
+_kept_open = functools.lru_cache(maxsize=8)(_open)

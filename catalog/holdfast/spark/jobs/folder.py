@@ -18,7 +18,7 @@ from holdfast.spark.parquet import sync_folder
 _ATTEMPT = re.compile(r"attempt-(\d+)")
 
 
-class AttemptTaken(HoldfastError):  # noqa: N818 - named like all in holdfast.errors
+class AttemptTaken(HoldfastError):
     """Another process has started this attempt."""
 
 
