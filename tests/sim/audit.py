@@ -1,0 +1,79 @@
+"""A witness that sees every effect on the stores, and knows what must never happen.
+
+It replays each committed version by itself, so that it is never behind, and never fails.
+"""
+
+from collections.abc import Sequence
+
+from holdfast.persist.state import ShardState, apply, blob_keys, check_step
+from holdfast.persist.statecodec import decode_diff
+from holdfast.persist.storage import MemoryBlob, Put
+
+# As they are before anybody plants a bug in them.
+_apply, _check_step, _blob_keys = apply, check_step, blob_keys
+
+
+class Violation(AssertionError):
+    """A promise of persist was broken."""
+
+
+class Auditor:
+    """Follows all shards of one location."""
+
+    def __init__(self, blob: MemoryBlob) -> None:
+        self._blob = blob
+        self._states: dict[str, ShardState] = {}
+        self._live: dict[str, frozenset[str]] = {}
+        self._known_floors: dict[str, dict[str, int]] = {}
+
+    def state(self, shard: str) -> ShardState:
+        """The newest version of a shard."""
+        return self._states.get(shard) or ShardState(shard)
+
+    def may_move(self, shard: str, hold: str, since: int) -> None:
+        """Note that somebody asks to move a critical hold: since may go as far as that, not farther."""
+        floors = self._known_floors.setdefault(shard, {})
+        floors[hold] = max(floors.get(hold, 0), since)
+
+    def floor(self, shard: str) -> int | None:
+        """The greatest since that the critical holds allow; None where there are none."""
+        return min(self._known_floors.get(shard, {}).values(), default=None)
+
+    def committed(self, puts: Sequence[Put]) -> None:
+        """Check the versions that a compare-and-set has just made."""
+        for put in puts:
+            self._committed(put)
+
+    def _committed(self, put: Put) -> None:
+        old = self.state(put.key)
+        if put.seqno != old.seqno + 1:
+            raise Violation(f"{put.key}: version {put.seqno} was written after version {old.seqno}")
+        new = _apply(old, decode_diff(put.data, put.key))
+        _check_step(old, new)
+        live = frozenset(_blob_keys(new.batches)) | {rollup.blob_key for rollup in new.rollups.values()}
+        lost = [key for key in live if self._blob.get(key) is None]
+        if lost:
+            raise Violation(f"{put.key} version {new.seqno} names blobs that are gone: {lost}")
+        unlisted = self._live.get(put.key, frozenset()) - live - set(new.garbage)
+        if unlisted:
+            raise Violation(f"{put.key} version {new.seqno} forgets blobs: {sorted(unlisted)}")
+        floor = self.floor(put.key)
+        if floor is not None and new.since > max(floor, old.since):
+            raise Violation(f"{put.key} version {new.seqno}: since {new.since} passed a hold at {floor}")
+        self._states[put.key], self._live[put.key] = new, live
+
+    def deleted(self, key: str) -> None:
+        """Check that nobody can need the blob that goes now."""
+        shard = key.split("/")[0]
+        state = self.state(shard)
+        if key in self._live.get(shard, ()):
+            raise Violation(f"{key} is deleted and in the live state")
+        garbage = state.garbage.get(key)
+        if garbage is not None and "/w" in key and garbage.seqno > state.seqno_hold:
+            raise Violation(f"{key} is deleted and held by a reader of version {state.seqno_hold}")
+
+    def truncated(self, shard: str, seqno: int) -> None:
+        """Check that the log that is left begins not after the newest rollup."""
+        rollup = self.state(shard).latest_rollup
+        if seqno > (rollup.seqno if rollup else 0) + 1:
+            raise Violation(f"the log of {shard} is cut below {seqno}, the newest rollup is {rollup}")

@@ -1,0 +1,136 @@
+"""What the simulated processes were told, and whether it can be true.
+
+Each write carries a marker row of its own that nobody retracts, so the contents at the end tell which writes
+happened. Then everything that was read at any time must be the contents that those writes make.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from holdfast.errors import CLOSED
+from sim.audit import Violation
+
+MARKER = -1
+Row = tuple[int, str]
+Update = tuple[int, str, int, int]
+"""Key, value, time, diff."""
+
+
+class Fate(Enum):
+    """What the writer was told."""
+
+    DONE = "done"
+    REJECTED = "rejected"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class Write:
+    """An append to some shards at once: the times that it covers, and its updates."""
+
+    name: str
+    shards: tuple[str, ...]
+    lower: int
+    upper: int
+    updates: tuple[Update, ...]
+    fate: Fate = Fate.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A snapshot as it was read."""
+
+    who: str
+    shard: str
+    as_of: int
+    contents: Counter[Row]
+
+
+@dataclass(slots=True)
+class Followed:
+    """What a listen has given so far: each update at a time from `lower` on and before `frontier`."""
+
+    who: str
+    shard: str
+    lower: int
+    frontier: int
+    updates: Counter[tuple[int, str, int]] = field(default_factory=Counter)
+
+
+class History:
+    """All that was written and read."""
+
+    def __init__(self) -> None:
+        self.writes: dict[str, Write] = {}
+        self.reads: list[Read] = []
+        self.followed: list[Followed] = []
+
+    def begin(self, shards: Iterable[str], lower: int, upper: int, updates: Iterable[Update]) -> Write:
+        """A write whose fate is not known yet."""
+        name = f"write-{len(self.writes)}"
+        own = ((MARKER, name, lower, 1), *updates)
+        write = self.writes[name] = Write(name, tuple(shards), lower, upper, own)
+        return write
+
+    def judge(self, final: dict[str, Counter[Row]]) -> None:
+        """Compare everything with the contents at the end, by shard.
+
+        Raises `Violation` for the first thing that can't be.
+        """
+        landed = {write.name for write in self.writes.values() if self._landed(write, final)}
+        for shard, contents in final.items():
+            writes = [w for w in self.writes.values() if w.name in landed and shard in w.shards]
+            self._judge_order(shard, writes)
+            updates = [update for write in writes for update in write.updates]
+            _same(f"the contents of {shard} at the end", _contents(updates, CLOSED - 1), contents)
+            for read in self.reads:
+                if read.shard == shard:
+                    expected = _contents(updates, read.as_of)
+                    _same(f"{read.who}: {shard} at {read.as_of}", expected, read.contents)
+            for listen in self.followed:
+                if listen.shard == shard:
+                    _judge_listen(listen, updates)
+
+    def _landed(self, write: Write, final: dict[str, Counter[Row]]) -> bool:
+        copies = {final[shard][MARKER, write.name] for shard in write.shards}
+        if copies not in ({0}, {1}):
+            raise Violation(f"{write} is in {copies} times")
+        landed = copies == {1}
+        if write.fate is not Fate.UNKNOWN and landed != (write.fate is Fate.DONE):
+            raise Violation(f"{write} was {write.fate.value}, and it {'did' if landed else 'did not'} happen")
+        return landed
+
+    def _judge_order(self, shard: str, writes: list[Write]) -> None:
+        frontier = 0
+        for write in sorted(writes, key=lambda write: write.lower):
+            if write.lower < frontier:
+                raise Violation(f"{write} of {shard} covers times that were complete")
+            frontier = write.upper
+
+
+def _contents(updates: Iterable[Update], as_of: int) -> Counter[Row]:
+    contents: Counter[Row] = Counter()
+    for key, value, time, diff in updates:
+        if time <= as_of:
+            contents[key, value] += diff
+    return Counter({row: count for row, count in contents.items() if count})
+
+
+def _judge_listen(listen: Followed, updates: Iterable[Update]) -> None:
+    expected: Counter[tuple[int, str, int]] = Counter()
+    for key, value, time, diff in updates:
+        if listen.lower <= time < listen.frontier:
+            expected[key, value, time] += diff
+    expected = Counter({row: count for row, count in expected.items() if count})
+    what = f"{listen.who}: changes of {listen.shard} from {listen.lower} to {listen.frontier}"
+    _same(what, expected, Counter({row: count for row, count in listen.updates.items() if count}))
+
+
+def _same(what: str, expected: Counter[Any], found: Counter[Any]) -> None:
+    if expected != found:
+        missing = {row: count for row, count in expected.items() if found[row] != count}
+        surplus = {row: count for row, count in found.items() if expected[row] != count}
+        raise Violation(f"{what}: expected {missing}, found {surplus}")

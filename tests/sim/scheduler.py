@@ -1,0 +1,130 @@
+"""Many simulated processes in one real one, taking turns by one seed.
+
+Each process is a thread, but only the one that has the baton runs; it is handed on at the points where a
+process would wait for the world, and nowhere else. So a run depends on its seed alone, and can be repeated.
+Time is virtual: it passes with the steps, and jumps where all sleep.
+"""
+
+import random
+import threading
+from collections.abc import Callable
+
+
+class Aborted(BaseException):
+    """Another process of the simulation has failed; this one must end."""
+
+
+class Task:
+    """One simulated process."""
+
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
+        self.name = name
+        self.work = work
+        self.baton = threading.Lock()
+        self.baton.acquire()
+        self.wakes = 0.0
+        self.done = False
+
+
+class Scheduler:
+    """Runs tasks by turns. `random` is the only source of chance; `now` are the seconds that have passed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.steps = 0
+        self.trace: list[str] = []
+        self._tasks: list[Task] = []
+        self._current: Task | None = None
+        self._finished = threading.Event()
+        self._failure: BaseException | None = None
+        self._late: list[tuple[int, Callable[[], object]]] = []
+
+    def run(self, tasks: dict[str, Callable[[], None]]) -> None:
+        """Run all tasks to their end; the first failure of one is raised here."""
+        self._tasks = [Task(name, work) for name, work in tasks.items()]
+        threads = [
+            threading.Thread(target=self._main, args=(task,), name=f"sim-{task.name}", daemon=True)
+            for task in self._tasks
+        ]
+        for thread in threads:
+            thread.start()
+        self._hand_on(None)
+        self._finished.wait()
+        for thread in threads:
+            thread.join()
+        self._current = None
+        if self._failure is not None:
+            raise self._failure
+
+    def pause(self) -> None:
+        """A point where others may run before this task goes on. Outside of a task: nothing."""
+        task = self._current
+        if task is None:
+            return
+        self.steps += 1
+        self.now += self.random.random() * 0.002
+        self._land()
+        self._hand_on(task)
+
+    def sleep(self, seconds: float) -> None:
+        """Let others run until the time has come."""
+        if self._current is None:
+            self.now += seconds
+            return
+        self._current.wakes = self.now + seconds
+        self.pause()
+
+    def later(self, effect: Callable[[], object]) -> None:
+        """Do `effect` some steps later, whoever runs then."""
+        self._late.append((self.steps + self.random.randint(1, 40), effect))
+
+    def land_all(self) -> None:
+        """Do all effects that are still under way."""
+        while self._late:
+            self._late.pop(self.random.randrange(len(self._late)))[1]()
+
+    def note(self, what: str) -> None:
+        """Add a line to the trace."""
+        name = self._current.name if self._current else "-"
+        self.trace.append(f"{self.now:9.4f} {name}: {what}")
+
+    def _land(self) -> None:
+        due = [item for item in self._late if item[0] <= self.steps]
+        if due:
+            self._late = [item for item in self._late if item[0] > self.steps]
+            for _, effect in due:
+                effect()
+
+    def _hand_on(self, task: Task | None) -> None:
+        """Give the baton to one that may run, and wait until it comes back to `task`, if that goes on."""
+        waiting = [other for other in self._tasks if not other.done]
+        if not waiting:
+            self._finished.set()
+            return
+        ready = [other for other in waiting if other.wakes <= self.now]
+        if not ready:
+            following = min(waiting, key=lambda other: other.wakes)
+            self.now = following.wakes
+            ready = [following]
+        chosen = ready[0] if len(ready) == 1 else self.random.choice(ready)
+        if chosen is not task:
+            self._current = chosen
+            chosen.baton.release()
+            if task is not None and not task.done:
+                task.baton.acquire()
+        if self._failure is not None and task is not None and not task.done:
+            raise Aborted
+
+    def _main(self, task: Task) -> None:
+        task.baton.acquire()
+        try:
+            if self._failure is None:
+                task.work()
+        except Aborted:
+            pass
+        except BaseException as error:  # noqa: BLE001 - raised again by `run`
+            if self._failure is None:
+                self._failure = error
+        task.done = True
+        self._hand_on(task)
