@@ -212,7 +212,7 @@ class Incarnation:
             try:
                 action(shard)
             except (Determinate, Indeterminate) as error:
-                self.world.scheduler.note(f"{type(error).__name__}: {error}")
+                self.world.scheduler.note(type(error).__name__)
 
     def writer(self, shard: str) -> WriteHandle:
         if shard not in self.writers:
