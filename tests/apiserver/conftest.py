@@ -135,7 +135,7 @@ class World:
             operator.child.kill()
 
 
-def catalog(name: str = "demo", **spec: Any) -> dict[str, Any]:
+def catalog(name: str = "demo", /, **spec: Any) -> dict[str, Any]:
     """A Catalog of an organization of its own."""
     return {
         "apiVersion": "holdfast.dev/v1alpha1",
@@ -145,7 +145,7 @@ def catalog(name: str = "demo", **spec: Any) -> dict[str, Any]:
     }
 
 
-def collection(name: str = "flights", **spec: Any) -> dict[str, Any]:
+def collection(name: str = "flights", /, **spec: Any) -> dict[str, Any]:
     """A StorageCollection of the Catalog `demo`."""
     return {
         "apiVersion": "holdfast.dev/v1alpha1",

@@ -51,6 +51,11 @@ def test_delete_drops_the_collection_and_ends_the_catalog(
     world.kubectl("delete", "catalog/demo", "--timeout=60s")
     with world.store(url) as client:
         assert client.inspect(shard).finalized
+    # The same organization can't be here again, and the resource says so.
+    world.apply(there)
+    message = world.wait_stalled("catalog/demo", "DataDeleted")
+    assert "another organizationId" in message
+    world.kubectl("delete", "catalog/demo", "--timeout=60s")
 
 
 def test_a_catalog_waits_for_its_collections(world: Any, make_catalog: Make, make_collection: Make) -> None:

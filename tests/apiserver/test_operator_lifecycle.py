@@ -1,4 +1,4 @@
-"""The operator against a real API server: create, crash, takeover, stop, and neighbours that share the objects."""
+"""The operator against a real API server: create, crash, takeover, stop, and neighbours."""
 
 import json
 import os

@@ -98,6 +98,9 @@ class Reason(StrEnum):
     STORE_INCONSISTENT = "StoreInconsistent"
     """The store answers, but what is in it is corrupt, from a newer version or from another location."""
 
+    DATA_DELETED = "DataDeleted"
+    """What the resource stands for was there once and was deleted for ever."""
+
     STORAGE_NOT_SHARED = "StorageNotShared"
     """Spark pods can't see the operator's own volume."""
 

@@ -54,6 +54,8 @@ class Observed:
     """`status.upper` as it is shown."""
     initialized: bool = False
     """Whether the status says that there is something in the store."""
+    destroyed: bool = False
+    """Whether its shard was found to have ended for ever."""
     older_twin: str | None = None
     storage: Storage | Refused
     secret_missing: bool = False
@@ -126,6 +128,8 @@ def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
         return Close() if seen.opened else Release()
     if seen.dependents:
         return _plan_waiting(seen, rhythm)
+    if seen.destroyed:
+        return Release()
     doomed = seen.spec is not None and seen.spec.deletion_policy == DeletionPolicy.DELETE
     if doomed and seen.opened is not None and not seen.overdue:
         return Destroy()

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pydantic import ValidationError
 
-from holdfast.errors import CatalogOutOfSync, Fenced
+from holdfast.errors import CatalogOutOfSync, Fenced, ShardFinalized
 from holdfast_operator.api.catalog import CatalogSpec, DeletionPolicy
 from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.reconcile import catalog
@@ -56,6 +56,8 @@ class CatalogHandler(Handler[Observed]):
         self._stores = stores
         self._index = index
         self._settings = settings
+        self._destroyed: set[ObjectKey] = set()
+        """Those that are being deleted and whose shard has ended already."""
 
     async def observe(self, key: ObjectKey, body: Json) -> Observed:
         """Look at the spec, the Secret, the store, and what refers to the Catalog. Raises `Fenced`."""
@@ -82,6 +84,7 @@ class CatalogHandler(Handler[Observed]):
             has_finalizer=has_finalizer(body),
             known_upper=status.get("upper"),
             initialized="shardId" in status,
+            destroyed=key in self._destroyed,
             older_twin=str(older) if older else None,
             storage=storage,
             secret_missing=spec is not None and not await self._secret_there(key, spec),
@@ -113,6 +116,7 @@ class CatalogHandler(Handler[Observed]):
         """Close what is open, and let rivals and collections know."""
         rivals = self._index.rivals_of(key)
         self._index.drop(key)
+        self._destroyed.discard(key)
         await self._stores.close(key)
         self._wake_dependents(key)
         for rival in rivals:
@@ -121,6 +125,12 @@ class CatalogHandler(Handler[Observed]):
     async def _open(self, key: ObjectKey, body: Json, opening: Opening) -> None:
         try:
             await self._stores.open(key, opening)
+        except ShardFinalized:
+            if not is_deleting(body):
+                raise
+            # A predecessor got this far before it died.
+            self._destroyed.add(key)
+            return
         except UnknownLocation as error:
             raise Halt(settled(error, reason=Reason.UNSUPPORTED_STORAGE)) from None
         except Fenced as error:

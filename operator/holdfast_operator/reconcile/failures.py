@@ -25,6 +25,7 @@ from holdfast_operator.runtime.logging import redact
 _NEXT = {
     Reason.STORE_UNREACHABLE: "it is tried again by itself; check the store and its credentials",
     Reason.STORE_INCONSISTENT: "check spec.storage and the version of the operator",
+    Reason.DATA_DELETED: "create another resource, with another organizationId or another location",
     Reason.INVALID_SPEC: "correct the spec",
     Reason.SCHEMA_MISMATCH: "correct the spec, or create another collection",
     Reason.FENCE_REGRESSED: "stop all writers and repair the fence",
@@ -38,9 +39,11 @@ def reason_of(error: HoldfastError) -> Reason:
     match error:
         case FenceRegressed():
             return Reason.FENCE_REGRESSED
+        case ShardFinalized():
+            return Reason.DATA_DELETED
         case CatalogOutOfSync():
             return Reason.CATALOG_OUT_OF_SYNC
-        case CorruptBlob() | VersionTooNew() | Deprecated() | LocationMismatch() | ShardFinalized():
+        case CorruptBlob() | VersionTooNew() | Deprecated() | LocationMismatch():
             return Reason.STORE_INCONSISTENT
         case StorageError():
             return Reason.STORE_UNREACHABLE

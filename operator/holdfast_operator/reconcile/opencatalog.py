@@ -117,6 +117,7 @@ class OpenCatalog:
         self._catalog = catalog
         self._controller = StorageController(client, who=opening.holder, token=str(catalog.fence_token()))
         self._lock = threading.RLock()
+        self._destroyed = False
 
     @classmethod
     def open(cls, opening: Opening) -> "OpenCatalog":
@@ -267,12 +268,14 @@ class OpenCatalog:
             self._catalog.confirm_leadership()
             self._catalog.close()
             self._client.finalize(catalog_shard_id(self.opening.organization_id))
+            self._destroyed = True
 
     def close(self) -> None:
         """Give up what the handles hold; the token stays in the store."""
         with self._lock:
             try:
-                self._catalog.close()
+                if not self._destroyed:
+                    self._catalog.close()
                 self._controller.close()
             finally:
                 self._client.close()

@@ -149,6 +149,7 @@ def test_delete_destroys_first_and_opens_for_it_where_it_must() -> None:
     closed = replace(DOOMED, opened=None)
     assert decided(closed) == Open(OPENING)
     assert decided(replace(closed, initialized=False)) == Release()
+    assert decided(replace(closed, destroyed=True)) == Release()
 
 
 def test_delete_gives_up_in_the_end_and_says_what_is_left() -> None:

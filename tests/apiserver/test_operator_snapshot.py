@@ -1,0 +1,125 @@
+"""Snapshots through SparkApplications: the operator believes the record, not the application."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from testbed.kube import ControlPlane
+from testbed.sparkoperator import Misbehaviour, SparkOperatorStandIn, install_crd
+
+pytestmark = [pytest.mark.kube, pytest.mark.spark]
+
+Make = Callable[..., dict[str, Any]]
+REASON = '.status.conditions[?(@.type=="SnapshotCompleted")].reason'
+LONG = "--timeout=115s"
+
+
+class Plan:
+    """What the stand-in does to each attempt."""
+
+    def __init__(self) -> None:
+        self.by_attempt: dict[str, Misbehaviour] = {}
+
+    def __call__(self, application: Mapping[str, Any]) -> Misbehaviour | None:
+        return self.by_attempt.get(application["metadata"]["labels"]["holdfast.dev/attempt"])
+
+
+@pytest.fixture
+def misbehave(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[Plan]:
+    """A running stand-in of the Spark operator, which behaves unless told."""
+    install_crd(control_plane)
+    plan = Plan()
+    standin = SparkOperatorStandIn(
+        control_plane.kubeconfig, namespace=namespace, log_dir=tmp_path / "spark", misbehave=plan
+    )
+    standin.start()
+    try:
+        yield plan
+    finally:
+        standin.stop()
+
+
+@pytest.fixture
+def flights(world: Any, make_catalog: Make, make_collection: Make) -> dict[str, Any]:
+    """A collection that is complete up to 100: rows 0 to 9 at 50, rows 10 to 14 at 99."""
+    world.start("--storage-shared")
+    there, wanted = make_catalog(), make_collection()
+    world.apply(there, wanted)
+    world.wait_ready("catalog/demo", "storagecollection/flights")
+    with world.controller(world.volume(there["spec"]["organizationId"])) as controller:
+        writer = controller.writer(world.status("storagecollection/flights")["collectionId"], purpose="test")
+        for first, last, at in ((0, 10, 50), (10, 15, 99)):
+            ids = pa.array(range(first, last), pa.int64())
+            times = pa.array([at] * (last - first), pa.uint64())
+            table = pa.table({"id": ids, "note": pa.array(["x"] * (last - first)), "_time": times})
+            writer.append(table, writer.upper(), at + 1)
+    world.wait_for("storagecollection/flights", ".status.upper", 100)
+    return wanted
+
+
+def ask(world: Any, wanted: dict[str, Any], destination: Path, request: str, **fields: Any) -> None:
+    wanted["spec"]["snapshot"] = {"requestId": request, "destination": destination.as_uri(), **fields}
+    world.apply(wanted)
+
+
+def wait_for_reason(world: Any, reason: str) -> None:
+    world.kubectl("wait", f"--for=jsonpath={{{REASON}}}={reason}", "storagecollection/flights", LONG)
+
+
+def applications(world: Any) -> dict[int, dict[str, Any]]:
+    found = json.loads(world.kubectl("get", "sparkapplications", "-o", "json"))["items"]
+    return {int(app["metadata"]["labels"]["holdfast.dev/attempt"]): app for app in found}
+
+
+def test_a_snapshot_survives_a_hang_and_a_lie(
+    world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path
+) -> None:
+    misbehave.by_attempt = {"1": Misbehaviour.HANG, "2": Misbehaviour.LIE}
+    ask(world, flights, tmp_path / "out", "first", asOf=60, spark={"startDeadlineSeconds": 5})
+    wait_for_reason(world, "SnapshotRetrying")
+    # A real driver may take longer than that on a busy machine.
+    ask(world, flights, tmp_path / "out", "first", asOf=60, spark={"startDeadlineSeconds": 110})
+    wait_for_reason(world, "SnapshotSucceeded")
+    status = world.status("storagecollection/flights")
+    last = status["lastSnapshot"]
+    assert (last["requestId"], last["asOf"], last["rows"], last["attempt"]) == ("first", 60, 10, 3)
+    assert status["snapshotJob"]["state"] == "Done"
+    files = sorted(Path(last["destination"]).glob("**/*.parquet"))
+    ids = [each for file in files for each in pq.read_table(file, columns=["id"])["id"].to_pylist()]
+    assert sorted(ids) == list(range(10))
+    # The one that hung is gone; those that ended are left to look at.
+    assert sorted(applications(world)) == [2, 3]
+    (third,) = (app for number, app in applications(world).items() if number == 3)
+    assert third["metadata"]["ownerReferences"][0]["name"] == "flights"
+    reasons = [event["message"] for event in world.events("SnapshotRetrying")]
+    assert any("did not start within 5 s" in message for message in reasons)
+    assert any("without committing" in message for message in reasons)
+    assert world.condition("storagecollection/flights", "Ready")["status"] == "True"
+
+    # The same request never runs twice, whatever becomes of the status; a lie about failure changes nothing.
+    misbehave.by_attempt = {"1": Misbehaviour.LIE_FAILED}
+    ask(world, flights, tmp_path / "out", "second")
+    world.kubectl(
+        "wait",
+        "--for=jsonpath={.status.lastSnapshot.requestId}=second",
+        "storagecollection/flights",
+        LONG,
+    )
+    last = world.status("storagecollection/flights")["lastSnapshot"]
+    assert (last["asOf"], last["rows"], last["attempt"]) == (99, 15, 1)
+
+
+def test_what_can_not_be_read_is_told_and_starts_nothing(
+    world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path
+) -> None:
+    ask(world, flights, tmp_path / "out", "early", asOf=5000)
+    wait_for_reason(world, "SnapshotNotReadable")
+    message = world.condition("storagecollection/flights", "SnapshotCompleted")["message"]
+    assert "the latest complete time is 99" in message
+    assert applications(world) == {}
+    assert not (tmp_path / "out").exists()
