@@ -214,6 +214,23 @@ def test_a_killed_attempt_leaves_nothing_that_the_next_one_does_not_clear(
     check_committed(controller, second, rows=100)
 
 
+def test_a_driver_that_is_told_to_end_leaves_neither_files_nor_holds(
+    controller: StorageController, order: Order
+) -> None:
+    spec = order()
+    command = [sys.executable, "-m", "holdfast.spark.jobs.snapshot", spec.to_json()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as job:
+        assert job.stdout is not None
+        assert "tasks into" in job.stdout.readline()
+        assert holds_of_jobs(controller, spec.collection) != []
+        job.terminate()
+        assert job.wait(timeout=120) == 128 + signal.SIGTERM
+    record = record_of(controller, spec)
+    assert (record.state, record.attempt) == (JobState.RUNNING, 1)
+    assert not folder_of(spec).exists()
+    assert holds_of_jobs(controller, spec.collection) == []
+
+
 def test_the_contents_are_held_while_the_job_runs(
     spark: SparkSession, controller: StorageController, fill: Fill, order: Order
 ) -> None:

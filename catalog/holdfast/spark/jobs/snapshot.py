@@ -7,6 +7,9 @@
 - An attempt that isn't the record's any more is fenced: it takes its own files away and changes nothing.
 - What it reads is under its own critical hold, from before the first read until the files are written.
 
+The record's result: `as_of`, `rows`, `bytes`, `files` (how many), `checksum` (16 hex digits), `path` of the
+folder, `manifest` (its path).
+
 Exit codes: 0 the snapshot is committed (now, or before by the same attempt); 1 it failed and a new attempt
 may succeed; 2 the spec or what it asks for is wrong; 3 the store failed; 4 fenced; 143 it was told to end.
 """
