@@ -34,7 +34,7 @@ _SIGNED: dict[int, np.dtype[Any]] = {4: np.dtype(np.int32), 8: np.dtype(np.int64
 _LEAST = {4: -(2**31), 8: -(2**63)}
 _ONES = pa.array(np.ones(1024, np.int64))
 # Below this many rows the fixed cost of a Polars query is greater than its speed.
-SMALL_ROWS = 256
+SMALL_ROWS = 512
 
 
 def prepare_updates(schema: Schema, updates: object, *, default_time: int) -> pa.RecordBatch:

@@ -9,9 +9,9 @@ Invariants
 - A sum beyond int64 is an error, never a wrapped number.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import polars as pl
 import pyarrow as pa
@@ -42,7 +42,7 @@ class ParquetSource:
 
 
 _INT64_MAX = 2**63 - 1
-_ANY_TIME = CLOSED - 1
+_LAST_TIME = CLOSED - 1
 
 Source: TypeAlias = pa.Table | pa.RecordBatch | ParquetSource
 
@@ -57,12 +57,12 @@ def consolidate_at(schema: Schema, sources: Sequence[Source], as_of: int) -> pa.
         return _small_at(schema, tables, as_of)
     names = list(schema.names)
     frames, bound = [], 0
-    for source in sources:
-        frame, latest, largest = _scan(schema, source)
-        bound += largest
-        if latest > as_of:
+    for piece in _pieces(schema, sources):
+        frame = piece.frame
+        if piece.latest > as_of:
             frame = frame.filter(pl.col(TIME) <= pl.lit(as_of, pl.UInt64))
         frames.append(frame.select([*names, DIFF]))
+        bound += piece.bound
     contents = _summed(pl.concat(frames), names, bound)
     return _to_arrow(contents, schema.arrow_diff, sources)
 
@@ -72,43 +72,47 @@ def consolidate_updates(schema: Schema, sources: Sequence[Source], since: int) -
 
     Raises as `consolidate_at` does.
     """
+    since = min(since, _LAST_TIME)
     if (tables := _small(sources)) is not None:
-        return sort_updates(schema, _small_updates(schema, tables, min(since, _ANY_TIME)))
+        return sort_updates(schema, _small_updates(schema, tables, since))
     names = [*schema.names, TIME]
     frames, bound = [], 0
-    least = pl.lit(min(since, _ANY_TIME), pl.UInt64)
-    for source in sources:
-        frame, _, largest = _scan(schema, source)
-        bound += largest
-        time = pl.max_horizontal(pl.col(TIME), least).alias(TIME)
-        frames.append(frame.select([*schema.names, time, DIFF]))
+    time = pl.max_horizontal(pl.col(TIME), pl.lit(since, pl.UInt64)).alias(TIME)
+    for piece in _pieces(schema, sources):
+        frames.append(piece.frame.select([*schema.names, time, DIFF]))
+        bound += piece.bound
     updates = _summed(pl.concat(frames), names, bound).sort(names, nulls_last=False)
     return _to_arrow(updates, schema.arrow_updates, sources)
 
 
-def _summed(updates: pl.LazyFrame, by: list[str], bound: int) -> pl.LazyFrame:
-    """Sums of `_diff`; `bound` is at least the sum of all absolute diffs."""
-    total = pl.col(DIFF).sum()
-    if bound > _INT64_MAX:
-        total = pl.col(DIFF).cast(pl.Int128).sum()
-    return updates.group_by(by).agg(total).filter(pl.col(DIFF) != 0)
+class _Piece(NamedTuple):
+    frame: pl.LazyFrame
+    latest: int  # no update is later
+    bound: int  # at least the sum of all absolute diffs
 
 
-def _scan(schema: Schema, source: Source) -> tuple[pl.LazyFrame, int, int]:
-    """The source as a lazy frame, its greatest time, and a bound for the sum of its absolute diffs."""
-    if isinstance(source, ParquetSource):
-        return _scan_parquet(schema, source)
-    table = pa.Table.from_batches([source]) if isinstance(source, pa.RecordBatch) else source
+def _pieces(schema: Schema, sources: Sequence[Source]) -> Iterator[_Piece]:
+    """The sources as few frames: the engine's cost per frame is that of thousands of rows."""
+    tables = [pa.Table.from_batches([s]) if isinstance(s, pa.RecordBatch) else s for s in _in_memory(sources)]
+    if tables:
+        yield _table_piece(pa.concat_tables(tables).combine_chunks())
+    parts = [source for source in sources if isinstance(source, ParquetSource)]
+    if parts:
+        latest, bounds = zip(*(_check_part(schema, part) for part in parts), strict=True)
+        yield _Piece(pl.scan_parquet([part.data for part in parts]), max(latest), sum(bounds))
+
+
+def _table_piece(table: pa.Table) -> _Piece:
     latest = largest = 0
-    for chunk in range(table.column(DIFF).num_chunks):
-        times, diffs = (values_of(table.column(name).chunk(chunk)) for name in (TIME, DIFF))
+    for times, diffs in zip(table.column(TIME).chunks, table.column(DIFF).chunks, strict=True):
         if len(diffs):
-            latest = max(latest, int(times.max()))
-            largest = max(largest, -int(diffs.min()), int(diffs.max()))
-    return pl.DataFrame(pl.from_arrow(table)).lazy(), latest, largest * table.num_rows
+            latest = max(latest, int(values_of(times).max()))
+            largest = max(largest, -int(values_of(diffs).min()), int(values_of(diffs).max()))
+    return _Piece(pl.DataFrame(pl.from_arrow(table)).lazy(), latest, largest * table.num_rows)
 
 
-def _scan_parquet(schema: Schema, source: ParquetSource) -> tuple[pl.LazyFrame, int, int]:
+def _check_part(schema: Schema, source: ParquetSource) -> tuple[int, int]:
+    """The part's latest time and bound of diffs, from its footer."""
     try:
         metadata = pq.read_metadata(pa.BufferReader(source.data))
     except (pa.ArrowException, OSError) as error:
@@ -119,9 +123,16 @@ def _scan_parquet(schema: Schema, source: ParquetSource) -> tuple[pl.LazyFrame, 
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
         times, diffs = row_group.column(time).statistics, row_group.column(diff).statistics
-        latest = max(latest, _ANY_TIME if times is None else times.max)
+        latest = max(latest, _LAST_TIME if times is None else times.max)
         bound += row_group.num_rows * (2**63 if diffs is None else max(-diffs.min, diffs.max))
-    return pl.scan_parquet(source.data), latest, bound
+    return latest, bound
+
+
+def _summed(updates: pl.LazyFrame, by: list[str], bound: int) -> pl.LazyFrame:
+    total = pl.col(DIFF).sum()
+    if bound > _INT64_MAX:
+        total = pl.col(DIFF).cast(pl.Int128).sum()
+    return updates.group_by(by).agg(total).filter(pl.col(DIFF) != 0)
 
 
 def _to_arrow(frame: pl.LazyFrame, schema: pa.Schema, sources: Sequence[Source]) -> pa.Table:
@@ -142,16 +153,16 @@ def _overflow() -> BadInput:
     return BadInput("the sum of the diffs of one (key, value) does not fit int64")
 
 
+def _in_memory(sources: Sequence[Source]) -> list[pa.Table | pa.RecordBatch]:
+    return [source for source in sources if not isinstance(source, ParquetSource)]
+
+
 def _small(sources: Sequence[Source]) -> list[pa.Table | pa.RecordBatch] | None:
     """The sources when all are in memory and small: a query engine's start costs more than the work."""
-    rows = 0
-    for source in sources:
-        if isinstance(source, ParquetSource):
-            return None
-        rows += source.num_rows
-        if rows > SMALL_ROWS:
-            return None
-    return [source for source in sources if not isinstance(source, ParquetSource) and source.num_rows]
+    tables = _in_memory(sources)
+    if len(tables) < len(sources) or sum(table.num_rows for table in tables) > SMALL_ROWS:
+        return None
+    return [table for table in tables if table.num_rows]
 
 
 def _small_at(schema: Schema, tables: list[pa.Table | pa.RecordBatch], as_of: int) -> pa.Table:
