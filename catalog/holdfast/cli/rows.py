@@ -26,15 +26,19 @@ _SHOWN_ROWS: Final = 50
 _DIFF: Final = "_diff"
 
 
-def render(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table for people: drawn on a terminal, plain aligned columns elsewhere."""
+def render(columns: Sequence[str], rows: Sequence[Sequence[str]], *, whole: Sequence[str] = ()) -> str:
+    """A table for people: drawn on a terminal, plain aligned columns elsewhere.
+
+    On a narrow terminal cells go over several lines, those of the columns in `whole` last.
+    """
     if sys.stdout.isatty():
         from rich.console import Console
-        from rich.table import Table
+        from rich.table import Column, Table
+        from rich.text import Text
 
-        table = Table(*columns)
+        table = Table(*(Column(name, overflow="fold", no_wrap=name in whole) for name in columns))
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*(Text(cell) for cell in row))
         console = Console()
         with console.capture() as capture:
             console.print(table)

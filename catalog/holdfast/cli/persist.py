@@ -1,0 +1,98 @@
+"""`holdfast persist`: look at the shards of a location. Nothing is written to it, leases included."""
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.rows import render
+from holdfast.errors import CLOSED
+
+if TYPE_CHECKING:
+    from holdfast.persist import ShardInfo
+
+
+@click.group()
+def persist() -> None:
+    """Look at the shards of a location."""
+
+
+@persist.command()
+@click.argument("url")
+@click.argument("shard", required=False)
+@click.option("--json", "as_json", is_flag=True, help="As JSON; a closed frontier is null.")
+def inspect(url: str, shard: str | None, as_json: bool) -> None:
+    """Show all shards of the location at URL (file:///dir), or one: what it holds, and what holds it."""
+    from holdfast.persist import PersistClient
+
+    with PersistClient.open(url, mode="read") as client:
+        shards = [client.inspect(each) for each in ([shard] if shard else client.shards())]
+        location_id = client.location_id
+    if as_json:
+        found = [json.loads(info.to_json()) for info in shards]
+        click.echo(json.dumps(found[0] if shard else found, indent=2))
+    elif shard:
+        click.echo(_one(shards[0]), nl=False)
+    else:
+        click.echo(_all(shards), nl=False)
+        click.echo(f"{_count(len(shards), 'shard')} in location {location_id}", err=True)
+
+
+def _all(shards: "list[ShardInfo]") -> str:
+    columns = ["SHARD", "SINCE", "UPPER", "ROWS", "BYTES", "HOLDS", "USED FOR"]
+    return render(columns, [_row(info) for info in shards], whole=columns[:1])
+
+
+def _row(info: "ShardInfo") -> list[str]:
+    purposes = dict.fromkeys((*info.writers, *(hold.purpose for hold in info.holds)))
+    return [
+        info.shard_id,
+        _frontier(info.since),
+        "finalized" if info.finalized else _frontier(info.upper),
+        f"{info.rows:,}",
+        _size(info.size_bytes),
+        str(len(info.holds)),
+        ", ".join(purposes),
+    ]
+
+
+def _one(info: "ShardInfo") -> str:
+    rollup = f"rollup of version {info.rollup_seqno}" if info.rollup_seqno else "no rollup yet"
+    parts = f"{_count(info.parts, 'part')}, {info.inline_parts} inline"
+    facts = [
+        ("shard", info.shard_id),
+        ("key", ", ".join(info.key)),
+        ("value", ", ".join(info.value)),
+        ("since", _frontier(info.since)),
+        ("upper", _frontier(info.upper) + (" (finalized)" if info.finalized else "")),
+        ("rows", f"{info.rows:,} updates, {_size(info.size_bytes)}"),
+        ("batches", f"{info.batches} ({parts})"),
+        ("garbage", f"{_count(info.garbage, 'blob')} to delete"),
+        ("version", f"{info.seqno}, {_moment(info.wall_ms)} by {info.hostname} ({info.applier_version})"),
+        ("log", f"from version {max(info.gc_seqno, 1)}, {rollup}"),
+        ("writers", ", ".join(dict.fromkeys(info.writers)) or "none"),
+    ]
+    text = render(["FACT", "VALUE"], [list(fact) for fact in facts])
+    holds = [[_frontier(hold.since), hold.kind, hold.purpose, hold.hostname] for hold in info.holds]
+    if not holds:
+        return text + "nothing holds since\n"
+    return text + "\n" + render(["HELD AT", "HOLD", "FOR", "BY"], holds)
+
+
+def _frontier(value: int) -> str:
+    return "closed" if value >= CLOSED else str(value)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _size(size: int) -> str:
+    from rich.filesize import decimal
+
+    return decimal(size)
+
+
+def _moment(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
