@@ -52,9 +52,10 @@ def encode_inline(batch: pa.RecordBatch) -> bytes:
     return b"".join((batch.schema.serialize(), batch.serialize(), _END_OF_STREAM))
 
 
-def inline_size(batch: pa.RecordBatch) -> int:
+def inline_size(updates: Rows) -> int:
     """About the bytes that `encode_inline` gives, without encoding: the schema is not counted."""
-    return int(pa.ipc.get_record_batch_size(batch))
+    batches = updates.to_batches() if isinstance(updates, pa.Table) else [updates]
+    return sum(pa.ipc.get_record_batch_size(batch) for batch in batches)
 
 
 def decode_inline(data: bytes, schema: Schema, *, key: str) -> pa.Table:

@@ -23,6 +23,7 @@ from holdfast.persist.part import (
     decode_parquet,
     encode_inline,
     encode_parquet,
+    inline_size,
     verify,
 )
 from holdfast.persist.schema import TIME, Schema
@@ -53,7 +54,7 @@ def write_parts(
     if bounds is None:
         return ()
     lower, upper = bounds[0], bounds[1] + 1
-    if updates.nbytes <= config.inline_max_bytes:
+    if inline_size(updates) <= config.inline_max_bytes:
         data = encode_inline(_one_batch(updates))
         if len(data) <= config.inline_max_bytes:
             return (Part(updates.num_rows, schema_id, lower, upper, len(data), inline=data),)
