@@ -13,7 +13,7 @@ import google_crc32c
 from google.protobuf.message import DecodeError, Message
 
 from holdfast._pb import persist_pb2 as pb
-from holdfast.errors import CLOSED, CorruptBlob, VersionTooNew
+from holdfast.errors import CLOSED, BadInput, CorruptBlob, VersionTooNew
 from holdfast.persist.schema import Column, Schema
 from holdfast.persist.state import (
     TABLES,
@@ -143,7 +143,7 @@ def decode_state(data: bytes, key: str) -> ShardState:
         finalized=message.finalized,
         since=_frontier_from(message.since),
         gc_seqno=message.gc_seqno,
-        schemas={schema.schema_id: _schema_from(schema) for schema in message.schemas},
+        schemas={schema.schema_id: _schema_from(schema, key) for schema in message.schemas},
         batches=tuple(_batch_from(batch) for batch in message.batches),
         **tables,
     )
@@ -185,12 +185,15 @@ def _schema_to(schema_id: int, schema: Schema) -> pb.Schema:
     return message
 
 
-def _schema_from(message: pb.Schema) -> Schema:
-    return Schema(
-        tuple(Column(c.name, c.type, c.nullable) for c in message.key),
-        tuple(Column(c.name, c.type, c.nullable) for c in message.value),
-        (message.codec.name, message.codec.version) if message.HasField("codec") else None,
-    )
+def _schema_from(message: pb.Schema, key: str) -> Schema:
+    try:
+        return Schema(
+            tuple(Column(c.name, c.type, c.nullable) for c in message.key),
+            tuple(Column(c.name, c.type, c.nullable) for c in message.value),
+            (message.codec.name, message.codec.version) if message.HasField("codec") else None,
+        )
+    except BadInput as error:
+        raise VersionTooNew(f"{key} has a schema that this Holdfast does not know: {error}") from None
 
 
 def _part_to(part: Part) -> pb.Part:
@@ -374,7 +377,7 @@ def _change_from(message: pb.Change, key: str) -> Change:
         case "create":
             return Create(_write_mode(message.create, key))
         case "put_schema":
-            return PutSchema(message.put_schema.schema_id, _schema_from(message.put_schema))
+            return PutSchema(message.put_schema.schema_id, _schema_from(message.put_schema, key))
         case "finalize":
             return Finalize()
         case None:
