@@ -17,13 +17,13 @@ def main(argv: list[str] | None = None) -> int:
     """Parse the command line and run; the exit code."""
     args = _parser().parse_args(argv)
     logs.configure(logs.LogFormat(args.log_format), level=args.log_level)
-    host, _, port = args.listen.rpartition(":")
+    host, port = args.listen
     options = Options(
         namespaces=tuple(args.namespace),
         data_dir=args.data_dir,
         storage_shared=args.storage_shared,
-        host=host or "127.0.0.1",
-        port=int(port),
+        host=host,
+        port=port,
         unsteady=args.unsteady_interval,
         steady=args.steady_interval,
         concurrency=args.concurrency,
@@ -34,7 +34,12 @@ def main(argv: list[str] | None = None) -> int:
         print(f"holdfast-operator: no cluster to connect to: {error}", file=sys.stderr)
         print("  hint: set KUBECONFIG, or run it in a pod with a service account", file=sys.stderr)
         return 2
-    code, hangs = asyncio.run(_run(options, kube))
+    try:
+        code, hangs = asyncio.run(_run(options, kube))
+    except OSError as error:
+        print(f"holdfast-operator: can't listen on {host}:{port}: {error.strerror}", file=sys.stderr)
+        print("  hint: choose another address with --listen; port 0 takes a free one", file=sys.stderr)
+        return 2
     if hangs:
         # The interpreter would wait for the threads of store calls that nobody waits for.
         sys.stderr.flush()
@@ -45,6 +50,13 @@ def main(argv: list[str] | None = None) -> int:
 async def _run(options: Options, kube: Kube) -> tuple[int, bool]:
     operator = Operator(options, kube)
     return await operator.run(), operator.hangs
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) >= 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
     run.add_argument(
         "--listen",
+        type=_address,
         default="127.0.0.1:8080",
         metavar="HOST:PORT",
         help="where /healthz, /readyz and /metrics are; port 0 takes a free one (default: %(default)s)",

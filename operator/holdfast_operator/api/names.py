@@ -155,6 +155,9 @@ class Reason(StrEnum):
     COLLECTION_IN_USE = "CollectionInUse"
     """The collection is to be dropped, but somebody reads it."""
 
+    FORBIDDEN = "Forbidden"
+    """The operator's role lacks a permission; the message names the request."""
+
     INTERNAL_ERROR = "InternalError"
     """A fault of the operator; its log has the details. It is tried again by itself."""
 
@@ -177,4 +180,4 @@ class Reason(StrEnum):
     """`spec.snapshot.asOf` can't be read: before `since`, or not complete yet."""
 
     SPARK_NOT_INSTALLED = "SparkNotInstalled"
-    """The cluster has no SparkApplication resource: install the Spark operator."""
+    """The cluster serves no SparkApplications, or not to the operator's role."""

@@ -19,7 +19,7 @@ from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.steps import Release, Settle, Step, Wait, stalled
 from holdfast_operator.runtime.clock import Clock
 from holdfast_operator.runtime.events import EventSink, transitions
-from holdfast_operator.runtime.kube import Conflict, Gone, Kube, KubeError, ObjectKey
+from holdfast_operator.runtime.kube import Conflict, Forbidden, Gone, Kube, KubeError, ObjectKey
 from holdfast_operator.runtime.metrics import Metrics
 from holdfast_operator.runtime.queue import Result
 from holdfast_operator.runtime.status import StatusWriter, marks, next_status
@@ -99,6 +99,8 @@ class Handler(ABC, Generic[O]):
         except HoldfastError as error:
             step = settled(error)
             log.warning("%s: %s", step.health.reason, step.health.message)
+        except Forbidden as error:
+            step = Settle(stalled(Reason.FORBIDDEN, f"{error}; let the operator's role do it"), retry=True)
         except KubeError as error:
             log.warning("the API server refuses: %s", error)
             return Result(retry=True)

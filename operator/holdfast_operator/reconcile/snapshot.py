@@ -224,7 +224,8 @@ def _not_installed(seen: SnapshotObserved) -> SnapshotReport:
         seen,
         "False",
         Reason.SPARK_NOT_INSTALLED,
-        "the cluster doesn't serve sparkoperator.k8s.io/v1beta2: install the Kubeflow Spark operator",
+        "SparkApplications (sparkoperator.k8s.io/v1beta2) are not served, or not to this operator: install "
+        "the Kubeflow Spark operator, and let the operator's role have them",
     )
 
 

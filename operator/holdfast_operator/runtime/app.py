@@ -101,7 +101,7 @@ class Operator:
         )
 
     async def run(self) -> int:
-        """Run until told to stop; the exit code."""
+        """Run until told to stop; the exit code. Raises `OSError` where it can't listen."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)

@@ -17,7 +17,7 @@ from typing import Any, Final
 import kopf
 
 from holdfast_operator.api.names import FINALIZER, GROUP, LABEL_MANAGED_BY, MANAGED_BY, VERSION, Kind
-from holdfast_operator.runtime.kube import ObjectKey, ResourceType
+from holdfast_operator.runtime.kube import ObjectKey, ResourceType, configuration
 
 Json = dict[str, Any]
 OnEvent = Callable[[ObjectKey, str | None, Json], None]
@@ -186,8 +186,21 @@ def _key(kind: Kind, body: kopf.Body) -> ObjectKey:
     return ObjectKey(kind, body["metadata"]["namespace"], body["metadata"]["name"])
 
 
-def _login(**kwargs: Any) -> kopf.ConnectionInfo | None:
-    return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+def _login(**_: Any) -> kopf.ConnectionInfo:
+    """The same access as `Kube` has; asked for again when a token is refused."""
+    found = configuration()
+    scheme, _space, token = (found.get_api_key_with_prefix("BearerToken") or "").rpartition(" ")
+    return kopf.ConnectionInfo(
+        server=found.host,
+        ca_path=found.ssl_ca_cert,
+        insecure=not found.verify_ssl,
+        username=found.username or None,
+        password=found.password or None,
+        scheme=scheme or None,
+        token=token or None,
+        certificate_path=found.cert_file,
+        private_key_path=found.key_file,
+    )
 
 
 def _settings() -> kopf.OperatorSettings:

@@ -28,6 +28,7 @@ Json = dict[str, Any]
 
 _SECONDS: Final = 20.0
 _THREADS: Final = 8
+_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _MERGE: Final = "application/merge-patch+json"
 
 
@@ -91,6 +92,19 @@ def resource_type(kind: Kind) -> ResourceType:
     return ResourceType(GROUP, VERSION, kind.plural)
 
 
+def configuration() -> Configuration:
+    """How to reach the API server: by `$KUBECONFIG`, else as the pod's account, else as the user does.
+
+    Raises `kubernetes.config.ConfigException`.
+    """
+    found = Configuration()
+    if not os.environ.get("KUBECONFIG") and _ACCOUNT.is_dir():
+        load_incluster_config(client_configuration=found)  # type: ignore[no-untyped-call]
+    else:
+        load_kube_config(client_configuration=found)  # type: ignore[no-untyped-call]
+    return found
+
+
 class Kube:
     """A connection to the API server."""
 
@@ -100,18 +114,11 @@ class Kube:
 
     @classmethod
     def connect(cls) -> "Kube":
-        """Connect as `$KUBECONFIG` says, else as the pod's account, else as the user's own kubeconfig."""
-        configuration = Configuration()
-        if (
-            not os.environ.get("KUBECONFIG")
-            and Path("/var/run/secrets/kubernetes.io/serviceaccount").is_dir()
-        ):
-            load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-        else:
-            load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-        configuration.connection_pool_maxsize = _THREADS
-        configuration.retries = 2
-        return cls(ApiClient(configuration))
+        """Connect as `configuration` says; raises what it raises."""
+        found = configuration()
+        found.connection_pool_maxsize = _THREADS
+        found.retries = 2
+        return cls(ApiClient(found))
 
     async def get(self, key: ObjectKey) -> Json:
         """One of our objects, read fresh. Raises `Gone`."""

@@ -106,7 +106,13 @@ def configure(format_: LogFormat, *, level: str = "info") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # kopf says so because it is run in a thread; the signals are ours.
-    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
+    logging.getLogger("kopf._core.reactor.running").addFilter(_is_news)
+    logging.getLogger("kopf._core.reactor.observation").addFilter(_is_news)
     for name in ("kopf", "urllib3", "kubernetes", "aiohttp.access", "asyncio"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Leave out what kopf says of signals, which are ours, and of kinds that aren't there: a status tells."""
+    message = record.getMessage()
+    return not message.startswith(("OS signals are ignored", "Unresolved resources cannot be served"))

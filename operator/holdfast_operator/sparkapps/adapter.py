@@ -59,7 +59,7 @@ class Launch:
 
 
 class NotInstalled(Exception):
-    """The cluster doesn't serve the applications of this adapter."""
+    """The cluster doesn't serve the applications of this adapter, or doesn't let us have them."""
 
 
 class SparkAdapter(ABC):
