@@ -2,6 +2,8 @@
 
 import json
 import sys
+import threading
+import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
@@ -64,6 +66,15 @@ class OperatorProcess:
             line for line in self.get("/metrics").splitlines() if line.startswith((name + "{", name + " "))
         )
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+    def wait_for_looks(self, number: int) -> None:
+        """Wait until it has looked at its objects this many more times."""
+        name = "holdfast_reconciles_total"
+        enough, deadline = self.metric(name) + number, time.monotonic() + 60
+        while self.metric(name) < enough:
+            assert time.monotonic() < deadline, "it doesn't look at its objects any more"
+            threading.Event().wait(0.05)
 
 
 class World:

@@ -77,11 +77,12 @@ def test_what_an_application_writes_shows_in_the_status(world: Any, demo: dict[s
 def test_at_rest_nothing_is_written(world: Any, demo: dict[str, Any]) -> None:
     (operator,) = world.operators
     world.wait_for("catalog/demo", ".status.objectCounts.items", 1)
-    looks = operator.metric("holdfast_reconciles_total")
-    before = {what: world.get(what)["metadata"]["resourceVersion"] for what in ("catalog/demo",)}
+    before = {
+        what: world.get(what)["metadata"]["resourceVersion"]
+        for what in ("catalog/demo", "storagecollection/flights")
+    }
     writes = operator.metric("holdfast_status_writes_total")
-    while operator.metric("holdfast_reconciles_total") < looks + 6:
-        pass
+    operator.wait_for_looks(6)
     assert operator.metric("holdfast_status_writes_total") == writes
     assert {what: world.get(what)["metadata"]["resourceVersion"] for what in before} == before
 
@@ -175,9 +176,7 @@ def test_it_does_not_fight_another_manager(world: Any, demo: dict[str, Any]) -> 
     manager = "--field-manager=gitops"
     world.apply(theirs, flags=("--server-side", manager, "--force-conflicts"))
     (operator,) = world.operators
-    looks = operator.metric("holdfast_reconciles_total")
-    while operator.metric("holdfast_reconciles_total") < looks + 6:
-        pass
+    operator.wait_for_looks(6)
     body = world.get("catalog/demo")
     assert body["metadata"]["labels"] == {"team": "data"}
     assert body["spec"]["deletionPolicy"] == "Delete"

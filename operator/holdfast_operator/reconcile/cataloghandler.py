@@ -116,6 +116,7 @@ class CatalogHandler(Handler[Observed]):
         """Close what is open, and let rivals and collections know."""
         rivals = self._index.rivals_of(key)
         self._index.drop(key)
+        self.services.metrics.forget(key.namespace, key.name)
         self._destroyed.discard(key)
         await self._stores.close(key)
         self._wake_dependents(key)

@@ -64,8 +64,8 @@ class Observed:
     created: bool = False
     """Whether the status says that there is something in the store."""
     older_twin: str | None = None
-    catalog: CatalogState = CatalogState.OPEN
-    catalog_open: bool = True
+    catalog: CatalogState = CatalogState.MISSING
+    catalog_open: bool = False
     """Whether this process has it open; also one that is being deleted may be."""
     item_id: str | None = None
     collection_id: str | None = None

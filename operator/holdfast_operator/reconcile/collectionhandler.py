@@ -94,10 +94,12 @@ class CollectionHandler(Handler[Observed]):
             known_upper=status.get("upper"),
             created="collectionId" in status,
             older_twin=str(older) if older else None,
-            catalog=CatalogState.MISSING if catalog is None else await self._catalog(catalog),
             catalog_open=opening is not None,
         )
-        if spec is None or opening is None or spec.suspend or older is not None:
+        if spec is None or catalog is None or not (blank.has_finalizer or blank.deleting):
+            return blank
+        blank = replace(blank, catalog=await self._catalog(catalog))
+        if opening is None or spec.suspend or older is not None:
             return blank
         if blank.deleting and spec.deletion_policy == DeletionPolicy.RETAIN:
             return blank
@@ -125,6 +127,7 @@ class CollectionHandler(Handler[Observed]):
         """Let the rivals and the Catalog know."""
         catalog, rivals = self._index.catalog_of(key), self._index.rivals_of(key)
         self._index.drop(key)
+        self.services.metrics.forget(key.namespace, key.name)
         for other in (*rivals, *((catalog,) if catalog else ())):
             self.services.enqueue(other, 0.0)
 

@@ -9,6 +9,7 @@ Invariants
 
 import asyncio
 import logging
+import os
 import random
 import signal
 import socket
@@ -213,7 +214,7 @@ class Operator:
             released=self._informer.released,
         )
         settings = Settings(
-            holder=f"holdfast-operator on {socket.gethostname()}",
+            holder=f"holdfast-operator {os.getpid()} on {socket.gethostname()}",
             data_dir=self._options.data_dir,
             storage_shared=self._options.storage_shared,
             rhythm=Rhythm(self._options.unsteady, self._options.steady),

@@ -1,5 +1,7 @@
 """What the operator measures of itself, in a registry of its own."""
 
+import contextlib
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
@@ -64,3 +66,9 @@ class Metrics:
             ["kind", "step"],
             registry=self.registry,
         )
+
+    def forget(self, namespace: str, name: str) -> None:
+        """Show nothing more of an object that is gone."""
+        for gauge in (self.epoch, self.upper, self.since):
+            with contextlib.suppress(KeyError):
+                gauge.remove(namespace, name)

@@ -45,7 +45,7 @@ def spec(**fields: Any) -> StorageCollectionSpec:
 
 
 SCHEMA = Schema.of(key={"id": "int64"}, value={"note": "string?"})
-FRESH = Observed(name="flights", spec=spec())
+FRESH = Observed(name="flights", spec=spec(), catalog=CatalogState.OPEN, catalog_open=True)
 FACTS = CollectionFacts(
     collection_id="c1",
     name="holdfast.public.flights",

@@ -1,0 +1,170 @@
+"""What the operator says to an API server and makes of its answers: real HTTP, canned answers."""
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from kubernetes.client import ApiClient, Configuration
+
+from holdfast_operator.api.names import Kind, Reason
+from holdfast_operator.runtime.clock import SystemClock
+from holdfast_operator.runtime.events import EventSink, Note
+from holdfast_operator.runtime.kube import (
+    SECRETS,
+    Conflict,
+    Exists,
+    Forbidden,
+    Gone,
+    Invalid,
+    Kube,
+    KubeError,
+    ObjectKey,
+)
+from holdfast_operator.runtime.metrics import Metrics
+from holdfast_operator.runtime.status import StatusWriter
+
+KEY = ObjectKey(Kind.CATALOG, "ns", "demo")
+BODY = {"metadata": {"resourceVersion": "7", "uid": "u"}, "status": {"upper": 1, "epoch": 2}}
+PATH = "/apis/holdfast.dev/v1alpha1/namespaces/ns/catalogs/demo"
+
+
+class Api:
+    """An API server that answers what it is told to, in order, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, dict[str, Any]]] = []
+        self.asked: list[tuple[str, str, str | None, Any]] = []
+        api = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def serve(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                body = json.loads(self.rfile.read(length)) if length else None
+                api.asked.append((self.command, self.path, self.headers.get("Content-Type"), body))
+                status, answer = api.answers.pop(0)
+                content = json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_GET = do_POST = do_PATCH = do_DELETE = serve  # noqa: N815
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread.start()
+        configuration = Configuration()
+        configuration.host = f"http://127.0.0.1:{self.server.server_port}"
+        self.kube = Kube(ApiClient(configuration))
+
+    def run(self, story: Callable[[Kube], Awaitable[Any]]) -> Any:
+        return asyncio.run(story(self.kube))  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self.kube.close()
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def api() -> Iterator[Api]:
+    server = Api()
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(403, Forbidden), (404, Gone), (409, Conflict), (422, Invalid), (500, KubeError)],
+)
+def test_answers_by_meaning(api: Api, status: int, error: type[KubeError]) -> None:
+    api.answers = [(status, {"message": "because"})]
+    with pytest.raises(error, match="because") as caught:
+        api.run(lambda kube: kube.get(KEY))
+    assert type(caught.value) is error
+    assert api.asked == [("GET", PATH, "application/json", None)]
+
+
+def test_a_server_that_is_not_there_is_an_answer_too(api: Api) -> None:
+    configuration = Configuration()
+    configuration.host, configuration.retries = "http://127.0.0.1:1", False
+    nobody = Kube(ApiClient(configuration))
+    with pytest.raises(KubeError, match="GET"):
+        asyncio.run(nobody.get(KEY))
+    nobody.close()
+
+
+def test_creating_what_is_there_and_deleting_what_is_not(api: Api) -> None:
+    api.answers = [(409, {"message": "there"}), (404, {"message": "not there"})]
+    with pytest.raises(Exists):
+        api.run(lambda kube: kube.create(SECRETS, "ns", {"metadata": {"name": "x"}}))
+    api.run(lambda kube: kube.delete(SECRETS, "ns", "x", uid="u"))
+    assert api.asked[1][3] == {"propagationPolicy": "Background", "preconditions": {"uid": "u"}}
+
+
+def test_a_status_is_written_against_what_it_was_derived_from(api: Api) -> None:
+    api.answers = [(200, {"metadata": {}})]
+    writer = StatusWriter(api.kube, Metrics())
+    api.run(lambda _: writer.write(KEY, BODY, {"upper": 2}))
+    assert api.asked == [
+        (
+            "PATCH",
+            f"{PATH}/status?fieldManager=holdfast-operator",
+            "application/merge-patch+json",
+            {
+                "metadata": {"resourceVersion": "7", "uid": "u"},
+                "status": {"upper": 2, "epoch": None},
+            },
+        )
+    ]
+
+
+def test_a_status_that_says_the_same_is_not_written(api: Api) -> None:
+    assert (
+        api.run(lambda _: StatusWriter(api.kube, Metrics()).write(KEY, BODY, {"epoch": 2, "upper": 1}))
+        is None
+    )
+    assert api.asked == []
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(409, "conflict"), (404, "gone"), (422, "invalid")])
+def test_a_refused_status_is_counted_and_a_422_is_an_error(
+    api: Api, status: int, outcome: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.answers = [(status, {"message": "status.epoch: Invalid value"})]
+    metrics = Metrics()
+    with pytest.raises(KubeError):
+        api.run(lambda _: StatusWriter(api.kube, metrics).write(KEY, BODY, {"upper": 2}))
+    assert len(api.asked) == 1
+    labels = {"kind": "Catalog", "outcome": outcome}
+    assert metrics.registry.get_sample_value("holdfast_status_writes_total", labels) == 1
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(errors) == (1 if status == 422 else 0)
+
+
+def test_the_same_event_again_is_counted_up(api: Api) -> None:
+    api.answers = [(409, {"message": "there"}), (200, {"count": 4}), (200, {})]
+    sink = EventSink(api.kube, SystemClock())
+    before = datetime.now(UTC).replace(microsecond=0)
+    api.run(lambda _: sink.post(KEY, "u", Note(Reason.SECRET_NOT_FOUND, "create it", warning=True)))
+    created, _, counted = api.asked
+    assert created[3]["type"] == "Warning"
+    assert created[3]["involvedObject"]["uid"] == "u"
+    assert counted[3]["count"] == 5
+    assert datetime.fromisoformat(counted[3]["lastTimestamp"]) >= before
+
+
+def test_an_event_that_is_lost_fails_nothing(api: Api) -> None:
+    api.answers = [(500, {"message": "no"})]
+    api.run(lambda _: EventSink(api.kube, SystemClock()).post(KEY, "u", Note(Reason.AVAILABLE, "fine")))
+    assert len(api.asked) == 1
