@@ -1,7 +1,7 @@
 """What goes wrong in the test bed itself, as one line that says what to do."""
 
 
-class Unavailable(Exception):  # noqa: N818 - it is an answer about the machine, not a fault of the program
+class Unavailable(Exception):
     """A tier can't be had on this machine; the message names what is missing and how to get it."""
 
 
