@@ -161,9 +161,6 @@ class Reason(StrEnum):
     INTERNAL_ERROR = "InternalError"
     """A fault of the operator; its log has the details. It is tried again by itself."""
 
-    NO_SNAPSHOT_REQUESTED = "NoSnapshotRequested"
-    """`spec.snapshot` isn't set."""
-
     SNAPSHOT_RUNNING = "SnapshotRunning"
     """An attempt of the requested snapshot is under way."""
 

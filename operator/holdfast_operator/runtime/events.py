@@ -45,12 +45,13 @@ def transitions(old: Sequence[Json], health: Health, others: Sequence[Mark]) -> 
         health.reason.value,
     ):
         notes.append(Note(health.reason, health.message, warning=health.phase is Phase.STALLED))
-    notes += [
-        Note(mark.reason, mark.message, warning=mark.status == "False")
-        for mark in others
-        if before.get(mark.type.value) != (mark.status, mark.reason.value)
-        and mark.reason is not Reason.NO_SNAPSHOT_REQUESTED
-    ]
+    said = {each.get("type"): each.get("message") for each in old}
+    for mark in others:
+        same = before.get(mark.type.value) == (mark.status, mark.reason.value)
+        # Each failed attempt is told, also where nobody saw the one between two of them run.
+        if same and (mark.reason is not Reason.SNAPSHOT_RETRYING or said[mark.type.value] == mark.message):
+            continue
+        notes.append(Note(mark.reason, mark.message, warning=mark.status == "False"))
     return notes
 
 

@@ -1,5 +1,6 @@
 """The status contract: transition times, generations, other people's conditions, no needless write."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -119,6 +120,14 @@ def test_events_only_on_transitions() -> None:
     assert transitions(fine, ready("fine"), (running,)) == [Note(Reason.SNAPSHOT_RUNNING, "attempt 1 runs")]
     both = conditions(fine, (*marks(ready("fine")), running), 1, NOW)
     assert transitions(both, ready("fine"), (running,)) == []
+
+
+def test_every_failed_attempt_is_told_once() -> None:
+    first = Mark(ConditionType.SNAPSHOT_COMPLETED, "Unknown", Reason.SNAPSHOT_RETRYING, "attempt 1 failed")
+    second = replace(first, message="attempt 2 failed")
+    shown = conditions([], (*marks(ready("fine")), first), 1, NOW)
+    assert transitions(shown, ready("fine"), (first,)) == []
+    assert transitions(shown, ready("fine"), (second,)) == [Note(second.reason, second.message)]
 
 
 def test_the_same_thing_said_of_the_same_object_has_one_name() -> None:
