@@ -30,7 +30,7 @@ from holdfast.persist.schema import TIME, Schema
 from holdfast.persist.state import Part
 
 
-class PartGone(Exception):  # noqa: N818 - not an error: the reader plans again
+class PartGone(Exception):
     """A part's blob is not there any more: the state that named it is old."""
 
 

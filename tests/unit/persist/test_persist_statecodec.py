@@ -248,7 +248,7 @@ def test_a_change_of_a_kind_to_come_is_refused() -> None:
     with pytest.raises(VersionTooNew, match="a kind of change"):
         decode_diff(seal_frame(DIFF_MAGIC, unknown), "key")
     column = pb.Change(put_schema=pb.Schema(key=[pb.Column(name="g", type="geometry")]))
-    with pytest.raises(VersionTooNew, match="a schema that .* 'geometry'"):
+    with pytest.raises(VersionTooNew, match="'geometry'"):
         decode_diff(seal_frame(DIFF_MAGIC, pb.StateDiff(changes=[column]).SerializeToString()), "key")
     mode = pb.Change()
     mode.ParseFromString(b"\x08\x07")
