@@ -2,6 +2,7 @@
 
 import pickle
 from collections import Counter
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,7 +22,7 @@ from holdfast.errors import (
 from holdfast.persist import Progress, Schema, Updates
 from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, changes, contents, rows, updates
 
-BLOBS = {"inline_max_bytes": 0}
+BLOBS: dict[str, Any] = {"inline_max_bytes": 0}
 
 
 def test_what_was_appended_is_read_at_each_time(stores: Stores) -> None:
@@ -54,7 +55,7 @@ def test_a_shard_comes_into_being_with_its_first_commit(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, BLOBS])
-def test_an_append_at_another_upper_changes_nothing(stores: Stores, settings: dict[str, int]) -> None:
+def test_an_append_at_another_upper_changes_nothing(stores: Stores, settings: dict[str, Any]) -> None:
     first, second = stores.open(**settings), stores.open(**settings)
     late = second.writer(SHARD, SCHEMA, purpose="late")
     late.compare_and_append(rows(1), 0, 3)

@@ -147,11 +147,14 @@ class Model(RuleBasedStateMachine):
         reader = client.reader(SHARD, purpose="model")
         if self.since <= as_of < self.upper:
             assert contents(reader.snapshot(as_of).to_table()) == self.contents(as_of)
-        else:
-            with pytest.raises(AsOfTooEarly if as_of < self.since else AsOfNotYetAvailable) as error:
+        elif as_of < self.since:
+            with pytest.raises(AsOfTooEarly) as early:
                 reader.snapshot(as_of)
-            answer = error.value.since if isinstance(error.value, AsOfTooEarly) else error.value.upper
-            assert answer == (self.since if as_of < self.since else self.upper)
+            assert early.value.since == self.since
+        else:
+            with pytest.raises(AsOfNotYetAvailable) as late:
+                reader.snapshot(as_of)
+            assert late.value.upper == self.upper
         reader.close()
 
     @precondition(lambda self: self.readers)

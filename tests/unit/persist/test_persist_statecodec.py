@@ -1,7 +1,9 @@
 """State and diffs survive their bytes; bytes that were changed are refused, never read as something else."""
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import fields
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -85,7 +87,7 @@ values = {
     Garbage: st.builds(Garbage, texts, numbers, numbers),
     PendingBatch: st.builds(PendingBatch, texts, texts, frontiers, frontiers, runs),
 }
-drops = st.one_of(st.builds(Drop, st.just(kind), numbers if kind is Rollup else texts) for kind in TABLES)
+drops = st.one_of([st.builds(Drop, st.just(kind), numbers if kind is Rollup else texts) for kind in TABLES])
 changes: dict[type, st.SearchStrategy[Change]] = {
     Create: st.builds(Create, st.sampled_from(WriteMode)),
     PutSchema: st.builds(PutSchema, st.integers(0, 2**32 - 1), schemas()),
@@ -112,7 +114,7 @@ diffs = st.builds(
 
 @st.composite
 def states(draw: st.DrawFn) -> ShardState:
-    tables = {
+    tables: dict[str, Any] = {
         name: {getattr(value, key): value for value in draw(st.lists(values[kind], max_size=2))}
         for kind, (name, key) in TABLES.items()
     }
@@ -192,20 +194,20 @@ DECODERS = pytest.mark.parametrize(
 
 
 @DECODERS
-def test_every_flipped_bit_is_found(data: bytes, decode: object) -> None:
+def test_every_flipped_bit_is_found(data: bytes, decode: Callable[[bytes, str], object]) -> None:
     for position in range(len(data) * 8):
         damaged = bytearray(data)
         damaged[position // 8] ^= 1 << position % 8
         with pytest.raises(CorruptBlob, match="the key is corrupt"):
-            decode(bytes(damaged), "the key")  # type: ignore[operator]
+            decode(bytes(damaged), "the key")
 
 
 @DECODERS
-def test_every_truncation_and_any_more_is_found(data: bytes, decode: object) -> None:
+def test_every_truncation_and_any_more_is_found(data: bytes, decode: Callable[[bytes, str], object]) -> None:
     damaged = [data[:length] for length in range(len(data))] + [data + b"\0", data + data]
     for bad in damaged:
         with pytest.raises(CorruptBlob, match="the key is corrupt"):
-            decode(bad, "the key")  # type: ignore[operator]
+            decode(bad, "the key")
 
 
 @given(st.binary(max_size=200))

@@ -154,7 +154,7 @@ def test_holds_that_go_leave_since_where_it_is() -> None:
         ExpireHandles((("r2", 0),), (("w1", 2), ("w2", 1))),
     )
     state = after(HELD, *commands)
-    assert [*state.holds] == [*state.writers] == []
+    assert not [*state.holds, *state.writers]
     assert state.since == 0
 
 
@@ -202,7 +202,7 @@ def test_garbage_is_forgotten_and_the_log_position_moves_forward() -> None:
 
 def test_a_finalized_shard_is_closed_and_empty() -> None:
     assert (ENDED.since, ENDED.upper, ENDED.finalized) == (CLOSED, CLOSED, True)
-    assert [*ENDED.holds] == [*ENDED.writers] == []
+    assert not [*ENDED.holds, *ENDED.writers]
     assert set(ENDED.garbage) == {part.blob_key for batch in WRITTEN.batches for part in batch.parts}
 
 

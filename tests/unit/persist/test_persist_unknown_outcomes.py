@@ -1,6 +1,7 @@
 """Appends of which the store does not tell whether they happened, and other ill luck of a writer."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,7 @@ from holdfast.persist.storage import Put
 from holdfast.persist.storage.faults import Fault, Operation, ProcessDeath, ScriptedPlan
 from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
 
-BLOBS = {"inline_max_bytes": 0}
+BLOBS: dict[str, Any] = {"inline_max_bytes": 0}
 
 
 def commits(operation: Operation) -> bool:
@@ -77,7 +78,7 @@ def found(stores: Stores, shard: str = SHARD) -> dict[tuple[int, str], int]:
     ],
 )
 def test_an_append_is_settled_and_is_in_once(
-    stores: Stores, faults: list[Fault], settings: dict[str, int]
+    stores: Stores, faults: list[Fault], settings: dict[str, Any]
 ) -> None:
     plan = ScriptedPlan(dict(enumerate(faults)), matches=commits)
     client = stores.open(plan, **settings)

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from holdfast.errors import AsOfTooEarly, CorruptBlob, VersionTooNew
-from holdfast.persist import PersistClient, PersistConfig
+from holdfast.persist import PersistClient, PersistConfig, Updates
 from holdfast.persist.maintenance import plan_compaction
 from holdfast.persist.part import PARQUET_FORMAT_VERSION
 from holdfast.persist.state import Batch, Part
 from holdfast.persist.storage.faults import Fault, Operation, ScriptedPlan
 from unit.persist.stores import SCHEMA, SHARD, Stores, contents, rows, updates
 
-BLOBS = {"inline_max_bytes": 0}
-FAST = {"compaction_fanin": 4, "rollup_every": 8}
+BLOBS: dict[str, Any] = {"inline_max_bytes": 0}
+FAST: dict[str, Any] = {"compaction_fanin": 4, "rollup_every": 8}
 
 
 def write(client: PersistClient, count: int, *, first: int = 0) -> None:
@@ -133,8 +133,8 @@ def test_upkeep_keeps_what_a_listen_still_has_to_give(stores: Stores) -> None:
     write(client, 40, first=10)
     assert len(stores.state().batches) < 20
     (found, _) = listen.next(0)
-    times = Counter(found.table["_time"].to_pylist())  # type: ignore[union-attr]
-    assert times == dict.fromkeys(range(10, 50), 2)
+    assert isinstance(found, Updates)
+    assert Counter(found.table["_time"].to_pylist()) == dict.fromkeys(range(10, 50), 2)
 
 
 def test_garbage_waits_for_its_grace(stores: Stores) -> None:
@@ -380,7 +380,7 @@ def test_a_busy_shard_does_not_keep_leases_from_their_heartbeat() -> None:
 def test_upkeep_in_the_background_keeps_up_and_ends_with_its_client() -> None:
     stores = Stores()
     location = stores.open().location
-    config = PersistConfig(gc_grace_s=0.0, debug_validate=True, **FAST)  # type: ignore[arg-type]
+    config = PersistConfig(gc_grace_s=0.0, debug_validate=True, **FAST)
     with PersistClient(location, config=config) as client:
         write(client, 200)
     stores.open(**FAST).maintain(SHARD)
