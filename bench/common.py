@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def main(rows: Callable[[], Iterable[Row]]) -> None:
 
 def table_of(rows: Iterable[dict[str, Any]]) -> Table:
     """The rows (as JSON has them) as a table for the terminal."""
-    table = Table("benchmark", "ours", "peer", "unit", "ratio", "goal", "met")
+    table = Table(Column("benchmark", no_wrap=True), "ours", "peer", "unit", "ratio", "goal", "met")
     for row in rows:
         met = "[green]yes[/green]" if row["met"] else "[red]no[/red]"
         goal = f"{row['goal']['op']} {row['goal']['value']:g}"

@@ -25,7 +25,7 @@ LIBRARIES = ("polars", "pyarrow", "duckdb", "deltalake", "pyiceberg", "protobuf"
 
 def main() -> int:
     """Run all of them."""
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 120)
     rows: list[dict[str, Any]] = []
     failed: list[str] = []
     files = sorted(path for path in HERE.glob("*.py") if path.name not in NOT_BENCHMARKS)

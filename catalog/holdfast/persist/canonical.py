@@ -91,7 +91,7 @@ def time_bounds(batch: Rows) -> tuple[int, int] | None:
     if batch.num_rows == 0:
         return None
     times = values_of(_one_array(batch.column(TIME)))
-    return int(np.minimum.reduce(times)), int(np.maximum.reduce(times))
+    return int(times[times.argmin()]), int(times[times.argmax()])
 
 
 def sort_updates(schema: Schema, table: R) -> R:
@@ -136,13 +136,14 @@ def canonical_floats(array: pa.Array) -> pa.Array:
         return array
     integer = _SIGNED[values.dtype.itemsize]
     bits = values.view(integer)
-    nan = np.isnan(values)
-    # Of all floats negative zero has the least signed bits.
-    if np.minimum.reduce(bits) != _LEAST[integer.itemsize]:
+    # argmin costs a quarter of min; it finds a NaN where there is one. Of all floats negative zero has the
+    # least bits.
+    has_nan = np.isnan(values[values.argmin()])
+    if bits[bits.argmin()] != _LEAST[integer.itemsize]:
         canonical = np.array(np.nan, values.dtype).view(integer)
-        if not np.logical_or.reduce(nan) or (bits[nan] == canonical).all():
+        if not has_nan or (bits[np.isnan(values)] == canonical).all():
             return array
-    fixed = np.where(nan, values.dtype.type(np.nan), values + values.dtype.type(0))
+    fixed = np.where(np.isnan(values), values.dtype.type(np.nan), values + values.dtype.type(0))
     return pa.array(fixed, array.type, mask=_null_mask(array), from_pandas=False)
 
 
@@ -184,7 +185,7 @@ def _default_time(time: int, rows: int) -> pa.Array:
         if rows:
             raise BadInput(f"no update can have the time {time}: times are from 0 to 2**64 - 1")
         time = 0
-    return pa.array(np.full(rows, time, np.uint64))
+    return pa.Array.from_buffers(_UINT64, rows, [None, pa.py_buffer(np.full(rows, time, np.uint64))])
 
 
 def _null_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:

@@ -25,7 +25,7 @@ from holdfast.persist.canonical import (
     sort_updates,
     values_of,
 )
-from holdfast.persist.part import check_footer
+from holdfast.persist.part import UNREADABLE, check_footer
 from holdfast.persist.schema import DIFF, TIME, Schema
 
 
@@ -115,16 +115,20 @@ def _check_part(schema: Schema, source: ParquetSource) -> tuple[int, int]:
     """The part's latest time and bound of diffs, from its footer."""
     try:
         metadata = pq.read_metadata(pa.BufferReader(source.data))
-    except (pa.ArrowException, OSError) as error:
+        check_footer(metadata, schema, key=source.key)
+    except UNREADABLE as error:
         raise CorruptBlob(source.key, "a Parquet part", " ".join(str(error).split())) from None
-    check_footer(metadata, schema, key=source.key)
     time, diff = len(schema.names), len(schema.names) + 1
     latest = bound = 0
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
+        if row_group.num_rows == 0:
+            continue
         times, diffs = row_group.column(time).statistics, row_group.column(diff).statistics
-        latest = max(latest, _LAST_TIME if times is None else times.max)
-        bound += row_group.num_rows * (2**63 if diffs is None else max(-diffs.min, diffs.max))
+        if times is None or diffs is None or not (times.has_min_max and diffs.has_min_max):
+            raise CorruptBlob(source.key, f"statistics of {TIME} and {DIFF}", "none")
+        latest = max(latest, times.max)
+        bound += row_group.num_rows * max(-diffs.min, diffs.max)
     return latest, bound
 
 
@@ -138,7 +142,7 @@ def _summed(updates: pl.LazyFrame, by: list[str], bound: int) -> pl.LazyFrame:
 def _to_arrow(frame: pl.LazyFrame, schema: pa.Schema, sources: Sequence[Source]) -> pa.Table:
     try:
         result = frame.collect()
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         keys = ", ".join(source.key for source in sources if isinstance(source, ParquetSource))
         raise CorruptBlob(keys or "updates", "parts that can be read", " ".join(str(error).split())) from None
     if result.schema[DIFF] == pl.Int128:

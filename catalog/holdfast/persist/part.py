@@ -5,9 +5,9 @@ Invariants
   (key, value, `_time`); any Parquet reader can open it.
 - The footer of a Parquet part names the format version, the schema id, the schema and the row groups that
   have NaN in a column (Parquet's own statistics skip NaN, so they alone don't bound such a column).
-- Bytes that are not a whole, unchanged part of that schema are `CorruptBlob`, a newer format is
-  `VersionTooNew`; a reader never gets fewer or other rows. What decoding alone can't see (a flipped bit in
-  a value of an inline part) the size and checksum in the shard's state do: see `verify`.
+- Bytes that are not a part of that schema are `CorruptBlob`, a newer format is `VersionTooNew`; nothing else
+  is raised. Which rows come out of changed bytes only the checksum of the whole object in the shard's state
+  can vouch for (page checksums leave out the page headers): `verify` before decoding.
 """
 
 import json
@@ -28,6 +28,9 @@ KEY_FORMAT_VERSION = b"holdfast.format_version"
 KEY_SCHEMA_ID = b"holdfast.schema_id"
 KEY_SCHEMA = b"holdfast.schema"
 KEY_HAS_NAN = b"holdfast.has_nan"
+
+# What Arrow raises for bytes that are no file of its kind; ValueError is for names that are not UTF-8.
+UNREADABLE = (pa.ArrowException, OSError, ValueError)
 
 ROW_GROUP_ROWS = 128 * 1024
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
@@ -73,7 +76,7 @@ def decode_inline(data: bytes, schema: Schema, *, key: str) -> pa.Table:
             raise CorruptBlob(key, f"updates of {schema}", f"({', '.join(map(str, reader.schema))})")
         batch = reader.read_next_batch()
         batch.validate(full=True)
-    except (pa.ArrowException, OSError, StopIteration) as error:
+    except (*UNREADABLE, StopIteration) as error:
         raise CorruptBlob(key, "an Arrow stream of one batch", _one_line(error) or "no batch") from None
     if source.tell() != len(data) - len(_END_OF_STREAM):
         raise CorruptBlob(key, "one batch", "more data behind it")
@@ -128,7 +131,7 @@ def decode_parquet(
             check_footer(file.metadata, schema, key=key)
             table = file.read(columns=names).select(names).replace_schema_metadata()
             table.validate(full=True)
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         raise CorruptBlob(key, "a Parquet part", _one_line(error)) from None
     return table
 
