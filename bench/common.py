@@ -120,7 +120,12 @@ def main(rows: Callable[[], Iterable[Row]]) -> None:
         if as_json:
             print(json.dumps(done[-1]), flush=True)
     if not as_json:
-        Console().print(table_of(done))
+        console().print(table_of(done))
+
+
+def console() -> Console:
+    """The terminal, or a page wide enough for the table."""
+    return Console(width=None if sys.stdout.isatty() else 120)
 
 
 def table_of(rows: Iterable[dict[str, Any]]) -> Table:

@@ -15,8 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common import table_of
-from rich.console import Console
+from common import console, table_of
 
 HERE = Path(__file__).resolve().parent
 NOT_BENCHMARKS = {"common.py", "run.py"}
@@ -25,22 +24,22 @@ LIBRARIES = ("polars", "pyarrow", "duckdb", "deltalake", "pyiceberg", "protobuf"
 
 def main() -> int:
     """Run all of them."""
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    terminal = console()
     rows: list[dict[str, Any]] = []
     failed: list[str] = []
     files = sorted(path for path in HERE.glob("*.py") if path.name not in NOT_BENCHMARKS)
     for path in files:
-        console.print(f"running {path.name}")
+        terminal.print(f"running {path.name}")
         done = subprocess.run(
             [sys.executable, str(path), "--json"], stdout=subprocess.PIPE, text=True, check=False
         )
         if done.returncode:
             failed.append(path.name)
         rows += [json.loads(line) | {"file": path.name} for line in done.stdout.splitlines()]
-    console.print(table_of(rows))
+    terminal.print(table_of(rows))
     (HERE / "RESULTS.md").write_text(report(rows, failed, files))
     if failed:
-        console.print(f"[red]failed: {', '.join(failed)}[/red]")
+        terminal.print(f"[red]failed: {', '.join(failed)}[/red]")
     return 1 if failed else 0
 
 
