@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Final
 
 from holdfast.errors import BadInput, CorruptBlob, HoldfastError
@@ -50,6 +51,10 @@ def plan_compaction(batches: Sequence[Batch], config: PersistConfig) -> tuple[Ba
     is and ends a run: it must not keep the small ones beside it from being merged.
     """
     fanin, most = config.compaction_fanin, config.compaction_max_bytes
+    runs = groupby(batches, key=lambda batch: batch.level)
+    # Asked after every append: mostly there is no run, and the sizes need not be summed.
+    if not any(sum(1 for _ in run) >= fanin for _, run in runs):
+        return ()
     sizes = [batch.size_bytes for batch in batches]
     levels = [batch.level if size * fanin <= most else -1 for batch, size in zip(batches, sizes, strict=True)]
     end = len(batches)
