@@ -30,7 +30,14 @@ from holdfast.persist.read import CriticalSince, ReadHandle, Snapshot, SnapshotP
 from holdfast.persist.schema import Schema
 from holdfast.persist.state import CriticalReader
 from holdfast.persist.storage import Location
-from holdfast.persist.transition import Append, FinalizeShard, Handle, RegisterCritical, RegisterWriter
+from holdfast.persist.transition import (
+    Append,
+    ExpectUpper,
+    FinalizeShard,
+    Handle,
+    RegisterCritical,
+    RegisterWriter,
+)
 from holdfast.persist.write import Prepared, WriteHandle
 
 Mode = Literal["write", "read"]
@@ -138,6 +145,13 @@ class PersistClient:
     def prepare_critical(self, shard_id: str, *, purpose: str, opaque: bytes = b"") -> Prepared:
         """A critical hold on an existing shard, for `multi_write`."""
         return Prepared(self.machine(shard_id), RegisterCritical(purpose, opaque))
+
+    def prepare_expect_upper(self, shard_id: str, upper: int) -> Prepared:
+        """The condition, for `multi_write`, that a shard's upper is this when the other commands commit.
+
+        The multi-write raises `UpperMismatch`, naming the shard, where it is another.
+        """
+        return Prepared(self.machine(shard_id), ExpectUpper(upper))
 
     def prepare_finalize(self, shard_id: str) -> Prepared:
         """The end of a shard, for `multi_write`."""

@@ -148,6 +148,13 @@ class DowngradeCritical:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectUpper:
+    """Change nothing; be rejected unless the upper is this. With other commands it is what they depend on."""
+
+    upper: int
+
+
+@dataclass(frozen=True, slots=True)
 class DropCritical:
     """Give up a critical hold."""
 
@@ -200,6 +207,7 @@ Command = (
     | RegisterCritical
     | DowngradeCritical
     | DropCritical
+    | ExpectUpper
     | AddRollup
     | InstallCompaction
     | ForgetGarbage
@@ -226,6 +234,8 @@ def transition(state: ShardState, command: Command) -> Outcome:
             return _register_critical(state, command)
         case DowngradeCritical():
             return _downgrade_critical(state, command)
+        case ExpectUpper(upper):
+            return _expect_upper(state, upper)
         case DropCritical(id_):
             return _drop(state, CriticalReader, state.critical_readers, id_)
         case AddRollup():
@@ -389,6 +399,12 @@ def _downgrade_critical(state: ShardState, command: DowngradeCritical) -> Outcom
     if moved == reader and not changes:
         return NoOp(reader)
     return Commit((Put(moved), *changes), moved)
+
+
+def _expect_upper(state: ShardState, upper: int) -> Outcome:
+    if state.upper != upper:
+        return Reject(UpperMismatch(upper, state.upper, shard_id=state.shard_id))
+    return NoOp()
 
 
 def _add_rollup(state: ShardState, command: AddRollup) -> Outcome:

@@ -450,3 +450,16 @@ def test_a_shard_id_is_checked(stores: Stores) -> None:
     for wrong in ("", "orders", SHARD[1:], SHARD.upper(), f"{SHARD}/x"):
         with pytest.raises(BadInput, match="is not a shard id"):
             client.exists(wrong)
+
+
+def test_a_multi_write_may_depend_on_the_upper_of_a_shard_that_it_leaves_as_it_is(stores: Stores) -> None:
+    first, second = stores.open(), stores.open()
+    guard = second.writer(OTHER, SCHEMA, purpose="guard")
+    guard.seal(1)
+    writer = first.writer(SHARD, SCHEMA, purpose="test")
+    first.multi_write([first.prepare_expect_upper(OTHER, 1), writer.prepare_append(rows(1), 0, 1)])
+    guard.seal(2)
+    with pytest.raises(UpperMismatch) as caught:
+        first.multi_write([first.prepare_expect_upper(OTHER, 1), writer.prepare_append(rows(2), 1, 2)])
+    assert (caught.value.shard_id, caught.value.actual) == (OTHER, 2)
+    assert first.recent_upper(SHARD) == 1
