@@ -67,7 +67,6 @@ class OperatorProcess:
         )
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
-
     def wait_for_looks(self, number: int) -> None:
         """Wait until it has looked at its objects this many more times."""
         name = "holdfast_reconciles_total"

@@ -1,0 +1,1 @@
+"""The legacy time-varying key-value store of catalogs; not written yet."""
