@@ -1,1 +1,1 @@
-"""The kubectl plugin."""
+"""The kubectl plugin `kubectl holdfast`; not written yet."""
