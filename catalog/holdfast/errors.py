@@ -55,6 +55,12 @@ class StoreUnreachable(StorageError):
     """The store can't be reached or opened; nothing was changed."""
 
 
+class UnusablePath(BadInput, StoreUnreachable):
+    """The path that was given for a store can't be one: no folder, or not to be written by this process."""
+
+    hint = "give a path that this process can write, or make this one so"
+
+
 class CorruptBlob(StorageError):
     """Stored bytes are not what was written."""
 

@@ -1,6 +1,7 @@
 """`holdfast collection`: make, look at, read and write the collections of a location.
 
-Reading commands open the location without writing anything to it. Rows of a multiset come out as often as
+Reading commands open the location without writing anything to it; the others look first, so that what they
+refuse leaves it as it was, and only `create` makes a location. Rows of a multiset come out as often as
 they are in it; with `--diff` once, with their count. What is heavy is imported in the commands.
 """
 
@@ -9,30 +10,44 @@ import json
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.location import open_to_look, open_to_write
 from holdfast.cli.rows import FORMATS, read_rows, render, write_rows
-from holdfast.errors import CLOSED, AsOfNotYetAvailable, BadInput
+from holdfast.errors import CLOSED, AsOfNotYetAvailable, BadInput, NotWritable, StoreUnreachable
 
 if TYPE_CHECKING:
-    from holdfast.storage import CollectionInfo, StorageController
+    from holdfast.persist import PersistClient
+    from holdfast.storage import CollectionInfo, CollectionSpec, StorageController
 
 LOOKS = ("table", "json")
 
 
 def _time(text: str) -> int:
     """A collection time: milliseconds since the epoch, or an ISO 8601 date or timestamp (UTC by default)."""
-    if text.isdecimal():
-        return int(text)
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise BadInput(f"'{text}' is neither milliseconds since the epoch nor an ISO date") from None
-    return int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() * 1000)
+        time = int(text) if text.isdecimal() else _milliseconds(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
+        raise BadInput(f"'{_short(text)}' is neither milliseconds since the epoch nor an ISO date") from None
+    if not 0 <= time < CLOSED:
+        raise BadInput(
+            f"time {_short(text)} is out of range",
+            hint="times go from 0 (1970-01-01) to 2^64 - 1, in milliseconds",
+        )
+    return time
+
+
+def _milliseconds(moment: datetime) -> int:
+    since_epoch = moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.fromtimestamp(0, UTC)
+    return since_epoch // timedelta(milliseconds=1)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 @click.group()
@@ -53,14 +68,10 @@ def _location(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextlib.contextmanager
-def _controller(url: str, mode: Literal["read", "write"]) -> Iterator["StorageController"]:
-    from holdfast.persist import PersistClient
+def _controller(client: "PersistClient") -> Iterator["StorageController"]:
     from holdfast.storage import StorageController
 
-    with (
-        PersistClient.open(url, mode=mode) as client,
-        StorageController(client, who="holdfast collection") as controller,
-    ):
+    with client, StorageController(client, who="holdfast collection") as controller:
         yield controller
 
 
@@ -69,7 +80,7 @@ def _controller(url: str, mode: Literal["read", "write"]) -> Iterator["StorageCo
 @click.option("--format", "look", type=click.Choice(LOOKS), default="table", show_default=True)
 def list_(url: str, look: str) -> None:
     """Show all collections: their shards, and the times for which they can be read."""
-    with _controller(url, "read") as controller:
+    with _controller(open_to_look(url)) as controller:
         found = [_facts(controller, info) for info in controller.list_collections()]
     if look == "json":
         click.echo(json.dumps(found, indent=2))
@@ -85,7 +96,7 @@ def list_(url: str, look: str) -> None:
 @click.option("--format", "look", type=click.Choice(LOOKS), default="table", show_default=True)
 def describe(url: str, name: str, look: str) -> None:
     """Show one collection, by name or id: its columns, renditions and frontiers."""
-    with _controller(url, "read") as controller:
+    with _controller(open_to_look(url)) as controller:
         info = controller.describe(name)
         facts = _facts(controller, info)
     facts["metadata_shard"] = info.metadata_shard
@@ -119,7 +130,7 @@ def describe(url: str, name: str, look: str) -> None:
 @click.option("--as-of", metavar="TIME", type=_time, help="Milliseconds or an ISO date; default: latest.")
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the output's name, or table.")
 @click.option("--output", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Write here.")
-@click.option("--limit", metavar="N", type=click.IntRange(min=1), help="At most so many rows.")
+@click.option("--limit", metavar="N", type=click.IntRange(1, (1 << 63) - 1), help="At most so many rows.")
 @click.option("--diff", is_flag=True, help="Each row once, with its count in _diff.")
 def read(
     url: str,
@@ -132,7 +143,7 @@ def read(
 ) -> None:
     """Show the contents of a collection as of one time."""
     with (
-        _controller(url, "read") as controller,
+        _controller(open_to_look(url)) as controller,
         controller.reader(name, purpose="holdfast collection read") as reader,
     ):
         try:
@@ -158,24 +169,32 @@ def write(url: str, name: str, file: Path, form: str | None, at: int | None, new
 
     A column _diff tells how often to add a row; -1 takes it away.
     """
+    from holdfast.persist.canonical import prepare_updates, time_bounds
+
     rows = read_rows(file, form)
-    with _controller(url, "write") as controller:
-        writer = controller.writer(name, purpose="holdfast collection write")
-        upper = writer.upper()
+    with _controller(open_to_look(url)) as controller:
+        info = controller.describe(name)
+        upper = controller.frontiers(name).upper
         if at is None:
             at = max(upper, controller.client.clock.wall_ms())
-        last = max(rows["_time"].to_pylist(), default=at) if "_time" in rows.column_names else at
-        if "_time" not in rows.column_names:
-            rows = _at(rows, at)
-        if last < upper:
-            raise BadInput(
-                f"collection {name} is complete up to {upper}: nothing can be added at {last}",
-                hint=f"write at {upper} or later",
-            )
-        if new_upper is None:
-            new_upper = last + 1
-        writer.append(rows, upper, new_upper)
-    click.echo(f"wrote {rows.num_rows} updates to {name}: complete up to {_shown(new_upper)}", err=True)
+    updates = prepare_updates(info.schema, rows, default_time=at)
+    first, last = time_bounds(updates) or (at, at)
+    if first < upper:
+        raise BadInput(
+            f"collection {name} is complete up to {upper}: nothing can be added at {first}",
+            hint=f"write at {upper} or later",
+        )
+    if new_upper is None:
+        new_upper = last + 1
+    elif new_upper <= last:
+        raise BadInput(
+            f"--new-upper {new_upper} is not above the last time of the rows, {last}",
+            hint=f"give {last + 1} or more",
+        )
+    with _controller(open_to_write(url, create=False)) as controller:
+        writer = controller.writer(info.collection_id, purpose="holdfast collection write")
+        writer.append(updates, upper, new_upper)
+    click.echo(f"wrote {updates.num_rows} updates to {name}: complete up to {_shown(new_upper)}", err=True)
 
 
 @collection.command()
@@ -201,8 +220,10 @@ def create(
 
     schema = Schema.of(key=_columns(keys), value=_columns(columns))
     spec = CollectionSpec(collection_id or str(uuid.uuid4()), name, schema, shards)
-    with _controller(url, "write") as controller:
-        info = controller.create_collection(spec)
+    info = _existing(url, spec)
+    if info is None:
+        with _controller(open_to_write(url, create=True)) as controller:
+            info = controller.create_collection(spec)
     click.echo(f"collection {info.name} ({info.collection_id}) with {info.shards} shards")
 
 
@@ -213,14 +234,29 @@ def create(
 @click.option("--yes", is_flag=True, help="Don't ask.")
 def drop(url: str, name: str, force: bool, yes: bool) -> None:
     """Drop a collection and all its data, for ever."""
-    with _controller(url, "write") as controller:
+    with _controller(open_to_look(url)) as controller:
         info = controller.describe(name)
-        if not yes:
-            if not sys.stdin.isatty():
-                raise BadInput(f"dropping {info.name} needs a yes", hint="give --yes")
-            click.confirm(f"Drop {info.name} ({info.collection_id}) and all its data?", abort=True)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise BadInput(f"dropping {info.name} needs a yes", hint="give --yes")
+        click.confirm(f"Drop {info.name} ({info.collection_id}) and all its data?", abort=True)
+    with _controller(open_to_write(url, create=False)) as controller:
         info = controller.drop_collection(info.collection_id, force=force)
     click.echo(f"dropped {info.name} ({info.collection_id})")
+
+
+def _existing(url: str, spec: "CollectionSpec") -> "CollectionInfo | None":
+    """The collection if it was created from this spec already; None where it can be created.
+
+    Raises what refuses to create it, with nothing written.
+    """
+    # Where there is no location yet, or none that can be opened, the open for writing tells.
+    with contextlib.suppress(StoreUnreachable), _controller(open_to_look(url)) as controller:
+        try:
+            return controller.create_collection(spec)
+        except NotWritable:
+            return None
+    return None
 
 
 def _facts(controller: "StorageController", info: "CollectionInfo") -> dict[str, Any]:
@@ -267,9 +303,3 @@ def _columns(given: tuple[str, ...]) -> dict[str, str]:
             raise BadInput(f"column '{each}' has no type", hint="write it as name:type, such as id:int64")
         columns[name] = type_
     return columns
-
-
-def _at(rows: Any, time: int) -> Any:
-    import pyarrow as pa
-
-    return rows.append_column("_time", pa.repeat(pa.scalar(time, pa.uint64()), rows.num_rows))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.location import open_to_look
 from holdfast.cli.rows import render
 from holdfast.errors import CLOSED
 
@@ -24,9 +25,7 @@ def persist() -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON; a closed frontier is null.")
 def inspect(url: str, shard: str | None, as_json: bool) -> None:
     """Show all shards of the location at URL (file:///dir), or one: what it holds, and what holds it."""
-    from holdfast.persist import PersistClient
-
-    with PersistClient.open(url, mode="read") as client:
+    with open_to_look(url) as client:
         shards = [client.inspect(each) for each in ([shard] if shard else client.shards())]
         location_id = client.location_id
     if as_json:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import Bootstrap, Catalog, OpenMode, catalog_shard_id, format_id, persist_catalog
 from holdfast.durable.registry import DATABASES, ITEMS, SCHEMAS
-from holdfast.errors import BadInput, CollectionNotFound
+from holdfast.errors import BadInput, CollectionNotFound, UnusablePath
 from holdfast.persist import PersistClient, Schema
 from holdfast.storage import (
     CollectionInfo,
@@ -129,6 +129,8 @@ class OpenCatalog:
         storage = opening.storage
         try:
             client = PersistClient.open(storage.url, blob=storage.blob, consensus=storage.consensus)
+        except UnusablePath:
+            raise
         except BadInput as error:
             raise UnknownLocation(str(error), hint=error.hint) from error
         try:

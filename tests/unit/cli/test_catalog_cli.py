@@ -38,7 +38,7 @@ def lines(result: Result) -> list[str]:
 
 def process(*args: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [Path(sys.executable).parent / "holdfast", *args]
+    command = [str(Path(sys.executable).parent / "holdfast"), *args]
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=120)
 
 

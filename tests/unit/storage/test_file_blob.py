@@ -1,5 +1,6 @@
 """What is particular to objects in files: crashes, temporary files, errors of the file system."""
 
+import errno
 import os
 import resource
 import subprocess
@@ -8,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import BadInput, Determinate, NotWritable, StoreUnreachable
+from holdfast.errors import BadInput, Determinate, NotWritable, StoreUnreachable, UnusablePath
 from holdfast.persist.storage import FileBlob
+from holdfast.persist.storage.file import open_error
 
 HERE = Path(__file__).parent
 DAY_S = 24 * 3600
@@ -138,16 +140,31 @@ def test_a_missing_folder_is_told_and_not_made(tmp_path: Path, read_only: bool) 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
 
-    with pytest.raises(StoreUnreachable, match=r"can't write to blob folder .*file/blob"):
+    with pytest.raises(UnusablePath, match=r"can't make folder .*file/blob: .*file is not a folder"):
         FileBlob(tmp_path / "file" / "blob")
+
+
+def test_a_folder_below_a_name_that_is_too_long_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(UnusablePath, match="too long"):
+        FileBlob(tmp_path / "made" / ("x" * 256) / "blob")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fails_is_not_the_users_mistake(tmp_path: Path) -> None:
+    full = open_error("can't write", OSError(errno.ENOSPC, ""), missing_is_bad=True)
+    refused = open_error("can't write", OSError(errno.EACCES, ""), missing_is_bad=True)
+
+    assert (type(full), full.exit_code) == (StoreUnreachable, 3)
+    assert (type(refused), refused.exit_code) == (UnusablePath, 2)
 
 
 def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
 
-    with pytest.raises(StoreUnreachable, match="blob folder"):
+    with pytest.raises(UnusablePath, match="is not a folder"):
         FileBlob(tmp_path / "file")
-    with pytest.raises(StoreUnreachable, match="blob folder"):
+    with pytest.raises(UnusablePath, match="blob folder"):
         FileBlob(tmp_path / "file", read_only=True)
 
 

@@ -19,6 +19,7 @@ from holdfast.errors import (
     NotWritable,
     StorageError,
     StoreUnreachable,
+    UnusablePath,
     VersionTooNew,
 )
 from holdfast.persist.storage import Entry, Put, SqliteConsensus
@@ -159,14 +160,14 @@ def test_a_damaged_page_is_told_and_not_read_as_data(path: Path, read_only: bool
 def test_a_path_that_is_a_folder_is_told(path: Path) -> None:
     path.mkdir()
 
-    with pytest.raises(StoreUnreachable, match=str(path)):
+    with pytest.raises(UnusablePath, match=str(path)):
         SqliteConsensus(path)
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
 
-    with pytest.raises(StoreUnreachable, match="can't make folder"):
+    with pytest.raises(UnusablePath, match="is not a folder"):
         SqliteConsensus(tmp_path / "file" / "consensus.sqlite")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import BadInput, LocationMismatch, StorageError, StoreUnreachable
+from holdfast.errors import BadInput, LocationMismatch, StorageError, UnusablePath
 from holdfast.persist.storage import FileBlob, Location, MemoryBlob, MemoryConsensus, Put, SqliteConsensus
 
 
@@ -124,12 +124,14 @@ def test_half_a_location_is_refused(arguments: dict[str, str]) -> None:
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
 
-    for url in (f"file://{tmp_path}/file/data", "file:///proc/holdfast"):
-        with pytest.raises(StoreUnreachable) as caught:
+    for url in (f"file://{tmp_path}/file/data", f"file://{tmp_path}/file", "file:///proc/holdfast"):
+        with pytest.raises(UnusablePath) as caught:
             Location.open(url)
         assert "\n" not in str(caught.value)
+        assert url.removeprefix("file://") in str(caught.value)
         assert caught.value.hint
-        assert caught.value.exit_code == 3
+        assert caught.value.exit_code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_refused_location_leaves_nothing_open(tmp_path: Path) -> None:

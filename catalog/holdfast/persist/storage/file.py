@@ -21,7 +21,15 @@ from typing import Final
 
 import pyarrow as pa
 
-from holdfast.errors import BadInput, Determinate, Indeterminate, NotWritable, StorageError, StoreUnreachable
+from holdfast.errors import (
+    BadInput,
+    Determinate,
+    Indeterminate,
+    NotWritable,
+    StorageError,
+    StoreUnreachable,
+    UnusablePath,
+)
 from holdfast.persist.storage.traits import Blob, BlobMeta, check_key, check_prefix
 
 TEMPORARY_FOLDER = ".tmp"
@@ -32,8 +40,9 @@ _ABANDONED_AFTER_S = 24 * 3600
 class FileBlob(Blob):
     """The objects below `folder`, which is made where `create` is set and it is missing.
 
-    Raises `StoreUnreachable` for a folder that is missing, can't be made or can't be written. With
-    `read_only` nothing is made or written, and writes raise `NotWritable`.
+    Raises `UnusablePath` for a path that is no folder, or none that this process may use, and
+    `StoreUnreachable` for one that is missing or fails. With `read_only` nothing is made or written, and
+    writes raise `NotWritable`.
     """
 
     def __init__(self, folder: str | Path, *, create: bool = True, read_only: bool = False) -> None:
@@ -45,19 +54,22 @@ class FileBlob(Blob):
         try:
             if not read_only:
                 if create:
+                    check_usable(self._folder)
                     make_folder(self._folder)
                 self._temporary.mkdir(exist_ok=True)
                 self._drop_abandoned()
             readable = self._folder.is_dir() and os.access(self._folder, os.R_OK | os.X_OK)
         except OSError as error:
-            raise StoreUnreachable(
-                f"can't write to blob folder {self._folder}: {_reason(error)}",
-                hint="make the folder writable for this process, or choose another",
+            verb = "read" if read_only else "write to"
+            raise open_error(
+                f"can't {verb} blob folder {self._folder}", error, missing_is_bad=create and not read_only
             ) from error
+        if not readable and os.path.lexists(self._folder):
+            raise UnusablePath(f"blob folder {self._folder} is no folder that this process can read")
         if not readable:
             raise StoreUnreachable(
-                f"blob folder {self._folder} does not exist or can't be read",
-                hint="check the path; the folder is made by the first client that writes",
+                f"blob folder {self._folder} does not exist",
+                hint="check the path; the folder is made with the location",
             )
 
     @property
@@ -178,6 +190,50 @@ class FileBlob(Blob):
 
 # Refusals of a rename, or of making a folder, because of what already has the name.
 _NAME_TAKEN: Final = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST})
+
+
+# Refusals of a path as such, rather than failures of the disk below it.
+_PATH_REFUSED: Final = frozenset(
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOTDIR,
+        errno.EEXIST,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+    }
+)
+_LONGEST_NAME: Final = 255
+
+
+def check_usable(folder: Path) -> None:
+    """Raise `UnusablePath` unless `folder` can be written, or made with what is missing above it.
+
+    Nothing is made to find out, so that a path that is refused leaves nothing behind.
+    """
+    nearest = folder
+    while not os.path.lexists(nearest) and nearest != nearest.parent:
+        if len(os.fsencode(nearest.name)) > _LONGEST_NAME:
+            raise UnusablePath(f"can't make folder {folder}: {os.strerror(errno.ENAMETOOLONG)}")
+        nearest = nearest.parent
+    verb = "write to" if nearest == folder else "make"
+    if not nearest.is_dir():
+        raise UnusablePath(f"can't {verb} folder {folder}: {nearest} is not a folder")
+    if not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
+        raise UnusablePath(f"can't {verb} folder {folder}: {nearest} is not writable for this process")
+
+
+def open_error(message: str, error: OSError, *, missing_is_bad: bool) -> StoreUnreachable:
+    """What to raise where the file system refused to open a store: whether path or disk is to blame.
+
+    A missing folder is a store that isn't there, unless making one was tried and refused.
+    """
+    told = f"{message}: {_reason(error)}"
+    if error.errno in _PATH_REFUSED or (error.errno == errno.ENOENT and missing_is_bad):
+        return UnusablePath(told)
+    return StoreUnreachable(told, hint="look at the disk and try again")
 
 
 def make_folder(folder: Path) -> None:

@@ -36,9 +36,10 @@ from holdfast.errors import (
     Indeterminate,
     NotWritable,
     StoreUnreachable,
+    UnusablePath,
     VersionTooNew,
 )
-from holdfast.persist.storage.file import make_folder
+from holdfast.persist.storage.file import check_usable, make_folder, open_error
 from holdfast.persist.storage.traits import (
     MAX_SEQNO,
     Consensus,
@@ -88,9 +89,10 @@ _NOT_DONE: Final = frozenset(
 class SqliteConsensus(Consensus):
     """The logs in the SQLite file `path`, which is made with its folder where `create` is set.
 
-    `busy_timeout_s` is how long a call waits for a writer of another process. Raises `StoreUnreachable`
-    for a file that is missing or can't be opened, `CorruptBlob` for one that is no consensus file,
-    `VersionTooNew` for one of a later format. With `read_only` no file is made and no data written.
+    `busy_timeout_s` is how long a call waits for a writer of another process. Raises `UnusablePath` for a
+    path where this process can have no file, `StoreUnreachable` for a file that is missing or can't be
+    opened, `CorruptBlob` for one that is no consensus file, `VersionTooNew` for one of a later format. With
+    `read_only` no file is made and no data written.
     """
 
     def __init__(
@@ -112,17 +114,18 @@ class SqliteConsensus(Consensus):
         create = create and not read_only
         try:
             if create:
+                check_usable(self._path.parent)
                 make_folder(self._path.parent)
-            exists = self._path.is_file()
+            exists = _check_usable_file(self._path, write=not read_only)
         except OSError as error:
-            raise StoreUnreachable(
-                f"can't make folder {self._path.parent}: {error.strerror}",
-                hint="make it writable for this process, or choose another",
+            verb = "make" if create else "read"
+            raise open_error(
+                f"can't {verb} folder {self._path.parent}", error, missing_is_bad=create
             ) from error
         if not exists and not create:
             raise StoreUnreachable(
                 f"consensus file {self._path} does not exist",
-                hint="check the path; the file is made by the first client that writes",
+                hint="check the path; the file is made with the location",
             )
         try:
             if not read_only:
@@ -306,6 +309,22 @@ def _insert(puts: int, conditions: int) -> str:
       SELECT key, seqno, data FROM puts WHERE NOT EXISTS (
         SELECT 1 FROM wanted
         WHERE head <> coalesce((SELECT max(seqno) FROM consensus AS c WHERE c.key = wanted.key), 0))"""  # noqa: S608 - only placeholders are pasted in
+
+
+def _check_usable_file(path: Path, *, write: bool) -> bool:
+    """Whether there is a file; `UnusablePath` for anything else, or one that this process may not use."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    if not path.is_file():
+        raise UnusablePath(f"consensus file {path} is not a file", hint="choose another path")
+    if not os.access(path, os.R_OK | (os.W_OK if write else 0)):
+        verb = "writable" if write else "readable"
+        raise UnusablePath(f"consensus file {path} is not {verb} for this process")
+    if write:
+        check_usable(path.parent)
+    return True
 
 
 def _prepare(connection: sqlite3.Connection, *, create: bool) -> None:

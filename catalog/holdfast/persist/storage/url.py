@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from holdfast.errors import BadInput
-from holdfast.persist.storage.file import FileBlob
+from holdfast.errors import BadInput, LocationMismatch
+from holdfast.persist.storage.file import FileBlob, check_usable
 from holdfast.persist.storage.memory import MemoryBlob, MemoryConsensus
 from holdfast.persist.storage.sqlite import SqliteConsensus
 from holdfast.persist.storage.traits import Blob, Consensus
@@ -38,6 +38,8 @@ def open_stores(
         if parts.scheme == "memory":
             return _memory_blob(parts), _memory_log(parts)
         folder = _path(parts, "location")
+        if create and not read_only:
+            _check_creatable(folder / BLOB_FOLDER, folder / CONSENSUS_FILE)
         log = SqliteConsensus(folder / CONSENSUS_FILE, create=create, read_only=read_only)
         return _with_blob(folder / BLOB_FOLDER, log, create=create, read_only=read_only)
     if blob is None or consensus is None:
@@ -48,10 +50,27 @@ def open_stores(
         opened: Consensus = _memory_log(consensus_parts)
     else:
         path = _path(consensus_parts, "consensus")
+        if blob_parts.scheme == "file" and create and not read_only:
+            _check_creatable(_path(blob_parts, "blob"), path)
         opened = SqliteConsensus(path, create=create, read_only=read_only)
     if blob_parts.scheme == "memory":
         return _memory_blob(blob_parts), opened
     return _with_blob(_path(blob_parts, "blob"), opened, create=create, read_only=read_only)
+
+
+def _check_creatable(folder: Path, log: Path) -> None:
+    """Refuse, before anything is made, a blob folder that can't be the partner of the consensus file `log`.
+
+    A location's consensus file is made before its first blob: so what is in the folder while there is no
+    file is not of a location that somebody else is making. Raises `UnusablePath`, `LocationMismatch`.
+    """
+    check_usable(folder)
+    foreign = next((path.name for path in folder.glob("*") if not path.name.startswith(".")), None)
+    if foreign is not None and not log.exists():
+        raise LocationMismatch(
+            f"blob folder {folder} holds {foreign}, but consensus file {log} does not exist",
+            hint="choose an empty folder, or restore the consensus file of this one from a backup",
+        )
 
 
 def _with_blob(folder: Path, log: Consensus, *, create: bool, read_only: bool) -> tuple[Blob, Consensus]:
