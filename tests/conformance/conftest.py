@@ -14,9 +14,12 @@ from holdfast.persist.storage import (
     SqliteConsensus,
 )
 from holdfast.persist.storage.faults import FaultyBlob, FaultyConsensus, ScriptedPlan
+from holdfast.persist.storage.s3 import S3Blob
+from holdfast.persist.storage.s3place import S3Place
+from testbed.minio import Minio
 
 
-def _make_blob(kind: str, folder: Path) -> Blob:
+def _make_blob(kind: str, folder: Path, request: pytest.FixtureRequest) -> Blob:
     match kind:
         case "memory":
             return MemoryBlob()
@@ -24,6 +27,10 @@ def _make_blob(kind: str, folder: Path) -> Blob:
             return FileBlob(folder / "blob")
         case "faultless":
             return FaultyBlob(MemoryBlob(), ScriptedPlan({}))
+        case "s3":
+            minio: Minio = request.getfixturevalue("minio")
+            bucket: str = request.getfixturevalue("bucket")
+            return S3Blob(S3Place(bucket=bucket, prefix="a/location", endpoint=minio.endpoint))
     raise AssertionError(kind)
 
 
@@ -38,9 +45,9 @@ def _make_consensus(kind: str, folder: Path) -> Consensus:
     raise AssertionError(kind)
 
 
-@pytest.fixture(params=["memory", "file", "faultless"])
+@pytest.fixture(params=["memory", "file", "faultless", pytest.param("s3", marks=pytest.mark.s3)])
 def blob(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Blob]:
-    store = _make_blob(request.param, tmp_path)
+    store = _make_blob(request.param, tmp_path, request)
     yield store
     store.close()
 

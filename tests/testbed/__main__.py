@@ -1,7 +1,7 @@
 """`python -m testbed`: the test bed for people.
 
-`up` boots a control plane and keeps it until Ctrl-C, `build` makes its binaries, `doctor` says what is here
-and what is missing, `spark-operator` serves the SparkApplications of `$KUBECONFIG`'s cluster.
+`up` boots a control plane and keeps it until Ctrl-C, `build` makes the binaries of all tiers, `doctor` says
+what is here and what is missing, `spark-operator` serves the SparkApplications of `$KUBECONFIG`'s cluster.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     up.add_argument(
         "--spark-operator", action="store_true", help="with the CRD and the stand-in of the Spark operator"
     )
-    commands.add_parser("build", help="build the binaries of the control plane into the cache folder")
+    commands.add_parser("build", help="build the binaries of all tiers into the cache folder")
     commands.add_parser("doctor", help="say what is here and what is missing")
     spark_operator = commands.add_parser(
         "spark-operator", help="run the drivers of SparkApplications on this machine until Ctrl-C"
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
             case "up":
                 return _up(options.folder, with_spark=options.spark_operator)
             case "build":
-                build.ensure()
+                build.ensure((*build.needed(), build.MINIO))
                 return 0
             case "doctor":
                 return _doctor()
@@ -104,7 +104,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _doctor() -> int:
     """One line per thing; 0 if every tier is here."""
     toolchain = go.find()
-    built = not build.unbuilt()
+    built = not build.unbuilt() and build.MINIO.path.exists()
     kubectl = shutil.which("kubectl")
     lines = [
         (None, "cache", str(cache_folder())),

@@ -1,7 +1,7 @@
-"""Builds the binaries of a control plane from Go modules, once per version and machine.
+"""Builds the binaries of the test bed from Go modules, once per version and machine.
 
 Invariants
-- The versions are those of `tools/kubernetes/go.mod`, the contents those of its go.sum.
+- The versions are those of the go.mod in a tool's folder below `tools/`, the contents those of its go.sum.
 - A binary appears under its final name only when it is whole (build aside, rename), and only one process
   builds at a time (a lock on the cache folder), so a second one finds the work done.
 """
@@ -25,20 +25,26 @@ from testbed.errors import Unavailable
 from testbed.process import Child
 
 MODULE: Final = Path(__file__).parent / "tools" / "kubernetes"
+MINIO_MODULE: Final = Path(__file__).parent / "tools" / "minio"
 KUBERNETES_VERSION: Final = "v1.36.3"
 ETCD_VERSION: Final = "v3.6.8"
+MINIO_VERSION: Final = "v0.0.0-20260212201848-7aac2a2c5b7c"
 _BEAT: Final = 30.0
 """Seconds between two lines of progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """One binary: its name, its Go package, its version, and how long it takes from nothing on 2 cores."""
+    """One binary: its name, its Go package, its version, and how long it takes from nothing on 2 cores.
+
+    `module` is the folder of the go.mod that pins it.
+    """
 
     name: str
     package: str
     version: str
     takes: str
+    module: Path = MODULE
 
     @property
     def path(self) -> Path:
@@ -66,6 +72,13 @@ KUBECTL: Final = Tool(
     package="k8s.io/kubernetes/cmd/kubectl",
     version=KUBERNETES_VERSION,
     takes="about a minute",
+)
+MINIO: Final = Tool(
+    name="minio",
+    package="github.com/minio/minio",
+    version=MINIO_VERSION,
+    takes="about 3 minutes",
+    module=MINIO_MODULE,
 )
 
 
@@ -116,7 +129,7 @@ def _build(toolchain: Path, tool: Tool) -> None:
             *("-o", result / tool.name, tool.package),
         ]
         building = Child(
-            tool.name, command, log=Path(scratch) / "log", env=_environment(os.environ), cwd=MODULE
+            tool.name, command, log=Path(scratch) / "log", env=_environment(os.environ), cwd=tool.module
         )
         try:
             while building.poll() is None:

@@ -9,6 +9,10 @@ class ControlPlaneError(Exception):
     """A control plane did not come up; the message names the process, its last words and its log."""
 
 
+class MinioError(Exception):
+    """A MinIO server did not come up; the message holds its last words."""
+
+
 class KubectlError(Exception):
     """A kubectl command failed; the message is its standard error, `code` its exit code."""
 

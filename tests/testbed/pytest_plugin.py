@@ -1,7 +1,8 @@
-"""Hands the test bed to tests: a marker per tier, and fixtures for the control plane.
+"""Hands the test bed to tests: a marker per tier, and fixtures for the control plane and the object store.
 
-A test marked `kube` or `spark` runs where that tier is; elsewhere it is skipped with the reason, or fails if
-`$HOLDFAST_REQUIRE` names the tier. What a required tier takes is built before the first test, not within one.
+A test marked `kube`, `spark` or `s3` runs where that tier is; elsewhere it is skipped with the reason, or
+fails if `$HOLDFAST_REQUIRE` names the tier. What a required tier takes is built before the first test, not
+within one.
 """
 
 import os
@@ -14,6 +15,7 @@ import pytest
 from testbed import spark
 from testbed.errors import Unavailable
 from testbed.kube import ControlPlane
+from testbed.minio import Minio
 from testbed.require import VARIABLE, Tier, missing, provide, required
 
 if TYPE_CHECKING:
@@ -87,3 +89,20 @@ def kube_api(control_plane: ControlPlane) -> Iterator["ApiClient"]:
     """A client of the control plane."""
     with control_plane.api() as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def minio() -> Iterator[Minio]:
+    """The object store of the whole run, which no test stops. Mark the test `s3`."""
+    with Minio.start() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(minio: Minio, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty bucket for one test, and the server's credentials in the environment."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in minio.credentials.items():
+        monkeypatch.setenv(name, value)
+    return minio.make_bucket()

@@ -1,6 +1,6 @@
 """Which tiers of the test bed there are here, and which of them a run may not do without.
 
-`HOLDFAST_REQUIRE=kube,spark` names tiers whose absence is a failure; tests of others are skipped.
+`HOLDFAST_REQUIRE=kube,spark,s3` names tiers whose absence is a failure; tests of others are skipped.
 """
 
 import os
@@ -20,6 +20,7 @@ class Tier(StrEnum):
 
     KUBE = "kube"
     SPARK = "spark"
+    S3 = "s3"
 
     @property
     def description(self) -> str:
@@ -28,6 +29,8 @@ class Tier(StrEnum):
                 return "needs a Kubernetes API server: $KUBECONFIG, or one that the test bed boots"
             case Tier.SPARK:
                 return "needs Java and pyspark, to run Spark on this machine"
+            case Tier.S3:
+                return "needs MinIO, which the test bed builds and starts"
             case _:
                 assert_never(self)
 
@@ -53,6 +56,8 @@ def missing(tier: Tier, env: Mapping[str, str] | None = None) -> str | None:
             return _missing_kube(env)
         case Tier.SPARK:
             return spark.missing(env)
+        case Tier.S3:
+            return None if build.MINIO.path.exists() else _not_built(build.MINIO)
         case _:
             assert_never(tier)
 
@@ -61,6 +66,8 @@ def provide(tier: Tier) -> None:
     """Make `tier` usable, which can take minutes once per machine; raises `Unavailable` where that fails."""
     if tier is Tier.KUBE and not os.environ.get("KUBECONFIG"):
         build.ensure()
+    if tier is Tier.S3:
+        build.ensure((build.MINIO,))
     lack = missing(tier)
     if lack:
         raise Unavailable(lack)
@@ -70,7 +77,10 @@ def _missing_kube(env: Mapping[str, str]) -> str | None:
     named = env.get("KUBECONFIG")
     if named:
         return None if Path(named).is_file() else f"KUBECONFIG={named} is not a readable file"
-    names = ", ".join(tool.name for tool in build.unbuilt())
-    if names:
-        return f"{names} not built yet: run PYTHONPATH=tests python -m testbed build (minutes, once)"
-    return None
+    unbuilt = build.unbuilt()
+    return _not_built(*unbuilt) if unbuilt else None
+
+
+def _not_built(*tools: build.Tool) -> str:
+    names = ", ".join(tool.name for tool in tools)
+    return f"{names} not built yet: run PYTHONPATH=tests python -m testbed build (minutes, once)"

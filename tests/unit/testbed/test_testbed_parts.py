@@ -41,6 +41,8 @@ def test_the_versions_built_are_those_of_the_module_file() -> None:
         "go.etcd.io/etcd/server/v3": build.ETCD_VERSION,
         "k8s.io/kubernetes": build.KUBERNETES_VERSION,
     }
+    text = (build.MINIO_MODULE / "go.mod").read_text()
+    assert re.findall(r"^\tgithub\.com/minio/minio (v\S+)", text, re.MULTILINE) == [build.MINIO_VERSION]
 
 
 def test_every_staging_module_is_replaced_by_the_same_release() -> None:
@@ -120,14 +122,14 @@ def test_spark_with_an_old_java_says_what_to_install(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("named", "tiers"),
-    [("", set()), ("kube", {Tier.KUBE}), (" kube, spark,", {Tier.KUBE, Tier.SPARK})],
+    [("", set()), ("kube", {Tier.KUBE}), (" kube, spark,", {Tier.KUBE, Tier.SPARK}), ("s3", {Tier.S3})],
 )
 def test_required_tiers_are_read(named: str, tiers: set[Tier]) -> None:
     assert required({"HOLDFAST_REQUIRE": named}) == tiers
 
 
 def test_an_unknown_tier_is_refused() -> None:
-    with pytest.raises(ValueError, match="no tier 'cube', only kube, spark"):
+    with pytest.raises(ValueError, match="no tier 'cube', only kube, spark, s3"):
         required({"HOLDFAST_REQUIRE": "cube"})
 
 
@@ -230,8 +232,9 @@ def test_the_doctor_has_a_line_for_each_tier(tmp_path: Path) -> None:
 
 
 def test_the_module_files_name_no_place_but_module_paths() -> None:
-    for name in ("go.mod", "go.sum"):
-        assert "://" not in (build.MODULE / name).read_text()
+    for module in (build.MODULE, build.MINIO_MODULE):
+        for name in ("go.mod", "go.sum"):
+            assert "://" not in (module / name).read_text()
 
 
 def test_a_kubeconfig_holds_all_it_needs(tmp_path: Path) -> None:

@@ -4,13 +4,16 @@ Messages repeat the scheme and path of a URL and nothing else: the rest may hold
 """
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from holdfast.errors import BadInput, LocationMismatch
+from holdfast.errors import BadInput, LocationMismatch, StoreUnreachable
 from holdfast.persist.storage.file import FileBlob, check_usable
 from holdfast.persist.storage.memory import MemoryBlob, MemoryConsensus
+from holdfast.persist.storage.s3place import FORM as S3_FORM
+from holdfast.persist.storage.s3place import S3Place
 from holdfast.persist.storage.sqlite import SqliteConsensus
 from holdfast.persist.storage.traits import Blob, Consensus
 
@@ -18,7 +21,7 @@ BLOB_FOLDER = "blob"
 CONSENSUS_FILE = "consensus.sqlite"
 
 _LOCATION_FORMS: Final = ("file:///dir", "memory://name")
-_BLOB_FORMS: Final = ("file:///dir", "memory://name")
+_BLOB_FORMS: Final = ("file:///dir", S3_FORM, "memory://name")
 _CONSENSUS_FORMS: Final = ("sqlite:///path", "memory://name")
 _LATER: Final = frozenset({"s3", "postgresql", "postgres"})
 
@@ -41,7 +44,7 @@ def open_stores(
         if create and not read_only:
             _check_creatable(folder / BLOB_FOLDER, folder / CONSENSUS_FILE)
         log = SqliteConsensus(folder / CONSENSUS_FILE, create=create, read_only=read_only)
-        return _with_blob(folder / BLOB_FOLDER, log, create=create, read_only=read_only)
+        return _with_blob(lambda: FileBlob(folder / BLOB_FOLDER, create=create, read_only=read_only), log)
     if blob is None or consensus is None:
         raise BadInput("a location needs a URL, or the URLs of both its blob and its consensus")
     blob_parts = _split(blob, "blob", _BLOB_FORMS)
@@ -53,9 +56,7 @@ def open_stores(
         if blob_parts.scheme == "file" and create and not read_only:
             _check_creatable(_path(blob_parts, "blob"), path)
         opened = SqliteConsensus(path, create=create, read_only=read_only)
-    if blob_parts.scheme == "memory":
-        return _memory_blob(blob_parts), opened
-    return _with_blob(_path(blob_parts, "blob"), opened, create=create, read_only=read_only)
+    return _with_blob(lambda: _blob(blob_parts, create=create, read_only=read_only), opened)
 
 
 def _check_creatable(folder: Path, log: Path) -> None:
@@ -73,12 +74,35 @@ def _check_creatable(folder: Path, log: Path) -> None:
         )
 
 
-def _with_blob(folder: Path, log: Consensus, *, create: bool, read_only: bool) -> tuple[Blob, Consensus]:
+def _with_blob(open_blob: Callable[[], Blob], log: Consensus) -> tuple[Blob, Consensus]:
     try:
-        return FileBlob(folder, create=create, read_only=read_only), log
+        return open_blob(), log
     except BaseException:
         log.close()
         raise
+
+
+def _blob(parts: SplitResult, *, create: bool, read_only: bool) -> Blob:
+    match parts.scheme:
+        case "memory":
+            return _memory_blob(parts)
+        case "s3":
+            return _s3_blob(S3Place.of(parts), read_only=read_only)
+        case _:
+            return FileBlob(_path(parts, "blob"), create=create, read_only=read_only)
+
+
+def _s3_blob(place: S3Place, *, read_only: bool) -> Blob:
+    try:
+        # Only here: it is an extra, and its import takes longer than opening any other store.
+        from holdfast.persist.storage.s3 import S3Blob
+    except ModuleNotFoundError as error:
+        if error.name not in ("boto3", "botocore"):
+            raise
+        raise StoreUnreachable(
+            "an s3:// URL needs boto3, which is not installed", hint="install holdfast[s3]"
+        ) from error
+    return S3Blob(place, read_only=read_only)
 
 
 def _memory_blob(parts: SplitResult) -> MemoryBlob:
@@ -105,10 +129,15 @@ def _split(url: str, what: str, forms: tuple[str, ...]) -> SplitResult:
         )
     if parts.scheme not in {form.partition("://")[0] for form in forms}:
         why = "is not available in this version" if parts.scheme in _LATER else "is unknown"
-        raise BadInput(f"the scheme {parts.scheme}:// of the {what} URL {why}", hint=f"known forms: {known}")
+        hint = f"known forms: {known}"
+        if parts.scheme == "s3":
+            hint = (
+                "give s3:// as the blob of a location, with its consensus elsewhere, such as sqlite:///path"
+            )
+        raise BadInput(f"the scheme {parts.scheme}:// of the {what} URL {why}", hint=hint)
     if "@" in parts.netloc:
         raise BadInput(f"a {parts.scheme}:// URL takes no user name or password")
-    if parts.query or parts.fragment:
+    if (parts.query and parts.scheme != "s3") or parts.fragment:
         raise BadInput(f"a {parts.scheme}:// URL takes no options after '?' or '#'")
     return parts
 

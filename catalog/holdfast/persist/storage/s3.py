@@ -1,0 +1,293 @@
+# ruff: noqa: D102 - the trait documents its methods
+"""Objects of an S3 service: key `a/b` is object `<prefix>/a/b` of one bucket.
+
+Invariants:
+
+- The service is linearizable per object, as AWS S3 and MinIO are, and lists in the order of keys.
+- Nothing asks again after a write of unknown outcome: it might take effect after a later one. Reads, and
+  writes that were certainly refused, get a few attempts; the client library's own retries are off.
+- An object larger than `PART_BYTES` * 2 goes up in parts, which nobody sees before the last request
+  completes them; a put that fails earlier did not happen, and its parts are given up.
+- The service checks a CRC-32C of each body that is put; that of an answer is checked where it has one.
+- No connection is used on both sides of a fork: a child makes its own.
+- Credentials come from the environment and the AWS configuration alone, and no message holds any.
+
+`modified_ms` has the service's resolution (1 s on AWS); for an object in parts it is when its put began.
+"""
+
+import base64
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
+
+import boto3
+import google_crc32c
+from botocore.config import Config
+
+from holdfast.errors import BadInput, Determinate, NotWritable
+from holdfast.persist.storage.s3errors import FAILURES, code, failed, passing, refused, unreachable
+from holdfast.persist.storage.s3place import S3Place
+from holdfast.persist.storage.traits import MAX_KEY_BYTES, Blob, BlobMeta, check_key, check_prefix
+
+T = TypeVar("T")
+
+PART_BYTES: Final = 8 * 1024 * 1024
+_MAX_PARTS: Final = 10_000
+_UPLOADS: Final = 4
+"""Parts of objects that go up at the same time: enough to fill a fast link, and a bound on memory."""
+_CONNECTIONS: Final = 32
+_CONNECT_S: Final = 5.0
+ANSWER_S: Final = 20.0
+_WAITS_S: Final = (0.1, 0.4)
+"""The longest waits before the second attempt and the third."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class _Connections:
+    """What belongs to one process: a client with its connections, and the threads that upload parts."""
+
+    pid: int
+    client: Any
+    uploads: ThreadPoolExecutor
+
+
+class S3Blob(Blob):
+    """The objects at `place`; the bucket must exist.
+
+    `answer_s` is how long a request may stay without a sign of life. Raises `StoreUnreachable` for a
+    service that does not answer, a missing bucket, and credentials that are missing or refused. With
+    `read_only` nothing is written, and writes raise `NotWritable`. Of two deletes of one key at the same
+    time both may say that it was there.
+    """
+
+    def __init__(self, place: S3Place, *, read_only: bool = False, answer_s: float = ANSWER_S) -> None:
+        self._place: Final = place
+        self._base: Final = place.prefix + "/" if place.prefix else ""
+        self._read_only: Final = read_only
+        self._answer_s: Final = answer_s
+        self._connections = self._connect()
+        try:
+            self._page(self._base, None, most=1)
+        except FAILURES as error:
+            self.close()
+            raise unreachable(error, self.description) from error
+
+    @property
+    def description(self) -> str:
+        return str(self._place)
+
+    def get(self, key: str) -> bytes | None:
+        name = self._name(key)
+        try:
+            return _patiently(lambda: self._fetch(key, name), passing)
+        except FAILURES as error:
+            if code(error) == "NoSuchKey":
+                return None
+            raise failed(error, self._what("read", key), certain=True) from error
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        name = self._name(key)
+        self._check_writable()
+        view = memoryview(data).cast("B")
+        if len(view) > 2 * PART_BYTES:
+            self._put_parts(key, name, view)
+            return
+        body = bytes(view)
+        try:
+            _patiently(
+                lambda: self._client.put_object(
+                    Bucket=self._place.bucket, Key=name, Body=body, ChecksumCRC32C=_crc32c(body)
+                ),
+                _passing_and_refused,
+            )
+        except FAILURES as error:
+            raise failed(error, self._what("write", key), certain=False) from error
+
+    def delete(self, key: str) -> bool:
+        name = self._name(key)
+        self._check_writable()
+        where = {"Bucket": self._place.bucket, "Key": name}
+        try:
+            _patiently(lambda: self._client.head_object(**where), passing)
+        except FAILURES as error:
+            if code(error) in ("404", "NoSuchKey"):
+                return False
+            raise failed(error, self._what("delete", key), certain=True) from error
+        try:
+            _patiently(lambda: self._client.delete_object(**where), _passing_and_refused)
+        except FAILURES as error:
+            raise failed(error, self._what("delete", key), certain=False) from error
+        return True
+
+    def list(self, prefix: str) -> Iterator[BlobMeta]:
+        return self._walk(self._base + check_prefix(prefix))
+
+    def close(self) -> None:
+        """Close the connections; a later call opens new ones."""
+        held = self._connections
+        if held.pid == os.getpid():
+            held.uploads.shutdown(wait=False)
+            held.client.close()
+        self._connections = _Connections(0, None, held.uploads)
+
+    def _walk(self, prefix: str) -> Iterator[BlobMeta]:
+        token: str | None = None
+        while True:
+            try:
+                page = self._page(prefix, token)
+            except FAILURES as error:
+                raise failed(error, f"list {self.description}", certain=True) from error
+            for found in page.get("Contents", ()):
+                modified = (found["LastModified"] - _EPOCH) // timedelta(milliseconds=1)
+                yield BlobMeta(found["Key"][len(self._base) :], found["Size"], modified)
+            token = page.get("NextContinuationToken")
+            if token is None:
+                return
+
+    def _page(self, prefix: str, token: str | None, *, most: int = 1000) -> dict[str, Any]:
+        after = {} if token is None else {"ContinuationToken": token}
+        page: dict[str, Any] = _patiently(
+            lambda: self._client.list_objects_v2(
+                Bucket=self._place.bucket, Prefix=prefix, MaxKeys=most, **after
+            ),
+            passing,
+        )
+        return page
+
+    def _fetch(self, key: str, name: str) -> bytes:
+        answer = self._client.get_object(Bucket=self._place.bucket, Key=name, ChecksumMode="ENABLED")
+        data: bytes = answer["Body"].read()
+        promised = answer.get("ChecksumCRC32C", "")
+        # One of an object in parts is a checksum of checksums: the body can't be compared with it.
+        if promised and "-" not in promised and promised != _crc32c(data):
+            raise Determinate(f"can't {self._what('read', key)}: what arrived differs from its checksum")
+        return data
+
+    def _put_parts(self, key: str, name: str, view: memoryview) -> None:
+        where = {"Bucket": self._place.bucket, "Key": name}
+        what = self._what("write", key)
+        try:
+            upload = _patiently(
+                lambda: self._client.create_multipart_upload(**where, ChecksumAlgorithm="CRC32C"), passing
+            )
+        except FAILURES as error:
+            raise failed(error, what, certain=True) from error
+        where["UploadId"] = upload["UploadId"]
+        certain = True
+        try:
+            parts = self._upload(where, view)
+            certain = False
+            self._client.complete_multipart_upload(**where, MultipartUpload={"Parts": parts})
+        except BaseException as error:
+            # Where it was completed after all there is nothing to give up, and the service says so.
+            with suppress(*FAILURES):
+                self._client.abort_multipart_upload(**where)
+            if isinstance(error, FAILURES):
+                raise failed(error, what, certain=certain) from error
+            raise
+
+    def _upload(self, where: dict[str, str], view: memoryview) -> Sequence[dict[str, Any]]:
+        """Send all parts; when one fails the others have ended before the error is raised."""
+        size = max(PART_BYTES, -(-len(view) // _MAX_PARTS))
+        uploads = self._ready().uploads
+        sent: list[Future[dict[str, Any]]] = [
+            uploads.submit(self._upload_part, where, number, view[start : start + size])
+            for number, start in enumerate(range(0, len(view), size), 1)
+        ]
+        try:
+            wait(sent, return_when=FIRST_EXCEPTION)
+        finally:
+            for future in sent:
+                future.cancel()
+            wait(sent)
+        for future in sent:
+            if not future.cancelled():
+                future.result()  # raises what stopped us, which is never the cancellation of another
+        return [future.result() for future in sent]
+
+    def _upload_part(self, where: dict[str, str], number: int, view: memoryview) -> dict[str, Any]:
+        body = bytes(view)
+        # Unlike a put it may be sent again: nobody sees a part before the upload is completed.
+        answer = _patiently(
+            lambda: self._client.upload_part(
+                **where, PartNumber=number, Body=body, ChecksumCRC32C=_crc32c(body)
+            ),
+            passing,
+        )
+        kept = {name: answer[name] for name in ("ETag", "ChecksumCRC32C") if name in answer}
+        return {"PartNumber": number, **kept}
+
+    @property
+    def _client(self) -> Any:
+        return self._ready().client
+
+    def _ready(self) -> _Connections:
+        held = self._connections
+        if held.pid != os.getpid():
+            # Without a lock, which a fork might copy while it is held: of two threads one prevails.
+            self._connections = held = self._connect()
+        return held
+
+    def _connect(self) -> _Connections:
+        place = self._place
+        # A session per process: the default one is shared, and not safe to call from several threads.
+        client = boto3.session.Session().client(
+            "s3",
+            endpoint_url=place.endpoint,
+            region_name=place.region or (None if place.endpoint is None else "us-east-1"),
+            config=Config(
+                connect_timeout=_CONNECT_S,
+                read_timeout=self._answer_s,
+                max_pool_connections=_CONNECTIONS,
+                tcp_keepalive=True,
+                retries={"mode": "standard", "total_max_attempts": 1},
+                # A bucket is no host name where the endpoint is somebody's own.
+                s3={"addressing_style": "auto" if place.endpoint is None else "path"},
+            ),
+        )
+        uploads = ThreadPoolExecutor(_UPLOADS, thread_name_prefix="holdfast-s3")
+        return _Connections(os.getpid(), client, uploads)
+
+    def _name(self, key: str) -> str:
+        name = self._base + check_key(key)
+        if len(name.encode()) > MAX_KEY_BYTES:
+            raise BadInput(
+                f"storage key {key[:40]!r}... has with its prefix over {MAX_KEY_BYTES} bytes",
+                hint="choose a shorter prefix",
+            )
+        return name
+
+    def _what(self, act: str, key: str) -> str:
+        return f"{act} {key} in {self.description}"
+
+    def _check_writable(self) -> None:
+        if self._read_only:
+            raise NotWritable(f"{self.description} was opened for reading only")
+
+
+def _patiently(ask: Callable[[], T], again: Callable[[Exception], bool]) -> T:
+    """Ask, and a few times more after failures that allow it."""
+    for longest in _WAITS_S:
+        try:
+            return ask()
+        except FAILURES as error:
+            if not again(error):
+                raise
+        # At random, or those who were refused together would come back together.
+        time.sleep(random.uniform(0, longest))  # noqa: S311 - no secret
+    return ask()
+
+
+def _passing_and_refused(error: Exception) -> bool:
+    return passing(error) and refused(error)
+
+
+def _crc32c(data: bytes) -> str:
+    return base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()
