@@ -1,7 +1,7 @@
-"""Hands the test bed to tests: a marker per tier, and fixtures for the control plane.
+"""Hands the test bed to tests: a marker per tier, and fixtures for the control plane and for Postgres.
 
-A test marked `kube` or `spark` runs where that tier is; elsewhere it is skipped with the reason, or fails if
-`$HOLDFAST_REQUIRE` names the tier. What a required tier takes is built before the first test, not within one.
+A test marked `kube`, `postgres` or `spark` runs where that tier is; elsewhere it is skipped with the reason,
+or fails if `$HOLDFAST_REQUIRE` names the tier. What a required tier takes is made before the first test.
 """
 
 import os
@@ -14,6 +14,7 @@ import pytest
 from testbed import spark
 from testbed.errors import Unavailable
 from testbed.kube import ControlPlane
+from testbed.postgres import PostgresServer
 from testbed.require import VARIABLE, Tier, missing, provide, required
 
 if TYPE_CHECKING:
@@ -87,3 +88,17 @@ def kube_api(control_plane: ControlPlane) -> Iterator["ApiClient"]:
     """A client of the control plane."""
     with control_plane.api() as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """The Postgres server of the whole run. Mark the test `postgres`; one that stops it starts its own."""
+    with PostgresServer.start() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> Iterator[str]:
+    """The URL of an empty database for one test, with the password."""
+    with postgres.database() as name:
+        yield postgres.url(name)
