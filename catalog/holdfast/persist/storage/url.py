@@ -19,8 +19,9 @@ CONSENSUS_FILE = "consensus.sqlite"
 
 _LOCATION_FORMS: Final = ("file:///dir", "memory://name")
 _BLOB_FORMS: Final = ("file:///dir", "memory://name")
-_CONSENSUS_FORMS: Final = ("sqlite:///path", "memory://name")
-_LATER: Final = frozenset({"s3", "postgresql", "postgres"})
+_CONSENSUS_FORMS: Final = ("sqlite:///path", "postgresql://user@host:port/database", "memory://name")
+_LATER: Final = frozenset({"s3"})
+_POSTGRES: Final = frozenset({"postgresql", "postgres"})
 
 _memory_lock: Final = threading.Lock()
 _memory_blobs: Final[dict[str, MemoryBlob]] = {}
@@ -43,15 +44,31 @@ def open_stores(
     if blob is None or consensus is None:
         raise BadInput("a location needs a URL, or the URLs of both its blob and its consensus")
     blob_parts = _split(blob, "blob", _BLOB_FORMS)
-    consensus_parts = _split(consensus, "consensus", _CONSENSUS_FORMS)
-    if consensus_parts.scheme == "memory":
-        opened: Consensus = _memory_log(consensus_parts)
-    else:
-        path = _path(consensus_parts, "consensus")
-        opened = SqliteConsensus(path, create=create, read_only=read_only)
     if blob_parts.scheme == "memory":
-        return _memory_blob(blob_parts), opened
-    return _with_blob(_path(blob_parts, "blob"), opened, create=create, read_only=read_only)
+        return _memory_blob(blob_parts), _open_consensus(consensus, create=create, read_only=read_only)
+    folder = _path(blob_parts, "blob")
+    log = _open_consensus(consensus, create=create, read_only=read_only)
+    return _with_blob(folder, log, create=create, read_only=read_only)
+
+
+def _open_consensus(url: str, *, create: bool, read_only: bool) -> Consensus:
+    if url.partition("://")[0] in _POSTGRES:
+        return _open_postgres(url, create=create, read_only=read_only)
+    parts = _split(url, "consensus", _CONSENSUS_FORMS)
+    if parts.scheme == "memory":
+        return _memory_log(parts)
+    return SqliteConsensus(_path(parts, "consensus"), create=create, read_only=read_only)
+
+
+def _open_postgres(url: str, *, create: bool, read_only: bool) -> Consensus:
+    try:
+        from holdfast.persist.storage.postgres import PostgresConsensus
+    except ImportError as error:
+        raise BadInput(
+            f"a postgresql:// URL needs packages that are not installed: {error}",
+            hint="install holdfast[postgres]",
+        ) from error
+    return PostgresConsensus(url, create=create, read_only=read_only)
 
 
 def _with_blob(folder: Path, log: Consensus, *, create: bool, read_only: bool) -> tuple[Blob, Consensus]:
@@ -83,6 +100,11 @@ def _split(url: str, what: str, forms: tuple[str, ...]) -> SplitResult:
     if not parts.scheme or "://" not in url:
         raise BadInput(
             f"the {what} URL has no scheme", hint=f"known forms: {known}; a folder is file:///absolute/path"
+        )
+    if parts.scheme in _POSTGRES:
+        raise BadInput(
+            f"a {parts.scheme}:// URL names a consensus store, not a {what}",
+            hint="give the URLs of blob and consensus apart",
         )
     if parts.scheme not in {form.partition("://")[0] for form in forms}:
         why = "is not available in this version" if parts.scheme in _LATER else "is unknown"
