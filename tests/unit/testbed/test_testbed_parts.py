@@ -122,14 +122,20 @@ def test_spark_with_an_old_java_says_what_to_install(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("named", "tiers"),
-    [("", set()), ("kube", {Tier.KUBE}), (" kube, spark,", {Tier.KUBE, Tier.SPARK}), ("s3", {Tier.S3})],
+    [
+        ("", set()),
+        ("kube", {Tier.KUBE}),
+        (" kube, spark,", {Tier.KUBE, Tier.SPARK}),
+        ("postgres", {Tier.POSTGRES}),
+        ("s3", {Tier.S3}),
+    ],
 )
 def test_required_tiers_are_read(named: str, tiers: set[Tier]) -> None:
     assert required({"HOLDFAST_REQUIRE": named}) == tiers
 
 
 def test_an_unknown_tier_is_refused() -> None:
-    with pytest.raises(ValueError, match="no tier 'cube', only kube, spark, s3"):
+    with pytest.raises(ValueError, match="no tier 'cube', only kube, postgres, spark, s3"):
         required({"HOLDFAST_REQUIRE": "cube"})
 
 
@@ -228,6 +234,7 @@ def test_the_doctor_has_a_line_for_each_tier(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert re.search(r"^- go: not here", done.stdout, re.MULTILINE)
     assert re.search(r"^- tier kube: etcd, .* not built yet", done.stdout, re.MULTILINE)
+    assert re.search(r"^. tier postgres: ", done.stdout, re.MULTILINE)
     assert re.search(r"^- tier spark: Java is missing", done.stdout, re.MULTILINE)
 
 

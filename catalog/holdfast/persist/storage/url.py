@@ -22,8 +22,9 @@ CONSENSUS_FILE = "consensus.sqlite"
 
 _LOCATION_FORMS: Final = ("file:///dir", "memory://name")
 _BLOB_FORMS: Final = ("file:///dir", S3_FORM, "memory://name")
-_CONSENSUS_FORMS: Final = ("sqlite:///path", "memory://name")
-_LATER: Final = frozenset({"s3", "postgresql", "postgres"})
+_CONSENSUS_FORMS: Final = ("sqlite:///path", "postgresql://user@host:port/database", "memory://name")
+_LATER: Final = frozenset({"s3"})
+_POSTGRES: Final = frozenset({"postgresql", "postgres"})
 
 _memory_lock: Final = threading.Lock()
 _memory_blobs: Final[dict[str, MemoryBlob]] = {}
@@ -48,15 +49,32 @@ def open_stores(
     if blob is None or consensus is None:
         raise BadInput("a location needs a URL, or the URLs of both its blob and its consensus")
     blob_parts = _split(blob, "blob", _BLOB_FORMS)
-    consensus_parts = _split(consensus, "consensus", _CONSENSUS_FORMS)
-    if consensus_parts.scheme == "memory":
-        opened: Consensus = _memory_log(consensus_parts)
-    else:
-        path = _path(consensus_parts, "consensus")
-        if blob_parts.scheme == "file" and create and not read_only:
-            _check_creatable(_path(blob_parts, "blob"), path)
-        opened = SqliteConsensus(path, create=create, read_only=read_only)
-    return _with_blob(lambda: _blob(blob_parts, create=create, read_only=read_only), opened)
+    open_blob = _blob_opener(blob_parts, create=create, read_only=read_only)
+    if blob_parts.scheme == "file" and create and not read_only and consensus.startswith("sqlite://"):
+        log_path = _path(_split(consensus, "consensus", _CONSENSUS_FORMS), "consensus")
+        _check_creatable(_path(blob_parts, "blob"), log_path)
+    opened = _open_consensus(consensus, create=create, read_only=read_only)
+    return _with_blob(open_blob, opened)
+
+
+def _open_consensus(url: str, *, create: bool, read_only: bool) -> Consensus:
+    if url.partition("://")[0] in _POSTGRES:
+        return _open_postgres(url, create=create, read_only=read_only)
+    parts = _split(url, "consensus", _CONSENSUS_FORMS)
+    if parts.scheme == "memory":
+        return _memory_log(parts)
+    return SqliteConsensus(_path(parts, "consensus"), create=create, read_only=read_only)
+
+
+def _open_postgres(url: str, *, create: bool, read_only: bool) -> Consensus:
+    try:
+        from holdfast.persist.storage.postgres import PostgresConsensus
+    except ImportError as error:
+        raise BadInput(
+            f"a postgresql:// URL needs packages that are not installed: {error}",
+            hint="install holdfast[postgres]",
+        ) from error
+    return PostgresConsensus(url, create=create, read_only=read_only)
 
 
 def _check_creatable(folder: Path, log: Path) -> None:
@@ -82,14 +100,17 @@ def _with_blob(open_blob: Callable[[], Blob], log: Consensus) -> tuple[Blob, Con
         raise
 
 
-def _blob(parts: SplitResult, *, create: bool, read_only: bool) -> Blob:
+def _blob_opener(parts: SplitResult, *, create: bool, read_only: bool) -> Callable[[], Blob]:
+    """What opens the blob store, once its URL is known to be a good one and the consensus store is open."""
     match parts.scheme:
         case "memory":
-            return _memory_blob(parts)
+            return lambda: _memory_blob(parts)
         case "s3":
-            return _s3_blob(S3Place.of(parts), read_only=read_only)
+            place = S3Place.of(parts)
+            return lambda: _s3_blob(place, read_only=read_only)
         case _:
-            return FileBlob(_path(parts, "blob"), create=create, read_only=read_only)
+            folder = _path(parts, "blob")
+            return lambda: FileBlob(folder, create=create, read_only=read_only)
 
 
 def _s3_blob(place: S3Place, *, read_only: bool) -> Blob:
@@ -126,6 +147,11 @@ def _split(url: str, what: str, forms: tuple[str, ...]) -> SplitResult:
     if not parts.scheme or "://" not in url:
         raise BadInput(
             f"the {what} URL has no scheme", hint=f"known forms: {known}; a folder is file:///absolute/path"
+        )
+    if parts.scheme in _POSTGRES:
+        raise BadInput(
+            f"a {parts.scheme}:// URL names a consensus store, not a {what}",
+            hint="give the URLs of blob and consensus apart",
         )
     if parts.scheme not in {form.partition("://")[0] for form in forms}:
         why = "is not available in this version" if parts.scheme in _LATER else "is unknown"

