@@ -22,16 +22,18 @@ from holdfast.errors import (
 )
 from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
-from holdfast.persist.ids import check_shard_id, new_id
+from holdfast.persist.ids import check_shard_id, critical_id, new_id
 from holdfast.persist.inspect import ShardInfo, shard_info
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.maintenance import Maintainer
-from holdfast.persist.read import CriticalSince, ReadHandle, Snapshot, SnapshotPart
+from holdfast.persist.read import CriticalSince, ReadHandle, Snapshot, SnapshotPart, check_frontier
 from holdfast.persist.schema import Schema
 from holdfast.persist.state import CriticalReader
 from holdfast.persist.storage import Location
 from holdfast.persist.transition import (
     Append,
+    DowngradeCritical,
+    DropCritical,
     ExpectUpper,
     FinalizeShard,
     Handle,
@@ -145,6 +147,15 @@ class PersistClient:
     def prepare_critical(self, shard_id: str, *, purpose: str, opaque: bytes = b"") -> Prepared:
         """A critical hold on an existing shard, for `multi_write`."""
         return Prepared(self.machine(shard_id), RegisterCritical(purpose, opaque))
+
+    def prepare_downgrade_critical(self, shard_id: str, since: int, *, purpose: str) -> Prepared:
+        """The move of the critical hold of this purpose forward to `since`, for `multi_write`; never back."""
+        hold = critical_id(shard_id, purpose)
+        return Prepared(self.machine(shard_id), DowngradeCritical(hold, check_frontier(since)))
+
+    def prepare_release_critical(self, shard_id: str, *, purpose: str) -> Prepared:
+        """The end of the critical hold of this purpose, for `multi_write`; where there is none, nothing."""
+        return Prepared(self.machine(shard_id), DropCritical(critical_id(shard_id, purpose)))
 
     def prepare_expect_upper(self, shard_id: str, upper: int) -> Prepared:
         """The condition, for `multi_write`, that a shard's upper is this when the other commands commit.
