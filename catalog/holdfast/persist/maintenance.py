@@ -86,7 +86,6 @@ def plan_compaction(batches: Sequence[Batch], config: PersistConfig) -> tuple[Ba
 
 def due(state: ShardState, config: PersistConfig) -> bool:
     """Whether a shard wants upkeep now."""
-    # A finalized shard's last commit is its end: there is always what it held to be freed.
     return rollup_due(state, config) or bool(plan_compaction(state.batches, config))
 
 
