@@ -167,7 +167,11 @@ def test_writers_that_were_closed_or_forgotten_go_with_the_next_upkeep(stores: S
     assert entries(stores) == 4
     client.maintain(SHARD)
     assert [writer.purpose for writer in stores.state().writers.values()] == ["2"]
-    for use in (lambda: client.multi_write([prepared]), lambda: closed.compare_and_append(rows(1), 3, 4)):
+    uses: list[Callable[[], None]] = [
+        lambda: client.multi_write([prepared]),
+        lambda: closed.compare_and_append(rows(1), 3, 4),
+    ]
+    for use in uses:
         with pytest.raises(BadInput, match=r"this writer of .* is closed"):
             use()
     kept.compare_and_append(rows(3), 3, 4)
