@@ -190,7 +190,7 @@ def _plan_create(seen: Observed, spec: StorageCollectionSpec, schema: Schema, rh
     facts = seen.facts
     if facts is None:
         return CreateCollection(seen.collection_id, item, schema, shards)
-    if facts.dropped:
+    if facts.dropped or not facts.renditions:
         text = (
             f"{item} was dropped from storage, but is still in the catalog; remove the item from the catalog"
         )

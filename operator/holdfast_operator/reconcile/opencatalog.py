@@ -24,6 +24,7 @@ from holdfast.persist import PersistClient, Schema
 from holdfast.storage import (
     CollectionInfo,
     CollectionSpec,
+    CollectionState,
     JobRecord,
     JobState,
     StorageController,
@@ -243,7 +244,9 @@ class OpenCatalog:
         except CollectionNotFound:
             return None
         if info.dropped:
-            return CollectionFacts(info.collection_id, info.name, info.schema, info.shards, dropped=True)
+            # One whose drop waits for readers can't be opened any more, but its data is still there.
+            gone = info.state is CollectionState.DROPPED
+            return CollectionFacts(info.collection_id, info.name, info.schema, info.shards, dropped=gone)
         return self._facts(info)
 
     def create_collection(self, collection_id: str, name: ItemName, schema: Schema, shards: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import Fenced, ShardFinalized
+from holdfast.errors import CollectionInUse, Fenced, ShardFinalized
 from holdfast.persist import PersistClient, Schema
 from holdfast.storage import CollectionState, JobState, StorageController
 from holdfast_operator.reconcile.opencatalog import ItemName, NothingThere, OpenCatalog, Opening
@@ -83,6 +83,25 @@ def test_an_attempt_that_has_ended_is_not_failed_and_nobody_is_fenced(open_catal
     catalog.drop_collection(collection_id)
     with PersistClient.open(storage.url) as client:
         assert StorageController(client).describe(collection_id).state is CollectionState.DROPPED
+
+
+def test_a_drop_that_waits_for_a_reader_is_not_done(open_catalog: Open) -> None:
+    catalog = open_catalog("first")
+    collection_id, job = created(catalog)
+    catalog.fail_job(job, 1, "over")
+    with PersistClient.open(catalog.opening.storage.url) as client:
+        reader = StorageController(client).reader(collection_id, purpose="a report")
+        for _ in range(2):
+            with pytest.raises(CollectionInUse, match="a report"):
+                catalog.drop_collection(collection_id)
+            facts = catalog.look(NAME, None).facts
+            assert facts is not None
+            assert not facts.dropped
+        reader.close()
+    catalog.drop_collection(collection_id)
+    facts = catalog.look(NAME, None).facts
+    assert facts is not None
+    assert facts.dropped
 
 
 def test_what_was_destroyed_is_destroyed(open_catalog: Open) -> None:
