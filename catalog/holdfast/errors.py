@@ -181,22 +181,6 @@ class TransactionInProgress(HoldfastError):
     hint = "commit or close the open transaction first"
 
 
-class NotSourceOfTruth(HoldfastError):
-    """The catalog was opened through the backend that isn't its source of truth."""
-
-
-class StrategyMismatch(BadInput):
-    """The catalog has another migration strategy on record."""
-
-
-class HandoverInProgress(HoldfastError):
-    """A handover is not complete; the write must wait for its tail."""
-
-
-class ConflictingWrite(HoldfastError):
-    """Two writers wrote different data at the same times."""
-
-
 class CollectionNotFound(BadInput):
     """No collection has that name or id."""
 

@@ -121,3 +121,29 @@ def test_a_reader_holds_up_the_drop_until_it_is_gone(
         assert "a report" in world.condition("storagecollection/flights", "Reconciling")["message"]
         reader.close()
         world.wait_gone("storagecollection/flights")
+
+
+def test_what_no_status_ever_told_is_dropped_all_the_same(
+    world: Any, make_catalog: Make, make_collection: Make
+) -> None:
+    """The operator dies before it writes a status, and the resources are deleted meanwhile."""
+    operator = world.start()
+    there = make_catalog(deletionPolicy="Delete")
+    world.apply(there, make_collection(deletionPolicy="Delete"))
+    world.wait_ready("catalog/demo", "storagecollection/flights")
+    collection_id = world.status("storagecollection/flights")["collectionId"]
+    shard = world.status("catalog/demo")["shardId"]
+    operator.child.kill()
+    operator.child.wait()
+    for name, field in (("catalog/demo", "shardId"), ("storagecollection/flights", "collectionId")):
+        patch = f'[{{"op": "remove", "path": "/status/{field}"}}]'
+        world.kubectl("patch", name, "--subresource=status", "--type=json", "-p", patch)
+    world.kubectl("delete", "catalog/demo", "storagecollection/flights", "--wait=false")
+    world.start()
+    world.wait_gone("storagecollection/flights")
+    world.wait_gone("catalog/demo")
+    url = world.volume(there["spec"]["organizationId"])
+    with world.controller(url) as controller:
+        assert controller.describe(collection_id).state is CollectionState.DROPPED
+    with world.store(url) as client:
+        assert client.inspect(shard).finalized

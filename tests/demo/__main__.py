@@ -20,7 +20,8 @@ import polars as pl
 from demo import flights
 from demo.operator_process import OperatorProcess
 from demo.screen import ClaimError, Screen, console
-from holdfast.errors import HoldfastError
+from holdfast.durable import OpenMode, persist_catalog
+from holdfast.errors import Fenced, HoldfastError
 from holdfast.persist import PersistClient
 from holdfast.spark.manifest import verify_snapshot
 from holdfast.storage import JobRecord, JobState, StorageController
@@ -162,11 +163,31 @@ class Demo:
         second.send(signal.SIGCONT)
         code = second.wait(60)
         self.screen.check("the resumed one found itself fenced and ended with exit code 0", code == 0, code)
+        said = "fenced out of the catalog" in second.log.read_text()
+        self.screen.check("its log says that another has taken over", said)
         self.screen.check("the third one runs on", third.exit_code is None)
         self.nothing_lost()
         self.tables()
         third.send(signal.SIGTERM)
         self.screen.check("SIGTERM ends it gracefully", third.wait(30) == 0)
+        self.refuse_stale_token()
+        self.nothing_lost()
+
+    def refuse_stale_token(self) -> None:
+        """Who was fenced can't even drop a collection, though it never looked again."""
+        organization = self.status("catalog", CATALOG)["organizationId"]
+        with self.open() as stale, self.open() as fresh:
+            catalogs = [persist_catalog(client, organization) for client in (stale, fresh)]
+            old, new = (
+                catalog.open(OpenMode.WRITABLE, holder="demo", purpose="taking over") for catalog in catalogs
+            )
+            try:
+                StorageController(stale, guard=old.fence_guard).drop_collection(self.collection_id)
+                refused = ""
+            except Fenced as error:
+                refused = str(error)
+            claim = "a stale token is refused: its holder can't drop the collection"
+            self.screen.check(claim, f"epoch {new.fence_token().epoch}" in refused)
 
     def start_operator(self, name: str) -> OperatorProcess:
         """One more operator process."""

@@ -1,13 +1,16 @@
 """`holdfast persist`: look at the shards of a location. Nothing is written to it, leases included."""
 
 import json
+import shutil
+import sys
+import textwrap
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli.location import open_to_look
-from holdfast.cli.rows import render
+from holdfast.cli.rows import render, table_width
 from holdfast.errors import CLOSED
 
 if TYPE_CHECKING:
@@ -40,7 +43,24 @@ def inspect(url: str, shard: str | None, as_json: bool) -> None:
 
 def _all(shards: "list[ShardInfo]") -> str:
     columns = ["SHARD", "SINCE", "UPPER", "ROWS", "BYTES", "HOLDS", "USED FOR"]
-    return render(columns, [_row(info) for info in shards], whole=columns[:1])
+    rows = [_row(info) for info in shards]
+    if sys.stdout.isatty() and shutil.get_terminal_size().columns < table_width(columns, rows):
+        return "".join(map(_stacked, shards))
+    return render(columns, rows)
+
+
+def _stacked(info: "ShardInfo") -> str:
+    """A shard on lines of its own, for a terminal where the table would be all folds."""
+    _, since, upper, _, size, _, used_for = _row(info)
+    frontiers = "finalized" if info.finalized else f"since {since}, upper {upper}"
+    facts = f"{frontiers}; {_count(info.rows, 'row')} in {size}; {_count(len(info.holds), 'hold')}"
+    width = max(shutil.get_terminal_size().columns, 40)
+    wrapped = [
+        textwrap.fill(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+        for text in (facts, f"for {used_for}" if used_for else "")
+        if text
+    ]
+    return "\n".join([info.shard_id, *wrapped, ""])
 
 
 def _row(info: "ShardInfo") -> list[str]:

@@ -26,17 +26,23 @@ _SHOWN_ROWS: Final = 50
 _DIFF: Final = "_diff"
 
 
-def render(columns: Sequence[str], rows: Sequence[Sequence[str]], *, whole: Sequence[str] = ()) -> str:
+def table_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """How many characters a line of the drawn table needs so that no cell goes over several lines."""
+    widths = [max(len(line[index]) for line in (columns, *rows)) for index in range(len(columns))]
+    return sum(widths) + 3 * len(widths) + 1
+
+
+def render(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table for people: drawn on a terminal, plain aligned columns elsewhere.
 
-    On a narrow terminal cells go over several lines, those of the columns in `whole` last.
+    On a narrow terminal cells go over several lines.
     """
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.table import Column, Table
         from rich.text import Text
 
-        table = Table(*(Column(name, overflow="fold", no_wrap=name in whole) for name in columns))
+        table = Table(*(Column(name, overflow="fold") for name in columns))
         for row in rows:
             table.add_row(*(Text(cell) for cell in row))
         console = Console()

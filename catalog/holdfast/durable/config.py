@@ -9,8 +9,11 @@ from holdfast.errors import BadInput, CorruptBlob, Deprecated, VersionTooNew
 USER_VERSION = "user_version"
 TOMBSTONE = "tombstone"
 STASH_LINKED = "stash_linked"
-MIGRATION_STRATEGY = "migration_strategy"
 BOOLEANS = frozenset({TOMBSTONE, STASH_LINKED})
+
+# What only an open, an upgrade or a migration may write: it decides whether and by whom a catalog is read.
+RESERVED = frozenset({USER_VERSION, TOMBSTONE, STASH_LINKED, "migration_strategy", "truth"})
+RESERVED_PREFIX = "migration/"
 
 
 def check_version(version: int) -> None:
@@ -33,7 +36,7 @@ def check_stored(key: str, value: int) -> None:
         raise CorruptBlob(f"config {key}", "0 or 1", str(value))
 
 
-def check_given(key: str, value: int) -> None:
-    """Refuse to write a boolean other than 0 and 1: `BadInput`."""
-    if key in BOOLEANS and value not in (0, 1):
-        raise BadInput(f"config {key} is a boolean: give 0 or 1, not {value}")
+def check_changeable(key: str) -> None:
+    """Refuse to change a key in a transaction that is none of its business: `BadInput`."""
+    if key in RESERVED or key.startswith(RESERVED_PREFIX):
+        raise BadInput(f"config {key} is not changed in a transaction: an open or an upgrade writes it")

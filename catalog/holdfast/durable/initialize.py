@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import config
 from holdfast.durable.cache import Cache
-from holdfast.durable.codec import Update
+from holdfast.durable.codec import Update, encode
 from holdfast.durable.ids import IdKind, format_id
 from holdfast.durable.registry import (
     CLUSTER_REPLICAS,
@@ -58,15 +58,15 @@ def initial_updates(bootstrap: Bootstrap, now_ms: int) -> tuple[Update, ...]:
 
     Raises `UniquenessViolation` when the bootstrap names something twice or as the system does.
     """
+    version = encode(CONFIGS, pb.ConfigKey(key=config.USER_VERSION), pb.ConfigValue(value=CATALOG_VERSION))
     tx = Transaction(Cache(), now_ms=now_ms)
-    tx.insert(CONFIGS, pb.ConfigKey(key=config.USER_VERSION), pb.ConfigValue(value=CATALOG_VERSION))
     tx.insert(SETTINGS, pb.SettingKey(name=CONTENT_VERSION), pb.SettingValue(value="1"))
     for kind in IdKind:
         tx.insert(ID_ALLOCATORS, pb.IdAllocatorKey(name=kind), pb.IdAllocatorValue(next_id=1))
     tx.insert(TIMESTAMPS, pb.TimestampKey(timeline=TIMELINE), pb.TimestampValue(ts=now_ms))
     _add_system_objects(tx)
     _add_user_objects(tx, bootstrap)
-    return tx.updates()
+    return (Update(version, 1), *tx.updates())
 
 
 def _add_system_objects(tx: Transaction) -> None:

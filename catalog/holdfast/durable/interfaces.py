@@ -19,6 +19,7 @@ from holdfast.durable.ids import IdKind
 from holdfast.durable.initialize import Bootstrap
 from holdfast.durable.registry import COLLECTIONS, Collection, K, Kind, V
 from holdfast.durable.transaction import Transaction
+from holdfast.persist import Prepared
 
 
 class OpenMode(Enum):
@@ -165,6 +166,15 @@ class Catalog(ReadOnlyCatalog):
 
         Raises `Fenced`, `FenceRegressed`, or `CatalogOutOfSync` when somebody changed the contents without
         taking over.
+        """
+
+    @abstractmethod
+    def fence_guard(self) -> Prepared:
+        """The condition that this process may still write, for a `multi_write` on other shards.
+
+        It holds for the catalog's upper as it is now: `UpperMismatch` of the catalog's shard says that
+        somebody committed since, which may be a fence: ask again. Raises as `confirm_leadership`, but takes
+        contents that others changed as they are.
         """
 
     @abstractmethod

@@ -40,6 +40,7 @@ from holdfast.errors import (
     TransactionInProgress,
     UpperMismatch,
 )
+from holdfast.persist import Prepared
 
 T = TypeVar("T")
 
@@ -227,6 +228,11 @@ class PersistCatalog(PersistReadOnlyCatalog, Catalog):
             if self._content != before:
                 raise CatalogOutOfSync("somebody changed the catalog without taking over")
 
+    def fence_guard(self) -> Prepared:
+        with self._ready():
+            self._sync_to(self._shard.upper())
+            return self._shard.expect(self._upper)
+
     def set_objects(self, collection: Collection[K, V], objects: Iterable[Object[K, V]]) -> None:
         def change(tx: Transaction) -> None:
             for object_ in objects:
@@ -330,6 +336,9 @@ class PersistSavepoint(PersistCatalog):
 
     def confirm_leadership(self) -> None:
         """Nothing: nobody else writes here."""
+
+    def fence_guard(self) -> Prepared:
+        raise BadInput("a savepoint guards nothing: its token is in memory only")
 
     def subscribe(self) -> PersistSubscription:
         raise BadInput("a savepoint has no subscribers: nothing in it is committed")

@@ -21,6 +21,7 @@ from holdfast.persist import (
     CriticalSince,
     Listen,
     PersistClient,
+    Prepared,
     Progress,
     ReadHandle,
     Schema,
@@ -125,6 +126,10 @@ class CatalogShard:
         if take_hold:
             commands.append(self._client.prepare_critical(self.shard_id, purpose=RETENTION_PURPOSE))
         self._client.multi_write(commands)
+
+    def expect(self, upper: int) -> Prepared:
+        """The condition, for a multi-write, that this is the upper."""
+        return self._client.prepare_expect_upper(self.shard_id, upper)
 
     def move_holds(self, upper: int) -> None:
         """Keep the last `RETAIN_VERSIONS` versions readable, and let go of older ones now and then.

@@ -12,6 +12,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from google.protobuf.message import Message
+
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import config
 from holdfast.durable.cache import Cache
@@ -121,6 +123,7 @@ class Transaction:
     def delete(self, collection: Collection[K, V], key: K) -> None:
         """Remove an object; `BadInput` when it isn't there, or its type is append-only."""
         encoded = encode_key(_changeable(collection), key)
+        _check_changeable(key)
         if self._row(collection, encoded) is None:
             raise BadInput(f"{collection} has no such key: {_show(key)}")
         self._put(collection, encoded, None)
@@ -187,8 +190,7 @@ class Transaction:
 
     def _checked(self, collection: Collection[K, V], key: K, value: V) -> Row:
         row = encode(collection, key, value)
-        if isinstance(key, pb.ConfigKey) and isinstance(value, pb.ConfigValue):
-            config.check_given(key.key, value.value)
+        _check_changeable(key)
         return row
 
     def _put(self, collection: Collection[Any, Any], key: bytes, row: Row | None) -> None:
@@ -225,6 +227,11 @@ def _changeable(collection: Collection[K, V]) -> Collection[K, V]:
     if collection.append_only:
         raise BadInput(f"{collection} is append-only: its objects can't be changed or deleted")
     return collection
+
+
+def _check_changeable(key: Message) -> None:
+    if isinstance(key, pb.ConfigKey):
+        config.check_changeable(key.key)
 
 
 def _show(message: Any) -> str:

@@ -12,7 +12,6 @@ from uuid import UUID
 
 from holdfast.errors import (
     BadInput,
-    CodecMismatch,
     HoldfastError,
     Indeterminate,
     LocationMismatch,
@@ -22,16 +21,18 @@ from holdfast.errors import (
 )
 from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
-from holdfast.persist.ids import check_shard_id, new_id
+from holdfast.persist.ids import check_shard_id, critical_id, new_id
 from holdfast.persist.inspect import ShardInfo, shard_info
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.maintenance import Maintainer
-from holdfast.persist.read import CriticalSince, ReadHandle, Snapshot, SnapshotPart
+from holdfast.persist.read import CriticalSince, ReadHandle, Snapshot, SnapshotPart, check_frontier
 from holdfast.persist.schema import Schema
 from holdfast.persist.state import CriticalReader
 from holdfast.persist.storage import Location
 from holdfast.persist.transition import (
     Append,
+    DowngradeCritical,
+    DropCritical,
     ExpectUpper,
     FinalizeShard,
     Handle,
@@ -60,7 +61,7 @@ class PersistClient:
         self.clock = clock or Clock()
         self._machines: dict[str, Machine] = {}
         self._lock = threading.Lock()
-        self._maintainer = Maintainer(location, self.config, self.clock)
+        self._maintainer = Maintainer(self.config, self.clock, lambda: list(self._machines.values()))
         self._closed = False
 
     @classmethod
@@ -105,10 +106,7 @@ class PersistClient:
         state = machine.refresh()
         if state.finalized:
             raise ShardFinalized(f"shard {shard_id} was finalized")
-        if state.exists and schema not in state.schemas.values():
-            raise CodecMismatch(f"shard {shard_id} has the schema {state.schema}, not {schema}")
-        known = [schema_id for schema_id, other in state.schemas.items() if other == schema]
-        return WriteHandle(self, machine, schema, known[0] if known else 1, self._handle("w", purpose))
+        return WriteHandle(self, machine, schema, state.schema_id(schema), self._handle("w", purpose))
 
     def reader(self, shard_id: str, *, purpose: str) -> ReadHandle:
         """A handle that reads, holding `since` under a lease (none with mode "read").
@@ -145,6 +143,15 @@ class PersistClient:
     def prepare_critical(self, shard_id: str, *, purpose: str, opaque: bytes = b"") -> Prepared:
         """A critical hold on an existing shard, for `multi_write`."""
         return Prepared(self.machine(shard_id), RegisterCritical(purpose, opaque))
+
+    def prepare_downgrade_critical(self, shard_id: str, since: int, *, purpose: str) -> Prepared:
+        """The move of the critical hold of this purpose forward to `since`, for `multi_write`; never back."""
+        hold = critical_id(shard_id, purpose)
+        return Prepared(self.machine(shard_id), DowngradeCritical(hold, check_frontier(since)))
+
+    def prepare_release_critical(self, shard_id: str, *, purpose: str) -> Prepared:
+        """The end of the critical hold of this purpose, for `multi_write`; where there is none, nothing."""
+        return Prepared(self.machine(shard_id), DropCritical(critical_id(shard_id, purpose)))
 
     def prepare_expect_upper(self, shard_id: str, upper: int) -> Prepared:
         """The condition, for `multi_write`, that a shard's upper is this when the other commands commit.
@@ -192,11 +199,19 @@ class PersistClient:
                     append.writer.mark_undecided()
             raise
         except HoldfastError as error:
+            for append in appends:
+                append.settle()
             # After an attempt of unknown outcome a blob is rather leaked than lost.
             if not isinstance(error.__cause__, Indeterminate):
                 self._discard(appends)
             raise
-        for machine, _ in steps:
+        for append in appends:
+            append.settle()
+        for machine, done in steps:
+            if isinstance(done, RegisterWriter):
+                # It made the shard and will not write.
+                machine.settled.add(done.writer.id)
+                machine.closed.add(done.writer.id)
             self._maintainer.after_commit(machine)
 
     def _discard(self, appends: Sequence[Prepared]) -> None:
@@ -217,6 +232,7 @@ class PersistClient:
 
     def shards(self) -> list[str]:
         """The ids of all shards of the location."""
+        self._check_open()
         return sorted(key for key in self.location.consensus.list_keys() if key.startswith("s"))
 
     def inspect(self, shard_id: str) -> ShardInfo:
@@ -241,8 +257,9 @@ class PersistClient:
         self._maintainer.forget(reader)
 
     def machine(self, shard_id: str) -> Machine:
-        """The shard's state cache in this client."""
+        """The shard's state cache in this client; `BadInput` once that is closed."""
         with self._lock:
+            self._check_open()
             machine = self._machines.get(shard_id)
             if machine is None:
                 machine = Machine(check_shard_id(shard_id), self.location, self.config, self.clock)
@@ -263,11 +280,14 @@ class PersistClient:
         return Handle(new_id(kind), purpose, self.config.hostname, int(self.config.lease_s * 1000))
 
     def close(self) -> None:
-        """Refuse new work, finish the upkeep that waits, give up all leases, and close the stores."""
-        if self._closed:
-            return
-        self._closed = True
+        """Refuse new work, finish the upkeep that waits, give up all handles, and close the stores."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
         self._maintainer.close()
+        for machine in self._machines.values():
+            machine.is_open = False
         self.location.close()
 
     def __enter__(self) -> Self:

@@ -17,6 +17,7 @@ from importlib.metadata import version
 from typing import Final, TypeVar
 
 from holdfast.errors import (
+    BadInput,
     CorruptBlob,
     Determinate,
     HoldfastError,
@@ -50,15 +51,26 @@ class Machine:
         self.lock = threading.RLock()
         self.changed = threading.Condition()
         self.state = ShardState(shard_id)
+        self.is_open = True
+        # Writers of this process that have no append in flight or in doubt, and those that were closed.
+        self.settled: set[str] = set()
+        self.closed: set[str] = set()
+
+    def check_open(self) -> None:
+        """Raise `BadInput` once the client that this belongs to is closed."""
+        if not self.is_open:
+            raise BadInput("this client is closed")
 
     def refresh(self) -> ShardState:
         """The newest version, linearized: at least as new as every commit that ended before the call.
 
         Raises:
             StorageError: the store did not answer within the retry deadline.
+            BadInput: the client is closed.
         """
 
         def attempt() -> ShardState:
+            self.check_open()
             known = self.state.seqno
             head = self.location.consensus.heads([self.shard_id]).get(self.shard_id)
             return self.advance_to(head, known)
@@ -128,9 +140,12 @@ class Machine:
         return self._replay(state, entries)
 
     def _scan(self, from_seqno: int) -> list[Entry]:
+        """The rows from `from_seqno` on; none where the log was truncated between two pages."""
         entries: list[Entry] = []
         while True:
             found = self.location.consensus.scan(self.shard_id, from_seqno, _SCAN_LIMIT)
+            if entries and found and found[0].seqno != from_seqno:
+                return []
             entries += found
             if len(found) < _SCAN_LIMIT:
                 return entries
@@ -186,6 +201,8 @@ def commit(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
         HoldfastError: a command was rejected; nothing happened.
     """
     machines = sorted({machine.shard_id: machine for machine, _ in steps}.items())
+    for _, machine in machines:
+        machine.check_open()
     for _, machine in machines:
         machine.lock.acquire()
     try:
@@ -307,6 +324,8 @@ def _refresh_all(steps: Sequence[tuple[Machine, Command]]) -> None:
     first = steps[0][0]
 
     def attempt() -> None:
+        for machine in machines.values():
+            machine.check_open()
         known = {shard_id: machine.state.seqno for shard_id, machine in machines.items()}
         heads = first.location.consensus.heads(list(machines))
         for shard_id, machine in machines.items():

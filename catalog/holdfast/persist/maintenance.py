@@ -24,11 +24,11 @@ from holdfast.persist.machine import Machine, commit
 from holdfast.persist.part import checksum
 from holdfast.persist.partstore import PartGone, delete_parts, read_part, write_parts
 from holdfast.persist.read import ReadHandle, replan
-from holdfast.persist.state import Batch, Garbage, Rollup, ShardState
+from holdfast.persist.state import Batch, Garbage, Rollup, ShardState, WriteMode
 from holdfast.persist.statecodec import encode_state
-from holdfast.persist.storage import Location
 from holdfast.persist.transition import (
     AddRollup,
+    Command,
     ExpireHandles,
     ForgetGarbage,
     InstallCompaction,
@@ -37,9 +37,20 @@ from holdfast.persist.transition import (
 log = logging.getLogger(__name__)
 
 
+MOST_WRITERS: Final = 128
+"""How many writer entries a shard keeps: an append in doubt stays so when as many others appended since."""
+
+# Recording a rollup and forgetting what it made garbage.
+_ROLLUP_VERSIONS: Final = 2
+
+
 def rollup_due(state: ShardState, config: PersistConfig) -> bool:
-    """Whether the log since the newest rollup has become long."""
+    """Whether the log since the newest rollup has become long; of a finalized shard, has anything to lose."""
     newest = state.latest_rollup
+    if state.finalized:
+        # The one batch that is left has the version of the end as its id.
+        (end,) = state.batches
+        return newest is None or newest.seqno < end.id or state.seqno - newest.seqno > _ROLLUP_VERSIONS
     return state.seqno - (newest.seqno if newest else 0) >= config.rollup_every
 
 
@@ -155,6 +166,33 @@ def collect_garbage(machine: Machine) -> None:
         commit([(machine, ForgetGarbage(keys, gc_seqno))])
 
 
+def garbage_due(state: ShardState, config: PersistConfig, now_ms: int) -> bool:
+    """Whether garbage has waited for its grace, or the log of a finalized shard can shrink."""
+    return bool(deletable(state, config, now_ms)) or (state.finalized and rollup_due(state, config))
+
+
+def surplus_writers(state: ShardState) -> list[str]:
+    """The writers beyond `MOST_WRITERS` that have been silent for longest.
+
+    Processes that live shorter than a lease see nobody silent for the whole of one, so that leases alone
+    bound nothing; and no clock is asked, for a writer entry that goes too early costs no update.
+    """
+    return list(state.writers)[: max(len(state.writers) - MOST_WRITERS, 0)]
+
+
+def drop_handles(machine: Machine, silent: ExpireHandles) -> None:
+    """Drop, in one commit, what is silent, surplus, or was closed in this process."""
+    state = machine.state
+    # Not one with an append in flight or in doubt.
+    closed = machine.closed & machine.settled
+    gone = dict.fromkeys([*closed, *surplus_writers(state)])
+    writers = tuple((id_, state.writers[id_].heartbeats) for id_ in gone if id_ in state.writers)
+    if silent.readers or silent.writers or writers:
+        commit([(machine, ExpireHandles(silent.readers, (*silent.writers, *writers)))])
+    machine.closed -= closed
+    machine.settled -= closed
+
+
 class LeaseWatch:
     """Finds handles that stopped to live: no heartbeat for their whole lease, on this process's own clock."""
 
@@ -163,12 +201,12 @@ class LeaseWatch:
         self._lock = threading.Lock()
         self._seen: dict[tuple[str, str], tuple[int, float]] = {}
 
-    def expired(self, state: ShardState) -> ExpireHandles | None:
+    def expired(self, state: ShardState) -> ExpireHandles:
         """What to expire now."""
         with self._lock:
             return self._expired(state)
 
-    def _expired(self, state: ShardState) -> ExpireHandles | None:
+    def _expired(self, state: ShardState) -> ExpireHandles:
         now = self._clock.monotonic()
 
         def silent(id_: str, heartbeats: int, lease_ms: int) -> bool:
@@ -190,19 +228,20 @@ class LeaseWatch:
         live = {*state.leased_readers, *state.writers}
         for key in [key for key in self._seen if key[0] == state.shard_id and key[1] not in live]:
             del self._seen[key]
-        return ExpireHandles(readers, writers) if readers or writers else None
+        return ExpireHandles(readers, writers)
 
 
 def maintain(machine: Machine, leases: LeaseWatch, writer_id: str) -> None:
     """Do all the upkeep that a shard wants now."""
     if not machine.refresh().exists:
         return
-    expired = leases.expired(machine.state)
-    if expired is not None:
-        commit([(machine, expired)])
+    drop_handles(machine, leases.expired(machine.state))
+    if machine.state.finalized:
+        # First, so that the last rollup has no garbage to name.
+        collect_garbage(machine)
     unreadable: HoldfastError | None = None
     try:
-        while compact(machine, writer_id):
+        while machine.state.write_mode is WriteMode.APPEND and compact(machine, writer_id):
             pass
     except (BadInput, CorruptBlob) as error:
         # Updates that can't be merged must not let the log and the garbage grow too.
@@ -219,8 +258,10 @@ _STOP: Final = ""
 class Maintainer:
     """Runs the upkeep of a client's shards, in a thread of its own or in the writer's."""
 
-    def __init__(self, location: Location, config: PersistConfig, clock: Clock) -> None:
-        self._location = location
+    def __init__(
+        self, config: PersistConfig, clock: Clock, machines: Callable[[], Sequence[Machine]]
+    ) -> None:
+        self._machines = machines
         self._config = config
         self._clock = clock
         self._leases = LeaseWatch(clock)
@@ -264,13 +305,24 @@ class Maintainer:
             self._readers.discard(reader)
 
     def close(self) -> None:
-        """Finish what waits, give up the leases of readers that are still open, and stop."""
+        """Finish what waits, give up the leases of readers and the entries of writers, and stop."""
         thread = self._thread
         if thread is not None:
             self._queue.put(_STOP)
             thread.join()
         for reader in list(self._readers):
             self._guarded(reader.close, reader.shard_id)
+        self._guarded(self._drop_writers, "all shards")
+
+    def _drop_writers(self) -> None:
+        steps: list[tuple[Machine, Command]] = []
+        for machine in self._machines():
+            writers = machine.state.writers
+            mine = tuple((id_, writers[id_].heartbeats) for id_ in machine.settled if id_ in writers)
+            if mine:
+                steps.append((machine, ExpireHandles((), mine)))
+        if steps:
+            commit(steps)
 
     def _start(self) -> None:
         if self._thread is None:
@@ -302,6 +354,10 @@ class Maintainer:
             readers = list(self._readers)
         for reader in readers:
             self._guarded(reader.heartbeat, reader.shard_id)
+        for machine in self._machines():
+            # By what is known here: a shard that nobody uses costs no look at the store.
+            if garbage_due(machine.state, self._config, self._clock.wall_ms()):
+                self._guarded(partial(self.run, machine), machine.shard_id)
 
     def _guarded(self, work: Callable[[], None], shard_id: str) -> None:
         try:
@@ -309,3 +365,8 @@ class Maintainer:
         except HoldfastError as error:
             # Upkeep is never needed for correctness and is tried again after a later commit.
             log.warning("upkeep of %s failed: %s", shard_id, error)
+        except Exception:
+            # In the caller's thread the checks of tests must be heard; ours must live on for the heartbeats.
+            if threading.current_thread() is not self._thread:
+                raise
+            log.exception("upkeep of %s failed", shard_id)

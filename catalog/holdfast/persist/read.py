@@ -115,13 +115,14 @@ def check_readable(machine: Machine, as_of: int) -> ShardState:
     """A version that has contents at `as_of`, reading the newest one where the cached has not.
 
     Raises:
-        BadInput: `as_of` is no time.
+        BadInput: `as_of` is no time, or the client is closed.
         AsOfTooEarly: `as_of` is before `since`.
         AsOfNotYetAvailable: `as_of` is not before the upper.
         ShardFinalized: the shard has ended.
     """
     if not 0 <= as_of < CLOSED:
         raise BadInput(f"as_of {as_of} is not a time: expected 0 to 2^64 - 1")
+    machine.check_open()
     state = machine.state
     if not (state.exists and as_of < state.upper) or state.finalized:
         state = machine.refresh()
@@ -175,6 +176,7 @@ class Listen:
         Raises:
             AsOfTooEarly: `since` has passed this listen: its hold was lost.
         """
+        self._machine.check_open()
         if self._first:
             events, self._first = self._first, []
             return events

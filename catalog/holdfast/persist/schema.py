@@ -237,13 +237,13 @@ def _from_field(field: pa.Field) -> Column:
         raise BadInput(message, hint=error.hint) from None
 
 
-def check_evolution(old: Schema, new: Schema) -> None:
+def check_evolution(old: Schema, new: Schema, *, shard: str = "the shard") -> None:
     """Refuse a schema that can't be put on a shard that has `old`: today, any other one.
 
     Raises `CodecMismatch` with both schemas printed.
     """
     if old != new:
         raise CodecMismatch(
-            f"the schema does not fit the shard: it has {old}; given was {new}",
+            f"the schema does not fit {shard}: it has {old}; given was {new}",
             hint="open the shard with its own schema",
         )

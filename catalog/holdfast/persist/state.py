@@ -18,7 +18,7 @@ from enum import IntEnum
 from typing import assert_never
 
 from holdfast.errors import CLOSED
-from holdfast.persist.schema import Schema
+from holdfast.persist.schema import Schema, check_evolution
 
 
 class WriteMode(IntEnum):
@@ -189,6 +189,15 @@ class ShardState:
         """The newest schema."""
         return self.schemas[max(self.schemas)]
 
+    def schema_id(self, schema: Schema) -> int:
+        """The id of a schema of the shard, 1 where there is none yet; raises `CodecMismatch` for another."""
+        for schema_id, known in self.schemas.items():
+            if known == schema:
+                return schema_id
+        if self.exists:
+            check_evolution(self.schema, schema, shard=f"shard {self.shard_id}")
+        return 1
+
     @property
     def latest_rollup(self) -> Rollup | None:
         """The newest rollup."""
@@ -339,7 +348,10 @@ def apply(state: ShardState, diff: StateDiff) -> ShardState:
                 batches = (*batches, batch)
             case Put(value):
                 kind = type(value)
-                table(kind)[getattr(value, TABLES[kind][1])] = value
+                values, id_ = table(kind), getattr(value, TABLES[kind][1])
+                # To the end, so that writers are in the order of their last append.
+                values.pop(id_, None)
+                values[id_] = value
             case Drop(kind, id_):
                 table(kind).pop(id_, None)
             case ExtendUpper(upper):

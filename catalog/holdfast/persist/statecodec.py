@@ -157,6 +157,10 @@ def _parse(message: _M, body: bytes, key: str) -> _M:
         message.ParseFromString(body)
     except DecodeError as error:
         raise CorruptBlob(key, f"a {type(message).__name__} message", str(error)) from None
+    size = message.ByteSize()
+    message.DiscardUnknownFields()
+    if message.ByteSize() != size:
+        raise VersionTooNew(f"{key} has fields that this Holdfast does not know")
     return message
 
 

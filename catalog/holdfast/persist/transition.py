@@ -16,6 +16,7 @@ from holdfast.errors import (
     HoldfastError,
     ShardFinalized,
     UpperMismatch,
+    VersionTooNew,
 )
 from holdfast.persist.ids import critical_id
 from holdfast.persist.schema import Schema
@@ -125,7 +126,11 @@ class DropReader:
 
 @dataclass(frozen=True, slots=True)
 class ExpireHandles:
-    """Drop readers and writers that have not moved beyond these heartbeat counts."""
+    """Drop readers and writers that have not moved beyond these heartbeat counts.
+
+    A writer whose entry goes too early loses nothing: its next append makes it anew, and only an append
+    that is in doubt at that moment stays `Indeterminate`, for no record tells of it any more.
+    """
 
     readers: tuple[tuple[str, int], ...]
     writers: tuple[tuple[str, int], ...]
@@ -254,17 +259,26 @@ def _finalized(state: ShardState) -> Reject:
     return Reject(ShardFinalized(f"shard {state.shard_id} was finalized"))
 
 
+def _check_mode(state: ShardState) -> Reject | None:
+    """Refuse to change the contents of a shard of a mode to come: its pending updates could be lost."""
+    if state.write_mode is WriteMode.APPEND:
+        return None
+    what = f"shard {state.shard_id} has write mode {state.write_mode.name}"
+    return Reject(VersionTooNew(f"{what}: it was written by a newer Holdfast"))
+
+
 def _missing(state: ShardState) -> Reject:
     return Reject(BadInput(f"shard {state.shard_id} does not exist"))
 
 
 def _ensure_schema(state: ShardState, schema: Schema) -> tuple[int, tuple[Change, ...]] | Reject:
-    if not state.exists:
-        return 1, (Create(WriteMode.APPEND), PutSchema(1, schema))
-    for schema_id, known in state.schemas.items():
-        if known == schema:
-            return schema_id, ()
-    return Reject(CodecMismatch(f"shard {state.shard_id} has the schema {state.schema}, not {schema}"))
+    if refused := _check_mode(state):
+        return refused
+    try:
+        schema_id = state.schema_id(schema)
+    except CodecMismatch as error:
+        return Reject(error)
+    return schema_id, () if state.exists else (Create(WriteMode.APPEND), PutSchema(schema_id, schema))
 
 
 def _writer(handle: Handle, *, token: bytes = b"", upper: int = 0, heartbeats: int = 0) -> Writer:
@@ -423,6 +437,8 @@ def _install_compaction(state: ShardState, command: InstallCompaction) -> Outcom
     # In garbage too: the result was in, and has given way to another since.
     if new_keys and new_keys <= {*blob_keys(state.batches), *state.garbage}:
         return NoOp(True)
+    if refused := _check_mode(state):
+        return refused
     ids = [batch.id for batch in state.batches]
     if command.batch_ids[0] not in ids:
         return NoOp(False)
@@ -454,6 +470,8 @@ def _finalize(state: ShardState, wall_ms: int) -> Outcome:
         return _missing(state)
     if state.finalized:
         return NoOp()
+    if refused := _check_mode(state):
+        return refused
     seqno = state.seqno + 1
     changes: list[Change] = [
         ReplaceBatches(tuple(batch.id for batch in state.batches), None),

@@ -5,9 +5,10 @@ A prepared command has done all its work but the commit: large updates are uploa
 """
 
 import uuid
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from holdfast.errors import CLOSED, BadInput, HandleExpired, UpperMismatch
 from holdfast.persist.canonical import prepare_updates, time_bounds
@@ -42,7 +43,14 @@ class Prepared:
                 f"this append to {self.machine.shard_id} is committed already, or what it uploaded is gone",
                 hint="prepare it again",
             )
+        if self.writer is not None:
+            self.writer.begin()
         self._spent = True
+
+    def settle(self) -> None:
+        """Note that it is known whether it happened."""
+        if self.writer is not None:
+            self.writer.settle()
 
     def rejected(self) -> None:
         """Note that it certainly did not happen."""
@@ -65,7 +73,12 @@ class WriteHandle:
         self._handle = handle
         self._registered = False
         self._undecided = False
+        self._closed = False
         self.schema = schema
+        self.settle()
+        # A handle that nobody has any more is as good as closed.
+        self._retire = weakref.finalize(self, machine.closed.add, handle.id)
+        self._retire.atexit = False
 
     @property
     def shard_id(self) -> str:
@@ -111,6 +124,8 @@ class WriteHandle:
     def prepare_append(self, updates: object, expected_upper: int, new_upper: int) -> Prepared:
         """An append for `multi_write`: large updates are uploaded, nothing is committed."""
         self._client.check_writable()
+        if self._closed:
+            raise BadInput(f"this writer of {self.shard_id} is closed")
         if self._undecided:
             raise HandleExpired(
                 f"writer {self._handle.id} of {self.shard_id} had an append of unknown outcome"
@@ -144,6 +159,32 @@ class WriteHandle:
             commit([(self._machine, RegisterWriter(self._handle, self.schema))])
             self._registered = True
 
+    def begin(self) -> None:
+        """Note that an append is in flight; `BadInput` after `close`."""
+        if self._closed:
+            raise BadInput(f"this writer of {self.shard_id} is closed")
+        self._machine.settled.discard(self._handle.id)
+
+    def settle(self) -> None:
+        """Note that what happened to the append is known."""
+        if not self._undecided:
+            self._machine.settled.add(self._handle.id)
+
     def mark_undecided(self) -> None:
         """Refuse all further work: an append's outcome is unknown."""
         self._undecided = True
+        self._machine.settled.discard(self._handle.id)
+
+    def close(self) -> None:
+        """Refuse all further work. Needs no commit: what is recorded of the writer goes with the next upkeep.
+
+        An append in doubt keeps its record, which alone tells whether it happened.
+        """
+        self._closed = True
+        self._retire()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -3,19 +3,26 @@
 - A command and its effects on shards are one commit: there is no half-made and no half-dropped collection.
 - A collection is dropped in two steps: from the first on nobody may open it, with the second, when its
   readers are gone or at once by force, its shards end.
+- With a guard, no command takes effect once the guard's condition is lost: a fenced process changes nothing.
 - Any process may give commands; nothing is kept here that another controller would need.
 """
 
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Final, Self
+from typing import Final, NoReturn, Self
 
-from holdfast.errors import CollectionInUse, CollectionNotFound, HoldfastError, VersionTooNew
+from holdfast.errors import (
+    CollectionInUse,
+    CollectionNotFound,
+    HoldfastError,
+    ShardFinalized,
+    VersionTooNew,
+)
 from holdfast.persist import PersistClient, Prepared
 from holdfast.storage import transitions
-from holdfast.storage.controller_log import ControllerLog
+from holdfast.storage.controller_log import ControllerLog, Guard
 from holdfast.storage.frontiers import collection_upper, retained_since
-from holdfast.storage.jobs import JobRecord, JobState, Json, job_id
+from holdfast.storage.jobs import JobRecord, JobState, Json, hold_purpose, job_id
 from holdfast.storage.metadata import METADATA_SCHEMA, first_rendition
 from holdfast.storage.reader import CollectionReader
 from holdfast.storage.spec import (
@@ -25,6 +32,7 @@ from holdfast.storage.spec import (
     CollectionState,
     Frontiers,
 )
+from holdfast.storage.state import ControllerState
 from holdfast.storage.transitions import Origin, ShardIds
 from holdfast.storage.uppers import common_upper
 from holdfast.storage.writer import CollectionWriter
@@ -36,14 +44,18 @@ _CREATION_PURPOSE: Final = "collection creation"
 class StorageController:
     """Creates, finds and drops the collections of a location, and keeps the records of its jobs. Thread-safe.
 
-    `who` and `token` (a fence token, in words) are kept with each command for people to read.
+    `who` and `token` (a fence token, in words) are kept with each command for people to read. `guard` is
+    asked before each try of every command and committed with it: what it raises (`Fenced`) is raised, and
+    where its condition is lost before the commit nothing happens and it is asked again.
     """
 
-    def __init__(self, client: PersistClient, *, who: str = "", token: str = "") -> None:
+    def __init__(
+        self, client: PersistClient, *, who: str = "", token: str = "", guard: Guard | None = None
+    ) -> None:
         self.client = client
         self._who = who
         self._token = token
-        self._log = ControllerLog(client)
+        self._log = ControllerLog(client, guard)
 
     @property
     def shard_id(self) -> str:
@@ -60,7 +72,7 @@ class StorageController:
         shards = ShardIds(new_id(), tuple(new_id() for _ in range(spec.shards)))
         origin = self._origin(command_id)
 
-        def effects() -> list[Prepared]:
+        def effects(_: ControllerState) -> list[Prepared]:
             client, purpose = self.client, _CREATION_PURPOSE
             metadata = client.writer(shards.metadata, METADATA_SCHEMA, purpose=purpose)
             return [
@@ -91,8 +103,9 @@ class StorageController:
     ) -> CollectionInfo:
         """Drop a collection: nobody can open it from now on, and its data goes when its readers are gone.
 
-        With `force` it does not wait for them. Raises `CollectionInUse` while there are readers (the same
-        call again goes on), `CollectionNotFound` where there never was such a collection.
+        With `force` it does not wait for them. Raises `CollectionInUse` while anybody holds what is in it, a
+        running job too (the same call again goes on), `CollectionNotFound` where there never was such a
+        collection.
         """
         origin = self._origin(command_id)
         info = self._log.commit(lambda state: transitions.begin_drop(state, id_or_name, origin))
@@ -104,23 +117,33 @@ class StorageController:
         now_ms = self.client.clock.wall_ms()
         return self._log.commit(
             lambda state: transitions.finish_drop(state, info.collection_id, now_ms),
-            lambda: [self.client.prepare_finalize(shard) for shard in shards],
+            lambda _: [self.client.prepare_finalize(shard) for shard in shards],
         )
 
     def frontiers(self, id_or_name: str) -> Frontiers:
         """The since and the upper of a collection, linearized."""
         info = self._open(id_or_name)
         metadata = self.client.inspect(info.metadata_shard)
+        if metadata.finalized:
+            _refuse_dropped(info)
         uppers = [common_upper(info, rendition, self.client.recent_upper) for rendition in info.renditions]
         return Frontiers(metadata.since, collection_upper(uppers, metadata.upper))
 
     def writer(self, id_or_name: str, *, purpose: str) -> CollectionWriter:
         """A handle that appends to a collection; `purpose` is for people to read. Raises as `describe`."""
-        return CollectionWriter(self.client, self._open(id_or_name), purpose=purpose)
+        info = self._open(id_or_name)
+        try:
+            return CollectionWriter(self.client, info, purpose=purpose)
+        except ShardFinalized:
+            _refuse_dropped(info)
 
     def reader(self, id_or_name: str, *, purpose: str) -> CollectionReader:
         """A handle that reads a collection and holds its since. Raises as `describe`."""
-        return CollectionReader(self.client, self._open(id_or_name), purpose=purpose)
+        info = self._open(id_or_name)
+        try:
+            return CollectionReader(self.client, info, purpose=purpose)
+        except ShardFinalized:
+            _refuse_dropped(info)
 
     def set_retention_hold(self, id_or_name: str, since: int) -> int:
         """Let the collection's own hold follow to `since` (never back, at most the latest complete time).
@@ -129,16 +152,15 @@ class StorageController:
         """
         info = self._open(id_or_name)
         since = min(since, max(self.frontiers(info.collection_id).upper - 1, 0))
-        hold = self.client.critical_since(info.metadata_shard, purpose=RETENTION_PURPOSE)
-        if since > hold.since:
-            hold.downgrade(since)
+        # The metadata first: how far the data may follow is known when it has moved.
+        self._log.write(self._move_retention(info.metadata_shard, since))
         kept = self.client.inspect(info.metadata_shard).since
-        for rendition in info.renditions:
-            target = retained_since(since, kept, rendition.start)
-            for shard in rendition.shards:
-                hold = self.client.critical_since(shard, purpose=RETENTION_PURPOSE)
-                if target > hold.since:
-                    hold.downgrade(target)
+        moves = [
+            self._move_retention(shard, retained_since(since, kept, rendition.start))
+            for rendition in info.renditions
+            for shard in rendition.shards
+        ]
+        self._log.write([step for move in moves for step in move])
         return kept
 
     def start_job(self, object_id: str, kind: str, slot: str, *, spec: Json) -> JobRecord:
@@ -161,11 +183,14 @@ class StorageController:
     def retry_job(self, job: str, *, abandoned: int | None = None) -> JobRecord:
         """Start the next attempt of a failed job, or of a running one whose attempt is given as `abandoned`.
 
-        An abandoned attempt can't commit any more. Raises `BadInput` where the job is done, or runs and is
-        not abandoned.
+        An abandoned attempt can't commit any more, and what it held is released. Raises `BadInput` where the
+        job is done, or runs and is not abandoned.
         """
         now_ms = self.client.clock.wall_ms()
-        return self._log.commit(lambda state: transitions.retry_job(state, job, now_ms, abandoned=abandoned))
+        return self._log.commit(
+            lambda state: transitions.retry_job(state, job, now_ms, abandoned=abandoned),
+            lambda state: self._release_holds(state, job),
+        )
 
     def job(self, job: str) -> JobRecord | None:
         """The record of the job with this id, None where there is none."""
@@ -186,19 +211,27 @@ class StorageController:
     ) -> JobRecord:
         """Commit the outcome of an attempt: `effects` and the step to Done are one, or nothing happens.
 
-        Effects given as a function are prepared again for a try after one that lost a race. Raises `Fenced`
-        where the attempt isn't the running one, `UpperMismatch` where an effect lost on its shard.
+        What the attempts held is released with it. Effects given as a function are prepared again for a try
+        after one that lost a race. Raises `Fenced` where the attempt isn't the running one, `UpperMismatch`
+        where an effect lost on its shard.
         """
         prepare = effects if callable(effects) else _Once(effects)
         now_ms = self.client.clock.wall_ms()
         return self._log.commit(
-            lambda state: transitions.finish_job(state, job, attempt, result, now_ms), prepare
+            lambda state: transitions.finish_job(state, job, attempt, result, now_ms),
+            lambda state: [*prepare(), *self._release_holds(state, job)],
         )
 
     def fail_job(self, job: str, attempt: int, error: str) -> JobRecord:
-        """Record that an attempt failed, and why. Raises `Fenced` where it isn't the running one."""
+        """Record that an attempt failed, and why; what it held is released.
+
+        Raises `Fenced` where it isn't the running one.
+        """
         now_ms = self.client.clock.wall_ms()
-        return self._log.commit(lambda state: transitions.fail_job(state, job, attempt, error, now_ms))
+        return self._log.commit(
+            lambda state: transitions.fail_job(state, job, attempt, error, now_ms),
+            lambda state: self._release_holds(state, job),
+        )
 
     def close(self) -> None:
         """Give up what the controller holds; not needed for correctness."""
@@ -222,23 +255,48 @@ class StorageController:
     def _open(self, id_or_name: str) -> CollectionInfo:
         info = self.describe(id_or_name)
         if info.dropped:
-            raise CollectionNotFound(f"collection {info.name} ({info.collection_id}) was dropped")
+            _refuse_dropped(info)
         if info.state is not CollectionState.ACTIVE:
             raise VersionTooNew(f"collection {info.name} ({info.collection_id}) is not complete yet")
         return info
 
     def _refuse_while_read(self, info: CollectionInfo, shards: Sequence[str]) -> None:
         holds = {
-            f"'{hold.purpose}' on {hold.hostname}"
+            f"'{hold.purpose}' on {hold.hostname}" if hold.hostname else f"'{hold.purpose}'"
             for shard in shards
             for hold in self.client.inspect(shard).holds
-            if hold.kind == "leased"
+            if (hold.kind, hold.purpose) != ("critical", RETENTION_PURPOSE)
         }
         if holds:
             raise CollectionInUse(
                 f"collection {info.name} is being read by {', '.join(sorted(holds))}",
-                hint="close the readers and drop again, or drop by force",
+                hint="close the readers, end the jobs and drop again, or drop by force",
             )
+
+    def _move_retention(self, shard: str, since: int) -> list[Prepared]:
+        client, purpose = self.client, RETENTION_PURPOSE
+        return [
+            client.prepare_critical(shard, purpose=purpose),
+            client.prepare_downgrade_critical(shard, since, purpose=purpose),
+        ]
+
+    def _release_holds(self, state: ControllerState, job: str) -> list[Prepared]:
+        """The release of what the attempts of a job up to its latest hold: a killed driver can't do it."""
+        record = state.jobs[job]
+        info = state.collections.get(record.object_id)
+        if info is None:
+            return []
+        purposes = {hold_purpose(job, attempt) for attempt in range(1, record.attempt + 1)}
+        return [
+            self.client.prepare_release_critical(shard, purpose=hold.purpose)
+            for shard in (info.metadata_shard, *info.data_shards)
+            for hold in self.client.inspect(shard).holds
+            if hold.purpose in purposes
+        ]
+
+
+def _refuse_dropped(info: CollectionInfo) -> NoReturn:
+    raise CollectionNotFound(f"collection {info.name} ({info.collection_id}) was dropped")
 
 
 class _Once:

@@ -3,6 +3,8 @@
 - The mirror is built from the shard's updates only: a commit of this process comes back like anybody else's.
 - A command is decided on the newest version: read up to the upper, run its pure transition, append at that
   upper together with its effects on other shards. Somebody was faster: read on and decide again.
+- With a guard, every command depends on a condition on another shard, made anew for each try: a process that
+  may not command any more is refused, whatever it decided before.
 - A retraction carries the bytes that were read, never bytes encoded anew.
 - The shard's since follows its upper by a critical hold, in steps, so that most commits pay nothing for it.
 """
@@ -33,7 +35,9 @@ from holdfast.storage.codec import CONTROLLER_SCHEMA, decode, encode_key, encode
 from holdfast.storage.state import Commit, ControllerState, NoOp, Outcome, Record, Reject
 
 T = TypeVar("T")
-Effects = Callable[[], Sequence[Prepared]]
+Effects = Callable[[ControllerState], Sequence[Prepared]]
+Guard = Callable[[], Prepared]
+"""Gives the condition on which this process may give commands, or raises (`Fenced`) that it may not."""
 
 _PURPOSE: Final = "storage controller"
 _RETENTION_PURPOSE: Final = "controller retention"
@@ -48,7 +52,7 @@ def controller_shard_id(location_id: uuid.UUID) -> str:
     return shard_id(uuid.uuid5(location_id, "controller"))
 
 
-def no_effects() -> Sequence[Prepared]:
+def no_effects(_: ControllerState) -> Sequence[Prepared]:
     """The effects of a command that changes nothing but the records."""
     return ()
 
@@ -56,8 +60,9 @@ def no_effects() -> Sequence[Prepared]:
 class ControllerLog:
     """The controller shard of one location, read and written by one process. Thread-safe."""
 
-    def __init__(self, client: PersistClient) -> None:
+    def __init__(self, client: PersistClient, guard: Guard | None = None) -> None:
         self._client = client
+        self._guard = guard
         self.shard_id = controller_shard_id(client.location_id)
         self._lock = threading.RLock()
         self._state = ControllerState()
@@ -70,7 +75,7 @@ class ControllerLog:
         self._retention: CriticalSince | None = None
 
     def sync(self) -> ControllerState:
-        """The records as they are now, linearized. Read them before the next call; don't change them."""
+        """The records as they are now, linearized: a version that stays as it is."""
         with self._lock:
             upper = self._client.recent_upper(self.shard_id)
             if upper > self._upper:
@@ -89,15 +94,19 @@ class ControllerLog:
     ) -> T:
         """Run `transition` on the newest records and commit what it answers, with `effects`, in one step.
 
-        `effects` is called for each try, so that a try that lost does not reuse what was uploaded for it.
+        `effects` is called for each try, so that a try that lost does not reuse what was uploaded for it,
+        with the records that the transition saw.
 
-        Raises the error of a transition that rejects (nothing happened), `UpperMismatch` where an effect
-        lost on its own shard although the transition still stands, and what `multi_write` raises.
+        Raises what the guard raises, the error of a transition that rejects (nothing happened),
+        `UpperMismatch` where an effect lost on its own shard although the transition still stands, and what
+        `multi_write` raises.
         """
         with self._lock:
             lost: UpperMismatch | None = None
             while True:
-                outcome = transition(self.sync())
+                condition = self._condition()
+                state = self.sync()
+                outcome = transition(state)
                 match outcome:
                     case Reject(error):
                         raise error
@@ -107,9 +116,10 @@ class ControllerLog:
                         if lost is not None:
                             raise lost
                         try:
-                            self._append(puts, removals, effects())
+                            self._append(puts, removals, [*condition, *effects(state)])
                         except UpperMismatch as mismatch:
-                            lost = mismatch if mismatch.shard_id != self.shard_id else None
+                            again = _is_of(mismatch, condition) or mismatch.shard_id == self.shard_id
+                            lost = None if again else mismatch
                             continue
                         # The command is durable: that since lags behind must not make it look failed.
                         with suppress(StorageError, HandleExpired):
@@ -118,10 +128,25 @@ class ControllerLog:
                     case _:
                         assert_never(outcome)
 
+    def write(self, effects: Sequence[Prepared]) -> None:
+        """Commit what changes no records, under the guard. Raises as `commit` does."""
+        while True:
+            condition = self._condition()
+            try:
+                self._client.multi_write([*condition, *effects])
+            except UpperMismatch as mismatch:
+                if not _is_of(mismatch, condition):
+                    raise
+            else:
+                return
+
     def close(self) -> None:
         """Give up the hold of the mirror."""
         with self._lock:
             self._close_reader()
+
+    def _condition(self) -> Sequence[Prepared]:
+        return () if self._guard is None else (self._guard(),)
 
     def _append(
         self, puts: Iterable[Record], removals: Iterable[Record], effects: Sequence[Prepared]
@@ -185,7 +210,10 @@ class ControllerLog:
         for key, _ in removed:
             del self._rows[key]
         self._rows.update(added)
-        self._state.apply(gone, come)
+        # Versions that were handed out are read by other threads.
+        state = self._state.copy()
+        state.apply(gone, come)
+        self._state = state
 
     def _trail(self) -> None:
         """Let since follow, once in a while, after a commit at the mirror's upper."""
@@ -204,6 +232,10 @@ class ControllerLog:
         reader, self._reader, self._listen = self._reader, None, None
         if reader is not None:
             reader.close()
+
+
+def _is_of(mismatch: UpperMismatch, condition: Sequence[Prepared]) -> bool:
+    return any(each.machine.shard_id == mismatch.shard_id for each in condition)
 
 
 def _net(tables: Iterable[pa.Table]) -> Counter[_Row]:

@@ -15,11 +15,6 @@ PROMISE_MS: Final = 10_000
 """How far beyond a write the metadata shard is sealed with it, in collection time (ms)."""
 
 
-def rendition_since(sinces: Iterable[int]) -> int:
-    """The greatest since of a rendition's shards: what can be read of all of them."""
-    return max(sinces)
-
-
 def rendition_upper(uppers: Iterable[int]) -> int:
     """The least upper of a rendition's shards: what is complete in all of them."""
     return min(uppers)

@@ -44,6 +44,11 @@ class JobRecord:
     finished_ms: int = 0
 
 
+def hold_purpose(job: str, attempt: int) -> str:
+    """What the critical holds of an attempt are named, so that whoever ends it finds them."""
+    return f"job {job} attempt {attempt}"
+
+
 def job_id(object_id: str, kind: str, slot: str) -> str:
     """The id of a job: `uuid5(object id, "<kind>/<slot>")`.
 

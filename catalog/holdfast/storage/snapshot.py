@@ -3,13 +3,15 @@
 A row lives in one shard only, so the shards' consolidated contents side by side are the collection's.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
+from holdfast.errors import AsOfTooEarly, CollectionNotFound, ShardFinalized
 from holdfast.persist import PersistClient, Schema, Snapshot, SnapshotPart
 
 _THREADS: Final = 4
@@ -19,24 +21,34 @@ class CollectionSnapshot:
     """The contents of a collection at `as_of`: each (key, value) once, `_diff` copies of it, never 0.
 
     Iterate it for record batches, or take all at once with `to_table`; columns are those of the schema and
-    `_diff` (int64). No order is promised.
+    `_diff` (int64). No order is promised. Within `there` errors of the shards become the collection's.
     """
 
-    def __init__(self, schema: Schema, as_of: int, shards: Sequence[Snapshot]) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        as_of: int,
+        shards: Sequence[Snapshot],
+        there: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self.schema = schema
         self.as_of = as_of
         self._shards = tuple(shards)
+        self._there = there
 
     def to_table(self) -> pa.Table:
         """All of it in memory. Raises as the snapshot of a shard does."""
-        if len(self._shards) == 1:
-            return self._shards[0].to_table()
-        with ThreadPoolExecutor(min(len(self._shards), _THREADS)) as threads:
-            return pa.concat_tables(threads.map(Snapshot.to_table, self._shards))
+        with self._there():
+            if len(self._shards) == 1:
+                return self._shards[0].to_table()
+            with ThreadPoolExecutor(min(len(self._shards), _THREADS)) as threads:
+                return pa.concat_tables(threads.map(Snapshot.to_table, self._shards))
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for shard in self._shards:
-            yield from shard
+            with self._there():
+                batches = iter(shard)
+            yield from batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +71,14 @@ def group_parts(
 def read_collection_part(client: PersistClient, part: CollectionPart) -> Iterator[pa.RecordBatch]:
     """The record batches of a piece: the schema's columns and `_diff`, consolidated.
 
-    Raises `AsOfTooEarly` where nothing held the collection's since between planning and reading.
+    Raises `AsOfTooEarly` where nothing held the collection's since between planning and reading,
+    `CollectionNotFound` where it was dropped.
     """
     for each in part.parts:
-        yield from client.read_snapshot_part(each)
+        try:
+            batches = iter(client.read_snapshot_part(each))
+        except (AsOfTooEarly, ShardFinalized):
+            if client.inspect(each.shard_id).finalized:
+                raise CollectionNotFound(f"collection {part.collection_id} was dropped") from None
+            raise
+        yield from batches

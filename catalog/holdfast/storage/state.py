@@ -86,6 +86,13 @@ class ControllerState:
         self.jobs: dict[str, JobRecord] = {}
         self.names: dict[str, str] = {}
 
+    def copy(self) -> "ControllerState":
+        """The same records, to be taken further while this version stays as it is."""
+        copy = ControllerState()
+        copy.collections, copy.commands = dict(self.collections), dict(self.commands)
+        copy.jobs, copy.names = dict(self.jobs), dict(self.names)
+        return copy
+
     def apply(self, removed: Iterable[Record], added: Iterable[Record]) -> None:
         """Take over what one version removes and adds."""
         for record in removed:

@@ -54,8 +54,8 @@ class Observed:
     """`status.upper` as it is shown."""
     initialized: bool = False
     """Whether the status says that there is something in the store."""
-    destroyed: bool = False
-    """Whether its shard was found to have ended for ever."""
+    void: bool = False
+    """Whether its store was found to hold nothing, or nothing any more, or to be no store at all."""
     older_twin: str | None = None
     storage: Storage | Refused
     secret_missing: bool = False
@@ -128,40 +128,41 @@ def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
         return Close() if seen.opened else Release()
     if seen.dependents:
         return _plan_waiting(seen, rhythm)
-    if seen.destroyed:
-        return Release()
     doomed = seen.spec is not None and seen.spec.deletion_policy == DeletionPolicy.DELETE
-    if doomed and seen.opened is not None and not seen.overdue:
-        return Destroy()
-    if doomed and seen.initialized and seen.opened is None:
-        return _plan_late_destruction(seen)
+    # What is in the store of a twin is the older one's.
+    if doomed and seen.older_twin is None:
+        if seen.opened is not None and not seen.overdue:
+            return Destroy()
+        if seen.opened is None and not seen.void:
+            return _plan_late_destruction(seen)
     return Close() if seen.opened else Release()
 
 
 def _plan_waiting(seen: Observed, rhythm: Rhythm) -> Step:
     """Collections refer to it; those that are to be dropped need it open."""
-    needed = seen.doomed_dependents and seen.initialized and not seen.overdue
+    needed = seen.doomed_dependents and not seen.overdue and not seen.void and seen.older_twin is None
     if needed and seen.opened is None and isinstance(seen.storage, Storage) and seen.spec is not None:
-        return Open(_opening(seen, seen.spec, seen.storage))
+        return Open(_opening(seen, seen.spec, seen.storage, existing_only=True))
     return Settle(_waiting(seen.dependents), requeue_after=rhythm.unsteady)
 
 
 def _plan_late_destruction(seen: Observed) -> Step:
-    """The catalog must be destroyed, but isn't open: after a restart, or because its store doesn't answer."""
+    """The catalog must be destroyed, but isn't open: after a restart, or because its store doesn't answer.
+
+    Only the store knows whether there is one: a status may never have been written.
+    """
     if isinstance(seen.storage, Storage) and seen.spec is not None and not seen.overdue:
-        return Open(_opening(seen, seen.spec, seen.storage))
-    return Release(
-        (
-            Note(
-                Reason.DELETION_INCOMPLETE,
-                f"the store could not be written: the catalog in {seen.storage} is still there",
-                warning=True,
-            ),
-        )
-    )
+        return Open(_opening(seen, seen.spec, seen.storage, existing_only=True))
+    if seen.initialized:
+        text = f"the store could not be written: the catalog in {seen.storage} is still there"
+    elif isinstance(seen.storage, Storage):
+        text = f"the store did not answer: if there is a catalog in {seen.storage}, it is still there"
+    else:
+        return Release()
+    return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
 
 
-def _opening(seen: Observed, spec: CatalogSpec, storage: Storage) -> Opening:
+def _opening(seen: Observed, spec: CatalogSpec, storage: Storage, *, existing_only: bool = False) -> Opening:
     return Opening(
         storage=storage,
         organization_id=spec.organization_id,
@@ -170,6 +171,7 @@ def _opening(seen: Observed, spec: CatalogSpec, storage: Storage) -> Opening:
         roles=spec.bootstrap.roles,
         holder=seen.holder,
         purpose=f"operator for Catalog {seen.name}",
+        existing_only=existing_only,
     )
 
 

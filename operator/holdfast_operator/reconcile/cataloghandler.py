@@ -24,7 +24,7 @@ from holdfast_operator.reconcile.handler import (
     is_overdue,
 )
 from holdfast_operator.reconcile.index import Index
-from holdfast_operator.reconcile.opencatalog import CatalogFacts, Opening, UnknownLocation
+from holdfast_operator.reconcile.opencatalog import CatalogFacts, NothingThere, Opening, UnknownLocation
 from holdfast_operator.reconcile.specs import problem_of
 from holdfast_operator.reconcile.steps import Settle, Step, stalled
 from holdfast_operator.reconcile.storage import Refused, Storage, resolve
@@ -56,8 +56,6 @@ class CatalogHandler(Handler[Observed]):
         self._stores = stores
         self._index = index
         self._settings = settings
-        self._destroyed: set[ObjectKey] = set()
-        """Those that are being deleted and whose shard has ended already."""
 
     async def observe(self, key: ObjectKey, body: Json) -> Observed:
         """Look at the spec, the Secret, the store, and what refers to the Catalog. Raises `Fenced`."""
@@ -71,6 +69,8 @@ class CatalogHandler(Handler[Observed]):
         storage: Storage | Refused = Refused(problem)
         if spec is not None:
             storage = resolve(spec, key.namespace, self._settings.data_dir)
+        if isinstance(storage, Refused) and spec is not None and "shardId" not in body.get("status", {}):
+            self._void(key)
         deleting = is_deleting(body)
         older = self._index.older_rival(key)
         status = body.get("status", {})
@@ -84,7 +84,7 @@ class CatalogHandler(Handler[Observed]):
             has_finalizer=has_finalizer(body),
             known_upper=status.get("upper"),
             initialized="shardId" in status,
-            destroyed=key in self._destroyed,
+            void=self._stores.is_void(key),
             older_twin=str(older) if older else None,
             storage=storage,
             secret_missing=spec is not None and not await self._secret_there(key, spec),
@@ -117,7 +117,7 @@ class CatalogHandler(Handler[Observed]):
         rivals = self._index.rivals_of(key)
         self._index.drop(key)
         self.services.metrics.forget(key.namespace, key.name)
-        self._destroyed.discard(key)
+        self._stores.note_void(key, void=False)
         await self._stores.close(key)
         self._wake_dependents(key)
         for rival in rivals:
@@ -126,13 +126,17 @@ class CatalogHandler(Handler[Observed]):
     async def _open(self, key: ObjectKey, body: Json, opening: Opening) -> None:
         try:
             await self._stores.open(key, opening)
-        except ShardFinalized:
+        except (ShardFinalized, NothingThere):
+            # Finalized: a predecessor got this far before it died.
+            self._void(key)
             if not is_deleting(body):
                 raise
-            # A predecessor got this far before it died.
-            self._destroyed.add(key)
             return
         except UnknownLocation as error:
+            if "shardId" not in body.get("status", {}):
+                self._void(key)
+                if is_deleting(body):
+                    return
             raise Halt(settled(error, reason=Reason.UNSUPPORTED_STORAGE)) from None
         except Fenced as error:
             message = f"{error}; set spec.deployGeneration to at least that of the durable token"
@@ -144,6 +148,11 @@ class CatalogHandler(Handler[Observed]):
             self.services.metrics.epoch.labels(key.namespace, key.name).set(facts.epoch)
             await self.services.events.post(key, body["metadata"]["uid"], note)
         self._wake_dependents(key)
+
+    def _void(self, key: ObjectKey) -> None:
+        if not self._stores.is_void(key):
+            self._stores.note_void(key, void=True)
+            self._wake_dependents(key)
 
     async def _facts(self, key: ObjectKey) -> CatalogFacts | None:
         try:
@@ -179,5 +188,4 @@ class CatalogHandler(Handler[Observed]):
 
 
 def _to_drop(collection: Json) -> bool:
-    policy = collection["spec"].get("deletionPolicy")
-    return bool(policy == DeletionPolicy.DELETE and collection.get("status", {}).get("collectionId"))
+    return bool(collection["spec"].get("deletionPolicy") == DeletionPolicy.DELETE)

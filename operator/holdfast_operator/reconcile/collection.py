@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 
 from holdfast.errors import HoldfastError
 from holdfast.persist import Schema
+from holdfast.storage import JobRecord
 from holdfast_operator.api.base import frontier
 from holdfast_operator.api.catalog import DeletionPolicy
 from holdfast_operator.api.collection import (
@@ -23,7 +24,7 @@ from holdfast_operator.api.names import Reason
 from holdfast_operator.reconcile import snapshot
 from holdfast_operator.reconcile.catalog import Rhythm
 from holdfast_operator.reconcile.opencatalog import CollectionFacts, ItemName
-from holdfast_operator.reconcile.snapshot import SnapshotObserved
+from holdfast_operator.reconcile.snapshot import FailAttempt, SnapshotObserved
 from holdfast_operator.reconcile.steps import (
     SUSPENDED,
     Release,
@@ -35,6 +36,7 @@ from holdfast_operator.reconcile.steps import (
     stalled,
 )
 from holdfast_operator.runtime.events import Note
+from holdfast_operator.sparkapps.adapter import AppState
 
 _RETENTION_GRAIN: Final = 100
 """The hold follows in steps of this part of the retention, so that it isn't written at every look."""
@@ -64,6 +66,8 @@ class Observed:
     created: bool = False
     """Whether the status says that there is something in the store."""
     older_twin: str | None = None
+    catalog_void: bool = False
+    """Whether the Catalog's store was found to hold nothing at all."""
     catalog: CatalogState = CatalogState.MISSING
     catalog_open: bool = False
     """Whether this process has it open; also one that is being deleted may be."""
@@ -73,6 +77,8 @@ class Observed:
     retention_since: int | None = None
     """The time up to which the retention lets history go; None where it isn't limited."""
     snapshot: SnapshotObserved | None = None
+    running: tuple[JobRecord, ...] = ()
+    """Its jobs that run."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +190,7 @@ def _plan_create(seen: Observed, spec: StorageCollectionSpec, schema: Schema, rh
     facts = seen.facts
     if facts is None:
         return CreateCollection(seen.collection_id, item, schema, shards)
-    if facts.dropped:
+    if facts.dropped or not facts.renditions:
         text = (
             f"{item} was dropped from storage, but is still in the catalog; remove the item from the catalog"
         )
@@ -235,18 +241,50 @@ def _columns(schema: Schema) -> str:
 def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
     if not seen.has_finalizer or seen.spec is None or seen.spec.deletion_policy != DeletionPolicy.DELETE:
         return Release()
-    if not seen.created or seen.older_twin is not None:
+    # What a twin has in the store is the older one's.
+    if seen.older_twin is not None:
+        return Release()
+    # A Catalog outlives its collections: where there is none, there never was anything of this one.
+    nowhere = seen.catalog_void or seen.catalog is CatalogState.MISSING
+    if nowhere and not seen.created and not seen.catalog_open:
         return Release()
     item = item_name(seen.spec, seen.name)
     if seen.overdue or (seen.catalog is CatalogState.MISSING and not seen.catalog_open):
-        text = f"the catalog could not be written: collection {item} and its data are still there"
+        what = "are still there" if seen.created else "are still there if they ever were"
+        text = f"the catalog could not be written: collection {item} and its data {what}"
         return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
     if not seen.catalog_open:
         text = f"deletion waits for Catalog '{seen.spec.catalog_ref.name}' to be ready"
         return Settle(reconciling(Reason.WAITING_FOR_CATALOG, text), requeue_after=rhythm.unsteady)
-    if seen.collection_id is not None and seen.facts is not None and not seen.facts.dropped:
+    return _plan_drop(seen, seen.spec, item)
+
+
+def _plan_drop(seen: Observed, spec: StorageCollectionSpec, item: ItemName) -> Step:
+    """What the store has decides: a status may never have been written."""
+    facts = seen.facts
+    if facts is not None and not seen.created and not _is_as_asked(facts, spec):
+        text = f"collection {item} exists otherwise than in the spec: it is another's and stays"
+        return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
+    if seen.collection_id is not None and facts is not None and not facts.dropped:
+        if seen.running:
+            job = seen.running[0]
+            app = _app_of(seen, job)
+            return FailAttempt(job.job_id, job.attempt, "the collection is being deleted", app)
         return DropCollection(seen.collection_id)
     return DropItem(item) if seen.item_id is not None else Release()
+
+
+def _is_as_asked(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:
+    try:
+        return (facts.schema, facts.shards) == (schema_of(spec), spec.rendition.shards)
+    except HoldfastError:
+        return False
+
+
+def _app_of(seen: Observed, job: JobRecord) -> AppState | None:
+    apps = seen.snapshot.apps if seen.snapshot else ()
+    attempt = (job.job_id, job.attempt)
+    return next((app for app in apps if (app.job_id, app.attempt) == attempt and not app.phase.over), None)
 
 
 def status_fields(facts: CollectionFacts, item_id: str | None) -> Mapping[str, Any]:

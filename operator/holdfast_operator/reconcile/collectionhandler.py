@@ -1,13 +1,12 @@
 """Looks at, and acts on, what a StorageCollection stands for."""
 
 import logging
-from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar
 
 from pydantic import ValidationError
 
-from holdfast.errors import CollectionInUse, Fenced, UniquenessViolation
+from holdfast.errors import CollectionInUse, UniquenessViolation
 from holdfast.storage import JobRecord
 from holdfast_operator.api.catalog import CatalogSpec, DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
@@ -94,6 +93,7 @@ class CollectionHandler(Handler[Observed]):
             known_upper=status.get("upper"),
             created="collectionId" in status,
             older_twin=str(older) if older else None,
+            catalog_void=catalog is not None and self._stores.is_void(catalog),
             catalog_open=opening is not None,
         )
         if spec is None or catalog is None or not (blank.has_finalizer or blank.deleting):
@@ -155,7 +155,13 @@ class CollectionHandler(Handler[Observed]):
             if blank.deleting:
                 return blank
             raise Halt(settled(error, reason=Reason.NO_SUCH_SCHEMA)) from None
-        seen = replace(blank, item_id=look.item_id, collection_id=look.collection_id, facts=look.facts)
+        seen = replace(
+            blank,
+            item_id=look.item_id,
+            collection_id=look.collection_id,
+            facts=look.facts,
+            running=look.running,
+        )
         facts = look.facts
         if facts is None:
             return seen
@@ -173,6 +179,7 @@ class CollectionHandler(Handler[Observed]):
                 installed=installed,
                 job=look.job,
                 last=look.last_snapshot,
+                running=look.running,
                 apps=apps,
                 now=self.services.clock.wall(),
             ),
@@ -250,11 +257,9 @@ class CollectionHandler(Handler[Observed]):
 
     async def _fail(self, key: ObjectKey, catalog: ObjectKey, step: FailAttempt) -> None:
         log.warning("attempt %d of job %s failed: %s", step.attempt, step.job_id, step.error)
-        with suppress(Fenced):
-            # Not the running attempt any more: it committed meanwhile, or failed by its own word.
-            await self._stores.use(
-                catalog, "fail_job", lambda h: h.fail_job(step.job_id, step.attempt, step.error)
-            )
+        await self._stores.use(
+            catalog, "fail_job", lambda h: h.fail_job(step.job_id, step.attempt, step.error)
+        )
         if step.app is not None:
             await self._spark.cancel(key, step.app)
             self._count_job("cancelled")

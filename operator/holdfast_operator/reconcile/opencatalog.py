@@ -2,10 +2,13 @@
 
 Invariants
 - All calls of one catalog are serialized: a catalog has one transaction at a time.
+- Whatever is changed outside of the catalog hangs on its fence token: a fenced process changes nothing, also
+  where it was fenced after it looked.
 - Facts are read after the leadership was confirmed: what a status shows was ours when it was read.
 - Every change is idempotent: a step that was cut off is simply taken again.
 """
 
+import contextlib
 import json
 import threading
 import uuid
@@ -16,11 +19,12 @@ from typing import Any, Final
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import Bootstrap, Catalog, OpenMode, catalog_shard_id, format_id, persist_catalog
 from holdfast.durable.registry import DATABASES, ITEMS, SCHEMAS
-from holdfast.errors import BadInput, CollectionNotFound, UnusablePath
+from holdfast.errors import BadInput, CollectionNotFound, Fenced, ShardFinalized, UnusablePath, UpperMismatch
 from holdfast.persist import PersistClient, Schema
 from holdfast.storage import (
     CollectionInfo,
     CollectionSpec,
+    CollectionState,
     JobRecord,
     JobState,
     StorageController,
@@ -93,6 +97,8 @@ class Look:
     facts: CollectionFacts | None = None
     job: JobRecord | None = None
     last_snapshot: JobRecord | None = None
+    running: tuple[JobRecord, ...] = ()
+    """All of its jobs that run, this one too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,8 @@ class Opening:
     roles: tuple[str, ...]
     holder: str
     purpose: str
+    existing_only: bool = False
+    """Whether a catalog that isn't there stays away: `NothingThere` then."""
 
 
 class OpenCatalog:
@@ -115,7 +123,9 @@ class OpenCatalog:
         self.opening = opening
         self._client = client
         self._catalog = catalog
-        self._controller = StorageController(client, who=opening.holder, token=str(catalog.fence_token()))
+        self._controller = StorageController(
+            client, who=opening.holder, token=str(catalog.fence_token()), guard=catalog.fence_guard
+        )
         self._lock = threading.RLock()
         self._destroyed = False
 
@@ -123,8 +133,8 @@ class OpenCatalog:
     def open(cls, opening: Opening) -> "OpenCatalog":
         """Open the location and take the catalog over, initializing it where it is new.
 
-        Raises `UnknownLocation` for storage that has no meaning, `StoreUnreachable`, `Fenced` where the
-        durable deploy generation is greater.
+        Raises `NothingThere` where it is new and isn't to be made, `UnknownLocation` for storage that has no
+        meaning, `StoreUnreachable`, `Fenced` where the durable deploy generation is greater.
         """
         storage = opening.storage
         try:
@@ -134,7 +144,10 @@ class OpenCatalog:
         except BadInput as error:
             raise UnknownLocation(str(error), hint=error.hint) from error
         try:
-            catalog = persist_catalog(client, opening.organization_id).open(
+            closed = persist_catalog(client, opening.organization_id)
+            if opening.existing_only and not closed.is_initialized():
+                raise NothingThere(f"{storage} has no catalog of {opening.organization_id}")
+            catalog = closed.open(
                 OpenMode.WRITABLE,
                 deploy_generation=opening.deploy_generation,
                 holder=opening.holder,
@@ -187,6 +200,7 @@ class OpenCatalog:
             facts,
             job=next((job for job in jobs if job.slot == request_id), None),
             last_snapshot=max(done, key=lambda job: job.finished_ms, default=None),
+            running=tuple(job for job in jobs if job.state is JobState.RUNNING),
         )
 
     def _find_item(self, name: ItemName) -> str | None:
@@ -230,7 +244,9 @@ class OpenCatalog:
         except CollectionNotFound:
             return None
         if info.dropped:
-            return CollectionFacts(info.collection_id, info.name, info.schema, info.shards, dropped=True)
+            # One whose drop waits for readers can't be opened any more, but its data is still there.
+            gone = info.state is CollectionState.DROPPED
+            return CollectionFacts(info.collection_id, info.name, info.schema, info.shards, dropped=gone)
         return self._facts(info)
 
     def create_collection(self, collection_id: str, name: ItemName, schema: Schema, shards: int) -> None:
@@ -258,8 +274,16 @@ class OpenCatalog:
         return self._controller.retry_job(job)
 
     def fail_job(self, job: str, attempt: int, error: str) -> None:
-        """Record that an attempt failed: it can't commit any more. `Fenced` where it doesn't run."""
-        self._controller.fail_job(job, attempt, error)
+        """Record that an attempt failed: it can't commit any more. Nothing happens where it doesn't run.
+
+        Raises `Fenced` where the catalog is another's by now.
+        """
+        try:
+            self._controller.fail_job(job, attempt, error)
+        except Fenced:
+            # Of two fences: out of the catalog, or the attempt committed or failed by its own word.
+            with self._lock:
+                self._catalog.fence_guard()
 
     def destroy(self) -> None:
         """End the catalog's shard for ever; no catalog of its organization can be here again.
@@ -267,9 +291,9 @@ class OpenCatalog:
         Raises `Fenced` where the catalog is another's by now.
         """
         with self._lock:
-            self._catalog.confirm_leadership()
-            self._catalog.close()
-            self._client.finalize(catalog_shard_id(self.opening.organization_id))
+            # Finalized by an attempt of unknown outcome, or by somebody else: it is for ever either way.
+            with contextlib.suppress(ShardFinalized):
+                self._finalize()
             self._destroyed = True
 
     def close(self) -> None:
@@ -281,6 +305,16 @@ class OpenCatalog:
                 self._controller.close()
             finally:
                 self._client.close()
+
+    def _finalize(self) -> None:
+        end = self._client.prepare_finalize(catalog_shard_id(self.opening.organization_id))
+        while True:
+            guard = self._catalog.fence_guard()
+            try:
+                self._client.multi_write([guard, end])
+            except UpperMismatch:
+                continue
+            return
 
     def _facts(self, info: CollectionInfo) -> CollectionFacts:
         frontiers = self._controller.frontiers(info.collection_id)
@@ -312,6 +346,10 @@ class OpenCatalog:
 
 class UnknownLocation(BadInput):
     """`spec.storage` names nothing that can be opened."""
+
+
+class NothingThere(BadInput):
+    """There is no catalog, and none was to be made."""
 
 
 class NoSuchSchema(BadInput):

@@ -42,6 +42,8 @@ class SnapshotObserved:
     job: JobRecord | None = None
     last: JobRecord | None = None
     """The snapshot that was committed last."""
+    running: tuple[JobRecord, ...] = ()
+    """All of its jobs that run."""
     apps: tuple[AppState, ...] = ()
     """Of all jobs of the collection; seen *before* the records were read."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -92,6 +94,10 @@ def plan(seen: SnapshotObserved) -> Step | SnapshotReport:
     for app in seen.apps:
         if app.job_id != wanted and not app.phase.over:
             return FailAttempt(app.job_id, app.attempt, "superseded by another request", app)
+    for job in seen.running:
+        if job.job_id != wanted:
+            # Without an application nothing would end it, nor what it holds.
+            return FailAttempt(job.job_id, job.attempt, "superseded by another request")
     if seen.request is None:
         return SnapshotReport(fields=_fields(seen))
     if seen.job is None:

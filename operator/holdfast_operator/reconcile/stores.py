@@ -30,6 +30,7 @@ class Stores:
         self._pool = pool
         self._open: dict[ObjectKey, OpenCatalog] = {}
         self._opening: set[ObjectKey] = set()
+        self._void: set[ObjectKey] = set()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -38,6 +39,14 @@ class Stores:
         """How the catalog was opened; None where it isn't."""
         handle = self._open.get(catalog)
         return handle.opening if handle else None
+
+    def is_void(self, catalog: ObjectKey) -> bool:
+        """Whether its store was found to hold nothing, or nothing any more, or to be no store at all."""
+        return catalog in self._void
+
+    def note_void(self, catalog: ObjectKey, *, void: bool) -> None:
+        """Remember what was found about that."""
+        (self._void.add if void else self._void.discard)(catalog)
 
     async def open(self, catalog: ObjectKey, opening: Opening) -> None:
         """Take a catalog over; the epoch grows."""
@@ -56,6 +65,7 @@ class Stores:
         loop = asyncio.get_running_loop()
         handle = await self._pool.call("open", str(opening.storage), work, late=self._close_late)
         self._open[catalog] = handle
+        self._void.discard(catalog)
 
     async def confirm(self, catalog: ObjectKey) -> CatalogFacts | None:
         """What an open catalog holds, after asking whether it is still ours; None where it isn't open."""

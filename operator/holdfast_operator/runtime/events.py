@@ -4,6 +4,7 @@ Invariants
 - A transition is a change of (status, reason) of Ready against the status that the API server had before, so
   a restarted operator doesn't repeat what its predecessor said.
 - The name of an Event is derived from what it says: saying it again counts up the one that is there.
+- No Event holds a secret.
 - Losing an Event never fails a reconcile.
 """
 
@@ -16,14 +17,13 @@ from typing import Any, Final
 from holdfast_operator.api.names import API_VERSION, FIELD_MANAGER, ConditionType, Reason
 from holdfast_operator.runtime.clock import Clock
 from holdfast_operator.runtime.kube import EVENTS, Exists, Gone, Kube, KubeError, ObjectKey
-from holdfast_operator.runtime.status import Health, Mark, Phase, timestamp
+from holdfast_operator.runtime.status import Health, Mark, Phase, shown, timestamp
 
 Json = dict[str, Any]
 
 log = logging.getLogger(__name__)
 
 _MAX_NAME: Final = 200
-_MAX_NOTE: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,9 @@ def transitions(old: Sequence[Json], health: Health, others: Sequence[Mark]) -> 
     for mark in others:
         same = before.get(mark.type.value) == (mark.status, mark.reason.value)
         # Each failed attempt is told, also where nobody saw the one between two of them run.
-        if same and (mark.reason is not Reason.SNAPSHOT_RETRYING or said[mark.type.value] == mark.message):
+        if same and (
+            mark.reason is not Reason.SNAPSHOT_RETRYING or said[mark.type.value] == shown(mark.message)
+        ):
             continue
         notes.append(Note(mark.reason, mark.message, warning=mark.status == "False"))
     return notes
@@ -86,7 +88,7 @@ class EventSink:
 
 def event_name(key: ObjectKey, uid: str, note: Note) -> str:
     """The name under which the same thing said of the same object is found again."""
-    digest = hashlib.sha256(f"{uid}\0{note.reason}\0{note.message}".encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{uid}\0{note.reason}\0{shown(note.message)}".encode()).hexdigest()[:16]
     return f"{key.name[:_MAX_NAME]}.{digest}"
 
 
@@ -105,7 +107,7 @@ def event(key: ObjectKey, uid: str, note: Note, name: str, now: str) -> Json:
         },
         "type": "Warning" if note.warning else "Normal",
         "reason": note.reason.value,
-        "message": note.message[:_MAX_NOTE],
+        "message": shown(note.message),
         "source": {"component": FIELD_MANAGER},
         "reportingComponent": FIELD_MANAGER,
         "reportingInstance": FIELD_MANAGER,

@@ -3,7 +3,7 @@
 Invariants
 - The object of a line is that of the task that wrote it, also from the threads that work for the task.
 - A value that was registered with `hide` never leaves the process, whatever it is part of; nor does the
-  user info of a URL.
+  user info of a URL, nor the value of a parameter whose name says that it is a secret.
 """
 
 import contextlib
@@ -25,7 +25,12 @@ _hidden_lock = threading.Lock()
 _MASK: Final = "***"
 _SHORTEST: Final = 4
 """Shorter values aren't masked: they would mask half of every line and protect nothing."""
-_USERINFO: Final = re.compile(r"(?<=://)[^/\s@?#]+(?=@)")
+_USERINFO: Final = re.compile(r"(?<=://)[^\s\"'<>]+(?=@)")
+"""Up to the last @: a password that should have been escaped may hold anything, rather mask too much."""
+_TELLING: Final = r"passw|passphrase|pwd|secret|token|credential|signature|(?:access|account|api)[_-]?key"
+_PARAMETER: Final = re.compile(
+    rf"((?<![\w.-])(?:[\w.-]*(?:{_TELLING})[\w.-]*|sig)=)[^\s&;\"'<>]+", re.IGNORECASE
+)
 
 
 class LogFormat(StrEnum):
@@ -52,12 +57,12 @@ def hide(*values: str) -> None:
 
 
 def redact(text: str) -> str:
-    """`text` without hidden values and without the user info of URLs."""
+    """`text` without hidden values, user info of URLs, and parameters like `?password=` or `sslpassword=`."""
     with _hidden_lock:
         values = sorted(_hidden, key=len, reverse=True)
     for value in values:
         text = text.replace(value, _MASK)
-    return _USERINFO.sub(_MASK, text)
+    return _PARAMETER.sub(rf"\1{_MASK}", _USERINFO.sub(_MASK, text))
 
 
 class _Formatter(logging.Formatter):

@@ -6,6 +6,7 @@ Invariants
 - A condition that isn't ours is left alone; a status that says the same already isn't written.
 - A write names the resourceVersion that it was derived from: a conflict (409) means "read again", never
   "overwrite".
+- No message holds a secret.
 - A 422 is a fault of ours (the CRD and the models differ): logged as an error and counted, never retried in
   silence.
 """
@@ -19,6 +20,7 @@ from typing import Any, Final, Literal, assert_never
 
 from holdfast_operator.api.names import ConditionType, Kind, Reason
 from holdfast_operator.runtime.kube import Conflict, Gone, Invalid, Kube, ObjectKey
+from holdfast_operator.runtime.logging import redact
 from holdfast_operator.runtime.metrics import Metrics
 
 Json = dict[str, Any]
@@ -98,8 +100,13 @@ def _condition(old: Json | None, mark: Mark, generation: int, now: datetime) -> 
         "observedGeneration": generation,
         "lastTransitionTime": timestamp(now) if old is None or moved else old["lastTransitionTime"],
         "reason": mark.reason.value,
-        "message": mark.message[:_MAX_MESSAGE],
+        "message": shown(mark.message),
     }
+
+
+def shown(message: str) -> str:
+    """A message as it is given to the API server: without secrets, and cut only after they are gone."""
+    return redact(message)[:_MAX_MESSAGE]
 
 
 def timestamp(moment: datetime) -> str:

@@ -1,7 +1,9 @@
 """The controller's mirror of its shard, and commands given by several processes."""
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 import pyarrow as pa
 import pytest
@@ -16,6 +18,8 @@ from holdfast.errors import (
 from holdfast.persist import Progress
 from holdfast.storage import CollectionSpec, CollectionState, Frontiers, StorageController
 from holdfast.storage.codec import CONTROLLER_SCHEMA
+from holdfast.storage.controller_log import ControllerLog
+from holdfast.storage.snapshot import read_collection_part
 from unit.collections.stores import SCHEMA, SPEC, Stores, counted, updates
 
 
@@ -160,3 +164,57 @@ def test_a_drop_goes_on_when_the_readers_are_gone(stores: Stores, controller: St
     assert other.drop_collection("c1", command_id="k").state is CollectionState.DROPPED
     assert {other.client.inspect(shard).finalized for shard in info.data_shards} == {True}
     assert other.drop_collection("c1").state is CollectionState.DROPPED
+
+
+def test_a_drop_waits_for_running_jobs(stores: Stores, controller: StorageController) -> None:
+    info = controller.create_collection(SPEC)
+    job = controller.start_job("c1", "snapshot", "1", spec={})
+    for shard in info.data_shards:
+        stores.open().critical_since(shard, purpose=f"job {job.job_id} attempt 1")
+    with pytest.raises(CollectionInUse, match=f"'job {job.job_id} attempt 1'"):
+        controller.drop_collection("c1")
+    controller.fail_job(job.job_id, 1, "killed")
+    assert controller.drop_collection("c1").dropped
+
+
+def test_records_that_were_handed_out_stay_as_they_are(stores: Stores) -> None:
+    """Readers in other threads go through them while commands come in."""
+    log = ControllerLog(stores.open())
+    controller = StorageController(stores.open())
+    controller.create_collection(SPEC)
+    seen = iter(log.sync().collections.values())
+    before = log.sync()
+    controller.create_collection(spec(2))
+    controller.drop_collection("c1")
+    assert set(log.sync().names) == {"name 2"}
+    assert [info.collection_id for info in seen] == ["c1"]
+    assert (set(before.names), before.find("flights").state) == ({"flights"}, CollectionState.ACTIVE)
+
+
+@pytest.mark.parametrize("mode", ["write", "read"])
+def test_a_reader_of_a_dropped_collection_hears_just_that(
+    stores: Stores, controller: StorageController, mode: Literal["write", "read"]
+) -> None:
+    controller.create_collection(SPEC)
+    controller.writer("c1", purpose="writer").append(updates([(1, "a", 0, 1)]), 0, 10)
+    client = stores.open(mode=mode)
+    reader = StorageController(client).reader("c1", purpose="dashboard")
+    snapshot, (part, *_) = reader.snapshot(9), reader.snapshot_parts(9)
+    controller.drop_collection("c1", force=True)
+    asked: list[Callable[[], object]] = [
+        reader.since,
+        reader.upper,
+        reader.snapshot,
+        lambda: reader.snapshot(9),
+        lambda: reader.snapshot_parts(9),
+        lambda: reader.listen(9),
+        lambda: reader.subscribe(9),
+        lambda: reader.allow_compaction(9),
+        snapshot.to_table,
+        lambda: list(snapshot),
+        lambda: list(read_collection_part(client, part)),
+    ]
+    for ask in asked:
+        with pytest.raises(CollectionNotFound, match="was dropped"):
+            ask()
+    reader.close()

@@ -1,5 +1,6 @@
 """Transactions on the catalog's memory, against a model of plain dicts."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -188,13 +189,28 @@ def test_the_fence_token_is_no_transactions_business() -> None:
         Transaction(Cache()).set(FENCE_TOKENS, pb.FenceTokenKey(), pb.FenceTokenValue(epoch=9))
 
 
+@pytest.mark.parametrize(
+    "name", ["user_version", "tombstone", "stash_linked", "migration_strategy", "truth", "migration/7"]
+)
+def test_what_decides_whether_a_catalog_can_be_read_is_no_transactions_business(name: str) -> None:
+    key, value = pb.ConfigKey(key=name), pb.ConfigValue(value=15)
+    tx = Transaction(Cache([encode(CONFIGS, pb.ConfigKey(key="user_version"), value)]))
+    changes: list[Callable[[], None]] = [
+        lambda: tx.set(CONFIGS, key, pb.ConfigValue(value=99)),
+        lambda: tx.insert(CONFIGS, key, value),
+        lambda: tx.update(CONFIGS, key, value),
+        lambda: tx.delete(CONFIGS, key),
+    ]
+    for change in changes:
+        with pytest.raises(BadInput, match=f"config {name} is not changed in a transaction"):
+            change()
+    assert tx.updates() == ()
+    tx.set(CONFIGS, pb.ConfigKey(key="mine"), value)
+    assert len(tx.updates()) == 1
+
+
 @pytest.mark.parametrize("key", ["tombstone", "stash_linked"])
-def test_booleans_of_the_config_are_0_or_1(key: str) -> None:
-    tx = Transaction(Cache())
-    for value in (0, 1):
-        tx.set(CONFIGS, pb.ConfigKey(key=key), pb.ConfigValue(value=value))
-    with pytest.raises(BadInput, match="0 or 1"):
-        tx.set(CONFIGS, pb.ConfigKey(key=key), pb.ConfigValue(value=2))
+def test_stored_booleans_of_the_config_are_0_or_1(key: str) -> None:
     with pytest.raises(CorruptBlob, match="0 or 1"):
         Cache([encode(CONFIGS, pb.ConfigKey(key=key), pb.ConfigValue(value=2))])
 

@@ -147,9 +147,18 @@ def test_retain_needs_no_store() -> None:
 def test_delete_destroys_first_and_opens_for_it_where_it_must() -> None:
     assert decided(DOOMED) == Destroy()
     closed = replace(DOOMED, opened=None)
-    assert decided(closed) == Open(OPENING)
-    assert decided(replace(closed, initialized=False)) == Release()
-    assert decided(replace(closed, destroyed=True)) == Release()
+    # Whether there is anything the store knows, not the status; and nothing is made only to be destroyed.
+    for shown in (True, False):
+        assert decided(replace(closed, initialized=shown)) == Open(replace(OPENING, existing_only=True))
+    assert decided(replace(closed, void=True)) == Release()
+    assert decided(replace(closed, storage=Refused("use file:///"), initialized=False)) == Release()
+
+
+def test_delete_leaves_the_store_of_an_older_twin_alone() -> None:
+    twin = replace(DOOMED, older_twin="Catalog ns/older")
+    assert decided(twin) == Close()
+    assert decided(replace(twin, opened=None)) == Release()
+    assert isinstance(decided(replace(twin, opened=None, dependents=("a",), doomed_dependents=True)), Settle)
 
 
 def test_delete_gives_up_in_the_end_and_says_what_is_left() -> None:
@@ -158,12 +167,19 @@ def test_delete_gives_up_in_the_end_and_says_what_is_left() -> None:
     (note,) = step.notes
     assert (note.reason, note.warning) == (Reason.DELETION_INCOMPLETE, True)
     assert "file:///data/here" in note.message
+    unknown = decided(replace(DOOMED, opened=None, overdue=True, initialized=False))
+    assert isinstance(unknown, Release)
+    assert [each.reason for each in unknown.notes] == [Reason.DELETION_INCOMPLETE]
 
 
 def test_collections_that_are_to_be_dropped_need_their_catalog_open() -> None:
-    waiting = replace(DELETING, opened=None, initialized=True, dependents=("a",))
+    waiting = replace(DELETING, opened=None, dependents=("a",))
     assert isinstance(decided(waiting), Settle)
-    assert isinstance(decided(replace(waiting, doomed_dependents=True)), Open)
+    for shown in (True, False):
+        step = decided(replace(waiting, doomed_dependents=True, initialized=shown))
+        assert isinstance(step, Open)
+        assert step.opening.existing_only
+    assert isinstance(decided(replace(waiting, doomed_dependents=True, void=True)), Settle)
 
 
 def test_nothing_is_done_once_the_finalizer_is_off() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.errors import CLOSED
 from holdfast.persist import Schema
+from holdfast.storage import JobRecord, JobState
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Reason
 from holdfast_operator.reconcile.catalog import Rhythm
@@ -22,6 +23,7 @@ from holdfast_operator.reconcile.collection import (
     schema_of,
 )
 from holdfast_operator.reconcile.opencatalog import CollectionFacts, ItemName, RenditionFacts
+from holdfast_operator.reconcile.snapshot import FailAttempt
 from holdfast_operator.reconcile.steps import Release, Settle, Step, Wait
 from holdfast_operator.runtime.status import Phase
 
@@ -183,9 +185,30 @@ def test_delete_drops_in_reverse() -> None:
     assert decided(replace(DOOMED, item_id=None, collection_id=None, facts=None)) == Release()
 
 
-def test_delete_takes_nothing_that_the_resource_never_had() -> None:
-    assert decided(replace(DOOMED, created=False)) == Release()
+def test_delete_believes_the_store_and_not_the_status() -> None:
+    silent = replace(DOOMED, created=False)
+    assert decided(silent) == DropCollection("c1")
+    assert decided(replace(silent, facts=None)) == DropItem(ITEM)
+    closed = replace(silent, catalog=CatalogState.CLOSED, catalog_open=False)
+    assert rest(closed).health.reason is Reason.WAITING_FOR_CATALOG
+    step = decided(replace(closed, overdue=True))
+    assert isinstance(step, Release)
+    assert [note.reason for note in step.notes] == [Reason.DELETION_INCOMPLETE]
+    nowhere = (replace(closed, catalog_void=True), replace(closed, catalog=CatalogState.MISSING))
+    assert [decided(seen) for seen in nowhere] == [Release(), Release()]
+
+
+def test_delete_takes_nothing_of_others() -> None:
     assert decided(replace(DOOMED, older_twin="StorageCollection ns/old")) == Release()
+    step = decided(replace(DOOMED, created=False, facts=replace(FACTS, shards=7)))
+    assert isinstance(step, Release)
+    assert "another's" in step.notes[0].message
+
+
+def test_running_jobs_are_ended_before_their_collection() -> None:
+    job = JobRecord("j1", "c1", "snapshot", "1", 3, JobState.RUNNING)
+    step = decided(replace(DOOMED, running=(job,)))
+    assert step == FailAttempt("j1", 3, "the collection is being deleted")
 
 
 def test_delete_waits_for_the_catalog_but_not_for_ever() -> None:

@@ -73,6 +73,38 @@ def test_every_line_names_its_object_also_from_a_thread() -> None:
     assert "object" not in json.loads(logs.JsonFormatter().format(record("alone")))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgres://u:geheim/x@host/db does not answer",
+        "postgres://u:a@geheim@host/db, and more",
+        "'postgres://u:x?geheim#y@host/db' does not answer",
+        "postgres://host/db?user=u&password=geheim&sslmode=require",
+        "postgres://host/db?sslmode=verify-full&sslpassword=geheim",
+        "https://b.s3.example/k?X-Amz-Credential=geheim/s3&X-Amz-Signature=geheim&X-Amz-Expires=60",
+        "https://b.example/k?X-Amz-Security-Token=geheim",
+        "https://a.blob.example/c?sv=1&sig=geheim",
+        "host=db password=geheim user=u",
+        "azure://c?AccountKey=geheim;x=1",
+    ],
+)
+def test_no_secret_of_a_url_is_told(text: str) -> None:
+    assert "geheim" not in logs.redact(text)
+    assert "***" in logs.redact(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "file:///volume/ns/1 holds nothing; set spec.x=1",
+        "user@example.org can't list pods",
+        "s3://bucket/prefix?region=eu-1&design=2",
+    ],
+)
+def test_what_is_no_secret_is_told(text: str) -> None:
+    assert logs.redact(text) == text
+
+
 @pytest.mark.parametrize("formatter", [logs.JsonFormatter(), logs.ConsoleFormatter()])
 def test_no_secret_gets_into_a_log(formatter: logging.Formatter) -> None:
     logs.hide("hunter22", "abc")

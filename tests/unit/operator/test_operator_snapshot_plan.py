@@ -282,3 +282,11 @@ def test_an_application_of_somebody_else_is_not_ours() -> None:
     body = application(LAUNCH)
     body["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-02T00:00:00Z", "labels": {}}
     assert app_state(body) is None
+
+
+def test_a_superseded_job_is_ended_also_where_its_application_is_gone() -> None:
+    """Nobody else would: its record would run, and its holds stay, for ever."""
+    old = replace(record(JobState.RUNNING), job_id="another")
+    assert plan(replace(ASKED, running=(old,))) == FailAttempt("another", 1, "superseded by another request")
+    seen = replace(RUNNING, running=(record(JobState.RUNNING),), apps=(app(AppPhase.RUNNING),))
+    assert told(seen)[1] is Reason.SNAPSHOT_RUNNING

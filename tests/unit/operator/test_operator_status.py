@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast_operator.api.names import ConditionType, Kind, Reason
 from holdfast_operator.reconcile.steps import SUSPENDED, ready, reconciling, stalled
-from holdfast_operator.runtime.events import Note, event_name, transitions
+from holdfast_operator.runtime.events import Note, event, event_name, transitions
 from holdfast_operator.runtime.kube import ObjectKey
 from holdfast_operator.runtime.status import Health, Mark, conditions, marks, merge_patch, next_status
 
@@ -136,3 +136,16 @@ def test_the_same_thing_said_of_the_same_object_has_one_name() -> None:
     assert event_name(key, "uid-1", note) == event_name(key, "uid-1", note)
     assert event_name(key, "uid-1", note) != event_name(key, "uid-2", note)
     assert event_name(key, "uid-1", note) != event_name(key, "uid-1", Note(Reason.AVAILABLE, "other"))
+
+
+def test_neither_a_status_nor_an_event_tells_a_secret() -> None:
+    """Also where the message is cut within the URL that holds it."""
+    for padding in (0, 1000):
+        said = stalled(
+            Reason.STORE_UNREACHABLE, "x" * padding + " postgres://me:geheim-und-lang@host/db?password=geheim"
+        )
+        for condition in conditions([], marks(said), 1, NOW):
+            assert "geheim" not in condition["message"]
+        key = ObjectKey(Kind.CATALOG, "ns", "demo")
+        note = Note(said.reason, said.message, warning=True)
+        assert "geheim" not in event(key, "u", note, "name", "now")["message"]

@@ -130,8 +130,9 @@ def test_a_fresh_process_finds_everything_by_rollup_and_replay(client: PersistCl
         writer.compare_and_append(rows(time), time, time + 1)
     client.maintain(SHARD)
     writer.compare_and_append(rows(-1), COUNT, COUNT + 1)
+    machine = client.machine(SHARD)
     client.close()  # its upkeep has ended then
-    state = client.machine(SHARD).state
+    state = machine.state
     assert state.rollups
     with PersistClient.open(url, mode="read", config=CONFIG) as fresh:
         assert fresh.machine(SHARD).refresh() == state

@@ -256,3 +256,22 @@ def test_a_change_of_a_kind_to_come_is_refused() -> None:
     mode.ParseFromString(b"\x08\x07")
     with pytest.raises(VersionTooNew, match="a write mode"):
         decode_diff(seal_frame(DIFF_MAGIC, pb.StateDiff(changes=[mode]).SerializeToString()), "key")
+
+
+def test_a_field_to_come_is_refused_and_not_dropped_by_the_next_rollup() -> None:
+    field = b"\xfa\x7f\x03new"
+    rollup = pb.ShardState(shard_id=SHARD, seqno=7, batches=[pb.Batch(id=1)])
+    diff = pb.StateDiff(seqno=1, changes=[pb.Change(append=pb.Batch(id=1))])
+    for added in (b"", field):
+        rollup.batches[0].MergeFromString(added)
+        diff.changes[0].append.MergeFromString(added)
+        frames = [
+            (decode_state, seal_frame(ROLLUP_MAGIC, rollup.SerializeToString())),
+            (decode_diff, seal_frame(DIFF_MAGIC, diff.SerializeToString())),
+        ]
+        for decode, frame in frames:
+            if not added:
+                decode(frame, "key")
+                continue
+            with pytest.raises(VersionTooNew, match="key has fields that this Holdfast does not know"):
+                decode(frame, "key")

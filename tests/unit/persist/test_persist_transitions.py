@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import CLOSED, BadInput, CodecMismatch, HandleExpired, ShardFinalized, UpperMismatch
+from holdfast.errors import (
+    CLOSED,
+    BadInput,
+    CodecMismatch,
+    HandleExpired,
+    ShardFinalized,
+    UpperMismatch,
+    VersionTooNew,
+)
 from holdfast.persist.ids import critical_id
 from holdfast.persist.schema import Schema
 from holdfast.persist.state import (
@@ -17,6 +25,7 @@ from holdfast.persist.state import (
     Rollup,
     ShardState,
     StateDiff,
+    WriteMode,
     Writer,
     apply,
     check_step,
@@ -298,6 +307,28 @@ def test_a_command_is_refused(
     assert isinstance(outcome, Reject)
     assert type(outcome.error) is error
     assert words in str(outcome.error)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        append(30, 40),
+        RegisterWriter(W1, SCHEMA),
+        InstallCompaction((1, 2), 0, (), 1),
+        FinalizeShard(1),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+def test_the_contents_of_a_mode_to_come_are_left_alone(command: Command) -> None:
+    outcome = transition(replace(WRITTEN, write_mode=WriteMode.WRITE_SEAL), command)
+    assert isinstance(outcome, Reject)
+    assert isinstance(outcome.error, VersionTooNew)
+    assert "WRITE_SEAL: it was written by a newer Holdfast" in str(outcome.error)
+
+
+def test_writers_are_in_the_order_of_their_last_append() -> None:
+    assert [*WRITTEN.writers] == [W1.id, W2.id]
+    assert [*after(WRITTEN, append(30, 40)).writers] == [W2.id, W1.id]
 
 
 def test_an_append_that_ended_a_finalized_shard_is_still_known() -> None:

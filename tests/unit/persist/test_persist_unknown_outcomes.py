@@ -8,9 +8,11 @@ import pytest
 
 from holdfast.errors import Determinate, HandleExpired, HoldfastError, Indeterminate, UpperMismatch
 from holdfast.persist import PersistClient, WriteHandle
+from holdfast.persist.machine import commit
 from holdfast.persist.statecodec import DIFF_MAGIC, FORMAT_VERSION, seal_frame
 from holdfast.persist.storage import Put
 from holdfast.persist.storage.faults import Fault, Operation, ProcessDeath, ScriptedPlan
+from holdfast.persist.transition import ExpireHandles
 from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0}
@@ -291,3 +293,37 @@ def test_a_table_of_no_rows_is_a_seal(stores: Stores) -> None:
     writer.compare_and_append(empty, 1, 5)
     assert len(stores.parts()) == 1
     assert stores.state().upper == 5
+
+
+def test_an_append_whose_record_went_while_it_was_in_doubt_never_looks_refused(stores: Stores) -> None:
+    """It is in; its entry was dropped before its writer came to look."""
+    other = stores.open()
+
+    def forget() -> None:
+        other.writer(SHARD, SCHEMA, purpose="other").compare_and_append(rows(9), 5, 7)
+        writers = other.machine(SHARD).state.writers.values()
+        silent = tuple((writer.id, writer.heartbeats) for writer in writers if writer.purpose == "test")
+        commit([(other.machine(SHARD), ExpireHandles((), silent))])
+
+    plan = Meanwhile(forget, landed=True)
+    writer = registered(stores.open(plan, **BLOBS))
+    plan.armed = True
+    with pytest.raises(Indeterminate):
+        writer.compare_and_append(rows(1), 1, 5)
+    assert found(stores) == {(0, "x"): 1, (1, "x"): 1, (9, "x"): 1}
+
+
+@pytest.mark.parametrize("how", ["close", "client"])
+def test_an_append_in_doubt_keeps_the_record_of_its_writer(stores: Stores, how: str) -> None:
+    plan = ScriptedPlan({2: Fault.INDETERMINATE_AFTER}, matches=commits)
+    client = stores.open(plan, retry_deadline_s=0.0, **BLOBS)
+    writer = registered(client)
+    with pytest.raises(Indeterminate):
+        writer.compare_and_append(rows(1), 1, 5)
+    writer.close()
+    if how == "client":
+        client.close()
+    else:
+        client.maintain(SHARD)
+    (entry,) = stores.state().writers.values()
+    assert (entry.purpose, entry.last_upper) == ("test", 5)

@@ -30,12 +30,12 @@ from holdfast.spark import scan
 from holdfast.spark.jobs import folder as folders
 from holdfast.spark.jobs.export import export
 from holdfast.spark.jobs.folder import AttemptTaken
-from holdfast.spark.jobs.hold import hold, release
+from holdfast.spark.jobs.hold import hold
 from holdfast.spark.jobs.spec import SnapshotSpec, load_spec
 from holdfast.spark.manifest import SnapshotManifest, checksum_text
 from holdfast.spark.options import ReadOptions
 from holdfast.spark.session import configure
-from holdfast.storage import CollectionInfo, JobRecord, JobState, StorageController
+from holdfast.storage import JobRecord, JobState, StorageController
 
 _MAX_ERROR = 1000
 # No row passes through the JVM: it starts in half the time when it doesn't compile for the long run.
@@ -72,7 +72,7 @@ def run(spec: SnapshotSpec, *, say: Say, spark: SparkSession | None = None) -> N
             say(f"attempt {spec.attempt} of job {spec.job_id} has committed before; nothing to do")
             return
         try:
-            info, manifest, path = _write(client, controller, spec, say, spark)
+            manifest, path = _write(client, controller, spec, say, spark)
         except AttemptTaken:
             raise
         except Exception as error:
@@ -82,8 +82,6 @@ def run(spec: SnapshotSpec, *, say: Say, spark: SparkSession | None = None) -> N
         say(f"{manifest.rows:,} rows are written, committing")
         _commit(controller, spec, path.parent, _result(manifest, path))
         folders.discard_earlier(path.parent, spec.attempt)
-        for earlier in range(1, spec.attempt):
-            release(client, info, job_id=spec.job_id, attempt=earlier)
     say(
         f"committed {manifest.rows:,} rows in {len(manifest.files)} files, {manifest.bytes:,} bytes, "
         f"checksum {checksum_text(manifest.checksum)}, {time.monotonic() - started:.1f} s"
@@ -96,7 +94,7 @@ def _write(
     spec: SnapshotSpec,
     say: Say,
     spark: SparkSession | None,
-) -> tuple[CollectionInfo, SnapshotManifest, Path]:
+) -> tuple[SnapshotManifest, Path]:
     """Everything but the commit: files and manifest, durable, in the folder of this attempt."""
     found = scan.find(
         ReadOptions(url=spec.url, collection=spec.collection, as_of=spec.as_of, partitions=spec.partitions)
@@ -105,6 +103,8 @@ def _write(
     folder = folders.claim(spec.destination, spec.job_id, spec.attempt)
     try:
         with hold(client, info, found.as_of, job_id=spec.job_id, attempt=spec.attempt):
+            # Whoever ended the attempt before it held anything has released nothing.
+            _committed(controller, spec)
             tasks = scan.plan(found)
             say(f"{found.name} as of {found.as_of}: {len(tasks)} tasks into {folder}")
             with _session(spec, spark) as session:
@@ -126,7 +126,7 @@ def _write(
             files=files,
             created_ms=time.time_ns() // 1_000_000,
         )
-        return info, manifest, folders.publish(folder, manifest)
+        return manifest, folders.publish(folder, manifest)
     except BaseException:
         folders.discard(folder)
         raise

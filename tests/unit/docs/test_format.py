@@ -1,0 +1,125 @@
+"""FORMAT.md and the code agree on what is frozen: tags, keys, purposes, magics, footer keys, names."""
+
+import json
+import re
+from pathlib import Path
+
+from holdfast._pb import controller_pb2
+from holdfast.durable import config, shard
+from holdfast.durable.registry import Kind
+from holdfast.errors import BadInput, Fenced, HoldfastError, StorageError
+from holdfast.persist import PersistClient, part, schema, statecodec
+from holdfast.persist.schema import Column, Schema
+from holdfast.persist.storage import location, sqlite
+from holdfast.spark.jobs import hold
+from holdfast.storage import CollectionSpec, StorageController, codec, controller_log
+
+ROOT = Path(__file__).resolve().parents[3]
+TEXT = (ROOT / "docs" / "reference" / "FORMAT.md").read_text()
+
+
+def section(heading: str) -> str:
+    """What stands between a heading and the next of any level."""
+    _, found, rest = TEXT.partition(f"\n{heading}\n")
+    assert found, heading
+    return re.split(r"^#+ ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def table(heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading, without its head."""
+    blocks = section(heading).split("\n\n")
+    lines = next(block for block in blocks if block.lstrip().startswith("| ")).strip().splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def quoted(cells: list[str]) -> list[str]:
+    """All words in backticks."""
+    return [word for cell in cells for word in re.findall(r"`([^`]+)`", cell)]
+
+
+def test_catalog_kinds() -> None:
+    documented = {
+        int(tag): kind.replace(" ", "_").upper()
+        for row in table("## Catalog")
+        for tag, kind in zip(row[::2], row[1::2], strict=True)
+        if tag
+    }
+    assert documented == {int(kind): kind.name for kind in Kind}
+    assert shard.SCHEMA.codec == ("holdfast.catalog", 1)
+    assert "codec `holdfast.catalog` version 1" in section("## Catalog")
+
+
+def test_config_keys() -> None:
+    rows = re.findall(r"^\| `([a-z_]+)`", section("## Catalog"), re.MULTILINE)
+    known = {value for name, value in vars(config).items() if name.isupper() and isinstance(value, str)}
+    assert {config.USER_VERSION, config.TOMBSTONE, config.STASH_LINKED} <= known
+    assert known <= {*rows, "migration/"}
+    assert set(rows) == {"user_version", "tombstone", "stash_linked", "migration_strategy", "truth"}
+    booleans = re.findall(r"^\| `([a-z_]+)`[^|]*\| boolean", section("## Catalog"), re.MULTILINE)
+    assert set(booleans) == config.BOOLEANS
+
+
+def test_controller_kinds() -> None:
+    rows = table("## Controller shard")
+    fields = controller_pb2.Row.DESCRIPTOR.oneofs[0].fields
+    assert [row[1] for row in rows] == [field.name for field in fields]
+    assert [int(row[0]) for row in rows] == [codec._COLLECTION, codec._COMMAND, codec._JOB]
+    assert codec.CODEC == ("holdfast.controller", 1)
+    assert "codec `holdfast.controller` version 1" in section("## Controller shard")
+
+
+def test_purposes_of_critical_holds(tmp_path: Path) -> None:
+    documented = quoted([row[0] for row in table("## Critical holds")])
+    assert documented[1:3] == [shard.RETENTION_PURPOSE, controller_log._RETENTION_PURPOSE]
+    with PersistClient.open(tmp_path.as_uri()) as client, StorageController(client) as storage:
+        info = storage.create_collection(CollectionSpec("c1", "c", Schema.of({"a": "int64"}), shards=2))
+        with hold.hold(client, info, 0, job_id="<id>", attempt=7):
+            for each in (info.metadata_shard, *info.data_shards):
+                found = {held.purpose for held in client.inspect(each).holds if held.kind == "critical"}
+                assert found == {documented[0], documented[3].replace("<n>", "7")}
+    keeps = [row[2] for row in table("## Critical holds")]
+    assert (
+        f"the last {shard.RETAIN_VERSIONS:,} versions, moved in steps of {shard.RETENTION_STEP}" == keeps[1]
+    )
+    assert f"in steps of {controller_log._TRAIL_EVERY} versions" in keeps[2]
+
+
+def test_magics_and_versions() -> None:
+    magic, version = table("## Shard state")[:2]
+    assert [word.replace("\\n", "\n").encode() for word in quoted(magic)] == [
+        statecodec.DIFF_MAGIC,
+        statecodec.ROLLUP_MAGIC,
+    ]
+    assert version[1] == f"format version ({statecodec.FORMAT_VERSION})"
+    assert f"`application_id` 0x{sqlite.APPLICATION_ID:08X}" in TEXT
+    assert f"`user_version` {sqlite.FORMAT_VERSION}" in TEXT
+
+
+def test_location_keys() -> None:
+    assert quoted(table("## Location")[0][:1]) == [location.BLOB_KEY, location.CONSENSUS_KEY]
+
+
+def test_footer_keys() -> None:
+    keys = [key.encode() for key in quoted([row[0] for row in table("## Parts")])]
+    assert keys == [part.KEY_FORMAT_VERSION, part.KEY_SCHEMA_ID, part.KEY_SCHEMA, part.KEY_HAS_NAN]
+    stored = json.loads(part.schema_json(shard.SCHEMA))
+    assert list(stored) == ["key", "value", "codec"]
+    assert stored["codec"] == ["holdfast.catalog", 1]
+    assert list(stored["key"][0]) == ["name", "type", "nullable"]
+
+
+def test_type_names() -> None:
+    (line,) = re.findall(r"^Type names: (.*?)\.$", TEXT, re.MULTILINE | re.DOTALL)
+    names = []
+    for each in re.findall(r"`[a-z_0-9]+`(?: to `[a-z_0-9]+`)?|`decimal128\(p,s\)`", line):
+        first, *last = re.findall(r"`([^`]+)`", each)
+        kind = first.rstrip("0123456789")
+        widths = [8, 16, 32, 64] if last else []
+        names += [f"{kind}{width}" for width in widths] if last else [first]
+    assert sorted(names) == sorted(schema.TYPE_NAMES)
+    assert all(Schema((Column("a", name.replace("p,s", "5,2"), nullable=True),), ()) for name in names)
+
+
+def test_exit_codes() -> None:
+    codes = [int(row[0]) for row in table("## What the tools print")]
+    assert codes == [0, HoldfastError.exit_code, BadInput.exit_code, StorageError.exit_code, Fenced.exit_code]
