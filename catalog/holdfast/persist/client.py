@@ -76,6 +76,8 @@ class PersistClient:
     ) -> "PersistClient":
         """Open the location at `url` (`file:///dir`, `memory://name`), or at a pair of URLs.
 
+        A blob may also be `s3://bucket/prefix?endpoint=...&region=...`; credentials: the environment.
+
         Raises:
             BadInput: a URL that can't be meant.
             StoreUnreachable: a store that can't be opened.

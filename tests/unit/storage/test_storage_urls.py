@@ -1,12 +1,15 @@
 """URLs open what they say, and what they can't is told in one line without secrets."""
 
+import sys
 import uuid
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from holdfast.errors import BadInput, LocationMismatch, StorageError, UnusablePath
 from holdfast.persist.storage import FileBlob, Location, MemoryBlob, MemoryConsensus, Put, SqliteConsensus
+from holdfast.persist.storage.s3place import S3Place
 
 
 def test_a_folder_has_the_layout_of_the_format(tmp_path: Path) -> None:
@@ -96,11 +99,14 @@ def test_a_url_without_meaning_is_refused_in_one_line(url: str, says: str) -> No
 
 
 def test_an_unknown_scheme_names_the_known_ones() -> None:
+    with pytest.raises(BadInput) as s3:
+        Location.open("s3://bucket/prefix")
     with pytest.raises(BadInput) as location:
         Location.open("gopher://x")
     with pytest.raises(BadInput) as consensus:
         Location.open(blob="memory://x", consensus="gopher://x")
 
+    assert "as the blob of a location, with its consensus elsewhere" in s3.value.hint
     assert "file:///dir, memory://name" in location.value.hint
     assert "sqlite:///path, postgresql://user@host:port/database, memory://name" in consensus.value.hint
 
@@ -151,3 +157,61 @@ def test_a_refused_location_leaves_nothing_open(tmp_path: Path) -> None:
         )
 
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("s3://", "name of an S3 bucket"),
+        ("s3:///prefix", "name of an S3 bucket"),
+        ("s3://Bucket", "name of an S3 bucket"),
+        ("s3://bucket:9000/prefix", "name of an S3 bucket"),
+        ("s3://key:secret@bucket/prefix", "no user name or password"),
+        ("s3://bucket/prefix?secret_access_key=secret", "takes the options endpoint and region"),
+        ("s3://bucket/prefix?secret", "can't be parsed"),
+        ("s3://bucket?region=a&region=secret", "each once"),
+        ("s3://bucket?region=", "letters, digits and hyphens"),
+        ("s3://bucket?endpoint=", "http:// or https://"),
+        ("s3://bucket?endpoint=host:9000", "http:// or https://"),
+        ("s3://bucket?endpoint=ftp://host", "http:// or https://"),
+        ("s3://bucket?endpoint=http://", "http:// or https://"),
+        ("s3://bucket?endpoint=http://host:x", "http:// or https://"),
+        ("s3://bucket?endpoint=http://key:secret@host", "http:// or https://"),
+        ("s3://bucket?endpoint=http://host%3Ftoken=secret", "http:// or https://"),
+        ("s3://bucket?endpoint=http://ho%0Ast", "http:// or https://"),
+        ("s3://bucket/a//b", "empty or begins with"),
+        ("s3://bucket/..", "empty or begins with"),
+        ("s3://bucket/a%00b", "control character"),
+        ("s3://bucket/prefix#secret", "no options"),
+    ],
+)
+def test_an_s3_url_without_meaning_is_refused_in_one_line(url: str, says: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        Location.open(blob=url, consensus=f"memory://{uuid.uuid4()}")
+
+    message = str(caught.value)
+    assert says in message
+    assert "\n" not in message
+    assert "secret" not in message + caught.value.hint
+
+
+def test_an_s3_url_names_bucket_prefix_endpoint_and_region() -> None:
+    full = S3Place.of(urlsplit("s3://my-bucket/a%20b/c/?endpoint=http://127.0.0.1:9000&region=eu-west-1"))
+    bare = S3Place.of(urlsplit("s3://my.bucket"))
+
+    assert full == S3Place(
+        bucket="my-bucket", prefix="a b/c", endpoint="http://127.0.0.1:9000", region="eu-west-1"
+    )
+    assert str(full) == "S3 bucket my-bucket, prefix a b/c, at http://127.0.0.1:9000"
+    assert bare == S3Place(bucket="my.bucket")
+    assert str(bare) == "S3 bucket my.bucket"
+
+
+def test_a_missing_boto3_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "holdfast.persist.storage.s3", raising=False)
+    monkeypatch.setitem(sys.modules, "boto3", None)
+
+    with pytest.raises(StoreUnreachable, match="needs boto3") as caught:
+        Location.open(blob="s3://bucket/prefix", consensus=f"memory://{uuid.uuid4()}")
+
+    assert caught.value.hint == "install holdfast[s3]"

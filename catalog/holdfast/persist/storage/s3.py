@@ -31,7 +31,7 @@ import google_crc32c
 from botocore.config import Config
 
 from holdfast.errors import BadInput, Determinate, NotWritable
-from holdfast.persist.storage.s3errors import FAILURES, code, failed, passing, refused, unreachable
+from holdfast.persist.storage.s3errors import FAILURES, cause, code, failed, passing, refused, unreachable
 from holdfast.persist.storage.s3place import S3Place
 from holdfast.persist.storage.traits import MAX_KEY_BYTES, Blob, BlobMeta, check_key, check_prefix
 
@@ -72,12 +72,15 @@ class S3Blob(Blob):
         self._base: Final = place.prefix + "/" if place.prefix else ""
         self._read_only: Final = read_only
         self._answer_s: Final = answer_s
-        self._connections = self._connect()
+        try:
+            self._connections = self._connect()
+        except FAILURES as error:
+            raise unreachable(error, self.description) from cause(error)
         try:
             self._page(self._base, None, most=1)
         except FAILURES as error:
             self.close()
-            raise unreachable(error, self.description) from error
+            raise unreachable(error, self.description) from cause(error)
 
     @property
     def description(self) -> str:
@@ -90,7 +93,7 @@ class S3Blob(Blob):
         except FAILURES as error:
             if code(error) == "NoSuchKey":
                 return None
-            raise failed(error, self._what("read", key), certain=True) from error
+            raise failed(error, self._what("read", key), certain=True) from cause(error)
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         name = self._name(key)
@@ -108,7 +111,7 @@ class S3Blob(Blob):
                 _passing_and_refused,
             )
         except FAILURES as error:
-            raise failed(error, self._what("write", key), certain=False) from error
+            raise failed(error, self._what("write", key), certain=False) from cause(error)
 
     def delete(self, key: str) -> bool:
         name = self._name(key)
@@ -119,11 +122,11 @@ class S3Blob(Blob):
         except FAILURES as error:
             if code(error) in ("404", "NoSuchKey"):
                 return False
-            raise failed(error, self._what("delete", key), certain=True) from error
+            raise failed(error, self._what("delete", key), certain=True) from cause(error)
         try:
             _patiently(lambda: self._client.delete_object(**where), _passing_and_refused)
         except FAILURES as error:
-            raise failed(error, self._what("delete", key), certain=False) from error
+            raise failed(error, self._what("delete", key), certain=False) from cause(error)
         return True
 
     def list(self, prefix: str) -> Iterator[BlobMeta]:
@@ -143,7 +146,7 @@ class S3Blob(Blob):
             try:
                 page = self._page(prefix, token)
             except FAILURES as error:
-                raise failed(error, f"list {self.description}", certain=True) from error
+                raise failed(error, f"list {self.description}", certain=True) from cause(error)
             for found in page.get("Contents", ()):
                 modified = (found["LastModified"] - _EPOCH) // timedelta(milliseconds=1)
                 yield BlobMeta(found["Key"][len(self._base) :], found["Size"], modified)
@@ -178,7 +181,7 @@ class S3Blob(Blob):
                 lambda: self._client.create_multipart_upload(**where, ChecksumAlgorithm="CRC32C"), passing
             )
         except FAILURES as error:
-            raise failed(error, what, certain=True) from error
+            raise failed(error, what, certain=True) from cause(error)
         where["UploadId"] = upload["UploadId"]
         certain = True
         try:
@@ -190,7 +193,7 @@ class S3Blob(Blob):
             with suppress(*FAILURES):
                 self._client.abort_multipart_upload(**where)
             if isinstance(error, FAILURES):
-                raise failed(error, what, certain=certain) from error
+                raise failed(error, what, certain=certain) from cause(error)
             raise
 
     def _upload(self, where: dict[str, str], view: memoryview) -> Sequence[dict[str, Any]]:

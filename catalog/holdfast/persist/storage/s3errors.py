@@ -43,6 +43,7 @@ _UNSENT: Final = (
 _PASSING: Final = (
     HTTPClientError,
     EndpointConnectionError,
+    ConnectTimeoutError,
     IncompleteReadError,
     ResponseStreamingError,
     HTTPError,
@@ -82,6 +83,11 @@ def passing(error: Exception) -> bool:
     if isinstance(error, ClientError):
         return _status(error) >= 500 or _status(error) == 429 or code(error) in ("SlowDown", "RequestTimeout")
     return isinstance(error, _PASSING)
+
+
+def cause(error: Exception) -> Exception | None:
+    """What to raise an error from: `error`, unless it quotes what it could not send, such as a token."""
+    return None if type(error) is HTTPClientError else error
 
 
 def failed(error: Exception, what: str, *, certain: bool) -> StorageError:

@@ -1,0 +1,107 @@
+"""Persist on a real object store and SQLite: what is written is read by a fresh client, what is dead goes."""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from holdfast.persist import PersistClient, PersistConfig, Schema
+from holdfast.persist.client import Mode
+from holdfast.persist.storage import Location
+from holdfast.persist.storage.s3 import PART_BYTES
+from testbed.droppingproxy import DroppingProxy
+from testbed.minio import Minio
+
+pytestmark = pytest.mark.s3
+SHARD = "s00000000-0000-4000-8000-000000000001"
+SCHEMA = Schema.of({"k": "int64"}, {"v": "int64"})
+SMALL_APPENDS = 20
+CONFIG = PersistConfig(
+    inline_max_bytes=0,
+    rollup_every=8,
+    compaction_fanin=4,
+    gc_grace_s=0.0,
+    maintenance="off",
+    debug_validate=True,
+)
+
+
+def small(time: int) -> pa.Table:
+    """Row -1 once more, and row `time`."""
+    return pa.table({"k": [-1, time], "v": [0, time]})
+
+
+def large() -> pa.Table:
+    """Rows that no compression gets below the size of two parts of an upload."""
+    count = 3 * PART_BYTES // 8
+    values = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(os.urandom(8 * count))])
+    return pa.table({"k": pa.array(range(1000, 1000 + count), pa.int64()), "v": values})
+
+
+def test_appends_large_parts_compaction_and_garbage(minio: Minio, bucket: str, tmp_path: Path) -> None:
+    def opened(mode: Mode = "write") -> PersistClient:
+        return PersistClient.open(
+            blob=f"s3://{bucket}/shards?endpoint={minio.endpoint}",
+            consensus=f"sqlite://{tmp_path}/log.sqlite",
+            mode=mode,
+            config=CONFIG,
+        )
+
+    def objects() -> dict[str, str]:
+        listed = minio.client.list_objects_v2(Bucket=bucket, Prefix="shards/").get("Contents", [])
+        return {found["Key"].removeprefix("shards/"): found["ETag"] for found in listed}
+
+    big = large()
+    with opened() as client:
+        writer = client.writer(SHARD, SCHEMA, purpose="test")
+        for time in range(SMALL_APPENDS):
+            writer.compare_and_append(small(time), time, time + 1)
+        writer.compare_and_append(big, SMALL_APPENDS, SMALL_APPENDS + 1)
+        written = objects()
+        reader = client.reader(SHARD, purpose="test")
+        reader.allow_compaction(SMALL_APPENDS)
+        reader.close()
+        client.maintain(SHARD)
+        client.maintain(SHARD)
+        state = client.machine(SHARD).refresh()
+
+    left = objects()
+    parts = {part.blob_key for batch in state.batches for part in batch.parts}
+    rollups = {rollup.blob_key for rollup in state.rollups.values()}
+    assert len(written) == SMALL_APPENDS + 2
+    assert any("-" in tag for tag in written.values()), "no object went up in parts"
+    assert set(left) == {"location.json", *parts, *rollups}
+    assert len(parts) < SMALL_APPENDS // 2
+    assert state.garbage == {}
+    with opened("read") as fresh:
+        assert fresh.machine(SHARD).refresh() == state
+        found = fresh.reader(SHARD, purpose="test").snapshot(SMALL_APPENDS).to_table()
+    assert found.num_rows == 1 + SMALL_APPENDS + big.num_rows
+    few = found.filter(pa.compute.less(found["k"], 1000)).to_pylist()
+    assert Counter({row["k"]: row["_diff"] for row in few}) == {
+        -1: SMALL_APPENDS,
+        **dict.fromkeys(range(SMALL_APPENDS), 1),
+    }
+    many = found.filter(pa.compute.greater_equal(found["k"], 1000)).sort_by("k")
+    assert many["v"].combine_chunks().equals(big["v"].combine_chunks())
+
+
+def test_an_append_whose_upload_lost_its_answer_is_committed_once(
+    minio: Minio, bucket: str, tmp_path: Path
+) -> None:
+    with DroppingProxy(minio.port) as proxy:
+        location = Location.open(
+            blob=f"s3://{bucket}?endpoint={proxy.endpoint}", consensus=f"sqlite://{tmp_path}/log.sqlite"
+        )
+        with PersistClient(location, config=CONFIG) as client:
+            writer = client.writer(SHARD, SCHEMA, purpose="test")
+            for time in range(3):
+                proxy.lose("PUT")
+                writer.compare_and_append(small(time), time, time + 1)
+            found = client.reader(SHARD, purpose="test").snapshot(2).to_table()
+        assert proxy.dropped == 3
+    assert {row["k"]: row["_diff"] for row in found.to_pylist()} == {-1: 3, 0: 1, 1: 1, 2: 1}
+    objects = minio.client.list_objects_v2(Bucket=bucket)["Contents"]
+    assert len(objects) == 1 + 3

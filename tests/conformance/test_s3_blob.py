@@ -1,0 +1,411 @@
+"""What an S3 service adds to a blob store: lost answers, refusals, servers that end, objects in parts."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import (
+    BadInput,
+    Determinate,
+    Indeterminate,
+    LocationMismatch,
+    NotWritable,
+    StorageError,
+    StoreUnreachable,
+)
+from holdfast.persist.storage import Location, Put
+from holdfast.persist.storage.s3 import PART_BYTES, S3Blob
+from holdfast.persist.storage.s3place import S3Place
+from testbed.droppingproxy import DroppingProxy
+from testbed.minio import Minio
+
+pytestmark = pytest.mark.s3
+LARGE = 2 * PART_BYTES + 1
+Write = Callable[[S3Blob], object]
+WRITES: dict[str, tuple[str, Write]] = {
+    "put": ("PUT", lambda blob: blob.put("key", b"new")),
+    "put in parts": ("POST .*uploadId=", lambda blob: blob.put("key", bytes(LARGE))),
+    "delete": ("DELETE", lambda blob: blob.delete("key")),
+}
+
+
+@pytest.fixture
+def place(minio: Minio, bucket: str) -> S3Place:
+    return S3Place(bucket=bucket, endpoint=minio.endpoint)
+
+
+@pytest.fixture
+def blob(place: S3Place) -> Iterator[S3Blob]:
+    store = S3Blob(place)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def proxy(minio: Minio) -> Iterator[DroppingProxy]:
+    with DroppingProxy(minio.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def own(tmp_path: Path, minio: Minio, monkeypatch: pytest.MonkeyPatch) -> Iterator[Minio]:
+    """A server that a test may stop."""
+    with Minio.start(tmp_path / "minio") as server:
+        for name, value in server.credentials.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+def uploads(minio: Minio, bucket: str, key: str = "key") -> list[object]:
+    """The uploads of an object in parts that were begun and neither completed nor given up."""
+    found: list[object] = minio.client.list_multipart_uploads(Bucket=bucket, Prefix=key).get("Uploads", [])
+    return found
+
+
+def test_keys_lie_below_the_prefix_and_see_nothing_beside_it(minio: Minio, place: S3Place) -> None:
+    stores = [
+        S3Blob(S3Place(bucket=place.bucket, prefix=p, endpoint=place.endpoint))
+        for p in ("a", "a/b", "ab", "")
+    ]
+    for number, store in enumerate(stores):
+        store.put("k", bytes([number]))
+
+    listed = [[meta.key for meta in store.list("")] for store in stores]
+
+    assert listed == [["b/k", "k"], ["k"], ["k"], ["a/b/k", "a/k", "ab/k", "k"]]
+    assert [store.get("k") for store in stores] == [b"\0", b"\1", b"\2", b"\3"]
+    assert minio.client.get_object(Bucket=place.bucket, Key="a/b/k")["Body"].read() == b"\1"
+    for store in stores:
+        store.close()
+
+
+def test_a_long_listing_comes_in_pages(blob: S3Blob) -> None:
+    names = [f"k{number:04}" for number in range(1005)]
+    with ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(lambda name: blob.put(name, b""), names)] == [None] * len(names)
+
+    assert [meta.key for meta in blob.list("k")] == names
+    assert [meta.key for meta in blob.list("k1")] == names[1000:]
+
+
+def test_a_key_too_long_with_its_prefix_is_refused(place: S3Place) -> None:
+    store = S3Blob(S3Place(bucket=place.bucket, prefix="p" * 100, endpoint=place.endpoint))
+    key = "/".join(["y" * 185] * 5)
+
+    with pytest.raises(BadInput, match="with its prefix"):
+        store.put(key, b"x")
+    assert [*store.list("")] == []
+    store.close()
+
+
+@pytest.mark.parametrize("size", [2 * PART_BYTES, LARGE, 5 * PART_BYTES])
+def test_objects_around_the_size_of_parts_come_back(
+    minio: Minio, place: S3Place, blob: S3Blob, size: int
+) -> None:
+    data = os.urandom(1 << 16) * (size >> 16) + bytes(size & 0xFFFF)
+
+    blob.put("key", memoryview(data))
+
+    assert blob.get("key") == data
+    tag = minio.client.head_object(Bucket=place.bucket, Key="key")["ETag"]
+    assert ("-" in tag) == (size > 2 * PART_BYTES), tag
+    assert uploads(minio, place.bucket) == []
+
+
+def test_the_service_has_a_checksum_of_what_was_put(minio: Minio, place: S3Place, blob: S3Blob) -> None:
+    blob.put("small", b"123456789")
+    blob.put("large", bytes(LARGE))
+
+    found = [
+        minio.client.head_object(Bucket=place.bucket, Key=key, ChecksumMode="ENABLED").get(
+            "ChecksumCRC32C", ""
+        )
+        for key in ("small", "large")
+    ]
+
+    assert found[0] == "4waSgw=="  # the check value of CRC-32C
+    assert found[1].endswith("-3")
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_whose_answer_got_lost_is_indeterminate_and_can_be_done_again(
+    minio: Minio, place: S3Place, blob: S3Blob, proxy: DroppingProxy, write: str
+) -> None:
+    blob.put("key", b"old")
+    request, act = WRITES[write]
+    through = S3Blob(S3Place(bucket=place.bucket, endpoint=proxy.endpoint))
+    proxy.lose(request)
+
+    with pytest.raises(Indeterminate, match="closed without an answer"):
+        act(through)
+    done = blob.get("key")
+    act(through)
+
+    assert proxy.dropped == 1
+    assert done != b"old"
+    assert done == blob.get("key")
+    assert uploads(minio, place.bucket) == []
+    through.close()
+
+
+@pytest.mark.parametrize("write", ["put", "delete"])
+def test_a_write_without_an_answer_in_time_is_indeterminate(
+    place: S3Place, blob: S3Blob, proxy: DroppingProxy, write: str
+) -> None:
+    blob.put("key", b"old")
+    request, act = WRITES[write]
+    through = S3Blob(S3Place(bucket=place.bucket, endpoint=proxy.endpoint), answer_s=1.0)
+    proxy.lose(request, "silence")
+
+    with pytest.raises(Indeterminate, match="no answer within the time limit"):
+        act(through)
+
+    assert blob.get("key") != b"old"
+    through.close()
+
+
+def test_a_read_whose_answer_got_lost_is_asked_again(
+    place: S3Place, blob: S3Blob, proxy: DroppingProxy
+) -> None:
+    blob.put("key", b"value")
+    through = S3Blob(S3Place(bucket=place.bucket, endpoint=proxy.endpoint))
+
+    proxy.lose("GET")
+    assert through.get("key") == b"value"
+    proxy.lose("GET")
+    assert [meta.key for meta in through.list("")] == ["key"]
+    for _ in range(3):
+        proxy.lose("GET")
+    with pytest.raises(Determinate, match="can't read key in S3 bucket"):
+        through.get("key")
+
+    assert proxy.dropped == 5
+    through.close()
+
+
+def test_a_part_whose_answer_got_lost_is_sent_again(
+    minio: Minio, place: S3Place, proxy: DroppingProxy
+) -> None:
+    through = S3Blob(S3Place(bucket=place.bucket, endpoint=proxy.endpoint))
+    data = os.urandom(1 << 16) * (5 * PART_BYTES >> 16)
+    proxy.lose("PUT")
+
+    through.put("key", data)
+
+    assert proxy.dropped == 1
+    assert through.get("key") == data
+    through.close()
+
+
+def test_an_upload_that_fails_did_not_happen_and_leaves_no_parts(
+    minio: Minio, place: S3Place, blob: S3Blob, proxy: DroppingProxy
+) -> None:
+    blob.put("key", b"old")
+    through = S3Blob(S3Place(bucket=place.bucket, endpoint=proxy.endpoint))
+    for _ in range(7):
+        proxy.lose("PUT")  # of three parts, three times each, one does not get through
+
+    with pytest.raises(Determinate, match="can't write key"):
+        through.put("key", bytes(LARGE))
+
+    assert blob.get("key") == b"old"
+    assert uploads(minio, place.bucket) == []
+    through.close()
+
+
+def test_a_server_that_is_gone_is_told_apart_from_one_that_may_have_done_it(own: Minio) -> None:
+    store = S3Blob(S3Place(bucket=own.make_bucket(), endpoint=own.endpoint))
+    store.put("key", b"old")
+    own.kill()
+
+    for act in (
+        lambda: store.put("key", b"new"),
+        lambda: store.put("key", bytes(LARGE)),
+        lambda: store.delete("key"),
+        lambda: store.get("key"),
+        lambda: [*store.list("")],
+    ):
+        with pytest.raises(Determinate, match="there is no connection"):
+            act()
+    with pytest.raises(StoreUnreachable, match="can't be reached: there is no connection"):
+        S3Blob(S3Place(bucket="bucket", endpoint=own.endpoint))
+    own.serve()
+
+    assert store.get("key") == b"old"
+    store.close()
+
+
+def test_what_was_acknowledged_outlives_crashes_of_the_server_under_load(own: Minio) -> None:
+    store = S3Blob(S3Place(bucket=own.make_bucket(), endpoint=own.endpoint))
+    acknowledged: dict[str, bytes] = {}
+    failures: list[StorageError] = []
+    moved = threading.Condition()
+    done = threading.Event()
+
+    def write(writer: int) -> None:
+        number = 0
+        while not done.is_set():
+            key = f"w{writer}/{number:05}"
+            data = f"{key} ".encode() * (2_000_000 if number % 10 == 9 else 50)
+            try:
+                store.put(key, data)
+            except (Determinate, Indeterminate) as error:
+                with moved:
+                    failures.append(error)
+                    moved.notify_all()
+                continue
+            with moved:
+                acknowledged[key] = data[:64]
+                moved.notify_all()
+            number += 1
+
+    with ThreadPoolExecutor(4) as pool:
+        writers = [pool.submit(write, writer) for writer in range(4)]
+        try:
+            for _ in range(3):
+                with moved:
+                    written, failed = len(acknowledged), len(failures)
+                    assert moved.wait_for(lambda least=written + 25: len(acknowledged) >= least, 60)
+                own.kill()
+                with moved:
+                    assert moved.wait_for(lambda least=failed + 1: len(failures) >= least, 60)
+                own.serve()
+        finally:
+            done.set()
+        for writer in writers:
+            writer.result(120)
+
+    listed = {meta.key: meta.size for meta in store.list("")}
+    for key, begin in acknowledged.items():
+        data = store.get(key)
+        assert data is not None, key
+        assert data[:64] == begin
+        assert len(data) == listed[key] == len(f"{key} ") * (2_000_000 if key.endswith("9") else 50)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "says", "hint"),
+    [
+        ({"AWS_SECRET_ACCESS_KEY": "wrong-secret"}, "SignatureDoesNotMatch", "AWS_ACCESS_KEY_ID"),
+        ({"AWS_ACCESS_KEY_ID": "wrong-secret"}, "InvalidAccessKeyId", "AWS_ACCESS_KEY_ID"),
+        ({"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}, "no credentials were found", "AWS_"),
+        ({"AWS_SECRET_ACCESS_KEY": None}, "the credentials are incomplete", "AWS_SECRET_ACCESS_KEY"),
+        ({"AWS_SESSION_TOKEN": "wrong-secret\n"}, "can't be reached", ""),
+    ],
+    ids=str,
+)
+def test_wrong_credentials_are_told_in_one_line_without_them(
+    minio: Minio,
+    place: S3Place,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, str | None],
+    says: str,
+    hint: str,
+) -> None:
+    for name, value in change.items():
+        if value is None:
+            monkeypatch.delenv(name)
+        else:
+            monkeypatch.setenv(name, value)
+
+    with pytest.raises(StoreUnreachable) as caught:
+        S3Blob(place)
+
+    told = f"{caught.value} {caught.value.hint} {caught.value.__cause__}"
+    assert says in str(caught.value)
+    assert hint in caught.value.hint
+    assert "\n" not in str(caught.value)
+    assert "wrong-secret" not in told
+    assert minio.secret_key not in told
+
+
+def test_a_missing_bucket_is_told_and_not_made(minio: Minio, bucket: str) -> None:
+    name = bucket[:-1] + "-" + "x"
+
+    with pytest.raises(StoreUnreachable, match=f"there is no S3 bucket {name}") as caught:
+        S3Blob(S3Place(bucket=name, endpoint=minio.endpoint))
+
+    assert "make the bucket" in caught.value.hint
+    assert name not in {found["Name"] for found in minio.client.list_buckets()["Buckets"]}
+
+
+def test_a_bucket_that_goes_is_an_error_and_no_empty_store(
+    minio: Minio, place: S3Place, blob: S3Blob
+) -> None:
+    minio.client.delete_bucket(Bucket=place.bucket)
+
+    with pytest.raises(Determinate, match="NoSuchBucket"):
+        blob.get("key")
+    with pytest.raises(Determinate, match="NoSuchBucket"):
+        blob.put("key", b"x")
+    with pytest.raises(Determinate, match="NoSuchBucket"):
+        [*blob.list("")]
+
+
+def test_a_store_for_reading_writes_nothing(place: S3Place, blob: S3Blob) -> None:
+    blob.put("key", b"x")
+    reading = S3Blob(place, read_only=True)
+
+    with pytest.raises(NotWritable):
+        reading.put("key", b"y")
+    with pytest.raises(NotWritable):
+        reading.delete("key")
+
+    assert reading.get("key") == b"x"
+    reading.close()
+
+
+def test_a_forked_child_makes_connections_of_its_own(blob: S3Blob) -> None:
+    blob.put("parent", b"x")
+    child = os.fork()
+    if child == 0:
+        try:
+            mine = blob.get("parent")
+            blob.put("child", bytes(LARGE))
+            os._exit(0 if mine == b"x" else 1)
+        except BaseException:  # noqa: BLE001 - a child of a test must end here, whatever came
+            os._exit(2)
+    assert [blob.get("parent") for _ in range(50)] == [b"x"] * 50
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    assert blob.get("child") == bytes(LARGE)
+
+
+def test_a_closed_store_holds_no_connection(place: S3Place) -> None:
+    store = S3Blob(place)
+    store.put("key", bytes(LARGE))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    store.close()
+    after = len(list(Path("/proc/self/fd").iterdir()))
+
+    assert after < before
+    store.close()
+
+
+def test_a_url_opens_a_location_and_a_wrong_pair_is_refused(place: S3Place, tmp_path: Path) -> None:
+    url = f"s3://{place.bucket}/some/place?endpoint={place.endpoint}&region=eu-west-1"
+    log = f"sqlite://{tmp_path}/log.sqlite"
+    first = Location.open(blob=url, consensus=log)
+    again = Location.open(blob=url, consensus=log, read_only=True)
+    assert again.location_id == first.location_id
+    assert isinstance(again.blob, S3Blob)
+    other = Location.open(blob=f"memory://{tmp_path}", consensus=f"sqlite://{tmp_path}/other.sqlite")
+    assert other.consensus.compare_and_set([Put("s1", 1, b"x")])
+    other.close()
+
+    with pytest.raises(LocationMismatch):
+        Location.open(blob=url, consensus=f"sqlite://{tmp_path}/other.sqlite")
+    with pytest.raises(LocationMismatch):
+        Location.open(blob=url, consensus=f"sqlite://{tmp_path}/new.sqlite")
+    with pytest.raises(LocationMismatch):
+        Location.open(blob=url.replace("some", "no"), consensus=f"sqlite://{tmp_path}/other.sqlite")
+    with pytest.raises(StoreUnreachable, match="never completed"):
+        Location.open(blob=url.replace("some", "no"), consensus=log, create=False)
+
+    again.close()
+    first.close()
