@@ -39,7 +39,7 @@ def open_stores(
         if parts.scheme == "memory":
             return _memory_blob(parts), _memory_log(parts)
         folder = _path(parts, "location")
-        log = SqliteConsensus(folder / CONSENSUS_FILE, create=create, read_only=read_only)
+        log: Consensus = SqliteConsensus(folder / CONSENSUS_FILE, create=create, read_only=read_only)
         return _with_blob(folder / BLOB_FOLDER, log, create=create, read_only=read_only)
     if blob is None or consensus is None:
         raise BadInput("a location needs a URL, or the URLs of both its blob and its consensus")
