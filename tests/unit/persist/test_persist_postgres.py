@@ -41,8 +41,9 @@ def _open(folder: Path, url: str) -> PersistClient:
 def test_the_life_of_a_shard(tmp_path: Path, postgres_url: str) -> None:
     with _open(tmp_path, postgres_url) as client:
         writer = client.writer(SHARD, SCHEMA, purpose="test")
+        writer.compare_and_append(rows(0), 0, 1)
         reader = client.reader(SHARD, purpose="test")
-        for time in range(COUNT):
+        for time in range(1, COUNT):
             writer.compare_and_append(rows(time), time, time + 1)
         with pytest.raises(UpperMismatch):
             writer.compare_and_append(rows(-1), 0, 1)
