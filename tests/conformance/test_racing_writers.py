@@ -197,9 +197,9 @@ def test_the_judge_catches_a_lost_success() -> None:
         check_history(consensus, [*claims, Put("a", 11, b"lost")])
 
 
-def _start(path: Path, writer: str, count: int, keys: Sequence[str]) -> subprocess.Popen[str]:
+def _start(place: str | Path, writer: str, count: int, keys: Sequence[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(WRITER), str(path), writer, str(count), *keys],
+        [sys.executable, str(WRITER), str(place), writer, str(count), *keys],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

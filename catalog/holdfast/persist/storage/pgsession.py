@@ -36,6 +36,8 @@ WAIT_FOR_CONNECTION_S: Final = 5.0
 _ASK_AGAIN_S: Final = 1.0
 _SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
+_PORTS: Final = re.compile(r"[0-9,]*")
+
 _DEFAULTS: Final = {
     "application_name": "holdfast",
     "connect_timeout": "10",
@@ -88,7 +90,7 @@ class PostgresAddress:
             given = {}
         host, port, database = (str(given.get(name, "")) for name in ("host", "port", "dbname"))
         # An "@" or "/" that is not percent-encoded makes a part of a password look like one of these.
-        if not given or "@" in host + port + database or "/" in database:
+        if not given or "@" in host + database or "/" in database or not _PORTS.fullmatch(port):
             raise BadInput(
                 "the postgresql:// URL can't be parsed",
                 hint="write postgresql://user@host:port/database, special characters percent-encoded",

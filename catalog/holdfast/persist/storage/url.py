@@ -44,7 +44,7 @@ def open_stores(
         folder = _path(parts, "location")
         if create and not read_only:
             _check_creatable(folder / BLOB_FOLDER, folder / CONSENSUS_FILE)
-        log = SqliteConsensus(folder / CONSENSUS_FILE, create=create, read_only=read_only)
+        log: Consensus = SqliteConsensus(folder / CONSENSUS_FILE, create=create, read_only=read_only)
         return _with_blob(lambda: FileBlob(folder / BLOB_FOLDER, create=create, read_only=read_only), log)
     if blob is None or consensus is None:
         raise BadInput("a location needs a URL, or the URLs of both its blob and its consensus")
