@@ -77,12 +77,15 @@ BUGS = (
     ),
     Bug(
         "compaction drops an update",
-        (Edit("maintenance.compact", "sources, state.since)", "sources, state.since).slice(1)"),),
+        (
+            Edit("maintenance._merged", "sources, since)", "sources, since).slice(1)"),
+            Edit("maintenance._merged", "yield piece\n", "yield piece.slice(1)\n"),
+        ),
     ),
     Bug(
         "compaction moves times beyond since",
         (
-            Edit("maintenance.compact", "sources, state.since)", "sources, state.since + 1)"),
+            Edit("maintenance._merged", "state.schema, state.since", "state.schema, state.since + 1"),
             Edit("maintenance.compact", "InstallCompaction(ids, state.since,", "InstallCompaction(ids, 0,"),
         ),
     ),
@@ -127,7 +130,7 @@ BUGS = (
     ),
     Bug(
         "a reader overlooks parts that are gone",
-        (Edit("read.Snapshot._consolidate", "if part.lower <= self.as_of", "if _there(self, part)"),),
+        (Edit("snapshot.Snapshot._consolidate", "if part.lower <= self.as_of", "if _there(self, part)"),),
     ),
     Bug(
         "a listen goes on after its hold was lost",

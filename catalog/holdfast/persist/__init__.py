@@ -15,11 +15,10 @@ from holdfast.persist.read import (
     Listen,
     Progress,
     ReadHandle,
-    Snapshot,
-    SnapshotPart,
     Updates,
 )
 from holdfast.persist.schema import Column, Schema
+from holdfast.persist.snapshot import Snapshot, SnapshotPart
 from holdfast.persist.write import Prepared, WriteHandle
 
 __all__ = [

@@ -25,8 +25,9 @@ from holdfast.persist.ids import check_shard_id, critical_id, new_id
 from holdfast.persist.inspect import ShardInfo, shard_info
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.maintenance import Maintainer
-from holdfast.persist.read import CriticalSince, ReadHandle, Snapshot, SnapshotPart, check_frontier
+from holdfast.persist.read import CriticalSince, ReadHandle, check_frontier
 from holdfast.persist.schema import Schema
+from holdfast.persist.snapshot import Snapshot, SnapshotPart
 from holdfast.persist.state import CriticalReader
 from holdfast.persist.storage import Location
 from holdfast.persist.transition import (
@@ -244,10 +245,14 @@ class PersistClient:
             raise BadInput(f"shard {shard_id} does not exist in {self.location.blob.description}")
         return shard_info(state)
 
-    def read_snapshot_part(self, part: SnapshotPart) -> Snapshot:
-        """The piece of a snapshot that `ReadHandle.snapshot_parts` described, perhaps in another process."""
+    def read_snapshot_part(self, part: SnapshotPart, columns: Sequence[str] | None = None) -> Snapshot:
+        """The piece of a snapshot that `ReadHandle.snapshot_parts` described, perhaps in another process.
+
+        Only `columns` of it and `_diff` where they are given. Raises as `ReadHandle.snapshot` does.
+        """
         # Who described the parts holds them: each reading process taking a lease would only contend.
-        return ReadHandle(self, self.machine(part.shard_id), None).snapshot(part.as_of)
+        reader = ReadHandle(self, self.machine(part.shard_id), None)
+        return reader.snapshot(part.as_of, wanted=part.range, columns=columns)
 
     def maintain(self, shard_id: str) -> None:
         """Do a shard's upkeep now, in this thread."""

@@ -21,9 +21,6 @@ class PersistConfig:
     compaction_fanin: int = 8
     """How many neighbouring batches of one level are merged: 8 keeps 10,000 appends below 40 batches."""
 
-    compaction_max_bytes: int = 512 * 1024 * 1024
-    """Batches of more stored bytes together are not merged in this process: the merge is done in memory."""
-
     gc_grace_s: float = 3600.0
     """Seconds between a blob's last use and its deletion, for readers without a lease."""
 
@@ -38,6 +35,9 @@ class PersistConfig:
 
     maintenance: Literal["background", "inline", "off"] = "background"
     """Where rollups, compaction and garbage collection run: a thread of the client, or the writer's."""
+
+    audit_pushdown: bool = False
+    """Read what statistics say can be skipped too, and refuse a part where they are wrong (tests)."""
 
     debug_validate: bool = False
     """Check every invariant after each transition (tests)."""

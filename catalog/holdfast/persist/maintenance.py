@@ -10,10 +10,11 @@ import logging
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
 from typing import Final
+
+import pyarrow as pa
 
 from holdfast.errors import BadInput, CorruptBlob, HoldfastError
 from holdfast.persist.clock import Clock
@@ -21,9 +22,11 @@ from holdfast.persist.config import PersistConfig
 from holdfast.persist.consolidate import consolidate_updates
 from holdfast.persist.ids import new_id, rollup_key
 from holdfast.persist.machine import Machine, commit
-from holdfast.persist.part import checksum
-from holdfast.persist.partstore import PartGone, delete_parts, read_part, write_parts
-from holdfast.persist.read import ReadHandle, replan
+from holdfast.persist.part import checksum, decode_inline
+from holdfast.persist.partstore import PartGone, delete_parts, write_run
+from holdfast.persist.read import ReadHandle
+from holdfast.persist.runs import Since, merged
+from holdfast.persist.snapshot import replan
 from holdfast.persist.state import Batch, Garbage, Rollup, ShardState, WriteMode
 from holdfast.persist.statecodec import encode_state
 from holdfast.persist.transition import (
@@ -58,27 +61,14 @@ def plan_compaction(batches: Sequence[Batch], config: PersistConfig) -> tuple[Ba
     """The neighbouring batches to merge next: the newest run of one level that is long enough.
 
     Merging `fanin` batches of a level gives one of the next, so n appends leave O(log n) batches and each
-    update is rewritten O(log n) times. A batch of which `fanin` exceed `compaction_max_bytes` stays as it
-    is and ends a run: it must not keep the small ones beside it from being merged.
+    update is rewritten O(log n) times.
     """
-    fanin, most = config.compaction_fanin, config.compaction_max_bytes
-    runs = groupby(batches, key=lambda batch: batch.level)
-    # Asked after every append: mostly there is no run, and the sizes need not be summed.
-    if not any(sum(1 for _ in run) >= fanin for _, run in runs):
-        return ()
-    sizes = [batch.size_bytes for batch in batches]
-    levels = [batch.level if size * fanin <= most else -1 for batch, size in zip(batches, sizes, strict=True)]
     end = len(batches)
     while end > 0:
         start = end
-        while start > 0 and levels[start - 1] == levels[end - 1]:
+        while start > 0 and batches[start - 1].level == batches[end - 1].level:
             start -= 1
-        if levels[start] >= 0 and end - start >= fanin:
-            total = 0
-            for index in range(start, end):
-                total += sizes[index]
-                if total > most:
-                    return tuple(batches[start:index])
+        if end - start >= config.compaction_fanin:
             return tuple(batches[start:end])
         end = start
     return ()
@@ -103,32 +93,50 @@ def write_rollup(machine: Machine) -> None:
         machine.location.blob.delete(key)
 
 
-def compact(machine: Machine, writer_id: str) -> bool:
-    """Merge one run of batches; whether there was one to merge."""
+def compact(machine: Machine, writer_id: str, between: Callable[[], None] = lambda: None) -> bool:
+    """Merge one run of batches; whether there was one to merge.
+
+    What is in blobs is merged piece by piece: memory holds about one part of the result. `between` is called
+    now and then meanwhile.
+    """
     state = machine.state
     batches = plan_compaction(state.batches, machine.config)
     if not batches or state.finalized:
         return False
-    schema = state.schema
     try:
-        sources = [read_part(machine, schema, part) for batch in batches for part in batch.parts]
+        parts = write_run(
+            machine,
+            writer_id=writer_id,
+            schema=state.schema,
+            schema_id=max(state.schemas),
+            pieces=_merged(machine, state, batches, between),
+        )
     except PartGone as gone:
         replan(machine, state, gone)
         return True
-    parts = write_parts(
-        machine,
-        writer_id=writer_id,
-        schema=schema,
-        schema_id=max(state.schemas),
-        updates=consolidate_updates(schema, sources, state.since),
-        is_sorted=True,
-    )
     ids = tuple(batch.id for batch in batches)
     command = InstallCompaction(ids, state.since, parts, machine.clock.wall_ms())
     (installed,) = commit([(machine, command)])
     if not installed:
         delete_parts(machine, parts)
     return True
+
+
+def _merged(
+    machine: Machine, state: ShardState, batches: Sequence[Batch], between: Callable[[], None]
+) -> Iterator[pa.Table]:
+    """The updates of batches consolidated at since, in the total order."""
+    schema, since = state.schema, state.since
+    runs = [run for batch in batches for run in batch.runs]
+    inline = [part.inline for run in runs for part in run if part.inline is not None]
+    if len(inline) == sum(map(len, runs)):
+        # Small: the stream's fixed cost would be most of it.
+        sources = [decode_inline(data, schema, key="an inline part") for data in inline]
+        yield consolidate_updates(schema, sources, since)
+        return
+    for piece in merged(machine, schema, runs, Since(since)):
+        yield piece
+        between()
 
 
 def deletable(state: ShardState, config: PersistConfig, now_ms: int) -> list[Garbage]:
@@ -231,8 +239,10 @@ class LeaseWatch:
         return ExpireHandles(readers, writers)
 
 
-def maintain(machine: Machine, leases: LeaseWatch, writer_id: str) -> None:
-    """Do all the upkeep that a shard wants now."""
+def maintain(
+    machine: Machine, leases: LeaseWatch, writer_id: str, between: Callable[[], None] = lambda: None
+) -> None:
+    """Do all the upkeep that a shard wants now; `between` is called now and then where it takes long."""
     if not machine.refresh().exists:
         return
     drop_handles(machine, leases.expired(machine.state))
@@ -241,8 +251,8 @@ def maintain(machine: Machine, leases: LeaseWatch, writer_id: str) -> None:
         collect_garbage(machine)
     unreadable: HoldfastError | None = None
     try:
-        while machine.state.write_mode is WriteMode.APPEND and compact(machine, writer_id):
-            pass
+        while machine.state.write_mode is WriteMode.APPEND and compact(machine, writer_id, between):
+            between()
     except (BadInput, CorruptBlob) as error:
         # Updates that can't be merged must not let the log and the garbage grow too.
         unreadable = error
@@ -272,6 +282,7 @@ class Maintainer:
         # Weak: a reader that is dropped without being closed loses its lease in time.
         self._readers: weakref.WeakSet[ReadHandle] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
+        self._next_beat = 0.0
 
     def after_commit(self, machine: Machine) -> None:
         """Note that a shard has moved."""
@@ -290,7 +301,7 @@ class Maintainer:
 
     def run(self, machine: Machine) -> None:
         """Do a shard's upkeep now."""
-        maintain(machine, self._leases, self._writer_id)
+        maintain(machine, self._leases, self._writer_id, self._beat_when_due)
 
     def watch(self, reader: ReadHandle) -> None:
         """Send heartbeats for a reader from now on."""
@@ -330,17 +341,12 @@ class Maintainer:
             self._thread.start()
 
     def _loop(self) -> None:
-        beat_s = self._config.lease_s / 4
-        next_beat = self._clock.monotonic() + beat_s
+        self._next_beat = self._clock.monotonic() + self._config.lease_s / 4
         while True:
             # A shard that always has work must not keep the leases of others from their heartbeat.
-            wait = next_beat - self._clock.monotonic()
-            if wait <= 0:
-                self._heartbeat()
-                next_beat = self._clock.monotonic() + beat_s
-                continue
+            self._beat_when_due()
             try:
-                shard_id = self._queue.get(timeout=wait)
+                shard_id = self._queue.get(timeout=max(0.0, self._next_beat - self._clock.monotonic()))
             except queue.Empty:
                 continue
             if shard_id == _STOP:
@@ -349,11 +355,15 @@ class Maintainer:
                 machine = self._waiting.pop(shard_id)
             self._guarded(partial(self.run, machine), shard_id)
 
-    def _heartbeat(self) -> None:
+    def _beat_when_due(self) -> None:
+        # Only the thread of its own sends heartbeats: with upkeep in the writer's there are none to be late.
+        if threading.current_thread() is not self._thread or self._clock.monotonic() < self._next_beat:
+            return
         with self._lock:
             readers = list(self._readers)
         for reader in readers:
             self._guarded(reader.heartbeat, reader.shard_id)
+        self._next_beat = self._clock.monotonic() + self._config.lease_s / 4
         for machine in self._machines():
             # By what is known here: a shard that nobody uses costs no look at the store.
             if garbage_due(machine.state, self._config, self._clock.wall_ms()):

@@ -6,8 +6,9 @@ so an upload of unknown outcome may be repeated.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,10 +43,12 @@ def write_parts(
     schema_id: int,
     updates: Rows,
     is_sorted: bool = False,
+    inline: bool = True,
     before_upload: Callable[[], None] = lambda: None,
 ) -> tuple[Part, ...]:
-    """Make parts of prepared updates, uploading what is not inline; empty for no updates.
+    """Make parts of prepared updates, uploading what is not inline (or all, without `inline`).
 
+    Empty for no updates.
     `before_upload` runs once where there is something to upload. Raises `StorageError` where an upload
     fails; those before it are deleted.
     """
@@ -54,7 +57,7 @@ def write_parts(
     if bounds is None:
         return ()
     lower, upper = bounds[0], bounds[1] + 1
-    if inline_size(updates) <= config.inline_max_bytes:
+    if inline and inline_size(updates) <= config.inline_max_bytes:
         data = encode_inline(_one_batch(updates))
         if len(data) <= config.inline_max_bytes:
             return (Part(updates.num_rows, schema_id, lower, upper, len(data), inline=data),)
@@ -68,6 +71,32 @@ def write_parts(
         except StorageError:
             delete_parts(machine, parts)
             raise
+    return tuple(parts)
+
+
+def write_run(
+    machine: Machine, *, writer_id: str, schema: Schema, schema_id: int, pieces: Iterator[pa.Table]
+) -> tuple[Part, ...]:
+    """Make the parts of one run of pieces that follow each other in the total order, as they come.
+
+    What comes out small is one inline part. In memory is about one part. Raises what `pieces` raises, and
+    `StorageError` where an upload fails; the parts before it are deleted.
+    """
+    target = machine.config.part_target_bytes
+    parts: list[Part] = []
+    waiting: list[pa.Table] = []
+    write = partial(write_parts, machine, writer_id=writer_id, schema=schema, schema_id=schema_id)
+    try:
+        for piece in pieces:
+            waiting.append(piece)
+            if sum(table.nbytes for table in waiting) >= target:
+                parts += write(updates=pa.concat_tables(waiting), is_sorted=True, inline=False)
+                waiting.clear()
+        if waiting:
+            parts += write(updates=pa.concat_tables(waiting), is_sorted=True, inline=not parts)
+    except Exception:
+        delete_parts(machine, parts)
+        raise
     return tuple(parts)
 
 

@@ -1,7 +1,5 @@
-"""Reading: holds on `since`, snapshots and listens.
+"""Reading: holds on `since`, and listens.
 
-- A snapshot at `as_of` is right on every version with `since <= as_of < upper`; a reader whose parts went
-  plans again on the newest one, and gives up with `AsOfTooEarly` only where that can't answer.
 - A listen emits each update once and each `Progress` after all below it. It needs `since < frontier`: at
   `since` stand updates that were moved there.
 """
@@ -11,24 +9,32 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
 from holdfast.errors import (
     CLOSED,
-    AsOfNotYetAvailable,
     AsOfTooEarly,
     BadInput,
-    CorruptBlob,
     HandleExpired,
     ShardFinalized,
 )
-from holdfast.persist.consolidate import consolidate_at, consolidate_updates
+from holdfast.persist.consolidate import consolidate_updates
 from holdfast.persist.ids import new_id
 from holdfast.persist.machine import Machine, commit
-from holdfast.persist.partstore import PartGone, read_part, read_updates
+from holdfast.persist.order import EVERYTHING, KeyRange
+from holdfast.persist.partstore import PartGone, read_updates
 from holdfast.persist.schema import TIME, Schema
+from holdfast.persist.snapshot import (
+    Pins,
+    Snapshot,
+    SnapshotPart,
+    check_columns,
+    check_readable,
+    plan_parts,
+    replan,
+)
 from holdfast.persist.state import CriticalReader, ShardState
 from holdfast.persist.transition import (
     DowngradeCritical,
@@ -61,99 +67,11 @@ class Progress:
 Event = Updates | Progress
 
 
-class Pins(Protocol):
-    """Keeps the parts of a version while they are read."""
-
-    @contextmanager
-    def pin(self, state: ShardState) -> Iterator[None]:
-        """Hold the parts of `state` for the block."""
-
-
-class Snapshot:
-    """The contents of a shard at `as_of`: each (key, value) once, `_diff` copies of it, never 0.
-
-    Iterate it for record batches, or take all at once with `to_table`; columns are those of the schema and
-    `_diff` (int64). No order is promised.
-    """
-
-    def __init__(self, machine: Machine, pins: Pins, as_of: int) -> None:
-        self._machine = machine
-        self._pins = pins
-        self.as_of = as_of
-
-    def to_table(self) -> pa.Table:
-        """All of it in memory.
-
-        Raises:
-            AsOfTooEarly: `since` has passed `as_of` and the parts are gone.
-            CorruptBlob: a part is not what was written.
-        """
-        state = check_readable(self._machine, self.as_of)
-        while True:
-            try:
-                with self._pins.pin(state):
-                    return self._consolidate(state)
-            except PartGone as gone:
-                state = replan(self._machine, state, gone)
-                if state.since > self.as_of:
-                    raise AsOfTooEarly(self.as_of, state.since) from None
-
-    def _consolidate(self, state: ShardState) -> pa.Table:
-        sources = [
-            read_part(self._machine, state.schema, part)
-            for batch in state.batches
-            for part in batch.parts
-            if part.lower <= self.as_of
-        ]
-        return consolidate_at(state.schema, sources, self.as_of)
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return iter(self.to_table().to_batches(max_chunksize=64 * 1024))
-
-
-def check_readable(machine: Machine, as_of: int) -> ShardState:
-    """A version that has contents at `as_of`, reading the newest one where the cached has not.
-
-    Raises:
-        BadInput: `as_of` is no time, or the client is closed.
-        AsOfTooEarly: `as_of` is before `since`.
-        AsOfNotYetAvailable: `as_of` is not before the upper.
-        ShardFinalized: the shard has ended.
-    """
-    if not 0 <= as_of < CLOSED:
-        raise BadInput(f"as_of {as_of} is not a time: expected 0 to 2^64 - 1")
-    machine.check_open()
-    state = machine.state
-    if not (state.exists and as_of < state.upper) or state.finalized:
-        state = machine.refresh()
-    if not state.exists:
-        raise BadInput(f"shard {machine.shard_id} does not exist")
-    if state.finalized:
-        raise ShardFinalized(f"shard {machine.shard_id} was finalized")
-    if as_of < state.since:
-        raise AsOfTooEarly(as_of, state.since)
-    if as_of >= state.upper:
-        raise AsOfNotYetAvailable(as_of, state.upper)
-    return state
-
-
 def check_frontier(since: int) -> int:
     """Return `since`, or raise `BadInput` where it is not a frontier."""
     if not 0 <= since <= CLOSED:
         raise BadInput(f"since {since} is not a frontier: expected 0 to 2^64")
     return since
-
-
-def replan(machine: Machine, planned: ShardState, gone: PartGone) -> ShardState:
-    """The newest version, after a part of `planned` was not found.
-
-    Raises:
-        CorruptBlob: nothing has changed since: the part is lost.
-    """
-    state = machine.refresh()
-    if state.seqno == planned.seqno:
-        raise CorruptBlob(str(gone), "a part", "nothing") from None
-    return state
 
 
 class Listen:
@@ -273,20 +191,26 @@ class ReadHandle:
         """The upper, linearized: the latest time that can be read is the one before."""
         return self._machine.refresh().upper
 
-    def snapshot(self, as_of: int) -> Snapshot:
-        """The contents at `as_of`.
+    def snapshot(
+        self, as_of: int, *, wanted: KeyRange = EVERYTHING, columns: Sequence[str] | None = None
+    ) -> Snapshot:
+        """The contents at `as_of`: all, or those of a range of keys; all columns, or these and `_diff`.
 
         Raises:
             AsOfTooEarly: `as_of < since`.
             AsOfNotYetAvailable: `as_of >= upper`.
+            BadInput: a column that the schema doesn't have.
         """
-        check_readable(self._machine, as_of)
-        return Snapshot(self._machine, self, as_of)
+        check_columns(check_readable(self._machine, as_of).schema, columns)
+        return Snapshot(self._machine, self, as_of, wanted, columns)
 
-    def snapshot_parts(self, as_of: int) -> "list[SnapshotPart]":
-        """Picklable pieces of the snapshot; `PersistClient.read_snapshot_part` reads one anywhere."""
-        check_readable(self._machine, as_of)
-        return [SnapshotPart(self.shard_id, as_of)]
+    def snapshot_parts(self, as_of: int, max_parts: int | None = None) -> list[SnapshotPart]:
+        """Picklable pieces of the snapshot in the order of their keys, each row in exactly one of them.
+
+        At most `max_parts` (None: one per row group of the shard's largest run) of about equal size, of which
+        some may be empty. `PersistClient.read_snapshot_part` reads one anywhere. Raises as `snapshot` does.
+        """
+        return plan_parts(self._machine, self, as_of, max_parts)
 
     def listen(self, as_of: int) -> Listen:
         """All changes at times after `as_of`. Raises as `snapshot` does for a time before `since`."""
@@ -365,14 +289,6 @@ class ReadHandle:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotPart:
-    """What is needed, besides the location, to read a piece of a snapshot."""
-
-    shard_id: str
-    as_of: int
 
 
 class CriticalSince:

@@ -90,8 +90,7 @@ def plan(scan: Scan) -> list[ScanTask]:
 
 def read(task: ScanTask) -> Iterator[pa.RecordBatch]:
     """The consolidated updates of a task: the columns wanted and `_diff`."""
-    for batch in read_collection_part(_kept_open(task.url, task.location_id), task.part):
-        yield batch if task.columns is None else batch.select([*task.columns, "_diff"])
+    yield from read_collection_part(_kept_open(task.url, task.location_id), task.part, task.columns)
 
 
 def _open(url: str, location_id: UUID) -> PersistClient:

@@ -74,7 +74,10 @@ class CollectionReader:
         """
         with self._there():
             as_of = self._check(as_of)
-            parts = [part for shard in self._holding(as_of) for part in shard.snapshot_parts(as_of)]
+            shards = self._holding(as_of)
+            # As many of each shard as together suffice.
+            most = None if max_parts is None else max(1, max_parts // len(shards))
+            parts = [part for shard in shards for part in shard.snapshot_parts(as_of, most)]
         return group_parts(self.info.collection_id, as_of, parts, max_parts)
 
     def listen(self, as_of: int) -> CollectionListen:

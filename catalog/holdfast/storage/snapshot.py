@@ -20,8 +20,9 @@ _THREADS: Final = 4
 class CollectionSnapshot:
     """The contents of a collection at `as_of`: each (key, value) once, `_diff` copies of it, never 0.
 
-    Iterate it for record batches, or take all at once with `to_table`; columns are those of the schema and
-    `_diff` (int64). No order is promised. Within `there` errors of the shards become the collection's.
+    Iterate it for record batches, with bounded memory and one shard after the other, each in the total order
+    of its rows; or take all at once with `to_table`, faster, in no order. Columns are those of the schema and
+    `_diff` (int64). Within `there` errors of the shards become the collection's.
     """
 
     def __init__(
@@ -68,17 +69,18 @@ def group_parts(
     return [CollectionPart(collection_id, as_of, tuple(parts[piece::pieces])) for piece in range(pieces)]
 
 
-def read_collection_part(client: PersistClient, part: CollectionPart) -> Iterator[pa.RecordBatch]:
-    """The record batches of a piece: the schema's columns and `_diff`, consolidated.
+def read_collection_part(
+    client: PersistClient, part: CollectionPart, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The record batches of a piece: the schema's columns (or only these) and `_diff`, consolidated.
 
     Raises `AsOfTooEarly` where nothing held the collection's since between planning and reading,
     `CollectionNotFound` where it was dropped.
     """
     for each in part.parts:
         try:
-            batches = iter(client.read_snapshot_part(each))
+            yield from client.read_snapshot_part(each, columns)
         except (AsOfTooEarly, ShardFinalized):
             if client.inspect(each.shard_id).finalized:
                 raise CollectionNotFound(f"collection {part.collection_id} was dropped") from None
             raise
-        yield from batches

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from holdfast.errors import BadInput, LocationMismatch, StorageError, UnusablePath
+from holdfast.errors import BadInput, LocationMismatch, StorageError, StoreUnreachable, UnusablePath
 from holdfast.persist.storage import FileBlob, Location, MemoryBlob, MemoryConsensus, Put, SqliteConsensus
 from holdfast.persist.storage.s3place import S3Place
 

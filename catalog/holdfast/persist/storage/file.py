@@ -91,13 +91,12 @@ class FileBlob(Blob):
             status = path.stat()
             if not stat.S_ISREG(status.st_mode):
                 return None
-            if status.st_size == 0:
-                return pa.BufferReader(b"")  # an empty file can't be mapped
-            return pa.memory_map(str(path), "r")
+            # Not mapped: what was read of a map counts as the process's memory.
+            return pa.OSFile(str(path), "r")
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         except OSError as error:
-            raise Determinate(f"can't map {path}: {_reason(error)}") from error
+            raise Determinate(f"can't open {path}: {_reason(error)}") from error
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         path = self._path(key)

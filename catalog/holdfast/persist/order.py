@@ -1,0 +1,80 @@
+"""Places in the total order: the key of a row as a Python value, and ranges of rows.
+
+Invariants
+- A `Key` has one `(is not null, value)` pair per column, in the order of the schema; keys of one schema
+  compare as their rows do in the total order of (key, value). Values are those of `python_values`: floats
+  are integers with the same order, dates and times are counts of days and microseconds.
+- A shorter key stands for all rows that begin with it. A `KeyRange` has the rows at or after `lower`, before
+  `upper` and after `after`, where each that is given is compared over its own length.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from holdfast.persist.canonical import Rows, python_values
+
+Key: TypeAlias = tuple[tuple[bool, Any], ...]
+
+NULL: Key = ((False, None),)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """Rows between two places; None is no limit."""
+
+    lower: Key | None = None
+    upper: Key | None = None
+    after: Key | None = None
+
+    def beyond(self, key: Key) -> "KeyRange":
+        """What is left of the range after the row `key`."""
+        return replace(self, after=key)
+
+    def may_meet(self, low: Key | None, high: Key | None) -> bool:
+        """Whether rows whose first column is from `low` to `high` (None: unknown) can be in the range."""
+        if high is not None:
+            for limit in (self.lower, self.after):
+                if limit is not None and high < limit[:1]:
+                    return False
+        return low is None or self.upper is None or low < self.upper
+
+    def slice(self, names: Sequence[str], rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of the range, of rows in the total order of `names`."""
+        start, end = 0, rows.num_rows
+        if self.lower is not None:
+            start = rows_before(names, rows, self.lower)
+        if self.after is not None:
+            start = max(start, rows_up_to(names, rows, self.after))
+        if self.upper is not None:
+            end = rows_before(names, rows, self.upper)
+        return rows.slice(start, max(0, end - start))
+
+
+EVERYTHING = KeyRange()
+
+
+def key_at(names: Sequence[str], rows: Rows, index: int) -> Key:
+    """The key of one row over the columns `names`."""
+    row = rows.slice(index, 1)
+    values = (python_values(_one(row.column(name)))[0] for name in names)
+    return tuple((value is not None, value) for value in values)
+
+
+def rows_before(names: Sequence[str], rows: pa.RecordBatch, key: Key) -> int:
+    """How many of the ordered rows are before `key`."""
+    names = names[: len(key)]
+    return bisect_left(range(rows.num_rows), key, key=lambda index: key_at(names, rows, index))
+
+
+def rows_up_to(names: Sequence[str], rows: pa.RecordBatch, key: Key) -> int:
+    """How many of the ordered rows are before or at `key`."""
+    names = names[: len(key)]
+    return bisect_right(range(rows.num_rows), key, key=lambda index: key_at(names, rows, index))
+
+
+def _one(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array

@@ -1,0 +1,224 @@
+"""The runs of a shard as batches of rows in the total order, read piece by piece.
+
+Invariants
+- A blob's checksum is verified over the whole object, in one pass before the first row of it is decoded,
+  through the same open file; also where only some row groups are read: nothing that was not vouched for
+  decides what is skipped. That costs a second read of the bytes, which are in the page cache by then.
+- A row group is skipped only where its bounds exclude every row that is wanted; `audit_pushdown` reads it all
+  the same and refuses the part where one is found.
+- In memory is one batch per run, plus what a store holds of an open object (a file: nothing).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.errors import CLOSED, CorruptBlob, Determinate
+from holdfast.persist.canonical import from_polars, sort_updates, values_of
+from holdfast.persist.groups import group_bounds
+from holdfast.persist.machine import Machine, retry
+from holdfast.persist.merge import merge_runs
+from holdfast.persist.order import EVERYTHING, Key, KeyRange, key_at
+from holdfast.persist.part import ROW_GROUP_ROWS, UNREADABLE, check_footer, decode_inline
+from holdfast.persist.partstore import PartGone
+from holdfast.persist.schema import DIFF, TIME, Schema
+from holdfast.persist.state import Part
+
+# Rows in memory of all runs together, by their size in memory: small enough for a cache to help, large
+# enough that a batch outweighs the engine's start.
+BUFFER_BYTES: Final = 32 * 1024 * 1024
+_LEAST_ROWS: Final = 1024
+_READ_BYTES: Final = 1024 * 1024
+
+Run: TypeAlias = Sequence[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Rows as contents at a time: those up to it, without their times."""
+
+    as_of: int
+
+    @property
+    def latest(self) -> int:
+        """No later row is wanted."""
+        return self.as_of
+
+    def names(self, schema: Schema) -> list[str]:
+        """The columns that tell one row from another."""
+        return [*schema.names]
+
+    def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The view of a batch of updates."""
+        times = values_of(rows.column(TIME))
+        if len(times) and int(times.max()) > self.as_of:
+            rows = rows.filter(pa.array(times <= np.uint64(self.as_of)))
+        return rows.drop_columns([TIME])
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """Rows as updates whose times below `since` are moved up to it, which keeps their order."""
+
+    since: int
+
+    @property
+    def latest(self) -> int:
+        """No later row is wanted."""
+        return CLOSED
+
+    def names(self, schema: Schema) -> list[str]:
+        """The columns that tell one row from another."""
+        return [*schema.names, TIME]
+
+    def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The view of a batch of updates."""
+        times = np.maximum(values_of(rows.column(TIME)), np.uint64(min(self.since, CLOSED - 1)))
+        return rows.set_column(rows.num_columns - 2, rows.schema.field(TIME), pa.array(times, pa.uint64()))
+
+
+View: TypeAlias = At | Since
+
+
+def open_runs(
+    machine: Machine, schema: Schema, runs: Iterable[Run], view: View, wanted: KeyRange = EVERYTHING
+) -> list[Iterator[pa.RecordBatch]]:
+    """The rows of each run that are in the range, seen through `view`, in the total order.
+
+    Iterating raises:
+        PartGone: a blob does not exist.
+        CorruptBlob: its bytes are not what was written.
+        VersionTooNew: a newer version wrote it.
+    """
+    wanted_runs = [[part for part in run if part.lower <= view.latest] for run in runs]
+    inline = [part.inline for run in wanted_runs for part in run if part.inline is not None]
+    stored = [[part for part in run if part.inline is None] for run in wanted_runs]
+    reader = _Reader(machine, schema, view, wanted, BUFFER_BYTES // max(1, sum(map(bool, stored))))
+    found = [reader.stored(run) for run in stored if run]
+    return [*found, reader.inline(inline)] if inline else found
+
+
+def merged(
+    machine: Machine, schema: Schema, runs: Iterable[Run], view: View, wanted: KeyRange = EVERYTHING
+) -> Iterator[pa.Table]:
+    """The rows of all runs consolidated, as `merge_runs` has them. Raises as it and `open_runs` do."""
+    columns = pa.schema(
+        [field for field in schema.arrow_updates if field.name in (*view.names(schema), DIFF)]
+    )
+    opened = open_runs(machine, schema, runs, view, wanted)
+    for frame in merge_runs(view.names(schema), opened):
+        yield from_polars(frame, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    machine: Machine
+    schema: Schema
+    view: View
+    wanted: KeyRange
+    buffer_bytes: int
+
+    def inline(self, parts: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+        """All inline parts as one run: they are small and not sorted."""
+        tables = [decode_inline(data, self.schema, key="an inline part") for data in parts]
+        rows = pa.concat_tables(tables).combine_chunks()
+        yield from (
+            self._see(batch) for batch in sort_updates(self.schema, rows).combine_chunks().to_batches()
+        )
+
+    def stored(self, run: Run) -> Iterator[pa.RecordBatch]:
+        """The parts of a run one after the other."""
+        names = self.view.names(self.schema)
+        last: Key | None = None
+        for part in run:
+            assert part.blob_key is not None
+            with open_part(self.machine, part) as file:
+                for batch in self._batches(file, part.blob_key):
+                    rows = self._see(batch)
+                    if not rows.num_rows:
+                        continue
+                    if last is not None and key_at(names, rows, 0) < last:
+                        raise CorruptBlob(part.blob_key, "rows in the total order", "one after a later one")
+                    last = key_at(names, rows, rows.num_rows - 1)
+                    yield rows
+
+    def _see(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = self.view.apply(batch)
+        return rows if self.wanted == EVERYTHING else self.wanted.slice(self.schema.names, rows)
+
+    def _batches(self, file: pa.NativeFile, key: str) -> Iterator[pa.RecordBatch]:
+        """The batches of the row groups that may have rows that are wanted."""
+        try:
+            with pq.ParquetFile(file, pre_buffer=False) as parquet:
+                check_footer(parquet.metadata, self.schema, key=key)
+                bounds = group_bounds(self.schema, parquet.metadata)
+                chosen = [
+                    i for i, group in enumerate(bounds) if group.may_meet(self.wanted, self.view.latest)
+                ]
+                if self.machine.config.audit_pushdown:
+                    self._audit(parquet, key, [i for i in range(len(bounds)) if i not in chosen])
+                yield from self._decode(parquet, chosen)
+        except UNREADABLE as error:
+            raise CorruptBlob(key, "a Parquet part", " ".join(str(error).split())[:200]) from None
+
+    def _audit(self, parquet: pq.ParquetFile, key: str, skipped: Sequence[int]) -> None:
+        for group in skipped:
+            if found := sum(self._see(batch).num_rows for batch in self._decode(parquet, [group])):
+                raise CorruptBlob(key, f"no row that is wanted in row group {group}", f"{found}")
+
+    def _decode(self, parquet: pq.ParquetFile, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        if not groups:
+            return
+        updates = self.schema.arrow_updates
+        rows = min(self._batch_rows(parquet.metadata.row_group(group)) for group in groups)
+        for batch in parquet.iter_batches(rows, row_groups=groups, columns=updates.names):
+            yield pa.RecordBatch.from_arrays([batch.column(name) for name in updates.names], schema=updates)
+
+    def _batch_rows(self, group: pq.RowGroupMetaData) -> int:
+        # What dictionaries and bit packing save in the file is there again in memory.
+        width: int = max(16 * len(self.schema.columns), group.total_byte_size // max(1, group.num_rows))
+        return max(_LEAST_ROWS, min(ROW_GROUP_ROWS, self.buffer_bytes // width))
+
+
+def open_part(machine: Machine, part: Part) -> "closing[pa.NativeFile]":
+    """A stored part for random access, verified against what the state says of it.
+
+    Raises:
+        PartGone: its blob does not exist.
+        CorruptBlob: its bytes are not what was written.
+    """
+    key = part.blob_key
+    assert key is not None
+
+    def attempt() -> pa.NativeFile:
+        file = machine.location.blob.open_input(key)
+        if file is None:
+            raise PartGone(key)
+        try:
+            _verify(file, part, key)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    return closing(retry(attempt, machine.config, machine.clock))
+
+
+def _verify(file: pa.NativeFile, part: Part, key: str) -> None:
+    crc32c = 0
+    try:
+        if (size := file.size()) != part.size_bytes:
+            raise CorruptBlob(key, f"{part.size_bytes} bytes", f"{size} bytes")
+        while data := file.read(_READ_BYTES):
+            crc32c = google_crc32c.extend(crc32c, data)
+        file.seek(0)
+    except OSError as error:
+        raise Determinate(f"can't read {key}: {error}") from error
+    if crc32c != part.crc32c:
+        raise CorruptBlob(key, f"crc32c {part.crc32c:08x}", f"{crc32c:08x}")

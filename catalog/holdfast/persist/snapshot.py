@@ -1,0 +1,209 @@
+"""Snapshots: the contents of a shard at a time, at once, as a stream in order, or in pieces by key.
+
+- A snapshot at `as_of` is right on every version with `since <= as_of < upper`; a reader whose parts went
+  plans again on the newest one, and gives up with `AsOfTooEarly` only where that can't answer. A stream goes
+  on after the last row that it gave.
+- The pieces are ranges of the first column that tile all of it, wherever the cuts are: what the cuts were
+  chosen by (statistics, not verified) can only make them uneven.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from holdfast.errors import (
+    CLOSED,
+    AsOfNotYetAvailable,
+    AsOfTooEarly,
+    BadInput,
+    CorruptBlob,
+    ShardFinalized,
+)
+from holdfast.persist.consolidate import consolidate_at
+from holdfast.persist.machine import Machine
+from holdfast.persist.order import EVERYTHING, Key, KeyRange, key_at
+from holdfast.persist.partstore import PartGone, read_part
+from holdfast.persist.runs import At, merged
+from holdfast.persist.schema import DIFF, Schema
+from holdfast.persist.split import cuts
+from holdfast.persist.state import ShardState
+
+BATCH_ROWS = 64 * 1024
+
+
+class Pins(Protocol):
+    """Keeps the parts of a version while they are read."""
+
+    @contextmanager
+    def pin(self, state: ShardState) -> Iterator[None]:
+        """Hold the parts of `state` for the block."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPart:
+    """What is needed, besides the location, to read a piece of a snapshot. Picklable.
+
+    The rows whose first column is from `lower` on and before `upper`, None being no limit: values as
+    `holdfast.persist.order` has them (floats as ordered integers, dates and times as counts).
+    """
+
+    shard_id: str
+    as_of: int
+    lower: Any = None
+    upper: Any = None
+
+    @property
+    def range(self) -> KeyRange:
+        """The rows of the piece."""
+        return KeyRange(lower=_limit(self.lower), upper=_limit(self.upper))
+
+
+def _limit(value: Any) -> Key | None:
+    return None if value is None else ((True, value),)
+
+
+class Snapshot:
+    """The contents of a shard at `as_of`: each (key, value) once, `_diff` copies of it, never 0.
+
+    Iterate it for record batches in the total order of (key, value), read with bounded memory, or take all at
+    once with `to_table`: faster, in no order. Columns are those of the schema and `_diff` (int64). With
+    `columns` only these of them, and `_diff`: rows that differ in others are not summed, so equal rows may
+    then come several times.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        pins: Pins,
+        as_of: int,
+        wanted: KeyRange = EVERYTHING,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        self._machine = machine
+        self._pins = pins
+        self._wanted = wanted
+        self._columns = None if columns is None else list(columns)
+        self.as_of = as_of
+
+    def to_table(self) -> pa.Table:
+        """All of it in memory.
+
+        Raises:
+            AsOfTooEarly: `since` has passed `as_of` and the parts are gone.
+            CorruptBlob: a part is not what was written.
+        """
+        if self._wanted != EVERYTHING:
+            schema = self._project(check_readable(self._machine, self.as_of).schema.arrow_diff.empty_table())
+            return pa.Table.from_batches(self, schema.schema)
+        state = check_readable(self._machine, self.as_of)
+        while True:
+            try:
+                with self._pins.pin(state):
+                    return self._project(self._consolidate(state))
+            except PartGone as gone:
+                state = self._again(state, gone)
+
+    def _consolidate(self, state: ShardState) -> pa.Table:
+        sources = [
+            read_part(self._machine, state.schema, part)
+            for batch in state.batches
+            for part in batch.parts
+            if part.lower <= self.as_of
+        ]
+        return consolidate_at(state.schema, sources, self.as_of)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """The batches in order. Raises as `to_table` does, perhaps after some of them."""
+        state = check_readable(self._machine, self.as_of)
+        left = self._wanted
+        while True:
+            try:
+                with self._pins.pin(state):
+                    for rows in self._merged(state, left):
+                        last = key_at(state.schema.names, rows, rows.num_rows - 1)
+                        yield from self._project(rows).to_batches(max_chunksize=BATCH_ROWS)
+                        left = left.beyond(last)
+                return
+            except PartGone as gone:
+                state = self._again(state, gone)
+
+    def _merged(self, state: ShardState, wanted: KeyRange) -> Iterator[pa.Table]:
+        runs = [run for batch in state.batches for run in batch.runs]
+        return merged(self._machine, state.schema, runs, At(self.as_of), wanted)
+
+    def _project(self, rows: pa.Table) -> pa.Table:
+        return rows if self._columns is None else rows.select([*self._columns, DIFF])
+
+    def _again(self, planned: ShardState, gone: PartGone) -> ShardState:
+        state = replan(self._machine, planned, gone)
+        if state.since > self.as_of:
+            raise AsOfTooEarly(self.as_of, state.since) from None
+        return state
+
+
+def plan_parts(machine: Machine, pins: Pins, as_of: int, max_parts: int | None) -> list[SnapshotPart]:
+    """Pieces of the snapshot by key. Raises as `ReadHandle.snapshot_parts` does."""
+    if max_parts is not None and max_parts < 1:
+        raise BadInput(f"a snapshot can't be cut into {max_parts} parts: at least 1")
+    state = check_readable(machine, as_of)
+    while max_parts != 1:
+        try:
+            with pins.pin(state):
+                limits = [None, *cuts(machine, state, as_of, max_parts), None]
+            return [SnapshotPart(machine.shard_id, as_of, *limit) for limit in pairwise(limits)]
+        except PartGone as gone:
+            state = replan(machine, state, gone)
+            if state.since > as_of:
+                raise AsOfTooEarly(as_of, state.since) from None
+    return [SnapshotPart(machine.shard_id, as_of)]
+
+
+def check_columns(schema: Schema, columns: Sequence[str] | None) -> None:
+    """Refuse columns that the schema has not, or twice."""
+    for index, name in enumerate(columns or ()):
+        if name not in schema.names:
+            raise BadInput(f"column {name!r} is not in the schema ({', '.join(schema.names)})")
+        if columns is not None and name in columns[:index]:
+            raise BadInput(f"column {name!r} is given twice")
+
+
+def check_readable(machine: Machine, as_of: int) -> ShardState:
+    """A version that has contents at `as_of`, reading the newest one where the cached has not.
+
+    Raises:
+        BadInput: `as_of` is no time, or the client is closed.
+        AsOfTooEarly: `as_of` is before `since`.
+        AsOfNotYetAvailable: `as_of` is not before the upper.
+        ShardFinalized: the shard has ended.
+    """
+    if not 0 <= as_of < CLOSED:
+        raise BadInput(f"as_of {as_of} is not a time: expected 0 to 2^64 - 1")
+    machine.check_open()
+    state = machine.state
+    if not (state.exists and as_of < state.upper) or state.finalized:
+        state = machine.refresh()
+    if not state.exists:
+        raise BadInput(f"shard {machine.shard_id} does not exist")
+    if state.finalized:
+        raise ShardFinalized(f"shard {machine.shard_id} was finalized")
+    if as_of < state.since:
+        raise AsOfTooEarly(as_of, state.since)
+    if as_of >= state.upper:
+        raise AsOfNotYetAvailable(as_of, state.upper)
+    return state
+
+
+def replan(machine: Machine, planned: ShardState, gone: PartGone) -> ShardState:
+    """The newest version, after a part of `planned` was not found.
+
+    Raises:
+        CorruptBlob: nothing has changed since: the part is lost.
+    """
+    state = machine.refresh()
+    if state.seqno == planned.seqno:
+        raise CorruptBlob(str(gone), "a part", "nothing") from None
+    return state
