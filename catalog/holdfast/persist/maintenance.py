@@ -246,9 +246,6 @@ def maintain(
     if not machine.refresh().exists:
         return
     drop_handles(machine, leases.expired(machine.state))
-    if machine.state.finalized:
-        # First, so that the last rollup has no garbage to name.
-        collect_garbage(machine)
     unreadable: HoldfastError | None = None
     try:
         while machine.state.write_mode is WriteMode.APPEND and compact(machine, writer_id, between):
@@ -256,6 +253,9 @@ def maintain(
     except (BadInput, CorruptBlob) as error:
         # Updates that can't be merged must not let the log and the garbage grow too.
         unreadable = error
+    if machine.state.finalized:
+        # Before it, so that the last rollup has no garbage to name; perhaps it ended while we compacted.
+        collect_garbage(machine)
     write_rollup(machine)
     collect_garbage(machine)
     if unreadable is not None:

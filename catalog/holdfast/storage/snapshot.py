@@ -48,8 +48,7 @@ class CollectionSnapshot:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for shard in self._shards:
             with self._there():
-                batches = iter(shard)
-            yield from batches
+                yield from shard
 
 
 @dataclass(frozen=True, slots=True)
