@@ -65,15 +65,13 @@ def provide() -> None:
     said = []
     if _is_root() and shutil.which("apt-get"):
         print("installing the package postgresql ...", file=sys.stderr, flush=True)
-        done = subprocess.run(
-            ["apt-get", "install", "-y", "--no-install-recommends", "postgresql"],
-            env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if find() is not None:
-            return
+        # At run level 1 the package starts no server of its own. A new machine has no lists of packages yet.
+        env = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+        install_it = ["apt-get", "install", "-y", "--no-install-recommends", "postgresql"]
+        for command in (install_it, ["apt-get", "update"], install_it):
+            done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+            if find() is not None:
+                return
         said.append(done.stderr.strip())
     install = installer()
     if install is not None:
