@@ -1,6 +1,7 @@
 """What an S3 service adds to a blob store: lost answers, refusals, servers that end, objects in parts."""
 
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -362,8 +363,11 @@ def test_a_store_for_reading_writes_nothing(place: S3Place, blob: S3Blob) -> Non
 
 def test_a_forked_child_makes_connections_of_its_own(blob: S3Blob) -> None:
     blob.put("parent", b"x")
+    blob.put("large", bytes(LARGE))  # starts the threads that upload, which no child has
     child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(30)
         try:
             mine = blob.get("parent")
             blob.put("child", bytes(LARGE))
