@@ -6,6 +6,7 @@ the demo with exit code 1. Everything runs in a folder of its own and is stopped
 
 import functools
 import json
+import shutil
 import signal
 import sys
 import tempfile
@@ -293,9 +294,8 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print(f"\ndemo: stopped; logs are in {folder}")
         return 130
-    console.print(
-        f"\n[bold green]All {screen.claims} claims hold.[/] Everything is stopped; files are in {folder}"
-    )
+    shutil.rmtree(folder)
+    console.print(f"\n[bold green]All {screen.claims} claims hold.[/] Everything is stopped and cleaned up.")
     return 0
 
 

