@@ -69,15 +69,23 @@ def test_what_is_immutable_can_not_be_changed(world: Any, make_catalog: Make, ma
     world.wait_for("catalog/demo", ".status.epoch", 2)
 
 
-@pytest.mark.parametrize("url", ["gopher://host/x", "s3://bucket/x", "memory://x", "file://relative/x"])
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("gopher://host/x", "file:///"),
+        ("s3://bucket/x", "give s3:// as the blob"),
+        ("memory://x", "file:///"),
+        ("file://relative/x", "file:///"),
+    ],
+)
 def test_storage_that_is_unknown_is_stalled_until_corrected(
-    world: Any, make_catalog: Make, url: str, tmp_path: Path
+    world: Any, make_catalog: Make, url: str, advice: str, tmp_path: Path
 ) -> None:
     operator = world.start()
     wrong = make_catalog(storage={"url": url})
     world.apply(wrong)
     message = world.wait_stalled("catalog/demo", "UnsupportedStorage")
-    assert "file:///" in message
+    assert advice in message
     assert not (tmp_path / "volume").exists()
     wrong["spec"]["storage"]["url"] = (tmp_path / "right").as_uri()
     world.apply(wrong)
