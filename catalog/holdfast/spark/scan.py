@@ -8,8 +8,10 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 import pyarrow as pa
@@ -19,6 +21,9 @@ from holdfast.persist import PersistClient
 from holdfast.persist.schema import Schema
 from holdfast.spark.options import ReadOptions, check_columns
 from holdfast.storage import CollectionPart, StorageController, read_collection_part
+
+ROWS_PER_TASK: Final = 100_000
+"""Stored updates that are worth a task of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +85,17 @@ def find(options: ReadOptions) -> Scan:
 
 
 def plan(scan: Scan) -> list[ScanTask]:
-    """At most `scan.partitions` tasks that have all of the snapshot, each piece in one of them."""
+    """At most `scan.partitions` tasks that have all of the snapshot, each piece in one of them.
+
+    A shard with few rows is one piece: a Python task costs as much as reading some ten thousand rows.
+    """
     where = f"collection {scan.name} at {scan.as_of}"
     with _open(scan.url, scan.location_id) as client:
         reader = StorageController(client).reader(scan.collection_id, purpose="spark scan")
-        parts = reader.snapshot_parts(scan.as_of, scan.partitions)
+        shards = reader.info.data_shards
+        rows = sum(client.inspect(shard).rows for shard in shards)
+        worth = max(len(shards), math.ceil(rows / ROWS_PER_TASK))
+        parts = reader.snapshot_parts(scan.as_of, min(scan.partitions, worth))
     return [ScanTask(scan.url, scan.location_id, where, part, scan.columns) for part in parts]
 
 
