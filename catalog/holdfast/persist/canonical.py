@@ -94,6 +94,15 @@ def time_bounds(batch: Rows) -> tuple[int, int] | None:
     return int(times[times.argmin()]), int(times[times.argmax()])
 
 
+def check_times(batch: Rows, lower: int, upper: int) -> tuple[int, int] | None:
+    """The `time_bounds` of updates; `BadInput` unless all of their times are in `[lower, upper)`."""
+    bounds = time_bounds(batch)
+    if bounds and not (lower <= bounds[0] and bounds[1] < upper):
+        wrong = bounds[0] if bounds[0] < lower else bounds[1]
+        raise BadInput(f"an update is at time {wrong}: expected times in [{lower}, {upper})")
+    return bounds
+
+
 def sort_updates(schema: Schema, table: R) -> R:
     """The updates in the total order of (key, value, `_time`); columns in canonical form."""
     names = [*schema.names, TIME]

@@ -42,18 +42,18 @@ def write_parts(
     schema: Schema,
     schema_id: int,
     updates: Rows,
+    bounds: tuple[int, int] | None,
     is_sorted: bool = False,
     inline: bool = True,
     before_upload: Callable[[], None] = lambda: None,
 ) -> tuple[Part, ...]:
     """Make parts of prepared updates, uploading what is not inline (or all, without `inline`).
 
-    Empty for no updates.
+    `bounds` are the `time_bounds` of the updates; empty for no updates.
     `before_upload` runs once where there is something to upload. Raises `StorageError` where an upload
     fails; those before it are deleted.
     """
     config = machine.config
-    bounds = time_bounds(updates)
     if bounds is None:
         return ()
     lower, upper = bounds[0], bounds[1] + 1
@@ -85,15 +85,19 @@ def write_run(
     target = machine.config.part_target_bytes
     parts: list[Part] = []
     waiting: list[pa.Table] = []
-    write = partial(write_parts, machine, writer_id=writer_id, schema=schema, schema_id=schema_id)
+    write = partial(
+        write_parts, machine, writer_id=writer_id, schema=schema, schema_id=schema_id, is_sorted=True
+    )
     try:
         for piece in pieces:
             waiting.append(piece)
             if sum(table.nbytes for table in waiting) >= target:
-                parts += write(updates=pa.concat_tables(waiting), is_sorted=True, inline=False)
+                updates = pa.concat_tables(waiting)
+                parts += write(updates=updates, bounds=time_bounds(updates), inline=False)
                 waiting.clear()
         if waiting:
-            parts += write(updates=pa.concat_tables(waiting), is_sorted=True, inline=not parts)
+            updates = pa.concat_tables(waiting)
+            parts += write(updates=updates, bounds=time_bounds(updates), inline=not parts)
     except Exception:
         delete_parts(machine, parts)
         raise

@@ -105,7 +105,7 @@ class Snapshot:
                 with self._pins.pin(state):
                     return self._project(self._consolidate(state))
             except PartGone as gone:
-                state = self._again(state, gone)
+                state = replan_at(self._machine, state, gone, self.as_of)
 
     def _consolidate(self, state: ShardState) -> pa.Table:
         sources = [
@@ -129,7 +129,7 @@ class Snapshot:
                         left = left.beyond(last)
                 return
             except PartGone as gone:
-                state = self._again(state, gone)
+                state = replan_at(self._machine, state, gone, self.as_of)
 
     def _merged(self, state: ShardState, wanted: KeyRange) -> Iterator[pa.Table]:
         runs = [run for batch in state.batches for run in batch.runs]
@@ -137,12 +137,6 @@ class Snapshot:
 
     def _project(self, rows: pa.Table) -> pa.Table:
         return rows if self._columns is None else rows.select([*self._columns, DIFF])
-
-    def _again(self, planned: ShardState, gone: PartGone) -> ShardState:
-        state = replan(self._machine, planned, gone)
-        if state.since > self.as_of:
-            raise AsOfTooEarly(self.as_of, state.since) from None
-        return state
 
 
 def plan_parts(machine: Machine, pins: Pins, as_of: int, max_parts: int | None) -> list[SnapshotPart]:
@@ -156,9 +150,7 @@ def plan_parts(machine: Machine, pins: Pins, as_of: int, max_parts: int | None) 
                 limits = [None, *cuts(machine, state, as_of, max_parts), None]
             return [SnapshotPart(machine.shard_id, as_of, *limit) for limit in pairwise(limits)]
         except PartGone as gone:
-            state = replan(machine, state, gone)
-            if state.since > as_of:
-                raise AsOfTooEarly(as_of, state.since) from None
+            state = replan_at(machine, state, gone, as_of)
     return [SnapshotPart(machine.shard_id, as_of)]
 
 
@@ -206,4 +198,12 @@ def replan(machine: Machine, planned: ShardState, gone: PartGone) -> ShardState:
     state = machine.refresh()
     if state.seqno == planned.seqno:
         raise CorruptBlob(str(gone), "a part", "nothing") from None
+    return state
+
+
+def replan_at(machine: Machine, planned: ShardState, gone: PartGone, as_of: int) -> ShardState:
+    """As `replan`, for a read at `as_of`; `AsOfTooEarly` where the newest version can't answer it."""
+    state = replan(machine, planned, gone)
+    if state.since > as_of:
+        raise AsOfTooEarly(as_of, state.since) from None
     return state

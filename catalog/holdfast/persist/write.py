@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from holdfast.errors import CLOSED, BadInput, HandleExpired, UpperMismatch
-from holdfast.persist.canonical import prepare_updates, time_bounds
+from holdfast.persist.canonical import check_times, prepare_updates
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.partstore import write_parts
 from holdfast.persist.schema import Schema
@@ -135,18 +135,14 @@ class WriteHandle:
         parts: tuple[Part, ...] = ()
         if updates is not None:
             batch = prepare_updates(self.schema, updates, default_time=expected_upper)
-            bounds = time_bounds(batch)
-            if bounds and not (expected_upper <= bounds[0] and bounds[1] < new_upper):
-                raise BadInput(
-                    f"updates have times from {bounds[0]} to {bounds[1]},"
-                    f" outside of [{expected_upper}, {new_upper})"
-                )
+            bounds = check_times(batch, expected_upper, new_upper)
             parts = write_parts(
                 self._machine,
                 writer_id=self._handle.id,
                 schema=self.schema,
                 schema_id=self._schema_id,
                 updates=batch,
+                bounds=bounds,
                 before_upload=self._register,
             )
         command = Append(self._handle, uuid.uuid4().bytes, self.schema, expected_upper, new_upper, parts)

@@ -16,11 +16,12 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly, LocationMismatch
+from holdfast.errors import LocationMismatch
 from holdfast.persist import PersistClient
 from holdfast.persist.schema import Schema
 from holdfast.spark.options import ReadOptions, check_columns
 from holdfast.storage import CollectionPart, StorageController, read_collection_part
+from holdfast.storage.frontiers import check_as_of, latest
 
 ROWS_PER_TASK: Final = 100_000
 """Stored updates that are worth a task of their own."""
@@ -67,11 +68,8 @@ def find(options: ReadOptions) -> Scan:
         if options.columns is not None:
             check_columns(options.columns, info.schema.names)
         frontiers = controller.frontiers(info.collection_id)
-        as_of = frontiers.upper - 1 if options.as_of is None else options.as_of
-        if as_of < 0 or as_of >= frontiers.upper:
-            raise AsOfNotYetAvailable(max(as_of, 0), frontiers.upper)
-        if as_of < frontiers.since:
-            raise AsOfTooEarly(as_of, frontiers.since)
+        as_of = latest(frontiers.upper) if options.as_of is None else options.as_of
+        check_as_of(as_of, frontiers.since, frontiers.upper)
         return Scan(
             url=options.url,
             location_id=client.location_id,

@@ -7,9 +7,7 @@ put together are the consolidated contents of the collection.
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import BadInput
 from holdfast.persist.rowhash import shard_of
-from holdfast.persist.schema import TIME
 from holdfast.storage.spec import RenditionInfo
 
 
@@ -20,14 +18,3 @@ def split_rows(rendition: RenditionInfo, updates: pa.RecordBatch) -> list[pa.Rec
         return [updates]
     shards = pa.array(shard_of(updates, rendition.hash_columns, count))
     return [updates.filter(pc.equal(shards, shard)) for shard in range(count)]
-
-
-def check_times(updates: pa.RecordBatch, expected_upper: int, new_upper: int) -> None:
-    """Raise `BadInput` unless all times are in `[expected_upper, new_upper)`."""
-    if updates.num_rows == 0:
-        return
-    bounds = pc.min_max(updates.column(TIME))
-    least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
-    if least < expected_upper or greatest >= new_upper:
-        wrong = least if least < expected_upper else greatest
-        raise BadInput(f"an update is at time {wrong}: expected times in [{expected_upper}, {new_upper})")

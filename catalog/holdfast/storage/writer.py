@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from holdfast.errors import CLOSED, BadInput, CollectionNotFound, ShardFinalized, UpperMismatch, VersionTooNew
 from holdfast.persist import PersistClient, Prepared, Schema
-from holdfast.persist.canonical import prepare_updates
+from holdfast.persist.canonical import check_times, prepare_updates
 from holdfast.storage.frontiers import collection_upper, promise_for
 from holdfast.storage.metadata import METADATA_SCHEMA
-from holdfast.storage.routing import check_times, split_rows
+from holdfast.storage.routing import split_rows
 from holdfast.storage.spec import CollectionInfo
 from holdfast.storage.uppers import common_upper
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import ValidationError
-
 from holdfast.errors import CatalogOutOfSync, Fenced, ShardFinalized
 from holdfast_operator.api.catalog import CatalogSpec, DeletionPolicy
 from holdfast_operator.api.names import Kind, Reason
@@ -25,7 +23,7 @@ from holdfast_operator.reconcile.handler import (
 )
 from holdfast_operator.reconcile.index import Index
 from holdfast_operator.reconcile.opencatalog import CatalogFacts, NothingThere, Opening, UnknownLocation
-from holdfast_operator.reconcile.specs import problem_of
+from holdfast_operator.reconcile.specs import parse_spec
 from holdfast_operator.reconcile.steps import Settle, Step, stalled
 from holdfast_operator.reconcile.storage import Refused, Storage, resolve
 from holdfast_operator.reconcile.stores import Stores
@@ -61,11 +59,7 @@ class CatalogHandler(Handler[Observed]):
         """Look at the spec, the Secret, the store, and what refers to the Catalog. Raises `Fenced`."""
         for rival in self._index.put(key, body):
             self.services.enqueue(rival, 0.0)
-        spec, problem = None, ""
-        try:
-            spec = CatalogSpec.model_validate(body.get("spec", {}))
-        except ValidationError as error:
-            problem = problem_of(error)
+        spec, problem = parse_spec(CatalogSpec, body)
         storage: Storage | Refused = Refused(problem)
         if spec is not None:
             storage = resolve(spec, key.namespace, self._settings.data_dir)

@@ -4,8 +4,6 @@ import logging
 from dataclasses import replace
 from typing import ClassVar
 
-from pydantic import ValidationError
-
 from holdfast.errors import CollectionInUse, UniquenessViolation
 from holdfast.storage import JobRecord
 from holdfast_operator.api.catalog import CatalogSpec, DeletionPolicy
@@ -47,7 +45,7 @@ from holdfast_operator.reconcile.snapshot import (
     StartJob,
     arguments,
 )
-from holdfast_operator.reconcile.specs import problem_of
+from holdfast_operator.reconcile.specs import parse_spec
 from holdfast_operator.reconcile.steps import Settle, Step, reconciling
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.kube import Gone, ObjectKey
@@ -74,11 +72,7 @@ class CollectionHandler(Handler[Observed]):
         """Look at the spec, the Catalog, the store, and the Spark jobs. Raises `Fenced`."""
         for rival in self._index.put(key, body):
             self.services.enqueue(rival, 0.0)
-        spec, problem = None, ""
-        try:
-            spec = StorageCollectionSpec.model_validate(body.get("spec", {}))
-        except ValidationError as error:
-            problem = problem_of(error)
+        spec, problem = parse_spec(StorageCollectionSpec, body)
         status = body.get("status", {})
         older = self._index.older_rival(key)
         catalog = None if spec is None else _catalog_key(key, spec)
