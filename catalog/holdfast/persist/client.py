@@ -20,6 +20,16 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.persist.clock import Clock
+from holdfast.persist.command import (
+    Append,
+    DowngradeCritical,
+    DropCritical,
+    ExpectUpper,
+    FinalizeShard,
+    Handle,
+    RegisterCritical,
+    RegisterWriter,
+)
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.ids import check_shard_id, critical_id, new_id
 from holdfast.persist.inspect import ShardInfo, shard_info
@@ -30,16 +40,6 @@ from holdfast.persist.schema import Schema
 from holdfast.persist.snapshot import Snapshot, SnapshotPart
 from holdfast.persist.state import CriticalReader
 from holdfast.persist.storage import Location
-from holdfast.persist.transition import (
-    Append,
-    DowngradeCritical,
-    DropCritical,
-    ExpectUpper,
-    FinalizeShard,
-    Handle,
-    RegisterCritical,
-    RegisterWriter,
-)
 from holdfast.persist.write import Prepared, WriteHandle
 
 Mode = Literal["write", "read"]

@@ -25,13 +25,14 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.persist.clock import Clock
+from holdfast.persist.command import Append, Command, Commit, NoOp, Reject
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.part import verify
 from holdfast.persist.state import Change, Put, Rollup, ShardState, StateDiff, apply, check_step
 from holdfast.persist.statecodec import decode_diff, decode_state, encode_diff
 from holdfast.persist.storage import Entry, Expect, Location
 from holdfast.persist.storage import Put as LogPut
-from holdfast.persist.transition import Append, Command, Commit, NoOp, Reject, transition
+from holdfast.persist.transition import transition
 
 APPLIER_VERSION: Final = version("holdfast")
 _T = TypeVar("_T")

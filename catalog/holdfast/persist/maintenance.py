@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from holdfast.errors import BadInput, CorruptBlob, HoldfastError
 from holdfast.persist.clock import Clock
+from holdfast.persist.command import AddRollup, Command, ExpireHandles, ForgetGarbage, InstallCompaction
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.consolidate import consolidate_updates
 from holdfast.persist.ids import new_id, rollup_key
@@ -29,13 +30,6 @@ from holdfast.persist.runs import Since, merged
 from holdfast.persist.snapshot import replan
 from holdfast.persist.state import Batch, Garbage, Rollup, ShardState, WriteMode
 from holdfast.persist.statecodec import encode_state
-from holdfast.persist.transition import (
-    AddRollup,
-    Command,
-    ExpireHandles,
-    ForgetGarbage,
-    InstallCompaction,
-)
 
 log = logging.getLogger(__name__)
 

@@ -20,6 +20,14 @@ from holdfast.errors import (
     HandleExpired,
     ShardFinalized,
 )
+from holdfast.persist.command import (
+    DowngradeCritical,
+    DowngradeReader,
+    DropCritical,
+    DropReader,
+    Handle,
+    RegisterReader,
+)
 from holdfast.persist.consolidate import consolidate_updates
 from holdfast.persist.ids import new_id
 from holdfast.persist.machine import Machine, commit
@@ -36,14 +44,6 @@ from holdfast.persist.snapshot import (
     replan,
 )
 from holdfast.persist.state import CriticalReader, ShardState
-from holdfast.persist.transition import (
-    DowngradeCritical,
-    DowngradeReader,
-    DropCritical,
-    DropReader,
-    Handle,
-    RegisterReader,
-)
 from holdfast.persist.write import Prepared
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Self
 
 from holdfast.errors import CLOSED, BadInput, HandleExpired, UpperMismatch
 from holdfast.persist.canonical import check_times, prepare_updates
+from holdfast.persist.command import Append, Command, Handle, RegisterWriter
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.partstore import write_parts
 from holdfast.persist.schema import Schema
 from holdfast.persist.state import Part
-from holdfast.persist.transition import Append, Command, Handle, RegisterWriter
 
 if TYPE_CHECKING:
     from holdfast.persist.client import PersistClient

@@ -14,23 +14,7 @@ from holdfast.errors import (
     UpperMismatch,
     VersionTooNew,
 )
-from holdfast.persist.ids import critical_id
-from holdfast.persist.schema import Schema
-from holdfast.persist.state import (
-    Batch,
-    CriticalReader,
-    Garbage,
-    LeasedReader,
-    Part,
-    Rollup,
-    ShardState,
-    StateDiff,
-    WriteMode,
-    Writer,
-    apply,
-    check_step,
-)
-from holdfast.persist.transition import (
+from holdfast.persist.command import (
     AddRollup,
     Append,
     Command,
@@ -49,8 +33,24 @@ from holdfast.persist.transition import (
     RegisterReader,
     RegisterWriter,
     Reject,
-    transition,
 )
+from holdfast.persist.ids import critical_id
+from holdfast.persist.schema import Schema
+from holdfast.persist.state import (
+    Batch,
+    CriticalReader,
+    Garbage,
+    LeasedReader,
+    Part,
+    Rollup,
+    ShardState,
+    StateDiff,
+    WriteMode,
+    Writer,
+    apply,
+    check_step,
+)
+from holdfast.persist.transition import transition
 from unit.persist.stores import SCHEMA, SHARD
 
 EMPTY = ShardState(SHARD)

@@ -8,11 +8,11 @@ import pytest
 
 from holdfast.errors import Determinate, HandleExpired, HoldfastError, Indeterminate, UpperMismatch
 from holdfast.persist import PersistClient, WriteHandle
+from holdfast.persist.command import ExpireHandles
 from holdfast.persist.machine import commit
 from holdfast.persist.statecodec import DIFF_MAGIC, FORMAT_VERSION, seal_frame
 from holdfast.persist.storage import Put
 from holdfast.persist.storage.faults import Fault, Operation, ProcessDeath, ScriptedPlan
-from holdfast.persist.transition import ExpireHandles
 from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0}

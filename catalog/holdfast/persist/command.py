@@ -1,0 +1,182 @@
+"""What can be asked of a shard, as values: the commands, and the three answers to them."""
+
+from dataclasses import dataclass
+
+from holdfast.errors import HoldfastError
+from holdfast.persist.schema import Schema
+from holdfast.persist.state import Change, Part, Rollup
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """These changes make the next version; `result` is the answer once they are durable."""
+
+    changes: tuple[Change, ...]
+    result: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class NoOp:
+    """Nothing has to change: the effect is there already, or there is none."""
+
+    result: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """The command can't be done on this version."""
+
+    error: HoldfastError
+
+
+Outcome = Commit | NoOp | Reject
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """Who acts: what is recorded of a writer or reader when it registers."""
+
+    id: str
+    purpose: str
+    hostname: str
+    lease_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterWriter:
+    """Make the writer known before its first upload, and the shard with it. Result: the schema id."""
+
+    writer: Handle
+    schema: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Add `parts` (one run each) at `expected_upper` and move the upper. Result: the new upper."""
+
+    writer: Handle
+    token: bytes
+    schema: Schema
+    expected_upper: int
+    new_upper: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterReader:
+    """Take a leased hold at the shard's since. Result: the `LeasedReader`."""
+
+    reader: Handle
+
+
+@dataclass(frozen=True, slots=True)
+class DowngradeReader:
+    """Move a reader's hold forward (never back) and say that it lives. Result: the `LeasedReader`."""
+
+    reader_id: str
+    since: int
+    seqno_hold: int
+    heartbeat: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropReader:
+    """Give up a leased hold."""
+
+    reader_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireHandles:
+    """Drop readers and writers that have not moved beyond these heartbeat counts.
+
+    A writer whose entry goes too early loses nothing: its next append makes it anew, and only an append
+    that is in doubt at that moment stays `Indeterminate`, for no record tells of it any more.
+    """
+
+    readers: tuple[tuple[str, int], ...]
+    writers: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterCritical:
+    """Take, or find again, the hold of this purpose. Result: the `CriticalReader`."""
+
+    purpose: str
+    opaque: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DowngradeCritical:
+    """Move a critical hold forward. Result: the `CriticalReader`."""
+
+    id: str
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectUpper:
+    """Change nothing; be rejected unless the upper is this. With other commands it is what they depend on."""
+
+    upper: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropCritical:
+    """Give up a critical hold."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddRollup:
+    """Record a rollup; older ones become garbage."""
+
+    rollup: Rollup
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstallCompaction:
+    """Replace exactly these batches by the result. Result: whether it is in; if not, its parts are garbage.
+
+    `since` is what the times were advanced to.
+    """
+
+    batch_ids: tuple[int, ...]
+    since: int
+    parts: tuple[Part, ...]
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetGarbage:
+    """These blobs are deleted and the log is to be truncated below `gc_seqno`."""
+
+    blob_keys: tuple[str, ...]
+    gc_seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizeShard:
+    """Close the shard for ever and drop all its data."""
+
+    wall_ms: int
+
+
+Command = (
+    RegisterWriter
+    | Append
+    | RegisterReader
+    | DowngradeReader
+    | DropReader
+    | ExpireHandles
+    | RegisterCritical
+    | DowngradeCritical
+    | DropCritical
+    | ExpectUpper
+    | AddRollup
+    | InstallCompaction
+    | ForgetGarbage
+    | FinalizeShard
+)
