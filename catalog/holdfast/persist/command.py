@@ -52,14 +52,17 @@ class RegisterWriter:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Add `parts` (one run each) at `expected_upper` and move the upper. Result: the new upper."""
+    """Add `runs` at `expected_upper` and move the upper. Result: the new upper.
+
+    The parts of a run follow each other in the total order.
+    """
 
     writer: Handle
     token: bytes
     schema: Schema
     expected_upper: int
     new_upper: int
-    parts: tuple[Part, ...]
+    runs: tuple[tuple[Part, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,11 +160,10 @@ def _append(state: ShardState, command: Append) -> Outcome:
         upper=command.new_upper,
         heartbeats=known.heartbeats + 1 if known else 1,
     )
-    if command.parts or not state.batches:
-        parts = command.parts
-        if any(part.schema_id != schema_id for part in parts):
-            parts = tuple(replace(part, schema_id=schema_id) for part in parts)
-        runs = tuple((part,) for part in parts)
+    if command.runs or not state.batches:
+        runs = command.runs
+        if any(part.schema_id != schema_id for run in runs for part in run):
+            runs = tuple(tuple(replace(part, schema_id=schema_id) for part in run) for run in runs)
         batch = Batch(state.seqno + 1, command.expected_upper, command.new_upper, 0, runs)
         return Commit((*changes, Put(writer), AppendBatch(batch)), command.new_upper)
     return Commit((*changes, Put(writer), ExtendUpper(command.new_upper)), command.new_upper)

@@ -145,7 +145,9 @@ class WriteHandle:
                 bounds=bounds,
                 before_upload=self._register,
             )
-        command = Append(self._handle, uuid.uuid4().bytes, self.schema, expected_upper, new_upper, parts)
+        # They were cut from one sorted table.
+        runs = (parts,) if parts else ()
+        command = Append(self._handle, uuid.uuid4().bytes, self.schema, expected_upper, new_upper, runs)
         uploaded = [part.blob_key for part in parts if part.blob_key is not None]
         return Prepared(self._machine, command, uploaded, self)
 

@@ -218,6 +218,16 @@ def test_only_some_columns(stores: Stores) -> None:
             reader.snapshot(0, columns=bad)
 
 
+def test_a_large_append_is_one_sorted_run(stores: Stores) -> None:
+    client = stores.open(**SMALL)
+    expected = many(client, appends=1)
+    ((run,),) = [batch.runs for batch in stores.state().batches]
+    assert len(run) > 3
+    stream = iter(client.reader(SHARD, purpose="test").snapshot(0))
+    first = next(stream)
+    assert listed(iter([first, *stream])) == expected
+
+
 class Sequenced:
     """What was opened and put, in order."""
 

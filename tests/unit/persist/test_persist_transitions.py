@@ -65,7 +65,7 @@ def blob(key: str, lower: int = 0, upper: int = 1) -> Part:
 
 
 def append(lower: int, upper: int, *parts: Part, token: bytes = b"t", by: Handle = W1) -> Append:
-    return Append(by, token, SCHEMA, lower, upper, parts)
+    return Append(by, token, SCHEMA, lower, upper, tuple((part,) for part in parts))
 
 
 def after(state: ShardState, *commands: Command) -> ShardState:
