@@ -78,15 +78,15 @@ BUGS = (
     Bug(
         "compaction drops an update",
         (
-            Edit("maintenance._merged", "sources, since)", "sources, since).slice(1)"),
-            Edit("maintenance._merged", "yield piece\n", "yield piece.slice(1)\n"),
+            Edit("compaction._merged", "sources, since)", "sources, since).slice(1)"),
+            Edit("compaction._merged", "yield piece\n", "yield piece.slice(1)\n"),
         ),
     ),
     Bug(
         "compaction moves times beyond since",
         (
-            Edit("maintenance._merged", "state.schema, state.since", "state.schema, state.since + 1"),
-            Edit("maintenance.compact", "InstallCompaction(ids, state.since,", "InstallCompaction(ids, 0,"),
+            Edit("compaction._merged", "state.schema, state.since", "state.schema, state.since + 1"),
+            Edit("compaction.compact", "InstallCompaction(ids, state.since,", "InstallCompaction(ids, 0,"),
         ),
     ),
     Bug(
@@ -112,11 +112,11 @@ BUGS = (
     ),
     Bug(
         "garbage goes while a reader holds its version",
-        (Edit("maintenance.deletable", "garbage.seqno <= hold and ", ""),),
+        (Edit("garbage.deletable", "garbage.seqno <= hold and ", ""),),
     ),
     Bug(
         "the log is cut above the newest rollup",
-        (Edit("maintenance.collect_garbage", "newest.seqno + 1 if newest else 0", "state.seqno"),),
+        (Edit("garbage.collect_garbage", "newest.seqno + 1 if newest else 0", "state.seqno"),),
     ),
     Bug(
         "the parts of an append of unknown outcome are deleted",

@@ -34,7 +34,7 @@ from holdfast.persist.config import PersistConfig
 from holdfast.persist.ids import check_shard_id, critical_id, new_id
 from holdfast.persist.inspect import ShardInfo, shard_info
 from holdfast.persist.machine import Machine, commit
-from holdfast.persist.maintenance import Maintainer
+from holdfast.persist.maintainer import Maintainer
 from holdfast.persist.read import CriticalSince, ReadHandle, check_frontier
 from holdfast.persist.schema import Schema
 from holdfast.persist.snapshot import Snapshot, SnapshotPart

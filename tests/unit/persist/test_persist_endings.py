@@ -10,7 +10,8 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.persist import PersistClient, PersistConfig
-from holdfast.persist.maintenance import MOST_WRITERS, garbage_due
+from holdfast.persist.garbage import garbage_due
+from holdfast.persist.leases import MOST_WRITERS
 from holdfast.persist.storage.faults import Fault, Operation
 from unit.persist.stores import OTHER, SCHEMA, SHARD, HandClock, Stores, rows
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import AsOfTooEarly, CorruptBlob, VersionTooNew
 from holdfast.persist import PersistClient, PersistConfig, Updates
-from holdfast.persist.maintenance import plan_compaction
+from holdfast.persist.compaction import plan_compaction
 from holdfast.persist.part import PARQUET_FORMAT_VERSION
 from holdfast.persist.state import Batch, Part
 from holdfast.persist.storage.faults import Fault, Operation, ScriptedPlan

@@ -1,0 +1,145 @@
+"""Who does the upkeep of a client's shards, and when: a thread of its own, or the writer's.
+
+Upkeep is never needed for correctness: what fails is told in the log and tried again after a later commit.
+"""
+
+import logging
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from holdfast.errors import HoldfastError
+from holdfast.persist.clock import Clock
+from holdfast.persist.command import Command, ExpireHandles
+from holdfast.persist.config import PersistConfig
+from holdfast.persist.garbage import garbage_due
+from holdfast.persist.ids import new_id
+from holdfast.persist.leases import LeaseWatch
+from holdfast.persist.machine import Machine, commit
+from holdfast.persist.read import ReadHandle
+from holdfast.persist.upkeep import due, maintain
+
+log = logging.getLogger(__name__)
+
+
+_STOP: Final = ""
+
+
+class Maintainer:
+    """Runs the upkeep of a client's shards, in a thread of its own or in the writer's."""
+
+    def __init__(
+        self, config: PersistConfig, clock: Clock, machines: Callable[[], Sequence[Machine]]
+    ) -> None:
+        self._machines = machines
+        self._config = config
+        self._clock = clock
+        self._leases = LeaseWatch(clock)
+        self._writer_id = new_id("w")
+        self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._waiting: dict[str, Machine] = {}
+        self._lock = threading.Lock()
+        # Weak: a reader that is dropped without being closed loses its lease in time.
+        self._readers: weakref.WeakSet[ReadHandle] = weakref.WeakSet()
+        self._thread: threading.Thread | None = None
+        self._next_beat = 0.0
+
+    def after_commit(self, machine: Machine) -> None:
+        """Note that a shard has moved."""
+        if self._config.maintenance == "off" or not due(machine.state, self._config):
+            return
+        if self._config.maintenance == "inline":
+            # The commit that brought us here is done: it must not look failed.
+            self._guarded(partial(self.run, machine), machine.shard_id)
+            return
+        with self._lock:
+            if machine.shard_id in self._waiting:
+                return
+            self._waiting[machine.shard_id] = machine
+            self._start()
+        self._queue.put(machine.shard_id)
+
+    def run(self, machine: Machine) -> None:
+        """Do a shard's upkeep now."""
+        maintain(machine, self._leases, self._writer_id, self._beat_when_due)
+
+    def watch(self, reader: ReadHandle) -> None:
+        """Send heartbeats for a reader from now on."""
+        with self._lock:
+            self._readers.add(reader)
+            if self._config.maintenance == "background":
+                self._start()
+
+    def forget(self, reader: ReadHandle) -> None:
+        """Send none any more."""
+        with self._lock:
+            self._readers.discard(reader)
+
+    def close(self) -> None:
+        """Finish what waits, give up the leases of readers and the entries of writers, and stop."""
+        thread = self._thread
+        if thread is not None:
+            self._queue.put(_STOP)
+            thread.join()
+        for reader in list(self._readers):
+            self._guarded(reader.close, reader.shard_id)
+        self._guarded(self._drop_writers, "all shards")
+
+    def _drop_writers(self) -> None:
+        steps: list[tuple[Machine, Command]] = []
+        for machine in self._machines():
+            writers = machine.state.writers
+            mine = tuple((id_, writers[id_].heartbeats) for id_ in machine.settled if id_ in writers)
+            if mine:
+                steps.append((machine, ExpireHandles((), mine)))
+        if steps:
+            commit(steps)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name="holdfast-maintenance", daemon=True)
+            self._thread.start()
+
+    def _loop(self) -> None:
+        self._next_beat = self._clock.monotonic() + self._config.lease_s / 4
+        while True:
+            # A shard that always has work must not keep the leases of others from their heartbeat.
+            self._beat_when_due()
+            try:
+                shard_id = self._queue.get(timeout=max(0.0, self._next_beat - self._clock.monotonic()))
+            except queue.Empty:
+                continue
+            if shard_id == _STOP:
+                return
+            with self._lock:
+                machine = self._waiting.pop(shard_id)
+            self._guarded(partial(self.run, machine), shard_id)
+
+    def _beat_when_due(self) -> None:
+        # Only the thread of its own sends heartbeats: with upkeep in the writer's there are none to be late.
+        if threading.current_thread() is not self._thread or self._clock.monotonic() < self._next_beat:
+            return
+        with self._lock:
+            readers = list(self._readers)
+        for reader in readers:
+            self._guarded(reader.heartbeat, reader.shard_id)
+        self._next_beat = self._clock.monotonic() + self._config.lease_s / 4
+        for machine in self._machines():
+            # By what is known here: a shard that nobody uses costs no look at the store.
+            if garbage_due(machine.state, self._config, self._clock.wall_ms()):
+                self._guarded(partial(self.run, machine), machine.shard_id)
+
+    def _guarded(self, work: Callable[[], None], shard_id: str) -> None:
+        try:
+            work()
+        except HoldfastError as error:
+            # Upkeep is never needed for correctness and is tried again after a later commit.
+            log.warning("upkeep of %s failed: %s", shard_id, error)
+        except Exception:
+            # In the caller's thread the checks of tests must be heard; ours must live on for the heartbeats.
+            if threading.current_thread() is not self._thread:
+                raise
+            log.exception("upkeep of %s failed", shard_id)

@@ -1,0 +1,45 @@
+"""Upkeep of a shard: expiry of leases, compaction, rollup, garbage collection, truncation of the log.
+
+Order, so that a crash at any point loses nothing: a compaction's parts are written, then committed in
+exchange for exactly their batches; a rollup is written, then committed (which makes the older ones garbage);
+blobs are deleted after the commit that made them garbage; the log is truncated last, below the newest rollup.
+"""
+
+from collections.abc import Callable
+
+from holdfast.errors import BadInput, CorruptBlob, HoldfastError
+from holdfast.persist.compaction import compact, plan_compaction
+from holdfast.persist.config import PersistConfig
+from holdfast.persist.garbage import collect_garbage
+from holdfast.persist.leases import LeaseWatch, drop_handles
+from holdfast.persist.machine import Machine
+from holdfast.persist.rollup import rollup_due, write_rollup
+from holdfast.persist.state import ShardState, WriteMode
+
+
+def due(state: ShardState, config: PersistConfig) -> bool:
+    """Whether a shard wants upkeep now."""
+    return rollup_due(state, config) or bool(plan_compaction(state.batches, config))
+
+
+def maintain(
+    machine: Machine, leases: LeaseWatch, writer_id: str, between: Callable[[], None] = lambda: None
+) -> None:
+    """Do all the upkeep that a shard wants now; `between` is called now and then where it takes long."""
+    if not machine.refresh().exists:
+        return
+    drop_handles(machine, leases.expired(machine.state))
+    unreadable: HoldfastError | None = None
+    try:
+        while machine.state.write_mode is WriteMode.APPEND and compact(machine, writer_id, between):
+            between()
+    except (BadInput, CorruptBlob) as error:
+        # Updates that can't be merged must not let the log and the garbage grow too.
+        unreadable = error
+    if machine.state.finalized:
+        # Before it, so that the last rollup has no garbage to name; perhaps it ended while we compacted.
+        collect_garbage(machine)
+    write_rollup(machine)
+    collect_garbage(machine)
+    if unreadable is not None:
+        raise unreadable
