@@ -86,7 +86,12 @@ BUGS = (
         "compaction moves times beyond since",
         (
             Edit("compaction._merged", "state.schema, state.since", "state.schema, state.since + 1"),
-            Edit("compaction.compact", "InstallCompaction(ids, state.since,", "InstallCompaction(ids, 0,"),
+            Edit(
+                "compaction.compact",
+                "InstallCompaction(ids, state.since,",
+                "InstallCompaction(ids, 0,",
+                also=("upkeep",),
+            ),
         ),
     ),
     Bug(
@@ -116,7 +121,14 @@ BUGS = (
     ),
     Bug(
         "the log is cut above the newest rollup",
-        (Edit("garbage.collect_garbage", "newest.seqno + 1 if newest else 0", "state.seqno"),),
+        (
+            Edit(
+                "garbage.collect_garbage",
+                "newest.seqno + 1 if newest else 0",
+                "state.seqno",
+                also=("upkeep",),
+            ),
+        ),
     ),
     Bug(
         "the parts of an append of unknown outcome are deleted",
