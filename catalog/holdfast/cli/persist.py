@@ -83,6 +83,7 @@ def _one(info: "ShardInfo") -> str:
         ("shard", info.shard_id),
         ("key", ", ".join(info.key)),
         ("value", ", ".join(info.value)),
+        *(("earlier schema", known) for known in reversed(info.schemas[:-1])),
         ("since", _frontier(info.since)),
         ("upper", _frontier(info.upper) + (" (finalized)" if info.finalized else "")),
         ("rows", f"{info.rows:,} updates, {_size(info.size_bytes)}"),

@@ -24,6 +24,7 @@ from holdfast.persist.command import (
     Append,
     DowngradeCritical,
     DropCritical,
+    EvolveSchema,
     ExpectUpper,
     FinalizeShard,
     Handle,
@@ -101,7 +102,7 @@ class PersistClient:
         """A handle that appends; a shard that doesn't exist is created with its first commit.
 
         Raises:
-            CodecMismatch: the shard has another schema.
+            CodecMismatch: the shard has, and had, no such schema; `evolve` it first where it may follow.
             NotWritable: the client was opened with mode "read".
         """
         self.check_writable()
@@ -142,6 +143,22 @@ class PersistClient:
     def prepare_create(self, shard_id: str, schema: Schema, *, purpose: str) -> Prepared:
         """The creation of an empty shard, for `multi_write`."""
         return Prepared(self.machine(shard_id), RegisterWriter(self._handle("w", purpose), schema))
+
+    def prepare_evolve(self, shard_id: str, schema: Schema) -> Prepared:
+        """The move of a shard to a schema that follows its own, for `multi_write`."""
+        return Prepared(self.machine(shard_id), EvolveSchema(schema))
+
+    def evolve(self, shard_id: str, schema: Schema) -> None:
+        """Give a shard a schema that follows its own; nothing to do where it has, or had, that one.
+
+        Nothing is rewritten: what was written before is read through the newest schema. Writers of an earlier
+        schema may go on; readers see the newest one with the next read that they begin.
+
+        Raises:
+            CodecMismatch: the schema can't follow the shard's: a key column differs, a value column is gone,
+                renamed, narrower or no longer nullable, or a new one is not nullable.
+        """
+        self.multi_write([self.prepare_evolve(shard_id, schema)])
 
     def prepare_critical(self, shard_id: str, *, purpose: str, opaque: bytes = b"") -> Prepared:
         """A critical hold on an existing shard, for `multi_write`."""
@@ -252,7 +269,7 @@ class PersistClient:
         """
         # Who described the parts holds them: each reading process taking a lease would only contend.
         reader = ReadHandle(self, self.machine(part.shard_id), None)
-        return reader.snapshot(part.as_of, wanted=part.range, columns=columns)
+        return reader.snapshot_of(part, columns)
 
     def maintain(self, shard_id: str) -> None:
         """Do a shard's upkeep now, in this thread."""

@@ -51,6 +51,13 @@ class RegisterWriter:
 
 
 @dataclass(frozen=True, slots=True)
+class EvolveSchema:
+    """Register a schema that may follow the shard's newest one. Result: its id."""
+
+    schema: Schema
+
+
+@dataclass(frozen=True, slots=True)
 class Append:
     """Add `runs` at `expected_upper` and move the upper. Result: the new upper.
 
@@ -169,6 +176,7 @@ class FinalizeShard:
 
 Command = (
     RegisterWriter
+    | EvolveSchema
     | Append
     | RegisterReader
     | DowngradeReader

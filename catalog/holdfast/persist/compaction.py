@@ -14,8 +14,7 @@ from holdfast.persist.command import InstallCompaction
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.consolidate import consolidate_updates
 from holdfast.persist.machine import Machine, commit
-from holdfast.persist.part import decode_inline
-from holdfast.persist.partstore import PartGone, delete_parts, write_run
+from holdfast.persist.partstore import PartGone, delete_parts, read_inline, write_run
 from holdfast.persist.runs import Since, merged
 from holdfast.persist.snapshot import replan
 from holdfast.persist.state import Batch, ShardState
@@ -73,10 +72,10 @@ def _merged(
     """The updates of batches consolidated at since, in the total order."""
     schema, since = state.schema, state.since
     runs = [run for batch in batches for run in batch.runs]
-    inline = [part.inline for run in runs for part in run if part.inline is not None]
+    inline = [part for run in runs for part in run if part.inline is not None]
     if len(inline) == sum(map(len, runs)):
         # Small: the stream's fixed cost would be most of it.
-        sources = [decode_inline(data, schema, key="an inline part") for data in inline]
+        sources = [read_inline(machine, schema, part) for part in inline]
         yield consolidate_updates(schema, sources, since)
         return
     for piece in merged(machine, schema, runs, Since(since)):

@@ -9,12 +9,13 @@ Invariants
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.persist.canonical import canonical_floats, python_values
+from holdfast.persist.evolution import upgraded_key
 from holdfast.persist.order import NULL, Key, KeyRange
 from holdfast.persist.part import KEY_HAS_NAN
 from holdfast.persist.schema import Column, Schema
@@ -32,6 +33,17 @@ class GroupBounds:
     def may_meet(self, wanted: KeyRange, latest: int) -> bool:
         """Whether the group can have rows of the range at times up to `latest`."""
         return self.earliest <= latest and wanted.may_meet(self.low, self.high)
+
+
+def bounds_through(schema: Schema, own: Schema, metadata: pq.FileMetaData) -> list[GroupBounds]:
+    """The bounds of each row group of a part that was written under `own`, as rows of `schema`."""
+    found = group_bounds(own, metadata)
+    if own == schema:
+        return found
+    return [
+        replace(group, low=upgraded_key(group.low, own, schema), high=upgraded_key(group.high, own, schema))
+        for group in found
+    ]
 
 
 def group_bounds(schema: Schema, metadata: pq.FileMetaData) -> list[GroupBounds]:

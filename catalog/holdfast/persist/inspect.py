@@ -20,7 +20,10 @@ class HoldInfo:
 
 @dataclass(frozen=True, slots=True)
 class ShardInfo:
-    """A shard at a glance. Sizes are stored bytes, rows are stored updates; frontiers, 2^64 is closed."""
+    """A shard at a glance. Sizes are stored bytes, rows are stored updates; frontiers, 2^64 is closed.
+
+    `key` and `value` are the columns of the newest schema; `schemas` are all that it ever had, by their id.
+    """
 
     shard_id: str
     seqno: int
@@ -29,6 +32,7 @@ class ShardInfo:
     finalized: bool
     key: tuple[str, ...]
     value: tuple[str, ...]
+    schemas: tuple[str, ...]
     batches: int
     parts: int
     inline_parts: int
@@ -67,6 +71,7 @@ def shard_info(state: ShardState) -> ShardInfo:
         finalized=state.finalized,
         key=tuple(str(column) for column in schema.key),
         value=tuple(str(column) for column in schema.value),
+        schemas=tuple(f"{id_}: {known}" for id_, known in state.schemas.items()),
         batches=len(state.batches),
         parts=len(parts),
         inline_parts=sum(part.inline is not None for part in parts),

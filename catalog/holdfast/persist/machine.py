@@ -28,7 +28,8 @@ from holdfast.persist.clock import Clock
 from holdfast.persist.command import Append, Command, Commit, NoOp, Reject
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.part import verify
-from holdfast.persist.state import Change, Put, Rollup, ShardState, StateDiff, apply, check_step
+from holdfast.persist.schema import Schema
+from holdfast.persist.state import Change, Part, Put, Rollup, ShardState, StateDiff, apply, check_step
 from holdfast.persist.statecodec import decode_diff, decode_state, encode_diff
 from holdfast.persist.storage import Entry, Expect, Location
 from holdfast.persist.storage import Put as LogPut
@@ -93,6 +94,10 @@ class Machine:
                     check_step(self.state, state)
                 self.publish(state)
             return self.state
+
+    def schema_of(self, part: Part) -> Schema:
+        """The schema that a part was written under: the cache is never behind a version that names it."""
+        return self.state.schemas[part.schema_id]
 
     def publish(self, state: ShardState) -> None:
         """Take over a version that is durable, and wake who waits for it."""

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from holdfast.errors import StorageError
 from holdfast.persist.canonical import Rows, sort_updates, time_bounds
 from holdfast.persist.consolidate import ParquetSource, Source
+from holdfast.persist.evolution import upgraded
 from holdfast.persist.ids import new_id, part_key
 from holdfast.persist.machine import Machine, retry
 from holdfast.persist.part import (
@@ -135,21 +136,31 @@ def _cut(table: Rows, target_bytes: int) -> Sequence[Rows]:
 
 
 def read_part(machine: Machine, schema: Schema, part: Part) -> Source:
-    """A part for consolidation, checked against what the state says of it.
+    """A part as updates of `schema`, for consolidation, checked against what the state says of it.
 
     Raises:
         PartGone: its blob does not exist.
         CorruptBlob: its bytes are not what was written.
     """
     if part.inline is not None:
-        return decode_inline(part.inline, schema, key="an inline part")
+        return read_inline(machine, schema, part)
     key = part.blob_key
     assert key is not None
     data = retry(lambda: machine.location.blob.get(key), machine.config, machine.clock)
     if data is None:
         raise PartGone(key)
     verify(data, size=part.size_bytes, crc32c=part.crc32c, key=key)
-    return ParquetSource(data, key)
+    own = machine.schema_of(part)
+    if own == schema:
+        return ParquetSource(data, key)
+    return upgraded(decode_parquet(data, own, key=key), own, schema)
+
+
+def read_inline(machine: Machine, schema: Schema, part: Part) -> pa.Table:
+    """An inline part as updates of `schema`, not sorted. Raises `CorruptBlob`."""
+    assert part.inline is not None
+    own = machine.schema_of(part)
+    return upgraded(decode_inline(part.inline, own, key="an inline part"), own, schema)
 
 
 def read_updates(machine: Machine, schema: Schema, part: Part, *, from_time: int) -> pa.Table:

@@ -1,5 +1,8 @@
 """Reading: holds on `since`, and listens.
 
+- What is read comes in one schema: a snapshot in the newest one of the version that it was planned on, the
+  updates of a listen in the newest one known when they are given, which may be a later one from one call of
+  `next` to another.
 - A listen emits each update once and each `Progress` after all below it. It needs `since < frontier`: at
   `since` stand updates that were moved there.
 """
@@ -180,7 +183,7 @@ class ReadHandle:
 
     @property
     def schema(self) -> Schema:
-        """The shard's schema."""
+        """The newest schema of the shard that this process knows: that of a snapshot begun now."""
         return self._machine.state.schema
 
     def since(self) -> int:
@@ -201,8 +204,21 @@ class ReadHandle:
             AsOfNotYetAvailable: `as_of >= upper`.
             BadInput: a column that the schema doesn't have.
         """
-        check_columns(check_readable(self._machine, as_of).schema, columns)
-        return Snapshot(self._machine, self, as_of, wanted, columns)
+        schema = check_readable(self._machine, as_of).schema
+        check_columns(schema, columns)
+        return Snapshot(self._machine, self, schema, as_of, wanted, columns)
+
+    def snapshot_of(self, part: SnapshotPart, columns: Sequence[str] | None = None) -> Snapshot:
+        """A piece of a snapshot, under the schema that it was planned with. Raises as `snapshot` does."""
+        schemas = check_readable(self._machine, part.as_of).schemas
+        if part.schema_id not in schemas:
+            # Planned by a process that knows a later version.
+            schemas = self._machine.refresh().schemas
+        schema = schemas.get(part.schema_id)
+        if schema is None:
+            raise BadInput(f"shard {part.shard_id} has no schema {part.schema_id}")
+        check_columns(schema, columns)
+        return Snapshot(self._machine, self, schema, part.as_of, part.range, columns)
 
     def snapshot_parts(self, as_of: int, max_parts: int | None = None) -> list[SnapshotPart]:
         """Picklable pieces of the snapshot in the order of their keys, each row in exactly one of them.

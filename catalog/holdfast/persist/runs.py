@@ -21,12 +21,13 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import CLOSED, CorruptBlob, Determinate
 from holdfast.persist.canonical import from_polars, sort_updates, values_of
-from holdfast.persist.groups import group_bounds
+from holdfast.persist.evolution import upgraded
+from holdfast.persist.groups import bounds_through
 from holdfast.persist.machine import Machine, retry
 from holdfast.persist.merge import merge_runs
 from holdfast.persist.order import EVERYTHING, Key, KeyRange, key_at
-from holdfast.persist.part import ROW_GROUP_ROWS, UNREADABLE, check_footer, decode_inline
-from holdfast.persist.partstore import PartGone
+from holdfast.persist.part import ROW_GROUP_ROWS, UNREADABLE, check_footer
+from holdfast.persist.partstore import PartGone, read_inline
 from holdfast.persist.schema import DIFF, TIME, Schema
 from holdfast.persist.state import Part
 
@@ -97,7 +98,7 @@ def open_runs(
         VersionTooNew: a newer version wrote it.
     """
     wanted_runs = [[part for part in run if part.lower <= view.latest] for run in runs]
-    inline = [part.inline for run in wanted_runs for part in run if part.inline is not None]
+    inline = [part for run in wanted_runs for part in run if part.inline is not None]
     stored = [[part for part in run if part.inline is None] for run in wanted_runs]
     reader = _Reader(machine, schema, view, wanted, BUFFER_BYTES // max(1, sum(map(bool, stored))))
     found = [reader.stored(run) for run in stored if run]
@@ -124,9 +125,9 @@ class _Reader:
     wanted: KeyRange
     buffer_bytes: int
 
-    def inline(self, parts: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+    def inline(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
         """All inline parts as one run: they are small and not sorted."""
-        tables = [decode_inline(data, self.schema, key="an inline part") for data in parts]
+        tables = [read_inline(self.machine, self.schema, part) for part in parts]
         rows = pa.concat_tables(tables).combine_chunks()
         yield from (
             self._see(batch) for batch in sort_updates(self.schema, rows).combine_chunks().to_batches()
@@ -139,7 +140,7 @@ class _Reader:
         for part in run:
             assert part.blob_key is not None
             with open_part(self.machine, part) as file:
-                for batch in self._batches(file, part.blob_key):
+                for batch in self._batches(file, part.blob_key, self.machine.schema_of(part)):
                     rows = self._see(batch)
                     if not rows.num_rows:
                         continue
@@ -152,33 +153,36 @@ class _Reader:
         rows = self.view.apply(batch)
         return rows if self.wanted == EVERYTHING else self.wanted.slice(self.schema.names, rows)
 
-    def _batches(self, file: pa.NativeFile, key: str) -> Iterator[pa.RecordBatch]:
-        """The batches of the row groups that may have rows that are wanted."""
+    def _batches(self, file: pa.NativeFile, key: str, own: Schema) -> Iterator[pa.RecordBatch]:
+        """The batches of the row groups that may have rows that are wanted, of a part written under `own`."""
         try:
             with pq.ParquetFile(file, pre_buffer=False) as parquet:
-                check_footer(parquet.metadata, self.schema, key=key)
-                bounds = group_bounds(self.schema, parquet.metadata)
+                check_footer(parquet.metadata, own, key=key)
+                bounds = bounds_through(self.schema, own, parquet.metadata)
                 chosen = [
                     i for i, group in enumerate(bounds) if group.may_meet(self.wanted, self.view.latest)
                 ]
                 if self.machine.config.audit_pushdown:
-                    self._audit(parquet, key, [i for i in range(len(bounds)) if i not in chosen])
-                yield from self._decode(parquet, chosen)
+                    self._audit(parquet, key, own, [i for i in range(len(bounds)) if i not in chosen])
+                yield from self._decode(parquet, own, chosen)
         except UNREADABLE as error:
             raise CorruptBlob(key, "a Parquet part", " ".join(str(error).split())[:200]) from None
 
-    def _audit(self, parquet: pq.ParquetFile, key: str, skipped: Sequence[int]) -> None:
+    def _audit(self, parquet: pq.ParquetFile, key: str, own: Schema, skipped: Sequence[int]) -> None:
         for group in skipped:
-            if found := sum(self._see(batch).num_rows for batch in self._decode(parquet, [group])):
+            if found := sum(self._see(batch).num_rows for batch in self._decode(parquet, own, [group])):
                 raise CorruptBlob(key, f"no row that is wanted in row group {group}", f"{found}")
 
-    def _decode(self, parquet: pq.ParquetFile, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    def _decode(
+        self, parquet: pq.ParquetFile, own: Schema, groups: Sequence[int]
+    ) -> Iterator[pa.RecordBatch]:
         if not groups:
             return
-        updates = self.schema.arrow_updates
-        rows = min(self._batch_rows(parquet.metadata.row_group(group)) for group in groups)
-        for batch in parquet.iter_batches(rows, row_groups=groups, columns=updates.names):
-            yield pa.RecordBatch.from_arrays([batch.column(name) for name in updates.names], schema=updates)
+        updates = own.arrow_updates
+        size = min(self._batch_rows(parquet.metadata.row_group(group)) for group in groups)
+        for batch in parquet.iter_batches(size, row_groups=groups, columns=updates.names):
+            rows = pa.RecordBatch.from_arrays([batch.column(name) for name in updates.names], schema=updates)
+            yield upgraded(rows, own, self.schema)
 
     def _batch_rows(self, group: pq.RowGroupMetaData) -> int:
         # What dictionaries and bit packing save in the file is there again in memory.

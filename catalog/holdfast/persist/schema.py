@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.errors import BadInput, CodecMismatch
+from holdfast.errors import BadInput
 
 TIME = "_time"
 DIFF = "_diff"
@@ -235,15 +235,3 @@ def _from_field(field: pa.Field) -> Column:
         if not message.startswith("column "):
             message = f"column {field.name!r}: {message}"
         raise BadInput(message, hint=error.hint) from None
-
-
-def check_evolution(old: Schema, new: Schema, *, shard: str = "the shard") -> None:
-    """Refuse a schema that can't be put on a shard that has `old`: today, any other one.
-
-    Raises `CodecMismatch` with both schemas printed.
-    """
-    if old != new:
-        raise CodecMismatch(
-            f"the schema does not fit {shard}: it has {old}; given was {new}",
-            hint="open the shard with its own schema",
-        )

@@ -3,6 +3,8 @@
 - A snapshot at `as_of` is right on every version with `since <= as_of < upper`; a reader whose parts went
   plans again on the newest one, and gives up with `AsOfTooEarly` only where that can't answer. A stream goes
   on after the last row that it gave.
+- A snapshot has the schema of the version that it was first planned on, to its end. Versions to come may have
+  a later one: contents at `as_of` were complete before that, so they are lowered again.
 - The pieces are ranges of the first column that tile all of it, wherever the cuts are: what the cuts were
   chosen by (statistics, not verified) can only make them uneven.
 """
@@ -24,6 +26,7 @@ from holdfast.errors import (
     ShardFinalized,
 )
 from holdfast.persist.consolidate import consolidate_at
+from holdfast.persist.evolution import lowered, upgraded_range
 from holdfast.persist.machine import Machine
 from holdfast.persist.order import EVERYTHING, Key, KeyRange, key_at
 from holdfast.persist.partstore import PartGone, read_part
@@ -48,13 +51,15 @@ class SnapshotPart:
     """What is needed, besides the location, to read a piece of a snapshot. Picklable.
 
     The rows whose first column is from `lower` on and before `upper`, None being no limit: values as
-    `holdfast.persist.order` has them (floats as ordered integers, dates and times as counts).
+    `holdfast.persist.order` has them (floats as ordered integers, dates and times as counts). All pieces have
+    the schema of the version that they were planned on, `schema_id`.
     """
 
     shard_id: str
     as_of: int
     lower: Any = None
     upper: Any = None
+    schema_id: int = 1
 
     @property
     def range(self) -> KeyRange:
@@ -79,10 +84,12 @@ class Snapshot:
         self,
         machine: Machine,
         pins: Pins,
+        schema: Schema,
         as_of: int,
         wanted: KeyRange = EVERYTHING,
         columns: Sequence[str] | None = None,
     ) -> None:
+        self.schema = schema
         self._machine = machine
         self._pins = pins
         self._wanted = wanted
@@ -97,8 +104,8 @@ class Snapshot:
             CorruptBlob: a part is not what was written.
         """
         if self._wanted != EVERYTHING:
-            schema = self._project(check_readable(self._machine, self.as_of).schema.arrow_diff.empty_table())
-            return pa.Table.from_batches(self, schema.schema)
+            empty = self._project(self.schema.arrow_diff.empty_table())
+            return pa.Table.from_batches(self, empty.schema)
         state = check_readable(self._machine, self.as_of)
         while True:
             try:
@@ -114,7 +121,10 @@ class Snapshot:
             for part in batch.parts
             if part.lower <= self.as_of
         ]
-        return consolidate_at(state.schema, sources, self.as_of)
+        return self._lower(state, consolidate_at(state.schema, sources, self.as_of))
+
+    def _lower(self, state: ShardState, rows: pa.Table) -> pa.Table:
+        return lowered(rows, state.schema, self.schema, where=f"a part of {self._machine.shard_id}")
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """The batches in order. Raises as `to_table` does, perhaps after some of them."""
@@ -124,7 +134,7 @@ class Snapshot:
             try:
                 with self._pins.pin(state):
                     for rows in self._merged(state, left):
-                        last = key_at(state.schema.names, rows, rows.num_rows - 1)
+                        last = key_at(self.schema.names, rows, rows.num_rows - 1)
                         yield from self._project(rows).to_batches(max_chunksize=BATCH_ROWS)
                         left = left.beyond(last)
                 return
@@ -133,7 +143,9 @@ class Snapshot:
 
     def _merged(self, state: ShardState, wanted: KeyRange) -> Iterator[pa.Table]:
         runs = [run for batch in state.batches for run in batch.runs]
-        return merged(self._machine, state.schema, runs, At(self.as_of), wanted)
+        wanted = upgraded_range(wanted, self.schema, state.schema)
+        for rows in merged(self._machine, state.schema, runs, At(self.as_of), wanted):
+            yield self._lower(state, rows)
 
     def _project(self, rows: pa.Table) -> pa.Table:
         return rows if self._columns is None else rows.select([*self._columns, DIFF])
@@ -148,10 +160,11 @@ def plan_parts(machine: Machine, pins: Pins, as_of: int, max_parts: int | None) 
         try:
             with pins.pin(state):
                 limits = [None, *cuts(machine, state, as_of, max_parts), None]
-            return [SnapshotPart(machine.shard_id, as_of, *limit) for limit in pairwise(limits)]
+            schema_id = max(state.schemas)
+            return [SnapshotPart(machine.shard_id, as_of, *limit, schema_id) for limit in pairwise(limits)]
         except PartGone as gone:
             state = replan_at(machine, state, gone, as_of)
-    return [SnapshotPart(machine.shard_id, as_of)]
+    return [SnapshotPart(machine.shard_id, as_of, schema_id=max(state.schemas))]
 
 
 def check_columns(schema: Schema, columns: Sequence[str] | None) -> None:

@@ -9,15 +9,16 @@ import math
 from bisect import bisect_left
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import CorruptBlob
 from holdfast.persist.canonical import sort_updates
-from holdfast.persist.groups import GroupBounds, group_bounds
+from holdfast.persist.groups import GroupBounds, bounds_through
 from holdfast.persist.machine import Machine, retry
 from holdfast.persist.order import NULL, Key, key_at
-from holdfast.persist.part import UNREADABLE, check_footer, decode_inline
-from holdfast.persist.partstore import PartGone
+from holdfast.persist.part import UNREADABLE, check_footer
+from holdfast.persist.partstore import PartGone, read_inline
 from holdfast.persist.schema import Schema
 from holdfast.persist.state import Part, ShardState
 
@@ -87,7 +88,7 @@ def _rows_before(groups: list[GroupBounds], places: list[Key]) -> list[float]:
 
 def _groups(machine: Machine, schema: Schema, part: Part) -> list[GroupBounds]:
     if part.inline is not None:
-        return _inline_groups(schema, part.inline)
+        return _inline_groups(schema, read_inline(machine, schema, part))
     key = part.blob_key
     assert key is not None
     file = retry(lambda: machine.location.blob.open_input(key), machine.config, machine.clock)
@@ -96,14 +97,15 @@ def _groups(machine: Machine, schema: Schema, part: Part) -> list[GroupBounds]:
     with file:
         try:
             metadata = pq.read_metadata(file)
-            check_footer(metadata, schema, key=key)
-            return group_bounds(schema, metadata)
+            own = machine.schema_of(part)
+            check_footer(metadata, own, key=key)
+            return bounds_through(schema, own, metadata)
         except UNREADABLE as error:
             raise CorruptBlob(key, "a Parquet part", " ".join(str(error).split())[:200]) from None
 
 
-def _inline_groups(schema: Schema, data: bytes) -> list[GroupBounds]:
-    rows = sort_updates(schema, decode_inline(data, schema, key="an inline part"))
+def _inline_groups(schema: Schema, updates: pa.Table) -> list[GroupBounds]:
+    rows = sort_updates(schema, updates)
     size = math.ceil(rows.num_rows / _INLINE_PIECES) or 1
     names = schema.names[:1]
     found = []

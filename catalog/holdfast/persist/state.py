@@ -6,7 +6,9 @@ Invariants (`check_state` raises on the first that is broken):
   moves a time, and only up to `since`;
 - `since <= max(upper - 1, 0)` and `since` is at most every reader's hold, unless the shard is finalized;
 - no blob is both named by a batch or rollup and in `garbage`;
-- rollups and holds are never ahead of the version that names them.
+- rollups and holds are never ahead of the version that names them;
+- schemas have the ids 1, 2, ..., each may follow the one before it (`holdfast.persist.evolution`), and
+  every part names one of them; none ever changes.
 
 `apply` is the only way to a new version. The process that commits and the one that replays the log both use
 it, so they can't disagree.
@@ -18,7 +20,8 @@ from enum import IntEnum
 from typing import assert_never
 
 from holdfast.errors import CLOSED
-from holdfast.persist.schema import Schema, check_evolution
+from holdfast.persist.evolution import evolution_fault, mismatch
+from holdfast.persist.schema import Schema
 
 
 class WriteMode(IntEnum):
@@ -195,7 +198,7 @@ class ShardState:
             if known == schema:
                 return schema_id
         if self.exists:
-            check_evolution(self.schema, schema, shard=f"shard {self.shard_id}")
+            raise mismatch(self.schema, schema, shard=f"shard {self.shard_id}")
         return 1
 
     @property
@@ -341,7 +344,7 @@ def apply(state: ShardState, diff: StateDiff) -> ShardState:
             tables[name] = dict(getattr(state, name))
         return tables[name]
 
-    batches = state.batches
+    batches, schemas = state.batches, state.schemas
     for change in diff.changes:
         match change:
             case AppendBatch(batch):
@@ -365,7 +368,7 @@ def apply(state: ShardState, diff: StateDiff) -> ShardState:
             case Create(write_mode):
                 new["write_mode"] = write_mode
             case PutSchema(schema_id, schema):
-                new["schemas"] = {**state.schemas, schema_id: schema}
+                schemas = {**schemas, schema_id: schema}
             case Finalize():
                 new["finalized"] = True
             case _:
@@ -377,6 +380,7 @@ def apply(state: ShardState, diff: StateDiff) -> ShardState:
         wall_ms=diff.wall_ms,
         hostname=diff.hostname,
         batches=batches,
+        schemas=schemas,
         **new,  # type: ignore[arg-type]
         **tables,  # type: ignore[arg-type]
     )
@@ -406,6 +410,13 @@ def check_state(state: ShardState) -> None:
         if not condition:
             raise AssertionError(f"{state.shard_id} version {state.seqno}: {what}")
 
+    check([*state.schemas] == [*range(1, len(state.schemas) + 1)], f"schemas have ids {[*state.schemas]}")
+    for id_, schema in state.schemas.items():
+        fault = evolution_fault(state.schemas[id_ - 1], schema) if id_ > 1 else ""
+        check(not fault, f"schema {id_} can't follow: {fault}")
+    for pending in state.pending.values():
+        known = all(part.schema_id in state.schemas for run in pending.runs for part in run)
+        check(known, f"pending batch {pending.id} has a part of an unknown schema")
     lower = 0
     for batch in state.batches:
         check(batch.lower == lower, f"batch {batch.id} begins at {batch.lower}, not {lower}")
@@ -442,3 +453,6 @@ def check_step(old: ShardState, new: ShardState) -> None:
         before, after = getattr(old, name), getattr(new, name)
         if after < before:
             raise AssertionError(f"{new.shard_id} version {new.seqno}: {name} regressed {before} -> {after}")
+    for id_, schema in old.schemas.items():
+        if new.schemas.get(id_) != schema:
+            raise AssertionError(f"{new.shard_id} version {new.seqno}: schema {id_} changed")

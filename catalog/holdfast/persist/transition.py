@@ -26,6 +26,7 @@ from holdfast.persist.command import (
     DowngradeReader,
     DropCritical,
     DropReader,
+    EvolveSchema,
     ExpectUpper,
     ExpireHandles,
     FinalizeShard,
@@ -39,6 +40,7 @@ from holdfast.persist.command import (
     RegisterWriter,
     Reject,
 )
+from holdfast.persist.evolution import check_evolution
 from holdfast.persist.ids import critical_id
 from holdfast.persist.schema import Schema
 from holdfast.persist.state import (
@@ -72,6 +74,8 @@ def transition(state: ShardState, command: Command) -> Outcome:
             return _append(state, command)
         case RegisterWriter():
             return _register_writer(state, command)
+        case EvolveSchema(schema):
+            return _evolve(state, schema)
         case RegisterReader():
             return _register_reader(state, command)
         case DowngradeReader():
@@ -80,14 +84,10 @@ def transition(state: ShardState, command: Command) -> Outcome:
             return _drop(state, LeasedReader, state.leased_readers, reader_id)
         case ExpireHandles():
             return _expire(state, command)
-        case RegisterCritical():
-            return _register_critical(state, command)
-        case DowngradeCritical():
-            return _downgrade_critical(state, command)
+        case RegisterCritical() | DowngradeCritical() | DropCritical():
+            return _critical(state, command)
         case ExpectUpper(upper):
             return _expect_upper(state, upper)
-        case DropCritical(id_):
-            return _drop(state, CriticalReader, state.critical_readers, id_)
         case AddRollup():
             return _add_rollup(state, command)
         case InstallCompaction():
@@ -140,6 +140,23 @@ def _register_writer(state: ShardState, command: RegisterWriter) -> Outcome:
     if command.writer.id in state.writers:
         return NoOp(schema_id)
     return Commit((*changes, Put(_writer(command.writer))), schema_id)
+
+
+def _evolve(state: ShardState, schema: Schema) -> Outcome:
+    if not state.exists:
+        return _missing(state)
+    if state.finalized:
+        return _finalized(state)
+    # Also one that others followed already: this very command may have put it there.
+    for schema_id, known in state.schemas.items():
+        if known == schema:
+            return NoOp(schema_id)
+    try:
+        check_evolution(state.schema, schema, shard=f"shard {state.shard_id}")
+    except CodecMismatch as error:
+        return Reject(error)
+    schema_id = max(state.schemas) + 1
+    return Commit((PutSchema(schema_id, schema),), schema_id)
 
 
 def _append(state: ShardState, command: Append) -> Outcome:
@@ -228,6 +245,18 @@ def _expire(state: ShardState, command: ExpireHandles) -> Outcome:
         if id_ in state.writers and state.writers[id_].heartbeats == heartbeats
     ]
     return Commit((*readers, *writers)) if readers or writers else NoOp()
+
+
+def _critical(state: ShardState, command: RegisterCritical | DowngradeCritical | DropCritical) -> Outcome:
+    match command:
+        case RegisterCritical():
+            return _register_critical(state, command)
+        case DowngradeCritical():
+            return _downgrade_critical(state, command)
+        case DropCritical(id_):
+            return _drop(state, CriticalReader, state.critical_readers, id_)
+        case _:
+            assert_never(command)
 
 
 def _register_critical(state: ShardState, command: RegisterCritical) -> Outcome:

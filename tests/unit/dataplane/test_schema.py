@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 
 from holdfast.errors import BadInput, CodecMismatch
-from holdfast.persist.schema import Column, Schema, arrow_type, check_evolution, type_name
+from holdfast.persist.evolution import check_evolution
+from holdfast.persist.schema import Column, Schema, arrow_type, type_name
 from unit.dataplane.strategies import VALUES, schemas
 
 ORDERS = Schema.of(

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.errors import CLOSED
+from holdfast.persist import Schema
 from holdfast.persist.state import (
     AppendBatch,
     Batch,
@@ -12,6 +13,8 @@ from holdfast.persist.state import (
     Garbage,
     LeasedReader,
     Part,
+    PendingBatch,
+    PutSchema,
     ReplaceBatches,
     Rollup,
     ShardState,
@@ -27,6 +30,8 @@ def part(lower: int, upper: int, key: str = "p") -> Part:
     return Part(1, 1, lower, upper, 10, blob_key=key)
 
 
+PENDING = PendingBatch("b", "w", 20, 21, ((replace(part(20, 21, "p9"), schema_id=2),),))
+NEXT_SCHEMA = Schema.of({"k": "int64"}, {"v": "string?"})
 READER = LeasedReader("r", 15, 8, 0, 1, "", "")
 STATE = ShardState(
     SHARD,
@@ -77,6 +82,9 @@ def with_batch(**fields: object) -> ShardState:
         (with_part(replace(part(11, 12), blob_key=None)), "a part of no form"),
         (with_part(replace(part(11, 12), rows=0)), "without rows"),
         (with_part(replace(part(11, 12), schema_id=2)), "unknown schema"),
+        (replace(STATE, pending={"b": PENDING}), "pending batch b has a part of an unknown schema"),
+        (replace(STATE, schemas={1: SCHEMA, 3: NEXT_SCHEMA}), r"schemas have ids \[1, 3\]"),
+        (replace(STATE, schemas={1: NEXT_SCHEMA, 2: SCHEMA}), "schema 2 can't follow"),
         (with_part(part(11, 12, "p1")), "two live references"),
         (with_part(part(11, 12, "roll")), "two live references"),
         (with_part(part(11, 12, "old")), "a live blob is garbage"),
@@ -109,6 +117,7 @@ PLAIN = ShardState(
         (replace(PLAIN, seqno=6, batches=(Batch(1, 0, 19),)), "upper regressed 20 -> 19"),
         (replace(PLAIN, seqno=6, gc_seqno=3), "gc_seqno regressed 4 -> 3"),
         (replace(PLAIN, seqno=6, wall_ms=49), "wall_ms regressed 50 -> 49"),
+        (replace(PLAIN, seqno=6, schemas={1: NEXT_SCHEMA}), "schema 1 changed"),
     ],
 )
 def test_nothing_goes_back(after: ShardState, words: str) -> None:
@@ -126,6 +135,14 @@ def test_a_version_follows_only_its_own_predecessor() -> None:
     for wrong in (diff(9), diff(11), diff(10, SHARD.replace("1", "2"))):
         with pytest.raises(ValueError, match="after 9 of"):
             apply(STATE, wrong)
+
+
+def test_two_schemas_may_come_with_one_version() -> None:
+    schemas = (NEXT_SCHEMA, Schema.of({"k": "int64"}, {"v": "string?", "w": "int8?"}))
+    puts = tuple(PutSchema(id_, schema) for id_, schema in enumerate(schemas, start=2))
+    after = apply(PLAIN, StateDiff(6, SHARD, "", 60, "", None, puts))
+    assert [*after.schemas.values()] == [SCHEMA, *schemas]
+    check_step(PLAIN, after)
 
 
 def test_only_neighbours_are_replaced() -> None:

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +17,7 @@ from holdfast.persist import PersistClient, Schema
 from holdfast.persist.canonical import prepare_updates, python_values, sort_updates
 from holdfast.persist.consolidate import consolidate_at
 from holdfast.persist.groups import GroupBounds, group_bounds
+from holdfast.persist.machine import Machine
 from holdfast.persist.order import NULL, KeyRange
 from holdfast.persist.part import (
     KEY_FORMAT_VERSION,
@@ -39,6 +41,13 @@ def stored(client: PersistClient, key: str, data: bytes, count: int) -> Part:
     return Part(count, 1, 0, 2**64, len(data), checksum(data), key)
 
 
+def machine_of(client: PersistClient, schema: Schema) -> Machine:
+    """The cache of a shard that has this schema, and no part yet."""
+    machine = client.machine(SHARD)
+    machine.publish(replace(machine.state, schemas={1: schema}))
+    return machine
+
+
 def ordered_firsts(schema: Schema, batches: list[pa.RecordBatch]) -> list[Any]:
     """The values of the first column that a range can have as its limit."""
     values = [value for batch in batches for value in python_values(batch.column(0))]
@@ -58,7 +67,7 @@ def test_a_range_of_keys_has_exactly_its_rows(data: st.DataObject) -> None:
         runs.append([stored(client, f"part{index}", encoded, batch.num_rows)])
     values = ordered_firsts(schema, batches)
     limits = sorted(data.draw(st.lists(st.sampled_from(values), max_size=3, unique=True))) if values else []
-    machine = client.machine(SHARD)
+    machine = machine_of(client, schema)
     pieces = []
     for lower, upper in zip([None, *limits], [*limits, None], strict=True):
         wanted = KeyRange(
@@ -84,7 +93,7 @@ def test_what_is_left_of_a_range_follows_a_row(data: st.DataObject) -> None:
     batch = sort_updates(schema, data.draw(strategies.batches(schema)))
     client = Stores().open(audit_pushdown=True)
     part = stored(client, "part", encode_parquet(schema, 1, batch, row_group_rows=2), batch.num_rows)
-    machine = client.machine(SHARD)
+    machine = machine_of(client, schema)
     whole = [*merged(machine, schema, [[part]], At(LAST - 1))]
     if not whole:
         return
@@ -184,10 +193,10 @@ def test_the_audit_finds_statistics_that_lie() -> None:
     wanted = KeyRange(((True, three),))
     trusting, auditing = Stores().open(), Stores().open(audit_pushdown=True)
     run = [[stored(trusting, "part", data, 3)]]
-    assert [*merged(trusting.machine(SHARD), schema, run, At(0), wanted)] == []
+    assert [*merged(machine_of(trusting, schema), schema, run, At(0), wanted)] == []
     run = [[stored(auditing, "part", data, 3)]]
     with pytest.raises(CorruptBlob, match="no row that is wanted in row group 0"):
-        list(merged(auditing.machine(SHARD), schema, run, At(0), wanted))
+        list(merged(machine_of(auditing, schema), schema, run, At(0), wanted))
 
 
 def group(count: int, low: int | None, high: int | None) -> GroupBounds:

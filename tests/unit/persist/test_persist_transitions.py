@@ -23,6 +23,7 @@ from holdfast.persist.command import (
     DowngradeReader,
     DropCritical,
     DropReader,
+    EvolveSchema,
     ExpireHandles,
     FinalizeShard,
     ForgetGarbage,
@@ -54,6 +55,7 @@ from holdfast.persist.transition import transition
 from unit.persist.stores import SCHEMA, SHARD
 
 EMPTY = ShardState(SHARD)
+NEXT_SCHEMA = Schema.of({"k": "int64"}, {"v": "string?"})
 OTHER_SCHEMA = Schema.of({"k": "int64"}, {"v": "int64"})
 W1, W2 = (Handle(f"w{n}", f"writer {n}", "ship", 1000) for n in (1, 2))
 R1, R2 = (Handle(f"r{n}", f"reader {n}", "ship", 1000) for n in (1, 2))
@@ -219,6 +221,8 @@ def test_a_finalized_shard_is_closed_and_empty() -> None:
     ("state", "command", "result"),
     [
         (WRITTEN, RegisterWriter(W1, SCHEMA), 1),
+        (WRITTEN, EvolveSchema(SCHEMA), 1),
+        (after(WRITTEN, EvolveSchema(NEXT_SCHEMA)), EvolveSchema(SCHEMA), 1),
         (WRITTEN, append(10, 20, blob("b", 10, 20), token=b"b"), 20),
         (WRITTEN, append(20, 30, token=b"c", by=W2), 30),
         (HELD, RegisterReader(R1), HELD.leased_readers["r1"]),
@@ -250,6 +254,7 @@ def test_nothing_has_to_change(state: ShardState, command: Command, result: Any)
     ("state", "command"),
     [
         (EMPTY, RegisterWriter(W1, SCHEMA)),
+        (WRITTEN, EvolveSchema(NEXT_SCHEMA)),
         (WRITTEN, append(30, 31, blob("d", 30, 31))),
         (WRITTEN, append(30, 31)),
         (WRITTEN, RegisterReader(R1)),
@@ -287,6 +292,8 @@ def test_a_compaction_is_known_when_its_result_gave_way_to_another() -> None:
         (EMPTY, append(3, 4), UpperMismatch, "is 0, expected 3"),
         (WRITTEN, Append(W1, b"t", OTHER_SCHEMA, 30, 31, ()), CodecMismatch, "v string"),
         (WRITTEN, RegisterWriter(W1, OTHER_SCHEMA), CodecMismatch, "v int64"),
+        (WRITTEN, EvolveSchema(OTHER_SCHEMA), CodecMismatch, "v int64"),
+        (EMPTY, EvolveSchema(SCHEMA), BadInput, "does not exist"),
         (EMPTY, RegisterReader(R1), BadInput, "does not exist"),
         (EMPTY, RegisterCritical("x", b""), BadInput, "does not exist"),
         (EMPTY, FinalizeShard(1), BadInput, "does not exist"),
@@ -294,6 +301,7 @@ def test_a_compaction_is_known_when_its_result_gave_way_to_another() -> None:
         (HELD, DowngradeCritical("c9", 1), HandleExpired, "c9"),
         (ENDED, append(0, 1), ShardFinalized, SHARD),
         (ENDED, RegisterWriter(W1, SCHEMA), ShardFinalized, SHARD),
+        (ENDED, EvolveSchema(NEXT_SCHEMA), ShardFinalized, SHARD),
         (ENDED, RegisterReader(R1), ShardFinalized, SHARD),
         (ENDED, RegisterCritical("x", b""), ShardFinalized, SHARD),
         (ENDED, DowngradeReader("r1", 1, 1, 1), ShardFinalized, SHARD),
