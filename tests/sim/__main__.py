@@ -1,15 +1,22 @@
-"""Run the world of one seed again and tell all that happened: `cd tests && python -m sim SEED`."""
+"""The simulation from the command line, in `tests/`.
 
+python -m sim SEED                            the world of one seed again, with all that happened
+python -m sim mutants [NAME...] [--seeds N]   hunt mutants (all): how many seeds it takes to find each
+python -m sim mutants [NAME...] --refresh     write the patches again with the lines and files of today
+"""
+
+import argparse
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
+from sim.mutation import Mutant, hunt, load, refresh
+from sim.patches import DoesNotApply
 from sim.world import World
 
 
-def main() -> int:
-    if len(sys.argv) != 2 or not sys.argv[1].isdigit():
-        print(__doc__, file=sys.stderr)
-        return 2
-    world = World(int(sys.argv[1]))
+def replay(seed: int) -> int:
+    world = World(seed)
     try:
         world.run()
     except Exception as error:  # noqa: BLE001 - any failure is an answer
@@ -19,6 +26,51 @@ def main() -> int:
     print("\n".join(world.scheduler.trace))
     print(f"{world.config}\n{world.weather}\nnothing wrong")
     return 0
+
+
+def mutants(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m sim mutants")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--seeds", type=int, default=400)
+    parser.add_argument("--refresh", action="store_true")
+    options = parser.parse_args(arguments)
+    found = load(options.names)
+    if options.refresh:
+        return max([_refreshed(mutant) for mutant in found], default=0)
+    with ThreadPoolExecutor(2) as pool:
+        return max(pool.map(lambda mutant: _hunted(mutant, options.seeds), found), default=0)
+
+
+def _refreshed(mutant: Mutant) -> int:
+    try:
+        refresh(mutant)
+    except DoesNotApply as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _hunted(mutant: Mutant, seeds: int) -> int:
+    started = time.monotonic()
+    try:
+        found = hunt(mutant, seeds)
+    except (DoesNotApply, AssertionError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    seed = "NOT FOUND" if found.seed is None else f"seed {found.seed}"
+    print(f"{mutant.name:45} {seed:10} {time.monotonic() - started:5.1f} s  {found.error[:140]}", flush=True)
+    return found.seed is None
+
+
+def main() -> int:
+    match sys.argv[1:]:
+        case [seed] if seed.isdigit():
+            return replay(int(seed))
+        case ["mutants", *arguments]:
+            return mutants(arguments)
+        case _:
+            print(__doc__, file=sys.stderr)
+            return 2
 
 
 if __name__ == "__main__":

@@ -5,12 +5,8 @@ It replays each committed version by itself, so that it is never behind, and nev
 
 from collections.abc import Sequence
 
-from holdfast.persist.state import ShardState, apply, blob_keys, check_step
-from holdfast.persist.statecodec import decode_diff
 from holdfast.persist.storage import MemoryBlob, Put
-
-# As they are before anybody plants a bug in them.
-_apply, _check_step, _blob_keys = apply, check_step, blob_keys
+from sim.reference import ShardState, apply, blob_keys, check_step, decode_diff
 
 
 class Violation(AssertionError):
@@ -48,9 +44,9 @@ class Auditor:
         old = self.state(put.key)
         if put.seqno != old.seqno + 1:
             raise Violation(f"{put.key}: version {put.seqno} was written after version {old.seqno}")
-        new = _apply(old, decode_diff(put.data, put.key))
-        _check_step(old, new)
-        live = frozenset(_blob_keys(new.batches)) | {rollup.blob_key for rollup in new.rollups.values()}
+        new = apply(old, decode_diff(put.data, put.key))
+        check_step(old, new)
+        live = frozenset(blob_keys(new.batches)) | {rollup.blob_key for rollup in new.rollups.values()}
         lost = [key for key in live if self._blob.get(key) is None]
         if lost:
             raise Violation(f"{put.key} version {new.seqno} names blobs that are gone: {lost}")

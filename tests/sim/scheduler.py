@@ -9,6 +9,13 @@ import random
 import threading
 from collections.abc import Callable
 
+MOST_STEPS = 100_000
+"""No world needs a tenth of that; one that does goes round in circles."""
+
+
+class Endless(AssertionError):
+    """The processes work and work, and never come to an end."""
+
 
 class Aborted(BaseException):
     """Another process of the simulation has failed; this one must end."""
@@ -63,6 +70,8 @@ class Scheduler:
         if task is None:
             return
         self.steps += 1
+        if self.steps > MOST_STEPS:
+            raise Endless(f"no end after {MOST_STEPS} steps")
         self.now += self.random.random() * 0.002
         self._land()
         self._hand_on(task)

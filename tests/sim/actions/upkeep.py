@@ -1,0 +1,17 @@
+"""Upkeep of a shard, and time that passes without work."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sim.process import Incarnation
+
+
+def maintain(me: "Incarnation", shard: str) -> None:
+    if shard in me.readers:
+        me.readers[shard][0].heartbeat()
+    me.client.maintain(shard)
+
+
+def time_passes(me: "Incarnation", shard: str) -> None:
+    me.clock.offset_s += me.random.choice([-5.0, 0.0, 5.0])
+    me.world.scheduler.sleep(me.random.choice([0.01, 0.1, 0.5]))

@@ -1,0 +1,123 @@
+"""Mutants: copies of the real code with one bug each, which the simulation must notice.
+
+A mutant is a patch in `mutants/`: a first line that tells what is wrong, then a unified diff of files below
+`catalog/`. It is applied to a copy of the code, and run there in a process of its own (`sim.mutated`), which
+imports the copy, does one smoke test that the mutant must pass, and then runs worlds from the first seed of
+the CI range on, until one of them fails.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sim.patches import DoesNotApply, Hunk, apply_hunks, locate, parse, render
+
+ROOT = Path(__file__).resolve().parents[2]
+PATCHES = Path(__file__).parent / "mutants"
+TIMEOUT_S = 900
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A patch by its name."""
+
+    name: str
+    story: str
+    hunks: tuple[Hunk, ...]
+
+    @property
+    def file(self) -> Path:
+        """Where the patch is kept."""
+        return PATCHES / f"{self.name}.patch"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The first seed whose world failed with a mutant, and how; None where all passed."""
+
+    seed: int | None
+    error: str
+
+
+def load(names: Sequence[str] = ()) -> list[Mutant]:
+    """The mutants of these names, or all of them."""
+    files = [PATCHES / f"{name}.patch" for name in names] or sorted(PATCHES.glob("*.patch"))
+    mutants = []
+    for file in files:
+        try:
+            mutants.append(Mutant(file.stem, *parse(file.read_text())))
+        except (ValueError, FileNotFoundError) as error:
+            raise SystemExit(f"{_shown(file)}: {error}") from error
+    return mutants
+
+
+def mutated_files(mutant: Mutant) -> dict[str, str]:
+    """The files that the mutant changes, as it has them. Raises `DoesNotApply` with what to do."""
+    try:
+        return apply_hunks(lambda path: (ROOT / path).read_text(), mutant.hunks)
+    except DoesNotApply as error:
+        raise DoesNotApply(
+            f"{_shown(mutant.file)} does not apply: {error}. Where the code only moved, run "
+            "`python -m sim mutants --refresh` in tests/; else plant the same bug in the code as it is now, "
+            "put `git diff catalog` into the patch below its first line, and undo the change"
+        ) from None
+
+
+def hunt(mutant: Mutant, seeds: int) -> Found:
+    """Run worlds with the mutant in the place of the code, until one fails.
+
+    Raises:
+        DoesNotApply: the code has changed.
+        AssertionError: the mutant fails to import, or in the smoke test: that is no subtle bug.
+    """
+    changed = mutated_files(mutant)
+    with tempfile.TemporaryDirectory(prefix="holdfast-mutant-") as folder:
+        copy = Path(folder) / "catalog"
+        shutil.copytree(ROOT / "catalog", copy, ignore=shutil.ignore_patterns("__pycache__"))
+        for path, text in changed.items():
+            (Path(folder) / path).write_text(text)
+        child = subprocess.run(
+            [sys.executable, "-m", "sim.mutated", str(copy), str(seeds)],
+            cwd=ROOT / "tests",
+            env={**os.environ, "PYTHONPATH": str(ROOT / "tests"), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    if child.returncode:
+        raise AssertionError(f"{mutant.name}: {child.stderr.strip()[-2000:]}")
+    return Found(**json.loads(child.stdout.splitlines()[-1]))
+
+
+def refresh(mutant: Mutant) -> Mutant:
+    """The mutant with the line numbers and files of today. Raises `DoesNotApply` where its lines are gone."""
+    hunks = tuple(_moved(hunk) for hunk in mutant.hunks)
+    # A patch tells its files in order, each with its hunks in order.
+    mutant = replace(mutant, hunks=tuple(sorted(hunks, key=lambda hunk: (hunk.path, hunk.line))))
+    after = mutated_files(mutant)
+    before = {path: (ROOT / path).read_text() for path in after}
+    mutant.file.write_text(render(mutant.story, before, after))
+    return Mutant(mutant.name, *parse(mutant.file.read_text()))
+
+
+def _moved(hunk: Hunk) -> Hunk:
+    """The hunk in the file that its lines are in now, if that is another and the only one."""
+    file = ROOT / hunk.path
+    if file.exists() and locate(file.read_text().splitlines(), hunk)[1]:
+        return hunk
+    moved = []
+    for other in sorted((ROOT / "catalog" / "holdfast").rglob("*.py")):
+        part, places = locate(other.read_text().splitlines(), hunk)
+        moved += [replace(part, path=str(other.relative_to(ROOT)), line=place + 1) for place in places]
+    return moved[0] if len(moved) == 1 else hunk
+
+
+def _shown(file: Path) -> Path:
+    return file.relative_to(ROOT) if file.is_relative_to(ROOT) else file

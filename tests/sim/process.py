@@ -1,0 +1,111 @@
+"""A simulated process: it opens handles, does what the repertoire has, dies, and is started again."""
+
+import random
+from typing import TYPE_CHECKING
+
+from holdfast.errors import Determinate, Indeterminate
+from holdfast.persist import CriticalSince, Listen, PersistClient, ReadHandle, WriteHandle
+from holdfast.persist.storage.faults import ProcessDeath, SeededPlan
+from sim.audit import Violation
+from sim.history import Followed
+from sim.repertoire import ACTIONS
+from sim.rows import SCHEMA
+from sim.weather import SimClock
+
+if TYPE_CHECKING:
+    from sim.world import World
+
+
+class Process:
+    """One simulated process: it works, may die, and is started again until its work is done."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.world = world
+        self.name = name
+        self.random = random.Random(world.random.getrandbits(64))
+        self.left = world.actions
+        self.incarnations = 0
+
+    def main(self) -> None:
+        """Start and start again."""
+        while self.left > 0:
+            self.incarnations += 1
+            try:
+                Incarnation(self.world, self).work()
+            except ProcessDeath:
+                self.world.scheduler.note("died")
+
+
+class Incarnation:
+    """A process between two deaths: its clients and handles, which the actions use."""
+
+    def __init__(self, world: "World", process: Process) -> None:
+        self.world, self.process, self.random = world, process, process.random
+        self.auditor, self.history = world.auditor, world.history
+        self.who = f"{process.name}.{process.incarnations}"
+        weather = world.weather
+        plan = SeededPlan(self.random.getrandbits(64), rate=weather.error_rate, death_rate=weather.death_rate)
+        self.clock = SimClock(world.scheduler)
+        location = world.location(weather, plan)
+        self.client = PersistClient(location, config=world.config, clock=self.clock)
+        self.observer = PersistClient(location, mode="read", config=world.config, clock=self.clock)
+        self.observed: dict[str, ReadHandle] = {}
+        self.writers: dict[str, WriteHandle] = {}
+        self.readers: dict[str, tuple[ReadHandle, int]] = {}
+        self.listens: dict[str, tuple[Listen, Followed]] = {}
+        self.holds: dict[tuple[str, str], CriticalSince] = {}
+
+    def work(self) -> None:
+        """Do what is left to do."""
+        weights = [weight for weight, _ in ACTIONS]
+        while self.process.left > 0:
+            self.process.left -= 1
+            (action,) = self.random.choices([action for _, action in ACTIONS], weights)
+            (shard,) = self.random.choices(self.world.shards, (3, 1))
+            self.world.scheduler.note(f"{action.__name__} {shard[:5]}")
+            try:
+                action(self, shard)
+            except (Determinate, Indeterminate) as error:
+                self.world.scheduler.note(type(error).__name__)
+
+    def exists(self, shard: str) -> bool:
+        """Whether the shard is there: an action on one that isn't tells nothing."""
+        return self.auditor.state(shard).exists
+
+    def writer(self, shard: str) -> WriteHandle:
+        """The handle that appends, opened where the last one is spent."""
+        if shard not in self.writers:
+            self.writers[shard] = self.client.writer(shard, SCHEMA, purpose=self.who)
+        return self.writers[shard]
+
+    def reader(self, shard: str) -> ReadHandle:
+        """A handle that reads under a lease, in worlds that have leases."""
+        if not self.world.leases:
+            return self.observing(shard)
+        if shard not in self.readers:
+            reader = self.client.reader(shard, purpose=self.who)
+            self.readers[shard] = (reader, self.client.machine(shard).state.upper)
+        return self.readers[shard][0]
+
+    def observing(self, shard: str) -> ReadHandle:
+        """A handle that reads without a lease."""
+        if shard not in self.observed:
+            self.observed[shard] = self.observer.reader(shard, purpose=self.who)
+        return self.observed[shard]
+
+    def check_upper(self, shard: str, before: int, answer: int) -> None:
+        """Refuse an upper that was not the shard's at any time since `before` was."""
+        now = self.auditor.state(shard).upper
+        if not before <= answer <= now:
+            raise Violation(f"upper {answer} of {shard} was never true during the call: {before} to {now}")
+
+    def check_too_early(self, shard: str, as_of: int, reader: ReadHandle | None = None) -> None:
+        """Refuse the answer "too early" at a time that somebody holds."""
+        floor = self.auditor.floor(shard)
+        if self.auditor.state(shard).since <= as_of:
+            raise Violation(f"{self.who}: {shard} is readable at {as_of}, yet the answer was 'too early'")
+        if floor is not None and as_of >= floor:
+            raise Violation(f"{self.who}: {shard} can't be read at {as_of} despite a hold at {floor}")
+        held = self.readers.get(shard)
+        if held is not None and reader in (None, held[0]) and as_of >= held[1] and not self.world.leases_end:
+            raise Violation(f"{self.who}: {shard} can't be read at {as_of} despite a lease at {held[1]}")

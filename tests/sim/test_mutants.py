@@ -1,0 +1,123 @@
+"""A checker that can't fail proves nothing: each bug of `mutants/` must be found by an early seed.
+
+The worlds are those of `test_simulation.py`, from its first seed on; there the code as it is passes them all.
+"""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from sim import mutation
+from sim.mutation import Found, Mutant, hunt, load, mutated_files, refresh
+from sim.patches import DoesNotApply, parse
+from sim.report import tell
+from sim.test_simulation import SEEDS
+from sim.world import World
+
+MUTANTS = load()
+
+
+@pytest.fixture(scope="module")
+def hunts(request: pytest.FixtureRequest):
+    """The hunt for each mutant that this run wants, two at a time."""
+    wanted = {
+        item.callspec.params["mutant"].name
+        for item in request.session.items
+        if getattr(item, "callspec", None) and "mutant" in item.callspec.params
+    }
+    with ThreadPoolExecutor(2) as pool:
+        hunts = {each.name: pool.submit(hunt, each, SEEDS) for each in MUTANTS if each.name in wanted}
+        yield hunts
+    tell(request.config, ["mutants: the first seed that finds each", *map(_row, hunts.items())])
+
+
+def _row(item: tuple[str, Future[Found]]) -> str:
+    name, hunted = item
+    seed = "error" if hunted.exception() else hunted.result().seed
+    return f"  {name:48} {'not found' if seed is None else seed}"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_simulation_finds(mutant: Mutant, hunts: dict[str, Future[Found]]) -> None:
+    found = hunts[mutant.name].result()
+    assert found.seed is not None, f"{SEEDS} seeds did not notice: {mutant.story}"
+    World(found.seed).run()
+
+
+def test_code_without_a_bug_is_not_found_guilty() -> None:
+    assert hunt(Mutant("none", "No bug at all.", ()), 5) == Found(None, "")
+
+
+def test_a_bug_that_everybody_sees_is_no_mutant() -> None:
+    patch = """Appends nothing at all.
+--- a/catalog/holdfast/persist/partstore.py
++++ b/catalog/holdfast/persist/partstore.py
+@@ -1,2 +1,2 @@
+-    if bounds is None:
++    if True:
+         return ()
+"""
+    with pytest.raises(AssertionError, match=r"in smoke"):
+        hunt(Mutant("none", *parse(patch)), 5)
+
+
+CODE = "\n".join([*(f"line {number}" for number in range(12)), ""])
+PATCH = """One becomes another.
+--- a/catalog/holdfast/one.py
++++ b/catalog/holdfast/one.py
+@@ -4,7 +4,7 @@
+ line 3
+ line 4
+ line 5
+-line 6
++line six
+ line 7
+ line 8
+ line 9
+"""
+
+
+@pytest.fixture
+def patched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mutant:
+    """A mutant of code in a folder of its own."""
+    monkeypatch.setattr(mutation, "ROOT"_)
+    monkeypatch.setattr(mutation, "PATCHES"_)
+    (tmp_path / "catalog/holdfast").mkdir(parents=True)
+    (tmp_path / "catalog/holdfast/one.py").write_text(CODE)
+    (tmp_path / "one.patch").write_text(PATCH)
+    return load()[0]
+
+
+def test_a_patch_applies_where_its_lines_are(patched: Mutant, tmp_path: Path) -> None:
+    file = tmp_path / "catalog/holdfast/one.py"
+    for code in (CODE, "new\n" * 30 + CODE, CODE.replace("line 4\n", "").replace("line 9\n", "line nine\n")):
+        file.write_text(code)
+        changed = mutated_files(patched)
+        assert changed == {"catalog/holdfast/one.py": code.replace("line 6", "line six")}
+
+
+def test_a_patch_that_does_not_apply_says_what_to_do(patched: Mutant, tmp_path: Path) -> None:
+    (tmp_path / "catalog/holdfast/one.py").write_text(CODE.replace("line 6", "line sechs"))
+    with pytest.raises(DoesNotApply, match=r"one\.patch does not apply: .*'line 6'.*--refresh"):
+        mutated_files(patched)
+    (tmp_path / "catalog/holdfast/one.py").unlink()
+    with pytest.raises(DoesNotApply, match=r"there is no file"):
+        mutated_files(patched)
+
+
+def test_a_patch_follows_code_that_moved(patched: Mutant, tmp_path: Path) -> None:
+    (tmp_path / "catalog/holdfast/one.py").rename(tmp_path / "catalog/holdfast/two.py")
+    (tmp_path / "catalog/holdfast/one.py").write_text("line 0\n")
+    moved = refresh(patched)
+    assert [hunk.path for hunk in moved.hunks] == ["catalog/holdfast/two.py"]
+    assert mutated_files(moved)["catalog/holdfast/two.py"] == CODE.replace("line 6", "line six")
+    assert refresh(moved) == moved
+
+
+def test_a_patch_needs_a_story() -> None:
+    for text in ("", "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"):
+        with pytest.raises(ValueError, match=r"first line"):
+            parse(text)
+    with pytest.raises(ValueError, match=r"no hunk"):
+        parse("A story.\n")
