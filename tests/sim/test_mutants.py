@@ -81,8 +81,8 @@ PATCH = """One becomes another.
 @pytest.fixture
 def patched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mutant:
     """A mutant of code in a folder of its own."""
-    monkeypatch.setattr(mutation, "ROOT"_)
-    monkeypatch.setattr(mutation, "PATCHES"_)
+    monkeypatch.setattr(mutation, "ROOT", tmp_path)
+    monkeypatch.setattr(mutation, "PATCHES", tmp_path)
     (tmp_path / "catalog/holdfast").mkdir(parents=True)
     (tmp_path / "catalog/holdfast/one.py").write_text(CODE)
     (tmp_path / "one.patch").write_text(PATCH)
