@@ -11,40 +11,47 @@ Invariants
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-import polars as pl
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.errors import BadInput
 from holdfast.persist.canonical import values_of
+from holdfast.persist.fold import fold, sort_ties
 from holdfast.persist.order import Key, key_at, rows_up_to
 from holdfast.persist.schema import DIFF
 
 _INT64_MAX = 2**63 - 1
 
 
-def merge_runs(by: Sequence[str], runs: Iterable[Iterator[pa.RecordBatch]]) -> Iterator[pl.DataFrame]:
-    """The rows of all runs consolidated: frames of `by` and `_diff`, in the total order, none empty.
+def merge_runs(by: Sequence[str], runs: Iterable[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    """The rows of all runs consolidated: batches of `by` and `_diff`, in the total order, none empty.
 
     Raises:
         BadInput: a sum of diffs leaves int64.
     """
     live = [_Run(by, run) for run in runs]
-    carry: pl.DataFrame | None = None
+    carry: _Carry | None = None
     while True:
         live = [run for run in live if run.fill()]
         bound = min((run.last for run in live), default=None)
         if bound is None:
             break
         pieces = [piece for run in live for piece in run.take(bound)]
-        chunk = _summed(by, pieces, carry)
-        # A batch to come may begin with more of the last row.
-        carry = chunk.tail(1)
-        chunk = chunk.head(-1)
-        if (out := _narrow(chunk.filter(pl.col(DIFF) != 0))).height:
-            yield out
-    if carry is not None and (out := _narrow(carry.filter(pl.col(DIFF) != 0))).height:
-        yield out
+        chunk, carry = _consolidated(by, pieces, carry)
+        if chunk.num_rows:
+            yield chunk
+    if carry is not None:
+        yield _with_sums(carry.row, [carry.diff])
+
+
+class _Carry(NamedTuple):
+    """The last row of a chunk, of which the next batch may begin with more; its sum may leave int64."""
+
+    row: pa.RecordBatch
+    diff: int
 
 
 class _Run:
@@ -81,30 +88,32 @@ class _Run:
                 yield batch.slice(0, count)
 
 
-def _summed(by: Sequence[str], pieces: list[pa.RecordBatch], carry: pl.DataFrame | None) -> pl.DataFrame:
-    most = max(_largest(piece) for piece in pieces)
-    rows = sum(piece.num_rows for piece in pieces)
-    frame = pl.DataFrame(pl.from_arrow(pa.Table.from_batches(pieces)))
+def _consolidated(
+    by: Sequence[str], pieces: Sequence[pa.RecordBatch], carry: _Carry | None
+) -> tuple[pa.RecordBatch, _Carry | None]:
+    """The rows of a chunk but for the last, which is the next carry."""
+    given = [carry.row, *pieces] if carry is not None else pieces
+    rows = pa.concat_batches(given) if len(given) > 1 else given[0]
+    diffs = values_of(rows.column(DIFF))
     if carry is not None:
-        most = max(most, abs(int(carry.item(0, DIFF))))
-        frame = frame.with_columns(pl.col(DIFF).cast(carry.schema[DIFF]))
-        frame = pl.concat([carry, frame])
-    if most * (rows + 1) > _INT64_MAX:
-        frame = frame.with_columns(pl.col(DIFF).cast(pl.Int128))
-    summed = frame.lazy().group_by(by).agg(pl.col(DIFF).sum()).sort(by, nulls_last=False)
-    return summed.collect()
+        first = [carry.diff]
+        fits = -_INT64_MAX <= carry.diff <= _INT64_MAX
+        diffs = np.concatenate([np.array(first, np.int64 if fits else object), diffs[1:]])
+    kept, sums = fold(by, rows, diffs)
+    if not (nonzero := (sums != 0).astype(np.bool_)).all():
+        kept, sums = kept[nonzero], sums[nonzero]
+    if (order := sort_ties(by, rows, kept)) is not None:
+        kept, sums = kept[order], sums[order]
+    if not len(kept):
+        return rows.slice(0, 0), None
+    last = rows.take(pa.array(kept[-1:]))
+    return _with_sums(rows.take(pa.array(kept[:-1])), sums[:-1]), _Carry(last, int(sums[-1]))
 
 
-def _largest(piece: pa.RecordBatch) -> int:
-    diffs = values_of(piece.column(DIFF))
-    return max(-int(diffs.min()), int(diffs.max()))
-
-
-def _narrow(frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame with diffs of int64, which all must fit."""
-    if frame.schema[DIFF] == pl.Int64:
-        return frame
-    diffs = frame.get_column(DIFF)
-    if not diffs.is_between(-_INT64_MAX - 1, _INT64_MAX).all():
-        raise BadInput("the sum of the diffs of one (key, value) does not fit int64")
-    return frame.with_columns(diffs.cast(pl.Int64))
+def _with_sums(rows: pa.RecordBatch, sums: npt.NDArray[Any] | Sequence[int]) -> pa.RecordBatch:
+    """The rows with these sums, which all must fit, as their diffs."""
+    try:
+        diffs = pa.array(sums, pa.int64())
+    except (OverflowError, pa.ArrowInvalid):
+        raise BadInput("the sum of the diffs of one (key, value) does not fit int64") from None
+    return rows.set_column(rows.num_columns - 1, rows.schema.field(DIFF), diffs)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import CLOSED, CorruptBlob, Determinate
-from holdfast.persist.canonical import from_polars, sort_updates, values_of
+from holdfast.persist.canonical import sort_updates, values_of
 from holdfast.persist.evolution import upgraded
 from holdfast.persist.groups import bounds_through
 from holdfast.persist.machine import Machine, retry
@@ -28,7 +28,7 @@ from holdfast.persist.merge import merge_runs
 from holdfast.persist.order import EVERYTHING, Key, KeyRange, key_at
 from holdfast.persist.part import ROW_GROUP_ROWS, UNREADABLE, check_footer
 from holdfast.persist.partstore import PartGone, read_inline
-from holdfast.persist.schema import DIFF, TIME, Schema
+from holdfast.persist.schema import TIME, Schema
 from holdfast.persist.state import Part
 
 # Rows in memory of all runs together, by their size in memory: small enough for a cache to help, large
@@ -109,12 +109,9 @@ def merged(
     machine: Machine, schema: Schema, runs: Iterable[Run], view: View, wanted: KeyRange = EVERYTHING
 ) -> Iterator[pa.Table]:
     """The rows of all runs consolidated, as `merge_runs` has them. Raises as it and `open_runs` do."""
-    columns = pa.schema(
-        [field for field in schema.arrow_updates if field.name in (*view.names(schema), DIFF)]
-    )
     opened = open_runs(machine, schema, runs, view, wanted)
-    for frame in merge_runs(view.names(schema), opened):
-        yield from_polars(frame, columns)
+    for rows in merge_runs(view.names(schema), opened):
+        yield pa.Table.from_batches([rows])
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,10 +30,9 @@ def contents_of(updates: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def merge(schema: Schema, runs: Sequence[Sequence[pa.RecordBatch]]) -> pa.Table:
-    frames = [frame.to_arrow() for frame in merge_runs(schema.names, map(iter, runs))]
-    assert all(frame.num_rows for frame in frames)
-    tables = [frame.cast(schema.arrow_diff) for frame in frames]
-    return pa.concat_tables([schema.arrow_diff.empty_table(), *tables])
+    batches = list(merge_runs(schema.names, map(iter, runs)))
+    assert all(batch.num_rows for batch in batches)
+    return pa.Table.from_batches(batches, batches[0].schema if batches else schema.arrow_diff)
 
 
 def cut(rows: pa.RecordBatch, size: int) -> list[pa.RecordBatch]:
@@ -87,8 +86,8 @@ def test_a_merge_holds_few_batches_of_each_run() -> None:
             yield batch(*((2 * key + which, "x", 1) for key in range(start, start + 10)))
 
     given = 0
-    for frame in merge_runs(SCHEMA.names, [run(0), run(1)]):
-        given += frame.height
+    for merged_rows in merge_runs(SCHEMA.names, [run(0), run(1)]):
+        given += merged_rows.num_rows
         assert sum(taken) - given <= 2 * 2 * 10 + 20
     assert given == 2000
 

@@ -1,0 +1,128 @@
+"""Rows in the total order with equal ones summed: the work of every merge, on one chunk in memory.
+
+Invariants
+- The answer is that of a sort by all columns and a sum over equal neighbours. Where the first column is a
+  number and tells most rows apart, neither is done in full: rows are ordered by it alone (chunks are sorted
+  runs one after the other, which the sort makes use of), equal ones are found by a hash and then compared,
+  and only what is left of the rows with one number is sorted by the rest.
+- Two rows are one only if all of their columns are equal: a hash says which to compare, never that they are.
+- Sums are exact, also those beyond int64.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from holdfast.persist.canonical import ordered_bits, values_of
+
+Indices: TypeAlias = npt.NDArray[np.int64]
+
+_INT64_MAX: Final = 2**63 - 1
+_HIGH_HALF: Final = np.uint64(32)
+
+
+def fold(by: Sequence[str], rows: pa.RecordBatch, diffs: npt.NDArray[np.int64]) -> tuple[Indices, Any]:
+    """Which of the rows to keep, in the total order of `by`, and the sum of diffs for each.
+
+    Each row that is there is kept once, also where its sum is 0. The sums are an array of int64, or of Python
+    integers where one might not fit.
+    """
+    frame = pl.DataFrame(pl.from_arrow(rows.select(list(by))))
+    order, fresh = _by_number(frame, rows.column(by[0])) or _by_all(frame)
+    starts = np.flatnonzero(fresh)
+    if len(starts) == len(order):
+        sums = diffs[order]
+    else:
+        ordered = diffs[order]
+        most = max(-int(ordered.min()), int(ordered.max()))
+        exact = ordered.astype(object) if most * len(ordered) > _INT64_MAX else ordered
+        sums = np.add.reduceat(exact, starts)
+    return order[starts], sums
+
+
+def sort_ties(by: Sequence[str], rows: pa.RecordBatch, kept: Indices) -> Indices | None:
+    """The order of `kept` by all columns, where it is one by the first alone; None where it is right."""
+    first = numbers(rows.column(by[0]))
+    if first is None:
+        return None
+    values = first[kept]
+    same = values[1:] == values[:-1]
+    if not same.any():
+        return None
+    tied = np.zeros(len(kept), np.bool_)
+    tied[1:] |= same
+    tied[:-1] |= same
+    # Rows of one number are neighbours, so each group stays where it is.
+    places = np.flatnonzero(tied)
+    frame = pl.DataFrame(pl.from_arrow(rows.select(list(by))))[kept[places]]
+    order = np.arange(len(kept))
+    order[places] = places[_arg_sort(frame)]
+    return order
+
+
+def numbers(column: pa.Array) -> npt.NDArray[Any] | None:
+    """Integers in the order of the column's values; None where it has nulls or is not of numbers."""
+    type_ = column.type
+    if column.null_count:
+        return None
+    if pa.types.is_floating(type_):
+        column = ordered_bits(column)
+    elif pa.types.is_temporal(type_):
+        column = column.view(pa.int32() if pa.types.is_date32(type_) else pa.int64())
+    elif not pa.types.is_integer(type_):
+        return None
+    return values_of(column)
+
+
+def _by_number(frame: pl.DataFrame, column: pa.Array) -> tuple[Indices, npt.NDArray[np.bool_]] | None:
+    """An order in which equal rows are neighbours, and which rows differ from the one before.
+
+    Rows of one number are in no order. None where the column has no numbers or hashes collide.
+    """
+    first = numbers(column)
+    if first is None:
+        return None
+    # Stable: the one that makes use of the order that is there.
+    order = np.argsort(first, kind="stable")
+    ordered = first[order]
+    fresh = np.ones(len(order), np.bool_)
+    fresh[1:] = ordered[1:] != ordered[:-1]
+    if fresh.all() or frame.width == 1:
+        return order, fresh
+    # The group's number above half of a hash: the same order, with equal rows of a group side by side.
+    hashes = frame.hash_rows().to_numpy()[order]
+    labels = (np.cumsum(fresh).astype(np.uint64) << _HIGH_HALF) | (hashes >> _HIGH_HALF)
+    inner = np.argsort(labels)
+    order, labels = order[inner], labels[inner]
+    alike = np.flatnonzero(labels[1:] == labels[:-1])
+    if not _equal(frame, order[alike], order[alike + 1]).all():
+        return None
+    fresh[:] = True
+    fresh[alike + 1] = False
+    return order, fresh
+
+
+def _by_all(frame: pl.DataFrame) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    order = _arg_sort(frame)
+    hashes = frame.hash_rows().to_numpy()[order]
+    alike = np.flatnonzero(hashes[1:] == hashes[:-1])
+    fresh = np.ones(len(order), np.bool_)
+    fresh[alike + 1] = ~_equal(frame, order[alike], order[alike + 1])
+    return order, fresh
+
+
+def _arg_sort(frame: pl.DataFrame) -> Indices:
+    order = frame.select(pl.arg_sort_by(frame.columns, nulls_last=False)).to_series()
+    return order.to_numpy().astype(np.int64)
+
+
+def _equal(frame: pl.DataFrame, left: Indices, right: Indices) -> npt.NDArray[np.bool_]:
+    """Whether these pairs of rows are equal: null equals null, and NaN equals NaN."""
+    equal = np.ones(len(left), np.bool_)
+    for column in frame:
+        equal &= column[left].eq_missing(column[right]).to_numpy()
+    return equal
