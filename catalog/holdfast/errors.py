@@ -121,6 +121,10 @@ class Fenced(HoldfastError):
         self.mine, self.durable = mine, durable
 
 
+class LockHeld(HoldfastError):
+    """Somebody else has the write lock of the location."""
+
+
 class FenceRegressed(HoldfastError):
     """The durable fence token is lower than mine: the store was restored from an older state."""
 

@@ -8,6 +8,7 @@ from holdfast.errors import CLOSED
 from holdfast.persist.client import PersistClient
 from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
+from holdfast.persist.exclusive import Exclusive
 from holdfast.persist.inspect import HoldInfo, ShardInfo
 from holdfast.persist.read import (
     CriticalSince,
@@ -27,6 +28,7 @@ __all__ = [
     "Column",
     "CriticalSince",
     "Event",
+    "Exclusive",
     "HoldInfo",
     "Listen",
     "PersistClient",

@@ -12,6 +12,8 @@ from uuid import UUID
 
 from holdfast.errors import (
     BadInput,
+    Fenced,
+    FenceRegressed,
     HoldfastError,
     Indeterminate,
     LocationMismatch,
@@ -32,9 +34,11 @@ from holdfast.persist.command import (
     RegisterWriter,
 )
 from holdfast.persist.config import PersistConfig
+from holdfast.persist.exclusive import Exclusive, acquire, check_reentrance_id
 from holdfast.persist.ids import check_shard_id, critical_id, new_id
 from holdfast.persist.inspect import ShardInfo, shard_info
-from holdfast.persist.machine import Machine, commit
+from holdfast.persist.lock import LOCK_KEY, Fence
+from holdfast.persist.machine import Machine, commit, retry
 from holdfast.persist.maintainer import Maintainer
 from holdfast.persist.read import CriticalSince, ReadHandle, check_frontier
 from holdfast.persist.schema import Schema
@@ -63,6 +67,9 @@ class PersistClient:
         self.clock = clock or Clock()
         self._machines: dict[str, Machine] = {}
         self._lock = threading.Lock()
+        self._taking = threading.Lock()
+        self._fence = Fence()
+        self._exclusive: Exclusive | None = None
         self._maintainer = Maintainer(self.config, self.clock, lambda: list(self._machines.values()))
         self._closed = False
 
@@ -140,6 +147,50 @@ class PersistClient:
         assert isinstance(reader, CriticalReader)
         return CriticalSince(self, machine, reader)
 
+    def exclusive(self, reentrance_id: str, *, purpose: str = "", take_over: bool = False) -> Exclusive:
+        """Take the write lock of the location: from now on nobody else who uses it commits.
+
+        It is for those who ask for it: clients that don't are not kept out of shards in mode APPEND.
+        `reentrance_id` names the user over its restarts: asked for with the same id, the lock moves on, and
+        what is left of the process that had it is fenced. With `take_over` it does so whoever has it: for a
+        holder that is dead for good, as the operator knows.
+
+        Raises:
+            LockHeld: another id has it; names the holder. Nothing happened.
+            BadInput: this client has it already.
+            NotWritable: the client was opened with mode "read".
+            Indeterminate: whether it was taken could not be found out; ask again.
+        """
+        self.check_writable()
+        check_reentrance_id(reentrance_id)
+        with self._taking:
+            self._check_not_locked()
+            row = acquire(
+                self.location,
+                self.config,
+                self.clock,
+                reentrance_id=reentrance_id,
+                purpose=purpose,
+                take_over=take_over,
+            )
+            self._fence.take(row)
+            self._exclusive = Exclusive(self, self._fence, row)
+            return self._exclusive
+
+    def _check_not_locked(self) -> None:
+        try:
+            held = self._fence.held
+        except (Fenced, FenceRegressed):
+            return
+        if held is None:
+            return
+        heads = retry(lambda: self.location.consensus.heads([LOCK_KEY]), self.config, self.clock)
+        if self._fence.judge(held, heads.get(LOCK_KEY)) is None:
+            raise BadInput(
+                f"this client has the lock of {self.location.blob.description} already: {held}",
+                hint="close it first",
+            )
+
     def prepare_create(self, shard_id: str, schema: Schema, *, purpose: str) -> Prepared:
         """The creation of an empty shard, for `multi_write`."""
         return Prepared(self.machine(shard_id), RegisterWriter(self._handle("w", purpose), schema))
@@ -195,6 +246,7 @@ class PersistClient:
             BadInput: an append is committed already, or its uploads went when it was rejected.
             UpperMismatch: an append expected another upper; names the shard. Nothing happened.
             LocationMismatch: a command was prepared by a client of another location.
+            Fenced: the client has lost the write lock that it took. Nothing happened.
             Indeterminate: whether it happened could not be found out.
         """
         self.check_writable()
@@ -286,7 +338,9 @@ class PersistClient:
             self._check_open()
             machine = self._machines.get(shard_id)
             if machine is None:
-                machine = Machine(check_shard_id(shard_id), self.location, self.config, self.clock)
+                machine = Machine(
+                    check_shard_id(shard_id), self.location, self.config, self.clock, self._fence
+                )
                 self._machines[shard_id] = machine
             return machine
 
@@ -304,12 +358,16 @@ class PersistClient:
         return Handle(new_id(kind), purpose, self.config.hostname, int(self.config.lease_s * 1000))
 
     def close(self) -> None:
-        """Refuse new work, finish the upkeep that waits, give up all handles, and close the stores."""
+        """Refuse new work, finish waiting upkeep, give up all handles and the lock, and close the stores."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
         self._maintainer.close()
+        if self._exclusive is not None:
+            # Still taken where it can't be given up now: the same id takes it again.
+            with suppress(StorageError):
+                self._exclusive.close()
         for machine in self._machines.values():
             machine.is_open = False
         self.location.close()

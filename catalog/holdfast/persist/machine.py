@@ -8,6 +8,8 @@
 - An attempt of unknown outcome is settled by reading the newest version and running the transition again:
   a slow attempt aimed at version n can land only while n is free, and the next attempt aims at n too, so
   exactly one of both takes it.
+- Where the client took the write lock of the location, each attempt carries the condition that it still has
+  it. A lock that has moved is final: no attempt that carries the condition can land after that.
 """
 
 import threading
@@ -27,6 +29,7 @@ from holdfast.errors import (
 from holdfast.persist.clock import Clock
 from holdfast.persist.command import Append, Command, Commit, NoOp, Reject
 from holdfast.persist.config import PersistConfig
+from holdfast.persist.lock import LOCK_KEY, Fence, LockRow, expectation
 from holdfast.persist.part import verify
 from holdfast.persist.schema import Schema
 from holdfast.persist.state import Change, Part, Put, Rollup, ShardState, StateDiff, apply, check_step
@@ -45,11 +48,19 @@ _LAST_BACKOFF_S: Final = 0.5
 class Machine:
     """The newest known version of a shard, and what waits for the next."""
 
-    def __init__(self, shard_id: str, location: Location, config: PersistConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        shard_id: str,
+        location: Location,
+        config: PersistConfig,
+        clock: Clock,
+        fence: Fence | None = None,
+    ) -> None:
         self.shard_id = shard_id
         self.location = location
         self.config = config
         self.clock = clock
+        self.fence = fence or Fence()
         self.lock = threading.RLock()
         self.changed = threading.Condition()
         self.state = ShardState(shard_id)
@@ -204,6 +215,7 @@ def commit(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
 
     Raises:
         Indeterminate: whether it happened could not be found out within the retry deadline.
+        Fenced: the client has lost the write lock that it took; nothing happened.
         HoldfastError: a command was rejected; nothing happened.
     """
     machines = sorted({machine.shard_id: machine for machine, _ in steps}.items())
@@ -223,16 +235,20 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
     clock, config, consensus = first.clock, first.config, first.location.consensus
     deadline = clock.monotonic() + config.retry_deadline_s
     backoff = _FIRST_BACKOFF_S
+    held = first.fence.held
     unsettled: StorageError | None = None
+    fenced: HoldfastError | None = None
     fresh = not all(machine.state.exists for machine, _ in steps)
     if fresh:
-        _refresh_all(steps)
+        fenced = _refresh_all(steps, held)
     while True:
         results, diffs, rejection = _run(steps)
         if (rejection is not None or not diffs) and not fresh:
-            _refresh_all(steps)
+            fenced = _refresh_all(steps, held)
             fresh = True
             continue
+        if fenced is not None:
+            rejection = Reject(fenced)
         if isinstance(unsettled, Indeterminate):
             landed = _landed(steps)
             if landed:
@@ -248,6 +264,7 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
         changed = {put.key for put in puts}
         # What is left as it is must still be so when the others change.
         expect = [Expect(m.shard_id, m.state.seqno) for m, _ in steps if m.shard_id not in changed]
+        expect += expectation(held)
         try:
             won = consensus.compare_and_set(puts, expect)
         except (Determinate, Indeterminate) as error:
@@ -257,14 +274,14 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
                 raise unsettled from None
             clock.sleep(backoff)
             backoff = min(2 * backoff, _LAST_BACKOFF_S)
-            _refresh_after(steps, unsettled)
+            fenced = _refresh_after(steps, held, unsettled)
             fresh = True
             continue
         if won:
             for machine, state in after:
                 machine.publish(state)
             return results
-        _refresh_after(steps, unsettled)
+        fenced = _refresh_after(steps, held, unsettled)
         fresh = True
 
 
@@ -325,25 +342,31 @@ def _diff(machine: Machine, changes: tuple[Change, ...]) -> StateDiff:
     )
 
 
-def _refresh_all(steps: Sequence[tuple[Machine, Command]]) -> None:
+def _refresh_all(steps: Sequence[tuple[Machine, Command]], held: LockRow | None) -> HoldfastError | None:
+    """Bring all caches to the newest versions; why a commit under `held` is fenced, if it is by then."""
     machines = {machine.shard_id: machine for machine, _ in steps}
     first = steps[0][0]
 
-    def attempt() -> None:
+    def attempt() -> HoldfastError | None:
         for machine in machines.values():
             machine.check_open()
         known = {shard_id: machine.state.seqno for shard_id, machine in machines.items()}
-        heads = first.location.consensus.heads(list(machines))
+        # All as of one point: what has landed under the lock before it moved is seen with the move.
+        keys = [*machines] if held is None else [*machines, LOCK_KEY]
+        heads = first.location.consensus.heads(keys)
         for shard_id, machine in machines.items():
             machine.advance_to(heads.get(shard_id), known[shard_id])
+        return None if held is None else first.fence.judge(held, heads.get(LOCK_KEY))
 
-    retry(attempt, first.config, first.clock)
+    return retry(attempt, first.config, first.clock)
 
 
-def _refresh_after(steps: Sequence[tuple[Machine, Command]], unsettled: StorageError | None) -> None:
+def _refresh_after(
+    steps: Sequence[tuple[Machine, Command]], held: LockRow | None, unsettled: StorageError | None
+) -> HoldfastError | None:
     """Refresh; where that fails while an attempt is unsettled, the whole is unsettled."""
     try:
-        _refresh_all(steps)
+        return _refresh_all(steps, held)
     except HoldfastError as error:
         # Also where the newest version can't be read: that tells nothing about the attempt.
         if isinstance(unsettled, Indeterminate):

@@ -8,7 +8,7 @@ from holdfast._pb import controller_pb2
 from holdfast.durable import config, shard
 from holdfast.durable.registry import Kind
 from holdfast.errors import BadInput, Fenced, HoldfastError, StorageError
-from holdfast.persist import PersistClient, part, schema, statecodec
+from holdfast.persist import PersistClient, lock, part, schema, statecodec
 from holdfast.persist.schema import Column, Schema
 from holdfast.persist.storage import location, sqlite
 from holdfast.spark.jobs import hold
@@ -89,6 +89,7 @@ def test_magics_and_versions() -> None:
     assert [word.replace("\\n", "\n").encode() for word in quoted(magic)] == [
         statecodec.DIFF_MAGIC,
         statecodec.ROLLUP_MAGIC,
+        lock.LOCK_MAGIC,
     ]
     assert version[1] == f"format version ({statecodec.FORMAT_VERSION})"
     assert f"`application_id` 0x{sqlite.APPLICATION_ID:08X}" in TEXT
