@@ -11,6 +11,8 @@ Invariants
 - An update with `_diff` 0 says nothing and is dropped.
 """
 
+import math
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -33,6 +35,8 @@ _DTYPES: dict[int, np.dtype[Any]] = {
 _SIGNED: dict[int, np.dtype[Any]] = {4: np.dtype(np.int32), 8: np.dtype(np.int64)}
 _LEAST = {4: -(2**31), 8: -(2**63)}
 _ONES = pa.array(np.ones(1024, np.int64))
+# Up to this many rows plain Python beats the fixed cost of NumPy's calls.
+_FEW_ROWS = 64
 # Below this many rows the fixed cost of a Polars query is greater than its speed.
 SMALL_ROWS = 512
 
@@ -90,7 +94,11 @@ def time_bounds(batch: Rows) -> tuple[int, int] | None:
     """The least and the greatest `_time` of updates, both inclusive; None when there are none."""
     if batch.num_rows == 0:
         return None
-    times = values_of(_one_array(batch.column(TIME)))
+    array = _one_array(batch.column(TIME))
+    if len(array) <= _FEW_ROWS:
+        few = _numbers(array, "Q")
+        return min(few), max(few)
+    times = values_of(array)
     return int(times[times.argmin()]), int(times[times.argmax()])
 
 
@@ -138,8 +146,20 @@ def values_of(array: pa.Array) -> npt.NDArray[Any]:
     return np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
 
 
+def _numbers(array: pa.Array, code: str) -> tuple[Any, ...]:
+    """The values as `values_of` gives them, read as that `struct` code: for a few rows much cheaper."""
+    data = array.buffers()[1]
+    size = struct.calcsize(code)
+    return struct.unpack_from(f"<{len(array)}{code}", data, array.offset * size) if data is not None else ()
+
+
 def canonical_floats(array: pa.Array) -> pa.Array:
     """The float array with one NaN and no negative zero; the same array when it is so already."""
+    if len(array) <= _FEW_ROWS:
+        size = array.type.bit_width // 8
+        has_least = _LEAST[size] in _numbers(array, "q" if size == 8 else "i")
+        if not has_least and not any(map(math.isnan, _numbers(array, "d" if size == 8 else "f"))):
+            return array
     values = values_of(array)
     if not len(values):
         return array
@@ -194,7 +214,8 @@ def _default_time(time: int, rows: int) -> pa.Array:
         if rows:
             raise BadInput(f"no update can have the time {time}: times are from 0 to 2**64 - 1")
         time = 0
-    return pa.Array.from_buffers(_UINT64, rows, [None, pa.py_buffer(np.full(rows, time, np.uint64))])
+    times = np.full(rows, time, np.uint64) if rows > _FEW_ROWS else time.to_bytes(8, "little") * rows
+    return pa.Array.from_buffers(_UINT64, rows, [None, pa.py_buffer(times)])
 
 
 def _null_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
@@ -309,8 +330,12 @@ _CASTS = {
 
 def _rows(schema: Schema, updates: object) -> Rows:
     match updates:
-        case pa.RecordBatch() | pa.Table():
+        case pa.RecordBatch():
             return updates
+        case pa.Table():
+            # A small append is mostly fixed costs, and a batch's are less than a table's.
+            batches = updates.to_batches()
+            return batches[0] if len(batches) == 1 else updates
         case list() | tuple():
             return _from_dicts(schema, updates)
         case _ if hasattr(updates, "__arrow_c_stream__"):

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
+import pyarrow as pa
+
 from holdfast.errors import CLOSED, BadInput, HandleExpired, UpperMismatch
 from holdfast.persist.canonical import check_times, prepare_updates
 from holdfast.persist.command import Append, Command, Handle, RegisterWriter
@@ -123,18 +125,17 @@ class WriteHandle:
 
     def prepare_append(self, updates: object, expected_upper: int, new_upper: int) -> Prepared:
         """An append for `multi_write`: large updates are uploaded, nothing is committed."""
-        self._client.check_writable()
-        if self._closed:
-            raise BadInput(f"this writer of {self.shard_id} is closed")
-        if self._undecided:
-            raise HandleExpired(
-                f"writer {self._handle.id} of {self.shard_id} had an append of unknown outcome"
-            )
-        if not 0 <= expected_upper < new_upper <= CLOSED:
-            raise BadInput(f"an append must move the upper forward, not from {expected_upper} to {new_upper}")
-        parts: tuple[Part, ...] = ()
+        self._check(expected_upper, new_upper)
+        batch = None
         if updates is not None:
             batch = prepare_updates(self.schema, updates, default_time=expected_upper)
+        return self.prepare_batch(batch, expected_upper, new_upper)
+
+    def prepare_batch(self, batch: pa.RecordBatch | None, expected_upper: int, new_upper: int) -> Prepared:
+        """As `prepare_append`, of what `prepare_updates` made with this schema, or rows of that."""
+        self._check(expected_upper, new_upper)
+        parts: tuple[Part, ...] = ()
+        if batch is not None:
             bounds = check_times(batch, expected_upper, new_upper)
             parts = write_parts(
                 self._machine,
@@ -150,6 +151,18 @@ class WriteHandle:
         command = Append(self._handle, uuid.uuid4().bytes, self.schema, expected_upper, new_upper, runs)
         uploaded = [part.blob_key for part in parts if part.blob_key is not None]
         return Prepared(self._machine, command, uploaded, self)
+
+    def _check(self, expected_upper: int, new_upper: int) -> None:
+        """Refuse an append that can't be meant, or that this handle may not do."""
+        self._client.check_writable()
+        if self._closed:
+            raise BadInput(f"this writer of {self.shard_id} is closed")
+        if self._undecided:
+            raise HandleExpired(
+                f"writer {self._handle.id} of {self.shard_id} had an append of unknown outcome"
+            )
+        if not 0 <= expected_upper < new_upper <= CLOSED:
+            raise BadInput(f"an append must move the upper forward, not from {expected_upper} to {new_upper}")
 
     def _register(self) -> None:
         """Be known before the first upload, so that a sweeper can tell its parts from orphans."""

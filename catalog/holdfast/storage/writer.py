@@ -97,7 +97,7 @@ class CollectionWriter:
     def _prepare(self, rows: list[pa.RecordBatch], expected_upper: int, new_upper: int) -> list[Prepared]:
         # The data shards come first: where both they and the promise moved, the append has lost.
         steps = [
-            shard.prepare_append(part if part.num_rows else None, expected_upper, new_upper)
+            shard.prepare_batch(part if part.num_rows else None, expected_upper, new_upper)
             for shard, part in zip(self._shards, rows, strict=True)
         ]
         promised = self._metadata.cached_upper
