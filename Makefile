@@ -44,8 +44,8 @@ format: setup  ## format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: setup  ## run the benchmarks and write bench/RESULTS.md
-	@$(BIN)/python bench/run.py
+bench: setup  ## run the benchmarks and write bench/RESULTS.md (make bench ONLY="append snapshot": some)
+	@$(BIN)/python bench/run.py $(ONLY)
 
 crds: setup  ## generate crds/ from the models of the operator
 	@$(BIN)/python -m holdfast_operator.api.generate crds

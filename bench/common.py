@@ -73,21 +73,23 @@ def in_turns(
     *actions: Callable[[], object],
     rounds: int,
     warmup: int = 1,
+    in_a_row: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[list[float]]:
-    """The seconds that each action took in each round, after `warmup` rounds that don't count.
+    """The seconds that each action took each time, after `warmup` rounds that don't count.
 
-    The actions run in turns, and who begins changes from round to round.
+    The actions run in turns, each `in_a_row` times, and who begins changes from round to round.
     """
     seconds: list[list[float]] = [[] for _ in actions]
     for number in range(-warmup, rounds):
         for step in range(len(actions)):
             which = (step + number) % len(actions)
-            start = clock()
-            actions[which]()
-            elapsed = clock() - start
-            if number >= 0:
-                seconds[which].append(elapsed)
+            for _ in range(in_a_row):
+                start = clock()
+                actions[which]()
+                elapsed = clock() - start
+                if number >= 0:
+                    seconds[which].append(elapsed)
     return seconds
 
 

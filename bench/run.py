@@ -1,7 +1,8 @@
 """Run every benchmark of this folder, print one table and write it to `RESULTS.md` beside them.
 
-Each file runs in its own process, one after the other. A file that fails is reported, and makes the exit code
-1; a missed goal does not.
+With names of files as arguments (`append snapshot`), run only those and write nothing. Each file runs in its
+own process, one after the other. A file that fails is reported, and makes the exit code 1; a missed goal
+does not.
 """
 
 import ast
@@ -27,7 +28,12 @@ def main() -> int:
     terminal = console()
     rows: list[dict[str, Any]] = []
     failed: list[str] = []
+    only = sys.argv[1:]
     files = sorted(path for path in HERE.glob("*.py") if path.name not in NOT_BENCHMARKS)
+    if unknown := set(only) - {path.stem for path in files}:
+        terminal.print(f"no such benchmark: {', '.join(sorted(unknown))}")
+        return 2
+    files = [path for path in files if not only or path.stem in only]
     for path in files:
         terminal.print(f"running {path.name}")
         done = subprocess.run(
@@ -37,7 +43,8 @@ def main() -> int:
             failed.append(path.name)
         rows += [json.loads(line) | {"file": path.name} for line in done.stdout.splitlines()]
     terminal.print(table_of(rows))
-    (HERE / "RESULTS.md").write_text(report(rows, failed, files))
+    if not only:
+        (HERE / "RESULTS.md").write_text(report(rows, failed, files))
     if failed:
         terminal.print(f"[red]failed: {', '.join(failed)}[/red]")
     return 1 if failed else 0
