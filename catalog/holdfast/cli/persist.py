@@ -94,10 +94,18 @@ def _one(info: "ShardInfo") -> str:
         ("writers", ", ".join(dict.fromkeys(info.writers)) or "none"),
     ]
     text = render(["FACT", "VALUE"], [list(fact) for fact in facts])
-    holds = [[_frontier(hold.since), hold.kind, hold.purpose, hold.hostname] for hold in info.holds]
+    holds = [
+        [_frontier(hold.since), hold.kind, hold.purpose, hold.hostname or _token(hold.token)]
+        for hold in info.holds
+    ]
     if not holds:
         return text + "nothing holds since\n"
     return text + "\n" + render(["HELD AT", "HOLD", "FOR", "BY"], holds)
+
+
+def _token(fingerprint: str) -> str:
+    """Who has a critical hold, as far as that can be told."""
+    return "" if fingerprint == "none" else f"token {fingerprint}"
 
 
 def _frontier(value: int) -> str:

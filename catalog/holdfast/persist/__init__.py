@@ -8,10 +8,10 @@ from holdfast.errors import CLOSED
 from holdfast.persist.client import PersistClient
 from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
+from holdfast.persist.critical import CriticalSince
 from holdfast.persist.exclusive import Exclusive
 from holdfast.persist.inspect import HoldInfo, ShardInfo
 from holdfast.persist.read import (
-    CriticalSince,
     Event,
     Listen,
     Progress,

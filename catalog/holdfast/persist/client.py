@@ -34,13 +34,14 @@ from holdfast.persist.command import (
     RegisterWriter,
 )
 from holdfast.persist.config import PersistConfig
+from holdfast.persist.critical import CriticalSince, check_opaque
 from holdfast.persist.exclusive import Exclusive, acquire, check_reentrance_id
 from holdfast.persist.ids import check_shard_id, critical_id, new_id
 from holdfast.persist.inspect import ShardInfo, shard_info
 from holdfast.persist.lock import LOCK_KEY, Fence
 from holdfast.persist.machine import Machine, commit, retry
 from holdfast.persist.maintainer import Maintainer
-from holdfast.persist.read import CriticalSince, ReadHandle, check_frontier
+from holdfast.persist.read import ReadHandle, check_frontier
 from holdfast.persist.schema import Schema
 from holdfast.persist.snapshot import Snapshot, SnapshotPart
 from holdfast.persist.state import CriticalReader
@@ -140,12 +141,16 @@ class PersistClient:
         return reader
 
     def critical_since(self, shard_id: str, *, purpose: str, opaque: bytes = b"") -> CriticalSince:
-        """The hold of this purpose on a shard's `since`, taken where it isn't there yet. It never expires."""
+        """The hold of this purpose on a shard's `since`, taken where it isn't there yet. It never expires.
+
+        A hold that is taken gets the token `opaque`; one that is there keeps its own, whatever is given. The
+        handle can move it only while the two are equal (see `holdfast.persist.critical`).
+        """
         machine = self.machine(shard_id)
         self.check_writable()
-        (reader,) = commit([(machine, RegisterCritical(purpose, opaque))])
+        (reader,) = commit([(machine, RegisterCritical(purpose, check_opaque(opaque)))])
         assert isinstance(reader, CriticalReader)
-        return CriticalSince(self, machine, reader)
+        return CriticalSince(self, machine, reader, opaque)
 
     def exclusive(self, reentrance_id: str, *, purpose: str = "", take_over: bool = False) -> Exclusive:
         """Take the write lock of the location: from now on nobody else who uses it commits.
@@ -212,17 +217,28 @@ class PersistClient:
         self.multi_write([self.prepare_evolve(shard_id, schema)])
 
     def prepare_critical(self, shard_id: str, *, purpose: str, opaque: bytes = b"") -> Prepared:
-        """A critical hold on an existing shard, for `multi_write`."""
-        return Prepared(self.machine(shard_id), RegisterCritical(purpose, opaque))
+        """A critical hold on an existing shard, for `multi_write`. One that is there stays as it is."""
+        return Prepared(self.machine(shard_id), RegisterCritical(purpose, check_opaque(opaque)))
 
-    def prepare_downgrade_critical(self, shard_id: str, since: int, *, purpose: str) -> Prepared:
-        """The move of the critical hold of this purpose forward to `since`, for `multi_write`; never back."""
+    def prepare_downgrade_critical(
+        self, shard_id: str, since: int, *, purpose: str, opaque: bytes = b"", expected: bytes | None = None
+    ) -> Prepared:
+        """The move of the critical hold of this purpose forward to `since`, for `multi_write`; never back.
+
+        The multi-write is `Fenced` unless the stored token is `expected` (None: `opaque`). It becomes
+        `opaque`.
+        """
         hold = critical_id(shard_id, purpose)
-        return Prepared(self.machine(shard_id), DowngradeCritical(hold, check_frontier(since)))
+        old = opaque if expected is None else expected
+        command = DowngradeCritical(hold, check_frontier(since), check_opaque(old), check_opaque(opaque))
+        return Prepared(self.machine(shard_id), command)
 
-    def prepare_release_critical(self, shard_id: str, *, purpose: str) -> Prepared:
-        """The end of the critical hold of this purpose, for `multi_write`; where there is none, nothing."""
-        return Prepared(self.machine(shard_id), DropCritical(critical_id(shard_id, purpose)))
+    def prepare_release_critical(self, shard_id: str, *, purpose: str, opaque: bytes = b"") -> Prepared:
+        """The end of the critical hold of this purpose, for `multi_write`; where there is none, nothing.
+
+        The multi-write is `Fenced` unless the stored token is `opaque`.
+        """
+        return Prepared(self.machine(shard_id), DropCritical(critical_id(shard_id, purpose), opaque))
 
     def prepare_expect_upper(self, shard_id: str, upper: int) -> Prepared:
         """The condition, for `multi_write`, that a shard's upper is this when the other commands commit.

@@ -110,7 +110,10 @@ class ExpireHandles:
 
 @dataclass(frozen=True, slots=True)
 class RegisterCritical:
-    """Take, or find again, the hold of this purpose. Result: the `CriticalReader`."""
+    """Take the hold of this purpose with a token, or find it with whatever token it has.
+
+    Result: the `CriticalReader`.
+    """
 
     purpose: str
     opaque: bytes
@@ -118,10 +121,15 @@ class RegisterCritical:
 
 @dataclass(frozen=True, slots=True)
 class DowngradeCritical:
-    """Move a critical hold forward. Result: the `CriticalReader`."""
+    """Move a critical hold forward and store `new_opaque`, if `opaque` is stored.
+
+    Result: the `CriticalReader`.
+    """
 
     id: str
     since: int
+    opaque: bytes = b""
+    new_opaque: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +141,10 @@ class ExpectUpper:
 
 @dataclass(frozen=True, slots=True)
 class DropCritical:
-    """Give up a critical hold."""
+    """Give up a critical hold, if `opaque` is stored."""
 
     id: str
+    opaque: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

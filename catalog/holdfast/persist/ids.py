@@ -3,6 +3,7 @@
 A shard id is also the key of the shard's log in Consensus and the first segment of its blob keys.
 """
 
+import hashlib
 import re
 import uuid
 from typing import Final
@@ -32,6 +33,11 @@ def new_id(kind: str) -> str:
 def critical_id(shard: str, purpose: str) -> str:
     """The id of the critical hold that has this purpose: the same for all who ask for it."""
     return f"c{uuid.uuid5(uuid.UUID(shard[1:]), purpose)}"
+
+
+def fingerprint(hold: str, opaque: bytes) -> str:
+    """What people see of a critical hold's token: eight hexadecimal digits that tell two of them apart."""
+    return hashlib.blake2b(opaque, key=hold.encode(), digest_size=4).hexdigest() if opaque else "none"
 
 
 def part_key(shard: str, writer: str, part: str) -> str:

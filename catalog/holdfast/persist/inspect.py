@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from holdfast.errors import CLOSED
+from holdfast.persist.ids import fingerprint
 from holdfast.persist.state import ShardState
 
 
@@ -16,6 +17,8 @@ class HoldInfo:
     purpose: str
     since: int
     hostname: str = ""
+    token: str = ""
+    """Of a critical hold: the fingerprint of its token, "none" for the empty one; never the token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,10 @@ def shard_info(state: ShardState) -> ShardInfo:
     parts = [part for batch in state.batches for part in batch.parts]
     schema = state.schema
     leased = [HoldInfo(r.id, "leased", r.purpose, r.since, r.hostname) for r in state.leased_readers.values()]
-    critical = [HoldInfo(c.id, "critical", c.purpose, c.since) for c in state.critical_readers.values()]
+    critical = [
+        HoldInfo(c.id, "critical", c.purpose, c.since, token=fingerprint(c.id, c.opaque))
+        for c in state.critical_readers.values()
+    ]
     return ShardInfo(
         shard_id=state.shard_id,
         seqno=state.seqno,

@@ -24,9 +24,7 @@ from holdfast.errors import (
     ShardFinalized,
 )
 from holdfast.persist.command import (
-    DowngradeCritical,
     DowngradeReader,
-    DropCritical,
     DropReader,
     Handle,
     RegisterReader,
@@ -46,8 +44,7 @@ from holdfast.persist.snapshot import (
     plan_parts,
     replan,
 )
-from holdfast.persist.state import CriticalReader, ShardState
-from holdfast.persist.write import Prepared
+from holdfast.persist.state import ShardState
 
 if TYPE_CHECKING:
     from holdfast.persist.client import PersistClient
@@ -305,31 +302,3 @@ class ReadHandle:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class CriticalSince:
-    """A durable hold on a shard's `since`, found again by its purpose. Thread-safe."""
-
-    def __init__(self, client: "PersistClient", machine: Machine, reader: CriticalReader) -> None:
-        self._client = client
-        self._machine = machine
-        self.id = reader.id
-        self._since = reader.since
-
-    @property
-    def since(self) -> int:
-        """Where the hold stands, as this process knows it."""
-        known = self._machine.state.critical_readers.get(self.id)
-        return known.since if known else self._since
-
-    def downgrade(self, since: int) -> None:
-        """Move the hold forward to `since`; never back."""
-        self._client.multi_write([self.prepare_downgrade(since)])
-
-    def prepare_downgrade(self, since: int) -> Prepared:
-        """A downgrade for `multi_write`."""
-        return Prepared(self._machine, DowngradeCritical(self.id, check_frontier(since)))
-
-    def release(self) -> None:
-        """Give up the hold for ever."""
-        self._client.multi_write([Prepared(self._machine, DropCritical(self.id))])

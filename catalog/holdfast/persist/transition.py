@@ -12,6 +12,7 @@ from holdfast.errors import (
     CLOSED,
     BadInput,
     CodecMismatch,
+    Fenced,
     HandleExpired,
     ShardFinalized,
     UpperMismatch,
@@ -41,7 +42,7 @@ from holdfast.persist.command import (
     Reject,
 )
 from holdfast.persist.evolution import check_evolution
-from holdfast.persist.ids import critical_id
+from holdfast.persist.ids import critical_id, fingerprint
 from holdfast.persist.schema import Schema
 from holdfast.persist.state import (
     AppendBatch,
@@ -253,10 +254,18 @@ def _critical(state: ShardState, command: RegisterCritical | DowngradeCritical |
             return _register_critical(state, command)
         case DowngradeCritical():
             return _downgrade_critical(state, command)
-        case DropCritical(id_):
+        case DropCritical(id_, opaque):
+            reader = state.critical_readers.get(id_)
+            if reader is not None and reader.opaque != opaque:
+                return _fenced(state, reader, opaque)
             return _drop(state, CriticalReader, state.critical_readers, id_)
         case _:
             assert_never(command)
+
+
+def _fenced(state: ShardState, reader: CriticalReader, opaque: bytes) -> Reject:
+    mine, durable = (fingerprint(reader.id, token) for token in (opaque, reader.opaque))
+    return Reject(Fenced(mine, durable, what=f"hold {reader.purpose!r} on {state.shard_id}"))
 
 
 def _register_critical(state: ShardState, command: RegisterCritical) -> Outcome:
@@ -277,12 +286,14 @@ def _downgrade_critical(state: ShardState, command: DowngradeCritical) -> Outcom
     reader = state.critical_readers.get(command.id)
     if reader is None:
         return Reject(HandleExpired(f"the critical hold {command.id} was released"))
-    if command.since < reader.since:
-        return NoOp(reader)
-    moved = replace(reader, since=command.since)
+    # Where the new one is stored, this very command may have put it there.
+    if reader.opaque not in (command.opaque, command.new_opaque):
+        return _fenced(state, reader, command.opaque)
+    moved = replace(reader, since=max(reader.since, command.since), opaque=command.new_opaque)
     others = [other.since for other in state.critical_readers.values() if other.id != reader.id]
     leased = [other.since for other in state.leased_readers.values()]
-    changes = _advance_since(state, [moved.since, *others, *leased])
+    asked = command.since >= reader.since
+    changes = _advance_since(state, [moved.since, *others, *leased]) if asked else ()
     if moved == reader and not changes:
         return NoOp(reader)
     return Commit((Put(moved), *changes), moved)

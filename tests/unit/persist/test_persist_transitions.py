@@ -9,6 +9,7 @@ from holdfast.errors import (
     CLOSED,
     BadInput,
     CodecMismatch,
+    Fenced,
     HandleExpired,
     ShardFinalized,
     UpperMismatch,
@@ -120,7 +121,9 @@ def test_a_part_is_filed_under_the_id_that_its_schema_has() -> None:
 
 
 def test_holds_begin_at_since_and_name_their_version() -> None:
-    moved = after(HELD, *(DowngradeReader(r, 5, 0, 1) for r in ("r1", "r2")), DowngradeCritical(HOLD, 7))
+    moved = after(
+        HELD, *(DowngradeReader(r, 5, 0, 1) for r in ("r1", "r2")), DowngradeCritical(HOLD, 7, b"o", b"o")
+    )
     assert moved.since == 5
     state = after(moved, RegisterReader(Handle("r3", "late", "ship", 9)), RegisterCritical("new", b"n"))
     assert state.leased_readers["r3"] == LeasedReader("r3", 5, moved.seqno + 1, 0, 9, "late", "ship")
@@ -133,18 +136,18 @@ def test_since_is_the_least_hold_and_stays_below_the_upper() -> None:
     assert state.since == 0
     state = after(state, DowngradeReader("r2", 11, 0, 1))
     assert state.since == 0
-    state = after(state, DowngradeCritical(HOLD, 13))
+    state = after(state, DowngradeCritical(HOLD, 13, b"o", b"o"))
     assert state.since == 11
     state = after(state, DowngradeReader("r2", CLOSED, 0, 2), DowngradeReader("r1", CLOSED, 0, 2))
     assert state.since == 13
-    assert after(state, DowngradeCritical(HOLD, CLOSED)).since == 29
+    assert after(state, DowngradeCritical(HOLD, CLOSED, b"o", b"o")).since == 29
 
 
 def test_a_hold_never_moves_back() -> None:
-    state = after(HELD, DowngradeReader("r1", 12, 4, 5), DowngradeCritical(HOLD, 12))
+    state = after(HELD, DowngradeReader("r1", 12, 4, 5), DowngradeCritical(HOLD, 12, b"o", b"o"))
     beaten = after(state, DowngradeReader("r1", 3, 2, 6))
     assert beaten.leased_readers["r1"] == replace(state.leased_readers["r1"], heartbeats=6)
-    assert isinstance(transition(state, DowngradeCritical(HOLD, 3)), NoOp)
+    assert isinstance(transition(state, DowngradeCritical(HOLD, 3, b"o", b"o")), NoOp)
 
 
 def test_a_hold_beyond_the_upper_moves_since_when_it_is_asked_for_again() -> None:
@@ -161,7 +164,7 @@ def test_a_hold_beyond_the_upper_moves_since_when_it_is_asked_for_again() -> Non
 def test_holds_that_go_leave_since_where_it_is() -> None:
     commands = (
         DropReader("r1"),
-        DropCritical(HOLD),
+        DropCritical(HOLD, b"o"),
         ExpireHandles((("r2", 0),), (("w1", 2), ("w2", 1))),
     )
     state = after(HELD, *commands)
@@ -228,7 +231,8 @@ def test_a_finalized_shard_is_closed_and_empty() -> None:
         (HELD, RegisterReader(R1), HELD.leased_readers["r1"]),
         (HELD, RegisterCritical("backup", b"other"), HELD.critical_readers[HOLD]),
         (HELD, DowngradeReader("r1", 0, 0, 0), HELD.leased_readers["r1"]),
-        (HELD, DowngradeCritical(HOLD, 0), HELD.critical_readers[HOLD]),
+        (HELD, DowngradeCritical(HOLD, 0, b"o", b"o"), HELD.critical_readers[HOLD]),
+        (HELD, DowngradeCritical(HOLD, 0, b"before", b"o"), HELD.critical_readers[HOLD]),
         (HELD, DropReader("r9"), None),
         (HELD, DropCritical("c9"), None),
         (HELD, ExpireHandles((("r1", 7),), (("w9", 1),)), None),
@@ -262,8 +266,10 @@ def test_nothing_has_to_change(state: ShardState, command: Command, result: Any)
         (HELD, DropReader("r1")),
         (HELD, ExpireHandles((("r1", 0),), (("w1", 2),))),
         (WRITTEN, RegisterCritical("new", b"")),
-        (HELD, DowngradeCritical(HOLD, 9)),
-        (HELD, DropCritical(HOLD)),
+        (HELD, DowngradeCritical(HOLD, 9, b"o", b"o")),
+        (HELD, DowngradeCritical(HOLD, 0, b"o", b"next")),
+        (HELD, DowngradeCritical(HOLD, 9, b"o", b"next")),
+        (HELD, DropCritical(HOLD, b"o")),
         (ROLLED, AddRollup(Rollup(4, f"{SHARD}/v4-y", 6, 6), 1)),
         (WRITTEN, InstallCompaction((1, 2), 0, (blob("ab", 0, 20),), 1)),
         (after(WRITTEN, InstallCompaction((1, 2), 0, (), 1)), ForgetGarbage((str(blob("a").blob_key),), 2)),
@@ -299,6 +305,10 @@ def test_a_compaction_is_known_when_its_result_gave_way_to_another() -> None:
         (EMPTY, FinalizeShard(1), BadInput, "does not exist"),
         (HELD, DowngradeReader("r9", 1, 1, 1), HandleExpired, "r9"),
         (HELD, DowngradeCritical("c9", 1), HandleExpired, "c9"),
+        (HELD, DowngradeCritical(HOLD, 9), Fenced, "hold 'backup' on s0"),
+        (HELD, DowngradeCritical(HOLD, 0, b"x", b"x"), Fenced, "hold 'backup' on s0"),
+        (HELD, DowngradeCritical(HOLD, 9, b"x", b"next"), Fenced, "hold 'backup' on s0"),
+        (HELD, DropCritical(HOLD, b"x"), Fenced, "hold 'backup' on s0"),
         (ENDED, append(0, 1), ShardFinalized, SHARD),
         (ENDED, RegisterWriter(W1, SCHEMA), ShardFinalized, SHARD),
         (ENDED, EvolveSchema(NEXT_SCHEMA), ShardFinalized, SHARD),
