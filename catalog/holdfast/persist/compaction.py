@@ -14,8 +14,9 @@ from holdfast.persist.command import InstallCompaction
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.consolidate import consolidate_updates
 from holdfast.persist.machine import Machine, commit
-from holdfast.persist.partstore import PartGone, delete_parts, read_inline, write_run
+from holdfast.persist.partstore import PartGone, delete_parts, read_inline
 from holdfast.persist.runs import Since, merged
+from holdfast.persist.runwriter import write_run
 from holdfast.persist.snapshot import replan
 from holdfast.persist.state import Batch, ShardState
 

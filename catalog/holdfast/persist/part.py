@@ -17,6 +17,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.errors import CorruptBlob, VersionTooNew
@@ -32,13 +33,22 @@ KEY_HAS_NAN = b"holdfast.has_nan"
 # What Arrow raises for bytes that are no file of its kind; ValueError is for names that are not UTF-8.
 UNREADABLE = (pa.ArrowException, OSError, ValueError)
 
+_CHECKSUM_BYTES = 1024 * 1024
 ROW_GROUP_ROWS = 128 * 1024
+# Rows by which it is decided how to encode the columns of a part.
+_SAMPLE_ROWS = 16 * 1024
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 def checksum(data: bytes | memoryview) -> int:
     """CRC-32C of the bytes."""
-    return int(google_crc32c.value(data))
+    if isinstance(data, bytes):
+        return int(google_crc32c.value(data))
+    # The library takes no view; a copy of all of it would double what a large part takes.
+    crc32c = 0
+    for start in range(0, len(data), _CHECKSUM_BYTES):
+        crc32c = google_crc32c.extend(crc32c, bytes(data[start : start + _CHECKSUM_BYTES]))
+    return int(crc32c)
 
 
 def verify(data: bytes | memoryview, *, size: int, crc32c: int, key: str) -> None:
@@ -83,34 +93,91 @@ def decode_inline(data: bytes, schema: Schema, *, key: str) -> pa.Table:
     return pa.Table.from_batches([batch])
 
 
+class PartFile:
+    """A Parquet part that is encoded row group by row group, the rows in total order.
+
+    In memory are the encoded bytes. `raw_bytes` is how much the rows took before.
+    """
+
+    def __init__(self, schema: Schema, schema_id: int) -> None:
+        self._schema = schema
+        self._schema_id = schema_id
+        self._sink = pa.BufferOutputStream()
+        self._writer: pq.ParquetWriter | None = None
+        self._nan: dict[str, list[int]] = {}
+        self._groups = 0
+        self.raw_bytes = 0
+
+    def write_group(self, rows: pa.Table) -> None:
+        """Add one row group."""
+        if self._writer is None:
+            self._writer = self._open(rows)
+        for name in _columns_with_nan(self._schema, rows):
+            self._nan.setdefault(name, []).append(self._groups)
+        self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+        self._groups += 1
+        self.raw_bytes += rows.nbytes
+
+    def finish(self) -> memoryview:
+        """The whole file; nothing can be added any more."""
+        assert self._writer is not None
+        footer = {
+            KEY_FORMAT_VERSION: str(PARQUET_FORMAT_VERSION).encode(),
+            KEY_SCHEMA_ID: str(self._schema_id).encode(),
+            KEY_SCHEMA: schema_json(self._schema).encode(),
+            KEY_HAS_NAN: json.dumps(self._nan).encode(),
+        }
+        self._writer.add_key_value_metadata(footer)
+        self._writer.close()
+        return memoryview(self._sink.getvalue()).toreadonly()
+
+    def _open(self, sample: pa.Table) -> pq.ParquetWriter:
+        dictionary, encodings = _encodings(self._schema, sample)
+        columns = len(self._schema.columns) + 1
+        return pq.ParquetWriter(
+            self._sink,
+            self._schema.arrow_updates,
+            version="2.6",
+            compression="zstd",
+            write_statistics=True,
+            sorting_columns=[pq.SortingColumn(i, nulls_first=True) for i in range(columns)],
+            write_page_checksum=True,
+            store_schema=False,
+            use_dictionary=dictionary,
+            column_encoding=encodings,
+        )
+
+
 def encode_parquet(
     schema: Schema, schema_id: int, table: Rows, *, row_group_rows: int = ROW_GROUP_ROWS
 ) -> bytes:
     """The updates, already in total order, as one Parquet file."""
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
-    footer = {
-        KEY_FORMAT_VERSION: str(PARQUET_FORMAT_VERSION).encode(),
-        KEY_SCHEMA_ID: str(schema_id).encode(),
-        KEY_SCHEMA: schema_json(schema).encode(),
-        KEY_HAS_NAN: json.dumps(_row_groups_with_nan(schema, table, row_group_rows)).encode(),
-    }
-    arrow = schema.arrow_updates
-    sorting = [pq.SortingColumn(i, nulls_first=True) for i in range(len(schema.columns) + 1)]
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        sink,
-        arrow,
-        version="2.6",
-        compression="zstd",
-        write_statistics=True,
-        sorting_columns=sorting,
-        write_page_checksum=True,
-        store_schema=False,
-    ) as writer:
-        writer.write_table(table, row_group_size=row_group_rows)
-        writer.add_key_value_metadata(footer)
-    return bytes(sink.getvalue())
+    file = PartFile(schema, schema_id)
+    for start in range(0, max(1, table.num_rows), row_group_rows):
+        file.write_group(table.slice(start, row_group_rows))
+    return bytes(file.finish())
+
+
+def _encodings(schema: Schema, sample: pa.Table) -> tuple[list[str], dict[str, str]]:
+    """The columns worth a dictionary, and the encodings of others.
+
+    A dictionary of values that hardly repeat costs more than all else in encoding and is larger than the
+    values. The first column ascends: of whole numbers the differences are small.
+    """
+    first = schema.arrow_updates.field(0)
+    encodings = {}
+    if pa.types.is_integer(first.type) or pa.types.is_temporal(first.type):
+        encodings[first.name] = "DELTA_BINARY_PACKED"
+    sample = sample.slice(0, _SAMPLE_ROWS)
+    dictionary = [
+        name
+        for name in sample.column_names
+        if name not in encodings
+        and 2 * pc.count_distinct(sample.column(name), mode="all").as_py() <= sample.num_rows
+    ]
+    return dictionary, encodings
 
 
 def decode_parquet(
@@ -168,21 +235,18 @@ def _column_json(column: Column) -> dict[str, Any]:
     return {"name": column.name, "type": column.type, "nullable": column.nullable}
 
 
-def _row_groups_with_nan(schema: Schema, table: pa.Table, row_group_rows: int) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+def _columns_with_nan(schema: Schema, rows: pa.Table) -> list[str]:
+    found = []
     for column in schema.columns:
         if not column.type.startswith("float"):
             continue
-        groups: set[int] = set()
-        start = 0
-        for chunk in table.column(column.name).chunks:
+        for chunk in rows.column(column.name).chunks:
             nan = np.isnan(values_of(chunk))
             if chunk.null_count:
                 nan &= chunk.is_valid().to_numpy(zero_copy_only=False)
-            groups.update(((np.flatnonzero(nan) + start) // row_group_rows).tolist())
-            start += len(chunk)
-        if groups:
-            found[column.name] = sorted(groups)
+            if nan.any():
+                found.append(column.name)
+                break
     return found
 
 

@@ -6,9 +6,8 @@ so an upload of unknown outcome may be repeated.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -75,42 +74,18 @@ def write_parts(
     return tuple(parts)
 
 
-def write_run(
-    machine: Machine, *, writer_id: str, schema: Schema, schema_id: int, pieces: Iterator[pa.Table]
-) -> tuple[Part, ...]:
-    """Make the parts of one run of pieces that follow each other in the total order, as they come.
-
-    What comes out small is one inline part. In memory is about one part. Raises what `pieces` raises, and
-    `StorageError` where an upload fails; the parts before it are deleted.
-    """
-    target = machine.config.part_target_bytes
-    parts: list[Part] = []
-    waiting: list[pa.Table] = []
-    write = partial(
-        write_parts, machine, writer_id=writer_id, schema=schema, schema_id=schema_id, is_sorted=True
-    )
-    try:
-        for piece in pieces:
-            waiting.append(piece)
-            if sum(table.nbytes for table in waiting) >= target:
-                updates = pa.concat_tables(waiting)
-                parts += write(updates=updates, bounds=time_bounds(updates), inline=False)
-                waiting.clear()
-        if waiting:
-            updates = pa.concat_tables(waiting)
-            parts += write(updates=updates, bounds=time_bounds(updates), inline=not parts)
-    except Exception:
-        delete_parts(machine, parts)
-        raise
-    return tuple(parts)
-
-
 def _upload(machine: Machine, key: str, schema: Schema, schema_id: int, piece: Rows) -> Part:
     bounds = time_bounds(piece)
     assert bounds is not None
     data = encode_parquet(schema, schema_id, piece)
+    crc32c = put_part(machine, key, data)
+    return Part(piece.num_rows, schema_id, bounds[0], bounds[1] + 1, len(data), crc32c, key)
+
+
+def put_part(machine: Machine, key: str, data: bytes | memoryview) -> int:
+    """Upload a part, tried again within the retry deadline; its checksum."""
     retry(lambda: machine.location.blob.put(key, data), machine.config, machine.clock)
-    return Part(piece.num_rows, schema_id, bounds[0], bounds[1] + 1, len(data), checksum(data), key)
+    return checksum(data)
 
 
 def delete_parts(machine: Machine, parts: Sequence[Part]) -> None:

@@ -97,7 +97,9 @@ def test_a_changed_page_is_refused_without_the_checksum_of_the_whole() -> None:
     data = encode_parquet(POINTS, 0, points(300))
     column = pq.read_metadata(pa.BufferReader(data)).row_group(0).column(0)
     changed = bytearray(data)
-    changed[column.data_page_offset + column.total_compressed_size // 2] ^= 1
+    start = column.dictionary_page_offset or column.data_page_offset
+    # The last byte of the page: its header, which no checksum of its own covers, comes first.
+    changed[start + column.total_compressed_size - 1] ^= 1
     with pytest.raises(CorruptBlob):
         decode_parquet(bytes(changed), POINTS, key="k")
 
