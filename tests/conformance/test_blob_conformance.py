@@ -201,3 +201,16 @@ def test_readers_see_one_of_the_racing_puts_whole(blob: Blob) -> None:
     assert final in {bytes([byte]) * size for byte in range(4)}
     assert seen <= {bytes([byte]) * size for byte in range(4)}
     assert _keys(blob) == ["s1/key"]
+
+
+def test_the_clock_is_that_of_modification_times(blob: Blob) -> None:
+    before = blob.clock_ms()
+    blob.put("a/b", b"x")
+    after = blob.clock_ms()
+    (meta,) = blob.list("a/b")
+
+    assert before is not None
+    assert after is not None
+    assert meta.modified_ms is not None
+    # Both have the store's resolution, of up to a second.
+    assert before - 2000 <= meta.modified_ms <= after + 2000

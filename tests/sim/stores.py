@@ -59,6 +59,9 @@ class SimBlob(Blob):
     def description(self) -> str:
         return "simulated blob"
 
+    def clock_ms(self) -> int:
+        return self._slow.read("clock", self._inner.clock_ms)
+
     def get(self, key: str) -> bytes | None:
         return self._slow.read("get", lambda: self._inner.get(key))
 

@@ -28,7 +28,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.scheduler = Scheduler(seed)
         self.random = self.scheduler.random
-        self.blob, self.consensus = MemoryBlob(clock=lambda: 0), MemoryConsensus()
+        self.blob, self.consensus = MemoryBlob(clock=self._store_ms), MemoryConsensus()
         self.auditor = Auditor(self.blob)
         self.history = History()
         self.weather = self.random.choice(WEATHERS)
@@ -59,6 +59,9 @@ class World:
         self.scheduler.run({process.name: process.main for process in processes})
         self.scheduler.land_all()
         self._judge()
+
+    def _store_ms(self) -> int:
+        return int((1_000_000 + self.scheduler.now) * 1000)
 
     def _judge(self) -> None:
         client = PersistClient(self.location(SOUND, None), config=self.config, clock=SimClock(self.scheduler))

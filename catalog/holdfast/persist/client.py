@@ -71,7 +71,9 @@ class PersistClient:
         self._taking = threading.Lock()
         self._fence = Fence()
         self._exclusive: Exclusive | None = None
-        self._maintainer = Maintainer(self.config, self.clock, lambda: list(self._machines.values()))
+        self._maintainer = Maintainer(
+            location, self.config, self.clock, lambda: list(self._machines.values())
+        )
         self._closed = False
 
     @classmethod
@@ -249,7 +251,7 @@ class PersistClient:
 
     def prepare_finalize(self, shard_id: str) -> Prepared:
         """The end of a shard, for `multi_write`."""
-        return Prepared(self.machine(shard_id), FinalizeShard(self.clock.wall_ms()))
+        return Prepared(self.machine(shard_id), FinalizeShard(self.machine(shard_id).store_ms()))
 
     def finalize(self, shard_id: str) -> None:
         """End a shard: its data goes for ever."""

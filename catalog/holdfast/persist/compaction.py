@@ -60,7 +60,7 @@ def compact(machine: Machine, writer_id: str, between: Callable[[], None] = lamb
         replan(machine, state, gone)
         return True
     ids = tuple(batch.id for batch in batches)
-    command = InstallCompaction(ids, state.since, parts, machine.clock.wall_ms())
+    command = InstallCompaction(ids, state.since, parts, machine.store_ms())
     (installed,) = commit([(machine, command)])
     if not installed:
         delete_parts(machine, parts)

@@ -24,6 +24,10 @@ class PersistConfig:
     gc_grace_s: float = 3600.0
     """Seconds between a blob's last use and its deletion, for readers without a lease."""
 
+    retain_for_s: float = 0.0
+    """Seconds for which garbage is kept for a restore, rollups too: at least the age of the oldest backup of
+    the consensus store that is to be of use. None by default: data is only kept for those who ask."""
+
     lease_s: float = 900.0
     """Seconds without a heartbeat after which a reader's or writer's registration is dropped."""
 

@@ -1,7 +1,10 @@
 """Garbage: blobs that the live state stopped to name, and the log below the newest rollup.
 
-A blob is deleted after the commit that made it garbage, and forgotten after it was deleted: a deletion that
-is forgotten is done again, one too early can't happen.
+- A blob is deleted after the commit that made it garbage, and forgotten after it was deleted: a deletion that
+  is forgotten is done again, one too early can't happen.
+- How long it has waited is told by the store's own clock, where it has one: hosts disagree.
+- A part goes only when the newest rollup does not name it any more: should the log be lost, all that the
+  newest rollup names is there. Of an ended shard nothing is to be restored.
 """
 
 from holdfast.persist.command import ForgetGarbage
@@ -11,19 +14,40 @@ from holdfast.persist.rollup import rollup_due
 from holdfast.persist.state import Garbage, ShardState
 
 
-def deletable(state: ShardState, config: PersistConfig, now_ms: int) -> list[Garbage]:
-    """The garbage that nobody can need any more.
+def ripe(state: ShardState, config: PersistConfig, now_ms: int) -> list[Garbage]:
+    """The garbage that has waited long enough: `now_ms` is the store's time.
 
-    A part waits for the readers that may be reading a version that names it, and for `gc_grace_s` for
-    those that nobody knows of. A rollup does not wait: who misses it finds a newer one in the log.
+    A part waits for the readers that may be reading a version that names it, for `gc_grace_s` for those that
+    nobody knows of, and for `retain_for_s` for a restore. A rollup waits for a restore only: who misses it
+    finds a newer one in the log. That of an ended shard waits for nobody.
     """
     hold = state.seqno_hold
-    grace_ms = config.gc_grace_s * 1000
-    return [
-        garbage
-        for garbage in state.garbage.values()
-        if is_rollup(garbage.blob_key) or (garbage.seqno <= hold and now_ms - garbage.wall_ms >= grace_ms)
-    ]
+    retain_ms = config.retain_for_s * 1000
+    grace_ms = max(config.gc_grace_s * 1000, retain_ms)
+    found = []
+    for garbage in state.garbage.values():
+        waited = now_ms - garbage.wall_ms
+        if is_rollup(garbage.blob_key):
+            if waited >= retain_ms or retain_ms == 0 or _is_tombstone(state, garbage):
+                found.append(garbage)
+        elif garbage.seqno <= hold and waited >= grace_ms:
+            found.append(garbage)
+    return found
+
+
+def deletable(state: ShardState, config: PersistConfig, now_ms: int) -> list[Garbage]:
+    """The ripe garbage that the newest rollup does not name."""
+    found = ripe(state, config, now_ms)
+    if state.finalized:
+        return found
+    newest = state.latest_rollup
+    covered = newest.seqno if newest else 0
+    return [garbage for garbage in found if is_rollup(garbage.blob_key) or garbage.seqno <= covered]
+
+
+def uncovered(state: ShardState, config: PersistConfig, now_ms: int) -> bool:
+    """Whether garbage is ripe that only a newer rollup lets go."""
+    return len(ripe(state, config, now_ms)) > len(deletable(state, config, now_ms))
 
 
 def is_rollup(key: str) -> bool:
@@ -31,10 +55,24 @@ def is_rollup(key: str) -> bool:
     return key.split("/")[1].startswith("v")
 
 
+def _is_tombstone(state: ShardState, garbage: Garbage) -> bool:
+    """Whether a rollup was written after the end of its shard: it tells no more than any later one."""
+    if not state.finalized:
+        return False
+    (end,) = state.batches
+    return int(garbage.blob_key.split("/")[1][1:].split("-")[0]) >= end.id
+
+
+def now_for(machine: Machine) -> int:
+    """The store's time, asked for only where some garbage waits for it; else 0."""
+    waits = machine.config.retain_for_s > 0 or not all(map(is_rollup, machine.state.garbage))
+    return machine.store_ms() if waits and machine.state.garbage else 0
+
+
 def collect_garbage(machine: Machine) -> None:
     """Delete what is no longer needed and truncate the log below the newest rollup."""
     state = machine.state
-    dead = deletable(state, machine.config, machine.clock.wall_ms())
+    dead = deletable(state, machine.config, now_for(machine))
     for garbage in dead:
         machine.location.blob.delete(garbage.blob_key)
     newest = state.latest_rollup
@@ -48,4 +86,4 @@ def collect_garbage(machine: Machine) -> None:
 
 def garbage_due(state: ShardState, config: PersistConfig, now_ms: int) -> bool:
     """Whether garbage has waited for its grace, or the log of a finalized shard can shrink."""
-    return bool(deletable(state, config, now_ms)) or (state.finalized and rollup_due(state, config))
+    return bool(ripe(state, config, now_ms)) or (state.finalized and rollup_due(state, config))

@@ -69,6 +69,11 @@ class Machine:
         self.settled: set[str] = set()
         self.closed: set[str] = set()
 
+    def store_ms(self) -> int:
+        """The time in ms since the epoch: the store's own, or this host's where the store has none."""
+        told = retry(self.location.blob.clock_ms, self.config, self.clock)
+        return self.clock.wall_ms() if told is None else told
+
     def check_open(self) -> None:
         """Raise `BadInput` once the client that this belongs to is closed."""
         if not self.is_open:

@@ -15,11 +15,13 @@ from holdfast.errors import HoldfastError
 from holdfast.persist.clock import Clock
 from holdfast.persist.command import Command, ExpireHandles
 from holdfast.persist.config import PersistConfig
-from holdfast.persist.garbage import garbage_due
+from holdfast.persist.garbage import garbage_due, now_for
 from holdfast.persist.ids import new_id
 from holdfast.persist.leases import LeaseWatch
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.read import ReadHandle
+from holdfast.persist.storage import Location
+from holdfast.persist.survey import Survey
 from holdfast.persist.upkeep import due, maintain
 
 log = logging.getLogger(__name__)
@@ -32,13 +34,18 @@ class Maintainer:
     """Runs the upkeep of a client's shards, in a thread of its own or in the writer's."""
 
     def __init__(
-        self, config: PersistConfig, clock: Clock, machines: Callable[[], Sequence[Machine]]
+        self,
+        location: Location,
+        config: PersistConfig,
+        clock: Clock,
+        machines: Callable[[], Sequence[Machine]],
     ) -> None:
         self._machines = machines
         self._config = config
         self._clock = clock
         self._leases = LeaseWatch(clock)
         self._writer_id = new_id("w")
+        self._survey = Survey(location, config, clock, machines, start=f"s{self._writer_id[1:]}")
         self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._waiting: dict[str, Machine] = {}
         self._lock = threading.Lock()
@@ -129,8 +136,20 @@ class Maintainer:
         self._next_beat = self._clock.monotonic() + self._config.lease_s / 4
         for machine in self._machines():
             # By what is known here: a shard that nobody uses costs no look at the store.
-            if garbage_due(machine.state, self._config, self._clock.wall_ms()):
-                self._guarded(partial(self.run, machine), machine.shard_id)
+            self._guarded(partial(self._free, machine), machine.shard_id)
+        self._guarded(self._look_around, "other shards")
+
+    def _free(self, machine: Machine) -> None:
+        if garbage_due(machine.state, self._config, now_for(machine)):
+            self.run(machine)
+
+    def _look_around(self) -> None:
+        for machine in self._survey.next():
+            self._guarded(partial(self._look_at, machine), machine.shard_id)
+
+    def _look_at(self, machine: Machine) -> None:
+        if self._survey.wants_upkeep(machine):
+            self.run(machine)
 
     def _guarded(self, work: Callable[[], None], shard_id: str) -> None:
         try:

@@ -30,12 +30,10 @@ def rollup_due(state: ShardState, config: PersistConfig) -> bool:
 def write_rollup(machine: Machine) -> None:
     """Write the newest version as a rollup and record it."""
     state = machine.state
-    if not rollup_due(state, machine.config):
-        return
     data = encode_state(state)
     key = rollup_key(machine.shard_id, state.seqno)
     machine.location.blob.put(key, data)
     rollup = Rollup(state.seqno, key, len(data), checksum(data))
-    (installed,) = commit([(machine, AddRollup(rollup, machine.clock.wall_ms()))])
+    (installed,) = commit([(machine, AddRollup(rollup, machine.store_ms()))])
     if not installed:
         machine.location.blob.delete(key)

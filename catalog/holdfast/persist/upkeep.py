@@ -10,7 +10,7 @@ from collections.abc import Callable
 from holdfast.errors import BadInput, CorruptBlob, HoldfastError
 from holdfast.persist.compaction import compact, plan_compaction
 from holdfast.persist.config import PersistConfig
-from holdfast.persist.garbage import collect_garbage
+from holdfast.persist.garbage import collect_garbage, now_for, uncovered
 from holdfast.persist.leases import LeaseWatch, drop_handles
 from holdfast.persist.machine import Machine
 from holdfast.persist.rollup import rollup_due, write_rollup
@@ -39,7 +39,10 @@ def maintain(
     if machine.state.finalized:
         # Before it, so that the last rollup has no garbage to name; perhaps it ended while we compacted.
         collect_garbage(machine)
-    write_rollup(machine)
+    if rollup_due(machine.state, machine.config) or uncovered(
+        machine.state, machine.config, now_for(machine)
+    ):
+        write_rollup(machine)
     collect_garbage(machine)
     if unreadable is not None:
         raise unreadable

@@ -102,6 +102,8 @@ def test_the_thread_looks_again_at_garbage_that_waits(stores: Stores) -> None:
     with background(stores, lease_s=0.04, gc_grace_s=0.2, **BLOBS) as client:
         write(client, 3)
         client.finalize(SHARD)
+        assert len(stores.parts()) == 3
+        stores.clock.sleep(0.2)
         wait_for(lambda: stores.parts() == set())
 
 

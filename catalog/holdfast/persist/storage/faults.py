@@ -156,6 +156,9 @@ class FaultyBlob(Blob):
     def description(self) -> str:
         return self._inner.description
 
+    def clock_ms(self) -> int | None:
+        return suffer(self._plan, Operation("blob.clock_ms", ()), self._inner.clock_ms)
+
     def get(self, key: str) -> bytes | None:
         return suffer(self._plan, Operation("blob.get", (key,)), lambda: self._inner.get(key))
 

@@ -41,6 +41,9 @@ class MemoryBlob(Blob):
     def description(self) -> str:
         return f"memory blob {self._name!r}"
 
+    def clock_ms(self) -> int:
+        return self._clock()
+
     def get(self, key: str) -> bytes | None:
         check_key(key)
         with self._lock:

@@ -24,6 +24,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeVar
 
 import boto3
@@ -85,6 +86,14 @@ class S3Blob(Blob):
     @property
     def description(self) -> str:
         return str(self._place)
+
+    def clock_ms(self) -> int | None:
+        try:
+            answer = self._page(self._base, None, most=1)
+        except FAILURES as error:
+            raise failed(error, f"ask {self.description} for the time", certain=True) from cause(error)
+        told = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        return None if told is None else int(parsedate_to_datetime(told).timestamp() * 1000)
 
     def get(self, key: str) -> bytes | None:
         name = self._name(key)

@@ -101,6 +101,13 @@ class Blob(ABC):
         Not a snapshot: an object put or deleted meanwhile may or may not be listed; all others are.
         """
 
+    def clock_ms(self) -> int | None:
+        """The store's own time in ms since the epoch, on the clock of `modified_ms`; None where it has none.
+
+        No two hosts agree on the time; all clients of a store agree on this one.
+        """
+        return None
+
     def open_input(self, key: str) -> pa.NativeFile | None:
         """The object for random access, or None where there is none; stays readable after a delete."""
         data = self.get(key)
