@@ -16,10 +16,14 @@ class Violation(AssertionError):
 class Auditor:
     """Follows all shards of one location."""
 
-    def __init__(self, blob: MemoryBlob) -> None:
+    def __init__(self, blob: MemoryBlob, grace_ms: int) -> None:
         self._blob = blob
+        self._grace_ms = grace_ms
         self._states: dict[str, ShardState] = {}
         self._live: dict[str, frozenset[str]] = {}
+        # What the state named at each version, as long as a rollup may come of it; and in the newest rollup.
+        self._named: dict[str, dict[int, frozenset[str]]] = {}
+        self._restored: dict[str, frozenset[str]] = {}
         self._known_floors: dict[str, dict[str, int]] = {}
 
     def state(self, shard: str) -> ShardState:
@@ -57,6 +61,12 @@ class Auditor:
         if floor is not None and new.since > max(floor, old.since):
             raise Violation(f"{put.key} version {new.seqno}: since {new.since} passed a hold at {floor}")
         self._states[put.key], self._live[put.key] = new, live
+        named = self._named.setdefault(put.key, {})
+        named[new.seqno] = frozenset(blob_keys(new.batches))
+        if new.latest_rollup is not None and new.latest_rollup.seqno in named:
+            newest = new.latest_rollup.seqno
+            self._restored[put.key] = named[newest]
+            self._named[put.key] = {seqno: keys for seqno, keys in named.items() if seqno >= newest}
 
     def deleted(self, key: str) -> None:
         """Check that nobody can need the blob that goes now."""
@@ -64,9 +74,16 @@ class Auditor:
         state = self.state(shard)
         if key in self._live.get(shard, ()):
             raise Violation(f"{key} is deleted and in the live state")
+        if key in self._restored.get(shard, ()) and not state.finalized:
+            raise Violation(f"{key} is deleted and named by the newest rollup")
         garbage = state.garbage.get(key)
-        if garbage is not None and "/w" in key and garbage.seqno > state.seqno_hold:
+        if garbage is None or "/w" not in key:
+            return
+        if garbage.seqno > state.seqno_hold:
             raise Violation(f"{key} is deleted and held by a reader of version {state.seqno_hold}")
+        waited_ms = self._blob.clock_ms() - garbage.wall_ms
+        if waited_ms < self._grace_ms:
+            raise Violation(f"{key} is deleted after {waited_ms} ms, its grace is {self._grace_ms}")
 
     def truncated(self, shard: str, seqno: int) -> None:
         """Check that the log that is left begins not after the newest rollup."""

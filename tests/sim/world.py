@@ -29,7 +29,6 @@ class World:
         self.scheduler = Scheduler(seed)
         self.random = self.scheduler.random
         self.blob, self.consensus = MemoryBlob(clock=self._store_ms), MemoryConsensus()
-        self.auditor = Auditor(self.blob)
         self.history = History()
         self.weather = self.random.choice(WEATHERS)
         self.leases_end = self.random.random() < 0.4
@@ -48,6 +47,7 @@ class World:
             debug_validate=self.random.random() < 0.5,
             hostname="sim",
         )
+        self.auditor = Auditor(self.blob, int(self.config.gc_grace_s * 1000))
         self.shards = [f"s{uuid.UUID(int=self.random.getrandbits(128))}" for _ in range(2)]
         self.actions = self.random.randint(12, 24) if blobs else self.random.randint(15, 30)
         self.location_id = uuid.UUID(int=self.random.getrandbits(128))
