@@ -387,7 +387,7 @@ class PersistClient:
             with suppress(StorageError):
                 self._exclusive.close()
         for machine in self._machines.values():
-            machine.is_open = False
+            machine.close()
         self.location.close()
 
     def __enter__(self) -> Self:

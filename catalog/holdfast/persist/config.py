@@ -32,7 +32,10 @@ class PersistConfig:
     """Seconds without a heartbeat after which a reader's or writer's registration is dropped."""
 
     poll_interval_s: float = 0.005
-    """Seconds between looks at Consensus by a listener that waits."""
+    """Seconds between looks at Consensus by a listener that waits, where nothing tells of changes."""
+
+    hinted_poll_interval_s: float = 1.0
+    """The same where something does, for a hint that was lost: its writer died before it gave it."""
 
     retry_deadline_s: float = 10.0
     """Seconds for which a failing storage call is tried again before the error reaches the caller."""

@@ -36,6 +36,7 @@ from holdfast.persist.state import Change, Part, Put, Rollup, ShardState, StateD
 from holdfast.persist.statecodec import decode_diff, decode_state, encode_diff
 from holdfast.persist.storage import Entry, Expect, Location
 from holdfast.persist.storage import Put as LogPut
+from holdfast.persist.storage.watch import Watch, Watches
 from holdfast.persist.transition import transition
 
 APPLIER_VERSION: Final = version("holdfast")
@@ -62,7 +63,7 @@ class Machine:
         self.clock = clock
         self.fence = fence or Fence()
         self.lock = threading.RLock()
-        self.changed = threading.Condition()
+        self.watches = Watches()
         self.state = ShardState(shard_id)
         self.is_open = True
         # Writers of this process that have no append in flight or in doubt, and those that were closed.
@@ -118,8 +119,18 @@ class Machine:
     def publish(self, state: ShardState) -> None:
         """Take over a version that is durable, and wake who waits for it."""
         self.state = state
-        with self.changed:
-            self.changed.notify_all()
+        self.watches.ring((self.shard_id,))
+
+    def watch(self) -> tuple[Watch, float]:
+        """What tells of new versions, and after how many seconds without a hint to look nevertheless."""
+        watch = self.location.consensus.watch(self.shard_id)
+        pace = self.config.poll_interval_s if watch is None else self.config.hinted_poll_interval_s
+        return self.watches.add(self.shard_id, watch), pace
+
+    def close(self) -> None:
+        """Refuse further work and wake who waits for it."""
+        self.is_open = False
+        self.watches.ring_all()
 
     def after(self, state: ShardState, diff: StateDiff) -> ShardState:
         """The version after `state`, checked where the configuration says so."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
@@ -45,6 +46,7 @@ from holdfast.persist.snapshot import (
     replan,
 )
 from holdfast.persist.state import ShardState
+from holdfast.persist.storage import Watch
 
 if TYPE_CHECKING:
     from holdfast.persist.client import PersistClient
@@ -84,6 +86,8 @@ class Listen:
         self._machine = machine
         self._pins = pins
         self._first = list(first)
+        self._watch: Watch | None = None
+        self._pace = 0.0
         self.frontier = as_of + 1
 
     def next(self, timeout: float | None = None) -> list[Event]:
@@ -125,13 +129,16 @@ class Listen:
 
     def _updates(self, state: ShardState) -> pa.Table:
         schema = state.schema
+        # Mostly it is the last few of many: since is before the frontier, so no older one has such a part.
+        batches = takewhile(lambda batch: batch.upper > self.frontier, reversed(state.batches))
         tables = [
             read_updates(self._machine, schema, part, from_time=self.frontier)
-            for batch in state.batches
+            for batch in batches
             for part in batch.parts
             if part.upper > self.frontier
         ]
-        return consolidate_updates(schema, tables, 0).sort_by(TIME)
+        updates = consolidate_updates(schema, tables, 0)
+        return updates if state.upper == self.frontier + 1 else updates.sort_by(TIME)
 
     def _await_progress(self, timeout: float | None) -> ShardState | None:
         machine = self._machine
@@ -139,21 +146,25 @@ class Listen:
         if machine.state.upper > self.frontier:
             return machine.state
         while True:
-            seen = machine.state
             if machine.refresh().upper > self.frontier:
                 return machine.state
-            wait = machine.config.poll_interval_s
-            if deadline is not None:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return None
-                wait = min(wait, left)
-            with machine.changed:
-                # A commit of this process between the look and the wait has changed the state already.
-                if machine.state is seen or machine.state.upper <= self.frontier:
-                    machine.changed.wait(wait)
+            if not self._wait(deadline):
+                return None
+            # What this process has committed, or seen, needs no look.
             if machine.state.upper > self.frontier:
                 return machine.state
+
+    def _wait(self, deadline: float | None) -> bool:
+        """Wait until a look may find something new; whether there is time for one."""
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            return False
+        if self._watch is None:
+            # From here on we are told. What came between the last look and this is seen by another look.
+            self._watch, self._pace = self._machine.watch()
+            return True
+        self._watch.wait(self._pace if left is None else min(self._pace, left))
+        return True
 
 
 class ReadHandle:

@@ -4,7 +4,8 @@ from holdfast.persist.storage.file import FileBlob
 from holdfast.persist.storage.location import Location
 from holdfast.persist.storage.memory import MemoryBlob, MemoryConsensus
 from holdfast.persist.storage.sqlite import SqliteConsensus
-from holdfast.persist.storage.traits import Blob, BlobMeta, Consensus, Entry, Expect, Put, Watch
+from holdfast.persist.storage.traits import Blob, BlobMeta, Consensus, Entry, Expect, Put
+from holdfast.persist.storage.watch import Watch
 
 __all__ = [
     "Blob",

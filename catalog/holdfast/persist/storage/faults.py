@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from holdfast.errors import Determinate, Indeterminate
 from holdfast.persist.storage.traits import Blob, BlobMeta, Consensus, Entry, Expect, Put
+from holdfast.persist.storage.watch import Watch
 
 T = TypeVar("T")
 
@@ -207,6 +208,9 @@ class FaultyConsensus(Consensus):
 
     def list_keys(self) -> list[str]:
         return suffer(self._plan, Operation("consensus.list_keys", ()), self._inner.list_keys)
+
+    def watch(self, key: str) -> Watch | None:
+        return self._inner.watch(key)
 
     def close(self) -> None:
         self._inner.close()

@@ -21,6 +21,7 @@ from holdfast.persist.storage.traits import (
     check_prefix,
     check_scan,
 )
+from holdfast.persist.storage.watch import Watch, Watches
 
 
 def wall_clock_ms() -> int:
@@ -78,6 +79,7 @@ class MemoryConsensus(Consensus):
         self._name: Final = name
         self._lock: Final = threading.Lock()
         self._logs: Final[dict[str, list[Entry]]] = {}
+        self._watches: Final = Watches()
 
     @property
     def description(self) -> str:
@@ -107,7 +109,8 @@ class MemoryConsensus(Consensus):
                 return False
             for put in puts:
                 self._logs.setdefault(put.key, []).append(Entry(put.seqno, bytes(put.data)))
-            return True
+        self._watches.ring(put.key for put in puts)
+        return True
 
     def truncate(self, key: str, seqno: int) -> int:
         check_key(key)
@@ -122,6 +125,9 @@ class MemoryConsensus(Consensus):
     def list_keys(self) -> list[str]:
         with self._lock:
             return sorted(self._logs)
+
+    def watch(self, key: str) -> Watch:
+        return self._watches.add(check_key(key))
 
     def _head(self, key: str) -> int:
         log = self._logs.get(key)

@@ -37,6 +37,7 @@ from holdfast.errors import (
     StoreUnreachable,
     VersionTooNew,
 )
+from holdfast.persist.storage.pghints import CommitHints
 from holdfast.persist.storage.pgsession import Connection, PostgresAddress, Sessions, connect, told
 from holdfast.persist.storage.traits import (
     MAX_SEQNO,
@@ -48,6 +49,7 @@ from holdfast.persist.storage.traits import (
     check_key,
     check_scan,
 )
+from holdfast.persist.storage.watch import Watch, Watches
 
 T = TypeVar("T")
 
@@ -124,6 +126,8 @@ class PostgresConsensus(Consensus):
                 hint="check host, port, database, user and password, and that the server runs",
             ) from None
         self._sessions: Final = Sessions(self._address, size=pool_size)
+        self._watches: Final = Watches()
+        self._hints: Final = CommitHints(self._address, self._watches)
 
     def __repr__(self) -> str:
         return f"<PostgresConsensus {self._address.description}>"
@@ -147,10 +151,18 @@ class PostgresConsensus(Consensus):
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         check_commands(puts, expect)
         if len(puts) > 1 or expect or puts[0].seqno == 1:
-            return self._write(lambda connection: self._append_many(connection, puts, expect))
-        ((key, seqno, data),) = puts
-        values = (seqno, data, key, seqno - 1)
-        return self._write(lambda connection: self._autocommit(connection, self._sql.append_one, values)) == 1
+            done = self._write(lambda connection: self._append_many(connection, puts, expect))
+        else:
+            ((key, seqno, data),) = puts
+            row = (seqno, data, key, seqno - 1)
+            done = (
+                self._write(lambda connection: self._autocommit(connection, self._sql.append_one, row)) == 1
+            )
+        if done:
+            keys = [put.key for put in puts]
+            self._watches.ring(keys)
+            self._hints.appended(keys)
+        return done
 
     def truncate(self, key: str, seqno: int) -> int:
         check_key(key)
@@ -160,7 +172,13 @@ class PostgresConsensus(Consensus):
     def list_keys(self) -> list[str]:
         return [key for (key,) in self._read(self._sql.list_keys, ())]
 
+    def watch(self, key: str) -> Watch:
+        watch = self._watches.add(check_key(key))
+        self._hints.listen()
+        return watch
+
     def close(self) -> None:
+        self._hints.close()
         self._sessions.close()
 
     def _read(self, statement: bytes, values: Sequence[object]) -> list[tuple[Any, ...]]:

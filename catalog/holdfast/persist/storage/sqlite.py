@@ -40,6 +40,7 @@ from holdfast.errors import (
     VersionTooNew,
 )
 from holdfast.persist.storage.file import check_usable, make_folder, open_error
+from holdfast.persist.storage.sqlitewatch import CommitPoller
 from holdfast.persist.storage.traits import (
     MAX_SEQNO,
     Consensus,
@@ -50,6 +51,7 @@ from holdfast.persist.storage.traits import (
     check_key,
     check_scan,
 )
+from holdfast.persist.storage.watch import Watch, Watches
 
 T = TypeVar("T")
 
@@ -61,6 +63,8 @@ _CREATE = """CREATE TABLE consensus (
   key TEXT NOT NULL, seqno INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (key, seqno))"""
 _HEADS = """SELECT c.key, c.seqno, c.data FROM json_each(?) AS wanted CROSS JOIN consensus AS c
   WHERE c.key = wanted.value AND c.seqno = (SELECT max(seqno) FROM consensus WHERE key = wanted.value)"""
+_SEQNOS = """SELECT wanted.value, coalesce((SELECT max(seqno) FROM consensus WHERE key = wanted.value), 0)
+  FROM json_each(?) AS wanted"""
 _SCAN = "SELECT seqno, data FROM consensus WHERE key = ? AND seqno >= ? ORDER BY seqno LIMIT ?"
 _TRUNCATE = """DELETE FROM consensus WHERE key = ?1 AND seqno < ?2
   AND seqno < (SELECT max(seqno) FROM consensus WHERE key = ?1)"""
@@ -109,6 +113,8 @@ class SqliteConsensus(Consensus):
         self._write_lock: Final = threading.Lock()
         self._read_lock: Final = threading.Lock()
         self._closed = False
+        self._watches: Final = Watches()
+        self._poller: Final = CommitPoller(self._path, self._watches, self._data_version, self._seqnos)
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         create = create and not read_only
@@ -163,7 +169,10 @@ class SqliteConsensus(Consensus):
             values += (put.key, put.seqno - 1)
         for condition in expect:
             values += condition
-        return self._write(_insert(len(puts), len(puts) + len(expect)), values) == len(puts)
+        done = self._write(_insert(len(puts), len(puts) + len(expect)), values) == len(puts)
+        if done:
+            self._watches.ring(put.key for put in puts)
+        return done
 
     def truncate(self, key: str, seqno: int) -> int:
         check_key(key)
@@ -172,10 +181,23 @@ class SqliteConsensus(Consensus):
     def list_keys(self) -> list[str]:
         return [key for (key,) in self._read(_LIST_KEYS, ())]
 
+    def watch(self, key: str) -> Watch:
+        watch = self._watches.add(check_key(key))
+        self._poller.start()
+        return watch
+
+    def _data_version(self) -> int:
+        ((version,),) = self._read("PRAGMA data_version", ())
+        return int(version)
+
+    def _seqnos(self, keys: Sequence[str]) -> dict[str, int]:
+        return dict(self._read(_SEQNOS, (json.dumps(list(keys), ensure_ascii=False),)))
+
     def close(self) -> None:
         with self._write_lock, self._read_lock:
             self._closed = True
             self._close_connections()
+        self._poller.close()
 
     def _read(self, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         with self._read_lock:
@@ -296,6 +318,7 @@ class SqliteConsensus(Consensus):
         if in_child:
             _abandoned.append((self._writer, self._reader))
             self._writer = self._reader = None
+            self._poller.renew()
         self._read_lock.release()
         self._write_lock.release()
 

@@ -17,11 +17,12 @@ Source: seed 5 (jargon: blob, log, storage location).
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from holdfast.errors import BadInput
+from holdfast.persist.storage.watch import Watch
 
 MAX_KEY_BYTES = 1024
 MAX_SEGMENT_BYTES = 200
@@ -139,16 +140,6 @@ class Expect(NamedTuple):
     head: int
 
 
-class Watch(Protocol):
-    """A stream of hints that a key's log may have grown. Hints may be lost or come for nothing."""
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for a hint since the last call; False when none came in time."""
-
-    def close(self) -> None:
-        """Stop the hints."""
-
-
 class Consensus(ABC):
     """A gapless append-only log of small entries per key; sequence numbers begin at 1.
 
@@ -191,7 +182,11 @@ class Consensus(ABC):
         """All keys that have entries, ascending."""
 
     def watch(self, key: str) -> Watch | None:  # noqa: ARG002 - a store without hints ignores its key
-        """Hints that `key` has grown, or None where the store has none and its readers poll."""
+        """Hints that `key` may have grown, as long as the watch is held; None where its readers poll.
+
+        What this object appends is hinted at once, what others do soon; hints may be lost or come for
+        nothing.
+        """
         return None
 
     def close(self) -> None:  # noqa: B027 - most stores hold nothing open
