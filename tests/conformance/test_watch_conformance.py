@@ -114,13 +114,13 @@ def test_what_comes_while_nobody_waits_is_not_lost(opener: Opener) -> None:
     "opener", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
 )
 def test_closing_a_store_wakes_who_waits(opener: Opener) -> None:
+    before = {*threading.enumerate()}
     store = opener()
     watch = _settled(store, store, "a")
     store.close()
     assert watch.wait(0)
-    assert not any(
-        thread.is_alive() for thread in threading.enumerate() if thread.name == "holdfast-hints"
-    ), "no session is left"
+    sessions = [thread for thread in {*threading.enumerate()} - before if thread.name == "holdfast-hints"]
+    assert not sessions
 
 
 @pytest.mark.postgres

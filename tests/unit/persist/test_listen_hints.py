@@ -140,8 +140,8 @@ def _process(places: Sequence[str], count: int) -> "subprocess.Popen[str]":
 def _hear_other_process(
     client: PersistClient, places: Sequence[str], disturb: Any = lambda _time: None
 ) -> None:
-    client_writer = PersistClient.open(**_named(places)).writer(SHARD, SCHEMA, purpose="test")
-    client_writer.seal(1)
+    with PersistClient.open(**_named(places)) as first:
+        first.writer(SHARD, SCHEMA, purpose="test").seal(1)
     listen = client.reader(SHARD, purpose="test").listen(0)
     found: Counter[tuple[int, int]] = Counter()
     with _process(places, COUNT) as process:
@@ -166,9 +166,6 @@ def test_commits_of_another_process_on_a_file_are_hinted(tmp_path: Path, mode: A
     PersistClient.open(url).close()
     config = PersistConfig(hinted_poll_interval_s=NEVER_S)
     with PersistClient.open(url, mode=mode, config=config) as client:
-        if mode == "read":
-            with PersistClient.open(url) as first:
-                first.writer(SHARD, SCHEMA, purpose="test").seal(1)
         _hear_other_process(client, [url])
 
 

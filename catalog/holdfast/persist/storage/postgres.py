@@ -21,6 +21,7 @@ Invariants, all under READ COMMITTED:
 
 import random
 import time
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
@@ -128,6 +129,8 @@ class PostgresConsensus(Consensus):
         self._sessions: Final = Sessions(self._address, size=pool_size)
         self._watches: Final = Watches()
         self._hints: Final = CommitHints(self._address, self._watches)
+        # A store that nobody has any more is as good as closed.
+        weakref.finalize(self, self._hints.close).atexit = False
 
     def __repr__(self) -> str:
         return f"<PostgresConsensus {self._address.description}>"
