@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench crds proto clean
+.PHONY: help setup demo test lint format bench sim crds proto clean
 
 PYTHON ?= python3
 export UV_PYTHON_DOWNLOADS := never
@@ -46,6 +46,11 @@ format: setup  ## format the code
 
 bench: setup  ## run the benchmarks and write bench/RESULTS.md (make bench ONLY="append snapshot": some)
 	@$(BIN)/python bench/run.py $(ONLY)
+
+SEEDS ?= 2000
+FROM ?= 0
+sim: setup  ## the simulation: SEEDS=10000 FROM=0 runs many worlds, SEED=123 tells what happens in one
+	@cd tests && ../$(BIN)/python -m sim $(if $(SEED),$(SEED),run --seeds $(SEEDS) --from $(FROM))
 
 crds: setup  ## generate crds/ from the models of the operator
 	@$(BIN)/python -m holdfast_operator.api.generate crds

@@ -1,6 +1,7 @@
 """The simulation from the command line, in `tests/`.
 
 python -m sim SEED                            the world of one seed again, with all that happened
+python -m sim run [--seeds N] [--from SEED]   many worlds, and what they met
 python -m sim mutants [NAME...] [--seeds N]   hunt mutants (all): how many seeds it takes to find each
 python -m sim mutants [NAME...] --refresh     write the patches again with the lines and files of today
 """
@@ -10,9 +11,13 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from sim.campaign import WORKERS, Outcome, run_all
+from sim.coverage import table
 from sim.mutation import Mutant, hunt, load, refresh
 from sim.patches import DoesNotApply
 from sim.world import World
+
+TELL_EVERY_S = 5.0
 
 
 def replay(seed: int) -> int:
@@ -26,6 +31,33 @@ def replay(seed: int) -> int:
     print("\n".join(world.scheduler.trace))
     print(f"{world.config}\n{world.weather}\nnothing wrong")
     return 0
+
+
+def run(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m sim run")
+    parser.add_argument("--seeds", type=int, default=2000)
+    parser.add_argument("--from", type=int, default=0, dest="first")
+    parser.add_argument("--workers", type=int, default=WORKERS)
+    options = parser.parse_args(arguments)
+    started = told = time.monotonic()
+
+    def progress(outcome: Outcome) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told >= TELL_EVERY_S:
+            told = now
+            rate = outcome.worlds / (now - started)
+            left = (options.seeds - outcome.worlds) / rate
+            print(
+                f"{outcome.worlds:,} of {options.seeds:,} worlds, {rate:.0f}/s, {left:.0f} s left", flush=True
+            )
+
+    outcome = run_all(options.first, options.seeds, workers=options.workers, progress=progress)
+    print("\n".join(table(outcome)))
+    print(f"{outcome.worlds:,} worlds in {time.monotonic() - started:.0f} s, {len(outcome.failures)} failed")
+    if outcome.failures:
+        print(outcome.told())
+    return bool(outcome.failures)
 
 
 def mutants(arguments: list[str]) -> int:
@@ -66,6 +98,8 @@ def main() -> int:
     match sys.argv[1:]:
         case [seed] if seed.isdigit():
             return replay(int(seed))
+        case ["run", *arguments]:
+            return run(arguments)
         case ["mutants", *arguments]:
             return mutants(arguments)
         case _:

@@ -75,6 +75,14 @@ class History:
         write = self.writes[name] = Write(name, tuple(shards), lower, upper, own)
         return write
 
+    def met(self) -> Counter[str]:
+        """How much of what there is."""
+        met = Counter(f"writes {write.fate.value}" for write in self.writes.values())
+        met["writes to several shards"] = sum(len(write.shards) > 1 for write in self.writes.values())
+        met["snapshots"] = len(self.reads)
+        met["changes followed"] = sum(len(listen.updates) for listen in self.followed)
+        return met
+
     def judge(self, final: dict[str, Counter[Row]]) -> None:
         """Compare everything with the contents at the end, by shard.
 

@@ -10,7 +10,7 @@ from sim.audit import Violation
 from sim.history import Followed
 from sim.repertoire import ACTIONS
 from sim.rows import SCHEMA
-from sim.weather import SimClock
+from sim.weather import CountingPlan, SimClock
 
 if TYPE_CHECKING:
     from sim.world import World
@@ -46,7 +46,7 @@ class Incarnation:
         weather = world.weather
         plan = SeededPlan(self.random.getrandbits(64), rate=weather.error_rate, death_rate=weather.death_rate)
         self.clock = SimClock(world.scheduler)
-        location = world.location(weather, plan)
+        location = world.location(weather, CountingPlan(plan, world.scheduler))
         self.client = PersistClient(location, config=world.config, clock=self.clock)
         self.observer = PersistClient(location, mode="read", config=world.config, clock=self.clock)
         self.observed: dict[str, ReadHandle] = {}

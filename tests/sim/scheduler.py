@@ -7,6 +7,7 @@ Time is virtual: it passes with the steps, and jumps where all sleep.
 
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable
 
 MOST_STEPS = 100_000
@@ -41,6 +42,7 @@ class Scheduler:
         self.now = 0.0
         self.steps = 0
         self.trace: list[str] = []
+        self.met: Counter[str] = Counter()
         self._tasks: list[Task] = []
         self._current: Task | None = None
         self._finished = threading.Event()
@@ -92,6 +94,11 @@ class Scheduler:
         """Do all effects that are still under way."""
         while self._late:
             self._late.pop(self.random.randrange(len(self._late)))[1]()
+
+    def meet(self, what: str, where: str = "") -> None:
+        """Count, and add to the trace, that something happened which the world is made for."""
+        self.met[what] += 1
+        self.note(f"** {what} {where}".rstrip())
 
     def note(self, what: str) -> None:
         """Add a line to the trace."""

@@ -32,7 +32,7 @@ class _Slow:
         scheduler = self._scheduler
         scheduler.pause()
         if scheduler.random.random() < self._slow_rate:
-            scheduler.note(f"slow {what}")
+            scheduler.meet("fault: slow", what)
             scheduler.later(effect)
             raise Indeterminate(f"{what}: no answer came in time")
         return self.read(what, effect, pause=False)

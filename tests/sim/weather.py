@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from holdfast.persist import Clock
+from holdfast.persist.storage.faults import Fault, FaultPlan, Operation
 from sim.scheduler import Scheduler
 
 
@@ -23,6 +24,21 @@ WEATHERS = (
     Weather(0.0, 0.0, 0.12),
     Weather(0.05, 0.008, 0.06),
 )
+
+
+class CountingPlan:
+    """A plan whose faults are counted: one that never comes proves nothing."""
+
+    def __init__(self, plan: FaultPlan, scheduler: Scheduler) -> None:
+        self._plan, self._scheduler = plan, scheduler
+        self._dead = False
+
+    def decide(self, operation: Operation) -> Fault:
+        fault = self._plan.decide(operation)
+        if fault is not Fault.NONE and not self._dead:
+            self._scheduler.meet(f"fault: {fault.value}", operation.name)
+        self._dead = self._dead or fault in (Fault.DEATH_BEFORE, Fault.DEATH_AFTER)
+        return fault
 
 
 class SimClock(Clock):

@@ -4,14 +4,16 @@ Everything follows from the seed: the settings, the faults, the work of each pro
 they take turns. `run` raises what went wrong.
 """
 
+import random
 import uuid
 from collections import Counter
 
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.storage import Location, MemoryBlob, MemoryConsensus
-from holdfast.persist.storage.faults import FaultyBlob, FaultyConsensus, SeededPlan
+from holdfast.persist.storage.faults import FaultPlan, FaultyBlob, FaultyConsensus
 from sim.audit import Auditor, Violation
 from sim.history import History, Row
+from sim.ids import seeded_ids
 from sim.process import Process
 from sim.rows import contents
 from sim.scheduler import Scheduler
@@ -56,9 +58,22 @@ class World:
         """Let all processes do their work, then judge what they saw."""
         count = self.random.randint(1, 4)
         processes = [Process(self, f"p{number}") for number in range(count)]
-        self.scheduler.run({process.name: process.main for process in processes})
-        self.scheduler.land_all()
-        self._judge()
+        with seeded_ids(random.Random(self.random.getrandbits(64))):
+            self.scheduler.run({process.name: process.main for process in processes})
+            self.scheduler.land_all()
+            self._judge()
+
+    def met(self) -> Counter[str]:
+        """How often this world met what worlds are made for."""
+        met = self.scheduler.met + self.history.met()
+        states = [self.auditor.state(shard) for shard in self.shards]
+        met["batches made by compaction"] += sum(
+            batch.level > 0 for state in states for batch in state.batches
+        )
+        met["logs cut"] += sum(
+            entry.seqno > 1 for shard in self.shards for entry in self.consensus.scan(shard, 1, 1)
+        )
+        return met
 
     def _store_ms(self) -> int:
         return int((1_000_000 + self.scheduler.now) * 1000)
@@ -81,7 +96,7 @@ class World:
                 client.maintain(shard)
         self.history.judge(final)
 
-    def location(self, weather: Weather, plan: SeededPlan | None) -> Location:
+    def location(self, weather: Weather, plan: FaultPlan | None) -> Location:
         """The stores as one process sees them."""
         blob = SimBlob(self.blob, self.scheduler, self.auditor, weather.slow_rate)
         consensus = SimConsensus(self.consensus, self.scheduler, self.auditor, weather.slow_rate)

@@ -1,0 +1,79 @@
+"""Many worlds: the seeds of a range, in some processes at once.
+
+Each worker runs blocks of seeds one after another; a block ends with its first failure. The answer is what
+failed, with the seed to replay it by, and how often all the worlds together met each thing that they are
+made for.
+"""
+
+import logging
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+
+WORKERS = 2
+BLOCK = 25
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of some worlds."""
+
+    worlds: int = 0
+    failures: dict[int, str] = field(default_factory=dict)
+    met: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: "Outcome") -> None:
+        self.worlds += other.worlds
+        self.failures |= other.failures
+        self.met += other.met
+
+    def told(self) -> str:
+        """The failures, the least seed first, each with how to see it."""
+        return "\n".join(
+            f"seed {seed}: {error}\n  replay: make sim SEED={seed}"
+            for seed, error in sorted(self.failures.items())
+        )
+
+
+def run_block(first: int, count: int) -> Outcome:
+    """Run the worlds of these seeds here, until one fails."""
+    from sim.world import World
+
+    logging.getLogger("holdfast").setLevel(logging.ERROR)  # failed upkeep is part of the weather
+    outcome = Outcome()
+    for seed in range(first, first + count):
+        world = World(seed)
+        outcome.worlds += 1
+        try:
+            world.run()
+        except Exception as error:  # noqa: BLE001 - any failure is an answer
+            outcome.failures[seed] = f"{type(error).__name__}: {error}"
+            break
+        outcome.met += world.met()
+    return outcome
+
+
+def run_all(
+    first: int, seeds: int, *, workers: int = WORKERS, progress: Callable[[Outcome], None] = lambda _: None
+) -> Outcome:
+    """Run `seeds` worlds from `first` on; `progress` hears of each block. A failure ends it."""
+    outcome = Outcome()
+    # One thread each: the worlds are small, and there are as many processes as processors.
+    os.environ["POLARS_MAX_THREADS"] = "1"
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        blocks = [
+            pool.submit(run_block, start, min(BLOCK, first + seeds - start))
+            for start in range(first, first + seeds, BLOCK)
+        ]
+        for block in as_completed(blocks):
+            if block.cancelled():
+                continue
+            outcome.add(block.result())
+            progress(outcome)
+            if outcome.failures:
+                for other in blocks:
+                    other.cancel()
+    return outcome
