@@ -59,7 +59,7 @@ def run_block(first: int, count: int) -> Outcome:
 def run_all(
     first: int, seeds: int, *, workers: int = WORKERS, progress: Callable[[Outcome], None] = lambda _: None
 ) -> Outcome:
-    """Run `seeds` worlds from `first` on; `progress` hears of each block. A failure ends it."""
+    """Run `seeds` worlds from seed `first` on; `progress` hears of each block."""
     outcome = Outcome()
     # One thread each: the worlds are small, and there are as many processes as processors.
     os.environ["POLARS_MAX_THREADS"] = "1"

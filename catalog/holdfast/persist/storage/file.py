@@ -12,10 +12,10 @@ Invariants:
 
 import errno
 import os
-import stat
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +30,7 @@ from holdfast.errors import (
     StoreUnreachable,
     UnusablePath,
 )
+from holdfast.persist.storage.filesystem import FileSystem
 from holdfast.persist.storage.traits import Blob, BlobMeta, check_key, check_prefix
 
 TEMPORARY_FOLDER = ".tmp"
@@ -45,8 +46,16 @@ class FileBlob(Blob):
     writes raise `NotWritable`.
     """
 
-    def __init__(self, folder: str | Path, *, create: bool = True, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        create: bool = True,
+        read_only: bool = False,
+        files: FileSystem | None = None,
+    ) -> None:
         self._folder: Final = Path(folder)
+        self._files: Final = files or FileSystem()
         self._temporary: Final = self._folder / TEMPORARY_FOLDER
         self._read_only: Final = read_only
         # Folders whose own entry in their parent is known to be durable.
@@ -56,9 +65,9 @@ class FileBlob(Blob):
                 if create:
                     check_usable(self._folder)
                     make_folder(self._folder)
-                self._temporary.mkdir(exist_ok=True)
+                self._files.make_folder(self._temporary)
                 self._drop_abandoned()
-            readable = self._folder.is_dir() and os.access(self._folder, os.R_OK | os.X_OK)
+            readable = self._files.is_readable_folder(self._folder)
         except OSError as error:
             verb = "read" if read_only else "write to"
             raise open_error(
@@ -94,7 +103,7 @@ class FileBlob(Blob):
     def get(self, key: str) -> bytes | None:
         path = self._path(key)
         try:
-            return path.read_bytes()
+            return self._files.read(path)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         except OSError as error:
@@ -103,11 +112,7 @@ class FileBlob(Blob):
     def open_input(self, key: str) -> pa.NativeFile | None:
         path = self._path(key)
         try:
-            status = path.stat()
-            if not stat.S_ISREG(status.st_mode):
-                return None
-            # Not mapped: what was read of a map counts as the process's memory.
-            return pa.OSFile(str(path), "r")
+            return self._files.open_input(path) if self._files.status(path).is_file else None
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         except OSError as error:
@@ -119,11 +124,11 @@ class FileBlob(Blob):
         temporary = self._temporary / uuid.uuid4().hex
         kind: type[StorageError] = Determinate
         try:
-            _write_durably(temporary, memoryview(data).cast("B"))
+            self._write_durably(temporary, memoryview(data).cast("B"))
             self._make_durable_folder(path.parent)
             kind = Indeterminate
-            temporary.replace(path)
-            flush_folder(path.parent)
+            self._files.replace(temporary, path)
+            self._files.flush_folder(path.parent)
         except OSError as error:
             if error.errno in _NAME_TAKEN:
                 raise BadInput(
@@ -131,13 +136,14 @@ class FileBlob(Blob):
                 ) from error
             raise _write_error(path, error, kind) from error
         finally:
-            temporary.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                self._files.unlink(temporary)
 
     def delete(self, key: str) -> bool:
         path = self._path(key)
         self._check_writable()
         try:
-            path.unlink()
+            self._files.unlink(path)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return False
         except OSError as error:
@@ -152,12 +158,11 @@ class FileBlob(Blob):
     def _walk(self, base: str, name_prefix: str) -> Iterator[BlobMeta]:
         """The objects below folder `base` (empty, or ending in "/") whose first name begins so."""
         try:
-            with os.scandir(self._folder / base) as found:
-                entries = [
-                    (entry.name, entry.is_dir())
-                    for entry in found
-                    if entry.name.startswith(name_prefix) and not entry.name.startswith(".")
-                ]
+            entries = [
+                (name, is_folder)
+                for name, is_folder in self._files.scan(self._folder / base)
+                if name.startswith(name_prefix) and not name.startswith(".")
+            ]
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
@@ -168,13 +173,13 @@ class FileBlob(Blob):
                 yield from self._walk(base + name, "")
                 continue
             try:
-                status = (self._folder / base / name).stat()
+                status = self._files.status(self._folder / base / name)
             except FileNotFoundError:
                 continue  # deleted since the folder was read
             except OSError as error:
                 raise Determinate(f"can't list {self._folder / base}: {_reason(error)}") from error
-            if stat.S_ISREG(status.st_mode):
-                yield BlobMeta(base + name, status.st_size, status.st_mtime_ns // 1_000_000)
+            if status.is_file:
+                yield BlobMeta(base + name, status.size_bytes, status.modified_ms)
 
     def _path(self, key: str) -> Path:
         return self._folder / check_key(key)
@@ -188,16 +193,27 @@ class FileBlob(Blob):
         if folder in self._durable or folder == self._folder:
             return
         self._make_durable_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        flush_folder(folder.parent)
+        self._files.make_folder(folder)
+        self._files.flush_folder(folder.parent)
         self._durable.add(folder)
 
+    def _write_durably(self, path: Path, data: memoryview) -> None:
+        descriptor = self._files.create(path)
+        try:
+            written = 0
+            while written < len(data):
+                written += self._files.write(descriptor, data[written:])
+            self._files.flush(descriptor)
+        finally:
+            self._files.close(descriptor)
+
     def _drop_abandoned(self) -> None:
-        oldest = time.time() - _ABANDONED_AFTER_S
-        for path in self._temporary.iterdir():
+        oldest_ms = (time.time() - _ABANDONED_AFTER_S) * 1000
+        for name, _ in self._files.scan(self._temporary):
+            path = self._temporary / name
             try:
-                if path.stat().st_mtime < oldest:
-                    path.unlink()
+                if self._files.status(path).modified_ms < oldest_ms:
+                    self._files.unlink(path)
             except FileNotFoundError:
                 continue  # another process drops them too
 
@@ -256,27 +272,7 @@ def make_folder(folder: Path) -> None:
         return
     make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
-    flush_folder(folder.parent)
-
-
-def flush_folder(folder: Path) -> None:
-    """Make the entries of `folder` durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _write_durably(path: Path, data: memoryview) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        written = 0
-        while written < len(data):
-            written += os.write(descriptor, data[written:])
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    FileSystem().flush_folder(folder.parent)
 
 
 def _write_error(path: Path, error: OSError, kind: type[StorageError]) -> StorageError:
