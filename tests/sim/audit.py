@@ -5,7 +5,7 @@ It replays each committed version by itself, so that it is never behind, and nev
 
 from collections.abc import Sequence
 
-from holdfast.persist.storage import MemoryBlob, Put
+from holdfast.persist.storage import Blob, Put
 from sim.reference import ShardState, apply, blob_keys, check_step, decode_diff
 
 
@@ -16,7 +16,7 @@ class Violation(AssertionError):
 class Auditor:
     """Follows all shards of one location."""
 
-    def __init__(self, blob: MemoryBlob, grace_ms: int) -> None:
+    def __init__(self, blob: Blob, grace_ms: int) -> None:
         self._blob = blob
         self._grace_ms = grace_ms
         self._states: dict[str, ShardState] = {}
@@ -24,6 +24,7 @@ class Auditor:
         # What the state named at each version, as long as a rollup may come of it; and in the newest rollup.
         self._named: dict[str, dict[int, frozenset[str]]] = {}
         self._restored: dict[str, frozenset[str]] = {}
+        self._bytes: dict[str, bytes] = {}
         self._known_floors: dict[str, dict[str, int]] = {}
 
     def state(self, shard: str) -> ShardState:
@@ -51,7 +52,8 @@ class Auditor:
         new = apply(old, decode_diff(put.data, put.key))
         check_step(old, new)
         live = frozenset(blob_keys(new.batches)) | {rollup.blob_key for rollup in new.rollups.values()}
-        lost = [key for key in live if self._blob.get(key) is None]
+        found = {key: self._blob.get(key) for key in live}
+        lost = [key for key, data in found.items() if data is None]
         if lost:
             raise Violation(f"{put.key} version {new.seqno} names blobs that are gone: {lost}")
         unlisted = self._live.get(put.key, frozenset()) - live - set(new.garbage)
@@ -67,6 +69,16 @@ class Auditor:
             newest = new.latest_rollup.seqno
             self._restored[put.key] = named[newest]
             self._named[put.key] = {seqno: keys for seqno, keys in named.items() if seqno >= newest}
+        self._bytes |= {key: data for key, data in found.items() if data is not None}
+
+    def power_lost(self) -> None:
+        """Check that all that is named by a version that is committed has outlived it."""
+        for shard, live in self._live.items():
+            for key in sorted(live):
+                data = self._blob.get(key)
+                if data != self._bytes[key]:
+                    left = "gone" if data is None else f"{len(data)} of {len(self._bytes[key])} bytes"
+                    raise Violation(f"{key}, which {shard} names, is {left} after power was lost")
 
     def deleted(self, key: str) -> None:
         """Check that nobody can need the blob that goes now."""

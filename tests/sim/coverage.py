@@ -2,26 +2,39 @@
 
 from typing import TYPE_CHECKING
 
+from holdfast.persist.storage.faults import Fault
+from sim.history import Fate
+
 if TYPE_CHECKING:
     from sim.campaign import Outcome
 
-WANTED = {
-    "writes done": 10,
-    "writes rejected": 10,
-    "writes unknown": 10,
-    "writes to several shards": 10,
-    "snapshots": 10,
-    "changes followed": 10,
-    "batches made by compaction": 10,
-    "logs cut": 10,
-    "fault: determinate": 10,
-    "fault: indeterminate before": 10,
-    "fault: indeterminate after": 10,
-    "fault: death before": 10,
-    "fault: death after": 10,
-    "fault: slow": 10,
-}
-"""Each thing with how often at least a hundred worlds meet it."""
+WANTED = frozenset(
+    {
+        *(f"writes {fate.value}" for fate in Fate),
+        *(f"fault: {fault.value}" for fault in Fault if fault is not Fault.NONE),
+        "writes to several shards",
+        "snapshots",
+        "changes followed",
+        "batches made by compaction",
+        "logs cut",
+        "fault: slow",
+        "fault: asleep before the effect",
+        "fault: asleep after the effect",
+        "fault: monotonic clock stood still",
+        "fault: wall clock forward",
+        "fault: wall clock back",
+        "fault: blob can't be reached",
+        "fault: consensus can't be reached",
+        "fault: power loss",
+        "fault: names lost with power",
+        "fault: file torn by power",
+    }
+)
+
+
+def never_met(outcome: "Outcome") -> set[str]:
+    """What all the worlds together have not met."""
+    return {what for what in WANTED if not outcome.met[what]}
 
 
 def table(outcome: "Outcome") -> list[str]:

@@ -10,7 +10,7 @@ from sim.audit import Violation
 from sim.history import Followed
 from sim.repertoire import ACTIONS
 from sim.rows import SCHEMA
-from sim.weather import CountingPlan, SimClock
+from sim.weather import CountingPlan, Exposure, SimClock
 
 if TYPE_CHECKING:
     from sim.world import World
@@ -46,7 +46,8 @@ class Incarnation:
         weather = world.weather
         plan = SeededPlan(self.random.getrandbits(64), rate=weather.error_rate, death_rate=weather.death_rate)
         self.clock = SimClock(world.scheduler)
-        location = world.location(weather, CountingPlan(plan, world.scheduler))
+        self.exposure = Exposure(world.grid, weather, self.clock)
+        location = world.location(self.exposure, CountingPlan(plan, world.scheduler))
         self.client = PersistClient(location, config=world.config, clock=self.clock)
         self.observer = PersistClient(location, mode="read", config=world.config, clock=self.clock)
         self.observed: dict[str, ReadHandle] = {}

@@ -14,6 +14,10 @@ MOST_STEPS = 100_000
 """No world needs a tenth of that; one that does goes round in circles."""
 
 
+EPOCH_S = 4_000_000_000
+"""When worlds begin: after any real time, so that nothing in them is old by the clock of the host."""
+
+
 class Endless(AssertionError):
     """The processes work and work, and never come to an end."""
 
@@ -48,6 +52,10 @@ class Scheduler:
         self._finished = threading.Event()
         self._failure: BaseException | None = None
         self._late: list[tuple[int, Callable[[], object]]] = []
+
+    def wall_ms(self) -> int:
+        """The time of the world in ms since the epoch, as a clock shows it that is right."""
+        return int((EPOCH_S + self.now) * 1000)
 
     def run(self, tasks: dict[str, Callable[[], None]]) -> None:
         """Run all tasks to their end; the first failure of one is raised here."""
@@ -86,9 +94,14 @@ class Scheduler:
         self._current.wakes = self.now + seconds
         self.pause()
 
-    def later(self, effect: Callable[[], object]) -> None:
+    def later(self, what: str, effect: Callable[[], object]) -> None:
         """Do `effect` some steps later, whoever runs then."""
-        self._late.append((self.steps + self.random.randint(1, 40), effect))
+        who = self._current.name if self._current else "-"
+
+        def landing() -> None:
+            self.note(f"{what} of {who}, which was slow -> {effect()}")
+
+        self._late.append((self.steps + self.random.randint(1, 40), landing))
 
     def land_all(self) -> None:
         """Do all effects that are still under way."""

@@ -13,89 +13,112 @@ from holdfast.persist.storage import (
     Consensus,
     Entry,
     Expect,
-    MemoryBlob,
     MemoryConsensus,
     Put,
 )
 from sim.audit import Auditor
-from sim.scheduler import Scheduler
+from sim.weather import Exposure
 
 T = TypeVar("T")
 
 
-class _Slow:
-    def __init__(self, scheduler: Scheduler, slow_rate: float) -> None:
-        self._scheduler = scheduler
-        self._slow_rate = slow_rate
+class _Calls:
+    """The calls of one process to one store."""
+
+    def __init__(self, store: str, exposure: Exposure, *, may_be_slow: bool = True) -> None:
+        self._store = store
+        self._exposure = exposure
+        self._may_be_slow = may_be_slow
 
     def write(self, what: str, effect: Callable[[], T]) -> T:
-        scheduler = self._scheduler
-        scheduler.pause()
-        if scheduler.random.random() < self._slow_rate:
-            scheduler.meet("fault: slow", what)
-            scheduler.later(effect)
+        exposure = self._exposure
+        exposure.before(self._store, what, writes=True)
+        if self._may_be_slow and exposure.is_slow(what):
+            exposure.scheduler.later(what, effect)
             raise Indeterminate(f"{what}: no answer came in time")
-        return self.read(what, effect, pause=False)
+        return self._answer(what, effect)
 
-    def read(self, what: str, effect: Callable[[], T], *, pause: bool = True) -> T:
-        scheduler = self._scheduler
-        if pause:
-            scheduler.pause()
+    def read(self, what: str, effect: Callable[[], T]) -> T:
+        self._exposure.before(self._store, what, writes=False)
+        return self._answer(what, effect)
+
+    def _answer(self, what: str, effect: Callable[[], T]) -> T:
         answer = effect()
-        scheduler.note(f"{what} -> {answer if isinstance(answer, bool | int) else '...'}")
-        if scheduler.random.random() < 0.3:
-            # The answer is on its way: the world may be another one when it arrives.
-            scheduler.pause()
+        self._exposure.scheduler.note(f"{what} -> {_shown(answer)}")
+        self._exposure.after()
         return answer
 
 
+def _shown(answer: object) -> str:
+    match answer:
+        case None | bool() | int():
+            return str(answer)
+        case bytes():
+            return f"{len(answer):,} bytes"
+        case dict():
+            return ", ".join(f"{short(key)} v{entry.seqno}" for key, entry in answer.items()) or "none"
+        case [Entry(), *_]:
+            return f"v{answer[0].seqno} to v{answer[-1].seqno}"
+        case _:
+            return "..."
+
+
+def short(key: str) -> str:
+    """A key with each id in it cut to its kind and first digits."""
+    return "/".join(name[:5] for name in key.split("/"))
+
+
 class SimBlob(Blob):
-    def __init__(self, inner: MemoryBlob, scheduler: Scheduler, auditor: Auditor, slow_rate: float) -> None:
+    """The blob store as one process has it; on a disk nothing takes effect after its process."""
+
+    def __init__(self, inner: Blob, exposure: Exposure, auditor: Auditor) -> None:
         self._inner = inner
         self._auditor = auditor
-        self._slow = _Slow(scheduler, slow_rate)
+        self._calls = _Calls("blob", exposure, may_be_slow=exposure.grid.disk is None)
 
     @property
     def description(self) -> str:
         return "simulated blob"
 
     def clock_ms(self) -> int:
-        return self._slow.read("clock", self._inner.clock_ms)
+        return self._calls.read("clock", self._inner.clock_ms)
 
     def get(self, key: str) -> bytes | None:
-        return self._slow.read("get", lambda: self._inner.get(key))
+        return self._calls.read(f"get {short(key)}", lambda: self._inner.get(key))
 
     def put(self, key: str, data: bytes | memoryview) -> None:
-        self._slow.write("put", lambda: self._inner.put(key, data))
+        self._calls.write(f"put {short(key)}", lambda: self._inner.put(key, data))
 
     def delete(self, key: str) -> bool:
         def effect() -> bool:
             self._auditor.deleted(key)
             return self._inner.delete(key)
 
-        return self._slow.write("delete", effect)
+        return self._calls.write(f"delete {short(key)}", effect)
 
     def list(self, prefix: str) -> Iterator[BlobMeta]:
-        return self._slow.read("list", lambda: self._inner.list(prefix))
+        return self._calls.read(f"list {short(prefix)}", lambda: iter(list(self._inner.list(prefix))))
 
 
 class SimConsensus(Consensus):
-    def __init__(
-        self, inner: MemoryConsensus, scheduler: Scheduler, auditor: Auditor, slow_rate: float
-    ) -> None:
+    """The consensus store as one process has it."""
+
+    def __init__(self, inner: MemoryConsensus, exposure: Exposure, auditor: Auditor) -> None:
         self._inner = inner
         self._auditor = auditor
-        self._slow = _Slow(scheduler, slow_rate)
+        self._calls = _Calls("consensus", exposure)
 
     @property
     def description(self) -> str:
         return "simulated consensus"
 
     def heads(self, keys: Sequence[str]) -> dict[str, Entry]:
-        return self._slow.read("heads", lambda: self._inner.heads(keys))
+        return self._calls.read(f"heads {' '.join(map(short, keys))}", lambda: self._inner.heads(keys))
 
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
-        return self._slow.read(f"scan {from_seqno}", lambda: self._inner.scan(key, from_seqno, limit))
+        return self._calls.read(
+            f"scan {short(key)} from v{from_seqno}", lambda: self._inner.scan(key, from_seqno, limit)
+        )
 
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         def effect() -> bool:
@@ -104,14 +127,15 @@ class SimConsensus(Consensus):
                 self._auditor.committed(puts)
             return won
 
-        return self._slow.write(f"cas {[put.seqno for put in puts]}", effect)
+        what = "cas " + " ".join(f"{short(put.key)} v{put.seqno}" for put in puts)
+        return self._calls.write(what, effect)
 
     def truncate(self, key: str, seqno: int) -> int:
         def effect() -> int:
             self._auditor.truncated(key, seqno)
             return self._inner.truncate(key, seqno)
 
-        return self._slow.write(f"truncate {seqno}", effect)
+        return self._calls.write(f"truncate {short(key)} below v{seqno}", effect)
 
     def list_keys(self) -> list[str]:
-        return self._slow.read("list_keys", self._inner.list_keys)
+        return self._calls.read("list_keys", self._inner.list_keys)

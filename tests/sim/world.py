@@ -7,18 +7,20 @@ they take turns. `run` raises what went wrong.
 import random
 import uuid
 from collections import Counter
+from collections.abc import Callable
 
 from holdfast.persist import PersistClient, PersistConfig
-from holdfast.persist.storage import Location, MemoryBlob, MemoryConsensus
+from holdfast.persist.storage import Blob, FileBlob, Location, MemoryBlob, MemoryConsensus
 from holdfast.persist.storage.faults import FaultPlan, FaultyBlob, FaultyConsensus
 from sim.audit import Auditor, Violation
+from sim.disk import Disk, DiskOf
 from sim.history import History, Row
 from sim.ids import seeded_ids
 from sim.process import Process
 from sim.rows import contents
 from sim.scheduler import Scheduler
 from sim.stores import SimBlob, SimConsensus
-from sim.weather import SOUND, WEATHERS, SimClock, Weather
+from sim.weather import SOUND, WEATHERS, Exposure, Grid, SimClock
 
 FOREVER_S = 1e9
 HOLDS = ("audit", "backup")
@@ -30,13 +32,17 @@ class World:
     def __init__(self, seed: int) -> None:
         self.scheduler = Scheduler(seed)
         self.random = self.scheduler.random
-        self.blob, self.consensus = MemoryBlob(clock=self._store_ms), MemoryConsensus()
+        self.disk = Disk(self.random, self.scheduler.wall_ms) if self.random.random() < 0.25 else None
+        self.blob: Blob = (
+            MemoryBlob(clock=self.scheduler.wall_ms) if self.disk is None else _file_blob(self.disk)
+        )
+        self.consensus = MemoryConsensus()
         self.history = History()
         self.weather = self.random.choice(WEATHERS)
         self.leases_end = self.random.random() < 0.4
         self.leases = self.random.random() < 0.6
         self.holds = HOLDS if not self.leases or self.random.random() < 0.5 else ()
-        blobs = self.random.random() < 0.3
+        blobs = self.random.random() < (0.3 if self.disk is None else 0.7)
         self.config = PersistConfig(
             inline_max_bytes=0 if blobs else 64 * 1024,
             part_target_bytes=self.random.choice([64, 100_000]),
@@ -50,6 +56,7 @@ class World:
             hostname="sim",
         )
         self.auditor = Auditor(self.blob, int(self.config.gc_grace_s * 1000))
+        self.grid = Grid(self.scheduler, self.disk, self.auditor.power_lost)
         self.shards = [f"s{uuid.UUID(int=self.random.getrandbits(128))}" for _ in range(2)]
         self.actions = self.random.randint(12, 24) if blobs else self.random.randint(15, 30)
         self.location_id = uuid.UUID(int=self.random.getrandbits(128))
@@ -61,6 +68,7 @@ class World:
         with seeded_ids(random.Random(self.random.getrandbits(64))):
             self.scheduler.run({process.name: process.main for process in processes})
             self.scheduler.land_all()
+            self.grid.mend()
             self._judge()
 
     def met(self) -> Counter[str]:
@@ -75,11 +83,10 @@ class World:
         )
         return met
 
-    def _store_ms(self) -> int:
-        return int((1_000_000 + self.scheduler.now) * 1000)
-
     def _judge(self) -> None:
-        client = PersistClient(self.location(SOUND, None), config=self.config, clock=SimClock(self.scheduler))
+        clock = SimClock(self.scheduler)
+        exposure = Exposure(self.grid, SOUND, clock)
+        client = PersistClient(self.location(exposure, None), config=self.config, clock=clock)
         final: dict[str, Counter[Row]] = {}
         for again in (False, True):
             for shard in self.shards:
@@ -96,10 +103,18 @@ class World:
                 client.maintain(shard)
         self.history.judge(final)
 
-    def location(self, weather: Weather, plan: FaultPlan | None) -> Location:
-        """The stores as one process sees them."""
-        blob = SimBlob(self.blob, self.scheduler, self.auditor, weather.slow_rate)
-        consensus = SimConsensus(self.consensus, self.scheduler, self.auditor, weather.slow_rate)
+    def location(self, exposure: Exposure, plan: FaultPlan | None) -> Location:
+        """The stores as one process has them."""
+        inner = self.blob
+        if self.disk is not None:
+            inner = _file_blob(self.disk, exposure.file_step)
+        blob = SimBlob(inner, exposure, self.auditor)
+        consensus = SimConsensus(self.consensus, exposure, self.auditor)
         if plan is None:
             return Location(blob, consensus, self.location_id)
         return Location(FaultyBlob(blob, plan), FaultyConsensus(consensus, plan), self.location_id)
+
+
+def _file_blob(disk: Disk, step: Callable[[str], None] = lambda _: None) -> FileBlob:
+    """The real file blob, on a disk of the simulation."""
+    return FileBlob(disk.root, create=False, files=DiskOf(disk, step))

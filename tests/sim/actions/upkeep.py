@@ -13,5 +13,5 @@ def maintain(me: "Incarnation", shard: str) -> None:
 
 
 def time_passes(me: "Incarnation", shard: str) -> None:
-    me.clock.offset_s += me.random.choice([-5.0, 0.0, 5.0])
+    me.exposure.jump(me.random.choice([-5.0, 5.0]))
     me.world.scheduler.sleep(me.random.choice([0.01, 0.1, 0.5]))

@@ -91,12 +91,11 @@ class FileBlob(Blob):
         probe = self._temporary / uuid.uuid4().hex
         try:
             # What the file system stamps on a file: over a network that is the time of its server.
-            descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            self._files.close(self._files.create(probe))
             try:
-                return os.fstat(descriptor).st_mtime_ns // 1_000_000
+                return self._files.status(probe).modified_ms
             finally:
-                os.close(descriptor)
-                probe.unlink(missing_ok=True)
+                self._files.unlink(probe)
         except OSError as error:
             raise Determinate(f"can't ask {self.description} for the time: {_reason(error)}") from error
 
