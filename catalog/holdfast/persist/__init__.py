@@ -7,6 +7,7 @@ be told apart, times from `upper` on are not complete yet. The stored bytes: `do
 from holdfast.errors import CLOSED
 from holdfast.persist.client import PersistClient
 from holdfast.persist.clock import Clock
+from holdfast.persist.codec import Codec, ValueCodec
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.critical import CriticalSince
 from holdfast.persist.exclusive import Exclusive
@@ -20,11 +21,13 @@ from holdfast.persist.read import (
 )
 from holdfast.persist.schema import Column, Schema
 from holdfast.persist.snapshot import Snapshot, SnapshotPart
+from holdfast.persist.typed import TypedListen, TypedReader, TypedUpdate, TypedWriter
 from holdfast.persist.write import Prepared, WriteHandle
 
 __all__ = [
     "CLOSED",
     "Clock",
+    "Codec",
     "Column",
     "CriticalSince",
     "Event",
@@ -40,6 +43,11 @@ __all__ = [
     "ShardInfo",
     "Snapshot",
     "SnapshotPart",
+    "TypedListen",
+    "TypedReader",
+    "TypedUpdate",
+    "TypedWriter",
     "Updates",
+    "ValueCodec",
     "WriteHandle",
 ]

@@ -41,6 +41,7 @@ from holdfast.persist.inspect import ShardInfo, shard_info
 from holdfast.persist.lock import LOCK_KEY, Fence
 from holdfast.persist.machine import Machine, commit, retry
 from holdfast.persist.maintainer import Maintainer
+from holdfast.persist.names import create_or_load, forget, read_names
 from holdfast.persist.read import ReadHandle, check_frontier
 from holdfast.persist.schema import Schema
 from holdfast.persist.snapshot import Snapshot, SnapshotPart
@@ -311,6 +312,37 @@ class PersistClient:
             with suppress(StorageError):
                 for key in append.uploaded:
                     self.location.blob.delete(key)
+
+    def create_or_load(self, name: str, schema: Schema) -> str:
+        """The id of the shard that `name` stands for here, made with `schema` where there is none.
+
+        Of any number of processes that ask for a name at once, all get the same shard.
+
+        Raises:
+            CodecMismatch: the shard has, and had, no such schema.
+            ShardFinalized: the shard has ended, and its name was not forgotten.
+            BadInput: a name that is empty, longer than 255 characters, or has characters that don't show.
+            NotWritable: there is no such shard, and the client was opened with mode "read".
+            Indeterminate: whether it was made could not be found out; ask again.
+        """
+        return create_or_load(self, name, schema)
+
+    def names(self) -> dict[str, str]:
+        """All names of the location and the ids of the shards that they stand for, in order; linearized."""
+        self._check_open()
+        return dict(sorted(read_names(self)[1].items()))
+
+    def forget(self, name: str, *, finalize: bool = False) -> str:
+        """End a name, and with `finalize` its shard too, in one step; the id of the shard.
+
+        Without it the shard stays as it is, and is found by its id alone. The name may be used again.
+
+        Raises:
+            BadInput: there is no such name.
+            NotWritable: the client was opened with mode "read".
+        """
+        self.check_writable()
+        return forget(self, name, finalize=finalize)
 
     def recent_upper(self, shard_id: str) -> int:
         """A shard's upper, linearized (one read of Consensus); 0 where it doesn't exist."""

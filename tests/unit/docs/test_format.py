@@ -8,7 +8,7 @@ from holdfast._pb import controller_pb2
 from holdfast.durable import config, shard
 from holdfast.durable.registry import Kind
 from holdfast.errors import BadInput, Fenced, HoldfastError, StorageError
-from holdfast.persist import PersistClient, lock, part, schema, statecodec
+from holdfast.persist import PersistClient, lock, names, part, schema, statecodec
 from holdfast.persist.schema import Column, Schema
 from holdfast.persist.storage import location, sqlite
 from holdfast.spark.jobs import hold
@@ -111,16 +111,29 @@ def test_footer_keys() -> None:
 
 def test_type_names() -> None:
     (line,) = re.findall(r"^Type names: (.*?)\.$", TEXT, re.MULTILINE | re.DOTALL)
-    names = []
+    known = []
     for each in re.findall(r"`[a-z_0-9]+`(?: to `[a-z_0-9]+`)?|`decimal128\(p,s\)`", line):
         first, *last = re.findall(r"`([^`]+)`", each)
         kind = first.rstrip("0123456789")
         widths = [8, 16, 32, 64] if last else []
-        names += [f"{kind}{width}" for width in widths] if last else [first]
-    assert sorted(names) == sorted(schema.TYPE_NAMES)
-    assert all(Schema((Column("a", name.replace("p,s", "5,2"), nullable=True),), ()) for name in names)
+        known += [f"{kind}{width}" for width in widths] if last else [first]
+    assert sorted(known) == sorted(schema.TYPE_NAMES)
+    assert all(Schema((Column("a", name.replace("p,s", "5,2"), nullable=True),), ()) for name in known)
 
 
 def test_exit_codes() -> None:
     codes = [int(row[0]) for row in table("## What the tools print")]
     assert codes == [0, HoldfastError.exit_code, BadInput.exit_code, StorageError.exit_code, Fenced.exit_code]
+
+
+def test_the_names_shard(tmp_path: Path) -> None:
+    columns = [*names.NAMES_SCHEMA.key, *names.NAMES_SCHEMA.value]
+    assert quoted([section("## Names shard")])[:2] == [f"{column.name}: {column.type}" for column in columns]
+    assert not any(column.nullable for column in columns)
+    assert names.NAMES_SCHEMA.key_names == ("name",)
+    assert f"1 to {names.MOST_CHARACTERS} printable characters" in section("## Names shard")
+    documented = quoted([row[0] for row in table("## Critical holds")])
+    with PersistClient.open(tmp_path.as_uri()) as client:
+        client.create_or_load("n", Schema.of({"a": "int64"}))
+        (hold,) = client.inspect(names.names_shard_id(client.location_id)).holds
+    assert documented[4] == hold.purpose
