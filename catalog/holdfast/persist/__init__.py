@@ -8,6 +8,7 @@ from holdfast.errors import CLOSED
 from holdfast.persist.client import PersistClient
 from holdfast.persist.clock import Clock
 from holdfast.persist.codec import Codec, ValueCodec
+from holdfast.persist.compaction import CompactionTask
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.critical import CriticalSince
 from holdfast.persist.exclusive import Exclusive
@@ -29,6 +30,7 @@ __all__ = [
     "Clock",
     "Codec",
     "Column",
+    "CompactionTask",
     "CriticalSince",
     "Event",
     "Exclusive",

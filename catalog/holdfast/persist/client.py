@@ -7,6 +7,7 @@ instant. `mode="read"` writes nothing anywhere, leases included.
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Literal, Self
 from uuid import UUID
 
@@ -33,6 +34,7 @@ from holdfast.persist.command import (
     RegisterCritical,
     RegisterWriter,
 )
+from holdfast.persist.compactions import Compactions
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.critical import CriticalSince, check_opaque
 from holdfast.persist.exclusive import Exclusive, acquire, check_reentrance_id
@@ -377,6 +379,11 @@ class PersistClient:
         """Do a shard's upkeep now, in this thread."""
         self.check_writable()
         self._maintainer.run(self.machine(shard_id))
+
+    @property
+    def compactions(self) -> Compactions:
+        """Compactions to claim here and to do anywhere; upkeep does those that nobody claims."""
+        return Compactions(self, partial(self._handle, "w"))
 
     def forget_reader(self, reader: ReadHandle) -> None:
         """End the heartbeats of a reader that closes."""

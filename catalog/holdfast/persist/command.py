@@ -169,6 +169,37 @@ class InstallCompaction:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimBatches:
+    """Announce that a writer compacts these batches, or that it still does: `heartbeat` counts these.
+
+    Result: whether it may. It may not where another claims one of them or they are gone; a claim is no lock:
+    it only saves work that is done already.
+    """
+
+    claim_id: str
+    writer: Handle
+    batch_ids: tuple[int, ...]
+    heartbeat: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseClaim:
+    """Give up a claim."""
+
+    claim_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CondemnOrphans:
+    """Make garbage of blobs (key, last put in ms) that no version names. Result: the keys that now are.
+
+    What the state names, and what a registered writer has put, is spared.
+    """
+
+    blobs: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetGarbage:
     """These blobs are deleted and the log is to be truncated below `gc_seqno`."""
 
@@ -197,6 +228,9 @@ Command = (
     | ExpectUpper
     | AddRollup
     | InstallCompaction
+    | ClaimBatches
+    | ReleaseClaim
+    | CondemnOrphans
     | ForgetGarbage
     | FinalizeShard
 )

@@ -1,4 +1,5 @@
-"""Identifiers: a letter for the kind (`s` shard, `w` writer, `r` reader, `c` critical, `p` part) and a UUID.
+"""Identifiers: a letter for the kind and a UUID. `s` shard, `w` writer, `r` reader, `c` critical hold, `p` part,
+`k` claim of a compaction.
 
 A shard id is also the key of the shard's log in Consensus and the first segment of its blob keys.
 """

@@ -21,7 +21,9 @@ def surplus_writers(state: ShardState) -> list[str]:
     Processes that live shorter than a lease see nobody silent for the whole of one, so that leases alone
     bound nothing; and no clock is asked, for a writer entry that goes too early costs no update.
     """
-    return list(state.writers)[: max(len(state.writers) - MOST_WRITERS, 0)]
+    surplus = list(state.writers)[: max(len(state.writers) - MOST_WRITERS, 0)]
+    at_work = {claim.writer_id for claim in state.claims.values()}
+    return [writer for writer in surplus if writer not in at_work]
 
 
 def drop_handles(machine: Machine, silent: ExpireHandles) -> None:

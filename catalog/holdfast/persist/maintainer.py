@@ -13,7 +13,7 @@ from typing import Final
 
 from holdfast.errors import HoldfastError
 from holdfast.persist.clock import Clock
-from holdfast.persist.command import Command, ExpireHandles
+from holdfast.persist.command import Command, ExpireHandles, Handle
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.garbage import garbage_due, now_for
 from holdfast.persist.ids import new_id
@@ -44,8 +44,9 @@ class Maintainer:
         self._config = config
         self._clock = clock
         self._leases = LeaseWatch(clock)
-        self._writer_id = new_id("w")
-        self._survey = Survey(location, config, clock, machines, start=f"s{self._writer_id[1:]}")
+        lease_ms = int(config.lease_s * 1000)
+        self._writer = Handle(new_id("w"), "upkeep", config.hostname, lease_ms)
+        self._survey = Survey(location, config, clock, machines, start=f"s{self._writer.id[1:]}")
         self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._waiting: dict[str, Machine] = {}
         self._lock = threading.Lock()
@@ -71,7 +72,7 @@ class Maintainer:
 
     def run(self, machine: Machine) -> None:
         """Do a shard's upkeep now."""
-        maintain(machine, self._leases, self._writer_id, self._beat_when_due)
+        maintain(machine, self._leases, self._writer, self._beat_when_due)
 
     def watch(self, reader: ReadHandle) -> None:
         """Send heartbeats for a reader from now on."""

@@ -7,6 +7,7 @@ Invariants (`check_state` raises on the first that is broken):
 - `since <= max(upper - 1, 0)` and `since` is at most every reader's hold, unless the shard is finalized;
 - no blob is both named by a batch or rollup and in `garbage`;
 - rollups and holds are never ahead of the version that names them;
+- a claim is of a registered writer, on batches that are there and that no other claims;
 - schemas have the ids 1, 2, ..., each may follow the one before it (`holdfast.persist.evolution`), and
   every part names one of them; none ever changes.
 
@@ -403,6 +404,18 @@ def blob_keys(batches: Iterable[Batch]) -> Iterator[str]:
     return (part.blob_key for batch in batches for part in batch.parts if part.blob_key is not None)
 
 
+def live_keys(state: ShardState) -> frozenset[str]:
+    """The keys of all blobs that a version names: of batches, of pending batches, and rollups."""
+    pending = (part for each in state.pending.values() for run in each.runs for part in run)
+    return frozenset(
+        [
+            *blob_keys(state.batches),
+            *(part.blob_key for part in pending if part.blob_key is not None),
+            *(rollup.blob_key for rollup in state.rollups.values()),
+        ]
+    )
+
+
 def check_state(state: ShardState) -> None:
     """Raise `AssertionError`, naming the invariant, if `state` is one that must not be."""
 
@@ -437,6 +450,11 @@ def check_state(state: ShardState) -> None:
     check(not set(live) & set(state.garbage), "a live blob is garbage")
     check(all(seqno < state.seqno for seqno in state.rollups), "a rollup comes from the future")
     check(state.gc_seqno <= state.seqno, "gc has passed the head")
+    claimed = [id_ for claim in state.claims.values() for id_ in claim.batch_ids]
+    check(len({*claimed}) == len(claimed), "two claims on one batch")
+    check({*claimed} <= {batch.id for batch in state.batches}, "a claim on a batch that is gone")
+    orphaned = {claim.writer_id for claim in state.claims.values()} - state.writers.keys()
+    check(not orphaned, f"claims of writers that are gone: {orphaned}")
     holds = (reader.seqno_hold for reader in state.leased_readers.values())
     check(all(hold <= state.seqno for hold in holds), "a reader holds a version to come")
     if state.finalized:

@@ -21,8 +21,10 @@ from holdfast.errors import (
 from holdfast.persist.command import (
     AddRollup,
     Append,
+    ClaimBatches,
     Command,
     Commit,
+    CondemnOrphans,
     DowngradeCritical,
     DowngradeReader,
     DropCritical,
@@ -40,6 +42,7 @@ from holdfast.persist.command import (
     RegisterReader,
     RegisterWriter,
     Reject,
+    ReleaseClaim,
 )
 from holdfast.persist.evolution import check_evolution
 from holdfast.persist.ids import critical_id, fingerprint
@@ -48,6 +51,7 @@ from holdfast.persist.state import (
     AppendBatch,
     Batch,
     Change,
+    CompactionClaim,
     Create,
     CriticalReader,
     Drop,
@@ -66,6 +70,7 @@ from holdfast.persist.state import (
     Writer,
     blob_keys,
 )
+from holdfast.persist.transition_upkeep import claims_of, claims_on, upkeep
 
 
 def transition(state: ShardState, command: Command) -> Outcome:
@@ -93,6 +98,8 @@ def transition(state: ShardState, command: Command) -> Outcome:
             return _add_rollup(state, command)
         case InstallCompaction():
             return _install_compaction(state, command)
+        case ClaimBatches() | ReleaseClaim() | CondemnOrphans():
+            return upkeep(state, command)
         case ForgetGarbage():
             return _forget_garbage(state, command)
         case FinalizeShard(wall_ms):
@@ -171,6 +178,9 @@ def _append(state: ShardState, command: Append) -> Outcome:
         return schema
     if state.upper != command.expected_upper:
         return Reject(UpperMismatch(command.expected_upper, state.upper, shard_id=state.shard_id))
+    if any(part.blob_key in state.garbage for run in command.runs for part in run):
+        swept = f"what writer {command.writer.id} uploaded is gone: it was silent for too long"
+        return Reject(HandleExpired(swept, hint="prepare the append again, by a new writer"))
     schema_id, changes = schema
     writer = _writer(
         command.writer,
@@ -245,7 +255,8 @@ def _expire(state: ShardState, command: ExpireHandles) -> Outcome:
         for id_, heartbeats in command.writers
         if id_ in state.writers and state.writers[id_].heartbeats == heartbeats
     ]
-    return Commit((*readers, *writers)) if readers or writers else NoOp()
+    claims = claims_of(state, {str(gone.id) for gone in writers})
+    return Commit((*readers, *writers, *claims)) if readers or writers else NoOp()
 
 
 def _critical(state: ShardState, command: RegisterCritical | DowngradeCritical | DropCritical) -> Outcome:
@@ -339,7 +350,8 @@ def _install_compaction(state: ShardState, command: InstallCompaction) -> Outcom
         max(batch.level for batch in replaced) + 1,
     )
     garbage = [Put(Garbage(key, state.seqno + 1, command.wall_ms)) for key in blob_keys(replaced)]
-    return Commit((ReplaceBatches(command.batch_ids, batch), *garbage), True)
+    claims = claims_on(state, command.batch_ids)
+    return Commit((ReplaceBatches(command.batch_ids, batch), *garbage, *claims), True)
 
 
 def _forget_garbage(state: ShardState, command: ForgetGarbage) -> Outcome:
@@ -365,6 +377,7 @@ def _finalize(state: ShardState, wall_ms: int) -> Outcome:
         *(Drop(LeasedReader, id_) for id_ in state.leased_readers),
         *(Drop(CriticalReader, id_) for id_ in state.critical_readers),
         *(Drop(Writer, id_) for id_ in state.writers),
+        *(Drop(CompactionClaim, id_) for id_ in state.claims),
         Finalize(),
     ]
     return Commit(tuple(changes))

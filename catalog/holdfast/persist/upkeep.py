@@ -8,7 +8,8 @@ blobs are deleted after the commit that made them garbage; the log is truncated 
 from collections.abc import Callable
 
 from holdfast.errors import BadInput, CorruptBlob, HoldfastError
-from holdfast.persist.compaction import compact, plan_compaction
+from holdfast.persist.command import Handle
+from holdfast.persist.compaction import compact, next_compaction
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.garbage import collect_garbage, now_for, uncovered
 from holdfast.persist.leases import LeaseWatch, drop_handles
@@ -19,11 +20,11 @@ from holdfast.persist.state import ShardState, WriteMode
 
 def due(state: ShardState, config: PersistConfig) -> bool:
     """Whether a shard wants upkeep now."""
-    return rollup_due(state, config) or bool(plan_compaction(state.batches, config))
+    return rollup_due(state, config) or bool(next_compaction(state, config))
 
 
 def maintain(
-    machine: Machine, leases: LeaseWatch, writer_id: str, between: Callable[[], None] = lambda: None
+    machine: Machine, leases: LeaseWatch, writer: Handle, between: Callable[[], None] = lambda: None
 ) -> None:
     """Do all the upkeep that a shard wants now; `between` is called now and then where it takes long."""
     if not machine.refresh().exists:
@@ -31,7 +32,7 @@ def maintain(
     drop_handles(machine, leases.expired(machine.state))
     unreadable: HoldfastError | None = None
     try:
-        while machine.state.write_mode is WriteMode.APPEND and compact(machine, writer_id, between):
+        while machine.state.write_mode is WriteMode.APPEND and compact(machine, writer, between):
             between()
     except (BadInput, CorruptBlob) as error:
         # Updates that can't be merged must not let the log and the garbage grow too.

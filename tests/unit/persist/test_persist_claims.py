@@ -1,0 +1,172 @@
+"""Compactions are claimed in the state, so that several processes don't do the same work."""
+
+import pickle
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from holdfast.errors import HandleExpired
+from holdfast.persist import CompactionTask, PersistClient
+from holdfast.persist.storage.faults import Fault, Operation
+from unit.persist.stores import SCHEMA, SHARD, Stores, contents, rows
+
+BLOBS: dict[str, Any] = {"inline_max_bytes": 0, "compaction_fanin": 4}
+LEASE: dict[str, Any] = {**BLOBS, "lease_s": 100.0}
+
+
+def write(client: PersistClient, count: int, *, first: int = 0) -> None:
+    with client.writer(SHARD, SCHEMA, purpose="test") as writer:
+        for time in range(first, first + count):
+            writer.compare_and_append(rows(time), time, time + 1)
+
+
+def check_contents(stores: Stores, count: int) -> None:
+    reader = stores.open(mode="read").reader(SHARD, purpose="test")
+    expected = Counter({(key, "x"): 1 for key in range(count)})
+    assert contents(reader.snapshot(count - 1).to_table()) == expected
+
+
+def claimed(client: PersistClient) -> CompactionTask:
+    task = client.compactions.claim(SHARD, purpose="job")
+    assert task is not None
+    return task
+
+
+def test_a_claim_is_made_here_done_there_and_installed_anywhere(stores: Stores) -> None:
+    write(stores.open(**BLOBS), 5)
+    task = claimed(stores.open(**BLOBS))
+    (claim,) = stores.state().claims.values()
+    assert (claim.id, claim.writer_id, claim.batch_ids) == (task.claim_id, task.writer.id, task.batch_ids)
+    assert stores.state().writers[task.writer.id].purpose == "job"
+    worker = stores.open(**BLOBS)
+    parts = worker.compactions.merge(pickle.loads(pickle.dumps(task)))
+    assert stores.open().compactions.install(task, pickle.loads(pickle.dumps(parts)))
+    state = stores.state()
+    assert (len(state.batches), state.claims) == (1, {})
+    assert stores.open().compactions.install(task, parts), "applied is remembered"
+    check_contents(stores, 5)
+
+
+def test_what_is_claimed_is_left_to_who_claimed_it(stores: Stores) -> None:
+    write(stores.open(**BLOBS), 5)
+    task = claimed(stores.open(**BLOBS))
+    other = stores.open(**BLOBS)
+    assert other.compactions.claim(SHARD, purpose="other") is None
+    other.maintain(SHARD)
+    assert [batch.id for batch in stores.state().batches] == [*task.batch_ids]
+    write(other, 4, first=5)
+    second = claimed(other)
+    assert not {*task.batch_ids} & {*second.batch_ids}
+    other.compactions.release(second)
+    other.maintain(SHARD)
+    assert [batch.level for batch in stores.state().batches] == [0] * 5 + [1]
+    assert len(stores.state().claims) == 1
+    check_contents(stores, 9)
+
+
+def test_of_two_who_claim_at_once_one_works(stores: Stores) -> None:
+    first = stores.open(**BLOBS)
+    write(first, 5)
+    first.machine(SHARD).refresh()
+
+    class Meanwhile:
+        armed = True
+        uploads = 0
+
+        def decide(self, operation: Operation) -> Fault:
+            if self.armed and operation.name == "consensus.compare_and_set":
+                self.armed = False
+                first.maintain(SHARD)
+            self.uploads += operation.name == "blob.put"
+            return Fault.NONE
+
+    plan = Meanwhile()
+    stores.open(plan, **BLOBS).maintain(SHARD)
+    assert plan.uploads == 0
+    assert len(stores.state().batches) == 1
+    check_contents(stores, 5)
+
+
+def test_a_claim_dies_with_the_lease_of_its_writer(stores: Stores) -> None:
+    write(stores.open(**LEASE), 5)
+    task = claimed(stores.open(**LEASE))
+    watcher = stores.open(**LEASE)
+    for _ in range(3):
+        stores.clock.sleep(80)
+        watcher.maintain(SHARD)
+        assert stores.open(**LEASE).compactions.renew(task)
+    watcher.maintain(SHARD)
+    stores.clock.sleep(101)
+    watcher.maintain(SHARD)
+    state = stores.state()
+    assert (len(state.batches), state.claims) == (1, {})
+    assert task.writer.id not in state.writers
+    assert not stores.open(**LEASE).compactions.renew(task)
+    check_contents(stores, 5)
+
+
+def test_a_result_is_dropped_where_others_were_faster(stores: Stores) -> None:
+    write(stores.open(**LEASE), 5)
+    slow = stores.open(**LEASE)
+    task = claimed(slow)
+    parts = slow.compactions.merge(task)
+    slow.compactions.release(task)
+    stores.open(**LEASE).maintain(SHARD)
+    before = stores.state().batches
+    assert not slow.compactions.install(task, parts)
+    assert stores.state().batches == before
+    assert not {part.blob_key for part in parts} & stores.blobs()
+    with pytest.raises(HandleExpired, match="are gone"):
+        slow.compactions.merge(task)
+    check_contents(stores, 5)
+
+
+def test_a_long_merge_renews_its_claim(stores: Stores) -> None:
+    write(stores.open(**LEASE), 5)
+
+    class Slow:
+        def decide(self, operation: Operation) -> Fault:
+            if operation.name == "blob.open_input":
+                stores.clock.sleep(30)
+            return Fault.NONE
+
+    worker = stores.open(Slow(), **LEASE)
+    task = claimed(worker)
+    beats = stores.state().writers[task.writer.id].heartbeats
+    worker.compactions.merge(task)
+    assert stores.state().writers[task.writer.id].heartbeats > beats
+
+
+def test_a_shard_that_ends_ends_its_claims(stores: Stores) -> None:
+    client = stores.open(**BLOBS)
+    write(client, 5)
+    task = claimed(client)
+    client.finalize(SHARD)
+    assert stores.state().claims == {}
+    assert not client.compactions.renew(task)
+    with pytest.raises(HandleExpired):
+        client.compactions.merge(task)
+
+
+def test_small_batches_are_merged_without_a_claim(stores: Stores) -> None:
+    client = stores.open(compaction_fanin=4)
+    write(client, 5)
+    before = stores.state().seqno
+    client.maintain(SHARD)
+    assert len(stores.state().batches) == 1
+    assert stores.state().seqno - before <= 2
+
+
+def test_a_claim_that_is_never_worked_on_leaves_few_batches(stores: Stores) -> None:
+    """Whoever holds a claim, and does nothing, keeps as many batches as he claimed: the rest is merged."""
+    client = stores.open(maintenance="inline", debug_validate=False, **BLOBS)
+    write(client, 3)
+    idle = stores.open(**{**BLOBS, "compaction_fanin": 3})
+    assert idle.compactions.claim(SHARD, purpose="idle") is not None
+    worst = 0
+    for start in range(3, 303, 20):
+        write(client, 20, first=start)
+        worst = max(worst, len(stores.state().batches))
+    assert worst <= 3 + 4 * 5
+    check_contents(stores, 303)
