@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance.objectstore import MemoryObjects
 from holdfast.persist.storage import (
     Blob,
     Consensus,
@@ -16,6 +17,8 @@ from holdfast.persist.storage import (
 from holdfast.persist.storage.faults import FaultyBlob, FaultyConsensus, ScriptedPlan
 from holdfast.persist.storage.postgres import PostgresConsensus
 from holdfast.persist.storage.s3 import S3Blob
+from holdfast.persist.storage.s3log import S3LogConsensus
+from holdfast.persist.storage.s3objects import S3Objects
 from holdfast.persist.storage.s3place import S3Place
 from testbed.minio import Minio
 
@@ -43,6 +46,12 @@ def _make_consensus(kind: str, folder: Path, request: pytest.FixtureRequest) -> 
             return SqliteConsensus(folder / "consensus.sqlite")
         case "postgres":
             return PostgresConsensus(request.getfixturevalue("postgres_url"))
+        case "s3":
+            minio: Minio = request.getfixturevalue("minio")
+            place = S3Place(bucket=request.getfixturevalue("bucket"), prefix="a/log", endpoint=minio.endpoint)
+            return S3LogConsensus(S3Objects(place), checkpoint_every=16)
+        case "log":
+            return S3LogConsensus(MemoryObjects(), checkpoint_every=4)
         case "faultless":
             return FaultyConsensus(MemoryConsensus(), ScriptedPlan({}))
     raise AssertionError(kind)
@@ -56,9 +65,22 @@ def blob(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Blob]:
 
 
 @pytest.fixture(
-    params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres), "faultless"]
+    params=[
+        "memory",
+        "sqlite",
+        pytest.param("postgres", marks=pytest.mark.postgres),
+        pytest.param("s3", marks=pytest.mark.s3),
+        "log",
+        "faultless",
+    ]
 )
 def consensus(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Consensus]:
     store = _make_consensus(request.param, tmp_path, request)
     yield store
     store.close()
+
+
+@pytest.fixture
+def appends(request: pytest.FixtureRequest) -> int:
+    """How often each racing thread appends: less on a store where all wait for one another's requests."""
+    return 8 if request.node.callspec.params["consensus"] == "s3" else 25

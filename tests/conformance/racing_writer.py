@@ -1,6 +1,6 @@
 """A writer process of the racing tests: appends until its count is reached or it is killed.
 
-Arguments: a SQLite file or a postgresql:// URL, name of the writer, count, keys. It says "ready", waits for a
+Arguments: the URL of a consensus store, name of the writer, count, keys. It says "ready", waits for a
 line on its standard input, and prints one JSON line per append that it knows to have happened. A store that
 fails is asked again, so that a server can be stopped under it.
 """
@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 
 from holdfast.errors import Determinate, Indeterminate
-from holdfast.persist.storage import Consensus, Entry, Put, SqliteConsensus
-from holdfast.persist.storage.postgres import PostgresConsensus
+from holdfast.persist.storage import Consensus, Entry, Put
+from holdfast.persist.storage.url import open_consensus
 
 PARENT = os.getppid()
 
@@ -44,7 +44,7 @@ def append(store: Consensus, keys: Sequence[str], payload: bytes) -> list[Put]:
 
 
 def main(place: str, writer: str, count: str, *keys: str) -> None:
-    store: Consensus = PostgresConsensus(place) if "://" in place else SqliteConsensus(place)
+    store = open_consensus(place, create=True, read_only=False)
     print("ready", flush=True)
     sys.stdin.readline()
     for number in range(int(count)):

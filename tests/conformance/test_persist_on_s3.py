@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from holdfast.errors import LocationMismatch
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.persist.client import Mode
 from holdfast.persist.storage import Location
@@ -105,3 +106,37 @@ def test_an_append_whose_upload_lost_its_answer_is_committed_once(
     assert {row["k"]: row["_diff"] for row in found.to_pylist()} == {-1: 3, 0: 1, 1: 1, 2: 1}
     objects = minio.client.list_objects_v2(Bucket=bucket)["Contents"]
     assert len(objects) == 1 + 3
+
+
+def test_a_location_on_s3_alone(minio: Minio, bucket: str) -> None:
+    url = f"s3://{bucket}/here?endpoint={minio.endpoint}"
+    other = "s00000000-0000-4000-8000-000000000002"
+    with PersistClient.open(url, config=CONFIG) as client:
+        writer = client.writer(SHARD, SCHEMA, purpose="test")
+        for time in range(10):
+            writer.compare_and_append(small(time), time, time + 1)
+        client.multi_write(
+            [
+                writer.prepare_append(small(10), 10, 11),
+                client.writer(other, SCHEMA, purpose="test").prepare_append(small(0), 0, 1),
+            ]
+        )
+        reader = client.reader(SHARD, purpose="test")
+        reader.allow_compaction(10)
+        reader.close()
+        client.maintain(SHARD)
+        location_id = client.location_id
+
+    with PersistClient.open(url, mode="read", config=CONFIG) as fresh:
+        assert fresh.location_id == location_id
+        assert fresh.shards() == [SHARD, other]
+        found = fresh.reader(SHARD, purpose="test").snapshot(10).to_table().to_pylist()
+        assert fresh.recent_upper(other) == 1
+    assert {row["k"]: row["_diff"] for row in found} == {-1: 11, **dict.fromkeys(range(11), 1)}
+    names = [each["Key"] for each in minio.client.list_objects_v2(Bucket=bucket)["Contents"]]
+    assert {"/".join(name.split("/")[:2]) for name in names} == {"here/blob", "here/consensus"}
+    with pytest.raises(LocationMismatch):
+        PersistClient.open(
+            blob=f"s3://{bucket}/there?endpoint={minio.endpoint}",
+            consensus=f"s3://{bucket}/here/consensus?endpoint={minio.endpoint}",
+        )

@@ -72,15 +72,17 @@ def _race(consensus: Consensus, *, writers: int, appends: int, keys: Sequence[st
 
 
 @pytest.mark.parametrize("keys", [["a"], ["a", "b", "c"]], ids=["one key", "three keys"])
-def test_threads_that_race_on_one_store(consensus: Consensus, keys: list[str]) -> None:
-    claims = _race(consensus, writers=4, appends=25, keys=keys)
+def test_threads_that_race_on_one_store(consensus: Consensus, appends: int, keys: list[str]) -> None:
+    claims = _race(consensus, writers=4, appends=appends, keys=keys)
 
     check_history(consensus, claims)
-    assert len(claims) == 4 * 25 * len(keys)
-    assert {key: entry.seqno for key, entry in consensus.heads(keys).items()} == dict.fromkeys(keys, 100)
+    assert len(claims) == 4 * appends * len(keys)
+    assert {key: entry.seqno for key, entry in consensus.heads(keys).items()} == dict.fromkeys(
+        keys, 4 * appends
+    )
 
 
-def test_threads_that_race_with_a_condition(consensus: Consensus) -> None:
+def test_threads_that_race_with_a_condition(consensus: Consensus, appends: int) -> None:
     """Each append to a key of one's own is conditional on a shared lock key, which it moves too."""
     wins: list[tuple[int, int]] = []
     start = threading.Barrier(4)
@@ -88,7 +90,7 @@ def test_threads_that_race_with_a_condition(consensus: Consensus) -> None:
     def write(writer: int) -> None:
         start.wait()
         own = 0
-        while own < 20:
+        while own < appends:
             lock = consensus.heads(["lock"]).get("lock", Entry(0, b"")).seqno
             mine = Put(f"own{writer}", own + 1, b"x")
             if own % 2:
@@ -105,13 +107,13 @@ def test_threads_that_race_with_a_condition(consensus: Consensus) -> None:
     for thread in threads:
         thread.join()
 
-    assert sorted(seqno for _, seqno in wins) == list(range(1, 41))
+    assert sorted(seqno for _, seqno in wins) == list(range(1, 4 * (appends // 2) + 1))
     assert {int(entry.data): 0 for entry in consensus.scan("lock", 0, 100)}.keys() == {0, 1, 2, 3}
     holders = {entry.seqno: int(entry.data) for entry in consensus.scan("lock", 0, 100)}
     assert holders == {seqno: writer for writer, seqno in wins}
 
 
-def test_truncation_races_with_writers(consensus: Consensus) -> None:
+def test_truncation_races_with_writers(consensus: Consensus, appends: int) -> None:
     done = threading.Event()
     failures: list[str] = []
     dropped = 0
@@ -129,17 +131,17 @@ def test_truncation_races_with_writers(consensus: Consensus) -> None:
 
     truncator = threading.Thread(target=truncate)
     truncator.start()
-    claims = _race(consensus, writers=3, appends=30, keys=["a"])
+    claims = _race(consensus, writers=3, appends=appends, keys=["a"])
     done.set()
     truncator.join()
 
     assert not failures
-    assert sorted(claim.seqno for claim in claims) == list(range(1, 91))
+    assert sorted(claim.seqno for claim in claims) == list(range(1, 3 * appends + 1))
     left = consensus.scan("a", 0, 1000)
     by_seqno = {claim.seqno: claim.data for claim in claims}
     assert [by_seqno[entry.seqno] for entry in left] == [entry.data for entry in left]
-    assert left[-1].seqno == 90
-    assert dropped + len(left) == 90
+    assert left[-1].seqno == 3 * appends
+    assert dropped + len(left) == 3 * appends
 
 
 class CheckThenAct(MemoryConsensus):
@@ -197,9 +199,9 @@ def test_the_judge_catches_a_lost_success() -> None:
         check_history(consensus, [*claims, Put("a", 11, b"lost")])
 
 
-def _start(place: str | Path, writer: str, count: int, keys: Sequence[str]) -> subprocess.Popen[str]:
+def _start(place: str, writer: str, count: int, keys: Sequence[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(WRITER), str(place), writer, str(count), *keys],
+        [sys.executable, str(WRITER), place, writer, str(count), *keys],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -232,7 +234,7 @@ def _claims(lines: Sequence[str]) -> list[Put]:
 
 def test_processes_that_race_on_one_sqlite_file(tmp_path: Path) -> None:
     path = tmp_path / "consensus.sqlite"
-    processes = [_start(path, f"w{number}", 40, ["a", "b"]) for number in range(3)]
+    processes = [_start(f"sqlite://{path}", f"w{number}", 40, ["a", "b"]) for number in range(3)]
     _release(processes)
     lines = [line for process in processes for line in _pipes(process)[1]]
     codes = [process.wait() for process in processes]
@@ -247,7 +249,7 @@ def test_processes_that_race_on_one_sqlite_file(tmp_path: Path) -> None:
 
 def test_killed_processes_lose_nothing_that_they_were_told(tmp_path: Path) -> None:
     path = tmp_path / "consensus.sqlite"
-    processes = [_start(path, f"w{number}", 1_000_000, ["a", "b"]) for number in range(3)]
+    processes = [_start(f"sqlite://{path}", f"w{number}", 1_000_000, ["a", "b"]) for number in range(3)]
     _release(processes)
     lines = []
     for number, process in enumerate(processes):

@@ -89,9 +89,10 @@ class PersistClient:
         mode: Mode = "write",
         config: PersistConfig | None = None,
     ) -> "PersistClient":
-        """Open the location at `url` (`file:///dir`, `memory://name`), or at a pair of URLs.
+        """Open the location at `url` (`file:///dir`, `s3://...`, `memory://name`), or at a pair of URLs.
 
-        A blob may also be `s3://bucket/prefix?endpoint=...&region=...`; credentials: the environment.
+        S3 is `s3://bucket/prefix?endpoint=...&region=...`: a location (all its shards share the rate of one
+        log of objects), a blob or a consensus store; credentials: the environment.
 
         Raises:
             BadInput: a URL that can't be meant.

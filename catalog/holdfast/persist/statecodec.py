@@ -1,19 +1,15 @@
 """Between state values and their stored bytes: a framed protobuf message (docs/reference/FORMAT.md).
 
-Frame: 4 bytes of magic, uint16 format version, uint16 zero, uint32 CRC32C of magic, version, zero and body,
-all little-endian; then the body. A frame with a good checksum and a newer version is `VersionTooNew`;
-anything else that is not as written is `CorruptBlob`, naming the key.
+What is newer than this Holdfast is `VersionTooNew`; anything else that is not as written is `CorruptBlob`,
+naming the key.
 """
 
-import struct
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, assert_never
-
-import google_crc32c
-from google.protobuf.message import DecodeError, Message
+from typing import Any, Final, assert_never
 
 from holdfast._pb import persist_pb2 as pb
-from holdfast.errors import CLOSED, BadInput, CorruptBlob, VersionTooNew
+from holdfast.errors import CLOSED, BadInput, VersionTooNew
+from holdfast.persist.frame import parse, seal, unseal
 from holdfast.persist.schema import Column, Schema
 from holdfast.persist.state import (
     TABLES,
@@ -45,36 +41,16 @@ from holdfast.persist.state import (
 FORMAT_VERSION: Final = 1
 DIFF_MAGIC: Final = b"HFd\n"
 ROLLUP_MAGIC: Final = b"HFr\n"
-_HEADER: Final = struct.Struct("<4sHHI")
-_PREFIX: Final = struct.Struct("<4sHH")
 
 
 def seal_frame(magic: bytes, body: bytes) -> bytes:
     """The frame around `body`."""
-    prefix = _PREFIX.pack(magic, FORMAT_VERSION, 0)
-    crc = int(google_crc32c.extend(google_crc32c.value(prefix), body))
-    return prefix + crc.to_bytes(4, "little") + body
+    return seal(magic, FORMAT_VERSION, body)
 
 
 def open_frame(magic: bytes, data: bytes, key: str) -> bytes:
-    """The body of a frame.
-
-    Raises:
-        CorruptBlob: the bytes are not a frame of this kind, or were changed.
-        VersionTooNew: the frame is sound and of a newer format.
-    """
-    if len(data) < _HEADER.size:
-        raise CorruptBlob(key, f"at least {_HEADER.size} bytes", f"{len(data)}")
-    found, version, _, crc = _HEADER.unpack_from(data)
-    if found != magic:
-        raise CorruptBlob(key, f"magic {magic!r}", repr(found))
-    body = data[_HEADER.size :]
-    actual = google_crc32c.extend(google_crc32c.value(data[: _PREFIX.size]), body)
-    if actual != crc:
-        raise CorruptBlob(key, f"crc32c {crc:08x}", f"{actual:08x}")
-    if version > FORMAT_VERSION:
-        raise VersionTooNew(f"{key} has format version {version}, this Holdfast reads up to {FORMAT_VERSION}")
-    return body
+    """The body of a frame; raises as `unseal` does."""
+    return unseal(magic, FORMAT_VERSION, data, key)
 
 
 def encode_diff(diff: StateDiff) -> bytes:
@@ -94,7 +70,7 @@ def encode_diff(diff: StateDiff) -> bytes:
 
 def decode_diff(data: bytes, key: str) -> StateDiff:
     """The diff of one row of the log; `key` names it in errors."""
-    message = _parse(pb.StateDiff(), open_frame(DIFF_MAGIC, data, key), key)
+    message = parse(pb.StateDiff(), open_frame(DIFF_MAGIC, data, key), key)
     return StateDiff(
         message.seqno,
         message.shard_id,
@@ -128,7 +104,7 @@ def encode_state(state: ShardState) -> bytes:
 
 def decode_state(data: bytes, key: str) -> ShardState:
     """The state in a rollup; `key` names it in errors."""
-    message = _parse(pb.ShardState(), open_frame(ROLLUP_MAGIC, data, key), key)
+    message = parse(pb.ShardState(), open_frame(ROLLUP_MAGIC, data, key), key)
     tables: dict[str, Any] = {}
     for kind, (name, id_name) in TABLES.items():
         values = [_DECODERS[kind](value) for value in getattr(message, name)]
@@ -147,21 +123,6 @@ def decode_state(data: bytes, key: str) -> ShardState:
         batches=tuple(_batch_from(batch) for batch in message.batches),
         **tables,
     )
-
-
-_M = TypeVar("_M", bound=Message)
-
-
-def _parse(message: _M, body: bytes, key: str) -> _M:
-    try:
-        message.ParseFromString(body)
-    except DecodeError as error:
-        raise CorruptBlob(key, f"a {type(message).__name__} message", str(error)) from None
-    size = message.ByteSize()
-    message.DiscardUnknownFields()
-    if message.ByteSize() != size:
-        raise VersionTooNew(f"{key} has fields that this Holdfast does not know")
-    return message
 
 
 def _write_mode(value: int, key: str) -> WriteMode:

@@ -4,13 +4,13 @@ import json
 import re
 from pathlib import Path
 
-from holdfast._pb import controller_pb2
+from holdfast._pb import consensus_pb2, controller_pb2
 from holdfast.durable import config, shard
 from holdfast.durable.registry import Kind
 from holdfast.errors import BadInput, Fenced, HoldfastError, StorageError
 from holdfast.persist import PersistClient, lock, names, part, schema, statecodec
 from holdfast.persist.schema import Column, Schema
-from holdfast.persist.storage import location, sqlite
+from holdfast.persist.storage import location, logcodec, logstate, sqlite, url
 from holdfast.spark.jobs import hold
 from holdfast.storage import CollectionSpec, StorageController, codec, controller_log
 
@@ -94,6 +94,27 @@ def test_magics_and_versions() -> None:
     assert version[1] == f"format version ({statecodec.FORMAT_VERSION})"
     assert f"`application_id` 0x{sqlite.APPLICATION_ID:08X}" in TEXT
     assert f"`user_version` {sqlite.FORMAT_VERSION}" in TEXT
+
+
+def test_log_of_objects() -> None:
+    names = quoted([row[0] for row in table("## Log of objects")])
+    assert [name.partition("<")[0] for name in names] == [
+        logcodec.LOG_FOLDER,
+        logcodec.CHECKPOINT_FOLDER,
+        logcodec.FLOOR_NAME,
+    ]
+    rows = re.findall(r"^\| `(HF.\\n)` \| `(\w+)`", section("## Log of objects"), re.MULTILINE)
+    assert [(magic.replace("\\n", "\n").encode(), message) for magic, message in rows] == [
+        (logcodec.OBJECT_MAGIC, "LogObject"),
+        (logcodec.CHECKPOINT_MAGIC, "LogCheckpoint"),
+        (logcodec.FLOOR_MAGIC, "LogFloor"),
+    ]
+    assert {message for _, message in rows} <= set(consensus_pb2.DESCRIPTOR.message_types_by_name)
+    assert f"format version {logcodec.FORMAT_VERSION} " in section("## Log of objects")
+    assert f"of the last {logstate.RECENT:,} steps" in section("## Log of objects")
+    assert logcodec.object_name(7) == "log/" + "7".zfill(20)
+    assert f"`prefix/{url.BLOB_FOLDER}/<key>`" in TEXT
+    assert f"`prefix/{url.LOG_FOLDER}/`" in TEXT
 
 
 def test_location_keys() -> None:

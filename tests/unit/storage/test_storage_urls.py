@@ -67,7 +67,6 @@ def test_a_path_may_be_quoted(tmp_path: Path) -> None:
     ("url", "says"),
     [
         ("gopher://host/x", "gopher:// of the location URL is unknown"),
-        ("s3://bucket/prefix", "s3:// of the location URL is not available in this version"),
         ("postgresql://u:secret@host/db", "postgresql:// URL names a consensus store, not a location"),
         ("sqlite:///x/y.sqlite", "sqlite:// of the location URL is unknown"),
         ("/data/holdfast", "has no scheme"),
@@ -99,16 +98,13 @@ def test_a_url_without_meaning_is_refused_in_one_line(url: str, says: str) -> No
 
 
 def test_an_unknown_scheme_names_the_known_ones() -> None:
-    with pytest.raises(BadInput) as s3:
-        Location.open("s3://bucket/prefix")
     with pytest.raises(BadInput) as location:
         Location.open("gopher://x")
     with pytest.raises(BadInput) as consensus:
         Location.open(blob="memory://x", consensus="gopher://x")
 
-    assert "as the blob of a location, with its consensus elsewhere" in s3.value.hint
-    assert "file:///dir, memory://name" in location.value.hint
-    assert "sqlite:///path, postgresql://user@host:port/database, memory://name" in consensus.value.hint
+    assert "file:///dir, s3://bucket/prefix?endpoint=...&region=..., memory://name" in location.value.hint
+    assert "sqlite:///path, postgresql://user@host:port/database, s3://bucket/prefix" in consensus.value.hint
 
 
 @pytest.mark.parametrize(
@@ -193,6 +189,24 @@ def test_an_s3_url_without_meaning_is_refused_in_one_line(url: str, says: str) -
     assert says in message
     assert "\n" not in message
     assert "secret" not in message + caught.value.hint
+    for arguments in ({"url": url}, {"blob": f"memory://{uuid.uuid4()}", "consensus": url}):
+        with pytest.raises(BadInput) as again:
+            Location.open(**arguments)
+        assert str(again.value) == message
+
+
+@pytest.mark.parametrize(
+    ("blob", "consensus"),
+    [
+        ("s3://bucket/a", "s3://bucket/a"),
+        ("s3://bucket/a/", "s3://bucket/a/log"),
+        ("s3://bucket/a/blob", "s3://bucket/a?region=eu-west-1"),
+        ("s3://bucket", "s3://bucket/log"),
+    ],
+)
+def test_a_log_among_the_blobs_is_refused(blob: str, consensus: str) -> None:
+    with pytest.raises(BadInput, match="at or below the same s3:// prefix"):
+        Location.open(blob=blob, consensus=consensus)
 
 
 def test_an_s3_url_names_bucket_prefix_endpoint_and_region() -> None:
@@ -208,10 +222,15 @@ def test_an_s3_url_names_bucket_prefix_endpoint_and_region() -> None:
 
 
 def test_a_missing_boto3_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "holdfast.persist.storage.s3", raising=False)
+    for name in ("s3", "s3objects", "s3session"):
+        monkeypatch.delitem(sys.modules, f"holdfast.persist.storage.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "boto3", None)
 
-    with pytest.raises(StoreUnreachable, match="needs boto3") as caught:
-        Location.open(blob="s3://bucket/prefix", consensus=f"memory://{uuid.uuid4()}")
-
-    assert caught.value.hint == "install holdfast[s3]"
+    for arguments in (
+        {"url": "s3://bucket/prefix"},
+        {"blob": "s3://bucket/prefix", "consensus": f"memory://{uuid.uuid4()}"},
+        {"blob": f"memory://{uuid.uuid4()}", "consensus": "s3://bucket/prefix"},
+    ):
+        with pytest.raises(StoreUnreachable, match="needs boto3") as caught:
+            Location.open(**arguments)
+        assert caught.value.hint == "install holdfast[s3]"

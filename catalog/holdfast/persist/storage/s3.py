@@ -9,54 +9,26 @@ Invariants:
 - An object larger than `PART_BYTES` * 2 goes up in parts, which nobody sees before the last request
   completes them; a put that fails earlier did not happen, and its parts are given up.
 - The service checks a CRC-32C of each body that is put; that of an answer is checked where it has one.
-- No connection is used on both sides of a fork: a child makes its own.
-- Credentials come from the environment and the AWS configuration alone, and no message holds any.
 
 `modified_ms` has the service's resolution (1 s on AWS); for an object in parts it is when its put began.
 """
 
-import base64
-import os
-import random
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, TypeVar
-
-import boto3
-import google_crc32c
-from botocore.config import Config
+from typing import Any, Final
 
 from holdfast.errors import BadInput, Determinate, NotWritable
-from holdfast.persist.storage.s3errors import FAILURES, cause, code, failed, passing, refused, unreachable
+from holdfast.persist.storage.s3errors import FAILURES, cause, code, failed, passing
 from holdfast.persist.storage.s3place import S3Place
+from holdfast.persist.storage.s3session import ANSWER_S, S3Session, crc32c, passing_and_refused, patiently
 from holdfast.persist.storage.traits import MAX_KEY_BYTES, Blob, BlobMeta, check_key, check_prefix
-
-T = TypeVar("T")
 
 PART_BYTES: Final = 8 * 1024 * 1024
 _MAX_PARTS: Final = 10_000
-_UPLOADS: Final = 4
-"""Parts of objects that go up at the same time: enough to fill a fast link, and a bound on memory."""
-_CONNECTIONS: Final = 32
-_CONNECT_S: Final = 5.0
-ANSWER_S: Final = 20.0
-_WAITS_S: Final = (0.1, 0.4)
-"""The longest waits before the second attempt and the third."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class _Connections:
-    """What belongs to one process: a client with its connections, and the threads that upload parts."""
-
-    pid: int
-    client: Any
-    uploads: ThreadPoolExecutor
 
 
 class S3Blob(Blob):
@@ -72,16 +44,7 @@ class S3Blob(Blob):
         self._place: Final = place
         self._base: Final = place.prefix + "/" if place.prefix else ""
         self._read_only: Final = read_only
-        self._answer_s: Final = answer_s
-        try:
-            self._connections = self._connect()
-        except FAILURES as error:
-            raise unreachable(error, self.description) from cause(error)
-        try:
-            self._page(self._base, None, most=1)
-        except FAILURES as error:
-            self.close()
-            raise unreachable(error, self.description) from cause(error)
+        self._session: Final = S3Session(place, answer_s=answer_s)
 
     @property
     def description(self) -> str:
@@ -89,7 +52,7 @@ class S3Blob(Blob):
 
     def clock_ms(self) -> int | None:
         try:
-            answer = self._page(self._base, None, most=1)
+            answer = self._session.page(self._base, None, most=1)
         except FAILURES as error:
             raise failed(error, f"ask {self.description} for the time", certain=True) from cause(error)
         told = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
@@ -98,7 +61,7 @@ class S3Blob(Blob):
     def get(self, key: str) -> bytes | None:
         name = self._name(key)
         try:
-            return _patiently(lambda: self._fetch(key, name), passing)
+            return patiently(lambda: self._fetch(key, name), passing)
         except FAILURES as error:
             if code(error) == "NoSuchKey":
                 return None
@@ -113,11 +76,11 @@ class S3Blob(Blob):
             return
         body = bytes(view)
         try:
-            _patiently(
-                lambda: self._client.put_object(
-                    Bucket=self._place.bucket, Key=name, Body=body, ChecksumCRC32C=_crc32c(body)
+            patiently(
+                lambda: self._session.client.put_object(
+                    Bucket=self._place.bucket, Key=name, Body=body, ChecksumCRC32C=crc32c(body)
                 ),
-                _passing_and_refused,
+                passing_and_refused,
             )
         except FAILURES as error:
             raise failed(error, self._what("write", key), certain=False) from cause(error)
@@ -127,13 +90,13 @@ class S3Blob(Blob):
         self._check_writable()
         where = {"Bucket": self._place.bucket, "Key": name}
         try:
-            _patiently(lambda: self._client.head_object(**where), passing)
+            patiently(lambda: self._session.client.head_object(**where), passing)
         except FAILURES as error:
             if code(error) in ("404", "NoSuchKey"):
                 return False
             raise failed(error, self._what("delete", key), certain=True) from cause(error)
         try:
-            _patiently(lambda: self._client.delete_object(**where), _passing_and_refused)
+            patiently(lambda: self._session.client.delete_object(**where), passing_and_refused)
         except FAILURES as error:
             raise failed(error, self._what("delete", key), certain=False) from cause(error)
         return True
@@ -143,17 +106,13 @@ class S3Blob(Blob):
 
     def close(self) -> None:
         """Close the connections; a later call opens new ones."""
-        held = self._connections
-        if held.pid == os.getpid():
-            held.uploads.shutdown(wait=False)
-            held.client.close()
-        self._connections = _Connections(0, None, held.uploads)
+        self._session.close()
 
     def _walk(self, prefix: str) -> Iterator[BlobMeta]:
         token: str | None = None
         while True:
             try:
-                page = self._page(prefix, token)
+                page = self._session.page(prefix, token)
             except FAILURES as error:
                 raise failed(error, f"list {self.description}", certain=True) from cause(error)
             for found in page.get("Contents", ()):
@@ -163,22 +122,12 @@ class S3Blob(Blob):
             if token is None:
                 return
 
-    def _page(self, prefix: str, token: str | None, *, most: int = 1000) -> dict[str, Any]:
-        after = {} if token is None else {"ContinuationToken": token}
-        page: dict[str, Any] = _patiently(
-            lambda: self._client.list_objects_v2(
-                Bucket=self._place.bucket, Prefix=prefix, MaxKeys=most, **after
-            ),
-            passing,
-        )
-        return page
-
     def _fetch(self, key: str, name: str) -> bytes:
-        answer = self._client.get_object(Bucket=self._place.bucket, Key=name, ChecksumMode="ENABLED")
+        answer = self._session.client.get_object(Bucket=self._place.bucket, Key=name, ChecksumMode="ENABLED")
         data: bytes = answer["Body"].read()
         promised = answer.get("ChecksumCRC32C", "")
         # One of an object in parts is a checksum of checksums: the body can't be compared with it.
-        if promised and "-" not in promised and promised != _crc32c(data):
+        if promised and "-" not in promised and promised != crc32c(data):
             raise Determinate(f"can't {self._what('read', key)}: what arrived differs from its checksum")
         return data
 
@@ -186,8 +135,9 @@ class S3Blob(Blob):
         where = {"Bucket": self._place.bucket, "Key": name}
         what = self._what("write", key)
         try:
-            upload = _patiently(
-                lambda: self._client.create_multipart_upload(**where, ChecksumAlgorithm="CRC32C"), passing
+            upload = patiently(
+                lambda: self._session.client.create_multipart_upload(**where, ChecksumAlgorithm="CRC32C"),
+                passing,
             )
         except FAILURES as error:
             raise failed(error, what, certain=True) from cause(error)
@@ -196,11 +146,11 @@ class S3Blob(Blob):
         try:
             parts = self._upload(where, view)
             certain = False
-            self._client.complete_multipart_upload(**where, MultipartUpload={"Parts": parts})
+            self._session.client.complete_multipart_upload(**where, MultipartUpload={"Parts": parts})
         except BaseException as error:
             # Where it was completed after all there is nothing to give up, and the service says so.
             with suppress(*FAILURES):
-                self._client.abort_multipart_upload(**where)
+                self._session.client.abort_multipart_upload(**where)
             if isinstance(error, FAILURES):
                 raise failed(error, what, certain=certain) from cause(error)
             raise
@@ -208,7 +158,7 @@ class S3Blob(Blob):
     def _upload(self, where: dict[str, str], view: memoryview) -> Sequence[dict[str, Any]]:
         """Send all parts; when one fails the others have ended before the error is raised."""
         size = max(PART_BYTES, -(-len(view) // _MAX_PARTS))
-        uploads = self._ready().uploads
+        uploads = self._session.threads
         sent: list[Future[dict[str, Any]]] = [
             uploads.submit(self._upload_part, where, number, view[start : start + size])
             for number, start in enumerate(range(0, len(view), size), 1)
@@ -227,45 +177,14 @@ class S3Blob(Blob):
     def _upload_part(self, where: dict[str, str], number: int, view: memoryview) -> dict[str, Any]:
         body = bytes(view)
         # Unlike a put it may be sent again: nobody sees a part before the upload is completed.
-        answer = _patiently(
-            lambda: self._client.upload_part(
-                **where, PartNumber=number, Body=body, ChecksumCRC32C=_crc32c(body)
+        answer = patiently(
+            lambda: self._session.client.upload_part(
+                **where, PartNumber=number, Body=body, ChecksumCRC32C=crc32c(body)
             ),
             passing,
         )
         kept = {name: answer[name] for name in ("ETag", "ChecksumCRC32C") if name in answer}
         return {"PartNumber": number, **kept}
-
-    @property
-    def _client(self) -> Any:
-        return self._ready().client
-
-    def _ready(self) -> _Connections:
-        held = self._connections
-        if held.pid != os.getpid():
-            # Without a lock, which a fork might copy while it is held: of two threads one prevails.
-            self._connections = held = self._connect()
-        return held
-
-    def _connect(self) -> _Connections:
-        place = self._place
-        # A session per process: the default one is shared, and not safe to call from several threads.
-        client = boto3.session.Session().client(
-            "s3",
-            endpoint_url=place.endpoint,
-            region_name=place.region or (None if place.endpoint is None else "us-east-1"),
-            config=Config(
-                connect_timeout=_CONNECT_S,
-                read_timeout=self._answer_s,
-                max_pool_connections=_CONNECTIONS,
-                tcp_keepalive=True,
-                retries={"mode": "standard", "total_max_attempts": 1},
-                # A bucket is no host name where the endpoint is somebody's own.
-                s3={"addressing_style": "auto" if place.endpoint is None else "path"},
-            ),
-        )
-        uploads = ThreadPoolExecutor(_UPLOADS, thread_name_prefix="holdfast-s3")
-        return _Connections(os.getpid(), client, uploads)
 
     def _name(self, key: str) -> str:
         name = self._base + check_key(key)
@@ -282,24 +201,3 @@ class S3Blob(Blob):
     def _check_writable(self) -> None:
         if self._read_only:
             raise NotWritable(f"{self.description} was opened for reading only")
-
-
-def _patiently(ask: Callable[[], T], again: Callable[[Exception], bool]) -> T:
-    """Ask, and a few times more after failures that allow it."""
-    for longest in _WAITS_S:
-        try:
-            return ask()
-        except FAILURES as error:
-            if not again(error):
-                raise
-        # At random, or those who were refused together would come back together.
-        time.sleep(random.uniform(0, longest))  # noqa: S311 - no secret
-    return ask()
-
-
-def _passing_and_refused(error: Exception) -> bool:
-    return passing(error) and refused(error)
-
-
-def _crc32c(data: bytes) -> str:
-    return base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()

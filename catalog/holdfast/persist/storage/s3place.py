@@ -6,7 +6,7 @@ environment or the AWS configuration of the process.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -63,6 +63,10 @@ class S3Place:
             endpoint=given.get("endpoint"),
             region=given.get("region"),
         )
+
+    def below(self, folder: str) -> Self:
+        """The part of this place that is below `folder`."""
+        return replace(self, prefix=f"{self.prefix}/{folder}" if self.prefix else folder)
 
     def __str__(self) -> str:
         where = f"S3 bucket {self.bucket}"

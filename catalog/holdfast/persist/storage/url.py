@@ -4,7 +4,8 @@ Messages repeat the scheme and path of a URL and nothing else: the rest may hold
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -18,12 +19,17 @@ from holdfast.persist.storage.sqlite import SqliteConsensus
 from holdfast.persist.storage.traits import Blob, Consensus
 
 BLOB_FOLDER = "blob"
+LOG_FOLDER = "consensus"
 CONSENSUS_FILE = "consensus.sqlite"
 
-_LOCATION_FORMS: Final = ("file:///dir", "memory://name")
+_LOCATION_FORMS: Final = ("file:///dir", S3_FORM, "memory://name")
 _BLOB_FORMS: Final = ("file:///dir", S3_FORM, "memory://name")
-_CONSENSUS_FORMS: Final = ("sqlite:///path", "postgresql://user@host:port/database", "memory://name")
-_LATER: Final = frozenset({"s3"})
+_CONSENSUS_FORMS: Final = (
+    "sqlite:///path",
+    "postgresql://user@host:port/database",
+    S3_FORM,
+    "memory://name",
+)
 _POSTGRES: Final = frozenset({"postgresql", "postgres"})
 
 _memory_lock: Final = threading.Lock()
@@ -41,6 +47,10 @@ def open_stores(
         parts = _split(url, "location", _LOCATION_FORMS)
         if parts.scheme == "memory":
             return _memory_blob(parts), _memory_log(parts)
+        if parts.scheme == "s3":
+            place = S3Place.of(parts)
+            opened = _s3_log(place.below(LOG_FOLDER), create=create, read_only=read_only)
+            return _with_blob(lambda: _s3_blob(place.below(BLOB_FOLDER), read_only=read_only), opened)
         folder = _path(parts, "location")
         if create and not read_only:
             _check_creatable(folder / BLOB_FOLDER, folder / CONSENSUS_FILE)
@@ -53,16 +63,21 @@ def open_stores(
     if blob_parts.scheme == "file" and create and not read_only and consensus.startswith("sqlite://"):
         log_path = _path(_split(consensus, "consensus", _CONSENSUS_FORMS), "consensus")
         _check_creatable(_path(blob_parts, "blob"), log_path)
-    opened = _open_consensus(consensus, create=create, read_only=read_only)
+    if blob_parts.scheme == "s3" and consensus.startswith("s3://"):
+        _check_apart(S3Place.of(blob_parts), S3Place.of(_split(consensus, "consensus", _CONSENSUS_FORMS)))
+    opened = open_consensus(consensus, create=create, read_only=read_only)
     return _with_blob(open_blob, opened)
 
 
-def _open_consensus(url: str, *, create: bool, read_only: bool) -> Consensus:
+def open_consensus(url: str, *, create: bool, read_only: bool) -> Consensus:
+    """Open the consensus store at `url`. Raises as `open_stores` does."""
     if url.partition("://")[0] in _POSTGRES:
         return _open_postgres(url, create=create, read_only=read_only)
     parts = _split(url, "consensus", _CONSENSUS_FORMS)
     if parts.scheme == "memory":
         return _memory_log(parts)
+    if parts.scheme == "s3":
+        return _s3_log(S3Place.of(parts), create=create, read_only=read_only)
     return SqliteConsensus(_path(parts, "consensus"), create=create, read_only=read_only)
 
 
@@ -114,16 +129,46 @@ def _blob_opener(parts: SplitResult, *, create: bool, read_only: bool) -> Callab
 
 
 def _s3_blob(place: S3Place, *, read_only: bool) -> Blob:
-    try:
-        # Only here: it is an extra, and its import takes longer than opening any other store.
+    # Only here: it is an extra, and its import takes longer than opening any other store.
+    with _needs_boto3():
         from holdfast.persist.storage.s3 import S3Blob
+    return S3Blob(place, read_only=read_only)
+
+
+def _s3_log(place: S3Place, *, create: bool, read_only: bool) -> Consensus:
+    with _needs_boto3():
+        from holdfast.persist.storage.s3log import S3LogConsensus
+        from holdfast.persist.storage.s3objects import S3Objects
+    objects = S3Objects(place)
+    try:
+        return S3LogConsensus(objects, create=create, read_only=read_only)
+    except BaseException:
+        objects.close()
+        raise
+
+
+@contextmanager
+def _needs_boto3() -> Iterator[None]:
+    try:
+        yield
     except ModuleNotFoundError as error:
         if error.name not in ("boto3", "botocore"):
             raise
         raise StoreUnreachable(
             "an s3:// URL needs boto3, which is not installed", hint="install holdfast[s3]"
         ) from error
-    return S3Blob(place, read_only=read_only)
+
+
+def _check_apart(blob: S3Place, log: S3Place) -> None:
+    """Refuse a log whose objects would be among the blobs, or the other way round."""
+    if (blob.bucket, blob.endpoint) != (log.bucket, log.endpoint):
+        return
+    one, other = (f"{place.prefix}/" if place.prefix else "" for place in (blob, log))
+    if one.startswith(other) or other.startswith(one):
+        raise BadInput(
+            "the blob and the consensus of a location can't lie at or below the same s3:// prefix",
+            hint="give each a prefix of its own, or the s3:// URL of the location alone",
+        )
 
 
 def _memory_blob(parts: SplitResult) -> MemoryBlob:
@@ -154,13 +199,9 @@ def _split(url: str, what: str, forms: tuple[str, ...]) -> SplitResult:
             hint="give the URLs of blob and consensus apart",
         )
     if parts.scheme not in {form.partition("://")[0] for form in forms}:
-        why = "is not available in this version" if parts.scheme in _LATER else "is unknown"
-        hint = f"known forms: {known}"
-        if parts.scheme == "s3":
-            hint = (
-                "give s3:// as the blob of a location, with its consensus elsewhere, such as sqlite:///path"
-            )
-        raise BadInput(f"the scheme {parts.scheme}:// of the {what} URL {why}", hint=hint)
+        raise BadInput(
+            f"the scheme {parts.scheme}:// of the {what} URL is unknown", hint=f"known forms: {known}"
+        )
     if "@" in parts.netloc:
         raise BadInput(f"a {parts.scheme}:// URL takes no user name or password")
     if (parts.query and parts.scheme != "s3") or parts.fragment:

@@ -1,0 +1,167 @@
+"""Some processes that share a log of nothing but objects, by one seed.
+
+They append, read, truncate, sleep and die. Every request to the object store is a point where others may run;
+a put may be slow, and land after its sender gave up. Appends carry payloads of their own, so the log that is
+left tells what happened.
+"""
+
+import random
+from collections.abc import Callable
+
+from conformance.objectstore import Bucket, MemoryObjects
+from holdfast.errors import Determinate, Indeterminate, StoreUnreachable
+from holdfast.persist import Clock
+from holdfast.persist.storage import Consensus, Put
+from holdfast.persist.storage.s3log import S3LogConsensus
+from sim.scheduler import Scheduler
+
+KEYS = ("a", "b", "c")
+
+
+class Dead(BaseException):
+    """The process has died."""
+
+
+class LogClock(Clock):
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def monotonic(self) -> float:
+        return self._scheduler.now
+
+    def sleep(self, seconds: float) -> None:
+        self._scheduler.sleep(seconds)
+
+
+class SimObjects(MemoryObjects):
+    """The bucket as one process sees it, with the world's weather."""
+
+    def __init__(self, world: "LogWorld") -> None:
+        super().__init__(world.bucket, self._weather)
+        self._world = world
+        self._is_dead = False
+
+    def create(self, name: str, data: bytes) -> bool:
+        return self._slow(f"create {name}", lambda: super(SimObjects, self).create(name, data))
+
+    def replace(self, name: str, data: bytes, tag: str) -> bool:
+        return self._slow(f"replace {name}", lambda: super(SimObjects, self).replace(name, data, tag))
+
+    def _slow(self, what: str, effect: Callable[[], bool]) -> bool:
+        world = self._world
+        if not self._is_dead and world.random.random() < world.slow_rate:
+            world.scheduler.note(f"slow {what}")
+            world.scheduler.later(lambda: self._quietly(effect))
+            raise Indeterminate(f"{what}: no answer came in time")
+        done: bool = effect()
+        world.scheduler.note(f"{what} -> {done}")
+        world.scheduler.pause()
+        return done
+
+    def _quietly(self, effect: Callable[[], bool]) -> None:
+        held, self.before = self.before, lambda *_: None
+        effect()
+        self.before = held
+
+    def _weather(self, request: str, name: str) -> None:
+        world = self._world
+        if self._is_dead:
+            raise Dead
+        if world.random.random() < world.death_rate:
+            self._is_dead = True
+            raise Dead
+        if world.random.random() < world.error_rate:
+            raise Determinate(f"{request} {name}: injected fault")
+        if world.random.random() < 0.02:
+            world.scheduler.sleep(world.random.random() * 0.3)  # the process is asleep for a while
+        world.scheduler.pause()
+
+
+class LogWorld:
+    """The bucket, the processes and what they were told."""
+
+    def __init__(self, seed: int) -> None:
+        self.scheduler = Scheduler(seed)
+        self.random = self.scheduler.random
+        self.bucket = Bucket()
+        self.slow_rate = self.random.choice([0.0, 0.05, 0.15])
+        self.death_rate = self.random.choice([0.0, 0.0, 0.005])
+        self.error_rate = self.random.choice([0.0, 0.02])
+        self.every = self.random.randint(1, 4)
+        self.claims: list[Put] = []
+        self.known: dict[str, int] = dict.fromkeys(KEYS, 0)
+        self.unknown = 0
+        self.refused: set[bytes] = set()
+
+    def open(self, objects: MemoryObjects) -> S3LogConsensus:
+        return S3LogConsensus(objects, clock=LogClock(self.scheduler), checkpoint_every=self.every)
+
+    def run(self) -> None:
+        """Let all processes do their work, then judge what they were told."""
+        self.open(MemoryObjects(self.bucket)).close()
+        count = self.random.randint(2, 4)
+        self.scheduler.run({f"p{n}": lambda n=n: self._process(n) for n in range(count)})  # type: ignore[misc]
+        self.scheduler.land_all()
+        self._judge()
+
+    def _process(self, number: int) -> None:
+        own = random.Random(self.random.getrandbits(64))
+        left = 25
+        incarnation = 0
+        while left > 0:
+            incarnation += 1
+            try:
+                store = self.open(SimObjects(self))
+                while left > 0:
+                    left -= 1
+                    self._act(store, own, f"p{number}.{incarnation}.{left}".encode())
+            except Dead:
+                self.scheduler.note("died")
+                self.unknown += 1
+            except (Determinate, Indeterminate, StoreUnreachable) as error:
+                self.scheduler.note(f"{error}")
+
+    def _act(self, store: Consensus, own: random.Random, payload: bytes) -> None:
+        keys = own.sample(KEYS, own.randint(1, 2))
+        known = {key: self.known[key] for key in keys}
+        heads = store.heads(keys)
+        seqnos = {key: heads[key].seqno if key in heads else 0 for key in keys}
+        behind = {key: seqno for key, seqno in seqnos.items() if seqno < known[key]}
+        assert not behind, f"a read found {behind} after {known} was known"
+        for key, seqno in seqnos.items():
+            self.known[key] = max(self.known[key], seqno)
+        if own.random() < 0.15:
+            store.truncate(keys[0], seqnos[keys[0]])
+            return
+        if own.random() < 0.2:
+            self.scheduler.sleep(own.random() * 0.3)
+        puts = [Put(key, seqnos[key] + 1, payload) for key in keys]
+        try:
+            won = store.compare_and_set(puts)
+        except Indeterminate:
+            self.unknown += 1
+            return
+        except Determinate:
+            self.refused.add(payload)
+            return
+        self.scheduler.note(f"append {payload!r} {[put.seqno for put in puts]} -> {won}")
+        if not won:
+            self.refused.add(payload)
+            return
+        self.claims += puts
+        for put in puts:
+            self.known[put.key] = max(self.known[put.key], put.seqno)
+
+    def _judge(self) -> None:
+        store = self.open(MemoryObjects(self.bucket))
+        claimed = {(claim.key, claim.seqno): claim.data for claim in self.claims}
+        assert len(claimed) == len(self.claims), "two writers were told that they wrote one entry"
+        for key in KEYS:
+            entries = store.scan(key, 0, 1 << 40)
+            head = entries[-1].seqno if entries else 0
+            assert head >= self.known[key], f"{key} ends at {head}, {self.known[key]} was known"
+            for entry in entries:
+                wanted = claimed.get((key, entry.seqno), entry.data)
+                assert entry.data == wanted, f"entry {entry.seqno} of {key} is not as it was acknowledged"
+                assert entry.data not in self.refused, f"entry {entry.seqno} of {key} was refused"
+            assert len({entry.data for entry in entries}) == len(entries), "an append is in the log twice"
