@@ -5,6 +5,7 @@ be told apart, times from `upper` on are not complete yet. The stored bytes: `do
 """
 
 from holdfast.errors import CLOSED
+from holdfast.persist.builder import BatchBuilder
 from holdfast.persist.client import PersistClient
 from holdfast.persist.clock import Clock
 from holdfast.persist.codec import Codec, ValueCodec
@@ -27,6 +28,7 @@ from holdfast.persist.write import Prepared, WriteHandle
 
 __all__ = [
     "CLOSED",
+    "BatchBuilder",
     "Clock",
     "Codec",
     "Column",

@@ -18,6 +18,9 @@ class PersistConfig:
     rollup_every: int = 128
     """Versions between rollups: what a newcomer has to replay at most."""
 
+    builder_threads: bool = True
+    """Whether a batch builder sorts, encodes and uploads in threads of its own beside the caller's."""
+
     compaction_fanin: int = 8
     """How many neighbouring batches of one level are merged: 8 keeps 10,000 appends below 40 batches."""
 

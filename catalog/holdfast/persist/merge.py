@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from holdfast.errors import BadInput
 from holdfast.persist.canonical import values_of
-from holdfast.persist.fold import fold, sort_ties
+from holdfast.persist.fold import Indices, fold, sort_ties
 from holdfast.persist.order import Key, key_at, rows_up_to
 from holdfast.persist.schema import DIFF
 
@@ -88,10 +88,27 @@ class _Run:
                 yield batch.slice(0, count)
 
 
+def consolidate_chunk(by: Sequence[str], pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Rows in any order, consolidated, in the total order. Raises as `merge_runs` does."""
+    rows, kept, sums = _folded(by, pieces, None)
+    return _with_sums(rows.take(pa.array(kept)), sums)
+
+
 def _consolidated(
     by: Sequence[str], pieces: Sequence[pa.RecordBatch], carry: _Carry | None
 ) -> tuple[pa.RecordBatch, _Carry | None]:
     """The rows of a chunk but for the last, which is the next carry."""
+    rows, kept, sums = _folded(by, pieces, carry)
+    if not len(kept):
+        return rows.slice(0, 0), None
+    last = rows.take(pa.array(kept[-1:]))
+    return _with_sums(rows.take(pa.array(kept[:-1])), sums[:-1]), _Carry(last, int(sums[-1]))
+
+
+def _folded(
+    by: Sequence[str], pieces: Sequence[pa.RecordBatch], carry: _Carry | None
+) -> tuple[pa.RecordBatch, Indices, npt.NDArray[Any]]:
+    """The rows given, which of them are left and in which order, and their sums, none 0."""
     given = [carry.row, *pieces] if carry is not None else pieces
     rows = pa.concat_batches(given) if len(given) > 1 else given[0]
     diffs = values_of(rows.column(DIFF))
@@ -104,10 +121,7 @@ def _consolidated(
         kept, sums = kept[nonzero], sums[nonzero]
     if (order := sort_ties(by, rows, kept)) is not None:
         kept, sums = kept[order], sums[order]
-    if not len(kept):
-        return rows.slice(0, 0), None
-    last = rows.take(pa.array(kept[-1:]))
-    return _with_sums(rows.take(pa.array(kept[:-1])), sums[:-1]), _Carry(last, int(sums[-1]))
+    return rows, kept, sums
 
 
 def _with_sums(rows: pa.RecordBatch, sums: npt.NDArray[Any] | Sequence[int]) -> pa.RecordBatch:

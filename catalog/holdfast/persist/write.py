@@ -6,17 +6,20 @@ A prepared command has done all its work but the commit: large updates are uploa
 
 import uuid
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from holdfast.errors import CLOSED, BadInput, HandleExpired, UpperMismatch
-from holdfast.persist.canonical import check_times, prepare_updates
+from holdfast.errors import CLOSED, BadInput, HandleExpired, StorageError, UpperMismatch
+from holdfast.persist.builder import MEMORY_BYTES, BatchBuilder
+from holdfast.persist.canonical import Rows, check_times, prepare_updates
 from holdfast.persist.command import Append, Command, Handle, RegisterWriter
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.partstore import write_parts
+from holdfast.persist.runwriter import write_run
 from holdfast.persist.schema import Schema
 from holdfast.persist.state import Part
 
@@ -57,6 +60,14 @@ class Prepared:
     def rejected(self) -> None:
         """Note that it certainly did not happen."""
         self._spent = bool(self.uploaded)
+
+    def abandon(self) -> None:
+        """Delete what was uploaded, where it was not committed: it can't be any more."""
+        if not self._spent:
+            self._spent = True
+            with suppress(StorageError):
+                for key in self.uploaded:
+                    self.machine.location.blob.delete(key)
 
 
 class WriteHandle:
@@ -146,7 +157,44 @@ class WriteHandle:
                 bounds=bounds,
                 before_upload=self._register,
             )
-        # They were cut from one sorted table.
+        return self._prepared(parts, expected_upper, new_upper)
+
+    def prepare_run(self, pieces: Iterable[Rows], expected_upper: int, new_upper: int) -> Prepared:
+        """As `prepare_append`, of prepared updates of right times that follow each other in the total order.
+
+        In memory is about a part's encoded bytes. Raises what `pieces` raises.
+        """
+        self._check(expected_upper, new_upper)
+        parts = write_run(
+            self._machine,
+            writer_id=self._handle.id,
+            schema=self.schema,
+            schema_id=self._schema_id,
+            pieces=pieces,
+            before_upload=self._register,
+            ahead=self._machine.config.builder_threads,
+        )
+        return self._prepared(parts, expected_upper, new_upper)
+
+    def batch_builder(self, *, memory_bytes: int = MEMORY_BYTES) -> BatchBuilder:
+        """A builder of one append of any amount of updates, in any order, that takes about so much memory.
+
+        What doesn't fit is sorted into temporary files meanwhile, in the folder that TMPDIR names.
+        """
+        self._check_open()
+        return BatchBuilder(self, memory_bytes=memory_bytes, threads=self._machine.config.builder_threads)
+
+    def check_upper(self, expected_upper: int) -> None:
+        """Raise `UpperMismatch` unless the upper, linearized, is this."""
+        if (actual := self.upper()) != expected_upper:
+            raise UpperMismatch(expected_upper, actual, shard_id=self.shard_id)
+
+    def commit(self, prepared: Prepared) -> None:
+        """Commit an append of this handle. Raises as `compare_and_append` does."""
+        self._client.multi_write([prepared])
+
+    def _prepared(self, parts: tuple[Part, ...], expected_upper: int, new_upper: int) -> Prepared:
+        # They were cut from one sorted sequence.
         runs = (parts,) if parts else ()
         command = Append(self._handle, uuid.uuid4().bytes, self.schema, expected_upper, new_upper, runs)
         uploaded = [part.blob_key for part in parts if part.blob_key is not None]
@@ -154,6 +202,12 @@ class WriteHandle:
 
     def _check(self, expected_upper: int, new_upper: int) -> None:
         """Refuse an append that can't be meant, or that this handle may not do."""
+        self._check_open()
+        if not 0 <= expected_upper < new_upper <= CLOSED:
+            raise BadInput(f"an append must move the upper forward, not from {expected_upper} to {new_upper}")
+
+    def _check_open(self) -> None:
+        """Refuse all work where this handle can't do any."""
         self._client.check_writable()
         if self._closed:
             raise BadInput(f"this writer of {self.shard_id} is closed")
@@ -161,8 +215,6 @@ class WriteHandle:
             raise HandleExpired(
                 f"writer {self._handle.id} of {self.shard_id} had an append of unknown outcome"
             )
-        if not 0 <= expected_upper < new_upper <= CLOSED:
-            raise BadInput(f"an append must move the upper forward, not from {expected_upper} to {new_upper}")
 
     def _register(self) -> None:
         """Be known before the first upload, so that a sweeper can tell its parts from orphans."""
