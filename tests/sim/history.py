@@ -7,11 +7,12 @@ happened. Then everything that was read at any time must be the contents that th
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import Enum
+from itertools import count
 from typing import Any
 
 from holdfast.errors import CLOSED
 from sim.audit import Violation
+from sim.serializability import Fate, Transaction, check
 
 MARKER = -1
 Row = tuple[int, str]
@@ -19,34 +20,33 @@ Update = tuple[int, str, int, int]
 """Key, value, time, diff."""
 
 
-class Fate(Enum):
-    """What the writer was told."""
-
-    DONE = "done"
-    REJECTED = "rejected"
-    UNKNOWN = "unknown"
-
-
 @dataclass(slots=True)
 class Write:
-    """An append to some shards at once: the times that it covers, and its updates."""
+    """An append to some shards at once: the times that it covers, its updates, and when it was under way."""
 
     name: str
     shards: tuple[str, ...]
     lower: int
     upper: int
     updates: tuple[Update, ...]
+    begun: int
+    ended: int | None = None
     fate: Fate = Fate.UNKNOWN
+    found: dict[str, Counter[Row]] = field(default_factory=dict)
+    """What its writer had read of some shards, which nobody changed until the write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A snapshot as it was read."""
+    """A snapshot as it was read, at any time or at the newest."""
 
     who: str
     shard: str
     as_of: int
     contents: Counter[Row]
+    begun: int
+    ended: int
+    newest: bool = False
 
 
 @dataclass(slots=True)
@@ -57,6 +57,7 @@ class Followed:
     shard: str
     lower: int
     frontier: int
+    begun: int
     updates: Counter[tuple[int, str, int]] = field(default_factory=Counter)
 
 
@@ -64,21 +65,55 @@ class History:
     """All that was written and read."""
 
     def __init__(self) -> None:
+        self._moments = count()
         self.writes: dict[str, Write] = {}
         self.reads: list[Read] = []
         self.followed: list[Followed] = []
 
-    def begin(self, shards: Iterable[str], lower: int, upper: int, updates: Iterable[Update]) -> Write:
-        """A write whose fate is not known yet."""
+    def begin(
+        self,
+        shards: Iterable[str],
+        lower: int,
+        upper: int,
+        updates: Iterable[Update],
+        *,
+        begun: int | None = None,
+        found: dict[str, Counter[Row]] | None = None,
+    ) -> Write:
+        """A write whose fate is not known yet; begun before, where it read something first."""
         name = f"write-{len(self.writes)}"
         own = ((MARKER, name, lower, 1), *updates)
-        write = self.writes[name] = Write(name, tuple(shards), lower, upper, own)
+        begun = self.now() if begun is None else begun
+        write = Write(name, tuple(shards), lower, upper, own, begun, found=found or {})
+        self.writes[name] = write
         return write
+
+    def end(self, write: Write, fate: Fate) -> None:
+        """Note what the writer was told."""
+        write.fate = fate
+        write.ended = self.now()
+
+    def read(
+        self, who: str, shard: str, as_of: int, found: Counter[Row], begun: int, *, newest: bool = False
+    ) -> None:
+        """Note what a reader was given who asked at `begun`."""
+        self.reads.append(Read(who, shard, as_of, found, begun, self.now(), newest))
+
+    def now(self) -> int:
+        """A number for this moment, greater than all before it."""
+        return next(self._moments)
 
     def met(self) -> Counter[str]:
         """How much of what there is."""
         met = Counter(f"writes {write.fate.value}" for write in self.writes.values())
         met["writes to several shards"] = sum(len(write.shards) > 1 for write in self.writes.values())
+        met["transactions that read and wrote"] = sum(
+            bool(write.shards and write.found) and write.fate is Fate.DONE for write in self.writes.values()
+        )
+        met["transactions that read several shards"] = sum(
+            len(write.found) > 1 and write.fate is Fate.DONE for write in self.writes.values()
+        )
+        met["snapshots of the newest"] = sum(read.newest for read in self.reads)
         met["snapshots"] = len(self.reads)
         met["changes followed"] = sum(len(listen.updates) for listen in self.followed)
         return met
@@ -101,8 +136,43 @@ class History:
             for listen in self.followed:
                 if listen.shard == shard:
                     _judge_listen(listen, updates)
+        check(self.transactions(final))
+
+    def transactions(self, final: dict[str, Counter[Row]]) -> list[Transaction]:
+        """Everything as appends to lists and reads of them: a list for each shard, of its markers."""
+        writes = [
+            Transaction(
+                write.name,
+                write.begun,
+                write.ended,
+                dict.fromkeys(write.shards, write.name),
+                {shard: self._list(found) for shard, found in write.found.items()},
+                write.fate,
+            )
+            for write in self.writes.values()
+        ]
+        reads = [
+            Transaction(
+                f"read-{number} of {read.who}",
+                read.begun,
+                read.ended,
+                reads={read.shard: self._list(read.contents)},
+                of_the_past=not read.newest,
+            )
+            for number, read in enumerate(self.reads)
+        ]
+        moment = self.now()
+        end = {shard: self._list(contents) for shard, contents in final.items()}
+        return [*writes, *reads, Transaction("the end", moment, moment, reads=end)]
+
+    def _list(self, contents: Counter[Row]) -> tuple[str, ...]:
+        """The markers in the order of the times that their writers gave them."""
+        names = [name for key, name in contents if key == MARKER]
+        return tuple(sorted(names, key=lambda name: (self.writes[name].lower, name)))
 
     def _landed(self, write: Write, final: dict[str, Counter[Row]]) -> bool:
+        if not write.shards:
+            return write.fate is Fate.DONE
         copies = {final[shard][MARKER, write.name] for shard in write.shards}
         if copies not in ({0}, {1}):
             raise Violation(f"{write} is in {copies} times")

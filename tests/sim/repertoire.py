@@ -7,6 +7,7 @@ from sim.actions.append import append, append_to_all, seal
 from sim.actions.follow import follow, start_following
 from sim.actions.hold import allow_compaction, close_reader, heartbeat, move_hold
 from sim.actions.read import observe, peek, snapshot
+from sim.actions.transact import read_newest, transact
 from sim.actions.upkeep import maintain, time_passes
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ ACTIONS: tuple[tuple[int, Action], ...] = (
     (10, append),
     (4, append_to_all),
     (2, seal),
+    (4, transact),
+    (2, read_newest),
     (5, snapshot),
     (5, observe),
     (3, peek),

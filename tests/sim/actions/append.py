@@ -40,7 +40,7 @@ def _append(me: "Incarnation", shards: list[str]) -> None:
                 commands.append(me.holds[shard, purpose].prepare_downgrade(since))
         me.client.multi_write(commands)
     except UpperMismatch as mismatch:
-        write.fate = Fate.REJECTED
+        me.history.end(write, Fate.REJECTED)
         me.check_upper(mismatch.shard_id, before[mismatch.shard_id], mismatch.actual)
         if mismatch.actual == mismatch.expected:
             raise Violation(f"{mismatch} is no mismatch") from mismatch
@@ -48,10 +48,10 @@ def _append(me: "Incarnation", shards: list[str]) -> None:
         for shard in shards:
             me.writers.pop(shard, None)
     except Determinate:
-        write.fate = Fate.REJECTED
+        me.history.end(write, Fate.REJECTED)
         raise
     else:
-        write.fate = Fate.DONE
+        me.history.end(write, Fate.DONE)
         for shard in shards:
             me.check_upper(shard, upper, me.auditor.state(shard).upper)
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly
 from holdfast.persist import Progress, Updates
 from sim.audit import Violation
-from sim.history import Followed, Read
+from sim.history import Followed
 from sim.rows import contents
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ def start_following(me: "Incarnation", shard: str) -> None:
     if not me.exists(shard):
         return
     reader = me.reader(shard)
+    begun = me.history.now()
     state = me.auditor.state(shard)
     as_of = me.random.randint(state.since, max(state.upper - 1, state.since))
     try:
@@ -27,7 +28,7 @@ def start_following(me: "Incarnation", shard: str) -> None:
         return
     except AsOfNotYetAvailable:
         return
-    followed = Followed(me.who, shard, as_of + 1, as_of + 1)
+    followed = Followed(me.who, shard, as_of + 1, as_of + 1, begun)
     me.history.followed.append(followed)
     me.listens[shard] = (listen, followed)
 
@@ -65,4 +66,4 @@ def _take_snapshot(me: "Incarnation", shard: str, followed: Followed, found: pa.
     as_of = followed.lower - 1
     if set(found.column("_time").to_pylist()) != {as_of}:
         raise Violation(f"{me.who}: a subscription at {as_of} begins with other times")
-    me.history.reads.append(Read(me.who, shard, as_of, contents(found.drop_columns(["_time"]))))
+    me.history.read(me.who, shard, as_of, contents(found.drop_columns(["_time"])), followed.begun)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly
 from holdfast.persist import ReadHandle
 from holdfast.persist.state import ShardState
-from sim.history import Read
 from sim.rows import contents
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ def observe(me: "Incarnation", shard: str) -> None:
 def _snapshot(me: "Incarnation", shard: str, reader: ReadHandle, known: ShardState | None = None) -> None:
     state = known or me.auditor.state(shard)
     as_of = me.random.randint(state.since, max(state.upper - 1, state.since))
+    begun = me.history.now()
     try:
         found = contents(reader.snapshot(as_of).to_table())
     except AsOfNotYetAvailable:
@@ -40,4 +40,4 @@ def _snapshot(me: "Incarnation", shard: str, reader: ReadHandle, known: ShardSta
     except AsOfTooEarly:
         me.check_too_early(shard, as_of, reader)
     else:
-        me.history.reads.append(Read(me.who, shard, as_of, found))
+        me.history.read(me.who, shard, as_of, found, begun)
