@@ -32,7 +32,17 @@ from holdfast.persist.config import PersistConfig
 from holdfast.persist.lock import LOCK_KEY, Fence, LockRow, expectation
 from holdfast.persist.part import verify
 from holdfast.persist.schema import Schema
-from holdfast.persist.state import Change, Part, Put, Rollup, ShardState, StateDiff, apply, check_step
+from holdfast.persist.state import (
+    Change,
+    Part,
+    Put,
+    Rollup,
+    ShardState,
+    StateDiff,
+    apply,
+    check_state,
+    check_step,
+)
 from holdfast.persist.statecodec import decode_diff, decode_state, encode_diff
 from holdfast.persist.storage import Entry, Expect, Location
 from holdfast.persist.storage import Put as LogPut
@@ -164,13 +174,25 @@ class Machine:
             loaded = load_rollup(self.location, rollup)
             if loaded is None:
                 return None
+            if (loaded.shard_id, loaded.seqno) != (self.shard_id, rollup.seqno):
+                raise CorruptBlob(
+                    rollup.blob_key,
+                    f"version {rollup.seqno} of {self.shard_id}",
+                    f"version {loaded.seqno} of {loaded.shard_id}",
+                )
             state = loaded
         entries = self._scan(state.seqno + 1)
-        if not entries:
-            return state if state.seqno == head.seqno else None
-        if entries[0].seqno != state.seqno + 1:
+        if entries:
+            if entries[0].seqno != state.seqno + 1:
+                return None
+            state = self._replay(state, entries)
+        elif state.seqno != head.seqno:
             return None
-        return self._replay(state, entries)
+        try:
+            check_state(state)
+        except AssertionError as error:
+            raise CorruptBlob(f"the log of {self.shard_id}", "a version that can be", str(error)) from None
+        return state
 
     def _scan(self, from_seqno: int) -> list[Entry]:
         """The rows from `from_seqno` on; none where the log was truncated between two pages."""
@@ -193,7 +215,11 @@ class Machine:
                     f"version {state.seqno + 1} of {self.shard_id}",
                     f"version {diff.seqno} of {diff.shard_id}",
                 )
-            state = self.after(state, diff)
+            try:
+                state = self.after(state, diff)
+            except (ValueError, LookupError, StopIteration) as error:
+                key = f"{self.shard_id} log {entry.seqno}"
+                raise CorruptBlob(key, "changes that fit the version before", repr(error)) from None
         return state
 
     def _decode(self, entry: Entry) -> StateDiff:

@@ -29,6 +29,7 @@ from holdfast.persist.storage.url import open_stores
 BLOB_KEY = "location.json"
 CONSENSUS_KEY = "location"
 FORMAT_VERSION = 1
+_MOST_BYTES = 4096
 # Each round ends in an answer unless another process, or a fault, intervened in it.
 _MAX_ROUNDS = 20
 
@@ -85,11 +86,13 @@ def encode_location(location_id: uuid.UUID) -> bytes:
 def decode_location(data: bytes, where: str) -> uuid.UUID:
     """The id in the bytes of one store; `CorruptBlob` or `VersionTooNew` naming `where`."""
     try:
+        if len(data) > _MOST_BYTES:
+            raise ValueError
         fields = json.loads(data)
         version = int(fields["format"])
         if version <= FORMAT_VERSION:
             return uuid.UUID(str(fields["location_id"]))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise CorruptBlob(where, "the id of a location", repr(data[:40])) from error
     raise VersionTooNew(f"{where} has format {version}, this Holdfast knows up to {FORMAT_VERSION}")
 

@@ -151,14 +151,14 @@ class SqliteConsensus(Consensus):
         for key in keys:
             check_key(key)
         rows = self._read(_HEADS, (json.dumps(list(keys), ensure_ascii=False),))
-        return {key: Entry(seqno, data) for key, seqno, data in rows}
+        return {key: self._entry(key, seqno, data) for key, seqno, data in rows}
 
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
         check_scan(key, limit)
         if from_seqno > MAX_SEQNO:
             return []
         rows = self._read(_SCAN, (key, max(0, from_seqno), min(limit, MAX_SEQNO)))
-        return [Entry(seqno, data) for seqno, data in rows]
+        return [self._entry(key, seqno, data) for seqno, data in rows]
 
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         check_commands(puts, expect)
@@ -180,6 +180,13 @@ class SqliteConsensus(Consensus):
 
     def list_keys(self) -> list[str]:
         return [key for (key,) in self._read(_LIST_KEYS, ())]
+
+    def _entry(self, key: str, seqno: object, data: object) -> Entry:
+        """A row as an entry: in SQLite any value may stand in any column."""
+        if not isinstance(seqno, int) or not isinstance(data, bytes):
+            types = f"{type(seqno).__name__} and {type(data).__name__}"
+            raise CorruptBlob(f"{key} log {seqno}", f"a number and bytes in {self._path}", types)
+        return Entry(seqno, data)
 
     def watch(self, key: str) -> Watch:
         watch = self._watches.add(check_key(key))
