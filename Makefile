@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench sim crds proto clean
+.PHONY: help setup demo test lint format bench sim crds proto format-fixture clean
 
 PYTHON ?= python3
 export UV_PYTHON_DOWNLOADS := never
@@ -13,7 +13,7 @@ UV := $(if $(shell command -v uv),uv,.tools/uv/bin/uv)
 export HOLDFAST_REQUIRE ?=
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
 .venv/.synced: pyproject.toml catalog/pyproject.toml operator/pyproject.toml uv.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -57,6 +57,9 @@ crds: setup  ## generate crds/ from the models of the operator
 
 proto: setup  ## generate holdfast/_pb from proto/
 	@$(BIN)/python proto/generate.py
+
+format-fixture: setup  ## make the fixture of a new format version (once, when it is released)
+	@PYTHONPATH=tests $(BIN)/python tests/fixtures/make_format.py
 
 clean:  ## remove what setup made
 	rm -rf .venv .tools

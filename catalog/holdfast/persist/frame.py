@@ -12,6 +12,7 @@ import google_crc32c
 from google.protobuf.message import DecodeError, Message
 
 from holdfast.errors import CorruptBlob, VersionTooNew
+from holdfast.persist.formats import check_format
 
 _M = TypeVar("_M", bound=Message)
 
@@ -32,6 +33,7 @@ def unseal(magic: bytes, newest: int, data: bytes, key: str) -> bytes:
     Raises:
         CorruptBlob: the bytes are not a frame of this kind, or were changed.
         VersionTooNew: the frame is sound and of a newer format.
+        Deprecated: it is sound and of a format that is read no more.
     """
     if len(data) < _HEADER.size:
         raise CorruptBlob(key, f"at least {_HEADER.size} bytes", f"{len(data)}")
@@ -42,8 +44,7 @@ def unseal(magic: bytes, newest: int, data: bytes, key: str) -> bytes:
     actual = google_crc32c.extend(google_crc32c.value(data[: _PREFIX.size]), body)
     if actual != crc:
         raise CorruptBlob(key, f"crc32c {crc:08x}", f"{actual:08x}")
-    if version > newest:
-        raise VersionTooNew(f"{key} has format version {version}, this Holdfast reads up to {newest}")
+    check_format(version, newest, where=key, what="format version")
     return body
 
 

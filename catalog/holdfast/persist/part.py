@@ -5,9 +5,10 @@ Invariants
   (key, value, `_time`); any Parquet reader can open it.
 - The footer of a Parquet part names the format version, the schema id, the schema and the row groups that
   have NaN in a column (Parquet's own statistics skip NaN, so they alone don't bound such a column).
-- Bytes that are not a part of that schema are `CorruptBlob`, a newer format is `VersionTooNew`; nothing else
-  is raised. Which rows come out of changed bytes only the checksum of the whole object in the shard's state
-  can vouch for (page checksums leave out the page headers): `verify` before decoding.
+- Bytes that are not a part of that schema are `CorruptBlob`, a newer format is `VersionTooNew`, one that is
+  read no more `Deprecated`; nothing else is raised. Which rows come out of changed bytes only the checksum of
+  the whole object in the shard's state can vouch for (page checksums leave out the page headers): `verify`
+  before decoding.
 """
 
 import json
@@ -20,8 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from holdfast.errors import CorruptBlob, VersionTooNew
+from holdfast.errors import CorruptBlob
 from holdfast.persist.canonical import Rows, values_of
+from holdfast.persist.formats import check_format
 from holdfast.persist.schema import Column, Schema
 
 PARQUET_FORMAT_VERSION = 1
@@ -189,7 +191,7 @@ def decode_parquet(
 ) -> pa.Table:
     """The updates of a Parquet part, or only some of their columns; page checksums are verified.
 
-    `data` is the file's bytes or an open file. Raises `CorruptBlob` and `VersionTooNew`.
+    `data` is the file's bytes or an open file. Raises `CorruptBlob`, `VersionTooNew`, `Deprecated`.
     """
     names = schema.arrow_updates.names if columns is None else list(columns)
     source = pa.BufferReader(data) if isinstance(data, bytes) else data
@@ -209,10 +211,7 @@ def check_footer(metadata: pq.FileMetaData, schema: Schema, *, key: str) -> None
     version = footer.get(KEY_FORMAT_VERSION)
     if version is None or not version.isdigit():
         raise CorruptBlob(key, "a part of Holdfast", "a Parquet file without holdfast.format_version")
-    if int(version) > PARQUET_FORMAT_VERSION:
-        raise VersionTooNew(
-            f"{key} has part format {int(version)}, this version reads up to {PARQUET_FORMAT_VERSION}"
-        )
+    check_format(int(version), PARQUET_FORMAT_VERSION, where=key, what="part format")
     if (found := footer.get(KEY_SCHEMA, b"").decode(errors="replace")) != schema_json(schema):
         raise CorruptBlob(key, f"updates of {schema}", found or "no schema")
     arrow = metadata.schema.to_arrow_schema()

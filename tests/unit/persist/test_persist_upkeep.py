@@ -281,7 +281,7 @@ def test_a_part_of_a_newer_format_is_told_from_damage(
     with monkeypatch.context() as newer:
         newer.setattr("holdfast.persist.part.PARQUET_FORMAT_VERSION", PARQUET_FORMAT_VERSION + 1)
         write(stores.open(**BLOBS), 1)
-    with pytest.raises(VersionTooNew, match="part format 2, this version reads up to 1"):
+    with pytest.raises(VersionTooNew, match="part format 2, this Holdfast reads up to 1"):
         snapshot(stores, 0)
 
 

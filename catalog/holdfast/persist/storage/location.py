@@ -21,8 +21,8 @@ from holdfast.errors import (
     Indeterminate,
     LocationMismatch,
     StoreUnreachable,
-    VersionTooNew,
 )
+from holdfast.persist.formats import check_format
 from holdfast.persist.storage.traits import Blob, Consensus, Put
 from holdfast.persist.storage.url import open_stores
 
@@ -84,17 +84,16 @@ def encode_location(location_id: uuid.UUID) -> bytes:
 
 
 def decode_location(data: bytes, where: str) -> uuid.UUID:
-    """The id in the bytes of one store; `CorruptBlob` or `VersionTooNew` naming `where`."""
+    """The id in the bytes of one store; `CorruptBlob`, `VersionTooNew`, `Deprecated` naming `where`."""
     try:
         if len(data) > _MOST_BYTES:
             raise ValueError
         fields = json.loads(data)
         version = int(fields["format"])
-        if version <= FORMAT_VERSION:
-            return uuid.UUID(str(fields["location_id"]))
+        check_format(version, FORMAT_VERSION, where=where)
+        return uuid.UUID(str(fields["location_id"]))
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise CorruptBlob(where, "the id of a location", repr(data[:40])) from error
-    raise VersionTooNew(f"{where} has format {version}, this Holdfast knows up to {FORMAT_VERSION}")
 
 
 def _agree_on_id(blob: Blob, consensus: Consensus, *, create: bool) -> uuid.UUID:

@@ -36,8 +36,8 @@ from holdfast.errors import (
     Indeterminate,
     NotWritable,
     StoreUnreachable,
-    VersionTooNew,
 )
+from holdfast.persist.formats import check_format
 from holdfast.persist.storage.pghints import CommitHints
 from holdfast.persist.storage.pgsession import Connection, PostgresAddress, Sessions, connect, told
 from holdfast.persist.storage.traits import (
@@ -108,7 +108,8 @@ class PostgresConsensus(Consensus):
 
     `url` is what `PostgresAddress.parse` takes, `pool_size` the most connections that the store opens. Raises
     `BadInput` for a URL without meaning, `StoreUnreachable` for a server that can't be reached or a
-    schema that is missing, `VersionTooNew` for one of a later format. With `read_only` nothing is written.
+    schema that is missing, `VersionTooNew` or `Deprecated` for one of another format. With `read_only`
+    nothing is written.
     """
 
     def __init__(
@@ -318,10 +319,7 @@ def _prepare(connection: Connection, address: PostgresAddress, *, create: bool) 
             f"{address.description} holds no consensus tables",
             hint="check the URL; they are made by the first client that writes",
         )
-    if version > FORMAT_VERSION:
-        raise VersionTooNew(
-            f"{address.description} has format {version}, this Holdfast knows up to {FORMAT_VERSION}"
-        )
+    check_format(version, FORMAT_VERSION, where=address.description)
 
 
 def _create(connection: Connection, address: PostgresAddress) -> None:

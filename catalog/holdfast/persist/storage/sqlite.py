@@ -37,8 +37,8 @@ from holdfast.errors import (
     NotWritable,
     StoreUnreachable,
     UnusablePath,
-    VersionTooNew,
 )
+from holdfast.persist.formats import check_format
 from holdfast.persist.storage.file import check_usable, make_folder, open_error
 from holdfast.persist.storage.sqlitewatch import CommitPoller
 from holdfast.persist.storage.traits import (
@@ -95,8 +95,8 @@ class SqliteConsensus(Consensus):
 
     `busy_timeout_s` is how long a call waits for a writer of another process. Raises `UnusablePath` for a
     path where this process can have no file, `StoreUnreachable` for a file that is missing or can't be
-    opened, `CorruptBlob` for one that is no consensus file, `VersionTooNew` for one of a later format. With
-    `read_only` no file is made and no data written.
+    opened, `CorruptBlob` for one that is no consensus file, `VersionTooNew` or `Deprecated` for one of
+    another format. With `read_only` no file is made and no data written.
     """
 
     def __init__(
@@ -388,8 +388,7 @@ def _check_format(connection: sqlite3.Connection, path: Path) -> None:
         )
     if application != APPLICATION_ID:
         raise CorruptBlob(str(path), "a consensus file", "a SQLite file of another application")
-    if version > FORMAT_VERSION:
-        raise VersionTooNew(f"{path} has format {version}, this Holdfast knows up to {FORMAT_VERSION}")
+    check_format(version, FORMAT_VERSION, where=str(path))
 
 
 def _value(connection: sqlite3.Connection, statement: str) -> int:
