@@ -1,6 +1,6 @@
 """The simulation from the command line, in `tests/`.
 
-python -m sim SEED                            the world of one seed again, with all that happened
+python -m sim SEED [--mutant NAME]            the world of one seed again, with all that happened
 python -m sim run [--seeds N] [--from SEED]   many worlds, and what they met
 python -m sim mutants [NAME...] [--seeds N]   hunt mutants (all): how many seeds it takes to find each
 python -m sim mutants [NAME...] --refresh     write the patches again with the lines and files of today
@@ -13,24 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from sim.campaign import WORKERS, Outcome, run_all
 from sim.coverage import table
-from sim.mutation import Mutant, hunt, load, refresh
+from sim.mutation import Mutant, hunt, load, refresh, run_copy
 from sim.patches import DoesNotApply
-from sim.world import World
+from sim.replay import replay
 
 TELL_EVERY_S = 5.0
-
-
-def replay(seed: int) -> int:
-    world = World(seed)
-    try:
-        world.run()
-    except Exception as error:  # noqa: BLE001 - any failure is an answer
-        print("\n".join(world.scheduler.trace))
-        print(f"{world.config}\n{world.weather}\n{type(error).__name__}: {error}")
-        return 1
-    print("\n".join(world.scheduler.trace))
-    print(f"{world.config}\n{world.weather}\nnothing wrong")
-    return 0
 
 
 def run(arguments: list[str]) -> int:
@@ -98,6 +85,11 @@ def main() -> int:
     match sys.argv[1:]:
         case [seed] if seed.isdigit():
             return replay(int(seed))
+        case [seed, "--mutant", name] if seed.isdigit():
+            (mutant,) = load([name])
+            child = run_copy(mutant, "replay", seed)
+            print(child.stdout or child.stderr, end="")
+            return child.returncode
         case ["run", *arguments]:
             return run(arguments)
         case ["mutants", *arguments]:

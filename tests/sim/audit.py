@@ -3,10 +3,10 @@
 It replays each committed version by itself, so that it is never behind, and never fails.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast.persist.storage import Blob, Put
-from sim.reference import ShardState, apply, blob_keys, check_step, decode_diff
+from sim.reference import ShardState, StateDiff, apply, blob_keys, check_step, decode_diff
 
 
 class Violation(AssertionError):
@@ -16,8 +16,9 @@ class Violation(AssertionError):
 class Auditor:
     """Follows all shards of one location."""
 
-    def __init__(self, blob: Blob, grace_ms: int) -> None:
+    def __init__(self, blob: Blob, grace_ms: int, tell: Callable[[StateDiff], None]) -> None:
         self._blob = blob
+        self._tell = tell
         self._grace_ms = grace_ms
         self._states: dict[str, ShardState] = {}
         self._live: dict[str, frozenset[str]] = {}
@@ -49,7 +50,9 @@ class Auditor:
         old = self.state(put.key)
         if put.seqno != old.seqno + 1:
             raise Violation(f"{put.key}: version {put.seqno} was written after version {old.seqno}")
-        new = apply(old, decode_diff(put.data, put.key))
+        diff = decode_diff(put.data, put.key)
+        self._tell(diff)
+        new = apply(old, diff)
         check_step(old, new)
         live = frozenset(blob_keys(new.batches)) | {rollup.blob_key for rollup in new.rollups.values()}
         found = {key: self._blob.get(key) for key in live}

@@ -5,7 +5,7 @@ happened. Then everything that was read at any time must be the contents that th
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.errors import CLOSED
 from sim.audit import Violation
 from sim.serializability import Fate, Transaction, check
+from sim.story import short
 
 MARKER = -1
 Row = tuple[int, str]
@@ -64,7 +65,8 @@ class Followed:
 class History:
     """All that was written and read."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
         self._moments = count()
         self.writes: dict[str, Write] = {}
         self.reads: list[Read] = []
@@ -86,18 +88,22 @@ class History:
         begun = self.now() if begun is None else begun
         write = Write(name, tuple(shards), lower, upper, own, begun, found=found or {})
         self.writes[name] = write
+        where = " ".join(map(short, write.shards)) or "nothing"
+        self._tell(f"{name} to {where} at [{lower}, {upper}): {len(own)} updates")
         return write
 
     def end(self, write: Write, fate: Fate) -> None:
         """Note what the writer was told."""
         write.fate = fate
         write.ended = self.now()
+        self._tell(f"-> {write.name} {fate.value}")
 
     def read(
         self, who: str, shard: str, as_of: int, found: Counter[Row], begun: int, *, newest: bool = False
     ) -> None:
         """Note what a reader was given who asked at `begun`."""
         self.reads.append(Read(who, shard, as_of, found, begun, self.now(), newest))
+        self._tell(f"-> {short(shard)} at {as_of} has {sum(found.values())} rows")
 
     def now(self) -> int:
         """A number for this moment, greater than all before it."""

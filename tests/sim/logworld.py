@@ -51,7 +51,7 @@ class SimObjects(MemoryObjects):
         world = self._world
         if not self._is_dead and world.random.random() < world.slow_rate:
             world.scheduler.note(f"slow {what}")
-            world.scheduler.later(lambda: self._quietly(effect))
+            world.scheduler.later(what, lambda: self._quietly(effect))
             raise Indeterminate(f"{what}: no answer came in time")
         done: bool = effect()
         world.scheduler.note(f"{what} -> {done}")

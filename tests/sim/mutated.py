@@ -1,4 +1,4 @@
-"""Runs worlds on a mutant: `python -m sim.mutated COPY SEEDS`; it answers with a line of JSON."""
+"""Runs worlds on a mutant, in a process of its own: `python -m sim.mutated COPY hunt SEEDS | replay SEED`."""
 
 import json
 import logging
@@ -41,14 +41,18 @@ def first_failure(seeds: int) -> tuple[int | None, str]:
 
 
 def main() -> int:
-    copy, seeds = sys.argv[1], int(sys.argv[2])
+    copy, command, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
     logging.getLogger("holdfast").setLevel(logging.ERROR)
     use(copy)
     import holdfast.persist
 
     assert holdfast.persist.__file__.startswith(copy), holdfast.persist.__file__
+    if command == "replay":
+        from sim.replay import replay
+
+        return replay(number)
     smoke()
-    seed, error = first_failure(seeds)
+    seed, error = first_failure(number)
     print(json.dumps({"seed": seed, "error": error}))
     return 0
 

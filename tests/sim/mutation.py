@@ -20,7 +20,7 @@ from sim.patches import DoesNotApply, Hunk, apply_hunks, locate, parse, render
 
 ROOT = Path(__file__).resolve().parents[2]
 PATCHES = Path(__file__).parent / "mutants"
-TIMEOUT_S = 900
+TIMEOUT_S = 1800
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +76,34 @@ def hunt(mutant: Mutant, seeds: int) -> Found:
         DoesNotApply: the code has changed.
         AssertionError: the mutant fails to import, or in the smoke test: that is no subtle bug.
     """
+    child = run_copy(mutant, "hunt", str(seeds))
+    if child.returncode:
+        raise AssertionError(f"{mutant.name}: {child.stderr.strip()[-2000:]}")
+    return Found(**json.loads(child.stdout.splitlines()[-1]))
+
+
+def run_copy(mutant: Mutant, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of `sim.mutated` on a copy of the code that has the mutant's bug."""
     changed = mutated_files(mutant)
     with tempfile.TemporaryDirectory(prefix="holdfast-mutant-") as folder:
         copy = Path(folder) / "catalog"
         shutil.copytree(ROOT / "catalog", copy, ignore=shutil.ignore_patterns("__pycache__"))
         for path, text in changed.items():
             (Path(folder) / path).write_text(text)
-        child = subprocess.run(
-            [sys.executable, "-m", "sim.mutated", str(copy), str(seeds)],
+        return subprocess.run(
+            [sys.executable, "-m", "sim.mutated", str(copy), *command],
             cwd=ROOT / "tests",
-            env={**os.environ, "PYTHONPATH": str(ROOT / "tests"), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT / "tests"),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "POLARS_MAX_THREADS": "1",
+            },
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
             check=False,
         )
-    if child.returncode:
-        raise AssertionError(f"{mutant.name}: {child.stderr.strip()[-2000:]}")
-    return Found(**json.loads(child.stdout.splitlines()[-1]))
 
 
 def refresh(mutant: Mutant) -> Mutant:

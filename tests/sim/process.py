@@ -10,6 +10,7 @@ from sim.audit import Violation
 from sim.history import Followed
 from sim.repertoire import ACTIONS
 from sim.rows import SCHEMA
+from sim.story import short
 from sim.weather import CountingPlan, Exposure, SimClock
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Process:
             try:
                 Incarnation(self.world, self).work()
             except ProcessDeath:
-                self.world.scheduler.note("died")
+                self.world.scheduler.head("died")
 
 
 class Incarnation:
@@ -63,11 +64,11 @@ class Incarnation:
             self.process.left -= 1
             (action,) = self.random.choices([action for _, action in ACTIONS], weights)
             (shard,) = self.random.choices(self.world.shards, (3, 1))
-            self.world.scheduler.note(f"{action.__name__} {shard[:5]}")
+            self.world.scheduler.head(f"{action.__name__} {short(shard)}")
             try:
                 action(self, shard)
             except (Determinate, Indeterminate) as error:
-                self.world.scheduler.note(type(error).__name__)
+                self.world.scheduler.note(f"-> {type(error).__name__}: {error}")
 
     def exists(self, shard: str) -> bool:
         """Whether the shard is there: an action on one that isn't tells nothing."""

@@ -3,7 +3,7 @@
 A mutated run imports this module first, and only then puts the mutant in the place of the package.
 """
 
-from holdfast.persist.state import ShardState, apply, blob_keys, check_step
+from holdfast.persist.state import ShardState, StateDiff, apply, blob_keys, check_step
 from holdfast.persist.statecodec import decode_diff
 
-__all__ = ["ShardState", "apply", "blob_keys", "check_step", "decode_diff"]
+__all__ = ["ShardState", "StateDiff", "apply", "blob_keys", "check_step", "decode_diff"]

@@ -46,6 +46,8 @@ class Scheduler:
         self.now = 0.0
         self.steps = 0
         self.trace: list[str] = []
+        self.telling = False
+        """Whether somebody will read the trace: then each version tells what it changed."""
         self.met: Counter[str] = Counter()
         self._tasks: list[Task] = []
         self._current: Task | None = None
@@ -114,9 +116,13 @@ class Scheduler:
         self.note(f"** {what} {where}".rstrip())
 
     def note(self, what: str) -> None:
-        """Add a line to the trace."""
-        name = self._current.name if self._current else "-"
-        self.trace.append(f"{self.now:9.4f} {name}: {what}")
+        """Add to the trace what came of the running process's action."""
+        self.head(f"    {what}")
+
+    def head(self, what: str) -> None:
+        """Add to the trace what the running process does next."""
+        name = self._current.name if self._current else "end"
+        self.trace.append(f"{self.now:9.4f} {name:4} {what}")
 
     def _land(self) -> None:
         due = [item for item in self._late if item[0] <= self.steps]

@@ -17,6 +17,8 @@ from holdfast.persist.storage import (
     Put,
 )
 from sim.audit import Auditor
+from sim.story import answer as told
+from sim.story import short
 from sim.weather import Exposure
 
 T = TypeVar("T")
@@ -43,29 +45,14 @@ class _Calls:
         return self._answer(what, effect)
 
     def _answer(self, what: str, effect: Callable[[], T]) -> T:
-        answer = effect()
-        self._exposure.scheduler.note(f"{what} -> {_shown(answer)}")
+        try:
+            answer = effect()
+        except Exception as error:
+            self._exposure.scheduler.note(f"{what} -> {type(error).__name__}")
+            raise
+        self._exposure.scheduler.note(f"{what} -> {told(answer)}")
         self._exposure.after()
         return answer
-
-
-def _shown(answer: object) -> str:
-    match answer:
-        case None | bool() | int():
-            return str(answer)
-        case bytes():
-            return f"{len(answer):,} bytes"
-        case dict():
-            return ", ".join(f"{short(key)} v{entry.seqno}" for key, entry in answer.items()) or "none"
-        case [Entry(), *_]:
-            return f"v{answer[0].seqno} to v{answer[-1].seqno}"
-        case _:
-            return "..."
-
-
-def short(key: str) -> str:
-    """A key with each id in it cut to its kind and first digits."""
-    return "/".join(name[:5] for name in key.split("/"))
 
 
 class SimBlob(Blob):

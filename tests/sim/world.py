@@ -17,9 +17,11 @@ from sim.disk import Disk, DiskOf
 from sim.history import History, Row
 from sim.ids import seeded_ids
 from sim.process import Process
+from sim.reference import StateDiff
 from sim.rows import contents
 from sim.scheduler import Scheduler
 from sim.stores import SimBlob, SimConsensus
+from sim.story import version
 from sim.weather import SOUND, WEATHERS, Exposure, Grid, SimClock
 
 FOREVER_S = 1e9
@@ -37,7 +39,7 @@ class World:
             MemoryBlob(clock=self.scheduler.wall_ms) if self.disk is None else _file_blob(self.disk)
         )
         self.consensus = MemoryConsensus()
-        self.history = History()
+        self.history = History(self.scheduler.note)
         self.weather = self.random.choice(WEATHERS)
         self.leases_end = self.random.random() < 0.4
         self.leases = self.random.random() < 0.6
@@ -55,9 +57,9 @@ class World:
             debug_validate=self.random.random() < 0.5,
             hostname="sim",
         )
-        self.auditor = Auditor(self.blob, int(self.config.gc_grace_s * 1000))
+        self.auditor = Auditor(self.blob, int(self.config.gc_grace_s * 1000), self._tell)
         self.grid = Grid(self.scheduler, self.disk, self.auditor.power_lost)
-        self.shards = [f"s{uuid.UUID(int=self.random.getrandbits(128))}" for _ in range(2)]
+        self.shards = [f"s{uuid.UUID(hex=letter * 32)}" for letter in "ab"]
         self.actions = self.random.randint(12, 24) if blobs else self.random.randint(15, 30)
         self.location_id = uuid.UUID(int=self.random.getrandbits(128))
 
@@ -70,6 +72,10 @@ class World:
             self.scheduler.land_all()
             self.grid.mend()
             self._judge()
+
+    def _tell(self, diff: StateDiff) -> None:
+        if self.scheduler.telling:
+            self.scheduler.note(f"   {version(diff)}")
 
     def met(self) -> Counter[str]:
         """How often this world met what worlds are made for."""
