@@ -62,6 +62,9 @@ class World:
         self.shards = [f"s{uuid.UUID(hex=letter * 32)}" for letter in "ab"]
         self.actions = self.random.randint(12, 24) if blobs else self.random.randint(15, 30)
         self.location_id = uuid.UUID(int=self.random.getrandbits(128))
+        self.sweeps = self.location_id.int % 3 == 0
+        # An append gives up after the deadline; the rest is for the steps of others and for slow writes.
+        self.longest_upload_s = self.config.retry_deadline_s + 0.5
 
     def run(self) -> None:
         """Let all processes do their work, then judge what they saw."""

@@ -29,7 +29,9 @@ GROUPS: Mapping[str, LazyGroup] = {
     "collection": LazyGroup(
         "holdfast.cli.collection:collection", "Make, read and write storage collections."
     ),
-    "persist": LazyGroup("holdfast.cli.persist:persist", "Look at the shards of a location."),
+    "persist": LazyGroup(
+        "holdfast.cli.persist:persist", "Look at the shards of a location, and keep them in order."
+    ),
 }
 
 

@@ -12,12 +12,16 @@ if TYPE_CHECKING:
     from holdfast.persist import PersistClient
 
 
-def open_to_look(url: str) -> "PersistClient":
-    """A client that writes nothing; raises `StoreUnreachable` where there is no location."""
+def open_to_look(url: str, consensus: str | None = None) -> "PersistClient":
+    """A client that writes nothing; raises `StoreUnreachable` where there is no location.
+
+    With `consensus`, `url` is that of the blob store.
+    """
     from holdfast.persist import PersistClient
 
     try:
-        return PersistClient.open(url, mode="read")
+        location, blob = _stores(url, consensus)
+        return PersistClient.open(location, blob=blob, consensus=consensus, mode="read")
     except UnusablePath:
         raise
     except StoreUnreachable as error:
@@ -25,9 +29,18 @@ def open_to_look(url: str) -> "PersistClient":
         raise StoreUnreachable(str(error), hint=hint) from error
 
 
-def open_to_write(url: str, *, create: bool) -> "PersistClient":
+def open_to_write(
+    url: str, consensus: str | None = None, *, create: bool, gc_grace_s: float | None = None
+) -> "PersistClient":
     """A client that writes; without `create` a missing location is `StoreUnreachable`."""
-    from holdfast.persist import PersistClient
+    from holdfast.persist import PersistClient, PersistConfig
     from holdfast.persist.storage import Location
 
-    return PersistClient(Location.open(url, create=create))
+    config = PersistConfig() if gc_grace_s is None else PersistConfig(gc_grace_s=gc_grace_s)
+    whole, blob = _stores(url, consensus)
+    return PersistClient(Location.open(whole, blob=blob, consensus=consensus, create=create), config=config)
+
+
+def _stores(url: str, consensus: str | None) -> tuple[str | None, str | None]:
+    """The URL of the location, or that of its blob store."""
+    return (url, None) if consensus is None else (None, url)

@@ -1,17 +1,18 @@
-"""`holdfast persist`: look at the shards of a location. Nothing is written to it, leases included."""
+"""`holdfast persist`: the group of commands, and the first look at the shards of a location."""
 
 import json
 import shutil
 import sys
 import textwrap
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli.location import open_to_look
+from holdfast.cli.persist_holds import holds
+from holdfast.cli.persist_show import count, frontier, location_arguments, moment, size
+from holdfast.cli.persist_upkeep import compact, gc, sweep
 from holdfast.cli.rows import render, table_width
-from holdfast.errors import CLOSED
 
 if TYPE_CHECKING:
     from holdfast.persist import ShardInfo
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 
 @click.group()
 def persist() -> None:
-    """Look at the shards of a location."""
+    """Look at the shards of a location, and keep them in order."""
 
 
-@persist.command()
-@click.argument("url")
+@persist.command(short_help="Show the shards, or one of them.")
+@location_arguments
 @click.argument("shard", required=False)
 @click.option("--json", "as_json", is_flag=True, help="As JSON; a closed frontier is null.")
-def inspect(url: str, shard: str | None, as_json: bool) -> None:
+def inspect(url: str, consensus: str | None, shard: str | None, as_json: bool) -> None:
     """Show all shards of the location at URL (file:///dir), or one: what it holds, and what holds it."""
-    with open_to_look(url) as client:
+    with open_to_look(url, consensus) as client:
         shards = [client.inspect(each) for each in ([shard] if shard else client.shards())]
         location_id = client.location_id
     if as_json:
@@ -38,7 +39,7 @@ def inspect(url: str, shard: str | None, as_json: bool) -> None:
         click.echo(_one(shards[0]), nl=False)
     else:
         click.echo(_all(shards), nl=False)
-        click.echo(f"{_count(len(shards), 'shard')} in location {location_id}", err=True)
+        click.echo(f"{count(len(shards), 'shard')} in location {location_id}", err=True)
 
 
 def _all(shards: "list[ShardInfo]") -> str:
@@ -51,9 +52,9 @@ def _all(shards: "list[ShardInfo]") -> str:
 
 def _stacked(info: "ShardInfo") -> str:
     """A shard on lines of its own, for a terminal where the table would be all folds."""
-    _, since, upper, _, size, _, used_for = _row(info)
+    _, since, upper, _, stored, _, used_for = _row(info)
     frontiers = "finalized" if info.finalized else f"since {since}, upper {upper}"
-    facts = f"{frontiers}; {_count(info.rows, 'row')} in {size}; {_count(len(info.holds), 'hold')}"
+    facts = f"{frontiers}; {count(info.rows, 'row')} in {stored}; {count(len(info.holds), 'hold')}"
     width = max(shutil.get_terminal_size().columns, 40)
     wrapped = [
         textwrap.fill(text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
@@ -67,10 +68,10 @@ def _row(info: "ShardInfo") -> list[str]:
     purposes = dict.fromkeys((*info.writers, *(hold.purpose for hold in info.holds)))
     return [
         info.shard_id,
-        _frontier(info.since),
-        "finalized" if info.finalized else _frontier(info.upper),
+        frontier(info.since),
+        "finalized" if info.finalized else frontier(info.upper),
         f"{info.rows:,}",
-        _size(info.size_bytes),
+        size(info.size_bytes),
         str(len(info.holds)),
         ", ".join(purposes),
     ]
@@ -78,24 +79,24 @@ def _row(info: "ShardInfo") -> list[str]:
 
 def _one(info: "ShardInfo") -> str:
     rollup = f"rollup of version {info.rollup_seqno}" if info.rollup_seqno else "no rollup yet"
-    parts = f"{_count(info.parts, 'part')}, {info.inline_parts} inline"
+    parts = f"{count(info.parts, 'part')}, {info.inline_parts} inline"
     facts = [
         ("shard", info.shard_id),
         ("key", ", ".join(info.key)),
         ("value", ", ".join(info.value)),
         *(("earlier schema", known) for known in reversed(info.schemas[:-1])),
-        ("since", _frontier(info.since)),
-        ("upper", _frontier(info.upper) + (" (finalized)" if info.finalized else "")),
-        ("rows", f"{info.rows:,} updates, {_size(info.size_bytes)}"),
+        ("since", frontier(info.since)),
+        ("upper", frontier(info.upper) + (" (finalized)" if info.finalized else "")),
+        ("rows", f"{info.rows:,} updates, {size(info.size_bytes)}"),
         ("batches", f"{info.batches} ({parts})"),
-        ("garbage", f"{_count(info.garbage, 'blob')} to delete"),
-        ("version", f"{info.seqno}, {_moment(info.wall_ms)} by {info.hostname} ({info.applier_version})"),
+        ("garbage", f"{count(info.garbage, 'blob')} to delete"),
+        ("version", f"{info.seqno}, {moment(info.wall_ms)} by {info.hostname} ({info.applier_version})"),
         ("log", f"from version {max(info.gc_seqno, 1)}, {rollup}"),
         ("writers", ", ".join(dict.fromkeys(info.writers)) or "none"),
     ]
     text = render(["FACT", "VALUE"], [list(fact) for fact in facts])
     holds = [
-        [_frontier(hold.since), hold.kind, hold.purpose, hold.hostname or _token(hold.token)]
+        [frontier(hold.since), hold.kind, hold.purpose, hold.hostname or _token(hold.token)]
         for hold in info.holds
     ]
     if not holds:
@@ -108,19 +109,5 @@ def _token(fingerprint: str) -> str:
     return "" if fingerprint == "none" else f"token {fingerprint}"
 
 
-def _frontier(value: int) -> str:
-    return "closed" if value >= CLOSED else str(value)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _size(size: int) -> str:
-    from rich.filesize import decimal
-
-    return decimal(size)
-
-
-def _moment(wall_ms: int) -> str:
-    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+for command in (holds, gc, compact, sweep):
+    persist.add_command(command)

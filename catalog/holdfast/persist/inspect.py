@@ -19,6 +19,10 @@ class HoldInfo:
     hostname: str = ""
     token: str = ""
     """Of a critical hold: the fingerprint of its token, "none" for the empty one; never the token."""
+    lease_s: float | None = None
+    """Seconds without a heartbeat after which it ends; None for one that never does."""
+    version: int | None = None
+    """Of a leased hold: the version whose parts it keeps from deletion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,18 @@ def shard_info(state: ShardState) -> ShardInfo:
     """Look at a version."""
     parts = [part for batch in state.batches for part in batch.parts]
     schema = state.schema
-    leased = [HoldInfo(r.id, "leased", r.purpose, r.since, r.hostname) for r in state.leased_readers.values()]
+    leased = [
+        HoldInfo(
+            r.id,
+            "leased",
+            r.purpose,
+            r.since,
+            r.hostname,
+            lease_s=r.lease_ms / 1000,
+            version=r.seqno_hold,
+        )
+        for r in state.leased_readers.values()
+    ]
     critical = [
         HoldInfo(c.id, "critical", c.purpose, c.since, token=fingerprint(c.id, c.opaque))
         for c in state.critical_readers.values()

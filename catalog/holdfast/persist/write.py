@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from holdfast.persist.client import PersistClient
 
 
+LONGEST_UPLOAD_S: Final = 24 * 3600
+"""Seconds after which an upload that is not committed may be swept away; an append refuses at half of it."""
+
+
 @dataclass(slots=True)
 class Prepared:
     """A command ready to commit; `uploaded` are blobs that are garbage if it is rejected.
@@ -40,9 +44,17 @@ class Prepared:
     uploaded: Sequence[str] = ()
     writer: "WriteHandle | None" = field(default=None, repr=False)
     _spent: bool = field(default=False, init=False, repr=False)
+    _made_s: float = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._made_s = self.machine.clock.monotonic()
 
     def spend(self) -> None:
-        """Mark as used; `BadInput` where it is."""
+        """Mark as used; `BadInput` where it is, or what was uploaded may have been swept away."""
+        if self.uploaded and self.machine.clock.monotonic() - self._made_s > LONGEST_UPLOAD_S / 2:
+            raise BadInput(
+                f"this append to {self.machine.shard_id} was prepared too long ago", hint="prepare it again"
+            )
         if self._spent:
             raise BadInput(
                 f"this append to {self.machine.shard_id} is committed already, or what it uploaded is gone",

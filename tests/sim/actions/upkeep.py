@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from holdfast.persist.sweep import sweep
+
 if TYPE_CHECKING:
     from sim.process import Incarnation
 
@@ -15,3 +17,6 @@ def maintain(me: "Incarnation", shard: str) -> None:
 def time_passes(me: "Incarnation", shard: str) -> None:
     me.exposure.jump(me.random.choice([-5.0, 5.0]))
     me.world.scheduler.sleep(me.random.choice([0.01, 0.1, 0.5]))
+    if me.world.sweeps:
+        for swept in sweep(me.client, older_than_s=me.world.longest_upload_s, delete=True):
+            me.world.scheduler.note(f"swept {len(swept.orphans)} of {swept.shard_id[:5]}")

@@ -1,0 +1,121 @@
+"""`holdfast persist gc|compact|sweep`: upkeep now, by hand, and what it did."""
+
+import click
+
+from holdfast.cli.location import open_to_look, open_to_write
+from holdfast.cli.persist_show import (
+    Progress,
+    age,
+    chosen,
+    count,
+    emit_json,
+    json_option,
+    location_arguments,
+    size,
+)
+from holdfast.cli.rows import render
+
+
+@click.command(short_help="Delete what nobody needs any more.")
+@location_arguments
+@click.argument("shard", required=False)
+@click.option("--grace", type=click.FloatRange(min=0), metavar="SECONDS", help="How long garbage waits.")
+@json_option
+def gc(url: str, consensus: str | None, shard: str | None, grace: float | None, as_json: bool) -> None:
+    """Delete what nobody needs any more in all shards of the location at URL, or in one.
+
+    Garbage waits an hour for readers that nobody knows of, unless --grace says otherwise.
+    """
+    from holdfast.persist import manual
+
+    progress = Progress("collecting garbage of")
+    with open_to_write(url, consensus, create=False, gc_grace_s=grace) as client:
+        done = [manual.collect(client, each) for each in progress.over(chosen(client, shard))]
+    if as_json:
+        emit_json(done)
+        return
+    rows = [
+        [each.shard_id, f"{each.deleted:,}", f"{each.waiting:,}", f"{each.versions:,}"]
+        for each in done
+        if each.deleted or each.waiting or each.versions
+    ]
+    if rows:
+        click.echo(render(["SHARD", "DELETED", "WAITING", "CUT OFF THE LOG"], rows), nl=False)
+    deleted = sum(each.deleted for each in done)
+    waiting = sum(each.waiting for each in done)
+    click.echo(f"deleted {count(deleted, 'blob')} of {count(len(done), 'shard')}; {waiting:,} wait", err=True)
+
+
+@click.command(short_help="Merge the batches that are due.")
+@location_arguments
+@click.argument("shard", required=False)
+@click.option("--full", is_flag=True, help="Merge all batches into one, not only those that are due.")
+@json_option
+def compact(url: str, consensus: str | None, shard: str | None, full: bool, as_json: bool) -> None:
+    """Merge the batches that are due in all shards of the location at URL, or in one."""
+    from holdfast.persist import manual
+
+    progress = Progress("compacting")
+    with open_to_write(url, consensus, create=False) as client:
+        done = [manual.compact_now(client, each, full=full) for each in progress.over(chosen(client, shard))]
+    if as_json:
+        emit_json(done)
+        return
+    changed = [each for each in done if each.batches != each.batches_before or each.rows != each.rows_before]
+    rows = [
+        [
+            each.shard_id,
+            f"{each.batches_before:,} -> {each.batches:,}",
+            f"{each.rows_before:,} -> {each.rows:,}",
+            f"{size(each.bytes_before)} -> {size(each.size_bytes)}",
+        ]
+        for each in changed
+    ]
+    if rows:
+        click.echo(render(["SHARD", "BATCHES", "ROWS", "BYTES"], rows), nl=False)
+    click.echo(f"compacted {len(changed):,} of {count(len(done), 'shard')}", err=True)
+
+
+@click.command(short_help="Find blobs that crashes left behind.")
+@location_arguments
+@click.option("--delete", is_flag=True, help="Let the orphans go. Without it nothing is written.")
+@click.option(
+    "--older-than",
+    type=click.FloatRange(min=0),
+    default=24.0,
+    show_default=True,
+    metavar="HOURS",
+    help="Spare blobs that are younger: they may be of uploads under way.",
+)
+@json_option
+def sweep(url: str, consensus: str | None, delete: bool, older_than: float, as_json: bool) -> None:
+    """Find blobs that no version names and no writer is about to name, in the location at URL.
+
+    Crashes leave them behind. With --delete they become garbage of their shards and go as garbage does:
+    where garbage is retained, as late as it.
+    """
+    from holdfast.persist.sweep import check_age
+    from holdfast.persist.sweep import sweep as find
+
+    older_than_s = check_age(older_than * 3600)
+    progress = Progress("looking at blobs of")
+    client = open_to_write(url, consensus, create=False) if delete else open_to_look(url, consensus)
+    with client:
+        found = list(find(client, older_than_s=older_than_s, delete=delete, looking_at=progress))
+    progress.done()
+    if as_json:
+        emit_json({"deleted": delete, "shards": [each for each in found if each.orphans or each.refused]})
+        return
+    orphans = [orphan for each in found for orphan in each.orphans]
+    if orphans:
+        rows = [[orphan.key, size(orphan.size_bytes), age(orphan.age_s)] for orphan in orphans]
+        click.echo(render(["ORPHAN", "BYTES", "AGE"], rows), nl=False)
+    for each in found:
+        if each.refused:
+            click.echo(f"left alone: {each.shard_id}: {each.refused}", err=True)
+    total = size(sum(orphan.size_bytes for orphan in orphans))
+    young = sum(each.young for each in found)
+    what = f"{count(len(orphans), 'orphan')} of {total} in {count(len(found), 'shard')}"
+    click.echo(f"{'let go of' if delete else 'found'} {what}; {young:,} too young to tell", err=True)
+    if orphans and not delete:
+        click.echo("nothing was deleted: --delete does that", err=True)

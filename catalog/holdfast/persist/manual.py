@@ -1,0 +1,113 @@
+"""Upkeep by hand: what upkeep does by itself, done now, and told."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.errors import BadInput
+from holdfast.persist.command import Handle
+from holdfast.persist.compaction import claim_compaction, compact, install, merge_task
+from holdfast.persist.garbage import collect_garbage, now_for, uncovered
+from holdfast.persist.ids import new_id
+from holdfast.persist.machine import Machine
+from holdfast.persist.rollup import rollup_due, write_rollup
+from holdfast.persist.state import ShardState, WriteMode
+
+if TYPE_CHECKING:
+    from holdfast.persist.client import PersistClient
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a garbage collection did: blobs deleted, blobs that still wait, versions cut off the log."""
+
+    shard_id: str
+    deleted: int
+    waiting: int
+    versions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What a compaction did: batches, stored updates and stored bytes before and after."""
+
+    shard_id: str
+    batches_before: int
+    batches: int
+    rows_before: int
+    rows: int
+    bytes_before: int
+    size_bytes: int
+
+
+def collect(client: "PersistClient", shard_id: str) -> Collected:
+    """Delete what nobody needs any more, and cut the log; garbage in its grace stays.
+
+    Raises:
+        BadInput: the shard doesn't exist.
+    """
+    machine = _machine(client, shard_id)
+    before = machine.state
+    if rollup_due(before, machine.config) or uncovered(before, machine.config, now_for(machine)):
+        write_rollup(machine)
+    collect_garbage(machine)
+    after = machine.state
+    deleted = len(before.garbage.keys() - after.garbage.keys())
+    return Collected(shard_id, deleted, len(after.garbage), after.gc_seqno - before.gc_seqno)
+
+
+def compact_now(client: "PersistClient", shard_id: str, *, full: bool = False) -> Compacted:
+    """Merge what is due, or with `full` all batches into one.
+
+    Raises:
+        BadInput: the shard doesn't exist, or with `full` others are compacting it.
+    """
+    machine = _machine(client, shard_id)
+    before = machine.state
+    config = client.config
+    writer = Handle(new_id("w"), "compaction by hand", config.hostname, int(config.lease_s * 1000))
+    if before.write_mode is WriteMode.APPEND and not before.finalized:
+        if full:
+            _compact_fully(machine, writer)
+        else:
+            while compact(machine, writer):
+                pass
+    machine.closed.add(writer.id)
+    after = machine.state
+    return Compacted(
+        shard_id,
+        len(before.batches),
+        len(after.batches),
+        _rows(before),
+        _rows(after),
+        _bytes(before),
+        _bytes(after),
+    )
+
+
+def _compact_fully(machine: Machine, writer: Handle) -> None:
+    state = machine.state
+    if len(state.batches) < 2 and not any(batch.since < state.since for batch in state.batches):
+        return
+    task = claim_compaction(machine, writer, state.batches)
+    if task is None:
+        raise BadInput(
+            f"shard {machine.shard_id} is being compacted by another process",
+            hint="try again when that is done; its claim ends with its lease",
+        )
+    install(machine, task.batch_ids, task.since, merge_task(machine, task))
+
+
+def _machine(client: "PersistClient", shard_id: str) -> Machine:
+    client.check_writable()
+    machine = client.machine(shard_id)
+    if not machine.refresh().exists:
+        raise BadInput(f"shard {shard_id} does not exist in {client.location.blob.description}")
+    return machine
+
+
+def _rows(state: ShardState) -> int:
+    return sum(batch.rows for batch in state.batches)
+
+
+def _bytes(state: ShardState) -> int:
+    return sum(batch.size_bytes for batch in state.batches)

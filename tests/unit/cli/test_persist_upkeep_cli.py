@@ -1,0 +1,153 @@
+"""`holdfast persist holds|gc|compact|sweep`: what they tell, and what they leave alone."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+from holdfast.cli import main
+from holdfast.persist import PersistClient, PersistConfig, Schema
+from holdfast.persist.command import ExpireHandles
+from holdfast.persist.ids import new_id, part_key
+from holdfast.persist.machine import commit
+
+SCHEMA = Schema.of({"id": "int64"}, {"name": "string?"})
+SHARD = "s00000000-0000-4000-8000-000000000001"
+DAY_S = 24 * 3600
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["persist", *arguments])
+
+
+def ok(*arguments: str) -> Result:
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "location"
+
+
+@pytest.fixture
+def url(folder: Path) -> str:
+    """A location with one shard of five batches in blobs, a lease that is left behind and two holds."""
+    config = PersistConfig(hostname="ship", inline_max_bytes=0, maintenance="off", lease_s=900.0)
+    client = PersistClient.open(f"file://{folder}", config=config)
+    writer = client.writer(SHARD, SCHEMA, purpose="orders")
+    for at in range(8):
+        writer.compare_and_append(pa.table({"id": [1], "name": ["a"]}), at, at + 1)
+    client.critical_since(SHARD, purpose="backup [red]x[/]")
+    client.reader(SHARD, purpose="dashboard")
+    client.critical_since(SHARD, purpose="retention", opaque=b"secret").downgrade(4)
+    client.location.close()
+    return f"file://{folder}"
+
+
+def test_holds_are_shown_with_what_they_keep(url: str) -> None:
+    result = ok("holds", url)
+    header, *lines = result.stdout.splitlines()
+    assert header.split() == ["SHARD", "HELD", "AT", "BEHIND", "FOR", "BY", "ENDS", "TOKEN"]
+    assert len(lines) == 3
+    assert lines[-1].split()[1:4] == ["4", "4", "retention"]
+    assert "secret" not in result.output
+    assert "backup [red]x[/]" in result.stdout
+    assert any("dashboard" in line and "15 min lease" in line and "ship" in line for line in lines)
+    assert result.stderr.strip() == "3 holds on 1 shard"
+    holds = json.loads(ok("holds", url, SHARD, "--json").stdout)
+    assert {(hold["kind"], hold["lease_s"]) for hold in holds} == {("critical", None), ("leased", 900.0)}
+
+
+def test_compact_tells_what_it_merged(url: str) -> None:
+    result = ok("compact", url)
+    assert result.stdout.splitlines()[1].split()[1:4] == ["8", "->", "1"]
+    assert result.stderr.strip() == "compacted 1 of 1 shard"
+    again = ok("compact", url)
+    assert (again.stdout, again.stderr.strip()) == ("", "compacted 0 of 1 shard")
+
+
+def test_compact_merges_all_when_asked(url: str) -> None:
+    ok("compact", url)
+    with PersistClient.open(url, config=PersistConfig(maintenance="off")) as client:
+        client.writer(SHARD, SCHEMA, purpose="more").compare_and_append(
+            pa.table({"id": [2], "name": ["b"]}), 8, 9
+        )
+    assert ok("compact", url).stdout == ""
+    (done,) = json.loads(ok("compact", url, SHARD, "--full", "--json").stdout)
+    assert (done["batches_before"], done["batches"]) == (2, 1)
+
+
+def test_gc_deletes_what_has_waited(url: str, folder: Path) -> None:
+    ok("compact", url)
+    result = ok("gc", url)
+    assert result.stderr.strip() == "deleted 0 blobs of 1 shard; 8 wait"
+    assert ok("gc", url, "--grace", "0").stderr.strip().startswith("deleted 0 blobs"), "a lease holds them"
+    assert len(list((folder / "blob" / SHARD).glob("w*/p*"))) == 8
+
+
+def test_gc_deletes_what_nobody_holds(url: str, folder: Path) -> None:
+    with PersistClient.open(url, config=PersistConfig(maintenance="off")) as client:
+        machine = client.machine(SHARD)
+        readers = machine.refresh().leased_readers.values()
+        commit([(machine, ExpireHandles(tuple((each.id, each.heartbeats) for each in readers), ()))])
+    ok("compact", url)
+    result = ok("gc", url, SHARD, "--grace", "0")
+    assert result.stdout.splitlines()[1].split()[:3] == [SHARD, "8", "0"]
+    assert result.stderr.strip() == "deleted 8 blobs of 1 shard; 0 wait"
+    assert len(list((folder / "blob" / SHARD).glob("w*/p*"))) == 0
+
+
+def test_sweep_shows_orphans_and_deletes_when_asked(url: str, folder: Path) -> None:
+    left = folder / "blob" / part_key(SHARD, new_id("w"), new_id("p"))
+    left.parent.mkdir()
+    left.write_bytes(b"orphan")
+    assert ok("sweep", url).stderr.splitlines()[0].endswith("1 too young to tell")
+    old = time.time() - 3 * DAY_S
+    os.utime(left, (old, old))
+    result = ok("sweep", url)
+    assert str(left.relative_to(folder / "blob")) in result.stdout
+    assert result.stdout.splitlines()[1].endswith("6 bytes  3 d")
+    assert result.stderr.splitlines()[-1] == "nothing was deleted: --delete does that"
+    assert left.exists()
+    told = json.loads(ok("sweep", url, "--delete", "--json").stdout)
+    assert [orphan["size_bytes"] for orphan in told["shards"][0]["orphans"]] == [6]
+    assert ok("sweep", url).stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("holds", "{url}", "nonsense"), "'nonsense' is not a shard id"),
+        (("gc", "{url}", new_id("s")), "does not exist"),
+        (("compact", "{url}", new_id("s")), "does not exist"),
+        (("sweep", "{url}", "--older-than", "1"), "younger than 24 hours"),
+        (("gc", "{url}", "--grace", "-1"), "--grace"),
+        (("gc", "{url}", "--consensus", "sqlite:///nowhere/else.sqlite"), ""),
+        (("sweep", "gopher://x"), "gopher"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line_and_changes_nothing(
+    url: str, folder: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    def stored() -> dict[Path, bytes]:
+        return {
+            path: path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file() and "-shm" not in path.name
+        }
+
+    before = stored()
+    result = run(*(each.format(url=url) for each in arguments))
+    assert result.exit_code in (2, 3)
+    assert result.stdout == ""
+    first, *hints = result.stderr.splitlines()
+    assert first.startswith("holdfast: ")
+    assert message in first
+    assert len(hints) <= 1
+    assert stored() == before
