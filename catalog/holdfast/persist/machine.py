@@ -237,16 +237,30 @@ def load_rollup(location: Location, rollup: Rollup) -> ShardState | None:
 
 def retry(attempt: Callable[[], _T], config: PersistConfig, clock: Clock) -> _T:
     """Run `attempt` until it ends without a `Determinate` or `Indeterminate`, at most for the deadline."""
-    deadline = clock.monotonic() + config.retry_deadline_s
-    backoff = _FIRST_BACKOFF_S
+    patience = Patience(config, clock)
     while True:
         try:
             return attempt()
         except (Determinate, Indeterminate):
-            if clock.monotonic() + backoff > deadline:
+            if not patience.wait():
                 raise
-        clock.sleep(backoff)
-        backoff = min(2 * backoff, _LAST_BACKOFF_S)
+
+
+class Patience:
+    """How often and how long a store that fails is asked again: ever more rarely, for the retry deadline."""
+
+    def __init__(self, config: PersistConfig, clock: Clock) -> None:
+        self._clock = clock
+        self._deadline = clock.monotonic() + config.retry_deadline_s
+        self._backoff = _FIRST_BACKOFF_S
+
+    def wait(self) -> bool:
+        """Wait before the next attempt; False where there is to be none."""
+        if self._clock.monotonic() + self._backoff > self._deadline:
+            return False
+        self._clock.sleep(self._backoff)
+        self._backoff = min(2 * self._backoff, _LAST_BACKOFF_S)
+        return True
 
 
 def commit(steps: Sequence[tuple[Machine, Command]]) -> list[object]:

@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.persist.canonical import Rows, python_values
+from holdfast.persist.canonical import Rows, ordered_bits, python_values, values_of
 
 Key: TypeAlias = tuple[tuple[bool, Any], ...]
 
@@ -67,13 +69,39 @@ def key_at(names: Sequence[str], rows: Rows, index: int) -> Key:
 def rows_before(names: Sequence[str], rows: pa.RecordBatch, key: Key) -> int:
     """How many of the ordered rows are before `key`."""
     names = names[: len(key)]
-    return bisect_left(range(rows.num_rows), key, key=lambda index: key_at(names, rows, index))
+    start, end = _alike(names, rows, key)
+    return bisect_left(range(end), key, start, key=lambda index: key_at(names, rows, index))
 
 
 def rows_up_to(names: Sequence[str], rows: pa.RecordBatch, key: Key) -> int:
     """How many of the ordered rows are before or at `key`."""
     names = names[: len(key)]
-    return bisect_right(range(rows.num_rows), key, key=lambda index: key_at(names, rows, index))
+    start, end = _alike(names, rows, key)
+    return bisect_right(range(end), key, start, key=lambda index: key_at(names, rows, index))
+
+
+def numbers(column: pa.Array) -> npt.NDArray[Any] | None:
+    """Integers in the order of the column's values; None where it has nulls or is not of numbers."""
+    type_ = column.type
+    if column.null_count:
+        return None
+    if pa.types.is_floating(type_):
+        column = ordered_bits(column)
+    elif pa.types.is_temporal(type_):
+        column = column.view(pa.int32() if pa.types.is_date32(type_) else pa.int64())
+    elif not pa.types.is_integer(type_):
+        return None
+    return values_of(column)
+
+
+def _alike(names: Sequence[str], rows: pa.RecordBatch, key: Key) -> tuple[int, int]:
+    """Between which of the ordered rows `key` is: those with its number in the first column, or all."""
+    if rows.num_rows and key and key[0][0] and (first := numbers(rows.column(names[0]))) is not None:
+        value, limits = key[0][1], np.iinfo(first.dtype)
+        if isinstance(value, int) and limits.min <= value <= limits.max:
+            exact = first.dtype.type(value)
+            return int(np.searchsorted(first, exact)), int(np.searchsorted(first, exact, "right"))
+    return 0, rows.num_rows
 
 
 def _one(array: pa.Array | pa.ChunkedArray) -> pa.Array:

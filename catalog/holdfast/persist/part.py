@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from holdfast.errors import CorruptBlob
+from holdfast.errors import CorruptBlob, Determinate, HoldfastError
 from holdfast.persist.canonical import Rows, values_of
 from holdfast.persist.formats import check_format
 from holdfast.persist.schema import Column, Schema
@@ -247,6 +247,16 @@ def _columns_with_nan(schema: Schema, rows: pa.Table) -> list[str]:
                 found.append(column.name)
                 break
     return found
+
+
+def read_error(error: Exception, key: str) -> HoldfastError:
+    """What an error of `UNREADABLE` means that came while a Parquet part was read from an open file.
+
+    Where the system gave the reason, the store failed: `Determinate`. Else the bytes are no part.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return Determinate(f"can't read {key}: {_one_line(error)}")
+    return CorruptBlob(key, "a Parquet part", _one_line(error))
 
 
 def _one_line(error: BaseException) -> str:

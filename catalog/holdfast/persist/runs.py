@@ -19,21 +19,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.errors import CLOSED, CorruptBlob, Determinate
+from holdfast.errors import CLOSED, CorruptBlob, Determinate, Indeterminate
 from holdfast.persist.canonical import sort_updates, values_of
 from holdfast.persist.evolution import upgraded
 from holdfast.persist.groups import bounds_through
-from holdfast.persist.machine import Machine, retry
+from holdfast.persist.machine import Machine, Patience, retry
 from holdfast.persist.merge import merge_runs
 from holdfast.persist.order import EVERYTHING, Key, KeyRange, key_at
-from holdfast.persist.part import ROW_GROUP_ROWS, UNREADABLE, check_footer
+from holdfast.persist.part import ROW_GROUP_ROWS, UNREADABLE, check_footer, read_error
 from holdfast.persist.partstore import PartGone, read_inline
 from holdfast.persist.schema import TIME, Schema
 from holdfast.persist.state import Part
 
 # Rows in memory of all runs together, by their size in memory: small enough for a cache to help, large
 # enough that a batch outweighs the engine's start.
-BUFFER_BYTES: Final = 32 * 1024 * 1024
+BUFFER_BYTES: Final = 16 * 1024 * 1024
 _LEAST_ROWS: Final = 1024
 _READ_BYTES: Final = 1024 * 1024
 
@@ -135,23 +135,47 @@ class _Reader:
         names = self.view.names(self.schema)
         last: Key | None = None
         for part in run:
-            assert part.blob_key is not None
-            with open_part(self.machine, part) as file:
-                for batch in self._batches(file, part.blob_key, self.machine.schema_of(part)):
-                    rows = self._see(batch)
-                    if not rows.num_rows:
-                        continue
-                    if last is not None and key_at(names, rows, 0) < last:
-                        raise CorruptBlob(part.blob_key, "rows in the total order", "one after a later one")
-                    last = key_at(names, rows, rows.num_rows - 1)
-                    yield rows
+            for batch in self._part(part):
+                rows = self._see(batch)
+                if not rows.num_rows:
+                    continue
+                if last is not None and key_at(names, rows, 0) < last:
+                    raise CorruptBlob(str(part.blob_key), "rows in the total order", "one after a later one")
+                last = key_at(names, rows, rows.num_rows - 1)
+                yield rows
+
+    def _part(self, part: Part) -> Iterator[pa.RecordBatch]:
+        """The batches of a part that may have rows that are wanted.
+
+        A store that fails in the middle is asked again, within the retry deadline since the last batch: the
+        part is opened and verified anew, and goes on after the rows that came.
+        """
+        key, own = part.blob_key, self.machine.schema_of(part)
+        assert key is not None
+        clock = self.machine.clock
+        patience = Patience(self.machine.config, clock)
+        given = 0
+        while True:
+            try:
+                with open_part(self.machine, part) as file:
+                    for batch in self._batches(file, key, own, given):
+                        yield batch
+                        given += batch.num_rows
+                        patience = Patience(self.machine.config, clock)
+                return
+            except (Determinate, Indeterminate):
+                if not patience.wait():
+                    raise
 
     def _see(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = self.view.apply(batch)
         return rows if self.wanted == EVERYTHING else self.wanted.slice(self.schema.names, rows)
 
-    def _batches(self, file: pa.NativeFile, key: str, own: Schema) -> Iterator[pa.RecordBatch]:
-        """The batches of the row groups that may have rows that are wanted, of a part written under `own`."""
+    def _batches(self, file: pa.NativeFile, key: str, own: Schema, given: int) -> Iterator[pa.RecordBatch]:
+        """The row groups that may have rows that are wanted, of a part written under `own`, in batches.
+
+        The first `given` rows are left out.
+        """
         try:
             with pq.ParquetFile(file, pre_buffer=False) as parquet:
                 check_footer(parquet.metadata, own, key=key)
@@ -161,9 +185,15 @@ class _Reader:
                 ]
                 if self.machine.config.audit_pushdown:
                     self._audit(parquet, key, own, [i for i in range(len(bounds)) if i not in chosen])
-                yield from self._decode(parquet, own, chosen)
+                while chosen and given >= (skipped := parquet.metadata.row_group(chosen[0]).num_rows):
+                    given -= skipped
+                    del chosen[0]
+                for rows in self._decode(parquet, own, chosen):
+                    if given < rows.num_rows:
+                        yield rows.slice(given)
+                    given = max(0, given - rows.num_rows)
         except UNREADABLE as error:
-            raise CorruptBlob(key, "a Parquet part", " ".join(str(error).split())[:200]) from None
+            raise read_error(error, key) from error
 
     def _audit(self, parquet: pq.ParquetFile, key: str, own: Schema, skipped: Sequence[int]) -> None:
         for group in skipped:

@@ -12,12 +12,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.errors import CorruptBlob
 from holdfast.persist.canonical import sort_updates
 from holdfast.persist.groups import GroupBounds, bounds_through
 from holdfast.persist.machine import Machine, retry
 from holdfast.persist.order import NULL, Key, key_at
-from holdfast.persist.part import UNREADABLE, check_footer
+from holdfast.persist.part import UNREADABLE, check_footer, read_error
 from holdfast.persist.partstore import PartGone, read_inline
 from holdfast.persist.schema import Schema
 from holdfast.persist.state import Part, ShardState
@@ -91,17 +90,21 @@ def _groups(machine: Machine, schema: Schema, part: Part) -> list[GroupBounds]:
         return _inline_groups(schema, read_inline(machine, schema, part))
     key = part.blob_key
     assert key is not None
-    file = retry(lambda: machine.location.blob.open_input(key), machine.config, machine.clock)
-    if file is None:
-        raise PartGone(key)
-    with file:
-        try:
-            metadata = pq.read_metadata(file)
-            own = machine.schema_of(part)
-            check_footer(metadata, own, key=key)
-            return bounds_through(schema, own, metadata)
-        except UNREADABLE as error:
-            raise CorruptBlob(key, "a Parquet part", " ".join(str(error).split())[:200]) from None
+    own = machine.schema_of(part)
+
+    def attempt() -> list[GroupBounds]:
+        file = machine.location.blob.open_input(key)
+        if file is None:
+            raise PartGone(key)
+        with file:
+            try:
+                metadata = pq.read_metadata(file)
+                check_footer(metadata, own, key=key)
+                return bounds_through(schema, own, metadata)
+            except UNREADABLE as error:
+                raise read_error(error, key) from error
+
+    return retry(attempt, machine.config, machine.clock)
 
 
 def _inline_groups(schema: Schema, updates: pa.Table) -> list[GroupBounds]:
