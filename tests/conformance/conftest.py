@@ -8,19 +8,26 @@ import pytest
 from conformance.objectstore import MemoryObjects
 from holdfast.persist.storage import (
     Blob,
+    CacheConfig,
+    CachedBlob,
     Consensus,
     FileBlob,
     MemoryBlob,
     MemoryConsensus,
     SqliteConsensus,
+    StoreMetrics,
 )
 from holdfast.persist.storage.faults import FaultyBlob, FaultyConsensus, ScriptedPlan
+from holdfast.persist.storage.metrics import MeteredBlob, MeteredConsensus
 from holdfast.persist.storage.postgres import PostgresConsensus
+from holdfast.persist.storage.retry import RetryingBlob, RetryingConsensus, RetryPolicy
 from holdfast.persist.storage.s3 import S3Blob
 from holdfast.persist.storage.s3log import S3LogConsensus
 from holdfast.persist.storage.s3objects import S3Objects
 from holdfast.persist.storage.s3place import S3Place
 from testbed.minio import Minio
+
+POLICY = RetryPolicy(deadline_s=5.0)
 
 
 def _make_blob(kind: str, folder: Path, request: pytest.FixtureRequest) -> Blob:
@@ -31,6 +38,18 @@ def _make_blob(kind: str, folder: Path, request: pytest.FixtureRequest) -> Blob:
             return FileBlob(folder / "blob")
         case "faultless":
             return FaultyBlob(MemoryBlob(), ScriptedPlan({}))
+        case "metered":
+            return MeteredBlob(MemoryBlob(), StoreMetrics())
+        case "retrying":
+            return RetryingBlob(MemoryBlob(), POLICY)
+        case "cached in memory":
+            return CachedBlob(MemoryBlob(), CacheConfig(), scope="location")
+        case "cached in a folder":
+            config = CacheConfig(memory_bytes=0, folder=folder / "cache")
+            return CachedBlob(MemoryBlob(), config, scope="location")
+        case "layered":
+            metered = RetryingBlob(MeteredBlob(FileBlob(folder / "blob"), StoreMetrics()), POLICY)
+            return CachedBlob(metered, CacheConfig(folder=folder / "cache"), scope="location")
         case "s3":
             minio: Minio = request.getfixturevalue("minio")
             bucket: str = request.getfixturevalue("bucket")
@@ -52,12 +71,31 @@ def _make_consensus(kind: str, folder: Path, request: pytest.FixtureRequest) -> 
             return S3LogConsensus(S3Objects(place), checkpoint_every=16)
         case "log":
             return S3LogConsensus(MemoryObjects(), checkpoint_every=4)
+        case "metered":
+            return MeteredConsensus(MemoryConsensus(), StoreMetrics())
+        case "retrying":
+            return RetryingConsensus(MemoryConsensus(), POLICY)
+        case "layered":
+            store = SqliteConsensus(folder / "consensus.sqlite")
+            return RetryingConsensus(MeteredConsensus(store, StoreMetrics()), POLICY)
         case "faultless":
             return FaultyConsensus(MemoryConsensus(), ScriptedPlan({}))
     raise AssertionError(kind)
 
 
-@pytest.fixture(params=["memory", "file", "faultless", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture(
+    params=[
+        "memory",
+        "file",
+        pytest.param("s3", marks=pytest.mark.s3),
+        "metered",
+        "retrying",
+        "cached in memory",
+        "cached in a folder",
+        "layered",
+        "faultless",
+    ]
+)
 def blob(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Blob]:
     store = _make_blob(request.param, tmp_path, request)
     yield store
@@ -71,6 +109,9 @@ def blob(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Blob]:
         pytest.param("postgres", marks=pytest.mark.postgres),
         pytest.param("s3", marks=pytest.mark.s3),
         "log",
+        "metered",
+        "retrying",
+        "layered",
         "faultless",
     ]
 )

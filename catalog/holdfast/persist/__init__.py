@@ -23,12 +23,14 @@ from holdfast.persist.read import (
 )
 from holdfast.persist.schema import Column, Schema
 from holdfast.persist.snapshot import Snapshot, SnapshotPart
+from holdfast.persist.storage import CacheConfig, StoreMetrics
 from holdfast.persist.typed import TypedListen, TypedReader, TypedUpdate, TypedWriter
 from holdfast.persist.write import Prepared, WriteHandle
 
 __all__ = [
     "CLOSED",
     "BatchBuilder",
+    "CacheConfig",
     "Clock",
     "Codec",
     "Column",
@@ -47,6 +49,7 @@ __all__ = [
     "ShardInfo",
     "Snapshot",
     "SnapshotPart",
+    "StoreMetrics",
     "TypedListen",
     "TypedReader",
     "TypedUpdate",

@@ -48,7 +48,7 @@ from holdfast.persist.read import ReadHandle, check_frontier
 from holdfast.persist.schema import Schema
 from holdfast.persist.snapshot import Snapshot, SnapshotPart
 from holdfast.persist.state import CriticalReader
-from holdfast.persist.storage import Location
+from holdfast.persist.storage import CacheConfig, Location, StoreMetrics
 from holdfast.persist.write import Prepared, WriteHandle
 
 Mode = Literal["write", "read"]
@@ -88,11 +88,16 @@ class PersistClient:
         consensus: str | None = None,
         mode: Mode = "write",
         config: PersistConfig | None = None,
+        cache: CacheConfig | None = None,
+        metrics: StoreMetrics | None = None,
     ) -> "PersistClient":
         """Open the location at `url` (`file:///dir`, `s3://...`, `memory://name`), or at a pair of URLs.
 
         S3 is `s3://bucket/prefix?endpoint=...&region=...`: a location (all its shards share the rate of one
         log of objects), a blob or a consensus store; credentials: the environment.
+
+        Blobs that were read or written are kept in `cache`, within its bounds; `metrics` counts the calls of
+        both stores.
 
         Raises:
             BadInput: a URL that can't be meant.
@@ -100,7 +105,16 @@ class PersistClient:
             LocationMismatch: blob and consensus belong to different locations.
         """
         read_only = mode == "read"
-        location = Location.open(url, blob=blob, consensus=consensus, read_only=read_only)
+        config = config or PersistConfig()
+        location = Location.open(
+            url,
+            blob=blob,
+            consensus=consensus,
+            read_only=read_only,
+            retry_s=config.retry_deadline_s,
+            metrics=metrics,
+            cache=cache,
+        )
         return cls(location, mode=mode, config=config)
 
     @property

@@ -1,8 +1,10 @@
 """Storage of persist: the traits, their implementations and the location that pairs two of them."""
 
+from holdfast.persist.storage.cache import CacheConfig, CachedBlob, CacheStats
 from holdfast.persist.storage.file import FileBlob
 from holdfast.persist.storage.location import Location
 from holdfast.persist.storage.memory import MemoryBlob, MemoryConsensus
+from holdfast.persist.storage.metrics import Observation, OperationStats, StoreMetrics
 from holdfast.persist.storage.sqlite import SqliteConsensus
 from holdfast.persist.storage.traits import Blob, BlobMeta, Consensus, Entry, Expect, Put
 from holdfast.persist.storage.watch import Watch
@@ -10,6 +12,9 @@ from holdfast.persist.storage.watch import Watch
 __all__ = [
     "Blob",
     "BlobMeta",
+    "CacheConfig",
+    "CacheStats",
+    "CachedBlob",
     "Consensus",
     "Entry",
     "Expect",
@@ -17,7 +22,10 @@ __all__ = [
     "Location",
     "MemoryBlob",
     "MemoryConsensus",
+    "Observation",
+    "OperationStats",
     "Put",
     "SqliteConsensus",
+    "StoreMetrics",
     "Watch",
 ]

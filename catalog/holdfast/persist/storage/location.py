@@ -13,7 +13,7 @@ Invariants:
 
 import json
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from holdfast.errors import (
@@ -23,6 +23,9 @@ from holdfast.errors import (
     StoreUnreachable,
 )
 from holdfast.persist.formats import check_format
+from holdfast.persist.storage.cache import CacheConfig, CachedBlob
+from holdfast.persist.storage.metrics import MeteredBlob, MeteredConsensus, StoreMetrics
+from holdfast.persist.storage.retry import UNSUPERVISED, RetryingBlob, RetryingConsensus, RetryPolicy
 from holdfast.persist.storage.traits import Blob, Consensus, Put
 from holdfast.persist.storage.url import open_stores
 
@@ -51,8 +54,14 @@ class Location:
         consensus: str | None = None,
         create: bool = True,
         read_only: bool = False,
+        retry_s: float = 0.0,
+        metrics: StoreMetrics | None = None,
+        cache: CacheConfig | None = None,
     ) -> Self:
         """Open the location at `url`, or the one made of the stores `blob` and `consensus`.
+
+        Calls are counted in `metrics`, blobs are kept in a `cache`, and for `retry_s` seconds is retried what
+        `retry` says that a client's stores retry.
 
         Without `create`, or with `read_only`, a missing location is `StoreUnreachable`; with `read_only`
         nothing is written anywhere. Raises `BadInput` for a URL that has no meaning, `StoreUnreachable`
@@ -61,7 +70,12 @@ class Location:
         create = create and not read_only
         stores = open_stores(url, blob=blob, consensus=consensus, create=create, read_only=read_only)
         try:
-            return cls.of(*stores, create=create)
+            opened = cls.of(*_retrying(*_metered(*stores, metrics), retry_s, calls=None), create=create)
+            layered = _retrying(*_metered(*stores, metrics), retry_s, calls=UNSUPERVISED)
+            if cache is not None:
+                cached = CachedBlob(layered[0], cache, scope=str(opened.location_id))
+                return replace(opened, blob=cached, consensus=layered[1])
+            return replace(opened, blob=layered[0], consensus=layered[1])
         except BaseException:
             for store in stores:
                 store.close()
@@ -76,6 +90,22 @@ class Location:
         """Close both stores."""
         self.consensus.close()
         self.blob.close()
+
+
+def _metered(blob: Blob, consensus: Consensus, metrics: StoreMetrics | None) -> tuple[Blob, Consensus]:
+    if metrics is None:
+        return blob, consensus
+    return MeteredBlob(blob, metrics), MeteredConsensus(consensus, metrics)
+
+
+def _retrying(
+    blob: Blob, consensus: Consensus, retry_s: float, *, calls: frozenset[str] | None
+) -> tuple[Blob, Consensus]:
+    """The stores with a retry of these calls (None: all), around the metrics: each attempt counts."""
+    if retry_s <= 0:
+        return blob, consensus
+    policy = RetryPolicy(deadline_s=retry_s, calls=calls)
+    return RetryingBlob(blob, policy), RetryingConsensus(consensus, policy)
 
 
 def encode_location(location_id: uuid.UUID) -> bytes:

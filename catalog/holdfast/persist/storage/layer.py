@@ -1,0 +1,78 @@
+# ruff: noqa: D102 - the traits document their methods
+"""The plain layer over a store: every call goes to the store below. What adds something overrides its calls.
+
+A method that a trait gets is passed on here, or a layer would answer with the trait's default in its store's
+place.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from holdfast.persist.storage.traits import Blob, BlobMeta, Consensus, Entry, Expect, Put
+from holdfast.persist.storage.watch import Watch
+
+
+class BlobLayer(Blob):
+    """`inner` as it is."""
+
+    def __init__(self, inner: Blob) -> None:
+        self.inner: Final = inner
+
+    @property
+    def description(self) -> str:
+        return self.inner.description
+
+    def get(self, key: str) -> bytes | None:
+        return self.inner.get(key)
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        self.inner.put(key, data)
+
+    def delete(self, key: str) -> bool:
+        return self.inner.delete(key)
+
+    def list(self, prefix: str) -> Iterator[BlobMeta]:
+        return self.inner.list(prefix)
+
+    def clock_ms(self) -> int | None:
+        return self.inner.clock_ms()
+
+    def open_input(self, key: str) -> pa.NativeFile | None:
+        return self.inner.open_input(key)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class ConsensusLayer(Consensus):
+    """`inner` as it is."""
+
+    def __init__(self, inner: Consensus) -> None:
+        self.inner: Final = inner
+
+    @property
+    def description(self) -> str:
+        return self.inner.description
+
+    def heads(self, keys: Sequence[str]) -> dict[str, Entry]:
+        return self.inner.heads(keys)
+
+    def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
+        return self.inner.scan(key, from_seqno, limit)
+
+    def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
+        return self.inner.compare_and_set(puts, expect)
+
+    def truncate(self, key: str, seqno: int) -> int:
+        return self.inner.truncate(key, seqno)
+
+    def list_keys(self) -> list[str]:
+        return self.inner.list_keys()
+
+    def watch(self, key: str) -> Watch | None:
+        return self.inner.watch(key)
+
+    def close(self) -> None:
+        self.inner.close()
