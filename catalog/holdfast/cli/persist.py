@@ -12,6 +12,7 @@ from holdfast.cli.location import open_to_look
 from holdfast.cli.persist_holds import holds
 from holdfast.cli.persist_show import count, frontier, location_arguments, moment, size
 from holdfast.cli.persist_upkeep import compact, gc, sweep
+from holdfast.cli.persist_verify import verify
 from holdfast.cli.rows import render, table_width
 
 if TYPE_CHECKING:
@@ -109,5 +110,5 @@ def _token(fingerprint: str) -> str:
     return "" if fingerprint == "none" else f"token {fingerprint}"
 
 
-for command in (holds, gc, compact, sweep):
+for command in (holds, gc, compact, sweep, verify):
     persist.add_command(command)

@@ -120,6 +120,21 @@ def test_sweep_shows_orphans_and_deletes_when_asked(url: str, folder: Path) -> N
     assert ok("sweep", url).stdout == ""
 
 
+def test_verify_tells_each_finding_with_its_key(url: str, folder: Path) -> None:
+    result = ok("verify", url)
+    assert (result.stdout, result.stderr) == ("", "read 8 rows in 8 parts of 1 shard: all is well\n")
+    first, second, *_ = sorted((folder / "blob" / SHARD).glob("w*/p*"))
+    first.unlink()
+    second.write_bytes(b"no part")
+    result = run("verify", url, SHARD)
+    assert result.exit_code == 1
+    keys = [line.split(": ")[0].removesuffix(" is corrupt") for line in sorted(result.stdout.splitlines())]
+    assert keys == [str(path.relative_to(folder / "blob")) for path in (first, second)]
+    assert result.stderr.endswith("2 findings\n")
+    told = run("verify", url, "--json")
+    assert (told.exit_code, len(json.loads(told.stdout)["findings"])) == (1, 2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
