@@ -26,6 +26,9 @@ class Auditor:
         self._named: dict[str, dict[int, frozenset[str]]] = {}
         self._restored: dict[str, frozenset[str]] = {}
         self._bytes: dict[str, bytes] = {}
+        # Each version that changed the token of a critical hold, with the token.
+        self._tokens: dict[tuple[str, str], list[tuple[int, bytes]]] = {}
+        self._takeovers: set[tuple[str, str, bytes, bytes]] = set()
         self._known_floors: dict[str, dict[str, int]] = {}
 
     def state(self, shard: str) -> ShardState:
@@ -40,6 +43,26 @@ class Auditor:
     def floor(self, shard: str) -> int | None:
         """The greatest since that the critical holds allow; None where there are none."""
         return min(self._known_floors.get(shard, {}).values(), default=None)
+
+    def may_take_over(self, shard: str, hold: str, expected: bytes, token: bytes) -> None:
+        """Note that somebody asks to put a token in the place of another one."""
+        self._takeovers.add((shard, hold, expected, token))
+
+    def check_token(self, shard: str, hold: str, token: bytes, seqno: int) -> None:
+        """Refuse that somebody moved a hold since version `seqno` whose token was not stored at any time."""
+        if token not in self._stored(shard, hold, seqno):
+            raise Violation(f"the hold {hold} of {shard} was moved with the token {token!r}, which is fenced")
+
+    def check_fenced(self, shard: str, hold: str, token: bytes, seqno: int) -> None:
+        """Refuse that somebody was fenced since version `seqno` whose token was stored all the time."""
+        if self._stored(shard, hold, seqno) == {token}:
+            raise Violation(f"the hold {hold} of {shard} has the token {token!r}, and it was fenced")
+
+    def _stored(self, shard: str, hold: str, seqno: int) -> set[bytes]:
+        tokens = self._tokens.get((shard, hold), [])
+        return {token for at, token in tokens if at > seqno} | {
+            token for _, token in [each for each in tokens if each[0] <= seqno][-1:]
+        }
 
     def committed(self, puts: Sequence[Put]) -> None:
         """Check the versions that a compare-and-set has just made."""
@@ -65,6 +88,14 @@ class Auditor:
         floor = self.floor(put.key)
         if floor is not None and new.since > max(floor, old.since):
             raise Violation(f"{put.key} version {new.seqno}: since {new.since} passed a hold at {floor}")
+        for hold in new.critical_readers.values():
+            tokens = self._tokens.setdefault((put.key, hold.id), [])
+            if tokens and tokens[-1][1] != hold.opaque:
+                change = (put.key, hold.id, tokens[-1][1], hold.opaque)
+                if change not in self._takeovers:
+                    raise Violation(f"{put.key} version {new.seqno}: nobody asked for the token of {hold}")
+            if not tokens or tokens[-1][1] != hold.opaque:
+                tokens.append((new.seqno, hold.opaque))
         self._states[put.key], self._live[put.key] = new, live
         named = self._named.setdefault(put.key, {})
         named[new.seqno] = frozenset(blob_keys(new.batches))

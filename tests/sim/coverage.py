@@ -20,6 +20,7 @@ WANTED = frozenset(
         "changes followed",
         "batches made by compaction",
         "logs cut",
+        "holders fenced",
         "fault: slow",
         "fault: asleep before the effect",
         "fault: asleep after the effect",

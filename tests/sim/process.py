@@ -55,7 +55,8 @@ class Incarnation:
         self.writers: dict[str, WriteHandle] = {}
         self.readers: dict[str, tuple[ReadHandle, int]] = {}
         self.listens: dict[str, tuple[Listen, Followed]] = {}
-        self.holds: dict[tuple[str, str], CriticalSince] = {}
+        self.holds: dict[tuple[str, str], tuple[CriticalSince, bytes]] = {}
+        """By shard and purpose, each with the token that it acts with."""
 
     def work(self) -> None:
         """Do what is left to do."""

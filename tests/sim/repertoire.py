@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from sim.actions.append import append, append_to_all, seal
 from sim.actions.follow import follow, start_following
-from sim.actions.hold import allow_compaction, close_reader, heartbeat, move_hold
+from sim.actions.hold import allow_compaction, close_reader, heartbeat, move_hold, take_over_hold
 from sim.actions.read import observe, peek, snapshot
 from sim.actions.transact import read_newest, transact
 from sim.actions.upkeep import maintain, time_passes
@@ -28,6 +28,7 @@ ACTIONS: tuple[tuple[int, Action], ...] = (
     (3, start_following),
     (3, allow_compaction),
     (3, move_hold),
+    (1, take_over_hold),
     (2, heartbeat),
     (1, close_reader),
     (3, maintain),

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from holdfast.errors import Determinate, HandleExpired, Indeterminate, UpperMismatch
+from holdfast.errors import Determinate, Fenced, HandleExpired, Indeterminate, UpperMismatch
 from sim.audit import Violation
 from sim.history import MARKER, Fate, Update
 from sim.rows import table
@@ -37,7 +37,7 @@ def _append(me: "Incarnation", shards: list[str]) -> None:
             if shard in shards and me.random.random() < 0.3:
                 since = me.random.randint(0, lower + 1)
                 me.auditor.may_move(shard, purpose, since)
-                commands.append(me.holds[shard, purpose].prepare_downgrade(since))
+                commands.append(me.holds[shard, purpose][0].prepare_downgrade(since))
         me.client.multi_write(commands)
     except UpperMismatch as mismatch:
         me.history.end(write, Fate.REJECTED)
@@ -47,6 +47,11 @@ def _append(me: "Incarnation", shards: list[str]) -> None:
     except (Indeterminate, HandleExpired):
         for shard in shards:
             me.writers.pop(shard, None)
+    except Fenced:
+        # By one of the holds: nothing of it happened.
+        me.history.end(write, Fate.REJECTED)
+        for shard in shards:
+            me.holds = {place: hold for place, hold in me.holds.items() if place[0] != shard}
     except Determinate:
         me.history.end(write, Fate.REJECTED)
         raise
