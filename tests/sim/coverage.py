@@ -21,6 +21,7 @@ WANTED = frozenset(
         "batches made by compaction",
         "logs cut",
         "holders fenced",
+        "shards that evolved",
         "fault: slow",
         "fault: asleep before the effect",
         "fault: asleep after the effect",

@@ -8,7 +8,7 @@ from holdfast.persist import CriticalSince, Listen, PersistClient, ReadHandle, W
 from holdfast.persist.storage.faults import ProcessDeath, SeededPlan
 from sim.audit import Violation
 from sim.history import Followed
-from sim.repertoire import ACTIONS
+from sim.repertoire import ACTIONS, EVOLVING
 from sim.rows import SCHEMA
 from sim.story import short
 from sim.weather import CountingPlan, Exposure, SimClock
@@ -60,10 +60,11 @@ class Incarnation:
 
     def work(self) -> None:
         """Do what is left to do."""
-        weights = [weight for weight, _ in ACTIONS]
+        actions = EVOLVING if self.world.evolves else ACTIONS
+        weights = [weight for weight, _ in actions]
         while self.process.left > 0:
             self.process.left -= 1
-            (action,) = self.random.choices([action for _, action in ACTIONS], weights)
+            (action,) = self.random.choices([action for _, action in actions], weights)
             (shard,) = self.random.choices(self.world.shards, (3, 1))
             self.world.scheduler.head(f"{action.__name__} {short(shard)}")
             try:
@@ -78,7 +79,9 @@ class Incarnation:
     def writer(self, shard: str) -> WriteHandle:
         """The handle that appends, opened where the last one is spent."""
         if shard not in self.writers:
-            self.writers[shard] = self.client.writer(shard, SCHEMA, purpose=self.who)
+            schemas = [*self.auditor.state(shard).schemas.values()]
+            schema = self.random.choice(schemas) if len(schemas) > 1 else SCHEMA
+            self.writers[shard] = self.client.writer(shard, schema, purpose=self.who)
         return self.writers[shard]
 
     def reader(self, shard: str) -> ReadHandle:

@@ -8,7 +8,7 @@ from sim.actions.follow import follow, start_following
 from sim.actions.hold import allow_compaction, close_reader, heartbeat, move_hold, take_over_hold
 from sim.actions.read import observe, peek, snapshot
 from sim.actions.transact import read_newest, transact
-from sim.actions.upkeep import maintain, time_passes
+from sim.actions.upkeep import evolve, maintain, time_passes
 
 if TYPE_CHECKING:
     from sim.process import Incarnation
@@ -34,3 +34,5 @@ ACTIONS: tuple[tuple[int, Action], ...] = (
     (3, maintain),
     (1, time_passes),
 )
+EVOLVING: tuple[tuple[int, Action], ...] = (*ACTIONS, (3, evolve))
+"""In the worlds whose shards get another schema."""

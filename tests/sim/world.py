@@ -59,6 +59,8 @@ class World:
         )
         self.auditor = Auditor(self.blob, int(self.config.gc_grace_s * 1000), self._tell)
         self.grid = Grid(self.scheduler, self.disk, self.auditor.power_lost)
+        # Of its own, so that all other worlds are what they would be without.
+        self.evolves = random.Random(f"evolves {seed}").random() < 0.25
         self.shards = [f"s{uuid.UUID(hex=letter * 32)}" for letter in "ab"]
         self.actions = self.random.randint(12, 24) if blobs else self.random.randint(15, 30)
         self.location_id = uuid.UUID(int=self.random.getrandbits(128))
@@ -87,6 +89,7 @@ class World:
         met["batches made by compaction"] += sum(
             batch.level > 0 for state in states for batch in state.batches
         )
+        met["shards that evolved"] += sum(len(state.schemas) > 1 for state in states)
         met["logs cut"] += sum(
             entry.seqno > 1 for shard in self.shards for entry in self.consensus.scan(shard, 1, 1)
         )

@@ -32,7 +32,8 @@ def _append(me: "Incarnation", shards: list[str]) -> None:
     before = {shard: me.auditor.state(shard).upper for shard in shards}
     write = me.history.begin(shards, lower, upper, _updates(me, shards, lower, upper))
     try:
-        commands = [me.writer(s).prepare_append(table(write.updates), lower, upper) for s in shards]
+        writers = [me.writer(shard) for shard in shards]
+        commands = [each.prepare_append(table(write.updates, each.schema), lower, upper) for each in writers]
         for shard, purpose in list(me.holds):
             if shard in shards and me.random.random() < 0.3:
                 since = me.random.randint(0, lower + 1)

@@ -46,7 +46,9 @@ def transact(me: "Incarnation", shard: str) -> None:
         commands: list[Prepared] = []
         for each in uppers:
             if each in written:
-                prepared = me.writer(each).prepare_append(table(write.updates), uppers[each], lower + 1)
+                writer = me.writer(each)
+                rows = table(write.updates, writer.schema)
+                prepared = writer.prepare_append(rows, uppers[each], lower + 1)
             else:
                 prepared = me.client.prepare_expect_upper(each, uppers[each])
             commands.append(prepared)

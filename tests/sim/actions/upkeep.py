@@ -1,8 +1,9 @@
-"""Upkeep of a shard, and time that passes without work."""
+"""Upkeep of a shard, its evolution, and time that passes without work."""
 
 from typing import TYPE_CHECKING
 
 from holdfast.persist.sweep import sweep
+from sim.rows import LATER
 
 if TYPE_CHECKING:
     from sim.process import Incarnation
@@ -12,6 +13,15 @@ def maintain(me: "Incarnation", shard: str) -> None:
     if shard in me.readers:
         me.readers[shard][0].heartbeat()
     me.client.maintain(shard)
+
+
+def evolve(me: "Incarnation", shard: str) -> None:
+    if not me.exists(shard):
+        return
+    me.client.evolve(shard, LATER)
+    # The next writer may have either schema.
+    if shard in me.writers:
+        me.writers.pop(shard).close()
 
 
 def time_passes(me: "Incarnation", shard: str) -> None:

@@ -3,16 +3,24 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+import pyarrow as pa
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly, UpperMismatch
-from holdfast.persist import CriticalSince, Listen, PersistClient, Progress, ReadHandle, Updates
+from holdfast.persist import CriticalSince, Listen, PersistClient, Progress, ReadHandle, Schema, Updates
 from unit.persist.stores import SCHEMA, SHARD, Row, Stores, Update, contents, updates
 
 CLIENTS = 3
+SCHEMAS = (
+    SCHEMA,
+    Schema.of({"k": "int64"}, {"v": "string?"}),
+    Schema.of({"k": "int64"}, {"v": "string?", "n": "int8?"}),
+    Schema.of({"k": "int64"}, {"v": "string?", "n": "int32?", "x": "float32?"}),
+)
+"""What the shard evolves through; the new columns stay null, so that its rows are the same rows."""
 clients = st.integers(0, CLIENTS - 1)
 rows_of_some = st.lists(
     st.tuples(st.integers(0, 3), st.sampled_from(["a", "b"]), st.integers(0, 4), st.sampled_from([1, 2, -1])),
@@ -34,6 +42,7 @@ class Model(RuleBasedStateMachine):
         super().__init__()
         self.stores = Stores()
         self.blobs = False
+        self.schemas = [SCHEMA]
         self.clients: list[PersistClient] = [self.start() for _ in range(CLIENTS)]
         self.written: list[Update] = []
         self.upper = self.since = 0
@@ -63,12 +72,23 @@ class Model(RuleBasedStateMachine):
         holds = [since for _, since in self.readers] + [since for _, since in self.holds.values()]
         self.since = max(self.since, min(*holds, max(self.upper - 1, 0), 1 << 64))
 
-    @rule(who=clients, given=rows_of_some, step=st.integers(1, 5))
-    def append(self, who: int, given: list[Update], step: int) -> None:
+    @precondition(lambda self: self.exists and len(self.schemas) < len(SCHEMAS))
+    @rule(who=clients)
+    def evolve(self, who: int) -> None:
+        self.schemas.append(SCHEMAS[len(self.schemas)])
+        self.clients[who].evolve(SHARD, self.schemas[-1])
+
+    @rule(who=clients, given=rows_of_some, step=st.integers(1, 5), schema=st.integers(0, 9))
+    def append(self, who: int, given: list[Update], step: int, schema: int) -> None:
         lower, upper = self.upper, self.upper + step
         placed = [(key, value, lower + time % step, diff) for key, value, time, diff in given]
-        writer = self.clients[who].writer(SHARD, SCHEMA, purpose="model")
-        writer.compare_and_append(updates(placed), lower, upper)
+        # Also one that others have followed.
+        known = self.schemas[schema % len(self.schemas)]
+        writer = self.clients[who].writer(SHARD, known, purpose="model")
+        table = updates(placed)
+        for column in known.columns[2:]:
+            table = table.append_column(column.name, pa.nulls(len(table), column.arrow.type))
+        writer.compare_and_append(table, lower, upper)
         self.written += placed
         self.upper, self.exists = upper, True
 
