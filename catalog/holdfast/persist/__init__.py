@@ -14,6 +14,7 @@ from holdfast.persist.config import PersistConfig
 from holdfast.persist.critical import CriticalSince
 from holdfast.persist.exclusive import Exclusive
 from holdfast.persist.inspect import HoldInfo, ShardInfo
+from holdfast.persist.order import KeyRange
 from holdfast.persist.read import (
     Event,
     Listen,
@@ -39,6 +40,7 @@ __all__ = [
     "Event",
     "Exclusive",
     "HoldInfo",
+    "KeyRange",
     "Listen",
     "PersistClient",
     "PersistConfig",

@@ -17,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.persist.canonical import Rows, ordered_bits, python_values, values_of
+from holdfast.errors import BadInput
+from holdfast.persist.canonical import Rows, canonical_floats, ordered_bits, python_values, values_of
+from holdfast.persist.schema import Column, Schema
 
 Key: TypeAlias = tuple[tuple[bool, Any], ...]
 
@@ -31,6 +33,18 @@ class KeyRange:
     lower: Key | None = None
     upper: Key | None = None
     after: Key | None = None
+
+    @staticmethod
+    def between(schema: Schema, lower: object = None, upper: object = None) -> "KeyRange":
+        """The rows at or after `lower` and before `upper` in the total order; None is no limit.
+
+        A limit is a value of the first column, or a tuple of values of the first columns, of which each may
+        be None for null. Nulls are first in the order, NaN is last.
+
+        Raises:
+            BadInput: a value is not one of its column's type.
+        """
+        return KeyRange(_limit(schema, lower), _limit(schema, upper))
 
     def beyond(self, key: Key) -> "KeyRange":
         """What is left of the range after the row `key`."""
@@ -57,6 +71,28 @@ class KeyRange:
 
 
 EVERYTHING = KeyRange()
+
+
+def _limit(schema: Schema, given: object) -> Key | None:
+    if given is None:
+        return None
+    values = given if isinstance(given, tuple) else (given,)
+    if not values:
+        raise BadInput("a limit of a range has no value", hint="None is no limit")
+    if len(values) > len(schema.columns):
+        raise BadInput(f"a limit has {len(values)} values, but the schema has {len(schema.columns)} columns")
+    return tuple(_place(column, value) for column, value in zip(schema.columns, values, strict=False))
+
+
+def _place(column: Column, value: object) -> tuple[bool, Any]:
+    try:
+        array = pa.array([value], column.arrow.type)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+        raise BadInput(f"column {column.name!r} has no value {value!r}: {error}") from None
+    if pa.types.is_floating(array.type):
+        array = canonical_floats(array)
+    (found,) = python_values(array)
+    return found is not None, found
 
 
 def key_at(names: Sequence[str], rows: Rows, index: int) -> Key:

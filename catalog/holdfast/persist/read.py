@@ -207,6 +207,9 @@ class ReadHandle:
     ) -> Snapshot:
         """The contents at `as_of`: all, or those of a range of keys; all columns, or these and `_diff`.
 
+        A range is `KeyRange.between(schema, lower, upper)`. Row groups that can have no row of it, or none at
+        times up to `as_of`, are not decoded.
+
         Raises:
             AsOfTooEarly: `as_of < since`.
             AsOfNotYetAvailable: `as_of >= upper`.

@@ -8,7 +8,9 @@ import pytest
 PAGES = Path(__file__).resolve().parents[3] / "docs" / "how-to"
 
 
-@pytest.mark.parametrize("page", ["store-python-values.md", "evolve-a-schema.md"])
+@pytest.mark.parametrize(
+    "page", ["store-python-values.md", "evolve-a-schema.md", "append-more-than-memory.md"]
+)
 def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", (PAGES / page).read_text(), re.MULTILINE | re.DOTALL)
     program = "\n".join(blocks)
