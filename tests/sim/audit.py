@@ -3,10 +3,22 @@
 It replays each committed version by itself, so that it is never behind, and never fails.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
-from holdfast.persist.storage import Blob, Put
-from sim.reference import ShardState, StateDiff, apply, blob_keys, check_step, decode_diff
+from holdfast.persist.storage import Blob, Entry, Put
+from sim.reference import (
+    LOCK_KEY,
+    LockRow,
+    ShardState,
+    StateDiff,
+    WriteMode,
+    apply,
+    check_step,
+    decode_diff,
+    decode_lock,
+    part_keys,
+)
 
 
 class Violation(AssertionError):
@@ -30,6 +42,8 @@ class Auditor:
         self._tokens: dict[tuple[str, str], list[tuple[int, bytes]]] = {}
         self._takeovers: set[tuple[str, str, bytes, bytes]] = set()
         self._known_floors: dict[str, dict[str, int]] = {}
+        self._lock: LockRow | None = None
+        self.met: Counter[str] = Counter()
 
     def state(self, shard: str) -> ShardState:
         """The newest version of a shard."""
@@ -64,12 +78,35 @@ class Auditor:
             token for _, token in [each for each in tokens if each[0] <= seqno][-1:]
         }
 
-    def committed(self, puts: Sequence[Put]) -> None:
-        """Check the versions that a compare-and-set has just made."""
+    def committed(self, puts: Sequence[Put], who: str) -> None:
+        """Check the versions that a compare-and-set of somebody has just made."""
         for put in puts:
-            self._committed(put)
+            if put.key == LOCK_KEY:
+                self._locked(put)
+            else:
+                self._committed(put, who)
 
-    def _committed(self, put: Put) -> None:
+    def _locked(self, put: Put) -> None:
+        last = self._lock.seqno if self._lock else 0
+        self._lock = decode_lock(Entry(put.seqno, put.data))
+        if put.seqno != last + 1:
+            raise Violation(f"row {put.seqno} of the lock was written after row {last}")
+
+    def _check_exclusive(self, old: ShardState, new: ShardState, who: str) -> None:
+        """Only who has the lock may write or seal a shard of mode WRITE_SEAL."""
+        if new.write_mode is not WriteMode.WRITE_SEAL:
+            return
+        added = [batch for id_, batch in new.pending.items() if id_ not in old.pending]
+        self.met["pending merges"] += sum(batch.level > 0 for batch in added)
+        self.met["seals that cut"] += any(
+            batch.lower != old.pending[id_].lower for id_, batch in new.pending.items() if id_ in old.pending
+        )
+        if new.upper == old.upper and not any(batch.level == 0 for batch in added):
+            return
+        if self._lock is None or self._lock.released or self._lock.purpose != who:
+            raise Violation(f"{new.shard_id} version {new.seqno} is by {who}, the lock is {self._lock}")
+
+    def _committed(self, put: Put, who: str) -> None:
         old = self.state(put.key)
         if put.seqno != old.seqno + 1:
             raise Violation(f"{put.key}: version {put.seqno} was written after version {old.seqno}")
@@ -77,7 +114,8 @@ class Auditor:
         self._tell(diff)
         new = apply(old, diff)
         check_step(old, new)
-        live = frozenset(blob_keys(new.batches)) | {rollup.blob_key for rollup in new.rollups.values()}
+        self._check_exclusive(old, new, who)
+        live = frozenset(part_keys(new)) | {rollup.blob_key for rollup in new.rollups.values()}
         found = {key: self._blob.get(key) for key in live}
         lost = [key for key, data in found.items() if data is None]
         if lost:
@@ -98,7 +136,7 @@ class Auditor:
                 tokens.append((new.seqno, hold.opaque))
         self._states[put.key], self._live[put.key] = new, live
         named = self._named.setdefault(put.key, {})
-        named[new.seqno] = frozenset(blob_keys(new.batches))
+        named[new.seqno] = frozenset(part_keys(new))
         if new.latest_rollup is not None and new.latest_rollup.seqno in named:
             newest = new.latest_rollup.seqno
             self._restored[put.key] = named[newest]
@@ -133,6 +171,8 @@ class Auditor:
 
     def truncated(self, shard: str, seqno: int) -> None:
         """Check that the log that is left begins not after the newest rollup."""
+        if shard == LOCK_KEY:
+            return
         rollup = self.state(shard).latest_rollup
         if seqno > (rollup.seqno if rollup else 0) + 1:
             raise Violation(f"the log of {shard} is cut below {seqno}, the newest rollup is {rollup}")

@@ -23,7 +23,7 @@ Update = tuple[int, str, int, int]
 
 @dataclass(slots=True)
 class Write:
-    """An append to some shards at once: the times that it covers, its updates, and when it was under way."""
+    """An append to some shards, or a write: the times that it covers, its updates, when it was under way."""
 
     name: str
     shards: tuple[str, ...]
@@ -31,6 +31,7 @@ class Write:
     upper: int
     updates: tuple[Update, ...]
     begun: int
+    appended: bool = True
     ended: int | None = None
     fate: Fate = Fate.UNKNOWN
     found: dict[str, Counter[Row]] = field(default_factory=dict)
@@ -81,12 +82,13 @@ class History:
         *,
         begun: int | None = None,
         found: dict[str, Counter[Row]] | None = None,
+        appended: bool = True,
     ) -> Write:
         """A write whose fate is not known yet; begun before, where it read something first."""
         name = f"write-{len(self.writes)}"
         own = ((MARKER, name, lower, 1), *updates)
         begun = self.now() if begun is None else begun
-        write = Write(name, tuple(shards), lower, upper, own, begun, found=found or {})
+        write = Write(name, tuple(shards), lower, upper, own, begun, appended, found=found or {})
         self.writes[name] = write
         where = " ".join(map(short, write.shards)) or "nothing"
         self._tell(f"{name} to {where} at [{lower}, {upper}): {len(own)} updates")
@@ -142,7 +144,9 @@ class History:
             for listen in self.followed:
                 if listen.shard == shard:
                     _judge_listen(listen, updates)
-        check(self.transactions(final))
+        if all(write.appended for write in self.writes.values()):
+            # What is written to be sealed is no transaction: it is done before anybody can see it.
+            check(self.transactions(final))
 
     def transactions(self, final: dict[str, Counter[Row]]) -> list[Transaction]:
         """Everything as appends to lists and reads of them: a list for each shard, of its markers."""
@@ -189,7 +193,7 @@ class History:
 
     def _judge_order(self, shard: str, writes: list[Write]) -> None:
         frontier = 0
-        for write in sorted(writes, key=lambda write: write.lower):
+        for write in sorted((w for w in writes if w.appended), key=lambda write: write.lower):
             if write.lower < frontier:
                 raise Violation(f"{write} of {shard} covers times that were complete")
             frontier = write.upper

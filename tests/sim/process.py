@@ -3,12 +3,12 @@
 import random
 from typing import TYPE_CHECKING
 
-from holdfast.errors import Determinate, Indeterminate
-from holdfast.persist import CriticalSince, Listen, PersistClient, ReadHandle, WriteHandle
+from holdfast.errors import Determinate, Fenced, Indeterminate, LockHeld
+from holdfast.persist import CriticalSince, Exclusive, Listen, PersistClient, ReadHandle, WriteHandle
 from holdfast.persist.storage.faults import ProcessDeath, SeededPlan
 from sim.audit import Violation
 from sim.history import Followed
-from sim.repertoire import ACTIONS, EVOLVING
+from sim.repertoire import repertoire
 from sim.rows import SCHEMA
 from sim.story import short
 from sim.weather import CountingPlan, Exposure, SimClock
@@ -26,6 +26,8 @@ class Process:
         self.random = random.Random(world.random.getrandbits(64))
         self.left = world.actions
         self.incarnations = 0
+        # Two of them have one id, against the rules: each fences the other.
+        self.reentrance_id = f"job{int(name[1:]) % 2}"
 
     def main(self) -> None:
         """Start and start again."""
@@ -48,7 +50,7 @@ class Incarnation:
         plan = SeededPlan(self.random.getrandbits(64), rate=weather.error_rate, death_rate=weather.death_rate)
         self.clock = SimClock(world.scheduler)
         self.exposure = Exposure(world.grid, weather, self.clock)
-        location = world.location(self.exposure, CountingPlan(plan, world.scheduler))
+        location = world.location(self.exposure, CountingPlan(plan, world.scheduler), self.who)
         self.client = PersistClient(location, config=world.config, clock=self.clock)
         self.observer = PersistClient(location, mode="read", config=world.config, clock=self.clock)
         self.observed: dict[str, ReadHandle] = {}
@@ -57,10 +59,11 @@ class Incarnation:
         self.listens: dict[str, tuple[Listen, Followed]] = {}
         self.holds: dict[tuple[str, str], tuple[CriticalSince, bytes]] = {}
         """By shard and purpose, each with the token that it acts with."""
+        self.lock: Exclusive | None = None
 
     def work(self) -> None:
         """Do what is left to do."""
-        actions = EVOLVING if self.world.evolves else ACTIONS
+        actions = repertoire(self.world.mode, evolves=self.world.evolves)
         weights = [weight for weight, _ in actions]
         while self.process.left > 0:
             self.process.left -= 1
@@ -71,6 +74,24 @@ class Incarnation:
                 action(self, shard)
             except (Determinate, Indeterminate) as error:
                 self.world.scheduler.note(f"-> {type(error).__name__}: {error}")
+            except Fenced:
+                self.world.scheduler.meet("processes fenced")
+                self.lock = None
+                if self.random.random() < 0.5:
+                    # As it should: it starts anew.
+                    return
+
+    def locked(self) -> bool:
+        """Whether this process has the write lock, as far as it knows, after it has asked for it."""
+        if self.lock is None:
+            take_over = self.random.random() < 0.3
+            try:
+                self.lock = self.client.exclusive(
+                    self.process.reentrance_id, purpose=self.who, take_over=take_over
+                )
+            except LockHeld:
+                self.world.scheduler.meet("locks refused")
+        return self.lock is not None
 
     def exists(self, shard: str) -> bool:
         """Whether the shard is there: an action on one that isn't tells nothing."""
@@ -81,7 +102,8 @@ class Incarnation:
         if shard not in self.writers:
             schemas = [*self.auditor.state(shard).schemas.values()]
             schema = self.random.choice(schemas) if len(schemas) > 1 else SCHEMA
-            self.writers[shard] = self.client.writer(shard, schema, purpose=self.who)
+            mode = self.world.mode
+            self.writers[shard] = self.client.writer(shard, schema, purpose=self.who, mode=mode)
         return self.writers[shard]
 
     def reader(self, shard: str) -> ReadHandle:

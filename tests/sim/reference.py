@@ -3,7 +3,21 @@
 A mutated run imports this module first, and only then puts the mutant in the place of the package.
 """
 
-from holdfast.persist.state import ShardState, StateDiff, apply, blob_keys, check_step
+from holdfast.persist.invariants import check_step
+from holdfast.persist.lock import LOCK_KEY, LockRow, decode_lock
+from holdfast.persist.state import PendingBatch, ShardState, StateDiff, WriteMode, apply, part_keys
 from holdfast.persist.statecodec import decode_diff
 
-__all__ = ["ShardState", "StateDiff", "apply", "blob_keys", "check_step", "decode_diff"]
+__all__ = [
+    "LOCK_KEY",
+    "LockRow",
+    "PendingBatch",
+    "ShardState",
+    "StateDiff",
+    "WriteMode",
+    "apply",
+    "check_step",
+    "decode_diff",
+    "decode_lock",
+    "part_keys",
+]

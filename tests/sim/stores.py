@@ -90,8 +90,9 @@ class SimBlob(Blob):
 class SimConsensus(Consensus):
     """The consensus store as one process has it."""
 
-    def __init__(self, inner: MemoryConsensus, exposure: Exposure, auditor: Auditor) -> None:
+    def __init__(self, inner: MemoryConsensus, exposure: Exposure, auditor: Auditor, who: str) -> None:
         self._inner = inner
+        self._who = who
         self._auditor = auditor
         self._calls = _Calls("consensus", exposure)
 
@@ -111,7 +112,7 @@ class SimConsensus(Consensus):
         def effect() -> bool:
             won = self._inner.compare_and_set(puts, expect)
             if won:
-                self._auditor.committed(puts)
+                self._auditor.committed(puts, self._who)
             return won
 
         what = "cas " + " ".join(f"{short(put.key)} v{put.seqno}" for put in puts)

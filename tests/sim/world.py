@@ -9,7 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 
-from holdfast.persist import PersistClient, PersistConfig
+from holdfast.persist import PersistClient, PersistConfig, WriteMode
 from holdfast.persist.storage import Blob, FileBlob, Location, MemoryBlob, MemoryConsensus
 from holdfast.persist.storage.faults import FaultPlan, FaultyBlob, FaultyConsensus
 from sim.audit import Auditor, Violation
@@ -18,7 +18,7 @@ from sim.history import History, Row
 from sim.ids import seeded_ids
 from sim.process import Process
 from sim.reference import StateDiff
-from sim.rows import contents
+from sim.rows import SCHEMA, contents
 from sim.scheduler import Scheduler
 from sim.stores import SimBlob, SimConsensus
 from sim.story import version
@@ -67,6 +67,7 @@ class World:
         self.sweeps = self.location_id.int % 3 == 0
         # An append gives up after the deadline; the rest is for the steps of others and for slow writes.
         self.longest_upload_s = self.config.retry_deadline_s + 0.5
+        self.mode = WriteMode.WRITE_SEAL if self.random.random() < 0.3 else WriteMode.APPEND
 
     def run(self) -> None:
         """Let all processes do their work, then judge what they saw."""
@@ -84,7 +85,7 @@ class World:
 
     def met(self) -> Counter[str]:
         """How often this world met what worlds are made for."""
-        met = self.scheduler.met + self.history.met()
+        met = self.scheduler.met + self.history.met() + self.auditor.met
         states = [self.auditor.state(shard) for shard in self.shards]
         met["batches made by compaction"] += sum(
             batch.level > 0 for state in states for batch in state.batches
@@ -98,7 +99,10 @@ class World:
     def _judge(self) -> None:
         clock = SimClock(self.scheduler)
         exposure = Exposure(self.grid, SOUND, clock)
-        client = PersistClient(self.location(exposure, None), config=self.config, clock=clock)
+        location = self.location(exposure, None, "judge")
+        client = PersistClient(location, config=self.config, clock=clock)
+        if self.mode is WriteMode.WRITE_SEAL:
+            self._seal_all(client)
         final: dict[str, Counter[Row]] = {}
         for again in (False, True):
             for shard in self.shards:
@@ -115,13 +119,22 @@ class World:
                 client.maintain(shard)
         self.history.judge(final)
 
-    def location(self, exposure: Exposure, plan: FaultPlan | None) -> Location:
+    def _seal_all(self, client: PersistClient) -> None:
+        """What was written is durable: once sealed, it is there."""
+        client.exclusive("judge", purpose="judge", take_over=True)
+        for shard in self.shards:
+            state = self.auditor.state(shard)
+            upper = max((batch.upper for batch in state.pending.values()), default=state.upper)
+            if state.exists:
+                client.writer(shard, SCHEMA, purpose="judge", mode=self.mode).seal(upper)
+
+    def location(self, exposure: Exposure, plan: FaultPlan | None, who: str) -> Location:
         """The stores as one process has them."""
         inner = self.blob
         if self.disk is not None:
             inner = _file_blob(self.disk, exposure.file_step)
         blob = SimBlob(inner, exposure, self.auditor)
-        consensus = SimConsensus(self.consensus, exposure, self.auditor)
+        consensus = SimConsensus(self.consensus, exposure, self.auditor, who)
         if plan is None:
             return Location(blob, consensus, self.location_id)
         return Location(FaultyBlob(blob, plan), FaultyConsensus(consensus, plan), self.location_id)

@@ -93,18 +93,20 @@ class Batch(_message.Message):
     def __init__(self, id: _Optional[int] = ..., lower: _Optional[_Union[Frontier, _Mapping]] = ..., upper: _Optional[_Union[Frontier, _Mapping]] = ..., since: _Optional[_Union[Frontier, _Mapping]] = ..., runs: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., level: _Optional[int] = ...) -> None: ...
 
 class PendingBatch(_message.Message):
-    __slots__ = ("id", "writer_id", "lower", "upper", "runs")
+    __slots__ = ("id", "writer_id", "lower", "upper", "runs", "level")
     ID_FIELD_NUMBER: _ClassVar[int]
     WRITER_ID_FIELD_NUMBER: _ClassVar[int]
     LOWER_FIELD_NUMBER: _ClassVar[int]
     UPPER_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
     id: str
     writer_id: str
     lower: Frontier
     upper: Frontier
     runs: _containers.RepeatedCompositeFieldContainer[Run]
-    def __init__(self, id: _Optional[str] = ..., writer_id: _Optional[str] = ..., lower: _Optional[_Union[Frontier, _Mapping]] = ..., upper: _Optional[_Union[Frontier, _Mapping]] = ..., runs: _Optional[_Iterable[_Union[Run, _Mapping]]] = ...) -> None: ...
+    level: int
+    def __init__(self, id: _Optional[str] = ..., writer_id: _Optional[str] = ..., lower: _Optional[_Union[Frontier, _Mapping]] = ..., upper: _Optional[_Union[Frontier, _Mapping]] = ..., runs: _Optional[_Iterable[_Union[Run, _Mapping]]] = ..., level: _Optional[int] = ...) -> None: ...
 
 class LeasedReader(_message.Message):
     __slots__ = ("id", "since", "seqno_hold", "heartbeats", "lease_ms", "purpose", "hostname")
@@ -235,7 +237,7 @@ class ReplaceBatches(_message.Message):
     def __init__(self, batch_ids: _Optional[_Iterable[int]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ...) -> None: ...
 
 class Change(_message.Message):
-    __slots__ = ("create", "put_schema", "append", "extend_upper", "replace_batches", "since", "put_leased_reader", "drop_leased_reader", "put_critical_reader", "drop_critical_reader", "put_writer", "drop_writer", "put_rollup", "drop_rollup", "put_claim", "drop_claim", "put_garbage", "drop_garbage", "gc_seqno", "put_pending", "drop_pending", "finalize")
+    __slots__ = ("create", "put_schema", "append", "extend_upper", "replace_batches", "since", "put_leased_reader", "drop_leased_reader", "put_critical_reader", "drop_critical_reader", "put_writer", "drop_writer", "put_rollup", "drop_rollup", "put_claim", "drop_claim", "put_garbage", "drop_garbage", "gc_seqno", "put_pending", "drop_pending", "finalize", "seal_pending")
     CREATE_FIELD_NUMBER: _ClassVar[int]
     PUT_SCHEMA_FIELD_NUMBER: _ClassVar[int]
     APPEND_FIELD_NUMBER: _ClassVar[int]
@@ -258,6 +260,7 @@ class Change(_message.Message):
     PUT_PENDING_FIELD_NUMBER: _ClassVar[int]
     DROP_PENDING_FIELD_NUMBER: _ClassVar[int]
     FINALIZE_FIELD_NUMBER: _ClassVar[int]
+    SEAL_PENDING_FIELD_NUMBER: _ClassVar[int]
     create: WriteMode
     put_schema: Schema
     append: Batch
@@ -280,7 +283,8 @@ class Change(_message.Message):
     put_pending: PendingBatch
     drop_pending: str
     finalize: bool
-    def __init__(self, create: _Optional[_Union[WriteMode, str]] = ..., put_schema: _Optional[_Union[Schema, _Mapping]] = ..., append: _Optional[_Union[Batch, _Mapping]] = ..., extend_upper: _Optional[_Union[Frontier, _Mapping]] = ..., replace_batches: _Optional[_Union[ReplaceBatches, _Mapping]] = ..., since: _Optional[_Union[Frontier, _Mapping]] = ..., put_leased_reader: _Optional[_Union[LeasedReader, _Mapping]] = ..., drop_leased_reader: _Optional[str] = ..., put_critical_reader: _Optional[_Union[CriticalReader, _Mapping]] = ..., drop_critical_reader: _Optional[str] = ..., put_writer: _Optional[_Union[Writer, _Mapping]] = ..., drop_writer: _Optional[str] = ..., put_rollup: _Optional[_Union[Rollup, _Mapping]] = ..., drop_rollup: _Optional[int] = ..., put_claim: _Optional[_Union[CompactionClaim, _Mapping]] = ..., drop_claim: _Optional[str] = ..., put_garbage: _Optional[_Union[Garbage, _Mapping]] = ..., drop_garbage: _Optional[str] = ..., gc_seqno: _Optional[int] = ..., put_pending: _Optional[_Union[PendingBatch, _Mapping]] = ..., drop_pending: _Optional[str] = ..., finalize: _Optional[bool] = ...) -> None: ...
+    seal_pending: Frontier
+    def __init__(self, create: _Optional[_Union[WriteMode, str]] = ..., put_schema: _Optional[_Union[Schema, _Mapping]] = ..., append: _Optional[_Union[Batch, _Mapping]] = ..., extend_upper: _Optional[_Union[Frontier, _Mapping]] = ..., replace_batches: _Optional[_Union[ReplaceBatches, _Mapping]] = ..., since: _Optional[_Union[Frontier, _Mapping]] = ..., put_leased_reader: _Optional[_Union[LeasedReader, _Mapping]] = ..., drop_leased_reader: _Optional[str] = ..., put_critical_reader: _Optional[_Union[CriticalReader, _Mapping]] = ..., drop_critical_reader: _Optional[str] = ..., put_writer: _Optional[_Union[Writer, _Mapping]] = ..., drop_writer: _Optional[str] = ..., put_rollup: _Optional[_Union[Rollup, _Mapping]] = ..., drop_rollup: _Optional[int] = ..., put_claim: _Optional[_Union[CompactionClaim, _Mapping]] = ..., drop_claim: _Optional[str] = ..., put_garbage: _Optional[_Union[Garbage, _Mapping]] = ..., drop_garbage: _Optional[str] = ..., gc_seqno: _Optional[int] = ..., put_pending: _Optional[_Union[PendingBatch, _Mapping]] = ..., drop_pending: _Optional[str] = ..., finalize: _Optional[bool] = ..., seal_pending: _Optional[_Union[Frontier, _Mapping]] = ...) -> None: ...
 
 class StateDiff(_message.Message):
     __slots__ = ("seqno", "shard_id", "applier_version", "wall_ms", "hostname", "latest_rollup", "changes")

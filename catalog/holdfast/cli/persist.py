@@ -90,6 +90,7 @@ def _one(info: "ShardInfo") -> str:
         ("upper", frontier(info.upper) + (" (finalized)" if info.finalized else "")),
         ("rows", f"{info.rows:,} updates, {size(info.size_bytes)}"),
         ("batches", f"{info.batches} ({parts})"),
+        ("pending", f"{info.pending} batches ({info.pending_rows:,} updates)"),
         ("garbage", f"{count(info.garbage, 'blob')} to delete"),
         ("version", f"{info.seqno}, {moment(info.wall_ms)} by {info.hostname} ({info.applier_version})"),
         ("log", f"from version {max(info.gc_seqno, 1)}, {rollup}"),

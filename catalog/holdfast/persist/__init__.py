@@ -24,6 +24,7 @@ from holdfast.persist.read import (
 )
 from holdfast.persist.schema import Column, Schema
 from holdfast.persist.snapshot import Snapshot, SnapshotPart
+from holdfast.persist.state import WriteMode
 from holdfast.persist.storage import CacheConfig, StoreMetrics
 from holdfast.persist.typed import TypedListen, TypedReader, TypedUpdate, TypedWriter
 from holdfast.persist.write import Prepared, WriteHandle
@@ -59,4 +60,5 @@ __all__ = [
     "Updates",
     "ValueCodec",
     "WriteHandle",
+    "WriteMode",
 ]

@@ -33,6 +33,8 @@ from holdfast.persist.command import (
     Handle,
     RegisterCritical,
     RegisterWriter,
+    Seal,
+    Write,
 )
 from holdfast.persist.compactions import Compactions
 from holdfast.persist.config import PersistConfig
@@ -40,15 +42,16 @@ from holdfast.persist.critical import CriticalSince, check_opaque
 from holdfast.persist.exclusive import Exclusive, acquire, check_reentrance_id
 from holdfast.persist.ids import check_shard_id, critical_id, new_id
 from holdfast.persist.inspect import ShardInfo, shard_info
-from holdfast.persist.lock import LOCK_KEY, Fence
+from holdfast.persist.lock import LOCK_KEY, Fence, no_lock
 from holdfast.persist.machine import Machine, commit, retry
 from holdfast.persist.maintainer import Maintainer
 from holdfast.persist.names import create_or_load, forget, read_names
 from holdfast.persist.read import ReadHandle, check_frontier
 from holdfast.persist.schema import Schema
 from holdfast.persist.snapshot import Snapshot, SnapshotPart
-from holdfast.persist.state import CriticalReader
+from holdfast.persist.state import CriticalReader, WriteMode
 from holdfast.persist.storage import CacheConfig, Location, StoreMetrics
+from holdfast.persist.transition import check_mode
 from holdfast.persist.write import Prepared, WriteHandle
 
 Mode = Literal["write", "read"]
@@ -126,11 +129,16 @@ class PersistClient:
         """A random shard id; the shard comes into being with its first commit."""
         return new_id("s")
 
-    def writer(self, shard_id: str, schema: Schema, *, purpose: str) -> WriteHandle:
-        """A handle that appends; a shard that doesn't exist is created with its first commit.
+    def writer(
+        self, shard_id: str, schema: Schema, *, purpose: str, mode: WriteMode = WriteMode.APPEND
+    ) -> WriteHandle:
+        """A handle that writes; a shard that doesn't exist is created with its first commit, in this mode.
+
+        A handle of mode WRITE_SEAL needs the write lock of the location (`exclusive`) to write and seal.
 
         Raises:
             CodecMismatch: the shard has, and had, no such schema; `evolve` it first where it may follow.
+            BadInput: the shard was made in another mode.
             NotWritable: the client was opened with mode "read".
         """
         self.check_writable()
@@ -138,7 +146,9 @@ class PersistClient:
         state = machine.refresh()
         if state.finalized:
             raise ShardFinalized(f"shard {shard_id} was finalized")
-        return WriteHandle(self, machine, schema, state.schema_id(schema), self._handle("w", purpose))
+        check_mode(state, mode)
+        schema_id = state.schema_id(schema)
+        return WriteHandle(self, machine, schema, schema_id, self._handle("w", purpose), mode)
 
     def reader(self, shard_id: str, *, purpose: str) -> ReadHandle:
         """A handle that reads, holding `since` under a lease (none with mode "read").
@@ -216,9 +226,16 @@ class PersistClient:
                 hint="close it first",
             )
 
-    def prepare_create(self, shard_id: str, schema: Schema, *, purpose: str) -> Prepared:
+    def check_locked(self, shard_id: str) -> None:
+        """Raise `NotWritable` where this client has not taken the write lock, `Fenced` where it lost it."""
+        if self._fence.held is None:
+            raise no_lock(shard_id)
+
+    def prepare_create(
+        self, shard_id: str, schema: Schema, *, purpose: str, mode: WriteMode = WriteMode.APPEND
+    ) -> Prepared:
         """The creation of an empty shard, for `multi_write`."""
-        return Prepared(self.machine(shard_id), RegisterWriter(self._handle("w", purpose), schema))
+        return Prepared(self.machine(shard_id), RegisterWriter(self._handle("w", purpose), schema, mode))
 
     def prepare_evolve(self, shard_id: str, schema: Schema) -> Prepared:
         """The move of a shard to a schema that follows its own, for `multi_write`."""
@@ -278,8 +295,11 @@ class PersistClient:
     def multi_write(self, commands: Sequence[Prepared]) -> None:
         """Commit prepared commands on shards of this location: all of them or none.
 
+        A shard takes one append or seal, and any number of writes.
+
         Raises:
             BadInput: an append is committed already, or its uploads went when it was rejected.
+            NotWritable: a write or seal needs the write lock, which this client has not taken.
             UpperMismatch: an append expected another upper; names the shard. Nothing happened.
             LocationMismatch: a command was prepared by a client of another location.
             Fenced: the client has lost the write lock that it took. Nothing happened.
@@ -292,9 +312,10 @@ class PersistClient:
                     f"shard {command.machine.shard_id} is not of {self.location.blob.description}"
                 )
         steps = [(self.machine(command.machine.shard_id), command.command) for command in commands]
-        appends = [command for command in commands if isinstance(command.command, Append)]
-        if len({append.machine.shard_id for append in appends}) != len(appends):
-            raise BadInput("a multi-write takes one append per shard")
+        appends = [command for command in commands if isinstance(command.command, Append | Seal | Write)]
+        moves = [append.machine.shard_id for append in appends if not isinstance(append.command, Write)]
+        if len(set(moves)) != len(moves):
+            raise BadInput("a multi-write takes one append or seal per shard")
         for append in appends:
             append.spend()
         if not steps:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from holdfast.errors import HoldfastError
 from holdfast.persist.schema import Schema
-from holdfast.persist.state import Change, Part, Rollup
+from holdfast.persist.state import Change, Part, PendingBatch, Rollup, WriteMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class RegisterWriter:
 
     writer: Handle
     schema: Schema
+    mode: WriteMode = WriteMode.APPEND
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,34 @@ class Append:
     expected_upper: int
     new_upper: int
     runs: tuple[tuple[Part, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Add `runs`, of times from the upper on, to what is pending, under the id `batch_id`.
+
+    Only under the write lock of the location.
+    """
+
+    writer: Handle
+    token: bytes
+    schema: Schema
+    batch_id: str
+    runs: tuple[tuple[Part, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Move the upper over all that is pending below `new_upper`. Result: the new upper.
+
+    Only under the write lock of the location.
+    """
+
+    writer: Handle
+    token: bytes
+    schema: Schema
+    expected_upper: int
+    new_upper: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +229,17 @@ class CondemnOrphans:
 
 
 @dataclass(frozen=True, slots=True)
+class InstallPending:
+    """As `InstallCompaction`, for pending batches: replace exactly these, if they are unchanged."""
+
+    replaced: tuple[PendingBatch, ...]
+    batch_id: str
+    writer_id: str
+    runs: tuple[tuple[Part, ...], ...]
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetGarbage:
     """These blobs are deleted and the log is to be truncated below `gc_seqno`."""
 
@@ -218,6 +258,8 @@ Command = (
     RegisterWriter
     | EvolveSchema
     | Append
+    | Write
+    | Seal
     | RegisterReader
     | DowngradeReader
     | DropReader
@@ -231,6 +273,7 @@ Command = (
     | ClaimBatches
     | ReleaseClaim
     | CondemnOrphans
+    | InstallPending
     | ForgetGarbage
     | FinalizeShard
 )

@@ -24,7 +24,7 @@ from holdfast.persist.partstore import PartGone, delete_parts, read_inline
 from holdfast.persist.runs import Since, merged
 from holdfast.persist.runwriter import write_run
 from holdfast.persist.snapshot import replan
-from holdfast.persist.state import Batch, Part, ShardState
+from holdfast.persist.state import Batch, Part, PendingBatch, ShardState
 from holdfast.persist.transition_upkeep import neighbours
 
 
@@ -191,14 +191,14 @@ def _merge(
         writer_id=writer_id,
         schema=state.schema,
         schema_id=max(state.schemas),
-        pieces=_merged(machine, state, batches, since, between),
+        pieces=consolidated(machine, state, batches, since, between),
     )
 
 
-def _merged(
+def consolidated(
     machine: Machine,
     state: ShardState,
-    batches: Sequence[Batch],
+    batches: Sequence[Batch | PendingBatch],
     since: int,
     between: Callable[[], None],
 ) -> Iterator[pa.Table]:

@@ -34,11 +34,13 @@ class ParquetSource:
     """A Parquet part that the engine decodes itself, in parallel.
 
     `data` is the file's bytes, verified by the caller against the state's checksum (the engine checks no
-    page); `key` names it in errors.
+    page); `key` names it in errors. Only its updates at times in `[lower, upper)` are meant.
     """
 
     data: bytes
     key: str
+    lower: int = 0
+    upper: int = CLOSED
 
 
 _INT64_MAX = 2**63 - 1
@@ -97,9 +99,18 @@ def _pieces(schema: Schema, sources: Sequence[Source]) -> Iterator[_Piece]:
     if tables:
         yield _table_piece(pa.concat_tables(tables).combine_chunks())
     parts = [source for source in sources if isinstance(source, ParquetSource)]
-    if parts:
-        latest, bounds = zip(*(_check_part(schema, part) for part in parts), strict=True)
-        yield _Piece(pl.scan_parquet([part.data for part in parts]), max(latest), sum(bounds))
+    whole: list[tuple[ParquetSource, int, int]] = []
+    for part in parts:
+        earliest, latest, bound = _check_part(schema, part)
+        if part.lower <= earliest and latest < part.upper:
+            whole.append((part, latest, bound))
+            continue
+        limits = pl.lit(part.lower, pl.UInt64), pl.lit(part.upper - 1, pl.UInt64)
+        frame = pl.scan_parquet(part.data).filter(pl.col(TIME).is_between(*limits))
+        yield _Piece(frame, part.upper - 1, bound)
+    if whole:
+        uncut, latests, bounds = zip(*whole, strict=True)
+        yield _Piece(pl.scan_parquet([part.data for part in uncut]), max(latests), sum(bounds))
 
 
 def _table_piece(table: pa.Table) -> _Piece:
@@ -111,15 +122,15 @@ def _table_piece(table: pa.Table) -> _Piece:
     return _Piece(pl.DataFrame(pl.from_arrow(table)).lazy(), latest, largest * table.num_rows)
 
 
-def _check_part(schema: Schema, source: ParquetSource) -> tuple[int, int]:
-    """The part's latest time and bound of diffs, from its footer."""
+def _check_part(schema: Schema, source: ParquetSource) -> tuple[int, int, int]:
+    """The part's earliest and latest time and its bound of diffs, from its footer."""
     try:
         metadata = pq.read_metadata(pa.BufferReader(source.data))
         check_footer(metadata, schema, key=source.key)
     except UNREADABLE as error:
         raise CorruptBlob(source.key, "a Parquet part", " ".join(str(error).split())) from None
     time, diff = len(schema.names), len(schema.names) + 1
-    latest = bound = 0
+    earliest, latest, bound = CLOSED, 0, 0
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
         if row_group.num_rows == 0:
@@ -127,9 +138,9 @@ def _check_part(schema: Schema, source: ParquetSource) -> tuple[int, int]:
         times, diffs = row_group.column(time).statistics, row_group.column(diff).statistics
         if times is None or diffs is None or not (times.has_min_max and diffs.has_min_max):
             raise CorruptBlob(source.key, f"statistics of {TIME} and {DIFF}", "none")
-        latest = max(latest, times.max)
+        earliest, latest = min(earliest, times.min), max(latest, times.max)
         bound += row_group.num_rows * max(-diffs.min, diffs.max)
-    return latest, bound
+    return earliest, latest, bound
 
 
 def _summed(updates: pl.LazyFrame, by: list[str], bound: int) -> pl.LazyFrame:

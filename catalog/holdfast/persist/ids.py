@@ -1,6 +1,6 @@
 """Identifiers: a letter for the kind and a UUID.
 
-`s` shard, `w` writer, `r` reader, `c` critical hold, `p` part, `k` claim of a compaction.
+`s` shard, `w` writer, `r` reader, `c` critical hold, `p` part, `k` claim of a compaction, `b` pending batch.
 
 A shard id is also the key of the shard's log in Consensus and the first segment of its blob keys.
 """

@@ -30,6 +30,7 @@ class ShardInfo:
     """A shard at a glance. Sizes are stored bytes, rows are stored updates; frontiers, 2^64 is closed.
 
     `key` and `value` are the columns of the newest schema; `schemas` are all that it ever had, by their id.
+    What a seal has cut counts on both sides of it.
     """
 
     shard_id: str
@@ -45,6 +46,10 @@ class ShardInfo:
     inline_parts: int
     rows: int
     size_bytes: int
+    mode: str
+    pending: int
+    pending_rows: int
+    pending_size_bytes: int
     garbage: int
     rollup_seqno: int
     gc_seqno: int
@@ -67,6 +72,7 @@ class ShardInfo:
 def shard_info(state: ShardState) -> ShardInfo:
     """Look at a version."""
     parts = [part for batch in state.batches for part in batch.parts]
+    pending = [part for batch in state.pending.values() for part in batch.parts]
     schema = state.schema
     leased = [
         HoldInfo(
@@ -98,6 +104,10 @@ def shard_info(state: ShardState) -> ShardInfo:
         inline_parts=sum(part.inline is not None for part in parts),
         rows=sum(part.rows for part in parts),
         size_bytes=sum(part.size_bytes for part in parts),
+        mode=state.write_mode.name,
+        pending=len(state.pending),
+        pending_rows=sum(part.rows for part in pending),
+        pending_size_bytes=sum(part.size_bytes for part in pending),
         garbage=len(state.garbage),
         rollup_seqno=max(state.rollups, default=0),
         gc_seqno=state.gc_seqno,

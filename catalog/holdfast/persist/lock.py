@@ -14,7 +14,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from holdfast._pb import persist_pb2 as pb
-from holdfast.errors import CorruptBlob, Fenced, FenceRegressed, HoldfastError, VersionTooNew
+from holdfast.errors import CorruptBlob, Fenced, FenceRegressed, HoldfastError, NotWritable, VersionTooNew
 from holdfast.persist.statecodec import open_frame, seal_frame
 from holdfast.persist.storage import Entry, Expect
 
@@ -129,6 +129,14 @@ def _fenced(held: LockRow, found: LockRow | None) -> HoldfastError:
     if found is None or found.seqno < held.seqno:
         return FenceRegressed(held, found or "none")
     return Fenced(held, found, what="location")
+
+
+def no_lock(shard_id: str) -> NotWritable:
+    """What is wrong with a write or seal by a client that does not have the lock."""
+    return NotWritable(
+        f"shard {shard_id} has the write mode WRITE_SEAL, and this client has not taken the write lock",
+        hint="take it first: with client.exclusive('<the name of this job>'): ...",
+    )
 
 
 def expectation(held: LockRow | None) -> tuple[Expect, ...]:

@@ -27,22 +27,13 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.persist.clock import Clock
-from holdfast.persist.command import Append, Command, Commit, NoOp, Reject
+from holdfast.persist.command import Append, Command, Commit, NoOp, Reject, Seal, Write
 from holdfast.persist.config import PersistConfig
-from holdfast.persist.lock import LOCK_KEY, Fence, LockRow, expectation
+from holdfast.persist.invariants import check_state, check_step
+from holdfast.persist.lock import LOCK_KEY, Fence, LockRow, expectation, no_lock
 from holdfast.persist.part import verify
 from holdfast.persist.schema import Schema
-from holdfast.persist.state import (
-    Change,
-    Part,
-    Put,
-    Rollup,
-    ShardState,
-    StateDiff,
-    apply,
-    check_state,
-    check_step,
-)
+from holdfast.persist.state import Change, Part, Put, Rollup, ShardState, StateDiff, apply
 from holdfast.persist.statecodec import decode_diff, decode_state, encode_diff
 from holdfast.persist.storage import Entry, Expect, Location
 from holdfast.persist.storage import Put as LogPut
@@ -266,8 +257,8 @@ class Patience:
 def commit(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
     """Run commands on some shards, all or nothing; their results, in the order of `steps`.
 
-    A shard takes at most one `Append`: the batch is named after the version that it makes. The results are
-    None where an append was found to have happened in an attempt of unknown outcome.
+    A shard takes at most one `Append` or `Seal`: the batch is named after the version that it makes. The
+    results are None where an append was found to have happened in an attempt of unknown outcome.
 
     Raises:
         Indeterminate: whether it happened could not be found out within the retry deadline.
@@ -291,7 +282,7 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
     clock, config, consensus = first.clock, first.config, first.location.consensus
     deadline = clock.monotonic() + config.retry_deadline_s
     backoff = _FIRST_BACKOFF_S
-    held = first.fence.held
+    held = _lock_for(steps)
     unsettled: StorageError | None = None
     fenced: HoldfastError | None = None
     fresh = not all(machine.state.exists for machine, _ in steps)
@@ -341,13 +332,26 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
         fresh = True
 
 
+def _lock_for(steps: Sequence[tuple[Machine, Command]]) -> LockRow | None:
+    """The row of the lock that a commit must find; None where its client does not use the lock.
+
+    Raises `Fenced` where the client has lost it, `NotWritable` where a command needs it.
+    """
+    held = steps[0][0].fence.held
+    for machine, command in steps:
+        if held is None and isinstance(command, Write | Seal):
+            raise no_lock(machine.shard_id)
+    return held
+
+
 def _landed(steps: Sequence[tuple[Machine, Command]]) -> bool | None:
     """Whether an unsettled attempt happened; None where no record is left that tells.
 
     All steps land or none, so the record of one writer tells it for all.
     """
-    for machine, command in steps:
-        if isinstance(command, Append):
+    # A writer keeps the token of its last command.
+    for machine, command in reversed(steps):
+        if isinstance(command, Append | Write | Seal):
             writer = machine.state.writers.get(command.writer.id)
             if writer is not None:
                 return writer.last_token == command.token
@@ -356,7 +360,7 @@ def _landed(steps: Sequence[tuple[Machine, Command]]) -> bool | None:
 
 def _harmless(steps: Sequence[tuple[Machine, Command]]) -> bool:
     """Whether it makes no difference if a rejected attempt had landed before: one command on a handle."""
-    return len(steps) == 1 and not isinstance(steps[0][1], Append)
+    return len(steps) == 1 and not isinstance(steps[0][1], Append | Write | Seal)
 
 
 def _run(

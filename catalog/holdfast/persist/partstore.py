@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import StorageError
-from holdfast.persist.canonical import Rows, sort_updates, time_bounds
+from holdfast.persist.canonical import R, Rows, sort_updates, time_bounds
 from holdfast.persist.consolidate import ParquetSource, Source
 from holdfast.persist.evolution import upgraded
 from holdfast.persist.ids import new_id, part_key
@@ -127,15 +127,29 @@ def read_part(machine: Machine, schema: Schema, part: Part) -> Source:
     verify(data, size=part.size_bytes, crc32c=part.crc32c, key=key)
     own = machine.schema_of(part)
     if own == schema:
-        return ParquetSource(data, key)
-    return upgraded(decode_parquet(data, own, key=key), own, schema)
+        return ParquetSource(data, key, part.lower, part.upper)
+    return upgraded(within(decode_parquet(data, own, key=key), part), own, schema)
 
 
 def read_inline(machine: Machine, schema: Schema, part: Part) -> pa.Table:
     """An inline part as updates of `schema`, not sorted. Raises `CorruptBlob`."""
     assert part.inline is not None
     own = machine.schema_of(part)
-    return upgraded(decode_inline(part.inline, own, key="an inline part"), own, schema)
+    return upgraded(within(decode_inline(part.inline, own, key="an inline part"), part), own, schema)
+
+
+def within(rows: R, part: Part, from_time: int = 0) -> R:
+    """The rows of a part's object that the part means, at `from_time` and later."""
+    lower, upper = max(part.lower, from_time), part.upper
+    bounds = time_bounds(rows)
+    if bounds is None or (lower <= bounds[0] and bounds[1] < upper):
+        return rows
+    times = rows.column(TIME)
+    inside = pc.and_(
+        pc.greater_equal(times, pa.scalar(lower, pa.uint64())),
+        pc.less_equal(times, pa.scalar(upper - 1, pa.uint64())),
+    )
+    return rows.filter(inside)
 
 
 def read_updates(machine: Machine, schema: Schema, part: Part, *, from_time: int) -> pa.Table:
@@ -145,6 +159,4 @@ def read_updates(machine: Machine, schema: Schema, part: Part, *, from_time: int
         table = decode_parquet(source.data, schema, key=source.key)
     else:
         table = source
-    if part.lower >= from_time:
-        return table
-    return table.filter(pc.greater_equal(table[TIME], pa.scalar(from_time, pa.uint64())))
+    return within(table, part, from_time)

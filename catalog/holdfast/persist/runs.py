@@ -27,7 +27,7 @@ from holdfast.persist.machine import Machine, Patience, retry
 from holdfast.persist.merge import merge_runs
 from holdfast.persist.order import EVERYTHING, Key, KeyRange, key_at
 from holdfast.persist.part import ROW_GROUP_ROWS, UNREADABLE, check_footer, read_error
-from holdfast.persist.partstore import PartGone, read_inline
+from holdfast.persist.partstore import PartGone, read_inline, within
 from holdfast.persist.schema import TIME, Schema
 from holdfast.persist.state import Part
 
@@ -136,7 +136,7 @@ class _Reader:
         last: Key | None = None
         for part in run:
             for batch in self._part(part):
-                rows = self._see(batch)
+                rows = self._see(within(batch, part))
                 if not rows.num_rows:
                     continue
                 if last is not None and key_at(names, rows, 0) < last:
@@ -150,15 +150,14 @@ class _Reader:
         A store that fails in the middle is asked again, within the retry deadline since the last batch: the
         part is opened and verified anew, and goes on after the rows that came.
         """
-        key, own = part.blob_key, self.machine.schema_of(part)
-        assert key is not None
+        own = self.machine.schema_of(part)
         clock = self.machine.clock
         patience = Patience(self.machine.config, clock)
         given = 0
         while True:
             try:
                 with open_part(self.machine, part) as file:
-                    for batch in self._batches(file, key, own, given):
+                    for batch in self._batches(file, part, own, given):
                         yield batch
                         given += batch.num_rows
                         patience = Patience(self.machine.config, clock)
@@ -171,11 +170,12 @@ class _Reader:
         rows = self.view.apply(batch)
         return rows if self.wanted == EVERYTHING else self.wanted.slice(self.schema.names, rows)
 
-    def _batches(self, file: pa.NativeFile, key: str, own: Schema, given: int) -> Iterator[pa.RecordBatch]:
+    def _batches(self, file: pa.NativeFile, part: Part, own: Schema, given: int) -> Iterator[pa.RecordBatch]:
         """The row groups that may have rows that are wanted, of a part written under `own`, in batches.
 
         The first `given` rows are left out.
         """
+        key = str(part.blob_key)
         try:
             with pq.ParquetFile(file, pre_buffer=False) as parquet:
                 check_footer(parquet.metadata, own, key=key)
@@ -184,7 +184,7 @@ class _Reader:
                     i for i, group in enumerate(bounds) if group.may_meet(self.wanted, self.view.latest)
                 ]
                 if self.machine.config.audit_pushdown:
-                    self._audit(parquet, key, own, [i for i in range(len(bounds)) if i not in chosen])
+                    self._audit(parquet, part, own, [i for i in range(len(bounds)) if i not in chosen])
                 while chosen and given >= (skipped := parquet.metadata.row_group(chosen[0]).num_rows):
                     given -= skipped
                     del chosen[0]
@@ -195,10 +195,12 @@ class _Reader:
         except UNREADABLE as error:
             raise read_error(error, key) from error
 
-    def _audit(self, parquet: pq.ParquetFile, key: str, own: Schema, skipped: Sequence[int]) -> None:
+    def _audit(self, parquet: pq.ParquetFile, part: Part, own: Schema, skipped: Sequence[int]) -> None:
         for group in skipped:
-            if found := sum(self._see(batch).num_rows for batch in self._decode(parquet, own, [group])):
-                raise CorruptBlob(key, f"no row that is wanted in row group {group}", f"{found}")
+            rows = self._decode(parquet, own, [group])
+            if found := sum(self._see(within(batch, part)).num_rows for batch in rows):
+                what = f"no row that is wanted in row group {group}"
+                raise CorruptBlob(str(part.blob_key), what, f"{found}")
 
     def _decode(
         self, parquet: pq.ParquetFile, own: Schema, groups: Sequence[int]

@@ -1,27 +1,18 @@
 """The durable state of a shard as values, the changes that lead from one version to the next, and `apply`.
 
-Invariants (`check_state` raises on the first that is broken):
-- batches tile `[0, upper)`: the first begins at 0, each begins where the one before it ends;
-- a part's times are at or after its batch's lower, and before its upper or at its since: only compaction
-  moves a time, and only up to `since`;
-- `since <= max(upper - 1, 0)` and `since` is at most every reader's hold, unless the shard is finalized;
-- no blob is both named by a batch or rollup and in `garbage`;
-- rollups and holds are never ahead of the version that names them;
-- a claim is of a registered writer, on batches that are there and that no other claims;
-- schemas have the ids 1, 2, ..., each may follow the one before it (`holdfast.persist.evolution`), and
-  every part names one of them; none ever changes.
+What must hold of each version is in `holdfast.persist.invariants`.
 
 `apply` is the only way to a new version. The process that commits and the one that replays the log both use
 it, so they can't disagree.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import assert_never
+from typing import assert_never, cast
 
 from holdfast.errors import CLOSED
-from holdfast.persist.evolution import evolution_fault, mismatch
+from holdfast.persist.evolution import mismatch
 from holdfast.persist.schema import Schema
 
 
@@ -36,7 +27,8 @@ class WriteMode(IntEnum):
 class Part:
     """A piece of updates sorted by (key, value, time), in a blob or inline.
 
-    `size_bytes` and `crc32c` are of the stored object; `[lower, upper)` encloses the times of its rows.
+    `size_bytes`, `rows` and `crc32c` are of the stored object. Of its rows only those at times in
+    `[lower, upper)` are meant: a seal between them leaves the object in a batch and pending at once.
     """
 
     rows: int
@@ -82,13 +74,22 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class PendingBatch:
-    """Updates that are durable but not sealed yet (mode WRITE_SEAL)."""
+    """Updates that are durable but not sealed yet (mode WRITE_SEAL); `[lower, upper)` encloses their times.
+
+    `level` counts how often they were merged with others that were pending.
+    """
 
     id: str
     writer_id: str
     lower: int
     upper: int
     runs: tuple[tuple[Part, ...], ...]
+    level: int = 0
+
+    @property
+    def parts(self) -> Iterator[Part]:
+        """Every part of the batch."""
+        return (part for run in self.runs for part in run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +250,13 @@ class ExtendUpper:
 
 
 @dataclass(frozen=True, slots=True)
+class SealPending:
+    """All that is pending at times below `upper` becomes a batch that ends there."""
+
+    upper: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReplaceBatches:
     """Neighbouring batches give way to one of equal contents; None where all batches go (finalize)."""
 
@@ -295,6 +303,7 @@ Change = (
     | PutSchema
     | AppendBatch
     | ExtendUpper
+    | SealPending
     | ReplaceBatches
     | SetSince
     | Put
@@ -339,12 +348,6 @@ def apply(state: ShardState, diff: StateDiff) -> ShardState:
     new: dict[str, object] = {}
     tables: dict[str, dict[str | int, object]] = {}
 
-    def table(kind: type) -> dict[str | int, object]:
-        name, _ = TABLES[kind]
-        if name not in tables:
-            tables[name] = dict(getattr(state, name))
-        return tables[name]
-
     batches, schemas = state.batches, state.schemas
     for change in diff.changes:
         match change:
@@ -352,14 +355,17 @@ def apply(state: ShardState, diff: StateDiff) -> ShardState:
                 batches = (*batches, batch)
             case Put(value):
                 kind = type(value)
-                values, id_ = table(kind), getattr(value, TABLES[kind][1])
+                values, id_ = _table(state, tables, kind), getattr(value, TABLES[kind][1])
                 # To the end, so that writers are in the order of their last append.
                 values.pop(id_, None)
                 values[id_] = value
             case Drop(kind, id_):
-                table(kind).pop(id_, None)
+                _table(state, tables, kind).pop(id_, None)
             case ExtendUpper(upper):
                 batches = (*batches[:-1], replace(batches[-1], upper=upper))
+            case SealPending(upper):
+                pending = cast("dict[str, PendingBatch]", _table(state, tables, PendingBatch))
+                batches = (*batches, _seal(batches, pending, upper, diff.seqno))
             case ReplaceBatches(batch_ids, replacement):
                 batches = _replace_batches(batches, batch_ids, replacement)
             case SetSince(since):
@@ -387,6 +393,44 @@ def apply(state: ShardState, diff: StateDiff) -> ShardState:
     )
 
 
+def _table(
+    state: ShardState, tables: dict[str, dict[str | int, object]], kind: type
+) -> dict[str | int, object]:
+    """The values of a kind, of which `tables` has a copy from the first change on."""
+    name, _ = TABLES[kind]
+    if name not in tables:
+        tables[name] = dict(getattr(state, name))
+    return tables[name]
+
+
+def _seal(batches: Sequence[Batch], pending: dict[str, PendingBatch], upper: int, seqno: int) -> Batch:
+    """The batch of what is pending below `upper`, in its order; what reaches past it stays in `pending`."""
+    taken: list[tuple[Part, ...]] = []
+    for id_, batch in list(pending.items()):
+        if batch.lower >= upper:
+            continue
+        taken += _cut(batch.runs, 0, upper)
+        if left := _cut(batch.runs, upper, CLOSED):
+            lower = min(part.lower for run in left for part in run)
+            pending[id_] = replace(batch, lower=lower, runs=left)
+        else:
+            del pending[id_]
+    return Batch(seqno, batches[-1].upper if batches else 0, upper, 0, tuple(taken))
+
+
+def _cut(runs: Iterable[tuple[Part, ...]], lower: int, upper: int) -> tuple[tuple[Part, ...], ...]:
+    """The runs as far as their times are in `[lower, upper)`."""
+    found = (
+        tuple(
+            replace(part, lower=max(part.lower, lower), upper=min(part.upper, upper))
+            for part in run
+            if part.lower < upper and part.upper > lower
+        )
+        for run in runs
+    )
+    return tuple(run for run in found if run)
+
+
 def _replace_batches(
     batches: tuple[Batch, ...], ids: tuple[int, ...], replacement: Batch | None
 ) -> tuple[Batch, ...]:
@@ -399,78 +443,16 @@ def _replace_batches(
     return (*batches[:start], replacement, *batches[end:])
 
 
-def blob_keys(batches: Iterable[Batch]) -> Iterator[str]:
-    """The keys of all blobs that some batches name."""
+def blob_keys(batches: Iterable[Batch | PendingBatch]) -> Iterator[str]:
+    """The keys of all blobs that some batches name, where several parts share one more than once."""
     return (part.blob_key for batch in batches for part in batch.parts if part.blob_key is not None)
+
+
+def part_keys(state: ShardState) -> set[str]:
+    """The keys of all blobs with updates that a version names, sealed or pending."""
+    return {*blob_keys(state.batches), *blob_keys(state.pending.values())}
 
 
 def live_keys(state: ShardState) -> frozenset[str]:
     """The keys of all blobs that a version names: of batches, of pending batches, and rollups."""
-    pending = (part for each in state.pending.values() for run in each.runs for part in run)
-    return frozenset(
-        [
-            *blob_keys(state.batches),
-            *(part.blob_key for part in pending if part.blob_key is not None),
-            *(rollup.blob_key for rollup in state.rollups.values()),
-        ]
-    )
-
-
-def check_state(state: ShardState) -> None:
-    """Raise `AssertionError`, naming the invariant, if `state` is one that must not be."""
-
-    def check(condition: bool, what: str) -> None:
-        if not condition:
-            raise AssertionError(f"{state.shard_id} version {state.seqno}: {what}")
-
-    check([*state.schemas] == [*range(1, len(state.schemas) + 1)], f"schemas have ids {[*state.schemas]}")
-    for id_, schema in state.schemas.items():
-        fault = evolution_fault(state.schemas[id_ - 1], schema) if id_ > 1 else ""
-        check(not fault, f"schema {id_} can't follow: {fault}")
-    for pending in state.pending.values():
-        known = all(part.schema_id in state.schemas for run in pending.runs for part in run)
-        check(known, f"pending batch {pending.id} has a part of an unknown schema")
-    lower = 0
-    for batch in state.batches:
-        check(batch.lower == lower, f"batch {batch.id} begins at {batch.lower}, not {lower}")
-        check(batch.lower < batch.upper <= CLOSED, f"batch {batch.id} is empty or beyond closed")
-        check(batch.id <= state.seqno, f"batch {batch.id} comes from the future")
-        check(batch.since <= state.since, f"batch {batch.id} is compacted beyond since")
-        end = max(batch.upper, batch.since + 1)
-        for part in batch.parts:
-            inside = batch.lower <= part.lower < part.upper <= end
-            check(inside, f"batch {batch.id} has a part of times [{part.lower}, {part.upper})")
-            check((part.blob_key is None) != (part.inline is None), f"batch {batch.id} has a part of no form")
-            check(part.rows > 0, f"batch {batch.id} has a part without rows")
-            check(part.schema_id in state.schemas, f"batch {batch.id} has a part of an unknown schema")
-        lower = batch.upper
-    check(len({batch.id for batch in state.batches}) == len(state.batches), "two batches have one id")
-    live = [*blob_keys(state.batches), *(rollup.blob_key for rollup in state.rollups.values())]
-    check(len(set(live)) == len(live), "two live references to one blob")
-    check(not set(live) & set(state.garbage), "a live blob is garbage")
-    check(all(seqno < state.seqno for seqno in state.rollups), "a rollup comes from the future")
-    check(state.gc_seqno <= state.seqno, "gc has passed the head")
-    claimed = [id_ for claim in state.claims.values() for id_ in claim.batch_ids]
-    check(len({*claimed}) == len(claimed), "two claims on one batch")
-    check({*claimed} <= {batch.id for batch in state.batches}, "a claim on a batch that is gone")
-    orphaned = {claim.writer_id for claim in state.claims.values()} - state.writers.keys()
-    check(not orphaned, f"claims of writers that are gone: {orphaned}")
-    holds = (reader.seqno_hold for reader in state.leased_readers.values())
-    check(all(hold <= state.seqno for hold in holds), "a reader holds a version to come")
-    if state.finalized:
-        check(state.since == CLOSED and state.upper == CLOSED, "finalized but not closed")
-        return
-    check(state.since <= max(state.upper - 1, 0), f"since {state.since} beyond upper {state.upper}")
-    check(all(state.since <= hold for hold in state.holds), f"since {state.since} beyond a hold")
-
-
-def check_step(old: ShardState, new: ShardState) -> None:
-    """Raise `AssertionError` if `new` is broken, or a frontier of it lies before that of `old`."""
-    check_state(new)
-    for name in ("since", "upper", "gc_seqno", "wall_ms"):
-        before, after = getattr(old, name), getattr(new, name)
-        if after < before:
-            raise AssertionError(f"{new.shard_id} version {new.seqno}: {name} regressed {before} -> {after}")
-    for id_, schema in old.schemas.items():
-        if new.schemas.get(id_) != schema:
-            raise AssertionError(f"{new.shard_id} version {new.seqno}: schema {id_} changed")
+    return frozenset([*part_keys(state), *(rollup.blob_key for rollup in state.rollups.values())])

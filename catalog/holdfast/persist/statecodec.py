@@ -30,6 +30,7 @@ from holdfast.persist.state import (
     PutSchema,
     ReplaceBatches,
     Rollup,
+    SealPending,
     SetGcSeqno,
     SetSince,
     ShardState,
@@ -252,6 +253,7 @@ _ENCODERS: Final[dict[type, Callable[[Any], Any]]] = {
         lower=_frontier_to(v.lower),
         upper=_frontier_to(v.upper),
         runs=_runs_to(v.runs),
+        level=v.level,
     ),
 }
 
@@ -273,7 +275,7 @@ _DECODERS: Final[dict[type, Callable[[Any], Any]]] = {
     CompactionClaim: lambda m: CompactionClaim(m.id, m.writer_id, tuple(m.batch_ids)),
     Garbage: lambda m: Garbage(m.blob_key, m.seqno, m.wall_ms),
     PendingBatch: lambda m: PendingBatch(
-        m.id, m.writer_id, _frontier_from(m.lower), _frontier_from(m.upper), _runs_from(m.runs)
+        m.id, m.writer_id, _frontier_from(m.lower), _frontier_from(m.upper), _runs_from(m.runs), m.level
     ),
 }
 
@@ -303,6 +305,8 @@ def _change_to(change: Change) -> pb.Change:
             return pb.Change(append=_batch_to(batch))
         case ExtendUpper(upper):
             return pb.Change(extend_upper=_frontier_to(upper))
+        case SealPending(upper):
+            return pb.Change(seal_pending=_frontier_to(upper))
         case Drop(kind, id_):
             message = pb.Change()
             setattr(message, _DROP_FIELDS[kind], id_)
@@ -331,6 +335,8 @@ def _change_from(message: pb.Change, key: str) -> Change:
             return AppendBatch(_batch_from(message.append))
         case "extend_upper":
             return ExtendUpper(_frontier_from(message.extend_upper))
+        case "seal_pending":
+            return SealPending(_frontier_from(message.seal_pending))
         case "since":
             return SetSince(_frontier_from(message.since))
         case "replace_batches":

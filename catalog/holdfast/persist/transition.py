@@ -16,7 +16,6 @@ from holdfast.errors import (
     HandleExpired,
     ShardFinalized,
     UpperMismatch,
-    VersionTooNew,
 )
 from holdfast.persist.command import (
     AddRollup,
@@ -36,6 +35,7 @@ from holdfast.persist.command import (
     ForgetGarbage,
     Handle,
     InstallCompaction,
+    InstallPending,
     NoOp,
     Outcome,
     RegisterCritical,
@@ -43,6 +43,8 @@ from holdfast.persist.command import (
     RegisterWriter,
     Reject,
     ReleaseClaim,
+    Seal,
+    Write,
 )
 from holdfast.persist.evolution import check_evolution
 from holdfast.persist.ids import critical_id, fingerprint
@@ -59,6 +61,7 @@ from holdfast.persist.state import (
     Finalize,
     Garbage,
     LeasedReader,
+    PendingBatch,
     Put,
     PutSchema,
     ReplaceBatches,
@@ -70,14 +73,15 @@ from holdfast.persist.state import (
     Writer,
     blob_keys,
 )
+from holdfast.persist.transition_pending import Runs, bounds_of, garbage_of, sealed, written
 from holdfast.persist.transition_upkeep import claims_of, claims_on, upkeep
 
 
 def transition(state: ShardState, command: Command) -> Outcome:
     """What `command` does to `state`."""
     match command:
-        case Append():
-            return _append(state, command)
+        case Append() | Write() | Seal():
+            return _written(state, command)
         case RegisterWriter():
             return _register_writer(state, command)
         case EvolveSchema(schema):
@@ -98,7 +102,7 @@ def transition(state: ShardState, command: Command) -> Outcome:
             return _add_rollup(state, command)
         case InstallCompaction():
             return _install_compaction(state, command)
-        case ClaimBatches() | ReleaseClaim() | CondemnOrphans():
+        case ClaimBatches() | ReleaseClaim() | CondemnOrphans() | InstallPending():
             return upkeep(state, command)
         case ForgetGarbage():
             return _forget_garbage(state, command)
@@ -112,26 +116,28 @@ def _finalized(state: ShardState) -> Reject:
     return Reject(ShardFinalized(f"shard {state.shard_id} was finalized"))
 
 
-def _check_mode(state: ShardState) -> Reject | None:
-    """Refuse to change the contents of a shard of a mode to come: its pending updates could be lost."""
-    if state.write_mode is WriteMode.APPEND:
-        return None
-    what = f"shard {state.shard_id} has write mode {state.write_mode.name}"
-    return Reject(VersionTooNew(f"{what}: it was written by a newer Holdfast"))
-
-
 def _missing(state: ShardState) -> Reject:
     return Reject(BadInput(f"shard {state.shard_id} does not exist"))
 
 
-def _ensure_schema(state: ShardState, schema: Schema) -> tuple[int, tuple[Change, ...]] | Reject:
-    if refused := _check_mode(state):
-        return refused
+def check_mode(state: ShardState, mode: WriteMode) -> None:
+    """Raise `BadInput` where a shard was made in another mode."""
+    if state.exists and state.write_mode is not mode:
+        raise BadInput(
+            f"shard {state.shard_id} was made with write mode {state.write_mode.name}, not {mode.name}",
+            hint="write and seal a shard of mode WRITE_SEAL, append to one of mode APPEND",
+        )
+
+
+def _ensure_schema(
+    state: ShardState, schema: Schema, mode: WriteMode
+) -> tuple[int, tuple[Change, ...]] | Reject:
     try:
+        check_mode(state, mode)
         schema_id = state.schema_id(schema)
-    except CodecMismatch as error:
+    except BadInput as error:
         return Reject(error)
-    return schema_id, () if state.exists else (Create(WriteMode.APPEND), PutSchema(schema_id, schema))
+    return schema_id, () if state.exists else (Create(mode), PutSchema(schema_id, schema))
 
 
 def _writer(handle: Handle, *, token: bytes = b"", upper: int = 0, heartbeats: int = 0) -> Writer:
@@ -141,7 +147,7 @@ def _writer(handle: Handle, *, token: bytes = b"", upper: int = 0, heartbeats: i
 def _register_writer(state: ShardState, command: RegisterWriter) -> Outcome:
     if state.finalized:
         return _finalized(state)
-    schema = _ensure_schema(state, command.schema)
+    schema = _ensure_schema(state, command.schema, command.mode)
     if isinstance(schema, Reject):
         return schema
     schema_id, changes = schema
@@ -167,34 +173,62 @@ def _evolve(state: ShardState, schema: Schema) -> Outcome:
     return Commit((PutSchema(schema_id, schema),), schema_id)
 
 
-def _append(state: ShardState, command: Append) -> Outcome:
+def _written(state: ShardState, command: Append | Write | Seal) -> Outcome:
+    upper = state.upper if isinstance(command, Write) else command.new_upper
     known = state.writers.get(command.writer.id)
     if known is not None and known.last_token == command.token:
-        return NoOp(command.new_upper)
+        return NoOp(upper)
     if state.finalized:
         return _finalized(state)
-    schema = _ensure_schema(state, command.schema)
+    mode = WriteMode.APPEND if isinstance(command, Append) else WriteMode.WRITE_SEAL
+    schema = _ensure_schema(state, command.schema, mode)
     if isinstance(schema, Reject):
         return schema
-    if state.upper != command.expected_upper:
-        return Reject(UpperMismatch(command.expected_upper, state.upper, shard_id=state.shard_id))
-    if any(part.blob_key in state.garbage for run in command.runs for part in run):
-        swept = f"what writer {command.writer.id} uploaded is gone: it was silent for too long"
-        return Reject(HandleExpired(swept, hint="prepare the append again, by a new writer"))
+    if refused := _check_written(state, command):
+        return refused
     schema_id, changes = schema
     writer = _writer(
-        command.writer,
-        token=command.token,
-        upper=command.new_upper,
-        heartbeats=known.heartbeats + 1 if known else 1,
+        command.writer, token=command.token, upper=upper, heartbeats=known.heartbeats + 1 if known else 1
     )
-    if command.runs or not state.batches:
-        runs = command.runs
-        if any(part.schema_id != schema_id for run in runs for part in run):
-            runs = tuple(tuple(replace(part, schema_id=schema_id) for part in run) for run in runs)
-        batch = Batch(state.seqno + 1, command.expected_upper, command.new_upper, 0, runs)
-        return Commit((*changes, Put(writer), AppendBatch(batch)), command.new_upper)
-    return Commit((*changes, Put(writer), ExtendUpper(command.new_upper)), command.new_upper)
+    match command:
+        case Append():
+            added = _appended(state, command, schema_id)
+        case Write():
+            added = written(command, _of_schema(command.runs, schema_id))
+        case Seal():
+            added = sealed(state, upper)
+        case _:
+            assert_never(command)
+    return Commit((*changes, Put(writer), *added), upper)
+
+
+def _check_written(state: ShardState, command: Append | Write | Seal) -> Reject | None:
+    runs = () if isinstance(command, Seal) else command.runs
+    if isinstance(command, Write):
+        expected = bounds_of(runs)[0] if runs else state.upper
+        wrong = expected < state.upper
+    else:
+        expected = command.expected_upper
+        wrong = expected != state.upper
+    if wrong:
+        return Reject(UpperMismatch(expected, state.upper, shard_id=state.shard_id))
+    if any(part.blob_key in state.garbage for run in runs for part in run):
+        swept = f"what writer {command.writer.id} uploaded is gone: it was silent for too long"
+        return Reject(HandleExpired(swept, hint="prepare the append again, by a new writer"))
+    return None
+
+
+def _appended(state: ShardState, command: Append, schema_id: int) -> tuple[Change, ...]:
+    if not command.runs and state.batches:
+        return (ExtendUpper(command.new_upper),)
+    runs = _of_schema(command.runs, schema_id)
+    return (AppendBatch(Batch(state.seqno + 1, command.expected_upper, command.new_upper, 0, runs)),)
+
+
+def _of_schema(runs: Runs, schema_id: int) -> Runs:
+    if all(part.schema_id == schema_id for run in runs for part in run):
+        return runs
+    return tuple(tuple(replace(part, schema_id=schema_id) for part in run) for run in runs)
 
 
 def _register_reader(state: ShardState, command: RegisterReader) -> Outcome:
@@ -332,8 +366,6 @@ def _install_compaction(state: ShardState, command: InstallCompaction) -> Outcom
     # In garbage too: the result was in, and has given way to another since.
     if new_keys and new_keys <= {*blob_keys(state.batches), *state.garbage}:
         return NoOp(True)
-    if refused := _check_mode(state):
-        return refused
     ids = [batch.id for batch in state.batches]
     if command.batch_ids[0] not in ids:
         return NoOp(False)
@@ -349,7 +381,8 @@ def _install_compaction(state: ShardState, command: InstallCompaction) -> Outcom
         (command.parts,) if command.parts else (),
         max(batch.level for batch in replaced) + 1,
     )
-    garbage = [Put(Garbage(key, state.seqno + 1, command.wall_ms)) for key in blob_keys(replaced)]
+    others = [*state.batches[:start], *state.batches[start + len(replaced) :]]
+    garbage = garbage_of(state, replaced, [*others, *state.pending.values()], command.wall_ms)
     claims = claims_on(state, command.batch_ids)
     return Commit((ReplaceBatches(command.batch_ids, batch), *garbage, *claims), True)
 
@@ -366,14 +399,13 @@ def _finalize(state: ShardState, wall_ms: int) -> Outcome:
         return _missing(state)
     if state.finalized:
         return NoOp()
-    if refused := _check_mode(state):
-        return refused
     seqno = state.seqno + 1
     changes: list[Change] = [
         ReplaceBatches(tuple(batch.id for batch in state.batches), None),
         AppendBatch(Batch(seqno, 0, CLOSED)),
         SetSince(CLOSED),
-        *(Put(Garbage(key, seqno, wall_ms)) for key in blob_keys(state.batches)),
+        *garbage_of(state, [*state.batches, *state.pending.values()], (), wall_ms),
+        *(Drop(PendingBatch, id_) for id_ in state.pending),
         *(Drop(LeasedReader, id_) for id_ in state.leased_readers),
         *(Drop(CriticalReader, id_) for id_ in state.critical_readers),
         *(Drop(Writer, id_) for id_ in state.writers),

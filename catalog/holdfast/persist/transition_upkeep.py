@@ -1,4 +1,4 @@
-"""Pure transitions of upkeep: claims of compactions, and orphans that become garbage.
+"""Pure transitions of upkeep: claims of compactions, merges of what is pending, orphans that become garbage.
 
 As in `holdfast.persist.transition`, each recognizes its own effect.
 """
@@ -6,7 +6,15 @@ As in `holdfast.persist.transition`, each recognizes its own effect.
 from dataclasses import replace
 from typing import assert_never
 
-from holdfast.persist.command import ClaimBatches, Commit, CondemnOrphans, NoOp, Outcome, ReleaseClaim
+from holdfast.persist.command import (
+    ClaimBatches,
+    Commit,
+    CondemnOrphans,
+    InstallPending,
+    NoOp,
+    Outcome,
+    ReleaseClaim,
+)
 from holdfast.persist.state import (
     Batch,
     Change,
@@ -18,9 +26,12 @@ from holdfast.persist.state import (
     Writer,
     live_keys,
 )
+from holdfast.persist.transition_pending import install_pending
 
 
-def upkeep(state: ShardState, command: ClaimBatches | ReleaseClaim | CondemnOrphans) -> Outcome:
+def upkeep(
+    state: ShardState, command: ClaimBatches | ReleaseClaim | CondemnOrphans | InstallPending
+) -> Outcome:
     """What `command` does to `state`."""
     match command:
         case ClaimBatches():
@@ -29,6 +40,8 @@ def upkeep(state: ShardState, command: ClaimBatches | ReleaseClaim | CondemnOrph
             return _release_claim(state, claim_id)
         case CondemnOrphans():
             return _condemn_orphans(state, command)
+        case InstallPending():
+            return install_pending(state, command)
         case _:
             assert_never(command)
 

@@ -14,13 +14,16 @@ from holdfast.persist.config import PersistConfig
 from holdfast.persist.garbage import collect_garbage, now_for, uncovered
 from holdfast.persist.leases import LeaseWatch, drop_handles
 from holdfast.persist.machine import Machine
+from holdfast.persist.pending import merge_pending, plan_pending
 from holdfast.persist.rollup import rollup_due, write_rollup
-from holdfast.persist.state import ShardState, WriteMode
+from holdfast.persist.state import ShardState
 
 
 def due(state: ShardState, config: PersistConfig) -> bool:
     """Whether a shard wants upkeep now."""
-    return rollup_due(state, config) or bool(next_compaction(state, config))
+    if rollup_due(state, config) or next_compaction(state, config):
+        return True
+    return bool(plan_pending(state, config))
 
 
 def maintain(
@@ -32,7 +35,7 @@ def maintain(
     drop_handles(machine, leases.expired(machine.state))
     unreadable: HoldfastError | None = None
     try:
-        while machine.state.write_mode is WriteMode.APPEND and compact(machine, writer, between):
+        while merge_pending(machine, writer, between) or compact(machine, writer, between):
             between()
     except (BadInput, CorruptBlob) as error:
         # Updates that can't be merged must not let the log and the garbage grow too.

@@ -21,13 +21,14 @@ from holdfast.errors import BadInput, CorruptBlob, VersionTooNew
 from holdfast.persist.canonical import sort_updates, time_bounds, values_of
 from holdfast.persist.fold import fold
 from holdfast.persist.groups import GroupBounds, group_bounds
+from holdfast.persist.invariants import check_state
 from holdfast.persist.machine import Machine, load_rollup
 from holdfast.persist.order import Key, KeyRange, key_at
 from holdfast.persist.part import UNREADABLE, check_footer, decode_inline
 from holdfast.persist.partstore import PartGone
 from holdfast.persist.runs import open_part
 from holdfast.persist.schema import DIFF, TIME, Schema
-from holdfast.persist.state import Batch, Part, ShardState, apply, check_state, live_keys
+from holdfast.persist.state import Batch, Part, ShardState, WriteMode, apply, live_keys
 from holdfast.persist.statecodec import decode_diff
 from holdfast.persist.storage import Entry
 
@@ -177,7 +178,8 @@ class _Audit:
         for part in run:
             key = part.blob_key or f"an inline part of batch {batch.id if batch else 'pending'}"
             self._looking_at(key)
-            check = _PartCheck(state.schemas[part.schema_id], part, batch, last)
+            mode = state.write_mode
+            check = _PartCheck(state.schemas[part.schema_id], part, batch, last, mode)
             try:
                 for rows in self._rows(check, part):
                     check.take(rows)
@@ -218,7 +220,9 @@ class _Audit:
 class _PartCheck:
     """The rows of one part, batch by batch, against what the state and its own footer say of them."""
 
-    def __init__(self, schema: Schema, part: Part, batch: Batch | None, last: Key | None) -> None:
+    def __init__(
+        self, schema: Schema, part: Part, batch: Batch | None, last: Key | None, mode: WriteMode
+    ) -> None:
         self.schema = schema
         self.last = last
         self.rows = 0
@@ -226,6 +230,8 @@ class _PartCheck:
         self.group: GroupBounds | None = None
         self._part = part
         self._compacted = batch is not None and batch.level > 0
+        # A seal may have cut it: then the state means some times of its rows only.
+        self._cut = mode is WriteMode.WRITE_SEAL and not self._compacted
         self._times: tuple[int, int] | None = None
         self._names = [*schema.names, TIME]
 
@@ -250,8 +256,11 @@ class _PartCheck:
         part = self._part
         if self.rows != part.rows:
             self.faults.append(f"it has {self.rows} rows, not {part.rows}")
-        if self._times is not None and self._times != (part.lower, part.upper - 1):
-            low, high = self._times
+        if self._times is None:
+            return
+        low, high = self._times
+        cut = self._cut and low <= part.lower and part.upper - 1 <= high
+        if not cut and (low, high) != (part.lower, part.upper - 1):
             self.faults.append(f"its times are {low} to {high}, not {part.lower} to {part.upper - 1}")
 
     def _check_order(self, rows: pa.RecordBatch) -> None:

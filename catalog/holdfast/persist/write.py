@@ -1,4 +1,4 @@
-"""Writing: handles that append, and prepared commands that commit together.
+"""Writing: handles that append, or write and seal, and prepared commands that commit together.
 
 A prepared command has done all its work but the commit: large updates are uploaded.
 `PersistClient.multi_write` commits any number of them in one step.
@@ -15,13 +15,14 @@ import pyarrow as pa
 
 from holdfast.errors import CLOSED, BadInput, HandleExpired, StorageError, UpperMismatch
 from holdfast.persist.builder import MEMORY_BYTES, BatchBuilder
-from holdfast.persist.canonical import Rows, check_times, prepare_updates
-from holdfast.persist.command import Append, Command, Handle, RegisterWriter
+from holdfast.persist.canonical import Rows, check_times, prepare_updates, time_bounds
+from holdfast.persist.command import Append, Command, Handle, RegisterWriter, Seal, Write
+from holdfast.persist.ids import new_id
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.partstore import write_parts
 from holdfast.persist.runwriter import write_run
 from holdfast.persist.schema import Schema
-from holdfast.persist.state import Part
+from holdfast.persist.state import Part, WriteMode
 
 if TYPE_CHECKING:
     from holdfast.persist.client import PersistClient
@@ -57,7 +58,7 @@ class Prepared:
             )
         if self._spent:
             raise BadInput(
-                f"this append to {self.machine.shard_id} is committed already, or what it uploaded is gone",
+                f"this write to {self.machine.shard_id} is committed already, or what it uploaded is gone",
                 hint="prepare it again",
             )
         if self.writer is not None:
@@ -83,14 +84,20 @@ class Prepared:
 
 
 class WriteHandle:
-    """Appends to one shard. Thread-safe; made by `PersistClient.writer`.
+    """Writes one shard, in the mode that it was made in. Thread-safe; made by `PersistClient.writer`.
 
-    A handle whose append could not be settled raises `HandleExpired` from then on: open a new one, read the
-    upper, and see what is there.
+    A handle whose append, write or seal could not be settled raises `HandleExpired` from then on: open a
+    new one, read the upper, and see what is there.
     """
 
     def __init__(
-        self, client: "PersistClient", machine: Machine, schema: Schema, schema_id: int, handle: Handle
+        self,
+        client: "PersistClient",
+        machine: Machine,
+        schema: Schema,
+        schema_id: int,
+        handle: Handle,
+        mode: WriteMode = WriteMode.APPEND,
     ) -> None:
         self._client = client
         self._machine = machine
@@ -100,6 +107,7 @@ class WriteHandle:
         self._undecided = False
         self._closed = False
         self.schema = schema
+        self.mode = mode
         self.settle()
         # A handle that nobody has any more is as good as closed.
         self._retire = weakref.finalize(self, machine.closed.add, handle.id)
@@ -133,8 +141,39 @@ class WriteHandle:
         """
         self._client.multi_write([self.prepare_append(updates, expected_upper, new_upper)])
 
+    def write(self, updates: object) -> None:
+        """Write `updates`, durably, to be seen once a seal reaches beyond their times (mode WRITE_SEAL).
+
+        `updates` as for `compare_and_append`; `_time` (default: the upper) is the upper or later. What
+        reaches past a seal stays pending until the next one.
+
+        Raises:
+            UpperMismatch: the upper is past the earliest of the times; nothing happened.
+            BadInput: the updates don't fit the schema, or the shard is in mode APPEND; nothing happened.
+            NotWritable: the client has not taken the write lock of the location; nothing happened.
+            Fenced: it has lost it; nothing happened.
+            Indeterminate: whether it happened could not be found out; the handle is spent.
+        """
+        self._client.multi_write([self.prepare_write(updates)])
+
+    def prepare_write(self, updates: object) -> Prepared:
+        """A write for `multi_write`: large updates are uploaded, nothing is committed."""
+        self._check_usable(WriteMode.WRITE_SEAL)
+        upper = self.cached_upper
+        batch = prepare_updates(self.schema, updates, default_time=min(upper, CLOSED - 1))
+        parts = self._upload(batch, time_bounds(batch))
+        runs = (parts,) if parts else ()
+        command = Write(self._handle, uuid.uuid4().bytes, self.schema, new_id("b"), runs)
+        return Prepared(self._machine, command, _blobs(parts), self)
+
     def seal(self, new_upper: int) -> None:
-        """Advance the upper to `new_upper` with no updates; nothing to do where it is there already."""
+        """Advance the upper to `new_upper`; nothing to do where it is there already.
+
+        In mode WRITE_SEAL all that is pending below it is sealed with it, whoever wrote it; in mode APPEND
+        nothing is: an empty append. Raises as `write` does.
+        """
+        if self.mode is WriteMode.WRITE_SEAL:
+            self._client.check_locked(self.shard_id)
         while self.cached_upper < new_upper:
             try:
                 self._client.multi_write([self.prepare_seal(self.cached_upper, new_upper)])
@@ -144,11 +183,17 @@ class WriteHandle:
 
     def prepare_seal(self, expected_upper: int, new_upper: int) -> Prepared:
         """A seal for `multi_write`."""
-        return self.prepare_append(None, expected_upper, new_upper)
+        if self.mode is WriteMode.APPEND:
+            return self.prepare_append(None, expected_upper, new_upper)
+        self._check_usable(self.mode)
+        _check_forward(expected_upper, new_upper)
+        token = uuid.uuid4().bytes
+        command = Seal(self._handle, token, self.schema, expected_upper, new_upper)
+        return Prepared(self._machine, command, (), self)
 
     def prepare_append(self, updates: object, expected_upper: int, new_upper: int) -> Prepared:
         """An append for `multi_write`: large updates are uploaded, nothing is committed."""
-        self._check(expected_upper, new_upper)
+        self._check_append(expected_upper, new_upper)
         batch = None
         if updates is not None:
             batch = prepare_updates(self.schema, updates, default_time=expected_upper)
@@ -156,19 +201,10 @@ class WriteHandle:
 
     def prepare_batch(self, batch: pa.RecordBatch | None, expected_upper: int, new_upper: int) -> Prepared:
         """As `prepare_append`, of what `prepare_updates` made with this schema, or rows of that."""
-        self._check(expected_upper, new_upper)
+        self._check_append(expected_upper, new_upper)
         parts: tuple[Part, ...] = ()
         if batch is not None:
-            bounds = check_times(batch, expected_upper, new_upper)
-            parts = write_parts(
-                self._machine,
-                writer_id=self._handle.id,
-                schema=self.schema,
-                schema_id=self._schema_id,
-                updates=batch,
-                bounds=bounds,
-                before_upload=self._register,
-            )
+            parts = self._upload(batch, check_times(batch, expected_upper, new_upper))
         return self._prepared(parts, expected_upper, new_upper)
 
     def prepare_run(self, pieces: Iterable[Rows], expected_upper: int, new_upper: int) -> Prepared:
@@ -176,7 +212,7 @@ class WriteHandle:
 
         In memory is about a part's encoded bytes. Raises what `pieces` raises.
         """
-        self._check(expected_upper, new_upper)
+        self._check_append(expected_upper, new_upper)
         parts = write_run(
             self._machine,
             writer_id=self._handle.id,
@@ -193,7 +229,7 @@ class WriteHandle:
 
         What doesn't fit is sorted into temporary files meanwhile, in the folder that TMPDIR names.
         """
-        self._check_open()
+        self._check_usable(WriteMode.APPEND)
         return BatchBuilder(self, memory_bytes=memory_bytes, threads=self._machine.config.builder_threads)
 
     def check_upper(self, expected_upper: int) -> None:
@@ -209,29 +245,45 @@ class WriteHandle:
         # They were cut from one sorted sequence.
         runs = (parts,) if parts else ()
         command = Append(self._handle, uuid.uuid4().bytes, self.schema, expected_upper, new_upper, runs)
-        uploaded = [part.blob_key for part in parts if part.blob_key is not None]
-        return Prepared(self._machine, command, uploaded, self)
+        return Prepared(self._machine, command, _blobs(parts), self)
 
-    def _check(self, expected_upper: int, new_upper: int) -> None:
-        """Refuse an append that can't be meant, or that this handle may not do."""
-        self._check_open()
-        if not 0 <= expected_upper < new_upper <= CLOSED:
-            raise BadInput(f"an append must move the upper forward, not from {expected_upper} to {new_upper}")
+    def _upload(self, batch: Rows, bounds: tuple[int, int] | None) -> tuple[Part, ...]:
+        return write_parts(
+            self._machine,
+            writer_id=self._handle.id,
+            schema=self.schema,
+            schema_id=self._schema_id,
+            updates=batch,
+            bounds=bounds,
+            before_upload=self._register,
+        )
 
-    def _check_open(self) -> None:
-        """Refuse all work where this handle can't do any."""
+    def _check_append(self, expected_upper: int, new_upper: int) -> None:
+        self._check_usable(WriteMode.APPEND)
+        _check_forward(expected_upper, new_upper)
+
+    def _check_usable(self, mode: WriteMode) -> None:
+        """Refuse what this handle may not do."""
         self._client.check_writable()
+        if self.mode is not mode:
+            how = "compare_and_append and seal" if self.mode is WriteMode.APPEND else "write and seal"
+            raise BadInput(
+                f"this writer of {self.shard_id} has the mode {self.mode.name}: use {how}",
+                hint="the mode is that of the shard, which is fixed when it is made",
+            )
         if self._closed:
             raise BadInput(f"this writer of {self.shard_id} is closed")
         if self._undecided:
             raise HandleExpired(
                 f"writer {self._handle.id} of {self.shard_id} had an append of unknown outcome"
             )
+        if mode is WriteMode.WRITE_SEAL:
+            self._client.check_locked(self.shard_id)
 
     def _register(self) -> None:
         """Be known before the first upload, so that a sweeper can tell its parts from orphans."""
         if not self._registered:
-            commit([(self._machine, RegisterWriter(self._handle, self.schema))])
+            commit([(self._machine, RegisterWriter(self._handle, self.schema, self.mode))])
             self._registered = True
 
     def begin(self) -> None:
@@ -263,3 +315,12 @@ class WriteHandle:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _blobs(parts: Sequence[Part]) -> list[str]:
+    return [part.blob_key for part in parts if part.blob_key is not None]
+
+
+def _check_forward(expected_upper: int, new_upper: int) -> None:
+    if not 0 <= expected_upper < new_upper <= CLOSED:
+        raise BadInput(f"an append must move the upper forward, not from {expected_upper} to {new_upper}")

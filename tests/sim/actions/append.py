@@ -30,7 +30,7 @@ def _append(me: "Incarnation", shards: list[str]) -> None:
     lower = max(uppers)
     upper = lower + me.random.randint(1, 3)
     before = {shard: me.auditor.state(shard).upper for shard in shards}
-    write = me.history.begin(shards, lower, upper, _updates(me, shards, lower, upper))
+    write = me.history.begin(shards, lower, upper, new_updates(me, shards, lower, upper))
     try:
         writers = [me.writer(shard) for shard in shards]
         commands = [each.prepare_append(table(write.updates, each.schema), lower, upper) for each in writers]
@@ -68,7 +68,7 @@ def _expected_upper(me: "Incarnation", shard: str) -> int:
     return known if me.random.random() < 0.9 else max(0, known + me.random.randint(-3, 3))
 
 
-def _updates(me: "Incarnation", shards: list[str], lower: int, upper: int) -> list[Update]:
+def new_updates(me: "Incarnation", shards: list[str], lower: int, upper: int) -> list[Update]:
     """Some new rows, and retractions of old ones."""
     name = f"{len(me.history.writes)}"
     times = range(lower, upper)

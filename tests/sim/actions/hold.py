@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.errors import Fenced, Indeterminate
+from holdfast.persist.lock import LockRow
 
 if TYPE_CHECKING:
     from sim.process import Incarnation
@@ -58,7 +59,10 @@ def fenced_rightly(me: "Incarnation", shard: str, purpose: str) -> Iterator[None
     seqno = me.auditor.state(shard).seqno
     try:
         yield
-    except Fenced:
+    except Fenced as fenced:
+        if isinstance(fenced.mine, LockRow):
+            # By the write lock of the location: that has nothing to do with the hold.
+            raise
         me.world.scheduler.meet("holders fenced", purpose)
         me.holds.pop((shard, purpose), None)
         me.auditor.check_fenced(shard, hold.id, token, seqno)

@@ -308,7 +308,7 @@ def test_a_multi_write_that_makes_no_sense_is_refused(stores: Stores) -> None:
     client, elsewhere = stores.open(), Stores().open()
     writer = client.writer(SHARD, SCHEMA, purpose="test")
     twice = [writer.prepare_append(rows(1), 0, 5), writer.prepare_append(rows(2), 5, 6)]
-    with pytest.raises(BadInput, match="one append per shard"):
+    with pytest.raises(BadInput, match="one append or seal per shard"):
         client.multi_write(twice)
     with pytest.raises(LocationMismatch):
         elsewhere.multi_write(twice[:1])

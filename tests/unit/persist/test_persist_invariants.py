@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.errors import CLOSED
 from holdfast.persist import Schema
+from holdfast.persist.invariants import check_state, check_step
 from holdfast.persist.state import (
     AppendBatch,
     Batch,
@@ -19,9 +20,8 @@ from holdfast.persist.state import (
     Rollup,
     ShardState,
     StateDiff,
+    WriteMode,
     apply,
-    check_state,
-    check_step,
 )
 from unit.persist.stores import SCHEMA, SHARD
 
@@ -30,7 +30,6 @@ def part(lower: int, upper: int, key: str = "p") -> Part:
     return Part(1, 1, lower, upper, 10, blob_key=key)
 
 
-PENDING = PendingBatch("b", "w", 20, 21, ((replace(part(20, 21, "p9"), schema_id=2),),))
 NEXT_SCHEMA = Schema.of({"k": "int64"}, {"v": "string?"})
 READER = LeasedReader("r", 15, 8, 0, 1, "", "")
 STATE = ShardState(
@@ -61,6 +60,14 @@ def with_part(bad: Part) -> ShardState:
     return replace(STATE, batches=(*STATE.batches[:1], replace(STATE.batches[1], runs=((bad,),))))
 
 
+def pending(*parts: Part, id_: str = "b") -> PendingBatch:
+    return PendingBatch(id_, "w", 20, 30, tuple((part,) for part in parts))
+
+
+def with_pending(*parts: Part, id_: str = "b") -> ShardState:
+    return replace(STATE, write_mode=WriteMode.WRITE_SEAL, pending={"b": pending(*parts, id_=id_)})
+
+
 def with_batch(**fields: object) -> ShardState:
     return replace(STATE, batches=(*STATE.batches[:1], replace(STATE.batches[1], **fields)))  # type: ignore[arg-type]
 
@@ -82,7 +89,17 @@ def with_batch(**fields: object) -> ShardState:
         (with_part(replace(part(11, 12), blob_key=None)), "a part of no form"),
         (with_part(replace(part(11, 12), rows=0)), "without rows"),
         (with_part(replace(part(11, 12), schema_id=2)), "unknown schema"),
-        (replace(STATE, pending={"b": PENDING}), "pending batch b has a part of an unknown schema"),
+        (replace(STATE, pending={"b": pending(part(20, 21))}), "where they can't be"),
+        (with_pending(replace(part(20, 21), schema_id=2)), "pending batch b has a part of an unknown schema"),
+        (with_pending(replace(part(20, 21), inline=b"")), "pending batch b has a part of no form"),
+        (with_pending(part(19, 21)), "pending batch b has a part of times"),
+        (with_pending(part(20, 20)), "pending batch b has a part of times"),
+        (with_pending(part(20, 31)), "pending batch b has a part of times"),
+        (with_pending(), "pending batch b is none"),
+        (with_pending(part(20, 21), id_="c"), "pending batch b is none"),
+        (with_pending(part(20, 22), part(21, 23)), "two live references to the same updates"),
+        (with_pending(part(20, 21, "old")), "a live blob is garbage"),
+        (with_pending(part(20, 21, "roll")), "two live references"),
         (replace(STATE, schemas={1: SCHEMA, 3: NEXT_SCHEMA}), r"schemas have ids \[1, 3\]"),
         (replace(STATE, schemas={1: NEXT_SCHEMA, 2: SCHEMA}), "schema 2 can't follow"),
         (with_part(part(11, 12, "p1")), "two live references"),
@@ -152,3 +169,23 @@ def test_only_neighbours_are_replaced() -> None:
         step = StateDiff(11, SHARD, "", 60, "", None, (ReplaceBatches(ids, merged),))
         with pytest.raises(ValueError, match="not neighbours"):
             apply(three, step)
+
+
+def test_a_seal_that_loses_something_is_found() -> None:
+    old = with_pending(part(20, 25, "x"), part(22, 30, "y"))
+    taken = Batch(10, 20, 24, 0, ((part(20, 24, "x"),), (part(22, 24, "y"),)))
+    left = pending(part(24, 25, "x"), part(24, 30, "y"))
+    new = replace(old, seqno=10, batches=(*old.batches, taken), pending={"b": left})
+    check_step(old, new)
+    lost = [
+        replace(new, pending={}),
+        replace(new, pending={"b": pending(part(24, 30, "y"))}),
+        replace(new, pending={"b": pending(part(24, 25, "x"), part(25, 30, "y"))}),
+        replace(new, batches=(*old.batches, replace(taken, runs=taken.runs[:1]))),
+        replace(
+            old, seqno=10, batches=(old.batches[0], replace(old.batches[1], upper=24)), pending={"b": left}
+        ),
+    ]
+    for broken in lost:
+        with pytest.raises(AssertionError, match="the seal lost updates of pending batch b"):
+            check_step(old, broken)

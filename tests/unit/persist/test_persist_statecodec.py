@@ -31,6 +31,7 @@ from holdfast.persist.state import (
     PutSchema,
     ReplaceBatches,
     Rollup,
+    SealPending,
     SetGcSeqno,
     SetSince,
     ShardState,
@@ -85,7 +86,7 @@ values = {
     Rollup: st.builds(Rollup, numbers, texts, numbers, crcs),
     CompactionClaim: st.builds(CompactionClaim, texts, texts, st.lists(numbers, max_size=3).map(tuple)),
     Garbage: st.builds(Garbage, texts, numbers, numbers),
-    PendingBatch: st.builds(PendingBatch, texts, texts, frontiers, frontiers, runs),
+    PendingBatch: st.builds(PendingBatch, texts, texts, frontiers, frontiers, runs, st.integers(0, 99)),
 }
 drops = st.one_of([st.builds(Drop, st.just(kind), numbers if kind is Rollup else texts) for kind in TABLES])
 changes: dict[type, st.SearchStrategy[Change]] = {
@@ -93,6 +94,7 @@ changes: dict[type, st.SearchStrategy[Change]] = {
     PutSchema: st.builds(PutSchema, st.integers(0, 2**32 - 1), schemas()),
     AppendBatch: st.builds(AppendBatch, batches),
     ExtendUpper: st.builds(ExtendUpper, frontiers),
+    SealPending: st.builds(SealPending, frontiers),
     ReplaceBatches: st.builds(ReplaceBatches, st.lists(numbers, max_size=3).map(tuple), st.none() | batches),
     SetSince: st.builds(SetSince, frontiers),
     Put: st.one_of(*(st.builds(Put, value) for value in values.values())),

@@ -13,7 +13,6 @@ from holdfast.errors import (
     HandleExpired,
     ShardFinalized,
     UpperMismatch,
-    VersionTooNew,
 )
 from holdfast.persist.command import (
     AddRollup,
@@ -37,6 +36,7 @@ from holdfast.persist.command import (
     Reject,
 )
 from holdfast.persist.ids import critical_id
+from holdfast.persist.invariants import check_step
 from holdfast.persist.schema import Schema
 from holdfast.persist.state import (
     Batch,
@@ -47,10 +47,8 @@ from holdfast.persist.state import (
     Rollup,
     ShardState,
     StateDiff,
-    WriteMode,
     Writer,
     apply,
-    check_step,
 )
 from holdfast.persist.transition import transition
 from unit.persist.stores import SCHEMA, SHARD
@@ -325,23 +323,6 @@ def test_a_command_is_refused(
     assert isinstance(outcome, Reject)
     assert type(outcome.error) is error
     assert words in str(outcome.error)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        append(30, 40),
-        RegisterWriter(W1, SCHEMA),
-        InstallCompaction((1, 2), 0, (), 1),
-        FinalizeShard(1),
-    ],
-    ids=lambda command: type(command).__name__,
-)
-def test_the_contents_of_a_mode_to_come_are_left_alone(command: Command) -> None:
-    outcome = transition(replace(WRITTEN, write_mode=WriteMode.WRITE_SEAL), command)
-    assert isinstance(outcome, Reject)
-    assert isinstance(outcome.error, VersionTooNew)
-    assert "WRITE_SEAL: it was written by a newer Holdfast" in str(outcome.error)
 
 
 def test_writers_are_in_the_order_of_their_last_append() -> None:

@@ -1,0 +1,68 @@
+"""Upkeep of what is written and not sealed: pending batches give way to one of the same updates.
+
+- A seal may be far away, and the state has all that is pending in it: without this each version, rollup and
+  opening of a shard would cost more with each write. Merging `compaction_fanin` pending batches of one level
+  gives one of the next: n writes leave O(log n) pending batches and each update is rewritten O(log n) times.
+- Times stay as they are, so a later seal takes the same updates. It finds more of them in one part: one that
+  it cuts is read again with each seal until all of it is sealed.
+- The result replaces exactly the batches that it was made from. Where a seal has cut or taken one meanwhile
+  it is dropped and its parts deleted.
+"""
+
+from collections.abc import Callable, Iterable
+
+from holdfast.persist.command import Handle, InstallPending, RegisterWriter
+from holdfast.persist.compaction import consolidated
+from holdfast.persist.config import PersistConfig
+from holdfast.persist.ids import new_id
+from holdfast.persist.machine import Machine, commit
+from holdfast.persist.partstore import PartGone, delete_parts
+from holdfast.persist.runwriter import write_run
+from holdfast.persist.snapshot import replan
+from holdfast.persist.state import PendingBatch, ShardState
+
+
+def plan_pending(state: ShardState, config: PersistConfig) -> tuple[PendingBatch, ...]:
+    """The pending batches to merge next: those of the least level that has enough of them."""
+    levels: dict[int, list[PendingBatch]] = {}
+    for batch in state.pending.values():
+        levels.setdefault(batch.level, []).append(batch)
+    full: Iterable[int] = (
+        level for level, batches in levels.items() if len(batches) >= config.compaction_fanin
+    )
+    return tuple(levels.get(min(full, default=-1), ()))
+
+
+def merge_pending(machine: Machine, writer: Handle, between: Callable[[], None] = lambda: None) -> bool:
+    """Merge the pending batches of one level; whether there were enough to merge.
+
+    Memory, and what `between` is for: as `compact`.
+    """
+    state = machine.state
+    batches = plan_pending(state, machine.config)
+    if not batches:
+        return False
+
+    def register() -> None:
+        """What a registered writer has put is spared by the sweeper of orphans."""
+        commit([(machine, RegisterWriter(writer, state.schema, state.write_mode))])
+        machine.settled.add(writer.id)
+
+    try:
+        parts = write_run(
+            machine,
+            writer_id=writer.id,
+            schema=state.schema,
+            schema_id=max(state.schemas),
+            before_upload=register,
+            pieces=consolidated(machine, state, batches, 0, between),
+        )
+    except PartGone as gone:
+        replan(machine, state, gone)
+        return True
+    runs = (parts,) if parts else ()
+    command = InstallPending(batches, new_id("b"), writer.id, runs, machine.store_ms())
+    (installed,) = commit([(machine, command)])
+    if not installed:
+        delete_parts(machine, parts)
+    return True
