@@ -135,7 +135,8 @@ class FileBlob(Blob):
                 ) from error
             raise _write_error(path, error, kind) from error
         finally:
-            with suppress(FileNotFoundError):
+            # A disk may refuse even that: why the put failed matters more, and what stays is dropped later.
+            with suppress(OSError):
                 self._files.unlink(temporary)
 
     def delete(self, key: str) -> bool:

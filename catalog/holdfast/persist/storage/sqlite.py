@@ -311,9 +311,8 @@ class SqliteConsensus(Consensus):
             message = f"{self.description} was locked by another process for {self._busy_timeout_s:g} s"
         else:
             message = f"{self.description}: {error}"
-        if otherwise is Indeterminate and code in _NOT_DONE:
-            return Determinate(message)
-        return otherwise(message)
+        kind = Determinate if otherwise is Indeterminate and code in _NOT_DONE else otherwise
+        return kind(message, hint="free some space" if code == sqlite3.SQLITE_FULL else "")
 
     def pause(self) -> None:
         """Wait for the calls in flight and hold back others: this process is about to fork."""
