@@ -300,3 +300,25 @@ def test_any_commands_answer_as_the_model_does(
     for key in model.logs:
         assert consensus.scan(key, 0, 1000) == model.scan(key, 0, 1000)
         assert consensus.heads([key])[key].seqno == model.head(key)
+
+
+def test_a_log_that_is_made_anew_leaves_no_way_back(consensus: Consensus) -> None:
+    """What aims at the old log loses, at every place of it; or the store says that it can't do this."""
+    assert consensus.compare_and_set([Put("a", 1, b"one")])
+    assert consensus.compare_and_set([Put("a", 2, b"two")])
+    try:
+        consensus.check_restart()
+    except BadInput:
+        return
+    far = 1 << 40
+    assert not consensus.restart("a", 2, b"no")
+    assert consensus.restart("a", far, b"anew")
+    assert consensus.restart("new", far, b"first")
+    assert not consensus.restart("a", far, b"again")
+    assert consensus.scan("a", 0, 10) == [Entry(far, b"anew")]
+    for stale in (1, 2, 3, 4):
+        assert not consensus.compare_and_set([Put("a", stale, b"zombie")])
+        assert not consensus.compare_and_set([Put("new", stale, b"zombie")])
+    assert consensus.compare_and_set([Put("a", far + 1, b"on"), Put("new", far + 1, b"on")])
+    assert consensus.heads(["a"]) == {"a": Entry(far + 1, b"on")}
+    assert consensus.list_keys() == ["a", "new"]

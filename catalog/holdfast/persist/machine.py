@@ -22,6 +22,7 @@ from holdfast.errors import (
     BadInput,
     CorruptBlob,
     Determinate,
+    HandleExpired,
     HoldfastError,
     Indeterminate,
     StorageError,
@@ -41,6 +42,8 @@ from holdfast.persist.storage.watch import Watch, Watches
 from holdfast.persist.transition import transition
 
 APPLIER_VERSION: Final = version("holdfast")
+EPOCH_BITS: Final = 40
+"""A version number is `epoch * 2^40` and a count: a log that is recovered goes on in another epoch."""
 _T = TypeVar("_T")
 _SCAN_LIMIT: Final = 1024
 _FIRST_BACKOFF_S: Final = 0.005
@@ -105,6 +108,11 @@ class Machine:
         seqno = head.seqno if head is not None else 0
         if seqno < known:
             raise CorruptBlob(f"the log of {self.shard_id}", f"version {known} or later", f"version {seqno}")
+        if known and seqno >> EPOCH_BITS != known >> EPOCH_BITS:
+            raise HandleExpired(
+                f"shard {self.shard_id} was recovered from its rollups meanwhile",
+                hint="open the location anew: what this process knows of the shard may be lost",
+            )
         with self.lock:
             if head is not None and seqno > self.state.seqno:
                 state = self._catch_up(head)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.persist.client import PersistClient
 
 _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_BLOB: Final = re.compile(rf"(s{_UUID})/(?:(?P<writer>w{_UUID})/p{_UUID}|v(?P<seqno>\d+)-{_UUID})")
+BLOB_NAME: Final = re.compile(rf"(s{_UUID})/(?:(?P<writer>w{_UUID})/p{_UUID}|v(?P<seqno>\d+)-{_UUID})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +122,12 @@ def _refusal(state: ShardState, metas: list[BlobMeta]) -> str:
 
 
 def _parsed(metas: list[BlobMeta]) -> Iterator[re.Match[str]]:
-    return (found for meta in metas if (found := _BLOB.fullmatch(meta.key)))
+    return (found for meta in metas if (found := BLOB_NAME.fullmatch(meta.key)))
 
 
 def _homeless(state: ShardState, key: str) -> bool:
     """Whether nobody is known who may still commit a blob; what we did not name ourselves is not ours."""
-    found = _BLOB.fullmatch(key)
+    found = BLOB_NAME.fullmatch(key)
     if found is None:
         return False
     writer = found["writer"]

@@ -135,6 +135,23 @@ def test_verify_tells_each_finding_with_its_key(url: str, folder: Path) -> None:
     assert (told.exit_code, len(json.loads(told.stdout)["findings"])) == (1, 2)
 
 
+def test_recover_tells_before_it_does(url: str, folder: Path) -> None:
+    with PersistClient.open(url, config=PersistConfig(rollup_every=1, maintenance="off")) as client:
+        client.maintain(SHARD)
+    for file in folder.glob("consensus.sqlite*"):
+        file.unlink()
+    assert run("inspect", url).exit_code == 3
+    dry = ok("recover", url)
+    assert dry.stderr.splitlines()[0].startswith("taken for empty: ")
+    assert dry.stderr.splitlines()[-1].startswith("nothing was written")
+    assert not (folder / "consensus.sqlite").exists()
+    done = ok("recover", url, "--yes")
+    assert done.stdout == dry.stdout
+    assert done.stderr.splitlines()[0] == "recovered 1 of 1 shard"
+    assert ok("verify", url).stderr.endswith("all is well\n")
+    assert run("recover", url, "--yes").exit_code == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -145,6 +162,9 @@ def test_verify_tells_each_finding_with_its_key(url: str, folder: Path) -> None:
         (("gc", "{url}", "--grace", "-1"), "--grace"),
         (("gc", "{url}", "--consensus", "sqlite:///nowhere/else.sqlite"), ""),
         (("sweep", "gopher://x"), "gopher"),
+        (("recover", "{url}"), "is healthy"),
+        (("recover", "{url}", "--yes"), "is healthy"),
+        (("recover", "file:///nowhere", "--yes"), "/nowhere"),
     ],
 )
 def test_what_makes_no_sense_is_one_line_and_changes_nothing(

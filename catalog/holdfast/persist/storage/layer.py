@@ -71,6 +71,12 @@ class ConsensusLayer(Consensus):
     def list_keys(self) -> list[str]:
         return self.inner.list_keys()
 
+    def check_restart(self) -> None:
+        self.inner.check_restart()
+
+    def restart(self, key: str, seqno: int, data: bytes) -> bool:
+        return self.inner.restart(key, seqno, data)
+
     def watch(self, key: str) -> Watch | None:
         return self.inner.watch(key)
 

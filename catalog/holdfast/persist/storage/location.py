@@ -108,9 +108,17 @@ def _retrying(
     return RetryingBlob(blob, policy), RetryingConsensus(consensus, policy)
 
 
-def encode_location(location_id: uuid.UUID) -> bytes:
-    """The bytes that both stores hold."""
-    return json.dumps({"format": FORMAT_VERSION, "location_id": str(location_id)}).encode()
+def encode_location(location_id: uuid.UUID, *, recoveries: int = 0) -> bytes:
+    """The bytes that both stores hold; `recoveries` is how often the logs were made anew."""
+    fields: dict[str, object] = {"format": FORMAT_VERSION, "location_id": str(location_id)}
+    if recoveries:
+        fields["recoveries"] = recoveries
+    return json.dumps(fields).encode()
+
+
+def decode_recoveries(data: bytes) -> int:
+    """How often the logs of a location were made anew, from bytes that `decode_location` accepts."""
+    return int(json.loads(data).get("recoveries", 0))
 
 
 def decode_location(data: bytes, where: str) -> uuid.UUID:
@@ -156,6 +164,11 @@ def _compare(blob: Blob, consensus: Consensus, entry: bytes, stored: bytes) -> u
         raise LocationMismatch(
             f"{blob.description} belongs to location {followed}, {consensus.description} to {decided}",
             hint="give the two stores that were created together",
+        )
+    if decode_recoveries(entry) != decode_recoveries(stored):
+        raise LocationMismatch(
+            f"{blob.description} and {consensus.description} differ in how often they were recovered",
+            hint="one is from before, or the recovery was cut short: run 'holdfast persist recover' again",
         )
     return decided
 

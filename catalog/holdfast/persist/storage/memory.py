@@ -126,6 +126,17 @@ class MemoryConsensus(Consensus):
         with self._lock:
             return sorted(self._logs)
 
+    def check_restart(self) -> None:
+        pass
+
+    def restart(self, key: str, seqno: int, data: bytes) -> bool:
+        check_commands([Put(key, seqno, data)], ())
+        with self._lock:
+            if self._head(key) >= seqno:
+                return False
+            self._logs[key] = [Entry(seqno, bytes(data))]
+            return True
+
     def watch(self, key: str) -> Watch:
         return self._watches.add(check_key(key))
 

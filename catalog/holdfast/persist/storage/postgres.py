@@ -101,6 +101,12 @@ _APPEND_FIRST: Final = """INSERT INTO {schema}.entries (key, seqno, data)
   SELECT p.key, 1, p.data FROM unnest(%s::text[], %s::bytea[]) AS p(key, data)
   WHERE NOT EXISTS (SELECT FROM {schema}.entries AS e WHERE e.key = p.key)
   ON CONFLICT DO NOTHING"""
+_RESTART: Final = """WITH locked AS MATERIALIZED (
+    SELECT key FROM {schema}.keys WHERE key = %(key)s::text FOR UPDATE)
+  INSERT INTO {schema}.entries (key, seqno, data)
+  SELECT locked.key, %(seqno)s::bigint, %(data)s::bytea FROM locked
+  WHERE coalesce((SELECT max(seqno) FROM {schema}.entries WHERE key = %(key)s::text), 0) < %(seqno)s::bigint
+  ON CONFLICT DO NOTHING"""
 
 
 class PostgresConsensus(Consensus):
@@ -172,6 +178,19 @@ class PostgresConsensus(Consensus):
         check_key(key)
         values = {"key": key, "seqno": max(0, min(seqno, MAX_SEQNO))}
         return self._write(lambda connection: self._autocommit(connection, self._sql.truncate, values))
+
+    def check_restart(self) -> None:
+        pass
+
+    def restart(self, key: str, seqno: int, data: bytes) -> bool:
+        check_commands([Put(key, seqno, data)], ())
+        values = {"key": key, "seqno": seqno, "data": bytes(data)}
+        self._write(lambda connection: self._autocommit(connection, self._sql.make_keys, ([key],)))
+        # Two steps: what is left below after a crash is truncated by the next upkeep.
+        if not self._write(lambda connection: self._autocommit(connection, self._sql.restart, values)):
+            return False
+        self.truncate(key, seqno)
+        return True
 
     def list_keys(self) -> list[str]:
         return [key for (key,) in self._read(self._sql.list_keys, ())]
@@ -272,6 +291,7 @@ class _Statements:
         self.list_keys = of(_LIST_KEYS)
         self.truncate = of(_TRUNCATE)
         self.append_one = of(_APPEND_ONE)
+        self.restart = of(_RESTART)
         self.make_keys = of(_MAKE_KEYS)
         self.lock_to_put = of(_LOCK_TO_PUT)
         self.lock_to_expect = of(_LOCK_TO_EXPECT)

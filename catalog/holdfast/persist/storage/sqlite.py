@@ -68,6 +68,8 @@ _SEQNOS = """SELECT wanted.value, coalesce((SELECT max(seqno) FROM consensus WHE
 _SCAN = "SELECT seqno, data FROM consensus WHERE key = ? AND seqno >= ? ORDER BY seqno LIMIT ?"
 _TRUNCATE = """DELETE FROM consensus WHERE key = ?1 AND seqno < ?2
   AND seqno < (SELECT max(seqno) FROM consensus WHERE key = ?1)"""
+_RESTART = """INSERT INTO consensus(key, seqno, data) SELECT ?1, ?2, ?3
+  WHERE coalesce((SELECT max(seqno) FROM consensus WHERE key = ?1), 0) < ?2"""
 # Jumps from key to key along the index instead of reading every row.
 _LIST_KEYS = """WITH RECURSIVE keys(key) AS (
     SELECT min(key) FROM consensus
@@ -177,6 +179,17 @@ class SqliteConsensus(Consensus):
     def truncate(self, key: str, seqno: int) -> int:
         check_key(key)
         return self._write(_TRUNCATE, (key, max(0, min(seqno, MAX_SEQNO))))
+
+    def check_restart(self) -> None:
+        pass
+
+    def restart(self, key: str, seqno: int, data: bytes) -> bool:
+        check_commands([Put(key, seqno, data)], ())
+        # Two steps: what is left below after a crash is truncated by the next upkeep.
+        if not self._write(_RESTART, (key, seqno, bytes(data))):
+            return False
+        self.truncate(key, seqno)
+        return True
 
     def list_keys(self) -> list[str]:
         return [key for (key,) in self._read(_LIST_KEYS, ())]

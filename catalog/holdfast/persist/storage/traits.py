@@ -181,6 +181,21 @@ class Consensus(ABC):
     def list_keys(self) -> list[str]:
         """All keys that have entries, ascending."""
 
+    def check_restart(self) -> None:
+        """Raise `BadInput` where `restart` can't be done in this store."""
+        raise BadInput(
+            f"logs in {self.description} can't be made anew",
+            hint="recover into another consensus store: SQLite or Postgres",
+        )
+
+    def restart(self, key: str, seqno: int, data: bytes) -> bool:  # noqa: ARG002 - a store that can overrides it
+        """Let the log of `key` go on at `seqno`, beyond its head, without what was before.
+
+        For recovery alone, while nobody else uses the store. False where the head is not below `seqno`.
+        """
+        self.check_restart()
+        return False
+
     def watch(self, key: str) -> Watch | None:  # noqa: ARG002 - a store without hints ignores its key
         """Hints that `key` may have grown, as long as the watch is held; None where its readers poll.
 

@@ -6,6 +6,7 @@ Messages repeat the scheme and path of a URL and nothing else: the rest may hold
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -67,6 +68,44 @@ def open_stores(
         _check_apart(S3Place.of(blob_parts), S3Place.of(_split(consensus, "consensus", _CONSENSUS_FORMS)))
     opened = open_consensus(consensus, create=create, read_only=read_only)
     return _with_blob(open_blob, opened)
+
+
+def open_for_recovery(
+    url: str | None, *, blob: str | None, consensus: str | None, write: bool, proof: str
+) -> tuple[Blob, Consensus, str]:
+    """Open the stores of a location whose consensus store may be lost; with `write` that is made anew.
+
+    Without, an empty one stands for a store that can't be opened, and the third value tells why. Nothing is
+    made where the blob store does not hold the key `proof`.
+    """
+    open_log: Callable[[], Consensus]
+    if url is not None:
+        parts = _split(url, "location", _LOCATION_FORMS)
+        if parts.scheme != "file":
+            return *open_stores(url, blob=None, consensus=None, create=False, read_only=not write), ""
+        folder = _path(parts, "location")
+        blobs: Blob = FileBlob(folder / BLOB_FOLDER, create=False, read_only=not write)
+        open_log = partial(SqliteConsensus, folder / CONSENSUS_FILE, create=write, read_only=not write)
+    elif blob is None or consensus is None:
+        raise BadInput("a location needs a URL, or the URLs of both its blob and its consensus")
+    else:
+        blobs = _blob_opener(_split(blob, "blob", _BLOB_FORMS), create=False, read_only=not write)()
+        open_log = partial(open_consensus, consensus, create=write, read_only=not write)
+    try:
+        if blobs.get(proof) is None:
+            raise BadInput(
+                f"{blobs.description} has no {proof}: it is not the blob store of a location",
+                hint=f"check the URL, or restore {proof} from a backup",
+            )
+        return blobs, open_log(), ""
+    except StoreUnreachable as error:
+        if not write:
+            return blobs, MemoryConsensus("nothing"), str(error)
+        blobs.close()
+        raise
+    except BaseException:
+        blobs.close()
+        raise
 
 
 def open_consensus(url: str, *, create: bool, read_only: bool) -> Consensus:

@@ -1,0 +1,71 @@
+"""`holdfast persist recover`: make the logs anew after the consensus store was lost."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.persist_show import Progress, count, emit_json, frontier, json_option, location_arguments
+from holdfast.cli.rows import render
+from holdfast.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.persist.recover import ShardPlan
+
+
+@click.command(short_help="Make the logs anew after the consensus store was lost.")
+@location_arguments
+@click.option("--yes", is_flag=True, help="Do it. Without it nothing is written.")
+@click.option(
+    "--restored", is_flag=True, help="The consensus store is an older copy, even if nothing shows it."
+)
+@json_option
+def recover(url: str, consensus: str | None, yes: bool, restored: bool, as_json: bool) -> None:
+    """Make the logs of all shards of the location at URL anew from what is in its blob store.
+
+    For a consensus store that was lost, or restored from an older copy. Stop every other client first: what
+    was committed after the newest rollup of a shard is lost, and clients that know it must not go on. Without
+    --yes this says what can be had again, and what not. No blob is deleted.
+    """
+    from holdfast.persist.recover import Recovery
+    from holdfast.persist.storage.location import BLOB_KEY
+    from holdfast.persist.storage.url import open_for_recovery
+
+    whole, blob = (url, None) if consensus is None else (None, url)
+    blobs, logs, lost = open_for_recovery(whole, blob=blob, consensus=consensus, write=yes, proof=BLOB_KEY)
+    progress = Progress("looking at")
+    try:
+        recovery = Recovery(blobs, logs, looking_at=progress)
+        progress.done()
+        plan = recovery.plan
+        if plan.healthy and not restored:
+            raise BadInput(
+                "the consensus store is healthy: there is nothing to recover",
+                hint="if it is an older copy all the same, say so with --restored",
+            )
+        if yes:
+            recovery.run(restored=restored)
+    finally:
+        logs.close()
+        blobs.close()
+    if as_json:
+        emit_json({"done": yes, "plan": plan})
+        return
+    if lost:
+        click.echo(f"taken for empty: {lost}", err=True)
+    columns = ["SHARD", "LOG ENDS", "COMES BACK AT", "UPPER", "LEFT OVER", "NOTE"]
+    click.echo(render(columns, [_row(shard) for shard in plan.shards]), nl=False)
+    had = sum(shard.seqno is not None for shard in plan.shards)
+    verb = "recovered" if yes else "can recover"
+    click.echo(f"{verb} {had:,} of {count(len(plan.shards), 'shard')}", err=True)
+    if any(shard.unnamed for shard in plan.shards):
+        click.echo("left over are blobs of lost appends, and orphans: 'sweep' finds them", err=True)
+    if not yes:
+        click.echo("nothing was written: --yes does it; stop every other client first", err=True)
+
+
+def _row(shard: "ShardPlan") -> list[str]:
+    left, head = f"{shard.unnamed:,}", str(shard.head or "-")
+    if shard.seqno is None:
+        return [shard.shard_id, head, "never", "-", left, shard.problem]
+    note = "as it is" if shard.healthy else "what was committed later is lost"
+    return [shard.shard_id, head, f"version {shard.seqno}", frontier(shard.upper or 0), left, note]

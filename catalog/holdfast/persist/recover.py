@@ -1,0 +1,273 @@
+"""Recovery: the log of each shard is made anew from rollups in Blob, after the consensus store was lost or an
+older copy of it was restored.
+
+- What is known is what rollups know: a shard comes back as of its newest whole one, or as of its log where
+  that leads further. What was committed after is lost, and said so; nothing of Blob is deleted or replaced.
+- A whole state is one whose blobs are all there. Garbage collection keeps it so: what the newest rollup names
+  is never deleted.
+- A recovered shard goes on at version `epoch * 2^40`, of an epoch that nobody has seen. So no attempt of a
+  process that still runs on the lost log can land, and one that reads the new log finds another epoch than
+  it knows and fails (`Machine.advance_to`) instead of mixing both. Leases, writers and claims are dropped.
+- The location gets a new count of recoveries in both stores, in Blob first and in Consensus last: between
+  these, and with a store from before, it can't be opened. A recovery that was cut short is done again.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final
+
+from holdfast.errors import BadInput, CorruptBlob, HoldfastError, LocationMismatch, StorageError
+from holdfast.persist.clock import Clock
+from holdfast.persist.config import PersistConfig
+from holdfast.persist.ids import rollup_key
+from holdfast.persist.machine import APPLIER_VERSION, EPOCH_BITS, Machine
+from holdfast.persist.part import checksum
+from holdfast.persist.state import (
+    Change,
+    Garbage,
+    Put,
+    Rollup,
+    ShardState,
+    StateDiff,
+    blob_keys,
+    check_state,
+)
+from holdfast.persist.statecodec import decode_state, encode_diff, encode_state
+from holdfast.persist.storage import Blob, Consensus, Location
+from holdfast.persist.storage.location import (
+    BLOB_KEY,
+    CONSENSUS_KEY,
+    decode_location,
+    decode_recoveries,
+    encode_location,
+)
+from holdfast.persist.sweep import BLOB_NAME
+
+_MOST_TRIED: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """What can be done for one shard.
+
+    `head` is where its log ends now, 0 without one; `seqno` the version that it can have again, None where
+    none is whole, for the reason `problem`. `seen` is the greatest version that is known of at all, and
+    `unnamed` counts the blobs that the version doesn't name: of appends that are lost, or orphans.
+    """
+
+    shard_id: str
+    head: int
+    seen: int
+    seqno: int | None
+    upper: int | None
+    unnamed: int
+    healthy: bool
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPlan:
+    """What a recovery would do, or has done."""
+
+    location_id: str
+    healthy: bool
+    shards: tuple[ShardPlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    plan: ShardPlan
+    state: ShardState | None
+
+
+class Recovery:
+    """A look at the stores of a location that is perhaps not whole, and its repair."""
+
+    def __init__(
+        self,
+        blob: Blob,
+        consensus: Consensus,
+        *,
+        config: PersistConfig | None = None,
+        clock: Clock | None = None,
+        looking_at: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        stored = blob.get(BLOB_KEY)
+        if stored is None:
+            raise BadInput(
+                f"{blob.description} has no {BLOB_KEY}: it is not the blob store of a location",
+                hint=f"check the URL, or restore {BLOB_KEY} from a backup",
+            )
+        location_id = decode_location(stored, f"{BLOB_KEY} in {blob.description}")
+        entry = consensus.heads([CONSENSUS_KEY]).get(CONSENSUS_KEY)
+        if entry is not None:
+            where = f"{CONSENSUS_KEY} in {consensus.description}"
+            decided = decode_location(entry.data, where)
+            if decided != location_id:
+                raise LocationMismatch(
+                    f"{blob.description} belongs to location {location_id},"
+                    f" {consensus.description} to {decided}",
+                    hint="give a consensus store that is empty, or an older copy of the right one",
+                )
+        self._location = Location(blob, consensus, location_id)
+        self._config = config or PersistConfig()
+        self._clock = clock or Clock()
+        self._stored, self._entry = stored, entry
+        self._known = {known.plan.shard_id: known for known in self._look(looking_at)}
+
+    @property
+    def plan(self) -> RecoveryPlan:
+        """What can be done."""
+        paired = self._entry is not None and self._recoveries() == decode_recoveries(self._entry.data)
+        shards = tuple(known.plan for known in self._known.values())
+        healthy = paired and all(shard.healthy for shard in shards)
+        return RecoveryPlan(str(self._location.location_id), healthy, shards)
+
+    def _recoveries(self) -> int:
+        return decode_recoveries(self._stored)
+
+    def run(self, *, restored: bool = False) -> RecoveryPlan:
+        """Do it; every other client of the location must have stopped.
+
+        `restored` says that the consensus store is an older copy even where nothing shows it.
+
+        Raises:
+            BadInput: the consensus store is healthy, or can't be recovered in place.
+        """
+        plan = self.plan
+        if plan.healthy and not restored:
+            raise BadInput(
+                f"{self._location.consensus.description} is healthy: there is nothing to recover",
+                hint="if it is an older copy all the same, say so with --restored",
+            )
+        blob, consensus = self._location.blob, self._location.consensus
+        before = max(self._recoveries(), decode_recoveries(self._entry.data) if self._entry else 0)
+        stored = encode_location(self._location.location_id, recoveries=before + 1)
+        consensus.check_restart()
+        blob.put(BLOB_KEY, stored)
+        for known in self._known.values():
+            if known.state is not None:
+                self._restart(known.plan, known.state)
+        head = self._entry.seqno if self._entry else 0
+        if not consensus.restart(CONSENSUS_KEY, head + 1, stored):
+            raise StorageError(
+                f"{consensus.description} was changed meanwhile", hint="stop all its clients, and try again"
+            )
+        return plan
+
+    def _restart(self, plan: ShardPlan, state: ShardState) -> None:
+        """Begin the log of a shard anew with a state, in an epoch that nobody has seen."""
+        now = self._location.blob.clock_ms() or self._clock.wall_ms()
+        seqno = ((plan.seen >> EPOCH_BITS) + 1) << EPOCH_BITS
+        old = {
+            rollup.blob_key: Garbage(rollup.blob_key, state.seqno, now) for rollup in state.rollups.values()
+        }
+        begun = replace(
+            state,
+            seqno=seqno,
+            wall_ms=max(state.wall_ms + 1, self._clock.wall_ms()),
+            leased_readers={},
+            writers={},
+            claims={},
+            rollups={},
+            garbage={**state.garbage, **old},
+        )
+        data = encode_state(begun)
+        rollup = Rollup(seqno, rollup_key(plan.shard_id, seqno), len(data), checksum(data))
+        self._location.blob.put(rollup.blob_key, data)
+        changes: tuple[Change, ...] = (Put(rollup),)
+        hostname = self._config.hostname
+        diff = StateDiff(
+            seqno + 1, plan.shard_id, APPLIER_VERSION, begun.wall_ms + 1, hostname, rollup, changes
+        )
+        if not self._location.consensus.restart(plan.shard_id, seqno + 1, encode_diff(diff)):
+            raise StorageError(
+                f"the log of {plan.shard_id} moved meanwhile", hint="stop all clients, and try again"
+            )
+
+    def _look(self, looking_at: Callable[[str], None]) -> Iterator[_Known]:
+        logs = {key for key in self._location.consensus.list_keys() if key.startswith("s")}
+        listed = self._location.blob.list("s")
+        for shard, found in groupby(listed, key=lambda meta: meta.key.split("/")[0]):
+            keys = {meta.key for meta in found}
+            if any(BLOB_NAME.fullmatch(key) for key in keys):
+                looking_at(shard)
+                logs.discard(shard)
+                yield self._look_at(shard, keys)
+        for shard in sorted(logs):
+            looking_at(shard)
+            yield self._look_at(shard, set())
+
+    def _look_at(self, shard: str, keys: set[str]) -> _Known:
+        rollups = sorted(
+            (
+                (int(found["seqno"]), key)
+                for key in keys
+                if (found := BLOB_NAME.fullmatch(key)) is not None and found["seqno"]
+            ),
+            reverse=True,
+        )
+        newest = rollups[0][0] if rollups else 0
+        entry = self._location.consensus.heads([shard]).get(shard)
+        head = entry.seqno if entry is not None else 0
+        problems: list[str] = []
+        if entry is not None:
+            state = self._of_log(shard, problems)
+            if state is not None and head >= newest and not self._missing(state, keys, problems):
+                return self._as(state, shard, keys, head, head, healthy=True)
+        else:
+            problems.append("it has no log")
+            state = None
+        candidates = [] if state is None else [(state.seqno, "")]
+        for seqno, key in sorted([*candidates, *rollups[:_MOST_TRIED]], reverse=True):
+            whole = state if not key else self._of_rollup(shard, seqno, key, problems)
+            if whole is not None and not self._missing(whole, keys, problems):
+                return self._as(whole, shard, keys, head, max(newest, head), healthy=False)
+        if not rollups:
+            problems.append("no rollup of it was ever written")
+        problem = "; ".join(dict.fromkeys(problems))
+        unnamed = len(keys) - len(rollups)
+        return _Known(
+            ShardPlan(shard, head, max(newest, head), None, None, unnamed, healthy=False, problem=problem),
+            None,
+        )
+
+    def _as(
+        self, state: ShardState, shard: str, keys: set[str], head: int, seen: int, *, healthy: bool
+    ) -> _Known:
+        unnamed = sum(1 for key in keys - _parts(state) - state.garbage.keys() if "/w" in key)
+        return _Known(ShardPlan(shard, head, seen, state.seqno, state.upper, unnamed, healthy=healthy), state)
+
+    def _of_log(self, shard: str, problems: list[str]) -> ShardState | None:
+        try:
+            state = Machine(shard, self._location, self._config, self._clock).refresh()
+            check_state(state)
+        except (CorruptBlob, AssertionError) as error:
+            problems.append(str(error))
+            return None
+        return state
+
+    def _of_rollup(self, shard: str, seqno: int, key: str, problems: list[str]) -> ShardState | None:
+        data = self._location.blob.get(key)
+        try:
+            state = decode_state(data or b"", key)
+            check_state(state)
+        except (HoldfastError, AssertionError) as error:
+            problems.append(str(error))
+            return None
+        if state.shard_id != shard or state.seqno != seqno:
+            problems.append(f"{key} is version {state.seqno} of {state.shard_id}")
+            return None
+        return state
+
+    def _missing(self, state: ShardState, keys: set[str], problems: list[str]) -> bool:
+        lost = sorted(_parts(state) - keys)
+        if lost:
+            problems.append(f"version {state.seqno} names {len(lost)} blobs that are gone, such as {lost[0]}")
+        return bool(lost)
+
+
+def _parts(state: ShardState) -> set[str]:
+    pending = (part.blob_key for each in state.pending.values() for run in each.runs for part in run)
+    return {*blob_keys(state.batches), *(key for key in pending if key is not None)}
