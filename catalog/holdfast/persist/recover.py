@@ -21,6 +21,7 @@ from holdfast.errors import BadInput, CorruptBlob, HoldfastError, LocationMismat
 from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.ids import rollup_key
+from holdfast.persist.invariants import check_state
 from holdfast.persist.machine import APPLIER_VERSION, EPOCH_BITS, Machine
 from holdfast.persist.part import checksum
 from holdfast.persist.state import (
@@ -31,7 +32,6 @@ from holdfast.persist.state import (
     ShardState,
     StateDiff,
     blob_keys,
-    check_state,
 )
 from holdfast.persist.statecodec import decode_state, encode_diff, encode_state
 from holdfast.persist.storage import Blob, Consensus, Location
@@ -269,5 +269,4 @@ class Recovery:
 
 
 def _parts(state: ShardState) -> set[str]:
-    pending = (part.blob_key for each in state.pending.values() for run in each.runs for part in run)
-    return {*blob_keys(state.batches), *(key for key in pending if key is not None)}
+    return {*blob_keys([*state.batches, *state.pending.values()])}
