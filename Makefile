@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench sim crds proto format-fixture clean
+.PHONY: help setup demo soak test lint format bench sim crds proto format-fixture clean
 
 PYTHON ?= python3
 export UV_PYTHON_DOWNLOADS := never
@@ -31,6 +31,9 @@ demo: setup  ## the whole path on a real API server: catalog, collection, Spark 
 
 test: setup lint  ## lint, then all tests (HOLDFAST_REQUIRE=kube,postgres,s3,spark makes a missing tier a failure)
 	@$(BIN)/python -m pytest
+
+soak: setup  ## kill writers on every pair of stores for minutes (ARGS="--seeds 100 --pairs file+sqlite")
+	@PYTHONPATH=tests $(BIN)/python -m crash $(ARGS)
 
 lint: setup  ## ruff, mypy --strict, import contracts, generated files up to date
 	@$(BIN)/ruff format --check --quiet . || { echo "lint: run 'make format'" >&2; exit 1; }

@@ -182,10 +182,13 @@ class PostgresServer:
                 raise PostgresError(f"postgres did not answer within {_BOOT_SECONDS:.0f} s")
             time.sleep(_POLL_SECONDS)
 
-    def stop(self) -> None:
-        """Stop the server in order: sessions are broken off, all is written out."""
+    def stop(self, *, immediate: bool = False) -> None:
+        """Stop the server in order: sessions are broken off, all is written out.
+
+        With `immediate` nothing is written out, and the next start recovers, as after a crash.
+        """
         if self._child is not None and self._child.poll() is None:
-            os.kill(self._child.pid, signal.SIGINT)
+            os.kill(self._child.pid, signal.SIGQUIT if immediate else signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._child.wait(30)
         self.kill()
