@@ -413,3 +413,34 @@ def test_a_large_state_is_not_written_again_for_small_steps(bucket: Bucket) -> N
     assert store.truncate("large", 2) == 1
     append(store, "a", EVERY)
     assert bucket.names("checkpoint/") != [first]
+
+
+class Heedless(MemoryObjects):
+    """A service that takes no notice of a condition."""
+
+    def __init__(self, ignored: str) -> None:
+        super().__init__()
+        self.ignored = ignored
+
+    def create(self, name: str, data: bytes) -> bool:
+        if self.ignored == "create":
+            self.bucket.put(name, data)
+            return True
+        return super().create(name, data)
+
+    def replace(self, name: str, data: bytes, tag: str) -> bool:
+        if self.ignored == "replace":
+            self.bucket.put(name, data)
+            return True
+        return super().replace(name, data, tag)
+
+
+@pytest.mark.parametrize("ignored", ["create", "replace"])
+def test_a_service_that_ignores_conditions_is_refused(ignored: str) -> None:
+    objects = Heedless(ignored)
+
+    with pytest.raises(StoreUnreachable, match="ignores conditional puts") as caught:
+        opened(objects)
+
+    assert caught.value.hint
+    assert objects.bucket.names() == []

@@ -25,7 +25,13 @@ from holdfast.errors import (
 from holdfast.persist.formats import check_format
 from holdfast.persist.storage.cache import CacheConfig, CachedBlob
 from holdfast.persist.storage.metrics import MeteredBlob, MeteredConsensus, StoreMetrics
-from holdfast.persist.storage.retry import UNSUPERVISED, RetryingBlob, RetryingConsensus, RetryPolicy
+from holdfast.persist.storage.retry import (
+    UNSUPERVISED,
+    UNSUPERVISED_S,
+    RetryingBlob,
+    RetryingConsensus,
+    RetryPolicy,
+)
 from holdfast.persist.storage.traits import Blob, Consensus, Put
 from holdfast.persist.storage.url import open_stores
 
@@ -71,7 +77,7 @@ class Location:
         stores = open_stores(url, blob=blob, consensus=consensus, create=create, read_only=read_only)
         try:
             opened = cls.of(*_retrying(*_metered(*stores, metrics), retry_s, calls=None), create=create)
-            layered = _retrying(*_metered(*stores, metrics), retry_s, calls=UNSUPERVISED)
+            layered = _retrying(*_metered(*stores, metrics), min(retry_s, UNSUPERVISED_S), calls=UNSUPERVISED)
             if cache is not None:
                 cached = CachedBlob(layered[0], cache, scope=str(opened.location_id))
                 return replace(opened, blob=cached, consensus=layered[1])

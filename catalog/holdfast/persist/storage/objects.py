@@ -8,7 +8,10 @@ Invariants that an implementation keeps:
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+NO_TAG: Final = '"none"'
+"""A tag that no version of any object has."""
 
 
 class Found(NamedTuple):

@@ -6,8 +6,10 @@ Who retries what:
 - The machine of a shard retries its own reads, uploads and commits, for `retry_deadline_s`, and settles a
   commit of unknown outcome by reading. Those calls must reach it as they ended: a layer here for them would
   multiply the deadlines.
-- A client's layers retry the calls that no machine makes: those while it opens a location, all of
-  them, and later `delete`, `list` and `clock_ms` of blobs, and `truncate` and `list_keys` of logs.
+- A client's layers retry the calls that no machine makes: all of them while it opens a location, for
+  `retry_deadline_s`, and later `delete`, `list` and `clock_ms` of blobs and `truncate` and `list_keys` of
+  logs, for at most `UNSUPERVISED_S`: most of them tidy up, which comes again, and an append that has failed
+  must not wait for that.
 - Stores themselves send one request again a few times, within a second, where the service refused it.
 
 Invariants:
@@ -40,6 +42,7 @@ FIRST_WAIT_S: Final = 0.01
 LAST_WAIT_S: Final = 1.0
 UNSUPERVISED: Final = frozenset({"delete", "list", "clock_ms", "truncate", "list_keys"})
 """The calls that no machine makes within a retry of its own."""
+UNSUPERVISED_S: Final = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -47,7 +47,7 @@ from holdfast.persist.storage.logcodec import (
 )
 from holdfast.persist.storage.logstate import Append, Command, Floor, LogObject, LogState, Truncate, draft
 from holdfast.persist.storage.logturn import Request, Turns, settle
-from holdfast.persist.storage.objects import Found, Objects
+from holdfast.persist.storage.objects import NO_TAG, Found, Objects
 from holdfast.persist.storage.traits import (
     Consensus,
     Entry,
@@ -361,13 +361,24 @@ class S3LogConsensus(Consensus):
             raise CorruptBlob(
                 f"{FLOOR_NAME} in {self._objects.description}", "the floor of its log", "nothing"
             )
+        data = encode_floor(Floor(uuid.uuid4().bytes))
         try:
-            self._objects.create(FLOOR_NAME, encode_floor(Floor(uuid.uuid4().bytes)))
+            if self._objects.create(FLOOR_NAME, data):
+                self._check_conditions(data)
         except Indeterminate as error:
             raise StoreUnreachable(str(error), hint="try again") from error
         found = self._objects.get(FLOOR_NAME)
         assert found is not None
         return found
+
+    def _check_conditions(self, data: bytes) -> None:
+        """Refuse a service that heeds no conditions: writers would overwrite one another's steps."""
+        if self._objects.create(FLOOR_NAME, data) or self._objects.replace(FLOOR_NAME, data, NO_TAG):
+            self._objects.delete([FLOOR_NAME])
+            raise StoreUnreachable(
+                f"{self._objects.description} can't hold a log: its service ignores conditional puts",
+                hint="use a service that knows If-None-Match and If-Match, or a consensus store elsewhere",
+            )
 
     def _is_due(self, state: LogState) -> bool:
         """Whether this object is one with a checkpoint: some way after the last one, in number and bytes."""
