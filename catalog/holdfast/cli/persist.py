@@ -10,6 +10,7 @@ import click
 
 from holdfast.cli.location import open_to_look
 from holdfast.cli.persist_holds import holds
+from holdfast.cli.persist_names import names
 from holdfast.cli.persist_recover import recover
 from holdfast.cli.persist_show import count, frontier, location_arguments, moment, size
 from holdfast.cli.persist_upkeep import compact, gc, sweep
@@ -112,5 +113,5 @@ def _token(fingerprint: str) -> str:
     return "" if fingerprint == "none" else f"token {fingerprint}"
 
 
-for command in (holds, gc, compact, sweep, verify, recover):
+for command in (holds, names, gc, compact, sweep, verify, recover):
     persist.add_command(command)
