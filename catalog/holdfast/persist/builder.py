@@ -23,7 +23,7 @@ from holdfast.persist.schema import TIME
 if TYPE_CHECKING:
     from holdfast.persist.write import Prepared, WriteHandle
 
-MEMORY_BYTES: Final = 128 * 1024 * 1024
+MEMORY_BYTES: Final = 64 * 1024 * 1024
 # A chunk exists several times while it is sorted, and the next one is gathered meanwhile.
 _CHUNK_SHARE: Final = 8
 _FAN_IN: Final = 32
@@ -45,7 +45,7 @@ class BatchBuilder:
         self._schema = writer.schema
         self._names = [*writer.schema.names, TIME]
         self._chunk_bytes = max(1, memory_bytes // _CHUNK_SHARE)
-        self._spill_bytes = max(1, self._chunk_bytes // _FAN_IN * 2)
+        self._spill_bytes = max(1, self._chunk_bytes // _FAN_IN)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
         self._spills: list[_Spill] = []
