@@ -9,7 +9,7 @@ from holdfast.persist.storage.faults import ProcessDeath, SeededPlan
 from sim.audit import Violation
 from sim.history import Followed
 from sim.repertoire import repertoire
-from sim.rows import SCHEMA
+from sim.rows import LATER, SCHEMA
 from sim.story import short
 from sim.weather import CountingPlan, Exposure, SimClock
 
@@ -100,7 +100,8 @@ class Incarnation:
     def writer(self, shard: str) -> WriteHandle:
         """The handle that appends, opened where the last one is spent."""
         if shard not in self.writers:
-            schemas = [*self.auditor.state(shard).schemas.values()]
+            # Not those that the audit knows: they are of its own code, and equal nothing of a mutant's.
+            schemas = (SCHEMA, LATER)[: len(self.auditor.state(shard).schemas)]
             schema = self.random.choice(schemas) if len(schemas) > 1 else SCHEMA
             mode = self.world.mode
             self.writers[shard] = self.client.writer(shard, schema, purpose=self.who, mode=mode)

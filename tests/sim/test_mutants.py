@@ -46,7 +46,7 @@ def test_the_simulation_finds(mutant: Mutant, hunts: dict[str, Future[Found]]) -
 
 
 def test_code_without_a_bug_is_not_found_guilty() -> None:
-    assert hunt(Mutant("none", "No bug at all.", ()), 5) == Found(None, "")
+    assert hunt(Mutant("none", "No bug at all.", ()), 12) == Found(None, "")
 
 
 def test_a_bug_that_everybody_sees_is_no_mutant() -> None:
