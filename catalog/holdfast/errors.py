@@ -157,6 +157,18 @@ class HandleExpired(HoldfastError):
     hint = "open a new handle"
 
 
+class LeaseLost(HandleExpired, AsOfTooEarly):
+    """A reader's lease was lost while its process slept, and what it was to read next is gone."""
+
+    def __init__(self, reader_id: str, as_of: int, since: int) -> None:
+        AsOfTooEarly.__init__(self, as_of, since)
+        self.args = (f"reader {reader_id} lost its lease by too long a silence: {self}",)
+        self.hint = (
+            f"read anew at {_frontier(since)} or later; a process that sleeps needs a longer lease_s,"
+            " or a critical hold"
+        )
+
+
 class LocationMismatch(HoldfastError):
     """Blob and consensus, or two shards, belong to different locations."""
 

@@ -34,21 +34,30 @@ Outcome = Commit | NoOp | Reject
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Who acts: what is recorded of a writer or reader when it registers."""
+    """Who acts: what is recorded of a writer or reader when it registers.
+
+    A writer that was `registered`, to upload, must still be known when it writes: once its entry is gone a
+    sweeper takes what it uploaded for orphans.
+    """
 
     id: str
     purpose: str
     hostname: str
     lease_ms: int
+    registered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterWriter:
-    """Make the writer known before its first upload, and the shard with it. Result: the schema id."""
+    """Make the writer known before its first upload, and the shard with it. Result: the schema id.
+
+    With a `heartbeat`, the count of these, it is known already and lives.
+    """
 
     writer: Handle
     schema: Schema
     mode: WriteMode = WriteMode.APPEND
+    heartbeat: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +138,8 @@ class DropReader:
 class ExpireHandles:
     """Drop readers and writers that have not moved beyond these heartbeat counts.
 
-    A writer whose entry goes too early loses nothing: its next append makes it anew, and only an append
-    that is in doubt at that moment stays `Indeterminate`, for no record tells of it any more.
+    A writer whose entry goes too early loses nothing: its next append makes it anew, or is refused where it
+    may have uploaded, and only one that is in doubt at that moment stays `Indeterminate`: no record tells.
     """
 
     readers: tuple[tuple[str, int], ...]

@@ -32,7 +32,10 @@ class PersistConfig:
     the consensus store that is to be of use. None by default: data is only kept for those who ask."""
 
     lease_s: float = 900.0
-    """Seconds without a heartbeat after which a reader's or writer's registration is dropped."""
+    """Seconds without a heartbeat after which a reader's or writer's registration is dropped.
+
+    Use sends the heartbeats that are due, a thread for upkeep those of readers that are not used.
+    """
 
     poll_interval_s: float = 0.005
     """Seconds between looks at Consensus by a listener that waits, where nothing tells of changes."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import StorageError
+from holdfast.errors import HoldfastError, StorageError
 from holdfast.persist.canonical import R, Rows, sort_updates, time_bounds
 from holdfast.persist.consolidate import ParquetSource, Source
 from holdfast.persist.evolution import upgraded
@@ -50,7 +50,7 @@ def write_parts(
     """Make parts of prepared updates, uploading what is not inline (or all, without `inline`).
 
     `bounds` are the `time_bounds` of the updates; empty for no updates.
-    `before_upload` runs once where there is something to upload. Raises `StorageError` where an upload
+    `before_upload` runs before each upload. Raises what it does, and `StorageError` where an upload
     fails; those before it are deleted.
     """
     config = machine.config
@@ -61,14 +61,14 @@ def write_parts(
         data = encode_inline(_one_batch(updates))
         if len(data) <= config.inline_max_bytes:
             return (Part(updates.num_rows, schema_id, lower, upper, len(data), inline=data),)
-    before_upload()
     table = updates if is_sorted else sort_updates(schema, updates)
     parts: list[Part] = []
     for piece in _cut(table, config.part_target_bytes):
         key = part_key(machine.shard_id, writer_id, new_id("p"))
         try:
+            before_upload()
             parts.append(_upload(machine, key, schema, schema_id, piece))
-        except StorageError:
+        except HoldfastError:
             delete_parts(machine, parts)
             raise
     return tuple(parts)

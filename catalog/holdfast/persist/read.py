@@ -10,7 +10,7 @@
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Self
@@ -22,7 +22,9 @@ from holdfast.errors import (
     AsOfTooEarly,
     BadInput,
     HandleExpired,
+    LeaseLost,
     ShardFinalized,
+    StorageError,
 )
 from holdfast.persist.command import (
     DowngradeReader,
@@ -96,7 +98,8 @@ class Listen:
         Empty when `timeout` (s) ran out, or after `Progress(CLOSED)`: nothing can come any more.
 
         Raises:
-            AsOfTooEarly: `since` has passed this listen: its hold was lost.
+            AsOfTooEarly: `since` has passed this listen: its hold was lost. A reader that had a lease raises
+                `LeaseLost`, which is `HandleExpired` too.
         """
         self._machine.check_open()
         if self._first:
@@ -112,7 +115,7 @@ class Listen:
                 self.frontier = CLOSED
                 return [Progress(CLOSED)]
             if state.since >= self.frontier:
-                raise AsOfTooEarly(self.frontier - 1, state.since)
+                raise self._pins.too_early(self.frontier - 1, state.since)
             try:
                 with self._pins.pin(state):
                     updates = self._updates(state)
@@ -146,6 +149,7 @@ class Listen:
         if machine.state.upper > self.frontier:
             return machine.state
         while True:
+            self._pins.beat()
             if machine.refresh().upper > self.frontier:
                 return machine.state
             if not self._wait(deadline):
@@ -178,11 +182,18 @@ class ReadHandle:
         self._moving = threading.Lock()
         self._pinned: list[int] = []
         self._beats = 0
+        self._beat_due_s = 0.0
+        self._lapsed = False
         if handle is not None:
             self._lease(handle)
 
     def _lease(self, handle: Handle) -> None:
         commit([(self._machine, RegisterReader(handle))])
+        self._beaten()
+
+    def _beaten(self) -> None:
+        # A little later than who sends heartbeats beside us, so that only one of both does.
+        self._beat_due_s = self._machine.clock.monotonic() + self._machine.config.lease_s / 3
 
     @property
     def shard_id(self) -> str:
@@ -269,6 +280,21 @@ class ReadHandle:
         """Say that this reader lives; a lost lease is taken anew at the shard's since."""
         self._move(0)
 
+    def beat(self) -> None:
+        """Send the heartbeat if it is due: use keeps a lease alive, whoever else sends heartbeats for it."""
+        if self._handle is None or self._machine.clock.monotonic() < self._beat_due_s:
+            return
+        # What is read needs no answer from this; the next use tries again.
+        with suppress(StorageError):
+            self.heartbeat()
+
+    def too_early(self, as_of: int, since: int) -> AsOfTooEarly:
+        """Why a read at `as_of` that had begun can't go on: `since` has passed it."""
+        handle = self._handle
+        if handle is None or not (self._lapsed or handle.id not in self._machine.state.leased_readers):
+            return AsOfTooEarly(as_of, since)
+        return LeaseLost(handle.id, as_of, since)
+
     def _move(self, since: int) -> None:
         # One at a time, and none after `close`: a lease taken anew then would be nobody's.
         with self._moving:
@@ -277,7 +303,9 @@ class ReadHandle:
                 return
             try:
                 commit([(self._machine, self._downgrade(handle, since))])
+                self._beaten()
             except HandleExpired:
+                self._lapsed = True
                 # A new id: an expirer may remember a count of the old one that comes again.
                 handle = self._handle = replace(handle, id=new_id("r"))
                 self._lease(handle)
@@ -298,6 +326,7 @@ class ReadHandle:
         with self._lock:
             self._pinned.append(state.seqno)
         try:
+            self.beat()
             yield
         finally:
             with self._lock:

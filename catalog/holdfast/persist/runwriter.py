@@ -45,7 +45,7 @@ def write_run(
 ) -> tuple[Part, ...]:
     """Make the parts of one run of pieces that follow each other in the total order, as they come.
 
-    What comes out small is one inline part. `before_upload` runs once where there is something to upload.
+    What comes out small is one inline part. `before_upload` runs before each part is made to upload.
     With `ahead`, rows are encoded and uploaded in threads while the next come. Raises what `pieces` raises,
     and `StorageError` where an upload fails; then nothing of the run is left.
     """
@@ -150,8 +150,7 @@ class _RunWriter:
         bounds = time_bounds(group)
         assert bounds is not None
         if self._open is None:
-            if not self._parts:
-                self._target.before_upload()
+            self._target.before_upload()
             self._open = _OpenPart(PartFile(self._target.schema, self._target.schema_id))
         part = self._open
         part.note(group, bounds)

@@ -45,6 +45,12 @@ class Pins(Protocol):
     def pin(self, state: ShardState) -> Iterator[None]:
         """Hold the parts of `state` for the block."""
 
+    def beat(self) -> None:
+        """Say, where that is due, that the reader lives."""
+
+    def too_early(self, as_of: int, since: int) -> AsOfTooEarly:
+        """The error for a read at `as_of` that `since` has passed."""
+
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPart:
@@ -112,7 +118,7 @@ class Snapshot:
                 with self._pins.pin(state):
                     return self._project(self._consolidate(state))
             except PartGone as gone:
-                state = replan_at(self._machine, state, gone, self.as_of)
+                state = replan_at(self._machine, self._pins, state, gone, self.as_of)
 
     def _consolidate(self, state: ShardState) -> pa.Table:
         sources = [
@@ -137,9 +143,10 @@ class Snapshot:
                         last = key_at(self.schema.names, rows, rows.num_rows - 1)
                         yield from self._project(rows).to_batches(max_chunksize=BATCH_ROWS)
                         left = left.beyond(last)
+                        self._pins.beat()
                 return
             except PartGone as gone:
-                state = replan_at(self._machine, state, gone, self.as_of)
+                state = replan_at(self._machine, self._pins, state, gone, self.as_of)
 
     def _merged(self, state: ShardState, wanted: KeyRange) -> Iterator[pa.Table]:
         runs = [run for batch in state.batches for run in batch.runs]
@@ -163,7 +170,7 @@ def plan_parts(machine: Machine, pins: Pins, as_of: int, max_parts: int | None) 
             schema_id = max(state.schemas)
             return [SnapshotPart(machine.shard_id, as_of, *limit, schema_id) for limit in pairwise(limits)]
         except PartGone as gone:
-            state = replan_at(machine, state, gone, as_of)
+            state = replan_at(machine, pins, state, gone, as_of)
     return [SnapshotPart(machine.shard_id, as_of, schema_id=max(state.schemas))]
 
 
@@ -214,9 +221,9 @@ def replan(machine: Machine, planned: ShardState, gone: PartGone) -> ShardState:
     return state
 
 
-def replan_at(machine: Machine, planned: ShardState, gone: PartGone, as_of: int) -> ShardState:
+def replan_at(machine: Machine, pins: Pins, planned: ShardState, gone: PartGone, as_of: int) -> ShardState:
     """As `replan`, for a read at `as_of`; `AsOfTooEarly` where the newest version can't answer it."""
     state = replan(machine, planned, gone)
     if state.since > as_of:
-        raise AsOfTooEarly(as_of, state.since) from None
+        raise pins.too_early(as_of, state.since) from None
     return state

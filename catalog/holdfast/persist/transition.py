@@ -151,9 +151,19 @@ def _register_writer(state: ShardState, command: RegisterWriter) -> Outcome:
     if isinstance(schema, Reject):
         return schema
     schema_id, changes = schema
-    if command.writer.id in state.writers:
+    known = state.writers.get(command.writer.id)
+    if known is None:
+        if command.heartbeat:
+            return _silent(command.writer)
+        return Commit((*changes, Put(_writer(command.writer))), schema_id)
+    if known.heartbeats >= command.heartbeat:
         return NoOp(schema_id)
-    return Commit((*changes, Put(_writer(command.writer))), schema_id)
+    return Commit((Put(replace(known, heartbeats=command.heartbeat)),), schema_id)
+
+
+def _silent(writer: Handle) -> Reject:
+    said = f"writer {writer.id} was silent for too long: what it uploaded may be gone"
+    return Reject(HandleExpired(said, hint="nothing was appended: prepare the append again"))
 
 
 def _evolve(state: ShardState, schema: Schema) -> Outcome:
@@ -212,6 +222,8 @@ def _check_written(state: ShardState, command: Append | Write | Seal) -> Reject 
         wrong = expected != state.upper
     if wrong:
         return Reject(UpperMismatch(expected, state.upper, shard_id=state.shard_id))
+    if command.writer.registered and command.writer.id not in state.writers:
+        return _silent(command.writer)
     if any(part.blob_key in state.garbage for run in runs for part in run):
         swept = f"what writer {command.writer.id} uploaded is gone: it was silent for too long"
         return Reject(HandleExpired(swept, hint="prepare the append again, by a new writer"))

@@ -8,7 +8,7 @@ import uuid
 import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
@@ -103,15 +103,13 @@ class WriteHandle:
         self._machine = machine
         self._schema_id = schema_id
         self._handle = handle
-        self._registered = False
+        self._seen_s = self._beaten_s = machine.clock.monotonic()
         self._undecided = False
         self._closed = False
         self.schema = schema
         self.mode = mode
         self.settle()
-        # A handle that nobody has any more is as good as closed.
-        self._retire = weakref.finalize(self, machine.closed.add, handle.id)
-        self._retire.atexit = False
+        self._retire = self._retiring()
 
     @property
     def shard_id(self) -> str:
@@ -279,12 +277,43 @@ class WriteHandle:
             )
         if mode is WriteMode.WRITE_SEAL:
             self._client.check_locked(self.shard_id)
+        self._revive()
 
     def _register(self) -> None:
-        """Be known before the first upload, so that a sweeper can tell its parts from orphans."""
-        if not self._registered:
+        """Be known before and during all uploads: that is how a sweeper tells parts from orphans."""
+        now = self._machine.clock.monotonic()
+        if not self._handle.registered:
             commit([(self._machine, RegisterWriter(self._handle, self.schema, self.mode))])
-            self._registered = True
+            self._handle = replace(self._handle, registered=True)
+        elif now - self._beaten_s > self._machine.config.lease_s / 4:
+            known = self._machine.state.writers.get(self._handle.id)
+            beat = known.heartbeats + 1 if known else 1
+            commit([(self._machine, RegisterWriter(self._handle, self.schema, self.mode, beat))])
+        else:
+            return
+        self._beaten_s = now
+
+    def _revive(self) -> None:
+        """Begin anew where the writer's entry was dropped since it was used: under another id.
+
+        What was prepared under the old id can't be committed any more, whatever became of its uploads.
+        """
+        now = self._machine.clock.monotonic()
+        if self._handle.registered:
+            if now - self._seen_s > self._machine.config.lease_s / 4:
+                self._machine.refresh()
+            if self._handle.id not in self._machine.state.writers:
+                self._retire()
+                self._handle = replace(self._handle, id=new_id("w"), registered=False)
+                self._retire = self._retiring()
+                self.settle()
+        self._seen_s = now
+
+    def _retiring(self) -> "weakref.finalize[[str], WriteHandle]":
+        # A handle that nobody has any more is as good as closed.
+        retire = weakref.finalize(self, self._machine.closed.add, self._handle.id)
+        retire.atexit = False
+        return retire
 
     def begin(self) -> None:
         """Note that an append is in flight; `BadInput` after `close`."""

@@ -103,8 +103,8 @@ def test_what_was_swept_can_not_be_appended_any_more(stores: Stores) -> None:
     assert stores.state().upper == 3
 
 
-def test_an_append_that_wins_against_the_sweeper_keeps_its_blob(stores: Stores) -> None:
-    """It commits after the sweeper has read the state and before it condemns."""
+def test_an_append_that_comes_while_the_sweeper_works_is_refused(stores: Stores) -> None:
+    """Its writer was taken for dead; it comes after the sweeper has read the state, before it condemns."""
     client = stores.open(**BLOBS)
     write(client, 3)
     prepared = client.writer(SHARD, SCHEMA, purpose="sleeper").prepare_append(rows(3), 3, 4)
@@ -119,15 +119,16 @@ def test_an_append_that_wins_against_the_sweeper_keeps_its_blob(stores: Stores) 
         def decide(self, operation: Operation) -> Fault:
             if self.armed and operation.name == "consensus.compare_and_set":
                 self.armed = False
-                client.multi_write([prepared])
+                with pytest.raises(HandleExpired, match="silent for too long"):
+                    client.multi_write([prepared])
             return Fault.NONE
 
     plan = Meanwhile()
     sweeper = stores.open(plan, **BLOBS)
     plan.armed = True
-    assert keys(found(sweeper, older_than_s=60.0, delete=True)[SHARD]) == set()
-    assert {*prepared.uploaded} <= stores.blobs()
-    assert stores.state().upper == 4
+    assert keys(found(sweeper, older_than_s=60.0, delete=True)[SHARD]) == {*prepared.uploaded}
+    assert not {*prepared.uploaded} & stores.blobs()
+    assert stores.state().upper == 3
 
 
 def test_a_log_that_was_lost_or_is_old_is_no_reason_to_sweep(stores: Stores) -> None:
