@@ -351,19 +351,20 @@ class PersistClient:
                 for key in append.uploaded:
                     self.location.blob.delete(key)
 
-    def create_or_load(self, name: str, schema: Schema) -> str:
-        """The id of the shard that `name` stands for here, made with `schema` where there is none.
+    def create_or_load(self, name: str, schema: Schema, *, mode: WriteMode = WriteMode.APPEND) -> str:
+        """The id of the shard that `name` stands for here, made with `schema` in `mode` where there is none.
 
         Of any number of processes that ask for a name at once, all get the same shard.
 
         Raises:
             CodecMismatch: the shard has, and had, no such schema.
             ShardFinalized: the shard has ended, and its name was not forgotten.
-            BadInput: a name that is empty, longer than 255 characters, or has characters that don't show.
+            BadInput: the shard was made in another mode; or a name that is empty, longer than 255 characters,
+                or has characters that don't show.
             NotWritable: there is no such shard, and the client was opened with mode "read".
             Indeterminate: whether it was made could not be found out; ask again.
         """
-        return create_or_load(self, name, schema)
+        return create_or_load(self, name, schema, mode)
 
     def names(self) -> dict[str, str]:
         """All names of the location and the ids of the shards that they stand for, in order; linearized."""

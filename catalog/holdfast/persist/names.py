@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 from holdfast.errors import (
     AsOfTooEarly,
     BadInput,
-    CodecMismatch,
     CorruptBlob,
     NotWritable,
     ShardFinalized,
@@ -24,6 +23,8 @@ from holdfast.errors import (
 from holdfast.persist.ids import shard_id
 from holdfast.persist.read import ReadHandle
 from holdfast.persist.schema import DIFF, Schema
+from holdfast.persist.state import WriteMode
+from holdfast.persist.transition import check_mode
 from holdfast.persist.write import Prepared
 
 if TYPE_CHECKING:
@@ -74,18 +75,18 @@ def read_names(client: "PersistClient") -> tuple[int, dict[str, str]]:
         return upper, names
 
 
-def create_or_load(client: "PersistClient", name: str, schema: Schema) -> str:
+def create_or_load(client: "PersistClient", name: str, schema: Schema, mode: WriteMode) -> str:
     """The shard of a name. Raises as `PersistClient.create_or_load` does."""
     check_name(name)
     while True:
         upper, names = read_names(client)
         if name in names:
-            _check_usable(client, name, names[name], schema)
+            _check_usable(client, name, names[name], schema, mode)
             return names[name]
         if client.mode == "read":
             raise NotWritable(f"no shard is named {name!r}, and a client of mode 'read' creates none")
         shard = client.new_shard_id()
-        create = client.prepare_create(shard, schema, purpose=f"create {name}")
+        create = client.prepare_create(shard, schema, purpose=f"create {name}", mode=mode)
         if _change(client, upper, {name: (shard, 1)}, [create]):
             return shard
 
@@ -102,7 +103,7 @@ def forget(client: "PersistClient", name: str, *, finalize: bool) -> str:
             return shard
 
 
-def _check_usable(client: "PersistClient", name: str, shard: str, schema: Schema) -> None:
+def _check_usable(client: "PersistClient", name: str, shard: str, schema: Schema, mode: WriteMode) -> None:
     state = client.machine(shard).refresh()
     if state.finalized:
         raise ShardFinalized(
@@ -110,9 +111,10 @@ def _check_usable(client: "PersistClient", name: str, shard: str, schema: Schema
             hint="free the name with PersistClient.forget, then create the shard anew",
         )
     try:
+        check_mode(state, mode)
         state.schema_id(schema)
-    except CodecMismatch as error:
-        raise CodecMismatch(f"{name!r}: {error}", hint=error.hint) from None
+    except BadInput as error:
+        raise type(error)(f"{name!r}: {error}", hint=error.hint) from None
 
 
 def _change(

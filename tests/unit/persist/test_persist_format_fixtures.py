@@ -26,7 +26,7 @@ from holdfast.persist.formats import OLDEST
 from holdfast.persist.frame import seal, unseal
 from holdfast.persist.lock import LOCK_MAGIC
 from holdfast.persist.part import KEY_FORMAT_VERSION, check_footer
-from holdfast.persist.state import ShardState
+from holdfast.persist.state import ShardState, WriteMode
 from holdfast.persist.statecodec import (
     DIFF_MAGIC,
     FORMAT_VERSION,
@@ -145,9 +145,8 @@ def test_what_a_format_wrote_is_written_on(fixture: Path, folder: Path, inline: 
                 grow(client, shard)
                 client.maintain(shard["shard"])
                 read_all(client, shard)
-                assert (
-                    client.create_or_load(name, client.machine(shard["shard"]).state.schema) == shard["shard"]
-                )
+                state = state_of(client, shard["shard"])
+                assert client.create_or_load(name, state.schema, mode=state.write_mode) == shard["shard"]
     with PersistClient.open(folder.as_uri(), config=config) as client:
         stored = facts["shards"]["stored"]["shard"]
         client.critical_since(stored, purpose="fixture retention", opaque=b"token 1").downgrade(3)
@@ -166,6 +165,14 @@ def grow(client: PersistClient, shard: dict[str, Any]) -> None:
     """Append the newest contents once more; what is expected doubles from there on."""
     state = state_of(client, shard["shard"])
     upper = state.upper
+    if state.write_mode is WriteMode.WRITE_SEAL:
+        with client.exclusive("fixture"):
+            mode = WriteMode.WRITE_SEAL
+            writing = client.writer(shard["shard"], state.schema, purpose="test", mode=mode)
+            writing.seal(shard["sealed"]["upper"])
+            writing.close()
+        shard["contents"][str(shard["sealed"]["upper"] - 1)] = shard["sealed"]["contents"]
+        return
     newest = client.reader(shard["shard"], purpose="test").snapshot(upper - 1).to_table()
     with client.writer(shard["shard"], state.schema, purpose="test") as writer:
         writer.compare_and_append(newest, upper, upper + 1)
@@ -263,5 +270,9 @@ def test_a_fixture_has_one_of_everything(fixture: Path, folder: Path) -> None:
     assert {hold.opaque for hold in stored.critical_readers.values()} == {b"token 1", b""}
     assert states["inline"].leased_readers
     assert states["inline"].writers
+    waiting = [part for batch in states["pending"].pending.values() for part in batch.parts]
+    assert {part.inline is None for part in waiting} == {True, False}
+    named = {part.blob_key for part in parts["pending"] if part.blob_key}
+    assert named & {part.blob_key for part in waiting}
     assert states["finalized"].finalized
     assert [schema.codec for schema in states["coded"].schemas.values()] == [(Names.name, 1), (Names.name, 2)]

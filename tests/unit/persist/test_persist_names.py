@@ -15,7 +15,7 @@ from holdfast.errors import (
     NotWritable,
     ShardFinalized,
 )
-from holdfast.persist import PersistClient, Schema
+from holdfast.persist import PersistClient, Schema, WriteMode
 from holdfast.persist.names import NAMES_SCHEMA, names_shard_id
 from holdfast.persist.storage.faults import Fault, Operation, ProcessDeath, ScriptedPlan
 from unit.persist.stores import SCHEMA, Stores, rows
@@ -53,6 +53,15 @@ def test_another_schema_is_refused_and_a_later_one_is_known(stores: Stores) -> N
     later = Schema.of({"k": "int64"}, {"v": "string?"})
     client.evolve(shard, later)
     assert client.create_or_load("orders", SCHEMA) == client.create_or_load("orders", later) == shard
+
+
+def test_a_named_shard_has_its_mode(stores: Stores) -> None:
+    client = stores.open()
+    shard = client.create_or_load("orders", SCHEMA, mode=WriteMode.WRITE_SEAL)
+    assert stores.state(shard).write_mode is WriteMode.WRITE_SEAL
+    assert client.create_or_load("orders", SCHEMA, mode=WriteMode.WRITE_SEAL) == shard
+    with pytest.raises(BadInput, match=r"'orders': shard .* was made with write mode WRITE_SEAL"):
+        client.create_or_load("orders", SCHEMA)
 
 
 @pytest.mark.parametrize(
