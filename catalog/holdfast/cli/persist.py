@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.location import open_to_look
+from holdfast.cli.persist_export import export
 from holdfast.cli.persist_holds import holds
 from holdfast.cli.persist_names import names
 from holdfast.cli.persist_recover import recover
@@ -113,5 +114,5 @@ def _token(fingerprint: str) -> str:
     return "" if fingerprint == "none" else f"token {fingerprint}"
 
 
-for command in (holds, names, gc, compact, sweep, verify, recover):
+for command in (holds, names, gc, compact, sweep, export, verify, recover):
     persist.add_command(command)

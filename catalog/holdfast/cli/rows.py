@@ -62,8 +62,8 @@ def write_rows(
 ) -> None:
     """Show or write a snapshot: rows as often as they are there, or once with `_diff`."""
     if form is None:
-        form = _by_suffix(output) if output is not None else "table"
-    table = contents if diff else _repeated(contents)
+        form = format_by_suffix(output) if output is not None else "table"
+    table = contents if diff else repeated(contents)
     if limit is not None:
         table = table.slice(0, limit)
     if form == "table":
@@ -86,7 +86,7 @@ def write_rows(
 
 def read_rows(file: Path, form: str | None) -> pa.Table:
     """The rows of a file. Raises `BadInput` where it can't be read, saying why."""
-    form = form or _by_suffix(file)
+    form = form or format_by_suffix(file)
     try:
         with file.open("rb") as stream:
             return _decode(stream, form)
@@ -96,7 +96,8 @@ def read_rows(file: Path, form: str | None) -> pa.Table:
         raise BadInput(f"{file} is not {form}: {error}") from error
 
 
-def _by_suffix(file: Path) -> str:
+def format_by_suffix(file: Path) -> str:
+    """The format that the name of a file tells; `BadInput` where it tells none."""
     form = _SUFFIXES.get(file.suffix.lower())
     if form is None:
         raise BadInput(
@@ -105,7 +106,8 @@ def _by_suffix(file: Path) -> str:
     return form
 
 
-def _repeated(contents: pa.Table) -> pa.Table:
+def repeated(contents: pa.Table) -> pa.Table:
+    """Each row as often as its `_diff` says, without it; `BadInput` for negative counts."""
     import numpy as np
 
     counts = contents[_DIFF].to_numpy()
@@ -145,10 +147,7 @@ def _encode(table: pa.Table, form: str, stream: BinaryIO) -> None:
 
             csv.write_csv(table, stream)
         case "json":
-            for batch in table.to_batches():
-                for row in batch.to_pylist():
-                    plain = {name: _plain(cell) for name, cell in row.items()}
-                    stream.write(json.dumps(plain, ensure_ascii=False).encode() + b"\n")
+            write_json_lines(table, stream)
         case "parquet":
             from pyarrow import parquet
 
@@ -156,6 +155,14 @@ def _encode(table: pa.Table, form: str, stream: BinaryIO) -> None:
         case _:
             with pa.ipc.new_file(stream, table.schema) as writer:
                 writer.write_table(table)
+
+
+def write_json_lines(table: pa.Table, stream: BinaryIO) -> None:
+    """One JSON object per row and line."""
+    for batch in table.to_batches():
+        for row in batch.to_pylist():
+            plain = {name: _plain(cell) for name, cell in row.items()}
+            stream.write(json.dumps(plain, ensure_ascii=False).encode() + b"\n")
 
 
 def _decode(stream: BinaryIO, form: str) -> pa.Table:

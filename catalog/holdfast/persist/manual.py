@@ -9,8 +9,9 @@ from holdfast.persist.compaction import claim_compaction, compact, install, merg
 from holdfast.persist.garbage import collect_garbage, now_for, uncovered
 from holdfast.persist.ids import new_id
 from holdfast.persist.machine import Machine
+from holdfast.persist.pending import merge_pending
 from holdfast.persist.rollup import rollup_due, write_rollup
-from holdfast.persist.state import ShardState, WriteMode
+from holdfast.persist.state import ShardState
 
 if TYPE_CHECKING:
     from holdfast.persist.client import PersistClient
@@ -65,12 +66,11 @@ def compact_now(client: "PersistClient", shard_id: str, *, full: bool = False) -
     before = machine.state
     config = client.config
     writer = Handle(new_id("w"), "compaction by hand", config.hostname, int(config.lease_s * 1000))
-    if before.write_mode is WriteMode.APPEND and not before.finalized:
-        if full:
-            _compact_fully(machine, writer)
-        else:
-            while compact(machine, writer):
-                pass
+    if full and not before.finalized:
+        _compact_fully(machine, writer)
+    else:
+        while merge_pending(machine, writer) or compact(machine, writer):
+            pass
     machine.closed.add(writer.id)
     after = machine.state
     return Compacted(

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast.cli import main
+from holdfast.cli.rows import read_rows
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.persist.command import ExpireHandles
 from holdfast.persist.ids import new_id, part_key
@@ -133,6 +134,30 @@ def test_verify_tells_each_finding_with_its_key(url: str, folder: Path) -> None:
     assert result.stderr.endswith("2 findings\n")
     told = run("verify", url, "--json")
     assert (told.exit_code, len(json.loads(told.stdout)["findings"])) == (1, 2)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow", "csv", "jsonl"])
+def test_export_writes_the_contents_at_a_time(url: str, tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"out.{suffix}"
+    result = ok("export", url, SHARD, str(file))
+    assert result.stderr.strip() == f"wrote 8 rows as of 7 to {file}"
+    assert read_rows(file, None).to_pylist() == [{"id": 1, "name": "a"}] * 8
+    ok("export", url, SHARD, str(file), "--as-of", "5", "--diff")
+    assert read_rows(file, None).to_pylist() == [{"id": 1, "name": "a", "_diff": 6}]
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_an_export_that_fails_leaves_the_old_file(url: str, folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "out.csv"
+    file.write_text("old")
+    for part in (folder / "blob" / SHARD).glob("w*/p*"):
+        part.unlink()
+    assert run("export", url, SHARD, str(file)).exit_code == 3
+    assert file.read_text() == "old"
+    assert run("export", url, SHARD, str(file), "--as-of", "1").exit_code != 0
+    assert run("export", url, SHARD, str(tmp_path / "no" / "x.csv")).exit_code == 2
+    assert run("export", url, SHARD, str(tmp_path / "x.what")).exit_code == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["location", "out.csv"]
 
 
 def test_recover_tells_before_it_does(url: str, folder: Path) -> None:

@@ -1,0 +1,91 @@
+"""What 10,000 small appends leave behind, file blobs and SQLite consensus, upkeep in the background.
+
+Each append has 10 rows; a critical hold follows 100 times behind, as retention does. Garbage has no grace, so
+that what is deleted in these seconds can be seen; all else is the default. Looked at every 100 appends: the
+rows of the log, the batches, and the blobs in the store against those that the newest version names. Opened
+is the location by a new client, up to an answer on the shard's upper: the median of some openings.
+
+There is no peer: the second number is the most that we allow ourselves.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+from common import Goal, Row, log, main, median, scratch
+
+from holdfast.persist import PersistClient, PersistConfig, Schema
+from holdfast.persist.state import live_keys
+
+APPENDS = 10_000
+EVERY = 100
+OPENINGS = 21
+SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string", "price": "float64"})
+CONFIG = PersistConfig(gc_grace_s=0.0)
+
+
+def rows(at: int) -> pa.Table:
+    """The rows of one append."""
+    ids = list(range(at * 10, at * 10 + 10))
+    return pa.table({"id": ids, "name": [f"name-{id_}" for id_ in ids], "price": [id_ / 7 for id_ in ids]})
+
+
+def opening(url: str, shard: str) -> Callable[[], None]:
+    """One opening by a newcomer."""
+
+    def act() -> None:
+        with PersistClient.open(url, mode="read") as client:
+            assert client.recent_upper(shard) == APPENDS
+
+    return act
+
+
+def churn() -> Iterator[Row]:
+    """Append, look, open."""
+    with scratch() as folder:
+        url = f"file://{folder}"
+        most_rows = most_batches = 0
+        surplus = 0.0
+        with PersistClient.open(url, config=CONFIG) as client:
+            shard = client.new_shard_id()
+            writer = client.writer(shard, SCHEMA, purpose="bench churn")
+            hold = None
+            began = time.perf_counter()
+            for at in range(APPENDS):
+                writer.compare_and_append(rows(at), at, at + 1)
+                if (at + 1) % EVERY:
+                    continue
+                hold = hold or client.critical_since(shard, purpose="retention")
+                hold.downgrade(max(0, at - EVERY))
+                state = client.machine(shard).state
+                stored = sum(1 for _ in client.location.blob.list(shard))
+                most_rows = max(most_rows, len(client.location.consensus.scan(shard, 0, 10**6)))
+                most_batches = max(most_batches, len(state.batches))
+                surplus = max(surplus, stored / max(1, len(live_keys(state))))
+            took = time.perf_counter() - began
+        log(f"{APPENDS:,} appends in {took:.1f} s")
+        with PersistClient.open(url, mode="read") as client:
+            state = client.machine(shard).refresh()
+            stored = sum(1 for _ in client.location.blob.list(shard))
+        seconds = []
+        open_it = opening(url, shard)
+        for _ in range(OPENINGS):
+            start = time.perf_counter()
+            open_it()
+            seconds.append(time.perf_counter() - start)
+    within = Goal("<=", 1.0)
+    yield Row("open after 10,000 appends", median(seconds) * 1e3, 20, "ms", within)
+    yield Row("rows of the log, at most", most_rows, 300, "rows", within)
+    yield Row("batches, at most", most_batches, 60, "batches", within)
+    yield Row(
+        "blobs in the store after 10,000 appends",
+        stored,
+        2 * max(1, len(live_keys(state))),
+        "blobs",
+        within,
+        f"the bound is twice the live ones; at most {surplus:.1f} times the live ones on the way",
+    )
+
+
+if __name__ == "__main__":
+    main(churn)
