@@ -3,6 +3,7 @@
 python -m sim SEED [--mutant NAME]            the world of one seed again, with all that happened
 python -m sim run [--seeds N] [--from SEED]   many worlds, and what they met
 python -m sim mutants [NAME...] [--seeds N]   hunt mutants (all): how many seeds it takes to find each
+python -m sim mutants [NAME...] --table       the same, as the table of docs/explanation/simulation.md
 python -m sim mutants [NAME...] --refresh     write the patches again with the lines and files of today
 """
 
@@ -10,8 +11,9 @@ import argparse
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
-from sim.campaign import WORKERS, Outcome, run_all
+from sim.campaign import CI_SEEDS, WORKERS, Outcome, run_all
 from sim.coverage import table
 from sim.mutation import Mutant, hunt, load, refresh, run_copy
 from sim.patches import DoesNotApply
@@ -22,7 +24,7 @@ TELL_EVERY_S = 5.0
 
 def run(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m sim run")
-    parser.add_argument("--seeds", type=int, default=2000)
+    parser.add_argument("--seeds", type=int, default=CI_SEEDS)
     parser.add_argument("--from", type=int, default=0, dest="first")
     parser.add_argument("--workers", type=int, default=WORKERS)
     options = parser.parse_args(arguments)
@@ -50,14 +52,16 @@ def run(arguments: list[str]) -> int:
 def mutants(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m sim mutants")
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--seeds", type=int, default=400)
+    parser.add_argument("--seeds", type=int, default=CI_SEEDS)
     parser.add_argument("--refresh", action="store_true")
+    parser.add_argument("--table", action="store_true")
     options = parser.parse_args(arguments)
     found = load(options.names)
     if options.refresh:
         return max([_refreshed(mutant) for mutant in found], default=0)
-    with ThreadPoolExecutor(2) as pool:
-        return max(pool.map(lambda mutant: _hunted(mutant, options.seeds), found), default=0)
+    hunted = partial(_hunted, seeds=options.seeds, table=options.table)
+    with ThreadPoolExecutor(WORKERS) as pool:
+        return max(pool.map(hunted, found), default=0)
 
 
 def _refreshed(mutant: Mutant) -> int:
@@ -69,7 +73,7 @@ def _refreshed(mutant: Mutant) -> int:
     return 0
 
 
-def _hunted(mutant: Mutant, seeds: int) -> int:
+def _hunted(mutant: Mutant, *, seeds: int, table: bool) -> int:
     started = time.monotonic()
     try:
         found = hunt(mutant, seeds)
@@ -77,6 +81,9 @@ def _hunted(mutant: Mutant, seeds: int) -> int:
         print(error, file=sys.stderr)
         return 1
     seed = "NOT FOUND" if found.seed is None else f"seed {found.seed}"
+    if table:
+        print(f"| {mutant.story} | `{mutant.name}` | {found.seed} |", flush=True)
+        return found.seed is None
     print(f"{mutant.name:45} {seed:10} {time.monotonic() - started:5.1f} s  {found.error[:140]}", flush=True)
     return found.seed is None
 

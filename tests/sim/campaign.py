@@ -14,6 +14,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
 WORKERS = 2
+CI_SEEDS = 2000
+"""The worlds of CI are those of the seeds below this."""
 BLOCK = 25
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sim import mutation
+from sim.campaign import CI_SEEDS
 from sim.mutation import Found, Mutant, hunt, load, mutated_files, refresh
 from sim.patches import DoesNotApply, parse
 from sim.report import tell
-from sim.test_simulation import SEEDS
 from sim.world import World
 
 MUTANTS = load()
@@ -27,7 +27,7 @@ def hunts(request: pytest.FixtureRequest):
         if getattr(item, "callspec", None) and "mutant" in item.callspec.params
     }
     with ThreadPoolExecutor(2) as pool:
-        hunts = {each.name: pool.submit(hunt, each, SEEDS) for each in MUTANTS if each.name in wanted}
+        hunts = {each.name: pool.submit(hunt, each, CI_SEEDS) for each in MUTANTS if each.name in wanted}
         yield hunts
     tell(request.config, ["mutants: the first seed that finds each", *map(_row, hunts.items())])
 
@@ -41,7 +41,7 @@ def _row(item: tuple[str, Future[Found]]) -> str:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_simulation_finds(mutant: Mutant, hunts: dict[str, Future[Found]]) -> None:
     found = hunts[mutant.name].result()
-    assert found.seed is not None, f"{SEEDS} seeds did not notice: {mutant.story}"
+    assert found.seed is not None, f"{CI_SEEDS} seeds did not notice: {mutant.story}"
     World(found.seed).run()
 
 

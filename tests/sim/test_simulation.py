@@ -8,12 +8,12 @@ import os
 
 import pytest
 
-from sim.campaign import run_all, run_block
+from sim.campaign import CI_SEEDS, run_all, run_block
 from sim.coverage import never_met, table
 from sim.report import tell
 from sim.world import World
 
-SEEDS = int(os.environ.get("HOLDFAST_SIM_SEEDS", "2000"))
+SEEDS = int(os.environ.get("HOLDFAST_SIM_SEEDS", CI_SEEDS))
 ENOUGH = 400
 """So many worlds, and none may have been spared a fault."""
 FIRST = int(os.environ.get("HOLDFAST_SIM_FIRST_SEED", "0"))
