@@ -52,7 +52,7 @@ def run(arguments: list[str]) -> int:
 def mutants(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m sim mutants")
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--seeds", type=int, default=CI_SEEDS)
+    parser.add_argument("--seeds", type=int, help="how many worlds at most (those of CI)")
     parser.add_argument("--refresh", action="store_true")
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args(arguments)
@@ -73,7 +73,7 @@ def _refreshed(mutant: Mutant) -> int:
     return 0
 
 
-def _hunted(mutant: Mutant, *, seeds: int, table: bool) -> int:
+def _hunted(mutant: Mutant, *, seeds: int | None, table: bool) -> int:
     started = time.monotonic()
     try:
         found = hunt(mutant, seeds)

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 WORKERS = 2
 CI_SEEDS = 2000
 """The worlds of CI are those of the seeds below this."""
+LOG_SEEDS = 400
+"""The same of the worlds of the log of objects."""
 BLOCK = 25
 
 

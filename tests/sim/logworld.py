@@ -93,6 +93,11 @@ class LogWorld:
         self.unknown = 0
         self.refused: set[bytes] = set()
 
+    def told(self) -> list[str]:
+        """What the seed has chosen, for people."""
+        names = ("slow_rate", "death_rate", "error_rate", "every")
+        return ["weather", *(f"  {name} = {getattr(self, name)}" for name in names)]
+
     def open(self, objects: MemoryObjects) -> S3LogConsensus:
         return S3LogConsensus(objects, clock=LogClock(self.scheduler), checkpoint_every=self.every)
 

@@ -1,4 +1,4 @@
-"""Runs worlds on a mutant, in a process of its own: `python -m sim.mutated COPY hunt SEEDS | replay SEED`."""
+"""Runs worlds on a mutant, in a process of its own: `python -m sim.mutated COPY WORLDS hunt SEEDS`."""
 
 import json
 import logging
@@ -28,31 +28,32 @@ def smoke() -> None:
     assert sorted(rows, key=lambda row: row["k"]) == wanted, rows
 
 
-def first_failure(seeds: int) -> tuple[int | None, str]:
-    """The first seed below `seeds` whose world fails, and how."""
-    from sim.world import World
-
+def first_failure(kind: type, seeds: int) -> tuple[int | None, str]:
+    """The first seed below `seeds` whose world of this kind fails, and how."""
     for seed in range(seeds):
         try:
-            World(seed).run()
+            kind(seed).run()
         except Exception as error:  # noqa: BLE001 - whatever goes wrong is what we look for
             return seed, f"{type(error).__name__}: {error}"
     return None, ""
 
 
 def main() -> int:
-    copy, command, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    copy, worlds, command, number = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
     logging.getLogger("holdfast").setLevel(logging.ERROR)
     use(copy)
     import holdfast.persist
 
     assert holdfast.persist.__file__.startswith(copy), holdfast.persist.__file__
-    if command == "replay":
-        from sim.replay import replay
+    from sim.logworld import LogWorld
+    from sim.replay import replay
+    from sim.world import World
 
-        return replay(number)
+    kind = LogWorld if worlds == "log" else World
+    if command == "replay":
+        return replay(number, kind)
     smoke()
-    seed, error = first_failure(number)
+    seed, error = first_failure(kind, number)
     print(json.dumps({"seed": seed, "error": error}))
     return 0
 

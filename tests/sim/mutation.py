@@ -1,9 +1,9 @@
 """Mutants: copies of the real code with one bug each, which the simulation must notice.
 
-A mutant is a patch in `mutants/`: a first line that tells what is wrong, then a unified diff of files below
-`catalog/`. It is applied to a copy of the code, and run there in a process of its own (`sim.mutated`), which
-imports the copy, does one smoke test that the mutant must pass, and then runs worlds from the first seed of
-the CI range on, until one of them fails.
+A mutant is a patch in `mutants/`, or in `mutants/log/` for the worlds of the log of objects: a first line that
+tells what is wrong, then a unified diff of files below `catalog/`. It is applied to a copy of the code, and run
+there in a process of its own (`sim.mutated`), which imports the copy, does one smoke test that the mutant must
+pass, and then runs worlds from the first seed of the CI range on, until one of them fails.
 """
 
 import json
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sim.campaign import CI_SEEDS, LOG_SEEDS
 from sim.patches import DoesNotApply, Hunk, apply_hunks, locate, parse, render
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +31,16 @@ class Mutant:
     name: str
     story: str
     hunks: tuple[Hunk, ...]
+
+    @property
+    def of_the_log(self) -> bool:
+        """Whether it is one of the consensus on a log of objects, which has worlds of its own."""
+        return self.name.startswith("log/")
+
+    @property
+    def seeds(self) -> int:
+        """How many worlds CI has that may find it: none of them fails without it."""
+        return LOG_SEEDS if self.of_the_log else CI_SEEDS
 
     @property
     def file(self) -> Path:
@@ -47,11 +58,11 @@ class Found:
 
 def load(names: Sequence[str] = ()) -> list[Mutant]:
     """The mutants of these names, or all of them."""
-    files = [PATCHES / f"{name}.patch" for name in names] or sorted(PATCHES.glob("*.patch"))
+    files = [PATCHES / f"{name}.patch" for name in names] or sorted(PATCHES.rglob("*.patch"))
     mutants = []
     for file in files:
         try:
-            mutants.append(Mutant(file.stem, *parse(file.read_text())))
+            mutants.append(Mutant(str(file.relative_to(PATCHES).with_suffix("")), *parse(file.read_text())))
         except (ValueError, FileNotFoundError) as error:
             raise SystemExit(f"{_shown(file)}: {error}") from error
     return mutants
@@ -69,14 +80,14 @@ def mutated_files(mutant: Mutant) -> dict[str, str]:
         ) from None
 
 
-def hunt(mutant: Mutant, seeds: int) -> Found:
+def hunt(mutant: Mutant, seeds: int | None = None) -> Found:
     """Run worlds with the mutant in the place of the code, until one fails.
 
     Raises:
         DoesNotApply: the code has changed.
         AssertionError: the mutant fails to import, or in the smoke test: that is no subtle bug.
     """
-    child = run_copy(mutant, "hunt", str(seeds))
+    child = run_copy(mutant, "hunt", str(seeds or mutant.seeds))
     if child.returncode:
         raise AssertionError(f"{mutant.name}: {child.stderr.strip()[-2000:]}")
     return Found(**json.loads(child.stdout.splitlines()[-1]))
@@ -85,13 +96,21 @@ def hunt(mutant: Mutant, seeds: int) -> Found:
 def run_copy(mutant: Mutant, *command: str) -> subprocess.CompletedProcess[str]:
     """Run a command of `sim.mutated` on a copy of the code that has the mutant's bug."""
     changed = mutated_files(mutant)
+    worlds = "log" if mutant.of_the_log else "persist"
     with tempfile.TemporaryDirectory(prefix="holdfast-mutant-") as folder:
         copy = Path(folder) / "catalog"
         shutil.copytree(ROOT / "catalog", copy, ignore=shutil.ignore_patterns("__pycache__"))
         for path, text in changed.items():
             (Path(folder) / path).write_text(text)
         return subprocess.run(
-            [sys.executable, "-m", "sim.mutated", str(copy), *command],
+            [
+                sys.executable,
+                "-m",
+                "sim.mutated",
+                str(copy),
+                "log" if mutant.of_the_log else "persist",
+                *command,
+            ],
             cwd=ROOT / "tests",
             env={
                 **os.environ,

@@ -1,12 +1,12 @@
 """One world again, with all that happened in it told."""
 
-from sim.story import settings
+from sim.logworld import LogWorld
 from sim.world import World
 
 
-def replay(seed: int) -> int:
+def replay(seed: int, kind: type[World] | type[LogWorld] = World) -> int:
     """Run the world of a seed and print its trace; 1 where it failed."""
-    world = World(seed)
+    world = kind(seed)
     world.scheduler.telling = True
     failure = ""
     try:
@@ -14,8 +14,6 @@ def replay(seed: int) -> int:
     except Exception as error:  # noqa: BLE001 - any failure is an answer
         failure = f"{type(error).__name__}: {error}"
     print("\n".join(world.scheduler.trace))
-    print("\nconfiguration", *settings(world.config), sep="\n")
-    print("weather", *settings(world.weather), sep="\n")
-    print(f"stores\n  {'the file blob on a disk' if world.disk else 'memory'}")
+    print("", *world.told(), sep="\n")
     print(f"\nseed {seed} failed: {failure}" if failure else f"\nnothing wrong with seed {seed}")
     return int(bool(failure))

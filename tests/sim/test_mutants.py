@@ -1,6 +1,7 @@
 """A checker that can't fail proves nothing: each bug of `mutants/` must be found by an early seed.
 
-The worlds are those of `test_simulation.py`, from its first seed on; there the code as it is passes them all.
+The worlds are those of `test_simulation.py` and `test_log_simulation.py`, where the code as it is passes them
+all.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sim import mutation
-from sim.campaign import CI_SEEDS
+from sim.logworld import LogWorld
 from sim.mutation import Found, Mutant, hunt, load, mutated_files, refresh
 from sim.patches import DoesNotApply, parse
 from sim.report import tell
@@ -27,7 +28,7 @@ def hunts(request: pytest.FixtureRequest):
         if getattr(item, "callspec", None) and "mutant" in item.callspec.params
     }
     with ThreadPoolExecutor(2) as pool:
-        hunts = {each.name: pool.submit(hunt, each, CI_SEEDS) for each in MUTANTS if each.name in wanted}
+        hunts = {each.name: pool.submit(hunt, each) for each in MUTANTS if each.name in wanted}
         yield hunts
     tell(request.config, ["mutants: the first seed that finds each", *map(_row, hunts.items())])
 
@@ -39,10 +40,11 @@ def _row(item: tuple[str, Future[Found]]) -> str:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.timeout(3600)
 def test_the_simulation_finds(mutant: Mutant, hunts: dict[str, Future[Found]]) -> None:
     found = hunts[mutant.name].result()
-    assert found.seed is not None, f"{CI_SEEDS} seeds did not notice: {mutant.story}"
-    World(found.seed).run()
+    assert found.seed is not None, f"{mutant.seeds} seeds did not notice: {mutant.story}"
+    (LogWorld if mutant.of_the_log else World)(found.seed).run()
 
 
 def test_code_without_a_bug_is_not_found_guilty() -> None:

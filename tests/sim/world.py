@@ -21,7 +21,7 @@ from sim.reference import StateDiff
 from sim.rows import SCHEMA, contents
 from sim.scheduler import Scheduler
 from sim.stores import SimBlob, SimConsensus
-from sim.story import version
+from sim.story import settings, version
 from sim.weather import SOUND, WEATHERS, Exposure, Grid, SimClock
 
 FOREVER_S = 1e9
@@ -82,6 +82,12 @@ class World:
     def _tell(self, diff: StateDiff) -> None:
         if self.scheduler.telling:
             self.scheduler.note(f"   {version(diff)}")
+
+    def told(self) -> list[str]:
+        """What the seed has chosen, for people."""
+        stores = "the file blob on a disk" if self.disk else "memory"
+        weather = ["weather", *settings(self.weather)]
+        return ["configuration", *settings(self.config), *weather, "stores", f"  {stores}"]
 
     def met(self) -> Counter[str]:
         """How often this world met what worlds are made for."""
