@@ -1,9 +1,9 @@
 """Mutants: copies of the real code with one bug each, which the simulation must notice.
 
-A mutant is a patch in `mutants/`, or in `mutants/log/` for the worlds of the log of objects: a first line that
-tells what is wrong, then a unified diff of files below `catalog/`. It is applied to a copy of the code, and run
-there in a process of its own (`sim.mutated`), which imports the copy, does one smoke test that the mutant must
-pass, and then runs worlds from the first seed of the CI range on, until one of them fails.
+A mutant is a patch in `mutants/`, or in `mutants/log/` for the worlds of the log of objects: its first line
+tells what is wrong, then comes a unified diff of files below `catalog/`. It is applied to a copy of the code,
+which runs in a process of its own (`sim.mutated`): that imports the copy, does one smoke test that the mutant
+must pass, and then runs worlds from the first seed of the CI range on, until one of them fails.
 """
 
 import json
@@ -108,7 +108,7 @@ def run_copy(mutant: Mutant, *command: str) -> subprocess.CompletedProcess[str]:
                 "-m",
                 "sim.mutated",
                 str(copy),
-                "log" if mutant.of_the_log else "persist",
+                worlds,
                 *command,
             ],
             cwd=ROOT / "tests",
