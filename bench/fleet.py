@@ -7,7 +7,9 @@ against the goal, 600: so many shards get an append each second.
 The note tells what the server does when its client costs almost nothing: `pgbench` (psycopg where it is
 missing) with as many connections, each transaction one INSERT of as many bytes as our log rows have. It also
 tells the knee, appends per second by number of threads, what an append costs the client's process, and the
-memory of the client per shard that it has open.
+memory of the client per shard that it has open. The knee is at the store's number of connections, 8: an
+append spends most of its time waiting for the server to flush its log, which it does for all connections at
+once; more threads than that wait for a connection instead.
 """
 
 import os
@@ -24,6 +26,7 @@ from append_postgres import log_row_bytes
 from common import Goal, Row, log, main, median, scratch
 
 from holdfast.persist import PersistClient, Schema, WriteHandle
+from holdfast.persist.storage.postgres import POOL_SIZE
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from testbed.postgres import PostgresServer, find
@@ -31,7 +34,7 @@ from testbed.postgres import PostgresServer, find
 SHARDS = 1000
 SECONDS = 5.0
 ROUNDS = 3
-THREADS = (1, 2, 4, 8)
+THREADS = (1, 2, 4, 8, 16)
 SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string"})
 
 
@@ -138,7 +141,7 @@ def rows() -> Iterator[Row]:
                 rate, cpu = sail(writers, best)
                 ours.append(rate)
                 busy.append(cpu)
-                peer.append(bare_inserts(server, name, size, best, folder))
+                peer.append(bare_inserts(server, name, size, min(best, POOL_SIZE), folder))
     by_threads = ", ".join(f"{rate:.0f} with {threads}" for threads, (rate, _) in knee.items())
     yield Row(
         f"{SHARDS} shards on Postgres, appends / goal of 600 a second",
