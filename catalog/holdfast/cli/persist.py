@@ -81,6 +81,13 @@ def _row(info: "ShardInfo") -> list[str]:
     ]
 
 
+def _pending(info: "ShardInfo") -> list[tuple[str, str]]:
+    """What only shards of mode WRITE_SEAL have."""
+    if info.mode == "APPEND":
+        return []
+    return [("mode", info.mode), ("pending", f"{info.pending_rows:,} updates in {info.pending} batches")]
+
+
 def _one(info: "ShardInfo") -> str:
     rollup = f"rollup of version {info.rollup_seqno}" if info.rollup_seqno else "no rollup yet"
     parts = f"{count(info.parts, 'part')}, {info.inline_parts} inline"
@@ -93,7 +100,7 @@ def _one(info: "ShardInfo") -> str:
         ("upper", frontier(info.upper) + (" (finalized)" if info.finalized else "")),
         ("rows", f"{info.rows:,} updates, {size(info.size_bytes)}"),
         ("batches", f"{info.batches} ({parts})"),
-        ("pending", f"{info.pending} batches ({info.pending_rows:,} updates)"),
+        *_pending(info),
         ("garbage", f"{count(info.garbage, 'blob')} to delete"),
         ("version", f"{info.seqno}, {moment(info.wall_ms)} by {info.hostname} ({info.applier_version})"),
         ("log", f"from version {max(info.gc_seqno, 1)}, {rollup}"),

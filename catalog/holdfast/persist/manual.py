@@ -66,11 +66,14 @@ def compact_now(client: "PersistClient", shard_id: str, *, full: bool = False) -
     before = machine.state
     config = client.config
     writer = Handle(new_id("w"), "compaction by hand", config.hostname, int(config.lease_s * 1000))
-    if full and not before.finalized:
-        _compact_fully(machine, writer)
-    else:
-        while merge_pending(machine, writer) or compact(machine, writer):
+    if not before.finalized:
+        while merge_pending(machine, writer):
             pass
+        if full:
+            _compact_fully(machine, writer)
+        else:
+            while compact(machine, writer):
+                pass
     machine.closed.add(writer.id)
     after = machine.state
     return Compacted(

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from holdfast.cli import main
 from holdfast.errors import (
     CLOSED,
     BadInput,
@@ -19,6 +21,7 @@ from holdfast.errors import (
 )
 from holdfast.persist import PersistClient, PersistConfig, Prepared, ReadHandle, WriteHandle, WriteMode
 from holdfast.persist.invariants import check_step
+from holdfast.persist.manual import compact_now
 from holdfast.persist.state import (
     Batch,
     Part,
@@ -561,3 +564,33 @@ def test_an_audit_reads_what_is_cut_and_pending_too(stores: Stores, settings: di
     client.machine(SHARD).state = replace(state, pending=late)
     found = [finding.what for finding in verify(client, SHARD).findings]
     assert any("to 79" in what for what in found)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_compaction_by_hand_merges_what_is_pending_too(stores: Stores, full: bool) -> None:
+    client = locked(stores, compaction_fanin=3, **BLOBS)
+    writer = sealing(client)
+    given: list[Update] = [(key % 2, "a", key, 1) for key in range(9)]
+    for update in given:
+        writer.write(updates([update]))
+    for upper in (1, 2, 3, 4):
+        writer.seal(upper)
+    done = compact_now(client, SHARD, full=full)
+    assert done.batches_before == 4
+    assert done.batches == 1 if full else done.batches < 4
+    state = stores.state()
+    assert len(state.pending) < 5
+    writer.seal(9)
+    found = client.reader(SHARD, purpose="test").snapshot(8).to_table()
+    assert contents(found) == expected(given, 8)
+
+
+def test_the_tools_tell_the_mode_and_what_is_pending(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/location"
+    with PersistClient.open(url) as client, client.exclusive("job"):
+        sealing(client).write(updates(SPREAD))
+        client.writer(OTHER, SCHEMA, purpose="test").compare_and_append(rows(1), 0, 1)
+    told = [CliRunner().invoke(main, ["persist", "inspect", url, shard]).output for shard in (SHARD, OTHER)]
+    assert "4 updates in 1 batches" in told[0]
+    assert "WRITE_SEAL" in told[0]
+    assert "pending" not in told[1]
