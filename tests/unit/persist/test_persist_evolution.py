@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BadInput, CodecMismatch, CorruptBlob, ShardFinalized
-from holdfast.persist import Listen, PersistClient, Progress, Schema, Updates
+from holdfast.persist import Listen, PersistClient, Progress, Schema, Updates, WriteMode
 from holdfast.persist.canonical import canonical_floats, sort_updates
 from holdfast.persist.evolution import check_evolution, evolution_fault, lowered, upgraded
 from holdfast.persist.schema import Column
@@ -303,6 +303,32 @@ def test_a_running_snapshot_keeps_its_schema(stores: Stores) -> None:
     assert progress == Progress(4)
     with pytest.raises(BadInput, match="has no schema 9"):
         client.read_snapshot_part(replace(parts[0], schema_id=9))
+
+
+@FORMS
+def test_what_waits_for_a_seal_lives_through_an_evolution(form: dict[str, Any]) -> None:
+    stores = Stores()
+    client = stores.open(compaction_fanin=2, **form)
+    with client.exclusive("test"):
+        mode = WriteMode.WRITE_SEAL
+        old = client.writer(SHARD, OLD, purpose="old", mode=mode)
+        old.write([row(1, 1, 0), row(2, 2, 5), row(3, 3, 5)])
+        old.seal(1)
+        client.evolve(SHARD, NEW)
+        new = client.writer(SHARD, NEW, purpose="new", mode=mode)
+        new.write([row(2, 2, 6, -1, note=None), row(4, 1 << 40, 6, note="new")])
+        assert {part.schema_id for batch in stores.state().pending.values() for part in batch.parts} == {1, 2}
+        reader = client.reader(SHARD, purpose="test")
+        for _ in range(2):
+            assert listed(reader.snapshot(0)) == [{"k": 1, "n": 1, "x": None, "note": None, "_diff": 1}]
+            client.maintain(SHARD)
+        assert {part.schema_id for batch in stores.state().pending.values() for part in batch.parts} == {2}
+        new.seal(7)
+        expected = [(1, None), (3, None), (4, "new")]
+        for _ in range(2):
+            for found in (listed(reader.snapshot(6)), listed(reader.snapshot(6).to_table())):
+                assert [(each["k"], each["note"]) for each in found] == expected
+            client.maintain(SHARD)
 
 
 @pytest.mark.parametrize("audit", [False, True])
