@@ -46,6 +46,7 @@ from holdfast.persist.lock import LOCK_KEY, Fence, no_lock
 from holdfast.persist.machine import Machine, commit, retry
 from holdfast.persist.maintainer import Maintainer
 from holdfast.persist.names import create_or_load, forget, read_names
+from holdfast.persist.notify import ChangeFollower, ChangeServer
 from holdfast.persist.read import ReadHandle, check_frontier
 from holdfast.persist.schema import Schema
 from holdfast.persist.snapshot import Snapshot, SnapshotPart
@@ -80,6 +81,8 @@ class PersistClient:
         self._maintainer = Maintainer(
             location, self.config, self.clock, lambda: list(self._machines.values())
         )
+        self._teller: ChangeServer | None = None
+        self._follower: ChangeFollower | None = None
         self._closed = False
 
     @classmethod
@@ -435,8 +438,53 @@ class PersistClient:
                 machine = Machine(
                     check_shard_id(shard_id), self.location, self.config, self.clock, self._fence
                 )
+                machine.tell = self._teller.changed if self._teller is not None else None
+                machine.is_told = self._is_told
                 self._machines[shard_id] = machine
             return machine
+
+    def tell_changes(self, url: str) -> str:
+        """Tell who follows it of new versions of all shards, over a socket; the address to follow.
+
+        `url` is `unix:/path` or `tcp://host:port`, a port of 0 being any free one. Who can connect learns the
+        ids of shards and that they change: give a path or host that only those can reach who may.
+
+        Raises:
+            BadInput: an address that can't be meant, or there is one already.
+            StoreUnreachable: another process uses the address.
+        """
+        self._check_open()
+        with self._lock:
+            if self._teller is not None:
+                raise BadInput(f"this client tells of its changes at {self._teller.address} already")
+            self._teller = ChangeServer(url, self.location_id)
+            for machine in self._machines.values():
+                machine.tell = self._teller.changed
+            return self._teller.address
+
+    def follow_changes(self, url: str) -> None:
+        """Let listens look when the client at `url` (what its `tell_changes` gave) has new versions.
+
+        For stores without prompt hints of their own; what other clients write is seen at the slow pace while
+        this is connected. It is tried again for ever where it isn't.
+
+        Raises:
+            BadInput: an address that can't be meant, or one is followed already.
+        """
+        self._check_open()
+        with self._lock:
+            if self._follower is not None:
+                raise BadInput("this client follows the changes of another already")
+            self._follower = ChangeFollower(url, self.location_id, self._heard)
+
+    def _heard(self, shard_id: str | None) -> None:
+        machines = list(self._machines.values()) if shard_id is None else [self._machines.get(shard_id)]
+        for machine in machines:
+            if machine is not None:
+                machine.watches.ring_all()
+
+    def _is_told(self) -> bool:
+        return self._follower is not None and self._follower.is_connected
 
     def check_writable(self) -> None:
         """Raise `NotWritable` in a client of mode "read"."""
@@ -462,8 +510,12 @@ class PersistClient:
             # Still taken where it can't be given up now: the same id takes it again.
             with suppress(StorageError):
                 self._exclusive.close()
+        if self._teller is not None:
+            self._teller.close()
         for machine in self._machines.values():
             machine.close()
+        if self._follower is not None:
+            self._follower.close()
         self.location.close()
 
     def __enter__(self) -> Self:

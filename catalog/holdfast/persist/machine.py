@@ -68,6 +68,10 @@ class Machine:
         self.fence = fence or Fence()
         self.lock = threading.RLock()
         self.watches = Watches()
+        # Whom to tell of new versions, and whether somebody tells us, where a client asked for it.
+        self.tell: Callable[[str, int], None] | None = None
+        self.is_told: Callable[[], bool] = lambda: False
+        self._store_hints = False
         self.state = ShardState(shard_id)
         self.is_open = True
         # Writers of this process that have no append in flight or in doubt, and those that were closed.
@@ -129,12 +133,20 @@ class Machine:
         """Take over a version that is durable, and wake who waits for it."""
         self.state = state
         self.watches.ring((self.shard_id,))
+        if self.tell is not None:
+            self.tell(self.shard_id, state.seqno)
 
-    def watch(self) -> tuple[Watch, float]:
-        """What tells of new versions, and after how many seconds without a hint to look nevertheless."""
+    def watch(self) -> Watch:
+        """What tells of new versions: the store, a client that is followed, and what this process learns."""
         watch = self.location.consensus.watch(self.shard_id)
-        pace = self.config.poll_interval_s if watch is None else self.config.hinted_poll_interval_s
-        return self.watches.add(self.shard_id, watch), pace
+        self._store_hints = watch is not None
+        return self.watches.add(self.shard_id, watch)
+
+    @property
+    def pace_s(self) -> float:
+        """After how many seconds without a hint who waits must look nevertheless."""
+        hinted = self._store_hints or self.is_told()
+        return self.config.hinted_poll_interval_s if hinted else self.config.poll_interval_s
 
     def close(self) -> None:
         """Refuse further work and wake who waits for it."""

@@ -89,7 +89,6 @@ class Listen:
         self._pins = pins
         self._first = list(first)
         self._watch: Watch | None = None
-        self._pace = 0.0
         self.frontier = as_of + 1
 
     def next(self, timeout: float | None = None) -> list[Event]:
@@ -165,9 +164,10 @@ class Listen:
             return False
         if self._watch is None:
             # From here on we are told. What came between the last look and this is seen by another look.
-            self._watch, self._pace = self._machine.watch()
+            self._watch = self._machine.watch()
             return True
-        self._watch.wait(self._pace if left is None else min(self._pace, left))
+        pace = self._machine.pace_s
+        self._watch.wait(pace if left is None else min(pace, left))
         return True
 
 
