@@ -4,6 +4,7 @@ A command that may be refused looks first, by a client that writes nothing: what
 refuses without a trace. Only then it opens the location for writing, and only what makes things makes it.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holdfast.errors import StoreUnreachable, UnusablePath
@@ -30,13 +31,20 @@ def open_to_look(url: str, consensus: str | None = None) -> "PersistClient":
 
 
 def open_to_write(
-    url: str, consensus: str | None = None, *, create: bool, gc_grace_s: float | None = None
+    url: str,
+    consensus: str | None = None,
+    *,
+    create: bool,
+    gc_grace_s: float | None = None,
+    retain_for_s: float = 0.0,
 ) -> "PersistClient":
     """A client that writes; without `create` a missing location is `StoreUnreachable`."""
     from holdfast.persist import PersistClient, PersistConfig
     from holdfast.persist.storage import Location
 
-    config = PersistConfig() if gc_grace_s is None else PersistConfig(gc_grace_s=gc_grace_s)
+    config = PersistConfig(retain_for_s=retain_for_s)
+    if gc_grace_s is not None:
+        config = replace(config, gc_grace_s=gc_grace_s)
     whole, blob = _stores(url, consensus)
     return PersistClient(Location.open(whole, blob=blob, consensus=consensus, create=create), config=config)
 

@@ -15,13 +15,24 @@ from holdfast.cli.persist_show import (
 )
 from holdfast.cli.rows import render
 
+retain_option = click.option(
+    "--retain",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Keep garbage for so long for a restore; give what the clients have as retain_for_s.",
+)
+
 
 @click.command(short_help="Delete what nobody needs any more.")
 @location_arguments
 @click.argument("shard", required=False)
 @click.option("--grace", type=click.FloatRange(min=0), metavar="SECONDS", help="How long garbage waits.")
+@retain_option
 @json_option
-def gc(url: str, consensus: str | None, shard: str | None, grace: float | None, as_json: bool) -> None:
+def gc(
+    url: str, consensus: str | None, shard: str | None, grace: float | None, retain: float, as_json: bool
+) -> None:
     """Delete what nobody needs any more in all shards of the location at URL, or in one.
 
     Garbage waits an hour for readers that nobody knows of, unless --grace says otherwise.
@@ -29,7 +40,7 @@ def gc(url: str, consensus: str | None, shard: str | None, grace: float | None, 
     from holdfast.persist import manual
 
     progress = Progress("collecting garbage of")
-    with open_to_write(url, consensus, create=False, gc_grace_s=grace) as client:
+    with open_to_write(url, consensus, create=False, gc_grace_s=grace, retain_for_s=retain) as client:
         done = [manual.collect(client, each) for each in progress.over(chosen(client, shard))]
     if as_json:
         emit_json(done)
@@ -87,8 +98,11 @@ def compact(url: str, consensus: str | None, shard: str | None, full: bool, as_j
     metavar="HOURS",
     help="Spare blobs that are younger: they may be of uploads under way.",
 )
+@retain_option
 @json_option
-def sweep(url: str, consensus: str | None, delete: bool, older_than: float, as_json: bool) -> None:
+def sweep(
+    url: str, consensus: str | None, delete: bool, older_than: float, retain: float, as_json: bool
+) -> None:
     """Find blobs that no version names and no writer is about to name, in the location at URL.
 
     Crashes leave them behind. With --delete they become garbage of their shards and go as garbage does:
@@ -99,7 +113,11 @@ def sweep(url: str, consensus: str | None, delete: bool, older_than: float, as_j
 
     older_than_s = check_age(older_than * 3600)
     progress = Progress("looking at blobs of")
-    client = open_to_write(url, consensus, create=False) if delete else open_to_look(url, consensus)
+    client = (
+        open_to_write(url, consensus, create=False, retain_for_s=retain)
+        if delete
+        else open_to_look(url, consensus)
+    )
     with client:
         found = list(find(client, older_than_s=older_than_s, delete=delete, looking_at=progress))
     progress.done()
