@@ -66,7 +66,7 @@ class World:
         self.location_id = uuid.UUID(int=self.random.getrandbits(128))
         self.sweeps = self.location_id.int % 3 == 0
         # A call gives up after the deadline, and an upload is a few calls; one that sleeps takes much longer.
-        self.longest_upload_s = 60.0 if self.weather.sleep_rate else 5 * self.config.retry_deadline_s + 2
+        self.longest_upload_s = 60.0 if self.weather.sleep_rate else 5 * self.config.retry_deadline_s + 0.5
         self.mode = WriteMode.WRITE_SEAL if self.random.random() < 0.3 else WriteMode.APPEND
 
     def run(self) -> None:

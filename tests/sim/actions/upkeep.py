@@ -13,6 +13,7 @@ def maintain(me: "Incarnation", shard: str) -> None:
     if shard in me.readers:
         me.readers[shard][0].heartbeat()
     me.client.maintain(shard)
+    _sweep(me)
 
 
 def evolve(me: "Incarnation", shard: str) -> None:
@@ -27,6 +28,10 @@ def evolve(me: "Incarnation", shard: str) -> None:
 def time_passes(me: "Incarnation", shard: str) -> None:
     me.exposure.jump(me.random.choice([-5.0, 5.0]))
     me.world.scheduler.sleep(me.random.choice([0.01, 0.1, 0.5]))
+    _sweep(me)
+
+
+def _sweep(me: "Incarnation") -> None:
     if me.world.sweeps:
         for swept in sweep(me.client, older_than_s=me.world.longest_upload_s, delete=True):
             me.world.scheduler.note(f"swept {len(swept.orphans)} of {swept.shard_id[:5]}")
