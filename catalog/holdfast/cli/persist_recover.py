@@ -57,7 +57,8 @@ def recover(url: str, consensus: str | None, yes: bool, restored: bool, as_json:
     had = sum(shard.seqno is not None for shard in plan.shards)
     verb = "recovered" if yes else "can recover"
     click.echo(f"{verb} {had:,} of {count(len(plan.shards), 'shard')}", err=True)
-    if any(shard.unnamed for shard in plan.shards):
+    # Of a shard that does not come back nothing is swept: it may be all that is left.
+    if any(shard.unnamed for shard in plan.shards if shard.seqno is not None):
         click.echo("left over are blobs of lost appends, and orphans: 'sweep' finds them", err=True)
     if not yes:
         click.echo("nothing was written: --yes does it; stop every other client first", err=True)
