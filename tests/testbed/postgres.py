@@ -203,6 +203,10 @@ class PostgresServer:
         for pid in sessions:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        # Only then have their sockets told the clients.
+        deadline = time.monotonic() + _BOOT_SECONDS
+        while any(_runs(pid) for pid in sessions) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
         self._child = None
 
     def close(self) -> None:
@@ -262,6 +266,15 @@ def _children(pid: int) -> list[int]:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process has not ended; one that nobody has waited for has."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def _free_port() -> int:
