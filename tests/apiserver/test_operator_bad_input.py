@@ -73,7 +73,7 @@ def test_what_is_immutable_can_not_be_changed(world: Any, make_catalog: Make, ma
     ("url", "advice"),
     [
         ("gopher://host/x", "file:///"),
-        ("s3://bucket/x", "give s3:// as the blob"),
+        ("s3://Not_A_Bucket/x", "s3://bucket/prefix"),
         ("memory://x", "file:///"),
         ("file://relative/x", "file:///"),
     ],
