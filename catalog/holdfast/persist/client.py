@@ -53,7 +53,7 @@ from holdfast.persist.snapshot import Snapshot, SnapshotPart
 from holdfast.persist.state import CriticalReader, WriteMode
 from holdfast.persist.storage import CacheConfig, Location, StoreMetrics
 from holdfast.persist.transition import check_mode
-from holdfast.persist.write import Prepared, WriteHandle
+from holdfast.persist.write import Prepared, WriteHandle, spend
 
 Mode = Literal["write", "read"]
 
@@ -319,8 +319,7 @@ class PersistClient:
         moves = [append.machine.shard_id for append in appends if not isinstance(append.command, Write)]
         if len(set(moves)) != len(moves):
             raise BadInput("a multi-write takes one append or seal per shard")
-        for append in appends:
-            append.spend()
+        spend(appends)
         if not steps:
             return
         try:

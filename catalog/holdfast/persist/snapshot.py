@@ -33,7 +33,7 @@ from holdfast.persist.partstore import PartGone, read_part
 from holdfast.persist.runs import At, merged
 from holdfast.persist.schema import DIFF, Schema
 from holdfast.persist.split import cuts
-from holdfast.persist.state import ShardState
+from holdfast.persist.state import ShardState, live_keys
 
 BATCH_ROWS = 64 * 1024
 
@@ -213,10 +213,10 @@ def replan(machine: Machine, planned: ShardState, gone: PartGone) -> ShardState:
     """The newest version, after a part of `planned` was not found.
 
     Raises:
-        CorruptBlob: nothing has changed since: the part is lost.
+        CorruptBlob: the newest version names it too: the part is lost.
     """
     state = machine.refresh()
-    if state.seqno == planned.seqno:
+    if state.seqno == planned.seqno or str(gone) in live_keys(state):
         raise CorruptBlob(str(gone), "a part", "nothing") from None
     return state
 

@@ -7,7 +7,7 @@ A prepared command has done all its work but the commit: large updates are uploa
 import uuid
 import weakref
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Self
 
@@ -65,6 +65,11 @@ class Prepared:
             self.writer.begin()
         self._spent = True
 
+    def give_back(self) -> None:
+        """Note that it was not tried after all."""
+        self._spent = False
+        self.settle()
+
     def settle(self) -> None:
         """Note that it is known whether it happened."""
         if self.writer is not None:
@@ -81,6 +86,15 @@ class Prepared:
             with suppress(StorageError):
                 for key in self.uploaded:
                     self.machine.location.blob.delete(key)
+
+
+def spend(writes: Sequence[Prepared]) -> None:
+    """Mark all as used, or none: `BadInput` where one of them is used already."""
+    with ExitStack() as undo:
+        for write in writes:
+            write.spend()
+            undo.callback(write.give_back)
+        undo.pop_all()
 
 
 class WriteHandle:
@@ -172,9 +186,10 @@ class WriteHandle:
         """
         if self.mode is WriteMode.WRITE_SEAL:
             self._client.check_locked(self.shard_id)
-        while self.cached_upper < new_upper:
+        # Looked at once: other threads of this process move it too.
+        while (upper := self.cached_upper) < new_upper:
             try:
-                self._client.multi_write([self.prepare_seal(self.cached_upper, new_upper)])
+                self._client.multi_write([self.prepare_seal(upper, new_upper)])
             except UpperMismatch as mismatch:
                 if mismatch.actual >= new_upper:
                     return
