@@ -55,6 +55,10 @@ class StoreUnreachable(StorageError):
     """The store can't be reached or opened; nothing was changed."""
 
 
+class NoLocation(StoreUnreachable):
+    """There is nothing where the URL points to; a client that writes would begin a location there."""
+
+
 class UnusablePath(BadInput, StoreUnreachable):
     """The path that was given for a store can't be one: no folder, or not to be written by this process."""
 
@@ -63,6 +67,11 @@ class UnusablePath(BadInput, StoreUnreachable):
 
 class CorruptBlob(StorageError):
     """Stored bytes are not what was written."""
+
+    hint = (
+        "see what else is wrong with 'holdfast persist verify'; if the consensus store was restored from an"
+        " older copy, run 'holdfast persist recover'"
+    )
 
     def __init__(self, key: str, expected: str, actual: str) -> None:
         super().__init__(f"{key} is corrupt: expected {expected}, found {actual}")

@@ -7,14 +7,14 @@ refuses without a trace. Only then it opens the location for writing, and only w
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from holdfast.errors import StoreUnreachable, UnusablePath
+from holdfast.errors import NoLocation
 
 if TYPE_CHECKING:
     from holdfast.persist import PersistClient
 
 
 def open_to_look(url: str, consensus: str | None = None) -> "PersistClient":
-    """A client that writes nothing; raises `StoreUnreachable` where there is no location.
+    """A client that writes nothing; raises `NoLocation` where there is none.
 
     With `consensus`, `url` is that of the blob store.
     """
@@ -23,11 +23,9 @@ def open_to_look(url: str, consensus: str | None = None) -> "PersistClient":
     try:
         location, blob = _stores(url, consensus)
         return PersistClient.open(location, blob=blob, consensus=consensus, mode="read")
-    except UnusablePath:
-        raise
-    except StoreUnreachable as error:
+    except NoLocation as error:
         hint = "check the URL; 'holdfast catalog init' and 'holdfast collection create' make a location"
-        raise StoreUnreachable(str(error), hint=hint) from error
+        raise NoLocation(str(error), hint=hint) from error
 
 
 def open_to_write(
@@ -38,7 +36,7 @@ def open_to_write(
     gc_grace_s: float | None = None,
     retain_for_s: float = 0.0,
 ) -> "PersistClient":
-    """A client that writes; without `create` a missing location is `StoreUnreachable`."""
+    """A client that writes; without `create` a missing location is `NoLocation`."""
     from holdfast.persist import PersistClient, PersistConfig
     from holdfast.persist.storage import Location
 

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -164,5 +165,16 @@ def test_a_shard_that_was_damaged_is_named(url: str, shards: list[str]) -> None:
     with PersistClient.open(url) as client:
         head = client.location.consensus.heads(shards[:1])[shards[0]]
         client.location.consensus.compare_and_set([Put(shards[0], head.seqno + 1, head.data[:-1])])
-    (line,) = told(run(url, shards[0]), 3)
+    line, hint = told(run(url, shards[0]), 3)
     assert f"{shards[0]} log {head.seqno + 1} is corrupt" in line
+    assert "persist verify" in hint
+
+
+def test_a_wrong_password_is_told_as_such_and_not_as_an_absent_location(postgres_url: str, url: str) -> None:
+    with PersistClient.open(blob=url, consensus=postgres_url):
+        pass
+    wrong = re.sub(r"//([^:]+):[^@]+@", r"//\1:wrong@", postgres_url)
+    line, hint = told(run(url, "--consensus", wrong), 3)
+    assert "password authentication failed" in line
+    assert "user and password" in hint
+    assert "catalog init" not in hint

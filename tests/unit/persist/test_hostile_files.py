@@ -142,24 +142,26 @@ def test_flipped_bits_of_blob_files_are_noticed(sound: Path, damaged: Path) -> N
     assert answer(damaged) == right
 
 
-def test_the_command_line_says_what_is_corrupt_in_one_line(damaged: Path) -> None:
+def test_the_command_line_says_what_is_corrupt_and_what_to_do(damaged: Path) -> None:
     with closing(sqlite3.connect(damaged / "consensus.sqlite", isolation_level=None)) as connection:
         connection.execute("UPDATE consensus SET data = x'00' WHERE key = ?", (SHARD,))
     for arguments in (["inspect", f"file://{damaged}", SHARD], ["inspect", f"file://{damaged}"]):
         done = CliRunner().invoke(main, ["persist", *arguments])
         assert done.exit_code == CorruptBlob.exit_code
         assert done.stdout == ""
-        (line,) = done.stderr.strip().splitlines()
+        line, hint = done.stderr.strip().splitlines()
         assert f"{SHARD} log" in line
         assert "is corrupt" in line
+        assert "persist verify" in hint
 
 
 def test_the_command_line_says_it_of_the_database_file_too(damaged: Path) -> None:
     (damaged / "consensus.sqlite").write_bytes(b"not a database at all" * 400)
     done = CliRunner().invoke(main, ["persist", "inspect", f"file://{damaged}"])
     assert done.exit_code == CorruptBlob.exit_code
-    (line,) = done.stderr.strip().splitlines()
+    line, hint = done.stderr.strip().splitlines()
     assert "consensus.sqlite is corrupt" in line
+    assert "persist recover" in hint
 
 
 LENGTHS = """

@@ -25,6 +25,7 @@ from holdfast.errors import (
     BadInput,
     Determinate,
     Indeterminate,
+    NoLocation,
     NotWritable,
     StorageError,
     StoreUnreachable,
@@ -76,7 +77,7 @@ class FileBlob(Blob):
         if not readable and os.path.lexists(self._folder):
             raise UnusablePath(f"blob folder {self._folder} is no folder that this process can read")
         if not readable:
-            raise StoreUnreachable(
+            raise NoLocation(
                 f"blob folder {self._folder} does not exist",
                 hint="check the path; the folder is made with the location",
             )

@@ -20,6 +20,7 @@ from holdfast.errors import (
     CorruptBlob,
     Indeterminate,
     LocationMismatch,
+    NoLocation,
     StoreUnreachable,
 )
 from holdfast.persist.formats import check_format
@@ -182,7 +183,7 @@ def _compare(blob: Blob, consensus: Consensus, entry: bytes, stored: bytes) -> u
 def _create_entry(blob: Blob, consensus: Consensus, *, create: bool) -> None:
     """Try to decide a new id; whatever came of it, the next round reads what is there."""
     if not create:
-        raise StoreUnreachable(
+        raise NoLocation(
             f"no location in {consensus.description} and {blob.description}",
             hint="check the URL; a location is created by its first client that writes",
         )
@@ -213,7 +214,7 @@ def _complete_blob(blob: Blob, consensus: Consensus, entry: bytes, *, create: bo
             hint="give the blob store that was created with this consensus store, or a backup of it",
         )
     if not create:
-        raise StoreUnreachable(
+        raise NoLocation(
             f"the location in {consensus.description} was never completed",
             hint="open it once with a client that writes",
         )

@@ -34,6 +34,7 @@ from holdfast.errors import (
     Determinate,
     HoldfastError,
     Indeterminate,
+    NoLocation,
     NotWritable,
     StoreUnreachable,
 )
@@ -335,7 +336,7 @@ def _prepare(connection: Connection, address: PostgresAddress, *, create: bool) 
                 _create(connection, address)
         version = _version(connection, address)
     if version is None:
-        raise StoreUnreachable(
+        raise NoLocation(
             f"{address.description} holds no consensus tables",
             hint="check the URL; they are made by the first client that writes",
         )

@@ -27,6 +27,7 @@ from holdfast.errors import (
     CorruptBlob,
     Determinate,
     Indeterminate,
+    NoLocation,
     NotWritable,
     StorageError,
     StoreUnreachable,
@@ -352,7 +353,7 @@ class S3LogConsensus(Consensus):
 
     def _make_log(self, *, create: bool) -> Found:
         if not create:
-            raise StoreUnreachable(
+            raise NoLocation(
                 f"there is no {self.description}",
                 hint="check the URL; it is made by the first client that writes",
             )

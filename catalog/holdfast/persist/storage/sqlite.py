@@ -34,6 +34,7 @@ from holdfast.errors import (
     Determinate,
     HoldfastError,
     Indeterminate,
+    NoLocation,
     NotWritable,
     StoreUnreachable,
     UnusablePath,
@@ -131,7 +132,7 @@ class SqliteConsensus(Consensus):
                 f"can't {verb} folder {self._path.parent}", error, missing_is_bad=create
             ) from error
         if not exists and not create:
-            raise StoreUnreachable(
+            raise NoLocation(
                 f"consensus file {self._path} does not exist",
                 hint="check the path; the file is made with the location",
             )
@@ -394,7 +395,7 @@ def _check_format(connection: sqlite3.Connection, path: Path) -> None:
     application = _value(connection, "PRAGMA application_id")
     version = _value(connection, "PRAGMA user_version")
     if application == 0 and not _value(connection, "SELECT count(*) FROM sqlite_schema"):
-        raise StoreUnreachable(
+        raise NoLocation(
             f"consensus file {path} is empty",
             hint="open it once with a client that writes, or check the path",
         )
