@@ -2,7 +2,7 @@
 
 Invariants
 - A schema has at least one column; key and value columns share one name space; names that begin with `_`
-  belong to Holdfast (`_time`, `_diff`).
+  belong to Holdfast (`_time`, `_diff`); no name is a pattern to the query engine that sorts and merges.
 - A type has exactly one text form (`decimal128(10,2)`, never `decimal128(10, 2)`), so that equal schemas
   are equal values and equal bytes.
 - Every type has a total order and one canonical bit pattern per value (`holdfast.persist.canonical`).
@@ -97,6 +97,10 @@ class Column:
         if self.name.startswith("_"):
             raise BadInput(
                 f"column name {self.name!r} is refused: names that begin with '_' are Holdfast's own"
+            )
+        if self.name == "*" or (self.name.startswith("^") and self.name.endswith("$")):
+            raise BadInput(
+                f"column name {self.name!r} is refused: '*' and names from '^' to '$' stand for many columns"
             )
         try:
             normal = type_name(arrow_type(self.type))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 
 from holdfast.errors import BadInput, CodecMismatch
+from holdfast.persist.canonical import prepare_updates, sort_updates
 from holdfast.persist.evolution import check_evolution
 from holdfast.persist.schema import Column, Schema, arrow_type, type_name
 from unit.dataplane.strategies import VALUES, schemas
@@ -113,3 +114,16 @@ def test_another_schema_is_refused_with_both_printed() -> None:
     assert str(other) in str(caught.value)
     with pytest.raises(CodecMismatch, match="codec points v2"):
         check_evolution(other, Schema(other.key, other.value, codec=("points", 2)))
+
+
+@pytest.mark.parametrize("name", ["*", "^.*$", "^k$", "^$"])
+def test_a_name_that_is_a_pattern_is_refused(name: str) -> None:
+    with pytest.raises(BadInput, match="stand for many columns"):
+        Schema.of({name: "int64"}, {})
+
+
+@pytest.mark.parametrize("name", ["^k", "k$", "k*", ".*", "[k]", "ключ", "k\\d"])
+def test_a_name_with_signs_stands_for_itself(name: str) -> None:
+    schema = Schema.of({name: "int64"}, {"v": "string"})
+    table = prepare_updates(schema, {name: [3, 1, 2], "v": ["c", "a", "b"]}, default_time=0)
+    assert sort_updates(schema, table).column(name).to_pylist() == [1, 2, 3]
