@@ -125,5 +125,6 @@ def test_a_name_that_is_a_pattern_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["^k", "k$", "k*", ".*", "[k]", "ключ", "k\\d"])
 def test_a_name_with_signs_stands_for_itself(name: str) -> None:
     schema = Schema.of({name: "int64"}, {"v": "string"})
-    table = prepare_updates(schema, {name: [3, 1, 2], "v": ["c", "a", "b"]}, default_time=0)
+    given = [{name: key, "v": "x"} for key in (3, 1, 2)]
+    table = prepare_updates(schema, given, default_time=0)
     assert sort_updates(schema, table).column(name).to_pylist() == [1, 2, 3]
