@@ -222,10 +222,11 @@ def test_every_single_byte_that_is_flipped_is_noticed_or_harmless() -> None:
 
 def test_every_truncation_and_addition_is_noticed_or_harmless() -> None:
     for name, data, damaged in stored().places():
-        for cut in {0, 1, 4, 11, 12, 13, len(data) // 2, len(data) - 1}:
-            check(name, damaged(data[:cut]))
-        for more in (b"\0", b"}", data):
-            check(name, damaged(data + more))
+        cuts = (data[:cut] for cut in {0, 1, 4, 11, 12, 13, len(data) // 2, len(data) - 1} if cut < len(data))
+        for wrong in (*cuts, *(data + more for more in (b"\0", b"}", data))):
+            noticed = check(name, damaged(wrong))
+            if OTHER not in name and is_needed(name):
+                assert noticed, f"{len(wrong)} bytes of {name} passed for {len(data)}"
 
 
 def test_no_sound_object_passes_for_another() -> None:

@@ -346,6 +346,7 @@ def test_the_password_may_come_from_the_environment(
     with postgres.database() as name:
         store = PostgresConsensus(postgres.url(name, password=False))
         _fill(store, "a", 2)
+        assert store.heads(["a"])["a"].seqno == 2
         store.close()
 
 
