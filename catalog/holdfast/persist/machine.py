@@ -19,6 +19,7 @@ from importlib.metadata import version
 from typing import Final, TypeVar
 
 from holdfast.errors import (
+    CLOSED,
     BadInput,
     CorruptBlob,
     Determinate,
@@ -304,6 +305,7 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
     backoff = _FIRST_BACKOFF_S
     held = _lock_for(steps)
     unsettled: StorageError | None = None
+    doubtful: dict[str, int] = {}
     fenced: HoldfastError | None = None
     fresh = not all(machine.state.exists for machine, _ in steps)
     if fresh:
@@ -320,7 +322,7 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
             landed = _landed(steps)
             if landed:
                 return [None] * len(steps)
-            if rejection is not None and landed is None and not _harmless(steps):
+            if landed is None and _in_doubt(steps, rejection, doubtful):
                 raise unsettled
         if rejection is not None:
             raise rejection.error from unsettled
@@ -337,6 +339,7 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
         except (Determinate, Indeterminate) as error:
             if isinstance(error, Indeterminate) or unsettled is None:
                 unsettled = error
+            doubtful = {put.key: put.seqno for put in puts} | doubtful
             if clock.monotonic() + backoff > deadline:
                 raise unsettled from None
             clock.sleep(backoff)
@@ -376,6 +379,22 @@ def _landed(steps: Sequence[tuple[Machine, Command]]) -> bool | None:
             if writer is not None:
                 return writer.last_token == command.token
     return None
+
+
+def _in_doubt(
+    steps: Sequence[tuple[Machine, Command]], rejection: Reject | None, doubtful: dict[str, int]
+) -> bool:
+    """Whether it matters that no record tells if an attempt landed: it is rejected, or may write twice.
+
+    Nothing rejects a write that has landed, and whose record and batch are gone since. `doubtful` are the
+    first versions that attempts without an answer aimed at: none has landed before these.
+    """
+    if rejection is not None:
+        return not _harmless(steps)
+    return any(
+        isinstance(command, Write) and machine.state.seqno >= doubtful.get(machine.shard_id, CLOSED)
+        for machine, command in steps
+    )
 
 
 def _harmless(steps: Sequence[tuple[Machine, Command]]) -> bool:

@@ -594,3 +594,49 @@ def test_the_tools_tell_the_mode_and_what_is_pending(tmp_path: Path) -> None:
     assert "4 updates in 1 batches" in told[0]
     assert "WRITE_SEAL" in told[0]
     assert "pending" not in told[1]
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_write_in_doubt_of_which_no_record_is_left_is_not_written_twice(
+    stores: Stores, landed: bool
+) -> None:
+    """Upkeep of another process drops its silent writer and merges what is pending, before it looks."""
+    client = locked(stores, plan := _Stopped(landed), compaction_fanin=2)
+    sealing(client).write(rows(1))
+    writer = sealing(client)
+
+    def meanwhile() -> None:
+        other = stores.open(compaction_fanin=2, lease_s=900.0)
+        other.maintain(SHARD)
+        stores.clock.sleep(901)
+        other.maintain(SHARD)
+        assert (len(stores.state().pending), len(stores.state().writers)) == (1, 0)
+
+    plan.meanwhile = meanwhile
+    with pytest.raises(Indeterminate):
+        writer.write(rows(2))
+    with pytest.raises(HandleExpired, match="unknown outcome"):
+        writer.write(rows(2))
+    sealing(client).seal(1)
+    found = contents(client.reader(SHARD, purpose="test").snapshot(0).to_table())
+    assert found == {(1, "x"): 1} | ({(2, "x"): 1} if landed else {})
+
+
+class _Stopped:
+    """The next commit has no answer, and `meanwhile` happens before anybody asks what became of it."""
+
+    def __init__(self, landed: bool) -> None:
+        self.meanwhile: Callable[[], None] | None = None
+        self._fault = Fault.INDETERMINATE_AFTER if landed else Fault.INDETERMINATE_BEFORE
+        self._in_doubt = False
+
+    def decide(self, operation: Operation) -> Fault:
+        if self.meanwhile is None:
+            return Fault.NONE
+        if commits(operation) and not self._in_doubt:
+            self._in_doubt = True
+            return self._fault
+        if self._in_doubt:
+            happens, self.meanwhile = self.meanwhile, None
+            happens()
+        return Fault.NONE
