@@ -3,11 +3,10 @@
 Every crash may leave one: a blob is rather leaked than lost. An orphan is told by two facts, and never by
 one alone:
 
-- its writer is not in the state. A writer registers before its first upload, and what it uploaded was listed
-  before the state was read;
-- it is older than any upload may be when it is committed (`LONGEST_UPLOAD_S`, by the store's clock): a writer
-  whose entry was dropped while it slept would still be refused. A rollup names its version; one that is not
-  recorded by now is never recorded.
+- its writer is not in the state. A writer registers before its first upload, what it uploaded was listed
+  before the state was read, and once its entry is gone nothing that it uploaded is committed any more. A
+  rollup has no writer: it is spared until one of its version or a later one is recorded: then it never is;
+- it is older than any upload may be when it is committed (`LONGEST_UPLOAD_S`, by the store's clock).
 
 An orphan is not deleted here but condemned: it becomes garbage of the shard in one commit, which rivals with
 every append, and goes as garbage does. Where blobs are from versions that the log doesn't know, the log was
@@ -64,10 +63,10 @@ def sweep(
 ) -> Iterator[Swept]:
     """Look for orphans in all shards that have blobs, one after the other; with `delete` they go.
 
-    `looking_at` is told each shard before. In memory are the old blobs of one shard.
+    `looking_at` is told each shard before. In memory are the old blobs of one shard. What users ask for goes
+    through `check_age`.
 
     Raises:
-        BadInput: an age below that of uploads under way.
         NotWritable: `delete` with a client of mode "read".
     """
     if delete:
@@ -130,8 +129,11 @@ def _homeless(state: ShardState, key: str) -> bool:
     found = BLOB_NAME.fullmatch(key)
     if found is None:
         return False
-    writer = found["writer"]
-    return writer is None or writer not in state.writers
+    if found["writer"] is not None:
+        return found["writer"] not in state.writers
+    # A later one may still be recorded, however long its writer slept.
+    newest = state.latest_rollup
+    return newest is not None and int(found["seqno"]) <= newest.seqno
 
 
 def _condemn(machine: Machine, orphans: list[Orphan], now_ms: int) -> list[Orphan]:

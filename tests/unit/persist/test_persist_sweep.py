@@ -7,9 +7,12 @@ import pytest
 
 from holdfast.errors import BadInput, HandleExpired, NotWritable
 from holdfast.persist import PersistClient
-from holdfast.persist.command import CondemnOrphans, ExpireHandles
+from holdfast.persist.command import AddRollup, CondemnOrphans, ExpireHandles
 from holdfast.persist.ids import new_id, part_key, rollup_key
 from holdfast.persist.machine import commit
+from holdfast.persist.part import checksum
+from holdfast.persist.state import Rollup
+from holdfast.persist.statecodec import encode_state
 from holdfast.persist.storage.faults import Fault, Operation
 from holdfast.persist.sweep import Swept, check_age, sweep
 from holdfast.persist.write import LONGEST_UPLOAD_S
@@ -129,6 +132,24 @@ def test_an_append_that_comes_while_the_sweeper_works_is_refused(stores: Stores)
     assert keys(found(sweeper, older_than_s=60.0, delete=True)[SHARD]) == {*prepared.uploaded}
     assert not {*prepared.uploaded} & stores.blobs()
     assert stores.state().upper == 3
+
+
+def test_a_rollup_that_may_still_be_recorded_is_spared(stores: Stores) -> None:
+    """Who wrote it sleeps for days before it records it; once a later one is recorded it is an orphan."""
+    client = stores.open(**{**BLOBS, "rollup_every": 1000})
+    write(client, 5)
+    machine = client.machine(SHARD)
+    state = machine.refresh()
+    key, data = rollup_key(SHARD, state.seqno), encode_state(state)
+    stores.blob.put(key, data)
+    left = orphan(stores, rollup_key(SHARD, state.seqno - 1))
+    stores.clock.sleep(2 * DAY_S)
+    assert found(stores.open(**BLOBS), delete=True)[SHARD] == Swept(SHARD, (), 0)
+    record = AddRollup(Rollup(state.seqno, key, len(data), checksum(data)), machine.store_ms())
+    assert commit([(machine, record)]) == [True]
+    assert keys(found(stores.open(**BLOBS), delete=True)[SHARD]) == {left}
+    reader = stores.open(mode="read").reader(SHARD, purpose="test")
+    assert contents(reader.snapshot(4).to_table()) == Counter({(key, "x"): 1 for key in range(5)})
 
 
 def test_a_log_that_was_lost_or_is_old_is_no_reason_to_sweep(stores: Stores) -> None:
