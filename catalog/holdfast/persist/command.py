@@ -195,23 +195,25 @@ class AddRollup:
 
 @dataclass(frozen=True, slots=True)
 class InstallCompaction:
-    """Replace exactly these batches by the result. Result: whether it is in; if not, its parts are garbage.
+    """Replace exactly these batches by the result. Result: whether it is in; if not, none of it ever was.
 
-    `since` is what the times were advanced to.
+    `since` is what the times were advanced to. The writer was registered before it uploaded anything, and is
+    needed for what it uploaded; its entry ends with the result.
     """
 
     batch_ids: tuple[int, ...]
     since: int
     parts: tuple[Part, ...]
+    writer_id: str
     wall_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimBatches:
-    """Announce that a writer compacts these batches, or that it still does: `heartbeat` counts these.
+    """Announce that a writer compacts these batches, or that it still does: `heartbeat` counts these, from 0.
 
-    Result: whether it may. It may not where another claims one of them or they are gone; a claim is no lock:
-    it only saves work that is done already.
+    Result: whether it may. It may not where another claims one of them or they are gone, nor with a heartbeat
+    once its writer's entry is gone. A claim is no lock: it only saves work that is done already.
     """
 
     claim_id: str

@@ -6,16 +6,18 @@
   O(log n) batches and each update is rewritten O(log n) times.
 - Who merges blobs claims the batches in the state first, so that others do something else meanwhile. A claim
   lives by the heartbeats of its writer. It saves work and protects nothing: a result is right without it.
+- Each result has a writer of its own, known before the first upload; its entry ends with the result. Once it
+  is gone the sweeper takes the parts for orphans: it never comes back, and the result is refused.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from holdfast.errors import HandleExpired, HoldfastError
-from holdfast.persist.command import ClaimBatches, Handle, InstallCompaction, ReleaseClaim
+from holdfast.errors import HandleExpired, HoldfastError, ShardFinalized
+from holdfast.persist.command import ClaimBatches, Handle, InstallCompaction, RegisterWriter, ReleaseClaim
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.consolidate import consolidate_updates
 from holdfast.persist.ids import new_id
@@ -82,21 +84,57 @@ def claim_compaction(
 ) -> CompactionTask | None:
     """Claim `batches`, or those to merge next; None where there are none, or another was first."""
     state = machine.state
-    wanted = tuple(batch.id for batch in batches or next_compaction(state, machine.config))
+    wanted = batches or next_compaction(state, machine.config)
     if not wanted:
         return None
-    task = CompactionTask(machine.shard_id, new_id("k"), writer, wanted, state.since)
-    return task if renew(machine, task) else None
+    task = _task(machine, writer, wanted)
+    return task if _claim(machine, task, 0) else None
+
+
+def _task(machine: Machine, writer: Handle, batches: Sequence[Batch]) -> CompactionTask:
+    ids = tuple(batch.id for batch in batches)
+    return CompactionTask(machine.shard_id, new_id("k"), for_one_result(writer), ids, machine.state.since)
+
+
+def for_one_result(writer: Handle) -> Handle:
+    """The handle under which one result is uploaded."""
+    return replace(writer, id=new_id("w"))
+
+
+def _claim(machine: Machine, task: CompactionTask, heartbeat: int) -> bool:
+    claim = ClaimBatches(task.claim_id, task.writer, task.batch_ids, heartbeat)
+    (granted,) = commit([(machine, claim)])
+    return granted is True
 
 
 def renew(machine: Machine, task: CompactionTask) -> bool:
-    """Say that the work goes on; whether the claim still stands, or stands again."""
+    """Say that the work goes on; whether the claim still stands, or stands again.
+
+    It never does once it was silent for the lease.
+    """
     known = machine.refresh().writers.get(task.writer.id)
-    beat = known.heartbeats + 1 if known else 1
-    claim = ClaimBatches(task.claim_id, task.writer, task.batch_ids, beat)
-    (granted,) = commit([(machine, claim)])
-    machine.settled.add(task.writer.id)
-    return granted is True
+    return _claim(machine, task, known.heartbeats + 1 if known else 1)
+
+
+def registration(machine: Machine, state: ShardState, writer: Handle) -> Callable[[], None]:
+    """What makes a writer known before its first upload, and says that it lives with those that follow.
+
+    It raises `HandleExpired` once the entry is gone, `ShardFinalized` where the shard has ended.
+    """
+    next_beat: float | None = None
+
+    def register() -> None:
+        nonlocal next_beat
+        beat = 0
+        if next_beat is not None:
+            if machine.clock.monotonic() < next_beat:
+                return
+            known = machine.state.writers.get(writer.id)
+            beat = known.heartbeats + 1 if known else 1
+        commit([(machine, RegisterWriter(writer, state.schema, state.write_mode, beat))])
+        next_beat = machine.clock.monotonic() + writer.lease_ms / 4000
+
+    return register
 
 
 def release(machine: Machine, task: CompactionTask) -> None:
@@ -112,7 +150,8 @@ def merge_task(
     What is in blobs is merged piece by piece: memory holds about one part of the result.
 
     Raises:
-        HandleExpired: the batches are gone: another has merged them, or the shard has ended.
+        HandleExpired: the batches are gone: another has merged them, or the shard has ended; or the writer
+            was silent for too long.
     """
     state = machine.state if neighbours(machine.state, task.batch_ids) else machine.refresh()
     batches = neighbours(state, task.batch_ids)
@@ -128,25 +167,25 @@ def merge_task(
             # A claim that can't be renewed may die: then another does the same work, no more.
             with suppress(HoldfastError):
                 renew(machine, task)
+            if task.writer.id not in machine.state.writers:
+                raise HandleExpired(f"claim {task.claim_id} on {task.shard_id} was not renewed for too long")
             next_beat = machine.clock.monotonic() + wait_s
 
     try:
-        return _merge(machine, task.writer.id, state, batches, task.since, beat)
+        return _merge(machine, task, state, batches, beat)
     except PartGone as gone:
         replan(machine, state, gone)
         raise HandleExpired(f"the batches of claim {task.claim_id} on {task.shard_id} are gone") from None
 
 
-def install(machine: Machine, batch_ids: tuple[int, ...], since: int, parts: tuple[Part, ...]) -> bool:
+def install(machine: Machine, task: CompactionTask, parts: tuple[Part, ...]) -> bool:
     """Put a result in the place of exactly the batches that it was made from; whether that was done.
 
-    If not, others were there, and the parts are deleted. The claims on the batches end with them.
+    If not, others were there, or the writer's entry is gone, and the parts are deleted. The claims on the
+    batches end with them. Where it raises the parts stay: it may have been done before.
     """
-    try:
-        command = InstallCompaction(batch_ids, since, parts, machine.store_ms())
-    except HoldfastError:
-        delete_parts(machine, parts)
-        raise
+    now_ms = machine.store_ms()
+    command = InstallCompaction(task.batch_ids, task.since, parts, task.writer.id, now_ms)
     (installed,) = commit([(machine, command)])
     if not installed:
         delete_parts(machine, parts)
@@ -161,37 +200,42 @@ def compact(machine: Machine, writer: Handle, between: Callable[[], None] = lamb
         return False
     if all(part.inline is not None for batch in batches for part in batch.parts):
         # A claim would cost as much as the work.
-        parts = _merge(machine, writer.id, state, batches, state.since, between)
-        install(machine, tuple(batch.id for batch in batches), state.since, parts)
+        task = _task(machine, writer, batches)
+        register = registration(machine, state, task.writer)
+        try:
+            install(machine, task, _merge(machine, task, state, batches, between, register))
+        except (HandleExpired, ShardFinalized):
+            return True
         return True
-    task = claim_compaction(machine, writer, batches)
-    if task is None:
+    claimed = claim_compaction(machine, writer, batches)
+    if claimed is None:
         return True
     try:
-        install(machine, task.batch_ids, task.since, merge_task(machine, task, between))
+        install(machine, claimed, merge_task(machine, claimed, between))
     except HandleExpired:
         return True
     except HoldfastError:
         with suppress(HoldfastError):
-            release(machine, task)
+            release(machine, claimed)
         raise
     return True
 
 
 def _merge(
     machine: Machine,
-    writer_id: str,
+    task: CompactionTask,
     state: ShardState,
     batches: Sequence[Batch],
-    since: int,
     between: Callable[[], None],
+    before_upload: Callable[[], None] = lambda: None,
 ) -> tuple[Part, ...]:
     return write_run(
         machine,
-        writer_id=writer_id,
+        writer_id=task.writer.id,
         schema=state.schema,
         schema_id=max(state.schemas),
-        pieces=consolidated(machine, state, batches, since, between),
+        before_upload=before_upload,
+        pieces=consolidated(machine, state, batches, task.since, between),
     )
 
 

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 class Compactions:
     """Claims compactions of a client's shards and installs their results. Thread-safe.
 
-    A claim keeps others from the same work for as long as its holder renews it; a result is installed, or
-    dropped, whether or not its claim still stands.
+    A claim keeps others from the same work for as long as its holder renews it. It is not given up when the
+    client is closed: another process may be at the work. A result is installed as long as the entry of the
+    claim's writer stands: who is not heard of for the lease has worked for nothing.
     """
 
     def __init__(self, client: "PersistClient", writer: Callable[[str], Handle]) -> None:
@@ -50,9 +51,10 @@ class Compactions:
     def install(self, task: CompactionTask, parts: tuple[Part, ...]) -> bool:
         """Put the result in the place of exactly the batches of the task; whether that was done.
 
-        If not, others were there, and the parts are deleted.
+        If not, others were there, or nobody had renewed the claim for too long, and the parts are deleted.
+        Where it raises the parts stay: ask again.
         """
-        return compaction.install(self._machine(task.shard_id), task.batch_ids, task.since, parts)
+        return compaction.install(self._machine(task.shard_id), task, parts)
 
     def release(self, task: CompactionTask) -> None:
         """Give up a claim without a result."""

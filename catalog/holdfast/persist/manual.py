@@ -74,7 +74,6 @@ def compact_now(client: "PersistClient", shard_id: str, *, full: bool = False) -
         else:
             while compact(machine, writer):
                 pass
-    machine.closed.add(writer.id)
     after = machine.state
     return Compacted(
         shard_id,
@@ -97,7 +96,7 @@ def _compact_fully(machine: Machine, writer: Handle) -> None:
             f"shard {machine.shard_id} is being compacted by another process",
             hint="try again when that is done; its claim ends with its lease",
         )
-    install(machine, task.batch_ids, task.since, merge_task(machine, task))
+    install(machine, task, merge_task(machine, task))
 
 
 def _machine(client: "PersistClient", shard_id: str) -> Machine:

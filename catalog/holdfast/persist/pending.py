@@ -5,14 +5,15 @@
   gives one of the next: n writes leave O(log n) pending batches and each update is rewritten O(log n) times.
 - Times stay as they are, so a later seal takes the same updates. It finds more of them in one part: one that
   it cuts is read again with each seal until all of it is sealed.
-- The result replaces exactly the batches that it was made from. Where a seal has cut or taken one meanwhile
-  it is dropped and its parts deleted.
+- The result replaces exactly the batches that it was made from. Where a seal has cut or taken one meanwhile,
+  or the entry of its writer is gone, it is dropped and its parts deleted.
 """
 
 from collections.abc import Callable, Iterable
 
-from holdfast.persist.command import Handle, InstallPending, RegisterWriter
-from holdfast.persist.compaction import consolidated
+from holdfast.errors import HandleExpired
+from holdfast.persist.command import Handle, InstallPending
+from holdfast.persist.compaction import consolidated, for_one_result, registration
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.ids import new_id
 from holdfast.persist.machine import Machine, commit
@@ -43,22 +44,21 @@ def merge_pending(machine: Machine, writer: Handle, between: Callable[[], None] 
     if not batches:
         return False
 
-    def register() -> None:
-        """What a registered writer has put is spared by the sweeper of orphans."""
-        commit([(machine, RegisterWriter(writer, state.schema, state.write_mode))])
-        machine.settled.add(writer.id)
-
+    writer = for_one_result(writer)
     try:
         parts = write_run(
             machine,
             writer_id=writer.id,
             schema=state.schema,
             schema_id=max(state.schemas),
-            before_upload=register,
+            before_upload=registration(machine, state, writer),
             pieces=consolidated(machine, state, batches, 0, between),
         )
     except PartGone as gone:
         replan(machine, state, gone)
+        return True
+    except HandleExpired:
+        # Silent for too long: the next try is another writer's.
         return True
     runs = (parts,) if parts else ()
     command = InstallPending(batches, new_id("b"), writer.id, runs, machine.store_ms())

@@ -71,10 +71,9 @@ from holdfast.persist.state import (
     ShardState,
     WriteMode,
     Writer,
-    blob_keys,
 )
 from holdfast.persist.transition_pending import Runs, bounds_of, garbage_of, sealed, written
-from holdfast.persist.transition_upkeep import claims_of, claims_on, upkeep
+from holdfast.persist.transition_upkeep import claims_of, upkeep
 
 
 def transition(state: ShardState, command: Command) -> Outcome:
@@ -100,9 +99,7 @@ def transition(state: ShardState, command: Command) -> Outcome:
             return _expect_upper(state, upper)
         case AddRollup():
             return _add_rollup(state, command)
-        case InstallCompaction():
-            return _install_compaction(state, command)
-        case ClaimBatches() | ReleaseClaim() | CondemnOrphans() | InstallPending():
+        case ClaimBatches() | ReleaseClaim() | CondemnOrphans() | InstallCompaction() | InstallPending():
             return upkeep(state, command)
         case ForgetGarbage():
             return _forget_garbage(state, command)
@@ -365,38 +362,14 @@ def _expect_upper(state: ShardState, upper: int) -> Outcome:
 def _add_rollup(state: ShardState, command: AddRollup) -> Outcome:
     newest = state.latest_rollup
     if newest is not None and newest.seqno >= command.rollup.seqno:
-        return NoOp(newest.blob_key == command.rollup.blob_key)
+        # In garbage too: it was in, and has given way to another since.
+        key = command.rollup.blob_key
+        return NoOp(newest.blob_key == key or key in state.garbage)
     changes: list[Change] = [Put(command.rollup)]
     for old in state.rollups.values():
         changes.append(Drop(Rollup, old.seqno))
         changes.append(Put(Garbage(old.blob_key, state.seqno + 1, command.wall_ms)))
     return Commit(tuple(changes), True)
-
-
-def _install_compaction(state: ShardState, command: InstallCompaction) -> Outcome:
-    new_keys = {part.blob_key for part in command.parts if part.blob_key}
-    # In garbage too: the result was in, and has given way to another since.
-    if new_keys and new_keys <= {*blob_keys(state.batches), *state.garbage}:
-        return NoOp(True)
-    ids = [batch.id for batch in state.batches]
-    if command.batch_ids[0] not in ids:
-        return NoOp(False)
-    start = ids.index(command.batch_ids[0])
-    replaced = state.batches[start : start + len(command.batch_ids)]
-    if tuple(batch.id for batch in replaced) != command.batch_ids:
-        return NoOp(False)
-    batch = Batch(
-        state.seqno + 1,
-        replaced[0].lower,
-        replaced[-1].upper,
-        command.since,
-        (command.parts,) if command.parts else (),
-        max(batch.level for batch in replaced) + 1,
-    )
-    others = [*state.batches[:start], *state.batches[start + len(replaced) :]]
-    garbage = garbage_of(state, replaced, [*others, *state.pending.values()], command.wall_ms)
-    claims = claims_on(state, command.batch_ids)
-    return Commit((ReplaceBatches(command.batch_ids, batch), *garbage, *claims), True)
 
 
 def _forget_garbage(state: ShardState, command: ForgetGarbage) -> Outcome:

@@ -19,6 +19,7 @@ from holdfast.persist.state import (
     Put,
     SealPending,
     ShardState,
+    Writer,
     blob_keys,
     part_keys,
 )
@@ -63,10 +64,13 @@ def garbage_of(
 def install_pending(state: ShardState, command: InstallPending) -> Outcome:
     """Put the result of a merge in the place of the pending batches that it was made from."""
     new_keys = {part.blob_key for run in command.runs for part in run if part.blob_key}
-    # Sealed since, or in garbage too: the result was in, and has given way to another.
-    if command.batch_id in state.pending or (new_keys and new_keys <= {*part_keys(state), *state.garbage}):
+    # Any of them: a seal takes parts of the result, and each gives way to another by itself.
+    if command.batch_id in state.pending or not new_keys.isdisjoint(part_keys(state)):
         return NoOp(True)
-    if any(state.pending.get(batch.id) != batch for batch in command.replaced) or new_keys & {*state.garbage}:
+    if any(state.pending.get(batch.id) != batch for batch in command.replaced):
+        # In garbage: the result was in, and has given way to another since.
+        return NoOp(not new_keys.isdisjoint(state.garbage))
+    if new_keys and (command.writer_id not in state.writers or not new_keys.isdisjoint(state.garbage)):
         return NoOp(False)
     changes: list[Change] = [Drop(PendingBatch, batch.id) for batch in command.replaced]
     if command.runs:
@@ -76,4 +80,6 @@ def install_pending(state: ShardState, command: InstallPending) -> Outcome:
     gone = {batch.id for batch in command.replaced}
     kept = [batch for batch in state.pending.values() if batch.id not in gone]
     changes += garbage_of(state, command.replaced, [*state.batches, *kept], command.wall_ms)
+    if command.writer_id in state.writers:
+        changes.append(Drop(Writer, command.writer_id))
     return Commit(tuple(changes), True)

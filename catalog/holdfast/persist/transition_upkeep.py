@@ -1,6 +1,9 @@
 """Pure transitions of upkeep: claims of compactions, merges of what is pending, orphans that become garbage.
 
 As in `holdfast.persist.transition`, each recognizes its own effect.
+
+What was uploaded is installed only while its writer's entry is there, which was made before the first upload
+and never comes back once it is gone: a sweeper takes for orphans only what no such writer has put.
 """
 
 from dataclasses import replace
@@ -10,6 +13,7 @@ from holdfast.persist.command import (
     ClaimBatches,
     Commit,
     CondemnOrphans,
+    InstallCompaction,
     InstallPending,
     NoOp,
     Outcome,
@@ -22,15 +26,18 @@ from holdfast.persist.state import (
     Drop,
     Garbage,
     Put,
+    ReplaceBatches,
     ShardState,
     Writer,
+    blob_keys,
     live_keys,
 )
-from holdfast.persist.transition_pending import install_pending
+from holdfast.persist.transition_pending import garbage_of, install_pending
 
 
 def upkeep(
-    state: ShardState, command: ClaimBatches | ReleaseClaim | CondemnOrphans | InstallPending
+    state: ShardState,
+    command: ClaimBatches | ReleaseClaim | CondemnOrphans | InstallCompaction | InstallPending,
 ) -> Outcome:
     """What `command` does to `state`."""
     match command:
@@ -40,6 +47,8 @@ def upkeep(
             return _release_claim(state, claim_id)
         case CondemnOrphans():
             return _condemn_orphans(state, command)
+        case InstallCompaction():
+            return _install_compaction(state, command)
         case InstallPending():
             return install_pending(state, command)
         case _:
@@ -56,6 +65,9 @@ def _claim_batches(state: ShardState, command: ClaimBatches) -> Outcome:
         return NoOp(False)
     handle = command.writer
     known = state.writers.get(handle.id)
+    if known is None and command.heartbeat:
+        # It was silent for too long: what it uploaded may be gone, and must not count as a writer's again.
+        return NoOp(False)
     if known is not None and rivals and known.heartbeats >= command.heartbeat:
         return NoOp(True)
     fresh = Writer(handle.id, 0, handle.lease_ms, handle.purpose, handle.hostname)
@@ -72,6 +84,37 @@ def neighbours(state: ShardState, ids: tuple[int, ...]) -> tuple[Batch, ...]:
     start = known.index(ids[0])
     found = state.batches[start : start + len(ids)]
     return found if tuple(batch.id for batch in found) == ids else ()
+
+
+def _install_compaction(state: ShardState, command: InstallCompaction) -> Outcome:
+    """Put the result of a merge in the place of the batches that it was made from."""
+    new_keys = {part.blob_key for part in command.parts if part.blob_key}
+    if not new_keys.isdisjoint(blob_keys(state.batches)):
+        return NoOp(True)
+    ids = [batch.id for batch in state.batches]
+    start = ids.index(command.batch_ids[0]) if command.batch_ids[0] in ids else len(ids)
+    replaced = state.batches[start : start + len(command.batch_ids)]
+    if tuple(batch.id for batch in replaced) != command.batch_ids:
+        # In garbage: the result was in, and has given way to another since.
+        return NoOp(not new_keys.isdisjoint(state.garbage))
+    if new_keys and (command.writer_id not in state.writers or not new_keys.isdisjoint(state.garbage)):
+        return NoOp(False)
+    if command.since > state.since:
+        # A claim from before the log was recovered.
+        return NoOp(False)
+    batch = Batch(
+        state.seqno + 1,
+        replaced[0].lower,
+        replaced[-1].upper,
+        command.since,
+        (command.parts,) if command.parts else (),
+        max(batch.level for batch in replaced) + 1,
+    )
+    others = [*state.batches[:start], *state.batches[start + len(replaced) :]]
+    garbage = garbage_of(state, replaced, [*others, *state.pending.values()], command.wall_ms)
+    ended = dict.fromkeys([*claims_on(state, command.batch_ids), *claims_of(state, {command.writer_id})])
+    writer = [Drop(Writer, command.writer_id)] if command.writer_id in state.writers else []
+    return Commit((ReplaceBatches(command.batch_ids, batch), *garbage, *ended, *writer), True)
 
 
 def _release_claim(state: ShardState, claim_id: str) -> Outcome:

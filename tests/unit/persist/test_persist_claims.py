@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import HandleExpired
+from holdfast.errors import Determinate, HandleExpired, Indeterminate
 from holdfast.persist import CompactionTask, PersistClient
+from holdfast.persist.command import ExpireHandles
+from holdfast.persist.machine import commit
 from holdfast.persist.storage.faults import Fault, Operation
+from holdfast.persist.sweep import sweep
 from unit.persist.stores import SCHEMA, SHARD, Stores, contents, rows
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0, "compaction_fanin": 4}
@@ -119,6 +122,106 @@ def test_a_result_is_dropped_where_others_were_faster(stores: Stores) -> None:
     assert not {part.blob_key for part in parts} & stores.blobs()
     with pytest.raises(HandleExpired, match="are gone"):
         slow.compactions.merge(task)
+    check_contents(stores, 5)
+
+
+def test_a_result_is_refused_once_its_writer_was_silent_for_too_long(stores: Stores) -> None:
+    """A day later its parts are gone: the claim must not come back, nor the result get in."""
+    write(stores.open(**LEASE), 5)
+    asleep = stores.open(**LEASE)
+    task = claimed(asleep)
+    parts = asleep.compactions.merge(task)
+    other = stores.open(gc_grace_s=3600.0, **BLOBS)
+    machine = other.machine(SHARD)
+    beats = machine.refresh().writers[task.writer.id].heartbeats
+    commit([(machine, ExpireHandles((), ((task.writer.id, beats),)))])
+    stores.clock.sleep(25 * 3600)
+    (swept,) = sweep(other, delete=True)
+    assert {orphan.key for orphan in swept.orphans} == {part.blob_key for part in parts}
+    assert not asleep.compactions.renew(task)
+    assert not asleep.compactions.install(task, parts)
+    check_contents(stores, 5)
+
+
+def test_a_claim_outlives_the_clients_that_made_it_and_work_on_it(stores: Stores) -> None:
+    write(stores.open(**BLOBS), 5)
+    with stores.open(**BLOBS) as driver:
+        task = claimed(driver)
+    with stores.open(**BLOBS) as worker:
+        worker.compactions.renew(task)
+        parts = worker.compactions.merge(task)
+    stores.clock.sleep(25 * 3600)
+    (swept,) = sweep(stores.open(**BLOBS), delete=True)
+    assert not swept.orphans
+    assert stores.open(**BLOBS).compactions.install(task, parts)
+    assert task.writer.id not in stores.state().writers
+    check_contents(stores, 5)
+
+
+def test_a_result_that_is_in_stays_where_it_is_given_again_in_vain(stores: Stores) -> None:
+    write(stores.open(**BLOBS), 5)
+    task = claimed(stores.open(**BLOBS))
+    parts = stores.open(**BLOBS).compactions.merge(task)
+
+    class Lost:
+        lost = False
+
+        def decide(self, operation: Operation) -> Fault:
+            if operation.name == "blob.clock_ms" and self.lost:
+                return Fault.DETERMINATE
+            if operation.name == "consensus.compare_and_set":
+                self.lost = True
+                return Fault.INDETERMINATE_AFTER
+            return Fault.NONE
+
+    client = stores.open(Lost(), retry_deadline_s=0.0, **BLOBS)
+    with pytest.raises(Indeterminate):
+        client.compactions.install(task, parts)
+    with pytest.raises(Determinate):
+        client.compactions.install(task, parts)
+    check_contents(stores, 5)
+
+
+def test_small_batches_that_become_a_blob_have_a_writer_while_it_is_uploaded(stores: Stores) -> None:
+    write(stores.open(), 5)
+    seen: list[bool] = []
+
+    class Watched:
+        def decide(self, operation: Operation) -> Fault:
+            if operation.name == "blob.put":
+                (key,) = operation.keys
+                seen.append(key.split("/")[1] in stores.state().writers)
+            return Fault.NONE
+
+    stores.open(Watched(), **BLOBS).maintain(SHARD)
+    assert (seen, len(stores.state().batches)) == ([True], 1)
+    assert "upkeep" not in {writer.purpose for writer in stores.state().writers.values()}
+    check_contents(stores, 5)
+
+
+def test_a_merge_of_small_batches_is_dropped_where_its_writer_was_silent(stores: Stores) -> None:
+    """It sleeps for a day between its upload and its commit, and the sweeper has taken what it uploaded."""
+    write(stores.open(), 5)
+
+    class Asleep:
+        armed = True
+
+        def decide(self, operation: Operation) -> Fault:
+            if operation.name == "blob.clock_ms" and self.armed:
+                self.armed = False
+                other = stores.open(gc_grace_s=3600.0, lease_s=100.0)
+                machine = other.machine(SHARD)
+                writers = machine.refresh().writers.values()
+                silent = tuple((writer.id, writer.heartbeats) for writer in writers)
+                commit([(machine, ExpireHandles((), silent))])
+                stores.clock.sleep(25 * 3600)
+                (swept,) = sweep(other, delete=True)
+                assert len(swept.orphans) == 1
+            return Fault.NONE
+
+    plan = Asleep()
+    stores.open(plan, **BLOBS).maintain(SHARD)
+    assert not plan.armed
     check_contents(stores, 5)
 
 

@@ -17,8 +17,10 @@ from holdfast.errors import (
 from holdfast.persist.command import (
     AddRollup,
     Append,
+    ClaimBatches,
     Command,
     Commit,
+    CondemnOrphans,
     DowngradeCritical,
     DowngradeReader,
     DropCritical,
@@ -29,11 +31,14 @@ from holdfast.persist.command import (
     ForgetGarbage,
     Handle,
     InstallCompaction,
+    InstallPending,
     NoOp,
     RegisterCritical,
     RegisterReader,
     RegisterWriter,
     Reject,
+    Seal,
+    Write,
 )
 from holdfast.persist.ids import critical_id
 from holdfast.persist.invariants import check_step
@@ -47,8 +52,10 @@ from holdfast.persist.state import (
     Rollup,
     ShardState,
     StateDiff,
+    WriteMode,
     Writer,
     apply,
+    part_keys,
 )
 from holdfast.persist.transition import transition
 from unit.persist.stores import SCHEMA, SHARD
@@ -56,7 +63,7 @@ from unit.persist.stores import SCHEMA, SHARD
 EMPTY = ShardState(SHARD)
 NEXT_SCHEMA = Schema.of({"k": "int64"}, {"v": "string?"})
 OTHER_SCHEMA = Schema.of({"k": "int64"}, {"v": "int64"})
-W1, W2 = (Handle(f"w{n}", f"writer {n}", "ship", 1000) for n in (1, 2))
+W1, W2, W3 = (Handle(f"w{n}", f"writer {n}", "ship", 1000) for n in (1, 2, 3))
 R1, R2 = (Handle(f"r{n}", f"reader {n}", "ship", 1000) for n in (1, 2))
 HOLD = critical_id(SHARD, "backup")
 
@@ -179,7 +186,7 @@ def test_only_handles_that_are_silent_expire() -> None:
 
 
 def test_a_compaction_replaces_exactly_its_batches() -> None:
-    compaction = InstallCompaction((1, 2), 0, (blob("ab", 0, 20),), 88)
+    compaction = InstallCompaction((1, 2), 0, (blob("ab", 0, 20),), "w2", 88)
     state = after(WRITTEN, compaction)
     assert state.batches == (Batch(4, 0, 20, 0, ((blob("ab", 0, 20),),), level=1), WRITTEN.batches[2])
     gone = [blob("a").blob_key, blob("b").blob_key]
@@ -187,13 +194,13 @@ def test_a_compaction_replaces_exactly_its_batches() -> None:
 
 
 def test_a_compaction_to_nothing_leaves_a_batch_without_parts() -> None:
-    state = after(WRITTEN, InstallCompaction((1, 2, 3), 0, (), 88))
+    state = after(WRITTEN, InstallCompaction((1, 2, 3), 0, (), "w2", 88))
     assert state.batches == (Batch(4, 0, 30, 0, (), level=1),)
     assert len(state.garbage) == 3
 
 
 def test_a_compaction_keeps_an_upper_that_was_extended_meanwhile() -> None:
-    state = after(WRITTEN, append(30, 40), InstallCompaction((2, 3), 0, (blob("bc", 10, 26),), 88))
+    state = after(WRITTEN, append(30, 40), InstallCompaction((2, 3), 0, (blob("bc", 10, 26),), "w2", 88))
     assert state.upper == 40
 
 
@@ -205,7 +212,7 @@ def test_a_new_rollup_makes_the_old_one_garbage() -> None:
 
 
 def test_garbage_is_forgotten_and_the_log_position_moves_forward() -> None:
-    state = after(WRITTEN, InstallCompaction((1, 2, 3), 0, (), 88))
+    state = after(WRITTEN, InstallCompaction((1, 2, 3), 0, (), "w2", 88))
     keys = tuple(state.garbage)
     state = after(state, ForgetGarbage(keys[:2], 4))
     assert ([*state.garbage], state.gc_seqno) == ([keys[2]], 4)
@@ -237,14 +244,14 @@ def test_a_finalized_shard_is_closed_and_empty() -> None:
         (ROLLED, AddRollup(Rollup(3, f"{SHARD}/v3-x", 5, 5), 99), True),
         (ROLLED, AddRollup(Rollup(3, f"{SHARD}/v3-z", 5, 5), 99), False),
         (ROLLED, AddRollup(Rollup(2, f"{SHARD}/v2-z", 5, 5), 99), False),
-        (WRITTEN, InstallCompaction((7, 8), 0, (blob("z"),), 1), False),
-        (WRITTEN, InstallCompaction((1, 3), 0, (blob("z"),), 1), False),
-        (WRITTEN, InstallCompaction((2, 3, 4), 0, (blob("z"),), 1), False),
+        (WRITTEN, InstallCompaction((7, 8), 0, (blob("z"),), "w2", 1), False),
+        (WRITTEN, InstallCompaction((1, 3), 0, (blob("z"),), "w2", 1), False),
+        (WRITTEN, InstallCompaction((2, 3, 4), 0, (blob("z"),), "w2", 1), False),
         (WRITTEN, ForgetGarbage(("gone",), 0), None),
         (ENDED, FinalizeShard(9), None),
         (ENDED, DropReader("r1"), None),
         (ENDED, DropCritical(HOLD), None),
-        (ENDED, InstallCompaction((1, 2), 0, (blob("z"),), 1), False),
+        (ENDED, InstallCompaction((1, 2), 0, (blob("z"),), "w2", 1), False),
         (ENDED, ExpireHandles((("r1", 0),), ()), None),
     ],
 )
@@ -269,8 +276,11 @@ def test_nothing_has_to_change(state: ShardState, command: Command, result: Any)
         (HELD, DowngradeCritical(HOLD, 9, b"o", b"next")),
         (HELD, DropCritical(HOLD, b"o")),
         (ROLLED, AddRollup(Rollup(4, f"{SHARD}/v4-y", 6, 6), 1)),
-        (WRITTEN, InstallCompaction((1, 2), 0, (blob("ab", 0, 20),), 1)),
-        (after(WRITTEN, InstallCompaction((1, 2), 0, (), 1)), ForgetGarbage((str(blob("a").blob_key),), 2)),
+        (WRITTEN, InstallCompaction((1, 2), 0, (blob("ab", 0, 20),), "w2", 1)),
+        (
+            after(WRITTEN, InstallCompaction((1, 2), 0, (), "w2", 1)),
+            ForgetGarbage((str(blob("a").blob_key),), 2),
+        ),
         (HELD, FinalizeShard(1)),
     ],
 )
@@ -283,8 +293,76 @@ def test_a_command_knows_its_own_effect(state: ShardState, command: Command) -> 
 
 
 def test_a_compaction_is_known_when_its_result_gave_way_to_another() -> None:
-    first = InstallCompaction((1, 2), 0, (blob("ab", 0, 20),), 1)
-    state = after(WRITTEN, first, InstallCompaction((4, 3), 0, (blob("abc", 0, 26),), 1))
+    first = InstallCompaction((1, 2), 0, (blob("ab", 0, 20),), "w2", 1)
+    second = InstallCompaction((4, 3), 0, (blob("abc", 0, 26),), "w1", 1)
+    state = after(WRITTEN, first, second)
+    assert transition(state, first) == NoOp(True)
+
+
+def test_a_compaction_is_known_by_any_of_its_parts() -> None:
+    """Garbage is forgotten one by one: who is told that nothing was in deletes all of it."""
+    first = InstallCompaction((1, 2), 0, (blob("ab", 0, 5), blob("bb", 5, 20)), "w2", 1)
+    second = InstallCompaction((4, 3), 0, (blob("abc", 0, 26),), "w1", 1)
+    state = after(WRITTEN, first, second, ForgetGarbage((str(blob("ab").blob_key),), 0))
+    assert transition(state, first) == NoOp(True)
+
+
+def test_a_result_is_refused_once_its_writer_was_taken_for_dead() -> None:
+    install = InstallCompaction((1, 2), 0, (blob("ab", 0, 20),), "w2", 1)
+    silent = tuple((writer.id, writer.heartbeats) for writer in WRITTEN.writers.values())
+    gone = after(WRITTEN, ExpireHandles((), silent))
+    assert transition(gone, install) == NoOp(False)
+    assert isinstance(transition(gone, replace(install, parts=())), Commit), "nothing was uploaded"
+    condemned = after(gone, CondemnOrphans(((str(blob("ab").blob_key), 1),)))
+    assert transition(replace(condemned, writers=WRITTEN.writers), install) == NoOp(False)
+
+
+def test_the_entry_of_a_result_s_writer_ends_with_it_and_never_comes_back() -> None:
+    claim = ClaimBatches("k1", W3, (1, 2), 0)
+    state = after(WRITTEN, claim)
+    assert transition(state, claim) == NoOp(True)
+    state = after(state, replace(claim, heartbeat=1))
+    state = after(state, InstallCompaction((1, 2), 0, (blob("ab", 0, 20),), "w3", 1))
+    assert ("w3" in state.writers, state.claims) == (False, {})
+    state = after(WRITTEN, claim, ExpireHandles((), (("w3", 0),)))
+    assert transition(state, replace(claim, heartbeat=1)) == NoOp(False)
+
+
+def test_a_compaction_beyond_since_is_refused() -> None:
+    """Its claim is from before the log was recovered, from a version that had a lower since."""
+    assert transition(WRITTEN, InstallCompaction((1, 2), 3, (blob("ab", 3, 20),), "w2", 1)) == NoOp(False)
+
+
+def test_a_rollup_that_gave_way_to_another_is_known() -> None:
+    """It waits as garbage for a restore: who is told that it was not recorded deletes it."""
+    state = after(ROLLED, AddRollup(Rollup(4, f"{SHARD}/v4-y", 6, 6), 78))
+    assert transition(state, AddRollup(Rollup(3, f"{SHARD}/v3-x", 5, 5), 99)) == NoOp(True)
+
+
+def test_a_merge_of_what_is_pending_is_known_by_any_of_its_parts() -> None:
+    def write(name: str, lower: int, upper: int) -> Write:
+        return Write(W1, name.encode(), SCHEMA, f"b{name}", ((blob(name, lower, upper),),))
+
+    def seal(lower: int, upper: int) -> Seal:
+        return Seal(W1, b"s%d" % upper, SCHEMA, lower, upper)
+
+    def merge(state: ShardState, name: str, *parts: Part) -> InstallPending:
+        return InstallPending(tuple(state.pending.values()), f"b{name}", "w2", (parts,), 1)
+
+    def registered(state: ShardState) -> ShardState:
+        return after(state, RegisterWriter(W2, SCHEMA, WriteMode.WRITE_SEAL))
+
+    written = after(EMPTY, write("1", 0, 30), write("2", 0, 30))
+    first = merge(written, "p", blob("p1", 0, 4), blob("p2", 0, 30))
+    assert transition(written, first) == NoOp(False), "its writer is not known"
+    state = after(registered(written), first, seal(0, 5), seal(5, 15), write("3", 20, 30))
+    assert "w2" not in state.writers
+    state = registered(state)
+    state = after(state, merge(state, "q", blob("q", 15, 30)))
+    (sealed, _) = state.batches
+    state = after(registered(state), InstallCompaction((sealed.id,), 0, (blob("c", 0, 5),), "w2", 1))
+    state = after(state, ForgetGarbage((str(blob("p1").blob_key),), 0))
+    assert blob("p2").blob_key in part_keys(state)
     assert transition(state, first) == NoOp(True)
 
 
