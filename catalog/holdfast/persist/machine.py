@@ -240,11 +240,24 @@ class Machine:
 
 def load_rollup(location: Location, rollup: Rollup) -> ShardState | None:
     """The state in a rollup, checked; None where its blob is gone."""
-    data = location.blob.get(rollup.blob_key)
-    if data is None:
-        return None
-    verify(data, size=rollup.size_bytes, crc32c=rollup.crc32c, key=rollup.blob_key)
-    return decode_state(data, rollup.blob_key)
+
+    def read() -> bytes | None:
+        data = location.blob.get(rollup.blob_key)
+        if data is not None:
+            verify(data, size=rollup.size_bytes, crc32c=rollup.crc32c, key=rollup.blob_key)
+        return data
+
+    data = read_twice(location, rollup.blob_key, read)
+    return None if data is None else decode_state(data, rollup.blob_key)
+
+
+def read_twice(location: Location, key: str, read: Callable[[], _T]) -> _T:
+    """Run `read`, which checks the blob `key`; where it is `CorruptBlob`, again by the store itself."""
+    try:
+        return read()
+    except CorruptBlob:
+        location.blob.forget(key)
+        return read()
 
 
 def retry(attempt: Callable[[], _T], config: PersistConfig, clock: Clock) -> _T:

@@ -17,7 +17,7 @@ from holdfast.persist.canonical import R, Rows, sort_updates, time_bounds
 from holdfast.persist.consolidate import ParquetSource, Source
 from holdfast.persist.evolution import upgraded
 from holdfast.persist.ids import new_id, part_key
-from holdfast.persist.machine import Machine, retry
+from holdfast.persist.machine import Machine, read_twice, retry
 from holdfast.persist.part import (
     checksum,
     decode_inline,
@@ -121,10 +121,15 @@ def read_part(machine: Machine, schema: Schema, part: Part) -> Source:
         return read_inline(machine, schema, part)
     key = part.blob_key
     assert key is not None
-    data = retry(lambda: machine.location.blob.get(key), machine.config, machine.clock)
-    if data is None:
-        raise PartGone(key)
-    verify(data, size=part.size_bytes, crc32c=part.crc32c, key=key)
+
+    def read() -> bytes:
+        data = retry(lambda: machine.location.blob.get(key), machine.config, machine.clock)
+        if data is None:
+            raise PartGone(key)
+        verify(data, size=part.size_bytes, crc32c=part.crc32c, key=key)
+        return data
+
+    data = read_twice(machine.location, key, read)
     own = machine.schema_of(part)
     if own == schema:
         return ParquetSource(data, key, part.lower, part.upper)

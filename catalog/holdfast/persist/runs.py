@@ -6,7 +6,8 @@ Invariants
   decides what is skipped. That costs a second read of the bytes, which are in the page cache by then.
 - A row group is skipped only where its bounds exclude every row that is wanted; `audit_pushdown` reads it all
   the same and refuses the part where one is found.
-- In memory is one batch per run, plus what a store holds of an open object (a file: nothing).
+- In memory is one batch per run, plus what a store holds of an open object (a file: nothing; S3, and a cache
+  over any store: all of it).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +24,7 @@ from holdfast.errors import CLOSED, CorruptBlob, Determinate, Indeterminate
 from holdfast.persist.canonical import sort_updates, values_of
 from holdfast.persist.evolution import upgraded
 from holdfast.persist.groups import bounds_through
-from holdfast.persist.machine import Machine, Patience, retry
+from holdfast.persist.machine import Machine, Patience, read_twice, retry
 from holdfast.persist.merge import merge_runs
 from holdfast.persist.order import EVERYTHING, Key, KeyRange, key_at
 from holdfast.persist.part import ROW_GROUP_ROWS, UNREADABLE, check_footer, read_error
@@ -240,7 +241,10 @@ def open_part(machine: Machine, part: Part) -> "closing[pa.NativeFile]":
             raise
         return file
 
-    return closing(retry(attempt, machine.config, machine.clock))
+    def read() -> pa.NativeFile:
+        return retry(attempt, machine.config, machine.clock)
+
+    return closing(read_twice(machine.location, key, read))
 
 
 def _verify(file: pa.NativeFile, part: Part, key: str) -> None:

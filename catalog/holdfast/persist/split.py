@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from holdfast.persist.canonical import sort_updates
 from holdfast.persist.groups import GroupBounds, bounds_through
-from holdfast.persist.machine import Machine, retry
+from holdfast.persist.machine import Machine, read_twice, retry
 from holdfast.persist.order import NULL, Key, key_at
 from holdfast.persist.part import UNREADABLE, check_footer, read_error
 from holdfast.persist.partstore import PartGone, read_inline
@@ -104,7 +104,10 @@ def _groups(machine: Machine, schema: Schema, part: Part) -> list[GroupBounds]:
             except UNREADABLE as error:
                 raise read_error(error, key) from error
 
-    return retry(attempt, machine.config, machine.clock)
+    def read() -> list[GroupBounds]:
+        return retry(attempt, machine.config, machine.clock)
+
+    return read_twice(machine.location, key, read)
 
 
 def _inline_groups(schema: Schema, updates: pa.Table) -> list[GroupBounds]:

@@ -3,11 +3,14 @@
 
 Invariants:
 
-- Keys are written once, so what was ever read under a key is right for ever. A cached object may outlive the
-  one in the store: whoever wants to know whether an object is still there asks the store itself.
+- Keys are written once, so what was once read rightly under a key is right for ever. A cached object may
+  outlive the one in the store: whoever wants to know what is there asks the store itself (`direct`).
+- The cache can't know whether what the store gave was right. Whoever knows what a blob must be, and finds
+  it isn't, lets the cache `forget` it and reads again: a bad read doesn't stay.
 - A file of the cache is whole: it is renamed into place, and its bytes carry their key, length and checksum,
   which are checked at each read. A file that is anything else is dropped and counts as a miss, so nothing
   that happens to the folder, from power loss to a flipped bit, is ever read as data.
+- An open object is in memory as a whole: a cache pays over S3, where that is so without one too.
 - A cache that can't be read or written is slower, never wrong: its errors are counted and raised to nobody.
 - Any number of processes may share a folder, for any locations. What was used least lately goes first. The
   bound is kept but for what other processes write between two looks at the folder: each at most a
@@ -132,6 +135,14 @@ class CachedBlob(BlobLayer):
     def open_input(self, key: str) -> pa.NativeFile | None:
         data = self.get(key)
         return None if data is None else pa.BufferReader(data)
+
+    def forget(self, key: str) -> None:
+        self._drop(check_key(key))
+        self.inner.forget(key)
+
+    @property
+    def direct(self) -> Blob:
+        return self.inner.direct
 
     def _keep(self, key: str, data: bytes) -> None:
         self._memory.put(key, data)

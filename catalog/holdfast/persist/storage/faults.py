@@ -175,6 +175,14 @@ class FaultyBlob(Blob):
     def list(self, prefix: str) -> Iterator[BlobMeta]:
         return suffer(self._plan, Operation("blob.list", (prefix,)), lambda: self._inner.list(prefix))
 
+    def forget(self, key: str) -> None:
+        self._inner.forget(key)
+
+    @property
+    def direct(self) -> Blob:
+        inner = self._inner.direct
+        return self if inner is self._inner else FaultyBlob(inner, self._plan)
+
     def close(self) -> None:
         self._inner.close()
 

@@ -42,6 +42,15 @@ class BlobLayer(Blob):
     def open_input(self, key: str) -> pa.NativeFile | None:
         return self.inner.open_input(key)
 
+    def forget(self, key: str) -> None:
+        self.inner.forget(key)
+
+    @property
+    def direct(self) -> Blob:
+        # What is above a cache is left out with it.
+        inner = self.inner.direct
+        return self if inner is self.inner else inner
+
     def close(self) -> None:
         self.inner.close()
 

@@ -114,6 +114,14 @@ class Blob(ABC):
         data = self.get(key)
         return None if data is None else pa.BufferReader(data)
 
+    def forget(self, key: str) -> None:  # noqa: B027 - a store keeps nothing nearer than itself
+        """Drop what is kept of `key` nearer than the store, so that the next read of it asks the store."""
+
+    @property
+    def direct(self) -> "Blob":
+        """The store without what is kept nearer: for who must know what is in the store itself."""
+        return self
+
     def close(self) -> None:  # noqa: B027 - most stores hold nothing open
         """Release what the object holds open; the data stays."""
 

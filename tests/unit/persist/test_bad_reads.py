@@ -1,0 +1,82 @@
+"""A cache and what a store once gave wrongly: it is read again, and the audit reads the store itself."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import CorruptBlob
+from holdfast.persist import PersistClient
+from holdfast.persist.storage import CacheConfig, CachedBlob, MemoryBlob
+from holdfast.persist.storage.faults import FaultyBlob, ScriptedPlan
+from holdfast.persist.storage.layer import BlobLayer
+from holdfast.persist.verify import verify
+from unit.persist.stores import SCHEMA, SHARD, Stores, contents, rows
+
+
+class Wrong(BlobLayer):
+    """A store that gives `times` wrong answers for blobs whose key holds `what`."""
+
+    def __init__(self, inner: MemoryBlob, what: str, times: int) -> None:
+        super().__init__(inner)
+        self.what, self.times, self.wrong = what, times, 0
+
+    def get(self, key: str) -> bytes | None:
+        data = self.inner.get(key)
+        if data is not None and self.what in key and self.wrong < self.times:
+            self.wrong += 1
+            return data[:20] + bytes([data[20] ^ 1]) + data[21:]
+        return data
+
+
+def cached(stores: Stores, store: BlobLayer, folder: Path) -> PersistClient:
+    client = stores.open(mode="read")
+    blob = FaultyBlob(CachedBlob(store, CacheConfig(folder=folder), scope="x"), ScriptedPlan({}))
+    client.location = replace(client.location, blob=blob)
+    return client
+
+
+def written(stores: Stores) -> None:
+    client = stores.open(inline_max_bytes=0, rollup_every=1)
+    client.writer(SHARD, SCHEMA, purpose="test").compare_and_append(rows(1), 0, 1)
+    client.maintain(SHARD)
+
+
+READS: dict[str, Callable[[PersistClient], object]] = {
+    "at once": lambda client: client.reader(SHARD, purpose="test").snapshot(0).to_table(),
+    "streamed": lambda client: [*client.reader(SHARD, purpose="test").snapshot(0)],
+}
+
+
+@pytest.mark.parametrize("how", READS)
+@pytest.mark.parametrize("what", ["/w", "/v"])
+def test_what_was_read_wrongly_once_is_read_again(
+    stores: Stores, tmp_path: Path, how: str, what: str
+) -> None:
+    written(stores)
+    store = Wrong(BlobLayer(stores.blob), what, times=1)  # type: ignore[arg-type]
+    READS[how](cached(stores, store, tmp_path))
+    assert store.wrong == 1
+    READS[how](cached(stores, store, tmp_path))
+
+
+@pytest.mark.parametrize("how", READS)
+def test_what_stays_wrong_is_told_and_not_kept(stores: Stores, tmp_path: Path, how: str) -> None:
+    written(stores)
+    store = Wrong(BlobLayer(stores.blob), "/w", times=2)  # type: ignore[arg-type]
+    with pytest.raises(CorruptBlob, match="crc32c"):
+        READS[how](cached(stores, store, tmp_path))
+    # The second wrong answer is in the cache: who reads next does not believe it for ever.
+    found = cached(stores, store, tmp_path).reader(SHARD, purpose="test").snapshot(0).to_table()
+    assert contents(found) == {(1, "x"): 1}
+
+
+def test_the_audit_sees_the_store_and_not_the_cache(stores: Stores, tmp_path: Path) -> None:
+    written(stores)
+    client = cached(stores, BlobLayer(stores.blob), tmp_path)
+    READS["at once"](client)
+    assert verify(client, SHARD).findings == ()
+    (part,) = stores.parts()
+    stores.blob.delete(part)
+    assert [finding.key for finding in verify(client, SHARD).findings] == [part]
