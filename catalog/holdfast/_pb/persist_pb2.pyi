@@ -305,17 +305,19 @@ class StateDiff(_message.Message):
     def __init__(self, seqno: _Optional[int] = ..., shard_id: _Optional[str] = ..., applier_version: _Optional[str] = ..., wall_ms: _Optional[int] = ..., hostname: _Optional[str] = ..., latest_rollup: _Optional[_Union[Rollup, _Mapping]] = ..., changes: _Optional[_Iterable[_Union[Change, _Mapping]]] = ...) -> None: ...
 
 class ExclusiveLock(_message.Message):
-    __slots__ = ("reentrance_id", "purpose", "hostname", "wall_ms", "token", "released")
+    __slots__ = ("reentrance_id", "purpose", "hostname", "wall_ms", "token", "released", "seqno")
     REENTRANCE_ID_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     HOSTNAME_FIELD_NUMBER: _ClassVar[int]
     WALL_MS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
+    SEQNO_FIELD_NUMBER: _ClassVar[int]
     reentrance_id: str
     purpose: str
     hostname: str
     wall_ms: int
     token: bytes
     released: bool
-    def __init__(self, reentrance_id: _Optional[str] = ..., purpose: _Optional[str] = ..., hostname: _Optional[str] = ..., wall_ms: _Optional[int] = ..., token: _Optional[bytes] = ..., released: _Optional[bool] = ...) -> None: ...
+    seqno: int
+    def __init__(self, reentrance_id: _Optional[str] = ..., purpose: _Optional[str] = ..., hostname: _Optional[str] = ..., wall_ms: _Optional[int] = ..., token: _Optional[bytes] = ..., released: _Optional[bool] = ..., seqno: _Optional[int] = ...) -> None: ...

@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     "--restored", is_flag=True, help="The consensus store is an older copy, even if nothing shows it."
 )
 @json_option
-def recover(url: str, consensus: str | None, yes: bool, restored: bool, as_json: bool) -> None:
+@click.pass_context
+def recover(
+    ctx: click.Context, url: str, consensus: str | None, yes: bool, restored: bool, as_json: bool
+) -> None:
     """Make the logs of all shards of the location at URL anew from what is in its blob store.
 
     For a consensus store that was lost, or restored from an older copy. Stop every other client first: what
     was committed after the newest rollup of a shard is lost, and clients that know it must not go on. Without
-    --yes this says what can be had again, and what not. No blob is deleted.
+    --yes this says what can be had again, and what not; exit code 1 where a shard can't. No blob is deleted.
     """
     from holdfast.persist.recover import Recovery
     from holdfast.persist.storage.location import BLOB_KEY
@@ -47,21 +50,28 @@ def recover(url: str, consensus: str | None, yes: bool, restored: bool, as_json:
     finally:
         logs.close()
         blobs.close()
+    gone = sum(shard.seqno is None for shard in plan.shards)
     if as_json:
         emit_json({"done": yes, "plan": plan})
-        return
+        ctx.exit(1 if gone else 0)
     if lost:
         click.echo(f"taken for empty: {lost}", err=True)
     columns = ["SHARD", "LOG ENDS", "COMES BACK AT", "UPPER", "LEFT OVER", "NOTE"]
     click.echo(render(columns, [_row(shard) for shard in plan.shards]), nl=False)
-    had = sum(shard.seqno is not None for shard in plan.shards)
     verb = "recovered" if yes else "can recover"
-    click.echo(f"{verb} {had:,} of {count(len(plan.shards), 'shard')}", err=True)
+    click.echo(f"{verb} {len(plan.shards) - gone:,} of {count(len(plan.shards), 'shard')}", err=True)
+    if gone:
+        verb = "lost" if yes else "would be lost"
+        click.echo(
+            f"{count(gone, 'shard')} {verb}: only a newer copy of the consensus store has more", err=True
+        )
+    click.echo("a shard that had neither a log nor a blob is not listed: nothing is left of it", err=True)
     # Of a shard that does not come back nothing is swept: it may be all that is left.
     if any(shard.unnamed for shard in plan.shards if shard.seqno is not None):
         click.echo("left over are blobs of lost appends, and orphans: 'sweep' finds them", err=True)
     if not yes:
         click.echo("nothing was written: --yes does it; stop every other client first", err=True)
+    ctx.exit(1 if gone else 0)
 
 
 def _row(shard: "ShardPlan") -> list[str]:

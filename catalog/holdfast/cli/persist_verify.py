@@ -17,12 +17,14 @@ def verify(ctx: click.Context, url: str, consensus: str | None, shard: str | Non
     One line for each finding, with the key of what is wrong; exit code 1 where there is one.
     """
     from holdfast.persist.verify import verify as audit
+    from holdfast.persist.verify import without_log
 
     progress = Progress("reading")
     with open_to_look(url, consensus) as client:
         found = [audit(client, each, looking_at=progress) for each in chosen(client, shard)]
+        lost = without_log(client) if shard is None else ()
     progress.done()
-    findings = [finding for each in found for finding in each.findings]
+    findings = [*(finding for each in found for finding in each.findings), *lost]
     rows, parts = sum(each.rows for each in found), sum(each.parts for each in found)
     if as_json:
         emit_json({"shards": len(found), "rows": rows, "parts": parts, "findings": findings})

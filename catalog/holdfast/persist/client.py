@@ -79,7 +79,7 @@ class PersistClient:
         self._fence = Fence()
         self._exclusive: Exclusive | None = None
         self._maintainer = Maintainer(
-            location, self.config, self.clock, lambda: list(self._machines.values())
+            location, self.config, self.clock, self._fence, lambda: list(self._machines.values())
         )
         self._teller: ChangeServer | None = None
         self._follower: ChangeFollower | None = None
@@ -190,8 +190,9 @@ class PersistClient:
 
         It is for those who ask for it: clients that don't are not kept out of shards in mode APPEND.
         `reentrance_id` names the user over its restarts: asked for with the same id, the lock moves on, and
-        what is left of the process that had it is fenced. With `take_over` it does so whoever has it: for a
-        holder that is dead for good, as the operator knows.
+        what is left of the process that had it is fenced. That holds for a client that was fenced too: if it
+        asks again, it fences its successor; let it end instead. With `take_over` it does so whoever has it:
+        for a holder that is dead for good, as the operator knows.
 
         Raises:
             LockHeld: another id has it; names the holder. Nothing happened.

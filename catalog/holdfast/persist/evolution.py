@@ -82,8 +82,12 @@ def mismatch(old: Schema, new: Schema, *, shard: str) -> CodecMismatch:
 
 def check_evolution(old: Schema, new: Schema, *, shard: str = "the shard") -> None:
     """Refuse a schema that can't follow `old`; raises `CodecMismatch` with both printed."""
-    if evolution_fault(old, new):
-        raise mismatch(old, new, shard=shard)
+    fault = evolution_fault(old, new)
+    if fault:
+        raise CodecMismatch(
+            f"the schema can't follow that of {shard}: it has {old}; given was {new} ({fault})",
+            hint="keep its columns as they are, and add nullable ones at the end; or write to a new shard",
+        )
 
 
 def upgraded(rows: R, old: Schema, new: Schema) -> R:

@@ -35,8 +35,10 @@ class Exclusive:
     """The write lock of a location, taken by a client; made by `PersistClient.exclusive`. Thread-safe.
 
     While it is held every commit of its client, upkeep included, lands only as long as nobody else has the
-    lock; once somebody has, the client raises `Fenced` for good. Give it up when all writes have ended: those
-    that are under way then are fenced too.
+    lock; once somebody has, the client raises `Fenced` until it asks for the lock again, which with the same
+    id fences whoever has it then. So a job that was `Fenced` ends, and leaves the lock to its successor: only
+    who knows that the other is not its successor asks again. Give the lock up when all writes have ended:
+    those that are under way then are fenced too.
     """
 
     def __init__(self, client: "PersistClient", fence: Fence, row: LockRow) -> None:
@@ -64,8 +66,8 @@ class Exclusive:
         except (Fenced, FenceRegressed):
             held = None
         if held is self._row:
-            release(client.location, client.config, client.clock, self._row)
-            self._fence.release(self._row)
+            given_up = release(client.location, client.config, client.clock, self._row)
+            self._fence.release(self._row, given_up=given_up)
         self._released = True
 
     def __enter__(self) -> Self:
@@ -129,8 +131,8 @@ def acquire(
     return row
 
 
-def release(location: Location, config: PersistConfig, clock: Clock, row: LockRow) -> None:
-    """Give up the lock held by `row`; nothing to do where somebody has it since."""
+def release(location: Location, config: PersistConfig, clock: Clock, row: LockRow) -> bool:
+    """Give up the lock held by `row`; False where its row isn't the last any more."""
     consensus = location.consensus
     free = LockRow(
         row.seqno + 1,
@@ -141,7 +143,8 @@ def release(location: Location, config: PersistConfig, clock: Clock, row: LockRo
         uuid.uuid4().bytes,
         released=True,
     )
-    _settled(lambda: consensus.compare_and_set([Put(LOCK_KEY, free.seqno, encode_lock(free))]), config, clock)
+    puts = [Put(LOCK_KEY, free.seqno, encode_lock(free))]
+    return _settled(lambda: consensus.compare_and_set(puts), config, clock)
 
 
 def _settled(attempt: Callable[[], _T], config: PersistConfig, clock: Clock) -> _T:

@@ -1,7 +1,8 @@
 """The write lock of a location: its rows in Consensus, and what a client's commits must find there.
 
 - The head of the key `lock` tells who holds it. A row is never changed: who takes the lock, and who gives it
-  up, appends one. So the number of the row is the fence: whoever holds an older one has lost it.
+  up, appends one. So the number of the row is the fence: whoever holds an older one has lost it. After a
+  recovery the rows go on at `recoveries * 2^40`, which nobody has held.
 - Each commit of a client that took the lock carries the condition that the head is still its own row, checked
   by the store at the commit point. An attempt of a fenced client can't land any more, however late.
 """
@@ -52,6 +53,7 @@ def encode_lock(row: LockRow) -> bytes:
         wall_ms=row.wall_ms,
         token=row.token,
         released=row.released,
+        seqno=row.seqno,
     )
     return seal_frame(LOCK_MAGIC, message.SerializeToString())
 
@@ -68,6 +70,9 @@ def decode_lock(entry: Entry) -> LockRow:
     message.DiscardUnknownFields()
     if message.ByteSize() != known:
         raise VersionTooNew(f"{key} has fields that this Holdfast does not know")
+    # Rows of before their number was recorded have none.
+    if message.seqno not in (0, entry.seqno):
+        raise CorruptBlob(key, f"row {entry.seqno}", f"row {message.seqno}")
     return LockRow(
         entry.seqno,
         message.reentrance_id,
@@ -108,11 +113,14 @@ class Fence:
         with self._lock:
             self._held, self._lost = row, None
 
-    def release(self, row: LockRow) -> None:
-        """Note that the lock was given up."""
+    def release(self, row: LockRow, *, given_up: bool) -> None:
+        """Note that nothing holds the lock by `row` any more, `given_up` being whether that is why."""
         with self._lock:
             if self._held is row:
                 self._held = None
+                if self._lost is not None and (given_up or _is_release(self._lost[1], row)):
+                    # A commit saw the release before we came here: nobody took the lock away.
+                    self._lost = None
 
     def judge(self, held: LockRow, head: Entry | None) -> HoldfastError | None:
         """What the head of the lock means for a commit under `held`: None, or why it is fenced."""
@@ -123,6 +131,10 @@ class Fence:
             if self._held is held:
                 self._lost = (held, found)
         return _fenced(held, found)
+
+
+def _is_release(found: LockRow | None, row: LockRow) -> bool:
+    return found is not None and found.released and found.seqno == row.seqno + 1
 
 
 def _fenced(held: LockRow, found: LockRow | None) -> HoldfastError:

@@ -18,8 +18,10 @@ from holdfast.persist.config import PersistConfig
 from holdfast.persist.garbage import garbage_due, now_for
 from holdfast.persist.ids import new_id
 from holdfast.persist.leases import LeaseWatch
+from holdfast.persist.lock import Fence
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.read import ReadHandle
+from holdfast.persist.rollup import write_early_rollup
 from holdfast.persist.storage import Location
 from holdfast.persist.survey import Survey
 from holdfast.persist.upkeep import due, maintain
@@ -28,6 +30,7 @@ log = logging.getLogger(__name__)
 
 
 _STOP: Final = ""
+_LONGEST_CLOSE_S: Final = 5.0
 
 
 class Maintainer:
@@ -38,6 +41,7 @@ class Maintainer:
         location: Location,
         config: PersistConfig,
         clock: Clock,
+        fence: Fence,
         machines: Callable[[], Sequence[Machine]],
     ) -> None:
         self._machines = machines
@@ -46,7 +50,7 @@ class Maintainer:
         self._leases = LeaseWatch(clock)
         lease_ms = int(config.lease_s * 1000)
         self._writer = Handle(new_id("w"), "upkeep", config.hostname, lease_ms)
-        self._survey = Survey(location, config, clock, machines, start=f"s{self._writer.id[1:]}")
+        self._survey = Survey(location, config, clock, fence, machines, start=f"s{self._writer.id[1:]}")
         self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._waiting: dict[str, Machine] = {}
         self._lock = threading.Lock()
@@ -54,10 +58,18 @@ class Maintainer:
         self._readers: weakref.WeakSet[ReadHandle] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
         self._next_beat = 0.0
+        self._has_written = False
 
     def after_commit(self, machine: Machine) -> None:
         """Note that a shard has moved."""
-        if self._config.maintenance == "off" or not due(machine.state, self._config):
+        if self._config.maintenance == "off":
+            return
+        self._has_written = True
+        if not due(machine.state, self._config):
+            if self._thread is None and self._config.maintenance == "background":
+                # Young shards get their first rollups from it.
+                with self._lock:
+                    self._start()
             return
         if self._config.maintenance == "inline":
             # The commit that brought us here is done: it must not look failed.
@@ -95,6 +107,16 @@ class Maintainer:
         for reader in list(self._readers):
             self._guarded(reader.close, reader.shard_id)
         self._guarded(self._drop_writers, "all shards")
+        if self._has_written and self._config.maintenance == "background":
+            self._guarded(self._keep_young, "young shards")
+
+    def _keep_young(self) -> None:
+        """Write what a lost log would take of young shards; not for long, since upkeep is never needed."""
+        until = self._clock.monotonic() + _LONGEST_CLOSE_S
+        for machine in self._machines():
+            if self._clock.monotonic() >= until:
+                return
+            write_early_rollup(machine)
 
     def _drop_writers(self) -> None:
         steps: list[tuple[Machine, Command]] = []
@@ -143,6 +165,7 @@ class Maintainer:
     def _free(self, machine: Machine) -> None:
         if garbage_due(machine.state, self._config, now_for(machine)):
             self.run(machine)
+        write_early_rollup(machine)
 
     def _look_around(self) -> None:
         for machine in self._survey.next():
@@ -151,6 +174,7 @@ class Maintainer:
     def _look_at(self, machine: Machine) -> None:
         if self._survey.wants_upkeep(machine):
             self.run(machine)
+        write_early_rollup(machine)
 
     def _guarded(self, work: Callable[[], None], shard_id: str) -> None:
         try:

@@ -8,10 +8,14 @@ older copy of it was restored.
 - A recovered shard goes on at version `epoch * 2^40`, of an epoch that nobody has seen. So no attempt of a
   process that still runs on the lost log can land, and one that reads the new log finds another epoch than
   it knows and fails (`Machine.advance_to`) instead of mixing both. Leases, writers and claims are dropped.
+  So with the write lock: it is free, at row `recoveries * 2^40`, and who holds an older row is fenced.
+- Nothing is known of a shard that has no whole rollup and no log. If one of its id is made again, its log
+  begins at 1: only stopping every client keeps one that knows the lost log out of it.
 - The location gets a new count of recoveries in both stores, in Blob first and in Consensus last: between
   these, and with a store from before, it can't be opened. A recovery that was cut short is done again.
 """
 
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -22,6 +26,7 @@ from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.ids import rollup_key
 from holdfast.persist.invariants import check_state
+from holdfast.persist.lock import LOCK_KEY, LockRow, encode_lock
 from holdfast.persist.machine import APPLIER_VERSION, EPOCH_BITS, Machine
 from holdfast.persist.part import checksum
 from holdfast.persist.state import (
@@ -93,6 +98,7 @@ class Recovery:
         clock: Clock | None = None,
         looking_at: Callable[[str], None] = lambda _: None,
     ) -> None:
+        blob = blob.direct
         stored = blob.get(BLOB_KEY)
         if stored is None:
             raise BadInput(
@@ -149,6 +155,7 @@ class Recovery:
         for known in self._known.values():
             if known.state is not None:
                 self._restart(known.plan, known.state)
+        self._free_lock(before + 1)
         head = self._entry.seqno if self._entry else 0
         if not consensus.restart(CONSENSUS_KEY, head + 1, stored):
             raise StorageError(
@@ -185,6 +192,18 @@ class Recovery:
             raise StorageError(
                 f"the log of {plan.shard_id} moved meanwhile", hint="stop all clients, and try again"
             )
+
+    def _free_lock(self, recoveries: int) -> None:
+        """Let the rows of the write lock go on where nobody has held one, also in the log that was lost."""
+        consensus = self._location.consensus
+        head = consensus.heads([LOCK_KEY]).get(LOCK_KEY)
+        epoch = max(recoveries, (head.seqno >> EPOCH_BITS) + 1 if head is not None else 0)
+        hostname, now = self._config.hostname, self._clock.wall_ms()
+        row = LockRow(
+            epoch << EPOCH_BITS, "recovery", "", hostname, now, token=uuid.uuid4().bytes, released=True
+        )
+        if not consensus.restart(LOCK_KEY, row.seqno, encode_lock(row)):
+            raise StorageError("the write lock moved meanwhile", hint="stop all clients, and try again")
 
     def _look(self, looking_at: Callable[[str], None]) -> Iterator[_Known]:
         logs = {key for key in self._location.consensus.list_keys() if key.startswith("s")}

@@ -1,6 +1,8 @@
 """Rollups: the whole state of a shard in one blob, so that opening it replays a short log.
 
 The blob is written before the version that names it; the older rollups become garbage with that version.
+Rollups are also what is left of a shard when its log is lost. So a young shard gets its first before its log
+is long, and then one whenever the log has doubled, in the background and at most a few in its life.
 """
 
 from typing import Final
@@ -8,13 +10,14 @@ from typing import Final
 from holdfast.persist.command import AddRollup
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.ids import rollup_key
-from holdfast.persist.machine import Machine, commit
+from holdfast.persist.machine import EPOCH_BITS, Machine, commit
 from holdfast.persist.part import checksum
 from holdfast.persist.state import Rollup, ShardState
 from holdfast.persist.statecodec import encode_state
 
 # Recording a rollup and forgetting what it made garbage.
 _ROLLUP_VERSIONS: Final = 2
+_FEW: Final = 8
 
 
 def rollup_due(state: ShardState, config: PersistConfig) -> bool:
@@ -25,6 +28,24 @@ def rollup_due(state: ShardState, config: PersistConfig) -> bool:
         (end,) = state.batches
         return newest is None or newest.seqno < end.id or state.seqno - newest.seqno > _ROLLUP_VERSIONS
     return state.seqno - (newest.seqno if newest else 0) >= config.rollup_every
+
+
+def early_rollup_due(state: ShardState) -> bool:
+    """Whether a shard would lose half of its versions or more with its log."""
+    if not state.exists or state.finalized:
+        return False
+    newest = state.latest_rollup
+    if newest is None:
+        return True
+    before = newest.seqno & ((1 << EPOCH_BITS) - 1)
+    return state.seqno - newest.seqno >= max(_FEW, before)
+
+
+def write_early_rollup(machine: Machine) -> None:
+    """Write a rollup if the newest version wants one early. Raises as `commit` does."""
+    _ = machine.fence.held  # Who is known to be fenced uploads nothing.
+    if early_rollup_due(machine.state) and early_rollup_due(machine.refresh()):
+        write_rollup(machine)
 
 
 def write_rollup(machine: Machine) -> None:

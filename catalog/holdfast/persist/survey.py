@@ -12,6 +12,7 @@ from typing import Final
 from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.garbage import garbage_due, now_for
+from holdfast.persist.lock import Fence
 from holdfast.persist.machine import Machine
 from holdfast.persist.storage import Location
 
@@ -30,6 +31,7 @@ class Survey:
         location: Location,
         config: PersistConfig,
         clock: Clock,
+        fence: Fence,
         known: Callable[[], Sequence[Machine]],
         *,
         start: str,
@@ -37,6 +39,7 @@ class Survey:
         self._location = location
         self._config = config
         self._clock = clock
+        self._fence = fence
         self._known = known
         # Another one for each client, so that they don't all look at the same shards.
         self._start = start
@@ -63,7 +66,7 @@ class Survey:
                 break
             del self._left[0]
             if self._clean.get(shard) != heads[shard].seqno:
-                machine = Machine(shard, self._location, self._config, self._clock)
+                machine = Machine(shard, self._location, self._config, self._clock, self._fence)
                 found.append(known.get(shard, machine))
         return found
 

@@ -8,8 +8,9 @@ the state, and one batch of one part. A shard that is written meanwhile is no fi
 the shard moved on is not looked for.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -31,6 +32,7 @@ from holdfast.persist.schema import DIFF, TIME, Schema
 from holdfast.persist.state import Batch, Part, ShardState, WriteMode, apply, live_keys
 from holdfast.persist.statecodec import decode_diff
 from holdfast.persist.storage import Entry
+from holdfast.persist.sweep import BLOB_NAME
 
 if TYPE_CHECKING:
     from holdfast.persist.client import PersistClient
@@ -69,6 +71,11 @@ def verify(
         StorageError: a store did not answer.
     """
     machine = client.machine(shard_id)
+    stored = client.location.blob.direct
+    if stored is not client.location.blob:
+        # What a cache has tells nothing about the store.
+        location = replace(client.location, blob=stored)
+        machine = Machine(shard_id, location, client.config, client.clock)
     audit = _Audit(machine, looking_at)
     try:
         state = machine.refresh()
@@ -78,6 +85,25 @@ def verify(
         raise BadInput(f"shard {shard_id} does not exist in {client.location.blob.description}")
     findings = tuple(audit.everything(state))
     return Verified(shard_id, audit.rows, audit.parts, audit.versions, findings)
+
+
+def without_log(client: "PersistClient") -> tuple[Finding, ...]:
+    """A finding for each shard that has blobs and no log: its consensus store was lost, and it with it.
+
+    Raises:
+        StorageError: a store did not answer.
+    """
+    found: Counter[str] = Counter()
+    for meta in client.location.blob.list("s"):
+        if BLOB_NAME.fullmatch(meta.key):
+            found[meta.key.split("/")[0]] += 1
+    # Read later: a shard has a log before it has its first blob.
+    logs = set(client.shards())
+    return tuple(
+        Finding(shard, f"{shard}/", f"the shard has blobs ({blobs:,}) and no log")
+        for shard, blobs in found.items()
+        if shard not in logs
+    )
 
 
 class _Audit:

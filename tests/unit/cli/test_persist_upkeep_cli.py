@@ -179,6 +179,24 @@ def test_recover_tells_before_it_does(url: str, folder: Path) -> None:
     assert run("recover", url, "--yes").exit_code == 2
 
 
+def test_recover_says_so_where_a_shard_is_lost(url: str, folder: Path) -> None:
+    for file in folder.glob("consensus.sqlite*"):
+        file.unlink()
+    dry = run("recover", url)
+    assert dry.exit_code == 1
+    assert "1 shard would be lost" in dry.stderr
+    done = run("recover", url, "--yes")
+    assert done.exit_code == 1
+    assert done.stderr.splitlines()[:2] == [
+        "recovered 0 of 1 shard",
+        "1 shard lost: only a newer copy of the consensus store has more",
+    ]
+    told = run("verify", url)
+    assert told.exit_code == 1
+    assert f"{SHARD}/: the shard has blobs (8) and no log" in told.stdout
+    assert json.loads(run("verify", url, "--json").stdout)["findings"][0]["shard_id"] == SHARD
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

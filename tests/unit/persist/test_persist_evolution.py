@@ -72,6 +72,8 @@ def test_what_may_not_follow(old: dict[str, str], new: dict[str, str], why: str)
     assert why in str(refused.value)
     assert str(before) in str(refused.value)
     assert str(after) in str(refused.value)
+    assert "new shard" in refused.value.hint
+    assert "own schema" not in refused.value.hint
 
 
 def test_keys_and_codecs_stay() -> None:

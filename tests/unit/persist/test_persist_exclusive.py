@@ -218,7 +218,34 @@ def test_a_fenced_client_is_so_until_it_takes_the_lock_again(stores: Stores) -> 
     assert head(stores).seqno == 3, "who lost the lock can't give it up"
     with pytest.raises(Fenced):
         writer.compare_and_append(rows(2), 1, 2)
+    third = stores.open()
+    third.exclusive("job")
     first.exclusive("job")
+    writer.compare_and_append(rows(2), 1, 2)
+    with pytest.raises(Fenced):
+        third.writer(SHARD, SCHEMA, purpose="test").compare_and_append(rows(3), 2, 3)
+
+
+def test_a_commit_while_the_lock_is_given_up_fences_nobody_for_good(stores: Stores) -> None:
+    class Between:
+        """Commits when the release is durable, before the call that made it has returned."""
+
+        def decide(self, operation: Operation) -> Fault:
+            if not takes_lock(operation) or writer is None:
+                return Fault.NONE
+            row = decode_lock(stores.consensus.heads([LOCK_KEY])[LOCK_KEY])
+            free = LockRow(row.seqno + 1, "job", "", "ship", row.wall_ms + 1, b"t" * 16, released=True)
+            stores.consensus.compare_and_set([Put(LOCK_KEY, free.seqno, encode_lock(free))])
+            with pytest.raises(Fenced):
+                writer.compare_and_append(rows(2), 1, 2)
+            return Fault.NONE
+
+    writer = None
+    client = stores.open(Between())
+    lock = client.exclusive("job")
+    writer = client.writer(SHARD, SCHEMA, purpose="test")
+    writer.compare_and_append(rows(1), 0, 1)
+    lock.close()
     writer.compare_and_append(rows(2), 1, 2)
 
 
@@ -352,6 +379,10 @@ def test_rows_that_are_not_what_was_written(stores: Stores) -> None:
             decode_lock(Entry(7, data[:at]))
         with pytest.raises(CorruptBlob, match="lock log 7"):
             decode_lock(Entry(7, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]))
+    with pytest.raises(CorruptBlob, match=r"expected row 8.*row 7"):
+        decode_lock(Entry(8, data))
+    old = pb.ExclusiveLock(reentrance_id="job", token=b"t" * 16).SerializeToString()
+    assert decode_lock(Entry(3, seal_frame(LOCK_MAGIC, old))).seqno == 3
     with pytest.raises(CorruptBlob):
         decode_lock(Entry(7, seal_frame(LOCK_MAGIC, b"\xff")))
     unknown = pb.ExclusiveLock(reentrance_id="job").SerializeToString() + b"\xfa\x01\x01x"
