@@ -122,7 +122,7 @@ class Maintainer:
         steps: list[tuple[Machine, Command]] = []
         for machine in self._machines():
             writers = machine.state.writers
-            mine = tuple((id_, writers[id_].heartbeats) for id_ in machine.settled if id_ in writers)
+            mine = tuple((id_, writers[id_].heartbeats) for id_ in tuple(machine.settled) if id_ in writers)
             if mine:
                 steps.append((machine, ExpireHandles((), mine)))
         if steps:
