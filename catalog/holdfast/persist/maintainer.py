@@ -107,8 +107,6 @@ class Maintainer:
         for reader in list(self._readers):
             self._guarded(reader.close, reader.shard_id)
         self._guarded(self._drop_writers, "all shards")
-        if self._has_written and self._config.maintenance == "background":
-            self._guarded(self._keep_young, "young shards")
 
     def _keep_young(self) -> None:
         """Write what a lost log would take of young shards; not for long, since upkeep is never needed."""
@@ -143,6 +141,8 @@ class Maintainer:
             except queue.Empty:
                 continue
             if shard_id == _STOP:
+                if self._has_written:
+                    self._guarded(self._keep_young, "young shards")
                 return
             with self._lock:
                 machine = self._waiting.pop(shard_id)
