@@ -12,7 +12,7 @@ from holdfast.persist.storage.logstate import RECENT, Floor, LogObject, LogState
 from holdfast.persist.storage.traits import Entry, Put
 
 FORMAT_VERSION: Final = 1
-OBJECT_MAGIC: Final = b"HFl\n"
+OBJECT_MAGIC: Final = b"HFo\n"
 CHECKPOINT_MAGIC: Final = b"HFc\n"
 FLOOR_MAGIC: Final = b"HFf\n"
 FLOOR_NAME: Final = "floor"
