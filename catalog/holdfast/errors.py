@@ -90,6 +90,17 @@ class Deprecated(HoldfastError):
     hint = "upgrade step by step through the versions between"
 
 
+class DiffOverflow(HoldfastError):
+    """The diffs of a row that writers committed add up to what int64 does not hold: it can't be read."""
+
+    hint = "append the row with the opposite _diff at a later time, and read at that time or a later one"
+
+    def __init__(self, row: str, *, shard_id: str = "") -> None:
+        where = f" of shard {shard_id}" if shard_id else ""
+        super().__init__(f"the sum of the diffs of the row ({row}){where} does not fit int64")
+        self.row, self.shard_id = row, shard_id
+
+
 class UpperMismatch(HoldfastError):
     """A compare-and-append expected another upper than the shard has."""
 

@@ -8,6 +8,7 @@ Invariants
 """
 
 import importlib
+import sys
 import traceback
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -33,6 +34,9 @@ GROUPS: Mapping[str, LazyGroup] = {
         "holdfast.cli.persist:persist", "Look at the shards of a location, and keep them in order."
     ),
 }
+
+
+_DEBUG = "'holdfast --debug ...' shows where it came from"
 
 
 class Main(click.Group):
@@ -72,6 +76,14 @@ class Main(click.Group):
             if ctx.params.get("debug"):
                 traceback.print_exception(error)
             raise _told(error) from error
+        except Exception as error:
+            # Not imported for this: who raises one has it.
+            arrow = sys.modules.get("pyarrow")
+            if arrow is None or not isinstance(error, arrow.ArrowException):
+                raise
+            if ctx.params.get("debug"):
+                traceback.print_exception(error)
+            raise _told(HoldfastError(f"Arrow can't do this: {error}", hint=_DEBUG)) from error
 
 
 def _told(error: click.UsageError | HoldfastError) -> click.ClickException | click.exceptions.Exit:

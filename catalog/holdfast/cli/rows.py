@@ -2,11 +2,12 @@
 
 import base64
 import json
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Protocol
 
 import click
 import pyarrow as pa
@@ -23,6 +24,7 @@ _SUFFIXES: Final = {
     ".arrow": "arrow",
 }
 _SHOWN_ROWS: Final = 50
+_PIECE_ROWS: Final = 64 * 1024
 _DIFF: Final = "_diff"
 
 
@@ -108,6 +110,12 @@ def format_by_suffix(file: Path) -> str:
 
 def repeated(contents: pa.Table) -> pa.Table:
     """Each row as often as its `_diff` says, without it; `BadInput` for negative counts."""
+    pieces = list(repeated_pieces(contents))
+    return pa.concat_tables(pieces) if pieces else contents.slice(0, 0).drop_columns([_DIFF])
+
+
+def repeated_pieces(contents: pa.Table) -> Iterator[pa.Table]:
+    """What `repeated` gives, in pieces of bounded size however large the counts are."""
     import numpy as np
 
     counts = contents[_DIFF].to_numpy()
@@ -118,8 +126,37 @@ def repeated(contents: pa.Table) -> pa.Table:
             hint="use --diff to see them",
         )
     if (counts == 1).all():
-        return rows
-    return rows.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
+        yield rows
+        return
+    index = done = 0
+    while index < len(counts):
+        # Whole rows' worth of copies as far as they fit, or a part of one row's.
+        room, places, copies = _PIECE_ROWS, [], []
+        while index < len(counts) and room:
+            some = min(room, int(counts[index]) - done)
+            places.append(index)
+            copies.append(some)
+            room -= some
+            done += some
+            if done == counts[index]:
+                index, done = index + 1, 0
+        yield rows.take(pa.array(np.repeat(places, copies)))
+
+
+def without_bytes(schema: pa.Schema) -> pa.Schema:
+    """The schema with text in place of binary, for CSV, which is text."""
+    return pa.schema(
+        [field.with_type(pa.string()) if pa.types.is_binary(field.type) else field for field in schema]
+    )
+
+
+def bytes_as_text(table: pa.Table) -> pa.Table:
+    """The table with binary columns in base64, as in JSON."""
+    for index, field in enumerate(table.schema):
+        if pa.types.is_binary(field.type):
+            texts = pa.array([_plain(cell) for cell in table.column(index).to_pylist()], pa.string())
+            table = table.set_column(index, field.with_type(pa.string()), texts)
+    return table
 
 
 def _as_table(table: pa.Table, limit: int | None) -> str:
@@ -134,6 +171,8 @@ def _plain(cell: Any) -> Any:
     match cell:
         case bytes():
             return base64.b64encode(cell).decode()
+        case float() if not math.isfinite(cell):
+            return "NaN" if math.isnan(cell) else "Infinity" if cell > 0 else "-Infinity"
         case bool() | int() | float() | str() | None:
             return cell
         case _:
@@ -145,7 +184,7 @@ def _encode(table: pa.Table, form: str, stream: BinaryIO) -> None:
         case "csv":
             from pyarrow import csv
 
-            csv.write_csv(table, stream)
+            csv.write_csv(bytes_as_text(table), stream)
         case "json":
             write_json_lines(table, stream)
         case "parquet":
@@ -157,12 +196,19 @@ def _encode(table: pa.Table, form: str, stream: BinaryIO) -> None:
                 writer.write_table(table)
 
 
-def write_json_lines(table: pa.Table, stream: BinaryIO) -> None:
-    """One JSON object per row and line."""
+class Output(Protocol):
+    """Where bytes go."""
+
+    def write(self, data: bytes, /) -> int:
+        """All of the data."""
+
+
+def write_json_lines(table: pa.Table, stream: Output) -> None:
+    """One JSON object per row and line: binary in base64, numbers that JSON has not as text ("NaN")."""
     for batch in table.to_batches():
         for row in batch.to_pylist():
             plain = {name: _plain(cell) for name, cell in row.items()}
-            stream.write(json.dumps(plain, ensure_ascii=False).encode() + b"\n")
+            stream.write(json.dumps(plain, ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
 
 def _decode(stream: BinaryIO, form: str) -> pa.Table:

@@ -10,12 +10,12 @@
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
 
-from holdfast.errors import BadInput, Determinate, HoldfastError
+from holdfast.errors import BadInput, Determinate, DiffOverflow, HoldfastError
 from holdfast.persist.canonical import prepare_updates, time_bounds
 from holdfast.persist.merge import consolidate_chunk, merge_runs
 from holdfast.persist.schema import TIME
@@ -155,7 +155,8 @@ class BatchBuilder:
             raise
 
     def _sort_and_spill(self, chunk: Sequence[pa.RecordBatch]) -> None:
-        rows = consolidate_chunk(self._names, chunk)
+        with _refused():
+            rows = consolidate_chunk(self._names, chunk)
         self._spills.append(_Spill(_cut(rows, self._spill_bytes), 0))
         while self._spills[-_FAN_IN:][0].level == self._spills[-1].level and len(self._spills) >= _FAN_IN:
             self._merge_spills(self._spills[-_FAN_IN:])
@@ -164,7 +165,8 @@ class BatchBuilder:
         """Replace the last spills by one of their rows."""
         rows = merge_runs(self._names, map(iter, spills))
         pieces = (piece for chunk in rows for piece in _cut(chunk, self._spill_bytes))
-        merged = _Spill(pieces, spills[0].level + 1)
+        with _refused():
+            merged = _Spill(pieces, spills[0].level + 1)
         for spill in spills:
             spill.close()
         self._spills[-len(spills) :] = [merged]
@@ -176,11 +178,13 @@ class BatchBuilder:
             # The last are the shortest.
             self._merge_spills(self._spills[-_FAN_IN:])
         if self._waiting:
-            self._waiting = [consolidate_chunk(self._names, self._waiting)]
+            with _refused():
+                self._waiting = [consolidate_chunk(self._names, self._waiting)]
         last = [_cut(rows, self._spill_bytes) for rows in self._waiting]
         runs = [*map(iter, self._spills), *last]
         # One run is consolidated already.
-        yield from runs[0] if len(runs) == 1 else merge_runs(self._names, runs)
+        with _refused():
+            yield from runs[0] if len(runs) == 1 else merge_runs(self._names, runs)
 
     def _end(self, why: str) -> None:
         self._unusable = why
@@ -225,6 +229,15 @@ class _Spill:
     def close(self) -> None:
         """Give the room back."""
         self._file.close()
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Here it is the caller who gave what overflows."""
+    try:
+        yield
+    except DiffOverflow as error:
+        raise BadInput(str(error)) from None
 
 
 def _no_room(error: OSError) -> Determinate:

@@ -2,8 +2,7 @@
 
 Invariants
 - A prepared batch has exactly the columns of `Schema.arrow_updates`, in that order, with those types.
-- A cast never loses anything: what does not fit is `BadInput` naming the column. Numbers, text, binary and
-  times of day only become their own kind (the text "12" is no int64).
+- A cast never loses anything (`holdfast.persist.casts`): what does not fit is `BadInput` naming the column.
 - Floats are canonical: one NaN, no negative zero. So equal values have equal bytes, and bytes can be
   hashed, grouped and compared.
 - The total order is (key columns, value columns, `_time`), each column ascending: nulls first,
@@ -22,6 +21,7 @@ import polars as pl
 import pyarrow as pa
 
 from holdfast.errors import CLOSED, BadInput
+from holdfast.persist.casts import cast_column, column_of
 from holdfast.persist.schema import DIFF, TIME, TYPE_NAMES, Column, Schema, arrow_type
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch
@@ -240,7 +240,7 @@ def _one_column(name: str, array: pa.Array | pa.ChunkedArray) -> pa.Array:
 def _convert(column: Column, given: pa.Array | pa.ChunkedArray) -> pa.Array:
     want = arrow_type(column.type)
     if given.type != want:
-        given = _cast(column.name, given, want)
+        given = cast_column(column.name, given, want)
     array = _one_column(column.name, given)
     if array.null_count and not column.nullable:
         raise BadInput(f"column {column.name!r} is not nullable but has {array.null_count} null(s)")
@@ -259,73 +259,10 @@ def _integers(name: str, given: pa.Array | pa.ChunkedArray, want: pa.DataType) -
     if given.type != want:
         if not pa.types.is_integer(given.type):
             raise BadInput(f"column {name!r} must be {want}, not {given.type}")
-        given = _cast(name, given, want)
+        given = cast_column(name, given, want)
     if given.null_count:
         raise BadInput(f"column {name!r} is not nullable but has {given.null_count} null(s)")
     return _one_column(name, given)
-
-
-def _cast(name: str, given: pa.Array | pa.ChunkedArray, want: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    if pa.types.is_dictionary(given.type):
-        given = given.cast(given.type.value_type)
-        if given.type == want:
-            return given
-    if _kind(given.type) not in _CASTS[_kind(want)]:
-        raise BadInput(f"column {name!r} is {given.type}, which does not become {want} without loss")
-    try:
-        if pa.types.is_decimal(want) and pa.types.is_integer(given.type):
-            # Arrow wants room for every integer of the type; then the values decide.
-            given = given.cast(pa.decimal256(20 + want.scale, want.scale))
-        cast = given.cast(want, safe=True)
-        # Arrow's safe cast lets float64 lose its low bits.
-        if want == pa.float32() and given.type == pa.float64():
-            exact = values_of(_one_array(cast)).astype(np.float64)
-            source = values_of(_one_array(given))
-            same = (exact == source) | np.isnan(source)
-            if given.null_count:
-                same |= _one_array(given).is_null().to_numpy(zero_copy_only=False)
-            if not same.all():
-                raise BadInput(f"column {name!r} has values that float32 can't hold exactly")
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise BadInput(f"column {name!r} does not fit {want}: {error}") from None
-    return cast
-
-
-def _kind(type_: pa.DataType) -> str:
-    if pa.types.is_integer(type_):
-        return "integer"
-    if pa.types.is_floating(type_):
-        return "float"
-    if pa.types.is_decimal(type_):
-        return "decimal"
-    if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
-        return "string"
-    if pa.types.is_timestamp(type_):
-        return "instant" if type_.tz else "timestamp"
-    if pa.types.is_date(type_):
-        return "date"
-    if pa.types.is_null(type_):
-        return "null"
-    if pa.types.is_boolean(type_):
-        return "bool"
-    binary = (
-        pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_)
-    )
-    return "binary" if binary or pa.types.is_binary_view(type_) else str(type_)
-
-
-# What may become what. Floats become integers because data frames keep integers with nulls as floats.
-_CASTS = {
-    "integer": {"integer", "float", "decimal", "null"},
-    "float": {"integer", "float", "null"},
-    "decimal": {"integer", "decimal", "null"},
-    "string": {"string", "null"},
-    "binary": {"binary", "null"},
-    "bool": {"bool", "null"},
-    "date": {"date", "null"},
-    "timestamp": {"timestamp", "null"},
-    "instant": {"instant", "null"},
-}
 
 
 def _rows(schema: Schema, updates: object) -> Rows:
@@ -359,9 +296,6 @@ def _from_dicts(schema: Schema, rows: Sequence[Any]) -> pa.RecordBatch:
         else:
             raise BadInput(f"column {name!r} is not in the schema ({', '.join(schema.names)})")
         default = 1 if name == DIFF else None
-        try:
-            arrays.append(pa.array([row.get(name, default) for row in rows], want))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
-            raise BadInput(f"column {name!r} does not fit {want}: {error}") from None
+        arrays.append(column_of(name, [row.get(name, default) for row in rows], want))
         fields.append(pa.field(name, want))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

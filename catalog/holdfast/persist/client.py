@@ -4,10 +4,12 @@ All handles of a client share one state cache per shard. Nothing depends on `clo
 instant. `mode="read"` writes nothing anywhere, leases included.
 """
 
+import os
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Literal, Self
 from uuid import UUID
 
@@ -21,6 +23,13 @@ from holdfast.errors import (
     NotWritable,
     ShardFinalized,
     StorageError,
+)
+from holdfast.persist.casts import shown
+from holdfast.persist.checks import (
+    check_frontier,
+    check_purpose,
+    check_schema,
+    check_write_mode,
 )
 from holdfast.persist.clock import Clock
 from holdfast.persist.command import (
@@ -47,13 +56,13 @@ from holdfast.persist.machine import Machine, commit, retry
 from holdfast.persist.maintainer import Maintainer
 from holdfast.persist.names import create_or_load, forget, read_names
 from holdfast.persist.notify import ChangeFollower, ChangeServer
-from holdfast.persist.read import ReadHandle, check_frontier
+from holdfast.persist.read import ReadHandle
 from holdfast.persist.schema import Schema
 from holdfast.persist.snapshot import Snapshot, SnapshotPart
 from holdfast.persist.state import CriticalReader, WriteMode
 from holdfast.persist.storage import CacheConfig, Location, StoreMetrics
 from holdfast.persist.transition import check_mode
-from holdfast.persist.write import Prepared, WriteHandle, spend
+from holdfast.persist.write import Prepared, WriteHandle, check_prepared, spend
 
 Mode = Literal["write", "read"]
 
@@ -70,7 +79,7 @@ class PersistClient:
         clock: Clock | None = None,
     ) -> None:
         self.location = location
-        self.mode = mode
+        self.mode = _check_mode(mode)
         self.config = config or PersistConfig()
         self.clock = clock or Clock()
         self._machines: dict[str, Machine] = {}
@@ -88,7 +97,7 @@ class PersistClient:
     @classmethod
     def open(
         cls,
-        url: str | None = None,
+        url: str | os.PathLike[str] | None = None,
         *,
         blob: str | None = None,
         consensus: str | None = None,
@@ -99,6 +108,7 @@ class PersistClient:
     ) -> "PersistClient":
         """Open the location at `url` (`file:///dir`, `s3://...`, `memory://name`), or at a pair of URLs.
 
+        A `pathlib.Path` is a folder, as `file:///dir` is.
         S3 is `s3://bucket/prefix?endpoint=...&region=...`: a location (all its shards share the rate of one
         log of objects), a blob or a consensus store; credentials: the environment.
 
@@ -110,10 +120,10 @@ class PersistClient:
             StoreUnreachable: a store that can't be opened.
             LocationMismatch: blob and consensus belong to different locations.
         """
-        read_only = mode == "read"
+        read_only = _check_mode(mode) == "read"
         config = config or PersistConfig()
         location = Location.open(
-            url,
+            Path(url).absolute().as_uri() if isinstance(url, os.PathLike) else url,
             blob=blob,
             consensus=consensus,
             read_only=read_only,
@@ -145,13 +155,16 @@ class PersistClient:
             NotWritable: the client was opened with mode "read".
         """
         self.check_writable()
+        check_schema(schema)
+        check_write_mode(mode)
+        handle = self._handle("w", purpose)
         machine = self.machine(shard_id)
         state = machine.refresh()
         if state.finalized:
             raise ShardFinalized(f"shard {shard_id} was finalized")
         check_mode(state, mode)
         schema_id = state.schema_id(schema)
-        return WriteHandle(self, machine, schema, schema_id, self._handle("w", purpose), mode)
+        return WriteHandle(self, machine, schema, schema_id, handle, mode)
 
     def reader(self, shard_id: str, *, purpose: str) -> ReadHandle:
         """A handle that reads, holding `since` under a lease (none with mode "read").
@@ -161,6 +174,7 @@ class PersistClient:
             ShardFinalized: the shard has ended.
         """
         self._check_open()
+        handle = self._handle("r", purpose)
         machine = self.machine(shard_id)
         state = machine.refresh()
         if not state.exists:
@@ -169,7 +183,7 @@ class PersistClient:
             raise ShardFinalized(f"shard {shard_id} was finalized")
         if self.mode == "read":
             return ReadHandle(self, machine, None)
-        reader = ReadHandle(self, machine, self._handle("r", purpose))
+        reader = ReadHandle(self, machine, handle)
         self._maintainer.watch(reader)
         return reader
 
@@ -181,7 +195,7 @@ class PersistClient:
         """
         machine = self.machine(shard_id)
         self.check_writable()
-        (reader,) = commit([(machine, RegisterCritical(purpose, check_opaque(opaque)))])
+        (reader,) = commit([(machine, RegisterCritical(check_purpose(purpose), check_opaque(opaque)))])
         assert isinstance(reader, CriticalReader)
         return CriticalSince(self, machine, reader, opaque)
 
@@ -202,6 +216,7 @@ class PersistClient:
         """
         self.check_writable()
         check_reentrance_id(reentrance_id)
+        check_purpose(purpose, empty=True)
         with self._taking:
             self._check_not_locked()
             row = acquire(
@@ -239,11 +254,12 @@ class PersistClient:
         self, shard_id: str, schema: Schema, *, purpose: str, mode: WriteMode = WriteMode.APPEND
     ) -> Prepared:
         """The creation of an empty shard, for `multi_write`."""
-        return Prepared(self.machine(shard_id), RegisterWriter(self._handle("w", purpose), schema, mode))
+        command = RegisterWriter(self._handle("w", purpose), check_schema(schema), check_write_mode(mode))
+        return Prepared(self.machine(shard_id), command)
 
     def prepare_evolve(self, shard_id: str, schema: Schema) -> Prepared:
         """The move of a shard to a schema that follows its own, for `multi_write`."""
-        return Prepared(self.machine(shard_id), EvolveSchema(schema))
+        return Prepared(self.machine(shard_id), EvolveSchema(check_schema(schema)))
 
     def evolve(self, shard_id: str, schema: Schema) -> None:
         """Give a shard a schema that follows its own; nothing to do where it has, or had, that one.
@@ -259,7 +275,9 @@ class PersistClient:
 
     def prepare_critical(self, shard_id: str, *, purpose: str, opaque: bytes = b"") -> Prepared:
         """A critical hold on an existing shard, for `multi_write`. One that is there stays as it is."""
-        return Prepared(self.machine(shard_id), RegisterCritical(purpose, check_opaque(opaque)))
+        return Prepared(
+            self.machine(shard_id), RegisterCritical(check_purpose(purpose), check_opaque(opaque))
+        )
 
     def prepare_downgrade_critical(
         self, shard_id: str, since: int, *, purpose: str, opaque: bytes = b"", expected: bytes | None = None
@@ -269,7 +287,7 @@ class PersistClient:
         The multi-write is `Fenced` unless the stored token is `expected` (None: `opaque`). It becomes
         `opaque`.
         """
-        hold = critical_id(shard_id, purpose)
+        hold = critical_id(check_shard_id(shard_id), check_purpose(purpose))
         old = opaque if expected is None else expected
         command = DowngradeCritical(hold, check_frontier(since), check_opaque(old), check_opaque(opaque))
         return Prepared(self.machine(shard_id), command)
@@ -279,14 +297,15 @@ class PersistClient:
 
         The multi-write is `Fenced` unless the stored token is `opaque`.
         """
-        return Prepared(self.machine(shard_id), DropCritical(critical_id(shard_id, purpose), opaque))
+        hold = critical_id(check_shard_id(shard_id), check_purpose(purpose))
+        return Prepared(self.machine(shard_id), DropCritical(hold, check_opaque(opaque)))
 
     def prepare_expect_upper(self, shard_id: str, upper: int) -> Prepared:
         """The condition, for `multi_write`, that a shard's upper is this when the other commands commit.
 
         The multi-write raises `UpperMismatch`, naming the shard, where it is another.
         """
-        return Prepared(self.machine(shard_id), ExpectUpper(upper))
+        return Prepared(self.machine(shard_id), ExpectUpper(check_frontier(upper, "upper")))
 
     def prepare_finalize(self, shard_id: str) -> Prepared:
         """The end of a shard, for `multi_write`."""
@@ -310,6 +329,7 @@ class PersistClient:
             Indeterminate: whether it happened could not be found out.
         """
         self.check_writable()
+        commands = check_prepared(commands)
         for command in commands:
             if command.machine.location.location_id != self.location_id:
                 raise LocationMismatch(
@@ -367,7 +387,7 @@ class PersistClient:
             NotWritable: there is no such shard, and the client was opened with mode "read".
             Indeterminate: whether it was made could not be found out; ask again.
         """
-        return create_or_load(self, name, schema, mode)
+        return create_or_load(self, name, check_schema(schema), check_write_mode(mode))
 
     def names(self) -> dict[str, str]:
         """All names of the location and the ids of the shards that they stand for, in order; linearized."""
@@ -497,7 +517,9 @@ class PersistClient:
             raise BadInput("this client is closed")
 
     def _handle(self, kind: str, purpose: str) -> Handle:
-        return Handle(new_id(kind), purpose, self.config.hostname, int(self.config.lease_s * 1000))
+        return Handle(
+            new_id(kind), check_purpose(purpose), self.config.hostname, int(self.config.lease_s * 1000)
+        )
 
     def close(self) -> None:
         """Refuse new work, finish waiting upkeep, give up all handles and the lock, and close the stores."""
@@ -523,3 +545,9 @@ class PersistClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_mode(mode: Mode) -> Mode:
+    if mode not in ("write", "read"):
+        raise BadInput(f"the mode of a client is 'write' or 'read', not {shown(mode)}")
+    return mode

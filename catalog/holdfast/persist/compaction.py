@@ -20,6 +20,7 @@ from holdfast.errors import HandleExpired, HoldfastError, ShardFinalized
 from holdfast.persist.command import ClaimBatches, Handle, InstallCompaction, RegisterWriter, ReleaseClaim
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.consolidate import consolidate_updates
+from holdfast.persist.fold import naming_shard
 from holdfast.persist.ids import new_id
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.partstore import PartGone, delete_parts, read_inline
@@ -253,7 +254,9 @@ def consolidated(
     if len(inline) == sum(map(len, runs)):
         # Small: the stream's fixed cost would be most of it.
         sources = [read_inline(machine, schema, part) for part in inline]
-        yield consolidate_updates(schema, sources, since)
+        with naming_shard(machine.shard_id):
+            updates = consolidate_updates(schema, sources, since)
+        yield updates
         return
     for piece in merged(machine, schema, runs, Since(since)):
         yield piece

@@ -2,7 +2,26 @@
 
 import socket
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal, TypeAlias, get_args
+
+from holdfast.errors import BadInput
+
+Maintenance: TypeAlias = Literal["background", "inline", "off"]
+
+# The least value of each number; floats are seconds.
+_LEAST: Final[dict[str, int | float]] = {
+    "inline_max_bytes": 0,
+    "part_target_bytes": 1,
+    "rollup_every": 1,
+    "compaction_fanin": 2,
+    "gc_grace_s": 0.0,
+    "retain_for_s": 0.0,
+    "lease_s": 0.0,
+    "poll_interval_s": 0.0,
+    "hinted_poll_interval_s": 0.0,
+    "retry_deadline_s": 0.0,
+}
+_MOST_SECONDS: Final = 1e12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +65,7 @@ class PersistConfig:
     retry_deadline_s: float = 10.0
     """Seconds for which a failing storage call is tried again before the error reaches the caller."""
 
-    maintenance: Literal["background", "inline", "off"] = "background"
+    maintenance: Maintenance = "background"
     """Where rollups, compaction and garbage collection run: a thread of the client, or the writer's."""
 
     audit_pushdown: bool = False
@@ -57,3 +76,24 @@ class PersistConfig:
 
     hostname: str = field(default_factory=socket.gethostname)
     """Recorded with each version and hold, to tell people who did it."""
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if isinstance(least, int):
+                fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
+                what = f"an integer of at least {least}"
+            else:
+                number = isinstance(value, int | float) and not isinstance(value, bool)
+                fits = number and least <= value <= _MOST_SECONDS
+                what = f"a number of seconds from {least:g} to {_MOST_SECONDS:g}"
+            if not fits:
+                raise BadInput(f"PersistConfig.{name} is {what}, not {value!r:.60}")
+        for name in ("builder_threads", "audit_pushdown", "debug_validate"):
+            if not isinstance(getattr(self, name), bool):
+                raise BadInput(f"PersistConfig.{name} is True or False, not {getattr(self, name)!r:.60}")
+        if self.maintenance not in get_args(Maintenance):
+            known = ", ".join(map(repr, get_args(Maintenance)))
+            raise BadInput(f"PersistConfig.maintenance is one of {known}, not {self.maintenance!r:.60}")
+        if not isinstance(self.hostname, str):
+            raise BadInput(f"PersistConfig.hostname is a text, not {self.hostname!r:.60}")

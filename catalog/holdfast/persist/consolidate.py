@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.errors import CLOSED, BadInput, CorruptBlob
+from holdfast.errors import CLOSED, CorruptBlob
 from holdfast.persist.canonical import (
     SMALL_ROWS,
     from_polars,
@@ -25,6 +25,7 @@ from holdfast.persist.canonical import (
     sort_updates,
     values_of,
 )
+from holdfast.persist.fold import first_beyond, overflow
 from holdfast.persist.part import UNREADABLE, check_footer
 from holdfast.persist.schema import DIFF, TIME, Schema
 
@@ -52,7 +53,7 @@ Source: TypeAlias = pa.Table | pa.RecordBatch | ParquetSource
 def consolidate_at(schema: Schema, sources: Sequence[Source], as_of: int) -> pa.Table:
     """The contents at `as_of` (columns and `_diff`, in no order) of updates in any number of pieces.
 
-    Raises `BadInput` when a sum of diffs leaves int64, `CorruptBlob` and `VersionTooNew` for a Parquet
+    Raises `DiffOverflow` when a sum of diffs leaves int64, `CorruptBlob` and `VersionTooNew` for a Parquet
     source that is not a part of the schema.
     """
     if (tables := _small(sources)) is not None:
@@ -158,14 +159,12 @@ def _to_arrow(frame: pl.LazyFrame, schema: pa.Schema, sources: Sequence[Source])
         raise CorruptBlob(keys or "updates", "parts that can be read", " ".join(str(error).split())) from None
     if result.schema[DIFF] == pl.Int128:
         sums = result.get_column(DIFF)
-        if not sums.is_between(-_INT64_MAX - 1, _INT64_MAX).all():
-            raise _overflow()
+        if not (fits := sums.is_between(-_INT64_MAX - 1, _INT64_MAX)).all():
+            by = [name for name in result.columns if name != DIFF]
+            row = from_polars(result.filter(~fits)[:1].select(by), pa.schema([schema.field(n) for n in by]))
+            raise overflow(by, row, 0)
         result = result.with_columns(sums.cast(pl.Int64))
     return from_polars(result, schema)
-
-
-def _overflow() -> BadInput:
-    return BadInput("the sum of the diffs of one (key, value) does not fit int64")
 
 
 def _in_memory(sources: Sequence[Source]) -> list[pa.Table | pa.RecordBatch]:
@@ -218,10 +217,11 @@ def _picked(
     schema: pa.Schema,
 ) -> pa.Table:
     kept = [row for row, total in sums.items() if total]
+    found = [sums[row] for row in kept]
     try:
-        totals = pa.array([sums[row] for row in kept], pa.int64())
+        totals = pa.array(found, pa.int64())
     except (OverflowError, pa.ArrowInvalid):
-        raise _overflow() from None
+        raise overflow(names, updates, first[kept[first_beyond(found)]]) from None
     rows = pa.array([first[row] for row in kept], pa.int64())
     arrays = [updates.column(name).take(rows) for name in names]
     return pa.Table.from_arrays([*arrays, totals], schema=schema)

@@ -13,9 +13,9 @@
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import BadInput
+from holdfast.persist.checks import check_frontier
 from holdfast.persist.command import DowngradeCritical, DropCritical
 from holdfast.persist.machine import Machine
-from holdfast.persist.read import check_frontier
 from holdfast.persist.state import CriticalReader
 from holdfast.persist.write import Prepared
 

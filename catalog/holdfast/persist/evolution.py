@@ -76,7 +76,10 @@ def mismatch(old: Schema, new: Schema, *, shard: str) -> CodecMismatch:
     message = f"the schema does not fit {shard}: it has {old}; given was {new}"
     fault = evolution_fault(old, new)
     if fault:
-        return CodecMismatch(f"{message} ({fault})", hint="open the shard with its own schema")
+        return CodecMismatch(
+            f"{message} ({fault})",
+            hint="give a schema that the shard has or had, or one that can follow its own",
+        )
     return CodecMismatch(message, hint="it may follow: evolve the shard to it first (PersistClient.evolve)")
 
 

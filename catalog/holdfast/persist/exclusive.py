@@ -18,6 +18,7 @@ from holdfast.errors import (
     LockHeld,
     StorageError,
 )
+from holdfast.persist.checks import is_text
 from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.lock import LOCK_KEY, Fence, LockRow, decode_lock, encode_lock
@@ -79,7 +80,7 @@ class Exclusive:
 
 def check_reentrance_id(value: str) -> str:
     """Return `value`, or raise `BadInput` where it can't be a reentrance id."""
-    if not isinstance(value, str) or not value.strip() or len(value.encode(errors="replace")) > MOST_ID_BYTES:
+    if not is_text(value) or not value.strip() or len(value.encode()) > MOST_ID_BYTES:
         raise BadInput(
             f"a reentrance id is a text of 1 to {MOST_ID_BYTES} bytes, not {value!r:.60}",
             hint="give a name that is nobody else's and stays the same over restarts, such as the job's",

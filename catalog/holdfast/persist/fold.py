@@ -9,7 +9,8 @@ Invariants
 - Sums are exact, also those beyond int64.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from holdfast.errors import DiffOverflow
 from holdfast.persist.order import numbers
 
 Indices: TypeAlias = npt.NDArray[np.int64]
@@ -113,3 +115,30 @@ def _equal(frame: pl.DataFrame, left: Indices, right: Indices) -> npt.NDArray[np
     for column in frame:
         equal &= column[left].eq_missing(column[right]).to_numpy()
     return equal
+
+
+@contextmanager
+def naming_shard(shard_id: str) -> Iterator[None]:
+    """Say of which shard the row is whose diffs overflow."""
+    try:
+        yield
+    except DiffOverflow as error:
+        raise DiffOverflow(error.row, shard_id=shard_id) from None
+
+
+def overflow(by: Sequence[str], rows: pa.RecordBatch | pa.Table, index: int) -> DiffOverflow:
+    """The error for one of the rows whose sum of diffs int64 does not hold."""
+    return DiffOverflow(", ".join(f"{name}={_shown(rows.column(name)[index])}" for name in by))
+
+
+def first_beyond(sums: Sequence[Any] | npt.NDArray[Any]) -> int:
+    """The index of the first sum that int64 does not hold."""
+    return next(index for index, each in enumerate(sums) if not -_INT64_MAX - 1 <= each <= _INT64_MAX)
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        return f"{value.as_py()!r:.60}"
+    except (ValueError, OverflowError):
+        # Python has no times after the year 9999.
+        return f"{value.type} {value.value}"

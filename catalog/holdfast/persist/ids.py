@@ -22,7 +22,7 @@ def shard_id(value: uuid.UUID) -> str:
 
 def check_shard_id(value: str) -> str:
     """Return `value`, or raise `BadInput` where it is not a shard id."""
-    if not _SHARD.fullmatch(value):
+    if not isinstance(value, str) or not _SHARD.fullmatch(value):
         raise BadInput(f"'{value}' is not a shard id: expected 's' and a lower-case UUID")
     return value
 

@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.errors import BadInput
 from holdfast.persist.canonical import values_of
-from holdfast.persist.fold import Indices, fold, sort_ties
+from holdfast.persist.fold import Indices, first_beyond, fold, overflow, sort_ties
 from holdfast.persist.order import Key, key_at, rows_up_to
 from holdfast.persist.schema import DIFF
 
@@ -30,7 +29,7 @@ def merge_runs(by: Sequence[str], runs: Iterable[Iterator[pa.RecordBatch]]) -> I
     """The rows of all runs consolidated: batches of `by` and `_diff`, in the total order, none empty.
 
     Raises:
-        BadInput: a sum of diffs leaves int64.
+        DiffOverflow: a sum of diffs leaves int64.
     """
     live = [_Run(by, run) for run in runs]
     carry: _Carry | None = None
@@ -44,7 +43,7 @@ def merge_runs(by: Sequence[str], runs: Iterable[Iterator[pa.RecordBatch]]) -> I
         if chunk.num_rows:
             yield chunk
     if carry is not None:
-        yield _with_sums(carry.row, [carry.diff])
+        yield _with_sums(by, carry.row, [carry.diff])
 
 
 class _Carry(NamedTuple):
@@ -91,7 +90,7 @@ class _Run:
 def consolidate_chunk(by: Sequence[str], pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """Rows in any order, consolidated, in the total order. Raises as `merge_runs` does."""
     rows, kept, sums = _folded(by, pieces, None)
-    return _with_sums(rows.take(pa.array(kept)), sums)
+    return _with_sums(by, rows.take(pa.array(kept)), sums)
 
 
 def _consolidated(
@@ -102,7 +101,7 @@ def _consolidated(
     if not len(kept):
         return rows.slice(0, 0), None
     last = rows.take(pa.array(kept[-1:]))
-    return _with_sums(rows.take(pa.array(kept[:-1])), sums[:-1]), _Carry(last, int(sums[-1]))
+    return _with_sums(by, rows.take(pa.array(kept[:-1])), sums[:-1]), _Carry(last, int(sums[-1]))
 
 
 def _folded(
@@ -124,10 +123,12 @@ def _folded(
     return rows, kept, sums
 
 
-def _with_sums(rows: pa.RecordBatch, sums: npt.NDArray[Any] | Sequence[int]) -> pa.RecordBatch:
+def _with_sums(
+    by: Sequence[str], rows: pa.RecordBatch, sums: npt.NDArray[Any] | Sequence[int]
+) -> pa.RecordBatch:
     """The rows with these sums, which all must fit, as their diffs."""
     try:
         diffs = pa.array(sums, pa.int64())
     except (OverflowError, pa.ArrowInvalid):
-        raise BadInput("the sum of the diffs of one (key, value) does not fit int64") from None
+        raise overflow(by, rows, first_beyond(sums)) from None
     return rows.set_column(rows.num_columns - 1, rows.schema.field(DIFF), diffs)

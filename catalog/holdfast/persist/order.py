@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from holdfast.errors import BadInput
 from holdfast.persist.canonical import Rows, canonical_floats, ordered_bits, python_values, values_of
+from holdfast.persist.casts import column_of
 from holdfast.persist.schema import Column, Schema
 
 Key: TypeAlias = tuple[tuple[bool, Any], ...]
@@ -85,10 +86,7 @@ def _limit(schema: Schema, given: object) -> Key | None:
 
 
 def _place(column: Column, value: object) -> tuple[bool, Any]:
-    try:
-        array = pa.array([value], column.arrow.type)
-    except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
-        raise BadInput(f"column {column.name!r} has no value {value!r}: {error}") from None
+    array = column_of(column.name, [value], column.arrow.type)
     if pa.types.is_floating(array.type):
         array = canonical_floats(array)
     (found,) = python_values(array)

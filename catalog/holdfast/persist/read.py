@@ -26,6 +26,7 @@ from holdfast.errors import (
     ShardFinalized,
     StorageError,
 )
+from holdfast.persist.checks import check_columns, check_frontier, check_range, check_time
 from holdfast.persist.command import (
     DowngradeReader,
     DropReader,
@@ -33,6 +34,7 @@ from holdfast.persist.command import (
     RegisterReader,
 )
 from holdfast.persist.consolidate import consolidate_updates
+from holdfast.persist.fold import naming_shard
 from holdfast.persist.ids import new_id
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.order import EVERYTHING, KeyRange
@@ -42,7 +44,6 @@ from holdfast.persist.snapshot import (
     Pins,
     Snapshot,
     SnapshotPart,
-    check_columns,
     check_readable,
     plan_parts,
     replan,
@@ -69,13 +70,6 @@ class Progress:
 
 
 Event = Updates | Progress
-
-
-def check_frontier(since: int) -> int:
-    """Return `since`, or raise `BadInput` where it is not a frontier."""
-    if not 0 <= since <= CLOSED:
-        raise BadInput(f"since {since} is not a frontier: expected 0 to 2^64")
-    return since
 
 
 class Listen:
@@ -139,7 +133,8 @@ class Listen:
             for part in batch.parts
             if part.upper > self.frontier
         ]
-        updates = consolidate_updates(schema, tables, 0)
+        with naming_shard(self._machine.shard_id):
+            updates = consolidate_updates(schema, tables, 0)
         return updates if state.upper == self.frontier + 1 else updates.sort_by(TIME)
 
     def _await_progress(self, timeout: float | None) -> ShardState | None:
@@ -226,6 +221,8 @@ class ReadHandle:
             AsOfNotYetAvailable: `as_of >= upper`.
             BadInput: a column that the schema doesn't have.
         """
+        as_of = check_time(as_of)
+        check_range(wanted)
         schema = check_readable(self._machine, as_of).schema
         check_columns(schema, columns)
         return Snapshot(self._machine, self, schema, as_of, wanted, columns)
@@ -248,12 +245,11 @@ class ReadHandle:
         At most `max_parts` (None: one per row group of the shard's largest run) of about equal size, of which
         some may be empty. `PersistClient.read_snapshot_part` reads one anywhere. Raises as `snapshot` does.
         """
-        return plan_parts(self._machine, self, as_of, max_parts)
+        return plan_parts(self._machine, self, check_time(as_of), max_parts)
 
     def listen(self, as_of: int) -> Listen:
         """All changes at times after `as_of`. Raises as `snapshot` does for a time before `since`."""
-        if not 0 <= as_of < CLOSED:
-            raise BadInput(f"as_of {as_of} is not a time: expected 0 to 2^64 - 1")
+        as_of = check_time(as_of)
         state = self._machine.refresh()
         if state.finalized:
             raise ShardFinalized(f"shard {self.shard_id} was finalized")
@@ -266,6 +262,7 @@ class ReadHandle:
 
         Raises as `snapshot` does.
         """
+        as_of = check_time(as_of)
         table = self.snapshot(as_of).to_table()
         times = pa.repeat(pa.scalar(as_of, pa.uint64()), table.num_rows)
         table = table.add_column(table.num_columns - 1, pa.field(TIME, pa.uint64(), nullable=False), times)

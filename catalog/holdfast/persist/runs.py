@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from holdfast.errors import CLOSED, CorruptBlob, Determinate, Indeterminate
 from holdfast.persist.canonical import sort_updates, values_of
 from holdfast.persist.evolution import upgraded
+from holdfast.persist.fold import naming_shard
 from holdfast.persist.groups import bounds_through
 from holdfast.persist.machine import Machine, Patience, read_twice, retry
 from holdfast.persist.merge import merge_runs
@@ -111,8 +112,9 @@ def merged(
 ) -> Iterator[pa.Table]:
     """The rows of all runs consolidated, as `merge_runs` has them. Raises as it and `open_runs` do."""
     opened = open_runs(machine, schema, runs, view, wanted)
-    for rows in merge_runs(view.names(schema), opened):
-        yield pa.Table.from_batches([rows])
+    with naming_shard(machine.shard_id):
+        for rows in merge_runs(view.names(schema), opened):
+            yield pa.Table.from_batches([rows])
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,8 @@ class Column:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise BadInput("a column needs a name that isn't empty")
+        if any("\ud800" <= each <= "\udfff" for each in self.name):
+            raise BadInput(f"column name {self.name!r} is no text: it has no UTF-8 form")
         if self.name.startswith("_"):
             raise BadInput(
                 f"column name {self.name!r} is refused: names that begin with '_' are Holdfast's own"

@@ -18,15 +18,17 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from holdfast.errors import (
-    CLOSED,
     AsOfNotYetAvailable,
     AsOfTooEarly,
     BadInput,
     CorruptBlob,
     ShardFinalized,
 )
+from holdfast.persist.casts import shown
+from holdfast.persist.checks import check_time
 from holdfast.persist.consolidate import consolidate_at
 from holdfast.persist.evolution import lowered, upgraded_range
+from holdfast.persist.fold import naming_shard
 from holdfast.persist.machine import Machine
 from holdfast.persist.order import EVERYTHING, Key, KeyRange, key_at
 from holdfast.persist.partstore import PartGone, read_part
@@ -108,6 +110,7 @@ class Snapshot:
         Raises:
             AsOfTooEarly: `since` has passed `as_of` and the parts are gone.
             CorruptBlob: a part is not what was written.
+            DiffOverflow: what was written adds up to more copies of a row than int64 holds; names the row.
         """
         if self._wanted != EVERYTHING:
             empty = self._project(self.schema.arrow_diff.empty_table())
@@ -127,7 +130,9 @@ class Snapshot:
             for part in batch.parts
             if part.lower <= self.as_of
         ]
-        return self._lower(state, consolidate_at(state.schema, sources, self.as_of))
+        with naming_shard(self._machine.shard_id):
+            contents = consolidate_at(state.schema, sources, self.as_of)
+        return self._lower(state, contents)
 
     def _lower(self, state: ShardState, rows: pa.Table) -> pa.Table:
         return lowered(rows, state.schema, self.schema, where=f"a part of {self._machine.shard_id}")
@@ -160,8 +165,8 @@ class Snapshot:
 
 def plan_parts(machine: Machine, pins: Pins, as_of: int, max_parts: int | None) -> list[SnapshotPart]:
     """Pieces of the snapshot by key. Raises as `ReadHandle.snapshot_parts` does."""
-    if max_parts is not None and max_parts < 1:
-        raise BadInput(f"a snapshot can't be cut into {max_parts} parts: at least 1")
+    if max_parts is not None and (not isinstance(max_parts, int) or max_parts < 1):
+        raise BadInput(f"a snapshot can't be cut into {shown(max_parts)} parts: at least 1")
     state = check_readable(machine, as_of)
     while max_parts != 1:
         try:
@@ -174,15 +179,6 @@ def plan_parts(machine: Machine, pins: Pins, as_of: int, max_parts: int | None) 
     return [SnapshotPart(machine.shard_id, as_of, schema_id=max(state.schemas))]
 
 
-def check_columns(schema: Schema, columns: Sequence[str] | None) -> None:
-    """Refuse columns that the schema has not, or twice."""
-    for index, name in enumerate(columns or ()):
-        if name not in schema.names:
-            raise BadInput(f"column {name!r} is not in the schema ({', '.join(schema.names)})")
-        if columns is not None and name in columns[:index]:
-            raise BadInput(f"column {name!r} is given twice")
-
-
 def check_readable(machine: Machine, as_of: int) -> ShardState:
     """A version that has contents at `as_of`, reading the newest one where the cached has not.
 
@@ -192,8 +188,7 @@ def check_readable(machine: Machine, as_of: int) -> ShardState:
         AsOfNotYetAvailable: `as_of` is not before the upper.
         ShardFinalized: the shard has ended.
     """
-    if not 0 <= as_of < CLOSED:
-        raise BadInput(f"as_of {as_of} is not a time: expected 0 to 2^64 - 1")
+    check_time(as_of)
     machine.check_open()
     state = machine.state
     if not (state.exists and as_of < state.upper) or state.finalized:

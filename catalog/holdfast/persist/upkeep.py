@@ -7,7 +7,7 @@ blobs are deleted after the commit that made them garbage; the log is truncated 
 
 from collections.abc import Callable
 
-from holdfast.errors import BadInput, CorruptBlob, HoldfastError
+from holdfast.errors import BadInput, CorruptBlob, DiffOverflow, HoldfastError
 from holdfast.persist.command import Handle
 from holdfast.persist.compaction import compact, next_compaction
 from holdfast.persist.config import PersistConfig
@@ -37,7 +37,7 @@ def maintain(
     try:
         while merge_pending(machine, writer, between) or compact(machine, writer, between):
             between()
-    except (BadInput, CorruptBlob) as error:
+    except (BadInput, CorruptBlob, DiffOverflow) as error:
         # Updates that can't be merged must not let the log and the garbage grow too.
         unreadable = error
     if machine.state.finalized:

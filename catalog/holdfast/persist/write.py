@@ -16,6 +16,8 @@ import pyarrow as pa
 from holdfast.errors import CLOSED, BadInput, HandleExpired, StorageError, UpperMismatch
 from holdfast.persist.builder import MEMORY_BYTES, BatchBuilder
 from holdfast.persist.canonical import Rows, check_times, prepare_updates, time_bounds
+from holdfast.persist.casts import shown
+from holdfast.persist.checks import check_forward, check_frontier
 from holdfast.persist.command import Append, Command, Handle, RegisterWriter, Seal, Write
 from holdfast.persist.ids import new_id
 from holdfast.persist.machine import Machine, commit
@@ -184,6 +186,7 @@ class WriteHandle:
         In mode WRITE_SEAL all that is pending below it is sealed with it, whoever wrote it; in mode APPEND
         nothing is: an empty append. Raises as `write` does.
         """
+        new_upper = check_frontier(new_upper, "new_upper")
         if self.mode is WriteMode.WRITE_SEAL:
             self._client.check_locked(self.shard_id)
         # Looked at once: other threads of this process move it too.
@@ -199,14 +202,14 @@ class WriteHandle:
         if self.mode is WriteMode.APPEND:
             return self.prepare_append(None, expected_upper, new_upper)
         self._check_usable(self.mode)
-        _check_forward(expected_upper, new_upper)
+        expected_upper, new_upper = check_forward(expected_upper, new_upper)
         token = uuid.uuid4().bytes
         command = Seal(self._handle, token, self.schema, expected_upper, new_upper)
         return Prepared(self._machine, command, (), self)
 
     def prepare_append(self, updates: object, expected_upper: int, new_upper: int) -> Prepared:
         """An append for `multi_write`: large updates are uploaded, nothing is committed."""
-        self._check_append(expected_upper, new_upper)
+        expected_upper, new_upper = self._check_append(expected_upper, new_upper)
         batch = None
         if updates is not None:
             batch = prepare_updates(self.schema, updates, default_time=expected_upper)
@@ -214,7 +217,7 @@ class WriteHandle:
 
     def prepare_batch(self, batch: pa.RecordBatch | None, expected_upper: int, new_upper: int) -> Prepared:
         """As `prepare_append`, of what `prepare_updates` made with this schema, or rows of that."""
-        self._check_append(expected_upper, new_upper)
+        expected_upper, new_upper = self._check_append(expected_upper, new_upper)
         parts: tuple[Part, ...] = ()
         if batch is not None:
             parts = self._upload(batch, check_times(batch, expected_upper, new_upper))
@@ -225,7 +228,7 @@ class WriteHandle:
 
         In memory is about a part's encoded bytes. Raises what `pieces` raises.
         """
-        self._check_append(expected_upper, new_upper)
+        expected_upper, new_upper = self._check_append(expected_upper, new_upper)
         parts = write_run(
             self._machine,
             writer_id=self._handle.id,
@@ -247,6 +250,7 @@ class WriteHandle:
 
     def check_upper(self, expected_upper: int) -> None:
         """Raise `UpperMismatch` unless the upper, linearized, is this."""
+        expected_upper = check_frontier(expected_upper, "expected_upper")
         if (actual := self.upper()) != expected_upper:
             raise UpperMismatch(expected_upper, actual, shard_id=self.shard_id)
 
@@ -271,9 +275,9 @@ class WriteHandle:
             before_upload=self._register,
         )
 
-    def _check_append(self, expected_upper: int, new_upper: int) -> None:
+    def _check_append(self, expected_upper: int, new_upper: int) -> tuple[int, int]:
         self._check_usable(WriteMode.APPEND)
-        _check_forward(expected_upper, new_upper)
+        return check_forward(expected_upper, new_upper)
 
     def _check_usable(self, mode: WriteMode) -> None:
         """Refuse what this handle may not do."""
@@ -365,6 +369,14 @@ def _blobs(parts: Sequence[Part]) -> list[str]:
     return [part.blob_key for part in parts if part.blob_key is not None]
 
 
-def _check_forward(expected_upper: int, new_upper: int) -> None:
-    if not 0 <= expected_upper < new_upper <= CLOSED:
-        raise BadInput(f"an append must move the upper forward, not from {expected_upper} to {new_upper}")
+def check_prepared(commands: Sequence[Prepared]) -> Sequence[Prepared]:
+    """Return prepared commands; `BadInput` where something is none."""
+    if not isinstance(commands, Sequence):
+        raise BadInput(f"a multi-write takes a list of prepared commands, not {shown(commands)}")
+    for command in commands:
+        if not isinstance(command, Prepared):
+            raise BadInput(
+                f"a multi-write takes prepared commands, not {shown(command)}",
+                hint="make them with the methods prepare_... of handles and clients",
+            )
+    return commands

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import CLOSED, BadInput, CorruptBlob, VersionTooNew
+from holdfast.errors import CLOSED, CorruptBlob, DiffOverflow, VersionTooNew
 from holdfast.persist import consolidate
 from holdfast.persist.canonical import empty_updates, prepare_updates, sort_updates
 from holdfast.persist.consolidate import ParquetSource, Source, consolidate_at, consolidate_updates
@@ -85,9 +85,9 @@ def test_a_sum_beyond_int64_is_an_error(parquet: bool) -> None:
 
     largest, least = 2**63 - 1, -(2**63)
     for over in ([source(largest, 1)], [source(largest), source(1)], [source(least), source(-1)]):
-        with pytest.raises(BadInput, match="does not fit int64"):
+        with pytest.raises(DiffOverflow, match=r"row \(.*=.*\) does not fit int64"):
             consolidate_at(WORDS, over, 0)
-        with pytest.raises(BadInput, match="does not fit int64"):
+        with pytest.raises(DiffOverflow, match=r"row \(.*=.*\) does not fit int64"):
             consolidate_updates(WORDS, over, 0)
     for total, within in (
         (largest, [source(largest, 1, -1)]),

@@ -42,6 +42,12 @@ def open_stores(
     url: str | None, *, blob: str | None, consensus: str | None, create: bool, read_only: bool
 ) -> tuple[Blob, Consensus]:
     """Open both stores of a location; `BadInput` unless either `url` or both others are given."""
+    for given in (url, blob, consensus):
+        if given is not None and not isinstance(given, str):
+            raise BadInput(
+                f"a URL is a text, not of type {type(given).__name__}",
+                hint=f"known forms: {', '.join(_LOCATION_FORMS)}",
+            )
     if url is not None:
         if blob is not None or consensus is not None:
             raise BadInput("give either the URL of a location or those of its blob and consensus, not both")

@@ -1,0 +1,187 @@
+"""What becomes what without loss: Arrow columns, and values of Python, as a column of a schema's type.
+
+Invariants
+- A cast never loses anything: what does not fit is `BadInput` naming the column, and for values of Python the
+  row and the value. Only floats of Python are rounded to float32, which has no other literals.
+- Numbers, text, binary and times of day only become their own kind (the text "12" is no int64, a date is no
+  timestamp, a time with a zone is none without).
+"""
+
+import math
+from collections.abc import Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import BadInput
+
+_FLOAT32: Final = pa.float32()
+_NONE: Final = type(None)
+
+# What may become what. Floats become integers because data frames keep integers with nulls as floats.
+_CASTS: Final = {
+    "integer": {"integer", "float", "decimal", "null"},
+    "float": {"integer", "float", "null"},
+    "decimal": {"integer", "decimal", "null"},
+    "string": {"string", "null"},
+    "binary": {"binary", "null"},
+    "bool": {"bool", "null"},
+    "date": {"date", "null"},
+    "timestamp": {"timestamp", "null"},
+    "instant": {"instant", "null"},
+}
+
+# The types of Python that Arrow converts exactly or refuses by itself, but for the zones of times.
+_PLAIN: Final[dict[str, frozenset[type]]] = {
+    "integer": frozenset({int, _NONE}),
+    "float": frozenset({float, int, _NONE}),
+    "decimal": frozenset({Decimal, int, _NONE}),
+    "string": frozenset({str, _NONE}),
+    "binary": frozenset({bytes, _NONE}),
+    "bool": frozenset({bool, _NONE}),
+    "date": frozenset({date, _NONE}),
+    "timestamp": frozenset({datetime, _NONE}),
+    "instant": frozenset({datetime, _NONE}),
+}
+# Those that are as good, or are once `_plain` has seen each value.
+_ALIKE: Final[dict[str, tuple[type, ...]]] = {
+    "integer": (int, float, Decimal, np.integer, np.float16, np.float32, pa.Scalar),
+    "float": (float, int, np.float16, np.float32, np.integer, pa.Scalar),
+    "decimal": (Decimal, int, pa.Scalar),
+    "string": (str, pa.Scalar),
+    "binary": (bytes, bytearray, memoryview, pa.Scalar),
+    "bool": (bool, np.bool_, pa.Scalar),
+    "date": (pa.Scalar,),
+    "timestamp": (datetime, pa.Scalar),
+    "instant": (datetime, pa.Scalar),
+}
+_UNFIT: Final = (pa.ArrowException, OverflowError, ValueError, TypeError)
+
+
+def cast_column(
+    name: str, given: pa.Array | pa.ChunkedArray, want: pa.DataType
+) -> pa.Array | pa.ChunkedArray:
+    """The column in another type, value by value the same. Raises `BadInput` where it can't be."""
+    if pa.types.is_dictionary(given.type):
+        given = given.cast(given.type.value_type)
+        if given.type == want:
+            return given
+    if _kind(given.type) not in _CASTS[_kind(want)]:
+        raise BadInput(f"column {name!r} is {given.type}, which does not become {want} without loss")
+    try:
+        if pa.types.is_decimal(want) and pa.types.is_integer(given.type):
+            # Arrow wants room for every integer of the type; then the values decide.
+            given = given.cast(pa.decimal256(20 + want.scale, want.scale))
+        cast = given.cast(want, safe=True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise BadInput(f"column {name!r} does not fit {want}: {error}") from None
+    # Arrow's safe cast lets float64 lose its low bits.
+    if want == _FLOAT32 and given.type == pa.float64():
+        # A null is a NaN here.
+        source = given.to_numpy(zero_copy_only=False)
+        exact = cast.to_numpy(zero_copy_only=False).astype(np.float64)
+        if not ((exact == source) | np.isnan(source)).all():
+            raise BadInput(f"column {name!r} has values that float32 can't hold exactly")
+    return cast
+
+
+def column_of(name: str, values: Sequence[Any], want: pa.DataType) -> pa.Array:
+    """A column of Python's values, None being null.
+
+    Floats are rounded to float32 where that is the type. Raises `BadInput` naming the first value that does
+    not fit, and its row, counted from 0.
+    """
+    try:
+        return _converted(values, want)
+    except _UNFIT as error:
+        raise _misfit(name, values, want, error) from None
+
+
+def _converted(values: Sequence[Any], want: pa.DataType) -> pa.Array:
+    kind = _kind(want)
+    types = set(map(type, values))
+    if not types <= _PLAIN[kind]:
+        alike = _ALIKE[kind]
+        for type_ in types - _PLAIN[kind]:
+            if not issubclass(type_, alike) or (type_ is bool and kind != "bool"):
+                raise TypeError(f"{type_.__name__} does not become {want} without loss")
+        if kind == "integer":
+            values = [_whole(value) for value in values]
+    if kind in ("timestamp", "instant"):
+        for value in values:
+            if isinstance(value, datetime):
+                _check_moment(value, zoned=kind == "instant")
+    array = pa.array(values, want)
+    if want == _FLOAT32 and _overflows(values, array):
+        raise ValueError("beyond what float32 holds")
+    return array
+
+
+def _whole(value: Any) -> Any:
+    """A number as the integer that it is; what is none already stays."""
+    if not isinstance(value, float | Decimal | np.floating):
+        return value
+    whole = int(value)
+    if whole != value:
+        raise ValueError("it is no integer")
+    return whole
+
+
+def _check_moment(value: datetime, *, zoned: bool) -> None:
+    if (value.tzinfo is not None) is not zoned:
+        raise ValueError("it has no time zone" if zoned else "it has a time zone")
+    # A data frame's times are subclasses that are finer.
+    if getattr(value, "nanosecond", 0):
+        raise ValueError("it is finer than microseconds")
+
+
+def _overflows(values: Sequence[Any], array: pa.Array) -> bool:
+    infinite = np.isinf(array.to_numpy(zero_copy_only=False))
+    return any(
+        not isinstance(values[row], pa.Scalar) and not math.isinf(values[row])
+        for row in map(int, np.flatnonzero(infinite))
+    )
+
+
+def _misfit(name: str, values: Sequence[Any], want: pa.DataType, error: Exception) -> BadInput:
+    for row, value in enumerate(values):
+        try:
+            _converted([value], want)
+        except _UNFIT as why:
+            return BadInput(f"column {name!r} does not fit {want}: {shown(value)} in row {row}: {why}")
+    return BadInput(f"column {name!r} does not fit {want}: {error}")
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it."""
+    try:
+        return f"{value!r:.60}"
+    except ValueError:
+        # Python refuses to print very long integers.
+        return f"a very long {type(value).__name__}"
+
+
+def _kind(type_: pa.DataType) -> str:
+    if pa.types.is_integer(type_):
+        return "integer"
+    if pa.types.is_floating(type_):
+        return "float"
+    if pa.types.is_decimal(type_):
+        return "decimal"
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return "string"
+    if pa.types.is_timestamp(type_):
+        return "instant" if type_.tz else "timestamp"
+    if pa.types.is_date(type_):
+        return "date"
+    if pa.types.is_null(type_):
+        return "null"
+    if pa.types.is_boolean(type_):
+        return "bool"
+    binary = (
+        pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_)
+    )
+    return "binary" if binary or pa.types.is_binary_view(type_) else str(type_)

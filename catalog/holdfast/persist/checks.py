@@ -1,0 +1,109 @@
+"""What callers hand over, checked at the boundary: what has no meaning is one `BadInput` at once.
+
+Every handle uses these, so that an argument means the same, and is refused in the same words, everywhere.
+"""
+
+import operator
+from collections.abc import Sequence
+from typing import Any, Final, SupportsIndex
+
+from holdfast.errors import CLOSED, BadInput
+from holdfast.persist.casts import shown
+from holdfast.persist.order import KeyRange
+from holdfast.persist.schema import Schema
+from holdfast.persist.state import WriteMode
+
+MOST_PURPOSE_CHARACTERS: Final = 1024
+"""A purpose is in every version of the shard that it is registered with, so it must stay small."""
+
+
+def check_time(value: SupportsIndex, what: str = "as_of") -> int:
+    """A time as an integer; `BadInput` where it is none."""
+    number = _integer(value)
+    if number is None or not 0 <= number < CLOSED:
+        raise BadInput(f"{what} {shown(value)} is not a time: expected 0 to 2^64 - 1")
+    return number
+
+
+def check_frontier(value: SupportsIndex, what: str = "since") -> int:
+    """A frontier as an integer; `BadInput` where it is none."""
+    number = _integer(value)
+    if number is None or not 0 <= number <= CLOSED:
+        raise BadInput(f"{what} {shown(value)} is not a frontier: expected 0 to 2^64")
+    return number
+
+
+def check_forward(expected_upper: SupportsIndex, new_upper: SupportsIndex) -> tuple[int, int]:
+    """Both frontiers as integers; `BadInput` unless the upper moves forward."""
+    expected = check_frontier(expected_upper, "expected_upper")
+    new = check_frontier(new_upper, "new_upper")
+    if expected >= new:
+        raise BadInput(f"an append must move the upper forward, not from {expected} to {new}")
+    return expected, new
+
+
+def check_purpose(value: str, *, empty: bool = False) -> str:
+    """Return a purpose; `BadInput` where nobody could read it, or it is too long to be kept."""
+    if not is_text(value) or len(value) > MOST_PURPOSE_CHARACTERS or not (empty or value.strip()):
+        raise BadInput(
+            f"a purpose is a text of 1 to {MOST_PURPOSE_CHARACTERS} characters, not {shown(value)}",
+            hint="say in a few words what it is for: people see it beside what it holds",
+        )
+    return value
+
+
+def check_schema(value: Schema) -> Schema:
+    """Return a schema; `BadInput` where it is none."""
+    if not isinstance(value, Schema):
+        raise BadInput(
+            f"a schema is a holdfast.persist.Schema, not {shown(value)}",
+            hint="make one with Schema.of(key={...}, value={...}) or Schema.from_arrow",
+        )
+    return value
+
+
+def check_write_mode(value: WriteMode) -> WriteMode:
+    """Return the mode of a writer; `BadInput` where it is none."""
+    if not isinstance(value, WriteMode):
+        modes = " or ".join(f"WriteMode.{mode.name}" for mode in WriteMode)
+        raise BadInput(f"the mode of a writer is {modes}, not {shown(value)}")
+    return value
+
+
+def check_range(value: KeyRange) -> KeyRange:
+    """Return a range of keys; `BadInput` where it is none."""
+    if not isinstance(value, KeyRange):
+        raise BadInput(
+            f"a range of keys is a KeyRange, not {shown(value)}",
+            hint="make one with KeyRange.between(schema, lower, upper)",
+        )
+    return value
+
+
+def check_columns(schema: Schema, columns: Sequence[str] | None) -> None:
+    """Refuse columns that the schema has not, or twice."""
+    if columns is None:
+        return
+    if not isinstance(columns, Sequence) or isinstance(columns, str | bytes):
+        raise BadInput(f"columns are a list of names, not {shown(columns)}")
+    for index, name in enumerate(columns):
+        if name not in schema.names:
+            raise BadInput(f"column {name!r} is not in the schema ({', '.join(schema.names)})")
+        if name in columns[:index]:
+            raise BadInput(f"column {name!r} is given twice")
+
+
+def _integer(value: Any) -> int | None:
+    if type(value) is int:
+        return value
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def is_text(value: Any) -> bool:
+    """Whether it is a string that has a UTF-8 form."""
+    return isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value)
