@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,8 +65,6 @@ class Listener:
         while self._until is None or frontier < self._until:
             try:
                 events = self._listen.next(timeout=0.1)
-                if events:
-                    self._reader.allow_compaction(frontier - 1)
             except StorageError:
                 continue  # its server is gone: ask again
             for event in events:
@@ -75,6 +74,10 @@ class Listener:
                     case Progress(upper):
                         assert upper > frontier, "a listener's frontier went back"
                         frontier = upper
+            if events:
+                # Only when they are taken in: they come once. Without its server it is for the next round.
+                with suppress(StorageError):
+                    self._reader.allow_compaction(frontier - 1)
 
 
 def _rows_of(table: pa.Table, frontier: int) -> list[tuple[Row, int, int]]:
