@@ -52,8 +52,6 @@ def export(
     if target is None and form in {"parquet", "arrow"} and sys.stdout.isatty():
         raise BadInput(f"{form} is not for a terminal", hint="give a file, or pipe it")
     with open_to_look(url, consensus) as client:
-        if not client.exists(shard):
-            raise BadInput(f"shard {shard} does not exist in {client.location.blob.description}")
         reader = client.reader(shard, purpose="export")
         if as_of is None:
             upper = reader.upper()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.errors import CLOSED, BadInput
+from holdfast.errors import CLOSED
 
 if TYPE_CHECKING:
     from holdfast.persist import PersistClient
@@ -34,8 +34,7 @@ def chosen(client: "PersistClient", shard: str | None) -> list[str]:
     """The shard that was asked for, or all; `BadInput` where it doesn't exist."""
     if shard is None:
         return client.shards()
-    if not client.exists(shard):
-        raise BadInput(f"shard {shard} does not exist in {client.location.blob.description}")
+    client.existing(shard)
     return [shard]
 
 

@@ -175,11 +175,8 @@ class PersistClient:
         """
         self._check_open()
         handle = self._handle("r", purpose)
-        machine = self.machine(shard_id)
-        state = machine.refresh()
-        if not state.exists:
-            raise BadInput(f"shard {shard_id} does not exist in {self.location.blob.description}")
-        if state.finalized:
+        machine = self.existing(shard_id)
+        if machine.state.finalized:
             raise ShardFinalized(f"shard {shard_id} was finalized")
         if self.mode == "read":
             return ReadHandle(self, machine, None)
@@ -421,10 +418,7 @@ class PersistClient:
 
     def inspect(self, shard_id: str) -> ShardInfo:
         """A look at a shard; `BadInput` where it doesn't exist."""
-        state = self.machine(shard_id).refresh()
-        if not state.exists:
-            raise BadInput(f"shard {shard_id} does not exist in {self.location.blob.description}")
-        return shard_info(state)
+        return shard_info(self.existing(shard_id).state)
 
     def read_snapshot_part(self, part: SnapshotPart, columns: Sequence[str] | None = None) -> Snapshot:
         """The piece of a snapshot that `ReadHandle.snapshot_parts` described, perhaps in another process.
@@ -505,6 +499,13 @@ class PersistClient:
 
     def _is_told(self) -> bool:
         return self._follower is not None and self._follower.is_connected
+
+    def existing(self, shard_id: str) -> Machine:
+        """As `machine`, at the newest version; `BadInput` where the shard doesn't exist."""
+        machine = self.machine(shard_id)
+        if not machine.refresh().exists:
+            raise BadInput(f"shard {shard_id} does not exist in {self.location.blob.description}")
+        return machine
 
     def check_writable(self) -> None:
         """Raise `NotWritable` in a client of mode "read"."""

@@ -203,10 +203,8 @@ def compact(machine: Machine, writer: Handle, between: Callable[[], None] = lamb
         # A claim would cost as much as the work.
         task = _task(machine, writer, batches)
         register = registration(machine, state, task.writer)
-        try:
+        with suppress(HandleExpired, ShardFinalized):
             install(machine, task, _merge(machine, task, state, batches, between, register))
-        except (HandleExpired, ShardFinalized):
-            return True
         return True
     claimed = claim_compaction(machine, writer, batches)
     if claimed is None:

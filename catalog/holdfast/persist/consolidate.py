@@ -25,7 +25,7 @@ from holdfast.persist.canonical import (
     sort_updates,
     values_of,
 )
-from holdfast.persist.fold import first_beyond, overflow
+from holdfast.persist.fold import INT64_MAX, first_beyond, overflow
 from holdfast.persist.part import UNREADABLE, check_footer
 from holdfast.persist.schema import DIFF, TIME, Schema
 
@@ -44,7 +44,6 @@ class ParquetSource:
     upper: int = CLOSED
 
 
-_INT64_MAX = 2**63 - 1
 _LAST_TIME = CLOSED - 1
 
 Source: TypeAlias = pa.Table | pa.RecordBatch | ParquetSource
@@ -146,7 +145,7 @@ def _check_part(schema: Schema, source: ParquetSource) -> tuple[int, int, int]:
 
 def _summed(updates: pl.LazyFrame, by: list[str], bound: int) -> pl.LazyFrame:
     total = pl.col(DIFF).sum()
-    if bound > _INT64_MAX:
+    if bound > INT64_MAX:
         total = pl.col(DIFF).cast(pl.Int128).sum()
     return updates.group_by(by).agg(total).filter(pl.col(DIFF) != 0)
 
@@ -159,7 +158,7 @@ def _to_arrow(frame: pl.LazyFrame, schema: pa.Schema, sources: Sequence[Source])
         raise CorruptBlob(keys or "updates", "parts that can be read", " ".join(str(error).split())) from None
     if result.schema[DIFF] == pl.Int128:
         sums = result.get_column(DIFF)
-        if not (fits := sums.is_between(-_INT64_MAX - 1, _INT64_MAX)).all():
+        if not (fits := sums.is_between(-INT64_MAX - 1, INT64_MAX)).all():
             by = [name for name in result.columns if name != DIFF]
             row = from_polars(result.filter(~fits)[:1].select(by), pa.schema([schema.field(n) for n in by]))
             raise overflow(by, row, 0)

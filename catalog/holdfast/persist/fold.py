@@ -23,7 +23,7 @@ from holdfast.persist.order import numbers
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 
-_INT64_MAX: Final = 2**63 - 1
+INT64_MAX: Final = 2**63 - 1
 _HIGH_HALF: Final = np.uint64(32)
 
 
@@ -41,7 +41,7 @@ def fold(by: Sequence[str], rows: pa.RecordBatch, diffs: npt.NDArray[np.int64]) 
     else:
         ordered = diffs[order]
         most = max(-int(ordered.min()), int(ordered.max()))
-        exact = ordered.astype(object) if most * len(ordered) > _INT64_MAX else ordered
+        exact = ordered.astype(object) if most * len(ordered) > INT64_MAX else ordered
         sums = np.add.reduceat(exact, starts)
     return order[starts], sums
 
@@ -133,7 +133,7 @@ def overflow(by: Sequence[str], rows: pa.RecordBatch | pa.Table, index: int) -> 
 
 def first_beyond(sums: Sequence[Any] | npt.NDArray[Any]) -> int:
     """The index of the first sum that int64 does not hold."""
-    return next(index for index, each in enumerate(sums) if not -_INT64_MAX - 1 <= each <= _INT64_MAX)
+    return next(index for index, each in enumerate(sums) if not -INT64_MAX - 1 <= each <= INT64_MAX)
 
 
 def _shown(value: pa.Scalar) -> str:

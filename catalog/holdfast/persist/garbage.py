@@ -10,7 +10,7 @@
 from holdfast.persist.command import ForgetGarbage
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.machine import Machine, commit
-from holdfast.persist.rollup import rollup_due
+from holdfast.persist.rollup import rollup_due, write_rollup
 from holdfast.persist.state import Garbage, ShardState
 
 
@@ -67,6 +67,15 @@ def now_for(machine: Machine) -> int:
     """The store's time, asked for only where some garbage waits for it; else 0."""
     waits = machine.config.retain_for_s > 0 or not all(map(is_rollup, machine.state.garbage))
     return machine.store_ms() if waits and machine.state.garbage else 0
+
+
+def cover_and_collect(machine: Machine) -> None:
+    """Write a rollup where one is due, or garbage waits for it alone, and collect what can go then."""
+    if rollup_due(machine.state, machine.config) or uncovered(
+        machine.state, machine.config, now_for(machine)
+    ):
+        write_rollup(machine)
+    collect_garbage(machine)
 
 
 def collect_garbage(machine: Machine) -> None:

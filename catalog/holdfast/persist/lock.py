@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from holdfast._pb import persist_pb2 as pb
-from holdfast.errors import CorruptBlob, Fenced, FenceRegressed, HoldfastError, NotWritable, VersionTooNew
+from holdfast.errors import CorruptBlob, Fenced, FenceRegressed, HoldfastError, NotWritable
+from holdfast.persist.frame import parse
 from holdfast.persist.statecodec import open_frame, seal_frame
 from holdfast.persist.storage import Entry, Expect
 
@@ -61,15 +60,7 @@ def encode_lock(row: LockRow) -> bytes:
 def decode_lock(entry: Entry) -> LockRow:
     """The row in an entry; raises `CorruptBlob` and `VersionTooNew`."""
     key = f"{LOCK_KEY} log {entry.seqno}"
-    message = pb.ExclusiveLock()
-    try:
-        message.ParseFromString(open_frame(LOCK_MAGIC, entry.data, key))
-    except DecodeError as error:
-        raise CorruptBlob(key, "an ExclusiveLock message", str(error)) from None
-    known = message.ByteSize()
-    message.DiscardUnknownFields()
-    if message.ByteSize() != known:
-        raise VersionTooNew(f"{key} has fields that this Holdfast does not know")
+    message = parse(pb.ExclusiveLock(), open_frame(LOCK_MAGIC, entry.data, key), key)
     # Rows of before their number was recorded have none.
     if message.seqno not in (0, entry.seqno):
         raise CorruptBlob(key, f"row {entry.seqno}", f"row {message.seqno}")

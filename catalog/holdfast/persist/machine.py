@@ -313,9 +313,8 @@ def commit(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
 
 def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
     first = steps[0][0]
-    clock, config, consensus = first.clock, first.config, first.location.consensus
-    deadline = clock.monotonic() + config.retry_deadline_s
-    backoff = _FIRST_BACKOFF_S
+    consensus = first.location.consensus
+    patience = Patience(first.config, first.clock)
     held = _lock_for(steps)
     unsettled: StorageError | None = None
     doubtful: dict[str, int] = {}
@@ -353,10 +352,8 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
             if isinstance(error, Indeterminate) or unsettled is None:
                 unsettled = error
             doubtful = {put.key: put.seqno for put in puts} | doubtful
-            if clock.monotonic() + backoff > deadline:
+            if not patience.wait():
                 raise unsettled from None
-            clock.sleep(backoff)
-            backoff = min(2 * backoff, _LAST_BACKOFF_S)
             fenced = _refresh_after(steps, held, unsettled)
             fresh = True
             continue

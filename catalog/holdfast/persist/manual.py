@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 from holdfast.errors import BadInput
 from holdfast.persist.command import Handle
 from holdfast.persist.compaction import claim_compaction, compact, install, merge_task
-from holdfast.persist.garbage import collect_garbage, now_for, uncovered
+from holdfast.persist.garbage import cover_and_collect
 from holdfast.persist.ids import new_id
 from holdfast.persist.machine import Machine
 from holdfast.persist.pending import merge_pending
-from holdfast.persist.rollup import rollup_due, write_rollup
 from holdfast.persist.state import ShardState
 
 if TYPE_CHECKING:
@@ -46,11 +45,10 @@ def collect(client: "PersistClient", shard_id: str) -> Collected:
     Raises:
         BadInput: the shard doesn't exist.
     """
-    machine = _machine(client, shard_id)
+    client.check_writable()
+    machine = client.existing(shard_id)
     before = machine.state
-    if rollup_due(before, machine.config) or uncovered(before, machine.config, now_for(machine)):
-        write_rollup(machine)
-    collect_garbage(machine)
+    cover_and_collect(machine)
     after = machine.state
     deleted = len(before.garbage.keys() - after.garbage.keys())
     return Collected(shard_id, deleted, len(after.garbage), after.gc_seqno - before.gc_seqno)
@@ -62,7 +60,8 @@ def compact_now(client: "PersistClient", shard_id: str, *, full: bool = False) -
     Raises:
         BadInput: the shard doesn't exist, or with `full` others are compacting it.
     """
-    machine = _machine(client, shard_id)
+    client.check_writable()
+    machine = client.existing(shard_id)
     before = machine.state
     config = client.config
     writer = Handle(new_id("w"), "compaction by hand", config.hostname, int(config.lease_s * 1000))
@@ -97,14 +96,6 @@ def _compact_fully(machine: Machine, writer: Handle) -> None:
             hint="try again when that is done; its claim ends with its lease",
         )
     install(machine, task, merge_task(machine, task))
-
-
-def _machine(client: "PersistClient", shard_id: str) -> Machine:
-    client.check_writable()
-    machine = client.machine(shard_id)
-    if not machine.refresh().exists:
-        raise BadInput(f"shard {shard_id} does not exist in {client.location.blob.description}")
-    return machine
 
 
 def _rows(state: ShardState) -> int:

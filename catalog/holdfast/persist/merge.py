@@ -18,11 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.persist.canonical import values_of
-from holdfast.persist.fold import Indices, first_beyond, fold, overflow, sort_ties
+from holdfast.persist.fold import INT64_MAX, Indices, first_beyond, fold, overflow, sort_ties
 from holdfast.persist.order import Key, key_at, rows_up_to
 from holdfast.persist.schema import DIFF
-
-_INT64_MAX = 2**63 - 1
 
 
 def merge_runs(by: Sequence[str], runs: Iterable[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
@@ -113,7 +111,7 @@ def _folded(
     diffs = values_of(rows.column(DIFF))
     if carry is not None:
         first = [carry.diff]
-        fits = -_INT64_MAX <= carry.diff <= _INT64_MAX
+        fits = -INT64_MAX <= carry.diff <= INT64_MAX
         diffs = np.concatenate([np.array(first, np.int64 if fits else object), diffs[1:]])
     kept, sums = fold(by, rows, diffs)
     if not (nonzero := (sums != 0).astype(np.bool_)).all():

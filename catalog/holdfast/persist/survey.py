@@ -66,8 +66,10 @@ class Survey:
                 break
             del self._left[0]
             if self._clean.get(shard) != heads[shard].seqno:
-                machine = Machine(shard, self._location, self._config, self._clock, self._fence)
-                found.append(known.get(shard, machine))
+                machine = known.get(shard)
+                found.append(
+                    machine or Machine(shard, self._location, self._config, self._clock, self._fence)
+                )
         return found
 
     def wants_upkeep(self, machine: Machine) -> bool:

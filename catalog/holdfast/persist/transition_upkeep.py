@@ -91,10 +91,8 @@ def _install_compaction(state: ShardState, command: InstallCompaction) -> Outcom
     new_keys = {part.blob_key for part in command.parts if part.blob_key}
     if not new_keys.isdisjoint(blob_keys(state.batches)):
         return NoOp(True)
-    ids = [batch.id for batch in state.batches]
-    start = ids.index(command.batch_ids[0]) if command.batch_ids[0] in ids else len(ids)
-    replaced = state.batches[start : start + len(command.batch_ids)]
-    if tuple(batch.id for batch in replaced) != command.batch_ids:
+    replaced = neighbours(state, command.batch_ids)
+    if not replaced:
         # In garbage: the result was in, and has given way to another since.
         return NoOp(not new_keys.isdisjoint(state.garbage))
     if new_keys and (command.writer_id not in state.writers or not new_keys.isdisjoint(state.garbage)):
@@ -110,7 +108,7 @@ def _install_compaction(state: ShardState, command: InstallCompaction) -> Outcom
         (command.parts,) if command.parts else (),
         max(batch.level for batch in replaced) + 1,
     )
-    others = [*state.batches[:start], *state.batches[start + len(replaced) :]]
+    others = [batch for batch in state.batches if batch.id not in command.batch_ids]
     garbage = garbage_of(state, replaced, [*others, *state.pending.values()], command.wall_ms)
     ended = dict.fromkeys([*claims_on(state, command.batch_ids), *claims_of(state, {command.writer_id})])
     writer = [Drop(Writer, command.writer_id)] if command.writer_id in state.writers else []

@@ -11,11 +11,11 @@ from holdfast.errors import BadInput, CorruptBlob, DiffOverflow, HoldfastError
 from holdfast.persist.command import Handle
 from holdfast.persist.compaction import compact, next_compaction
 from holdfast.persist.config import PersistConfig
-from holdfast.persist.garbage import collect_garbage, now_for, uncovered
+from holdfast.persist.garbage import collect_garbage, cover_and_collect
 from holdfast.persist.leases import LeaseWatch, drop_handles
 from holdfast.persist.machine import Machine
 from holdfast.persist.pending import merge_pending, plan_pending
-from holdfast.persist.rollup import rollup_due, write_rollup
+from holdfast.persist.rollup import rollup_due
 from holdfast.persist.state import ShardState
 
 
@@ -43,10 +43,6 @@ def maintain(
     if machine.state.finalized:
         # Before it, so that the last rollup has no garbage to name; perhaps it ended while we compacted.
         collect_garbage(machine)
-    if rollup_due(machine.state, machine.config) or uncovered(
-        machine.state, machine.config, now_for(machine)
-    ):
-        write_rollup(machine)
-    collect_garbage(machine)
+    cover_and_collect(machine)
     if unreadable is not None:
         raise unreadable

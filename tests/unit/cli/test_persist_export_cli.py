@@ -143,5 +143,5 @@ def test_an_error_of_arrow_is_one_line(url: str, tmp_path: Path, monkeypatch: py
     def broken(*_: object, **__: object) -> None:
         raise pa.ArrowInvalid("no\nway")
 
-    monkeypatch.setattr(PersistClient, "exists", broken)
+    monkeypatch.setattr(PersistClient, "reader", broken)
     assert one_line(run(url, SHARD, str(tmp_path / "x.csv")), 1) == "holdfast: Arrow can't do this: no way"
