@@ -110,13 +110,13 @@ def epoch(**where: Any) -> None:
     with _openable(write=False, **where) as openable:
         durable = openable.epoch()
         if durable is None:
-            raise Uninitialized(f"the catalog in {openable.shard_id} is not initialized")
+            raise Uninitialized(f"the catalog in {openable.place} is not initialized")
     click.echo(durable)
 
 
 def _state(openable: "OpenableCatalog") -> str:
     version = openable.config("user_version")
-    return f"catalog {openable.shard_id}, version {version}, epoch {openable.epoch()}"
+    return f"catalog {openable.place}, version {version}, epoch {openable.epoch()}"
 
 
 def _write(target: Path, text: str) -> None:

@@ -79,8 +79,8 @@ class ReadOnlyCatalog(ABC):
 
     @property
     @abstractmethod
-    def shard_id(self) -> str:
-        """The shard that the catalog is."""
+    def place(self) -> str:
+        """Where the catalog is, as messages say it: on persist its shard."""
 
     @property
     @abstractmethod
@@ -202,8 +202,8 @@ class OpenableCatalog(ABC):
 
     @property
     @abstractmethod
-    def shard_id(self) -> str:
-        """The shard that the catalog is, or will be."""
+    def place(self) -> str:
+        """Where the catalog is, or will be, as messages say it: on persist its shard."""
 
     @abstractmethod
     def is_initialized(self) -> bool:

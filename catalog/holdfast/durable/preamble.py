@@ -10,7 +10,7 @@ from holdfast.durable import config
 from holdfast.durable.codec import Row, Update, decode, encode
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.registry import CONFIGS, FENCE_TOKENS, Kind
-from holdfast.durable.shard import CatalogShard
+from holdfast.durable.store import CatalogStore
 from holdfast.errors import CorruptBlob, Uninitialized
 
 KINDS = (Kind.FENCE_TOKEN, Kind.CONFIG)
@@ -38,10 +38,10 @@ class Preamble:
         """Whether the initial objects are there."""
         return config.USER_VERSION in self.config
 
-    def check_initialized(self, shard_id: str) -> None:
+    def check_initialized(self, place: str) -> None:
         """Raise `Uninitialized` when there is nothing to read yet."""
         if not self.is_initialized:
-            raise Uninitialized(f"the catalog in {shard_id} is not initialized")
+            raise Uninitialized(f"the catalog in {place} is not initialized")
 
     def check_readable(self) -> None:
         """Raise `VersionTooNew`, `Deprecated` or `CorruptBlob` when this Holdfast can't read the rest."""
@@ -54,9 +54,9 @@ class Preamble:
         return (added,) if self.fence_row is None else (Update(self.fence_row, -1), added)
 
 
-def read_preamble(shard: CatalogShard, upper: int) -> Preamble:
+def read_preamble(store: CatalogStore, upper: int) -> Preamble:
     """The preamble at `upper - 1`; an empty one where `upper` is 0."""
-    return preamble_of(upper, shard.rows(upper - 1, KINDS) if upper else ())
+    return preamble_of(upper, store.rows(upper - 1, KINDS) if upper else ())
 
 
 def preamble_of(upper: int, rows: Iterable[Row]) -> Preamble:

@@ -1,8 +1,7 @@
-"""The catalog's shard: rows and changes of rows in persist, without knowing what they mean.
+# ruff: noqa: D102 - the interface documents its methods
+"""The catalog's shard: rows and changes of rows in persist.
 
-Invariants
-- One shard for each organization, its id derived, so that every process finds the same one.
-- A commit at `upper` moves it to `upper + 1`: all changes of one commit have one time.
+One shard for each organization, its id derived, so that every process finds the same one.
 """
 
 import uuid
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 
 from holdfast.durable.codec import TAG_BYTES, Row, Update
 from holdfast.durable.registry import Kind
+from holdfast.durable.store import RETAIN_VERSIONS, RETENTION_STEP, CatalogStore, Feed
 from holdfast.errors import BadInput, CodecMismatch, CorruptBlob
 from holdfast.persist import (
     CriticalSince,
@@ -31,8 +31,6 @@ from holdfast.persist import (
 
 SCHEMA = Schema.of(key={"key": "binary"}, value={"value": "binary"}, codec=("holdfast.catalog", 1))
 
-RETAIN_VERSIONS = 1000
-RETENTION_STEP = 100
 RETENTION_PURPOSE = "catalog retention"
 
 
@@ -55,11 +53,11 @@ def parse_organization_id(organization_id: uuid.UUID | str) -> uuid.UUID:
         ) from None
 
 
-class CatalogShard:
-    """Reads and appends rows; while it is open for reading it holds the past from where it last was."""
+class CatalogShard(CatalogStore):
+    """A catalog's store on persist."""
 
     def __init__(self, client: PersistClient, shard_id: str, *, purpose: str) -> None:
-        self.shard_id = shard_id
+        self._shard_id = shard_id
         self._client = client
         self._purpose = purpose
         self._reader: ReadHandle | None = None
@@ -67,34 +65,34 @@ class CatalogShard:
         self._retention: CriticalSince | None = None
         self._held = 0
 
+    @property
+    def place(self) -> str:
+        return self._shard_id
+
+    @property
+    def writable(self) -> bool:
+        return self._client.mode != "read"
+
     def another(self, *, purpose: str) -> "CatalogShard":
-        """The same shard with handles of its own."""
-        return CatalogShard(self._client, self.shard_id, purpose=purpose)
+        return CatalogShard(self._client, self._shard_id, purpose=purpose)
 
     def upper(self) -> int:
-        """The upper, linearized; 0 when the shard does not exist."""
-        return self._client.recent_upper(self.shard_id)
+        return self._client.recent_upper(self._shard_id)
 
     @property
     def since(self) -> int:
-        """The earliest time that can be read."""
         return self._read().since()
 
     def rows(self, as_of: int, kinds: Iterable[Kind] = ()) -> Iterator[Row]:
-        """The rows at `as_of`, of the given kinds only, or of all; in no particular order.
-
-        Raises `AsOfTooEarly`, `AsOfNotYetAvailable`, and `CorruptBlob` for a row that isn't there once.
-        """
         tags = pa.array([kind.tag for kind in kinds], pa.binary())
         for whole in self._read().snapshot(as_of):
             of_kinds = pc.is_in(pc.binary_slice(whole.column("key"), 0, TAG_BYTES), tags)
             batch = whole.filter(of_kinds) if len(tags) else whole
             if pc.any(pc.not_equal(batch.column("_diff"), 1)).as_py():
-                raise CorruptBlob(f"the catalog in {self.shard_id}", "each row once", "a row several times")
+                raise CorruptBlob(f"the catalog in {self._shard_id}", "each row once", "a row several times")
             yield from map(Row, batch.column("key").to_pylist(), batch.column("value").to_pylist())
 
     def changes(self, lower: int, upper: int) -> list[tuple[int, list[Update]]]:
-        """The changes at times in `[lower, upper)`, by time; `AsOfTooEarly` when that past is gone."""
         if lower >= upper:
             return []
         feed = self.feed(lower)
@@ -103,17 +101,12 @@ class CatalogShard:
             found += feed.next(None)
         return [(time, updates) for time, updates in found if time < upper]
 
-    def feed(self, lower: int) -> "Feed":
-        """All changes at times from `lower` on."""
-        return Feed(self._read().listen(lower - 1))
+    def feed(self, lower: int) -> "ShardFeed":
+        return ShardFeed(self._read().listen(lower - 1))
 
     def append(self, updates: Iterable[Update], at: int, *, take_hold: bool = False) -> None:
-        """Commit changes at time `at`, together with the retention hold when `take_hold`.
-
-        Raises `UpperMismatch` when `at` isn't the upper, and what `compare_and_append` raises.
-        """
         if self._writer is None:
-            self._writer = self._client.writer(self.shard_id, SCHEMA, purpose=self._purpose)
+            self._writer = self._client.writer(self._shard_id, SCHEMA, purpose=self._purpose)
         rows, diffs = zip(*((update.row, update.diff) for update in updates), strict=True)
         table = pa.table(
             {
@@ -124,54 +117,46 @@ class CatalogShard:
         )
         commands = [self._writer.prepare_append(table, at, at + 1)]
         if take_hold:
-            commands.append(self._client.prepare_critical(self.shard_id, purpose=RETENTION_PURPOSE))
+            commands.append(self._client.prepare_critical(self._shard_id, purpose=RETENTION_PURPOSE))
         self._client.multi_write(commands)
 
     def expect(self, upper: int) -> Prepared:
-        """The condition, for a multi-write, that this is the upper."""
-        return self._client.prepare_expect_upper(self.shard_id, upper)
+        return self._client.prepare_expect_upper(self._shard_id, upper)
 
     def move_holds(self, upper: int) -> None:
-        """Keep the last `RETAIN_VERSIONS` versions readable, and let go of older ones now and then.
-
-        The retention hold is the catalog's, not this process's. Each move is a commit of its own, hence the
-        step.
-        """
+        # The retention hold is the catalog's, not this process's.
         if self._retention is None:
-            self._retention = self._client.critical_since(self.shard_id, purpose=RETENTION_PURPOSE)
+            self._retention = self._client.critical_since(self._shard_id, purpose=RETENTION_PURPOSE)
         since = max(upper - RETAIN_VERSIONS, 0)
         if since - self._retention.since >= RETENTION_STEP:
             self._retention.downgrade(since)
         self.release_before(upper)
 
     def release_before(self, upper: int) -> None:
-        """Say that this reader needs no time before `upper - 1`, now and then."""
         if self._reader is not None and upper - 1 - self._held >= RETENTION_STEP:
             self._reader.allow_compaction(upper - 1)
             self._held = upper - 1
 
     def reopen(self) -> None:
-        """Take new handles in place of those that are lost or spent, from the next use on."""
         self._reader = self._writer = self._retention = None
         self._held = 0
 
     def close(self) -> None:
-        """Give up the reader's hold."""
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
 
     def _read(self) -> ReadHandle:
         if self._reader is None:
-            reader = self._client.reader(self.shard_id, purpose=self._purpose)
+            reader = self._client.reader(self._shard_id, purpose=self._purpose)
             if reader.schema != SCHEMA:
-                raise CodecMismatch(f"{self.shard_id} is not a catalog: it has {reader.schema}")
+                raise CodecMismatch(f"{self._shard_id} is not a catalog: it has {reader.schema}")
             self._reader = reader
         return self._reader
 
 
-class Feed:
-    """The changes of the shard in order, each time once and whole. Not thread-safe."""
+class ShardFeed(Feed):
+    """The changes of a shard as they come."""
 
     def __init__(self, listen: Listen) -> None:
         self._listen = listen
@@ -179,11 +164,9 @@ class Feed:
 
     @property
     def frontier(self) -> int:
-        """All times below it are out."""
         return self._listen.frontier
 
     def next(self, timeout: float | None) -> list[tuple[int, list[Update]]]:
-        """The next times with changes; may be empty, and is when `timeout` (s) ran out."""
         for event in self._listen.next(timeout):
             match event:
                 case Updates(table):

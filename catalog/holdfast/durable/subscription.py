@@ -5,15 +5,15 @@ from holdfast.durable.codec import decode
 from holdfast.durable.interfaces import Change, Subscription
 from holdfast.durable.preamble import preamble_of
 from holdfast.durable.registry import COLLECTIONS
-from holdfast.durable.shard import CatalogShard
+from holdfast.durable.store import CatalogStore
 
 
-class PersistSubscription(Subscription):
+class StoreSubscription(Subscription):
     """Changes at times from `lower` on. At each time fence token and config are looked at first."""
 
-    def __init__(self, shard: CatalogShard, lower: int) -> None:
-        self._shard = shard
-        self._feed = shard.feed(lower)
+    def __init__(self, store: CatalogStore, lower: int) -> None:
+        self._store = store
+        self._feed = store.feed(lower)
 
     def next(self, timeout: float | None = None) -> list[Change]:
         found = []
@@ -22,8 +22,8 @@ class PersistSubscription(Subscription):
             for row, diff in sorted(updates, key=lambda update: (update.row.key[:2], update.diff)):
                 collection = COLLECTIONS[row.kind]
                 found.append(Change(time, collection, decode(collection, row), diff))
-        self._shard.release_before(self._feed.frontier)
+        self._store.release_before(self._feed.frontier)
         return found
 
     def close(self) -> None:
-        self._shard.close()
+        self._store.close()

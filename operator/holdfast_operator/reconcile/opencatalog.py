@@ -169,7 +169,7 @@ class OpenCatalog:
             token = self._catalog.fence_token()
             return CatalogFacts(
                 organization_id=self.opening.organization_id,
-                shard_id=self._catalog.shard_id,
+                shard_id=self._catalog.place,
                 epoch=token.epoch,
                 deploy_generation=token.deploy_generation,
                 catalog_version=self._catalog.catalog_version,

@@ -24,7 +24,8 @@ from holdfast.durable import (
 from holdfast.durable.codec import Row, Update, encode
 from holdfast.durable.preamble import read_preamble
 from holdfast.durable.registry import AUDIT_LOG, COLLECTIONS, CONFIGS, ITEMS, ROLES, SETTINGS
-from holdfast.durable.shard import RETAIN_VERSIONS, RETENTION_STEP, SCHEMA, CatalogShard
+from holdfast.durable.shard import SCHEMA, CatalogShard
+from holdfast.durable.store import RETAIN_VERSIONS, RETENTION_STEP
 from holdfast.errors import (
     AsOfTooEarly,
     BadInput,
@@ -265,7 +266,7 @@ def test_contents_that_no_fence_announced_are_out_of_sync(new_client: NewClient)
 
 def test_empty_progress_does_not_lose_a_commit(new_client: NewClient) -> None:
     catalog = writable(persist_catalog(new_client(), ORG))
-    writer = new_client().writer(catalog.shard_id, SCHEMA, purpose="a test that seals")
+    writer = new_client().writer(catalog.place, SCHEMA, purpose="a test that seals")
     tx = catalog.transaction()
     tx.insert(ROLES, *_pair(role(1, "mine")))
     writer.seal(10)
@@ -351,7 +352,7 @@ def test_a_reader_follows_and_is_not_fenced(new_client: NewClient) -> None:
 def test_a_reading_client_writes_nothing(new_client: NewClient) -> None:
     client = new_client()
     catalog = writable(persist_catalog(client, ORG))
-    before = client.inspect(catalog.shard_id).seqno
+    before = client.inspect(catalog.place).seqno
     openable = persist_catalog(new_client("read"), ORG)
     with openable.open(OpenMode.READ_ONLY) as reader:
         assert reader.object_counts() == catalog.object_counts()
@@ -359,7 +360,7 @@ def test_a_reading_client_writes_nothing(new_client: NewClient) -> None:
         savepoint.set_objects(ROLES, [role(1, "a")])
     openable.check_open()
     openable.dump()
-    assert client.inspect(catalog.shard_id).seqno == before
+    assert client.inspect(catalog.place).seqno == before
     for ask in (lambda: writable(openable), lambda: openable.initialize(holder="a", purpose="b")):
         with pytest.raises(NotWritable):
             ask()
@@ -459,21 +460,21 @@ def test_subscribers_get_each_committed_change_once_in_order(new_client: NewClie
 def test_retention_keeps_the_last_versions_and_lets_go_of_older_ones() -> None:
     client = PersistClient.open(f"memory://{uuid.uuid4()}", config=PersistConfig(maintenance="inline"))
     catalog = writable(persist_catalog(client, ORG))
-    holds = {hold.purpose: hold.since for hold in client.inspect(catalog.shard_id).holds}
+    holds = {hold.purpose: hold.since for hold in client.inspect(catalog.place).holds}
     assert holds["catalog retention"] == 0
-    writer = client.writer(catalog.shard_id, SCHEMA, purpose="a test that seals")
+    writer = client.writer(catalog.place, SCHEMA, purpose="a test that seals")
     writer.seal(RETAIN_VERSIONS + RETENTION_STEP - 1)
     catalog.set_objects(ROLES, [role(1, "a")])
     upper = RETAIN_VERSIONS + RETENTION_STEP
     assert catalog.upper == upper
     assert catalog.since == RETENTION_STEP
-    holds = {hold.purpose: hold.since for hold in client.inspect(catalog.shard_id).holds}
+    holds = {hold.purpose: hold.since for hold in client.inspect(catalog.place).holds}
     assert holds["catalog retention"] == upper - RETAIN_VERSIONS
     # The next commits are within the step: they cost one version of the state each.
-    before = client.inspect(catalog.shard_id).seqno
+    before = client.inspect(catalog.place).seqno
     for number in range(2, 12):
         catalog.set_objects(ROLES, [role(number, f"r{number}")])
-    assert client.inspect(catalog.shard_id).seqno <= before + 10 + 2
+    assert client.inspect(catalog.place).seqno <= before + 10 + 2
     assert catalog.since == RETENTION_STEP
     catalog.dump(RETENTION_STEP)
     with pytest.raises(AsOfTooEarly):

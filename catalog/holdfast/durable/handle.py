@@ -1,8 +1,8 @@
 # ruff: noqa: D102 - the interfaces document their methods
-"""Open catalogs on persist: one that reads, one that writes, one that writes in memory only.
+"""Open catalogs on a store: one that reads, one that writes, one that writes in memory only.
 
 Invariants
-- Memory holds what the shard held at `upper - 1`; it moves one time after the other, and at each the fence
+- Memory holds what the store held at `upper - 1`; it moves one time after the other, and at each the fence
   token is looked at first, then config, then the rest: a fenced process finds the fence before it meets
   rows that it can't decode.
 - A writer's token is kept beside the memory: the memory may be read anew without a new epoch.
@@ -24,8 +24,8 @@ from holdfast.durable.ids import IdKind
 from holdfast.durable.interfaces import Catalog, ReadOnlyCatalog
 from holdfast.durable.preamble import Preamble, read_preamble
 from holdfast.durable.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection, K, Kind, V
-from holdfast.durable.shard import CatalogShard
-from holdfast.durable.subscription import PersistSubscription
+from holdfast.durable.store import CatalogStore
+from holdfast.durable.subscription import StoreSubscription
 from holdfast.durable.transaction import Transaction
 from holdfast.errors import (
     AsOfTooEarly,
@@ -47,12 +47,12 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-class PersistReadOnlyCatalog(ReadOnlyCatalog):
+class ReadOnlyHandle(ReadOnlyCatalog):
     """A catalog that reads. `cache` holds the contents at `upper - 1`."""
 
-    def __init__(self, shard: CatalogShard, cache: Cache, *, upper: int, boot_ts: int) -> None:
+    def __init__(self, store: CatalogStore, cache: Cache, *, upper: int, boot_ts: int) -> None:
         self._lock = threading.RLock()
-        self._shard = shard
+        self._store = store
         self._cache = cache
         self._upper = upper
         # The upper after the last change of the contents: empty progress doesn't move it.
@@ -62,8 +62,8 @@ class PersistReadOnlyCatalog(ReadOnlyCatalog):
         self._ended: HoldfastError | None = None
 
     @property
-    def shard_id(self) -> str:
-        return self._shard.shard_id
+    def place(self) -> str:
+        return self._store.place
 
     @property
     def upper(self) -> int:
@@ -71,7 +71,7 @@ class PersistReadOnlyCatalog(ReadOnlyCatalog):
 
     @property
     def since(self) -> int:
-        return self._shard.since
+        return self._store.since
 
     @property
     def catalog_version(self) -> int:
@@ -100,7 +100,7 @@ class PersistReadOnlyCatalog(ReadOnlyCatalog):
     def stream(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
         with self._ready():
             upper = self._upper
-        return (decode(collection, row) for row in self._shard.rows(upper - 1, (collection.kind,)))
+        return (decode(collection, row) for row in self._store.rows(upper - 1, (collection.kind,)))
 
     def snapshot(self) -> Mapping[Kind, tuple[Object[Any, Any], ...]]:
         with self._ready() as cache:
@@ -112,20 +112,20 @@ class PersistReadOnlyCatalog(ReadOnlyCatalog):
 
     def sync(self) -> None:
         with self._ready():
-            self._sync_to(self._shard.upper())
+            self._sync_to(self._store.upper())
 
-    def subscribe(self) -> PersistSubscription:
+    def subscribe(self) -> StoreSubscription:
         with self._ready():
-            return PersistSubscription(self._shard.another(purpose="catalog subscription"), self._upper)
+            return StoreSubscription(self._store.another(purpose="catalog subscription"), self._upper)
 
     def dump(self, as_of: int | None = None) -> str:
         with self._ready():
             time = self._upper - 1 if as_of is None else as_of
-        return dump_json(self._shard.rows(time))
+        return dump_json(self._store.rows(time))
 
     def close(self) -> None:
         with self._lock:
-            self._shard.close()
+            self._store.close()
 
     @contextmanager
     def _ready(self) -> Iterator[Cache]:
@@ -142,13 +142,13 @@ class PersistReadOnlyCatalog(ReadOnlyCatalog):
             self._reload()
             return
         try:
-            for time, updates in self._shard.changes(self._upper, target):
+            for time, updates in self._store.changes(self._upper, target):
                 self._apply(time, updates)
         except (AsOfTooEarly, HandleExpired):
             self._reload()
             return
         self._upper = target
-        self._shard.release_before(target)
+        self._store.release_before(target)
 
     def _apply(self, time: int, updates: Sequence[Update]) -> None:
         self._in_doubt = True
@@ -159,12 +159,12 @@ class PersistReadOnlyCatalog(ReadOnlyCatalog):
     def _reload(self) -> None:
         """Read all of it anew, fence token and config before the rest."""
         self._in_doubt = True
-        self._shard.reopen()
-        preamble = read_preamble(self._shard, self._shard.upper())
+        self._store.reopen()
+        preamble = read_preamble(self._store, self._store.upper())
         self._check_reloaded(preamble)
-        preamble.check_initialized(self.shard_id)
+        preamble.check_initialized(self.place)
         preamble.check_readable()
-        self._cache = Cache(self._shard.rows(preamble.upper - 1))
+        self._cache = Cache(self._store.rows(preamble.upper - 1))
         self._upper = self._content = preamble.upper
         self._in_doubt = False
 
@@ -172,12 +172,12 @@ class PersistReadOnlyCatalog(ReadOnlyCatalog):
         """Whether this handle may go on with a state that it did not come to change by change."""
 
 
-class PersistCatalog(PersistReadOnlyCatalog, Catalog):
+class WritableHandle(ReadOnlyHandle, Catalog):
     """A catalog that writes, as long as `token` is the durable one."""
 
     def __init__(
         self,
-        shard: CatalogShard,
+        store: CatalogStore,
         cache: Cache,
         *,
         upper: int,
@@ -185,7 +185,7 @@ class PersistCatalog(PersistReadOnlyCatalog, Catalog):
         token: FenceToken,
         now_ms: Callable[[], int],
     ) -> None:
-        super().__init__(shard, cache, upper=upper, boot_ts=boot_ts)
+        super().__init__(store, cache, upper=upper, boot_ts=boot_ts)
         self._token = token
         self._now_ms = now_ms
         self._tx: Transaction | None = None
@@ -219,19 +219,19 @@ class PersistCatalog(PersistReadOnlyCatalog, Catalog):
                         return
                     except UpperMismatch:
                         # Only progress without contents lets the loop go on to another attempt.
-                        self._sync_to(self._shard.upper())
+                        self._sync_to(self._store.upper())
 
     def confirm_leadership(self) -> None:
         with self._ready():
             before = self._content
-            self._sync_to(self._shard.upper())
+            self._sync_to(self._store.upper())
             if self._content != before:
                 raise CatalogOutOfSync("somebody changed the catalog without taking over")
 
     def fence_guard(self) -> Prepared:
         with self._ready():
-            self._sync_to(self._shard.upper())
-            return self._shard.expect(self._upper)
+            self._sync_to(self._store.upper())
+            return self._store.expect(self._upper)
 
     def set_objects(self, collection: Collection[K, V], objects: Iterable[Object[K, V]]) -> None:
         def change(tx: Transaction) -> None:
@@ -259,16 +259,16 @@ class PersistCatalog(PersistReadOnlyCatalog, Catalog):
 
     def _commit(self, updates: Sequence[Update]) -> None:
         try:
-            self._shard.append(updates, self._upper)
+            self._store.append(updates, self._upper)
         except (Indeterminate, HandleExpired):
             self._in_doubt = True
             raise
         super()._apply(self._upper, updates)
         try:
-            self._shard.move_holds(self._upper)
+            self._store.move_holds(self._upper)
         except StorageError as error:
             # The commit stands; the next one moves the holds.
-            _log.warning("could not move the holds on %s: %s", self.shard_id, error)
+            _log.warning("could not move the holds on %s: %s", self.place, error)
 
     def _sync_to(self, target: int) -> None:
         before = self._content
@@ -305,12 +305,12 @@ class PersistCatalog(PersistReadOnlyCatalog, Catalog):
         raise error
 
 
-class PersistSavepoint(PersistCatalog):
+class SavepointHandle(WritableHandle):
     """A catalog that writes in memory only: what was read at the open, and what was changed since."""
 
     def __init__(
         self,
-        shard: CatalogShard,
+        store: CatalogStore,
         cache: Cache,
         *,
         durable_upper: int,
@@ -320,7 +320,7 @@ class PersistSavepoint(PersistCatalog):
         now_ms: Callable[[], int],
     ) -> None:
         upper = durable_upper + 1
-        super().__init__(shard, cache, upper=upper, boot_ts=boot_ts, token=token, now_ms=now_ms)
+        super().__init__(store, cache, upper=upper, boot_ts=boot_ts, token=token, now_ms=now_ms)
         self._durable_upper = durable_upper
         self._added = [update.row for update in opening if not COLLECTIONS[update.row.kind].cached]
 
@@ -340,7 +340,7 @@ class PersistSavepoint(PersistCatalog):
     def fence_guard(self) -> Prepared:
         raise BadInput("a savepoint guards nothing: its token is in memory only")
 
-    def subscribe(self) -> PersistSubscription:
+    def subscribe(self) -> StoreSubscription:
         raise BadInput("a savepoint has no subscribers: nothing in it is committed")
 
     def dump(self, as_of: int | None = None) -> str:
@@ -351,7 +351,7 @@ class PersistSavepoint(PersistCatalog):
 
     def _append_only_rows(self) -> list[Row]:
         kinds = [row.kind for row in COLLECTIONS.values() if not row.cached]
-        durable = self._shard.rows(self._durable_upper - 1, kinds) if self._durable_upper else ()
+        durable = self._store.rows(self._durable_upper - 1, kinds) if self._durable_upper else ()
         return [*durable, *self._added]
 
     def _commit(self, updates: Sequence[Update]) -> None:

@@ -1,0 +1,109 @@
+"""Where the rows of one catalog are: what `handle` and `opening` need of a store, whatever it is.
+
+`shard.CatalogShard` is the one on persist. A store knows rows and times, not what they mean: fencing,
+memory, transactions and upgrades are written once, above it.
+
+Invariants
+- A commit at `upper` moves it to `upper + 1`: all changes of one commit have one time.
+- A commit is conditional on the upper that it was made for, and the fence token is a row like any other: no
+  commit that was made before a foreign fence can succeed after it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from holdfast.durable.codec import Row, Update
+from holdfast.durable.registry import Kind
+from holdfast.persist import Prepared
+
+RETAIN_VERSIONS = 1000
+"""How many versions stay readable."""
+RETENTION_STEP = 100
+"""How many versions are let go at a time: each time is a commit of its own."""
+
+
+class Feed(Protocol):
+    """The changes of a store in order, each time once and whole. Not thread-safe."""
+
+    @property
+    def frontier(self) -> int:
+        """All times below it are out."""
+
+    def next(self, timeout: float | None) -> list[tuple[int, list[Update]]]:
+        """The next times with changes; may be empty, and is when `timeout` (s) ran out.
+
+        Raises `AsOfTooEarly` when the store has let go of what comes next.
+        """
+
+
+class CatalogStore(ABC):
+    """Reads and appends rows; while it is open for reading it holds the past from where it last was.
+
+    Raises `StorageError` from every call that asks the store, `Indeterminate` where it may have happened.
+    """
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Where the catalog is, as messages say it; no secrets."""
+
+    @property
+    @abstractmethod
+    def writable(self) -> bool:
+        """Whether it was opened for writing too."""
+
+    @abstractmethod
+    def another(self, *, purpose: str) -> "CatalogStore":
+        """The same store with handles of its own."""
+
+    @abstractmethod
+    def upper(self) -> int:
+        """The time of the next commit, linearized; 0 where there is nothing."""
+
+    @property
+    @abstractmethod
+    def since(self) -> int:
+        """The earliest time that can be read."""
+
+    @abstractmethod
+    def rows(self, as_of: int, kinds: Iterable[Kind] = ()) -> Iterator[Row]:
+        """The rows at `as_of`, of the given kinds only, or of all; streamed, in no particular order.
+
+        Raises `AsOfTooEarly`, `AsOfNotYetAvailable`, and `CorruptBlob` for a row that isn't there once.
+        """
+
+    @abstractmethod
+    def changes(self, lower: int, upper: int) -> list[tuple[int, list[Update]]]:
+        """The changes at times in `[lower, upper)`, by time; `AsOfTooEarly` when that past is gone."""
+
+    @abstractmethod
+    def feed(self, lower: int) -> Feed:
+        """All changes at times from `lower` on, and those to come."""
+
+    @abstractmethod
+    def append(self, updates: Iterable[Update], at: int, *, take_hold: bool = False) -> None:
+        """Commit changes at time `at`, all or none; with `take_hold`, what keeps the last versions readable.
+
+        Raises `UpperMismatch` when `at` isn't the upper: nothing happened.
+        """
+
+    @abstractmethod
+    def expect(self, upper: int) -> Prepared:
+        """The condition, for a multi-write on shards, that this is the upper; else `BadInput`."""
+
+    @abstractmethod
+    def move_holds(self, upper: int) -> None:
+        """Keep the last `RETAIN_VERSIONS` versions readable, and let go of older ones now and then."""
+
+    @abstractmethod
+    def release_before(self, upper: int) -> None:
+        """Say that this reader needs no time before `upper - 1`, now and then."""
+
+    @abstractmethod
+    def reopen(self) -> None:
+        """Take new handles in place of those that are lost or spent, from the next use on."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up what it holds."""
