@@ -1,7 +1,7 @@
 """The `Catalog` resource: one durable catalog of one organization."""
 
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -12,22 +12,21 @@ from holdfast_operator.api.base import (
     ApiModel,
     Definition,
     Frontier,
-    LocalReference,
     PrinterColumn,
     Resource,
     Status,
     validations,
 )
+from holdfast_operator.api.catalogobjects import MAX_OBJECTS, CatalogObjects, SettingText
+from holdfast_operator.api.catalogsource import (
+    STORAGE_RULES,
+    UUID,
+    CatalogRestore,
+    CatalogStash,
+    CatalogStorage,
+)
 from holdfast_operator.api.names import Kind
 
-_NO_USERINFO = "!self.matches('^[^/?#]*://[^/?#]*@')"
-_NO_USERINFO_MESSAGE = "must not contain a user or a password: name a Secret in credentialsSecretRef"
-_HAS_SCHEME = "self.matches('^[a-zA-Z][a-zA-Z0-9+.-]*://.+')"
-_HAS_SCHEME_MESSAGE = "must be a URL like file:///folder"
-_URL_RULES = validations((_HAS_SCHEME, _HAS_SCHEME_MESSAGE), (_NO_USERINFO, _NO_USERINFO_MESSAGE))
-_URL_OR_PAIR = (
-    "has(self.url) ? !has(self.blob) && !has(self.consensus) : has(self.blob) == has(self.consensus)"
-)
 _SAME_STORAGE = (
     "!has(oldSelf.status) || !has(oldSelf.status.shardId) || "
     "(has(self.spec.storage.url) == has(oldSelf.spec.storage.url) && "
@@ -36,7 +35,16 @@ _SAME_STORAGE = (
     "(!has(self.spec.storage.blob) || (self.spec.storage.blob == oldSelf.spec.storage.blob && "
     "self.spec.storage.consensus == oldSelf.spec.storage.consensus)))"
 )
-_UUID = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
+_RESTORED_ONCE = (
+    "!has(self.spec.restoreFrom) || !has(oldSelf.status) || !has(oldSelf.status.shardId) || "
+    "(has(oldSelf.spec.restoreFrom) && self.spec.restoreFrom == oldSelf.spec.restoreFrom)"
+)
+_NEVER_LESS = (
+    "self.access == 'Observed' || (has(self.deployGeneration) ? self.deployGeneration : 0) >= "
+    "(has(oldSelf.deployGeneration) ? oldSelf.deployGeneration : 0)"
+)
+_UNSEEN: dict[str, Any] = {"default": None}
+"""A default that only this operator knows: a rule must see whether somebody set the field."""
 
 
 class Backend(StrEnum):
@@ -52,34 +60,18 @@ class DeletionPolicy(StrEnum):
     DELETE = "Delete"
 
 
-class CatalogStorage(ApiModel):
-    """Where the durable state is. Empty: files and SQLite on the operator's own volume."""
+class Access(StrEnum):
+    """Who writes to the catalog."""
 
-    url: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=2048,
-        description="One URL for blobs and consensus together, e.g. file:///var/lib/holdfast/demo.",
-        json_schema_extra=_URL_RULES,
-    )
-    blob: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=2048,
-        description="URL of the blob store, together with consensus instead of url.",
-        json_schema_extra=_URL_RULES,
-    )
-    consensus: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=2048,
-        description="URL of the consensus store, together with blob instead of url.",
-        json_schema_extra=_URL_RULES,
-    )
-    credentials_secret_ref: LocalReference | None = Field(
-        default=None,
-        description="A Secret with credentials; its keys become environment variables of Spark jobs.",
-    )
+    MANAGED = "Managed"
+    OBSERVED = "Observed"
+
+
+class UpgradePolicy(StrEnum):
+    """Who decides when the format of a catalog is upgraded."""
+
+    AUTOMATIC = "Automatic"
+    MANUAL = "Manual"
 
 
 class CatalogBootstrap(ApiModel):
@@ -94,13 +86,24 @@ class CatalogBootstrap(ApiModel):
         description="Names of roles to create beside the built-in ones.",
         json_schema_extra={"x-kubernetes-list-type": "set"},
     )
+    replica_sizes: tuple[Annotated[str, Field(min_length=1, max_length=255)], ...] = Field(
+        default=("1",),
+        max_length=64,
+        description="Sizes of the first cluster's replicas r1, r2, ..., as the database names them.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    system_configurations: dict[str, SettingText] = Field(
+        default={},
+        description="System configurations to set, by name.",
+        json_schema_extra={"maxProperties": MAX_OBJECTS},
+    )
 
 
 class CatalogSpec(ApiModel):
     """What the catalog should be."""
 
     organization_id: str = Field(
-        pattern=_UUID,
+        pattern=UUID,
         max_length=36,
         description="The organization whose catalog it is: a UUID in lower case. It can't change.",
         json_schema_extra=validations(
@@ -111,30 +114,52 @@ class CatalogSpec(ApiModel):
         default=CatalogStorage(),
         description="Where the durable state is; empty means files and SQLite on the operator's own volume. "
         "It can't change once the catalog is initialized.",
-        json_schema_extra=validations(
-            (
-                _URL_OR_PAIR,
-                "give either url, or blob and consensus together, or none of them",
-            )
-        )
-        | {"default": {}},
+        json_schema_extra=STORAGE_RULES | {"default": {}},
     )
     backend: Backend = Field(
         default=Backend.PERSIST, description="What keeps the catalog's data. Only Persist in this version."
     )
+    access: Access = Field(
+        default=Access.MANAGED,
+        description="Managed: this operator writes to the catalog. Observed: a database process does, and "
+        "the operator only shows it.",
+    )
+    upgrade_policy: UpgradePolicy = Field(
+        default=UpgradePolicy.AUTOMATIC,
+        description="Whether the operator upgrades a catalog of an older format when it opens it (Automatic, "
+        "the default) or waits until somebody did (Manual).",
+        json_schema_extra=_UNSEEN,
+    )
     deploy_generation: int = Field(
         default=0,
         ge=0,
-        description="Generation of the deployment that opens the catalog. A greater one shuts all lower "
-        "ones out for ever, so it never decreases.",
-        json_schema_extra=validations(
-            ("self >= oldSelf", "deployGeneration never decreases: lower ones are shut out already")
-        ),
+        description="Generation of the deployment that opens the catalog, 0 where it isn't given. A greater "
+        "one shuts all lower ones out for ever, so it never decreases.",
+        json_schema_extra=_UNSEEN,
     )
     bootstrap: CatalogBootstrap = Field(
         default=CatalogBootstrap(),
         description="What a new catalog starts with; ignored for one that exists.",
-        json_schema_extra={"default": {}},
+        json_schema_extra=_UNSEEN,
+    )
+    restore_from: CatalogRestore | None = Field(
+        default=None,
+        description="What an uninitialized catalog is filled with. It can't change once the catalog is "
+        "initialized, but may be removed.",
+        json_schema_extra=validations(
+            ("has(self.dump) != has(self.catalog)", "give either dump or catalog"),
+        ),
+    )
+    objects: CatalogObjects | None = Field(
+        default=None,
+        description="What the operator keeps in step with the catalog; what others made is left alone.",
+    )
+    stash: CatalogStash | None = Field(
+        default=None, description="A second store of the catalog's contents; used with shadow."
+    )
+    shadow: bool = Field(
+        default=False,
+        description="True: every call goes to the stash too, and what comes back is compared.",
     )
     deletion_policy: DeletionPolicy = Field(
         default=DeletionPolicy.RETAIN,
@@ -145,17 +170,39 @@ class CatalogSpec(ApiModel):
     )
 
 
+def _observed_refuses(field: str, is_set: str = "", what: str = "") -> tuple[str, str]:
+    message = f"a database process alone writes an Observed catalog: remove {what or field}"
+    return f"self.access != 'Observed' || !({is_set or f'has(self.{field})'})", message
+
+
+_SPEC_RULES = validations(
+    (_NEVER_LESS, "deployGeneration never decreases: lower ones are shut out already"),
+    (
+        "has(self.stash) == self.shadow",
+        "shadow needs stash, and stash is for shadow: give both or none of them",
+    ),
+    _observed_refuses("bootstrap"),
+    _observed_refuses("objects"),
+    _observed_refuses("restoreFrom"),
+    _observed_refuses("shadow", "self.shadow"),
+    _observed_refuses("deployGeneration"),
+    _observed_refuses("upgradePolicy"),
+    _observed_refuses("deletionPolicy", "self.deletionPolicy == 'Delete'", "deletionPolicy Delete"),
+)
+
+
 class CatalogStatus(Status):
     """What the store says; always derived from it, so nothing is lost when this is."""
 
     organization_id: str | None = Field(default=None, description="The organization whose catalog is open.")
     shard_id: str | None = Field(default=None, description="The shard that holds the catalog.")
     epoch: int | None = Field(
-        default=None, description="Epoch of this operator's fence token; it grows with each start."
+        default=None, description="Epoch of the durable fence token; it grows with each open for writing."
     )
     deploy_generation: int | None = Field(
-        default=None, description="Deploy generation of this operator's fence token."
+        default=None, description="Deploy generation of the durable fence token."
     )
+    holder: str | None = Field(default=None, description="Who holds the durable fence token, and what for.")
     source_of_truth: str | None = Field(default=None, description="The backend that holds the truth.")
     catalog_version: int | None = Field(default=None, description="Version of the catalog's format.")
     since: Frontier | None = Field(default=None, description="The catalog can be read as of this version on.")
@@ -174,7 +221,7 @@ class Catalog(Resource):
         columns=(
             READY_COLUMN,
             REASON_COLUMN,
-            PrinterColumn("Epoch", "integer", ".status.epoch", "Epoch of the operator's fence token."),
+            PrinterColumn("Epoch", "integer", ".status.epoch", "Epoch of the durable fence token."),
             PrinterColumn("Truth", "string", ".status.sourceOfTruth", "The backend that holds the truth."),
             PrinterColumn("Version", "integer", ".status.catalogVersion", "Version of the catalog's format."),
             PrinterColumn("Upper", "string", ".status.upper", "The next version to be written."),
@@ -186,10 +233,14 @@ class Catalog(Resource):
                 _SAME_STORAGE,
                 "spec.storage is immutable once the catalog is initialized: create another Catalog instead",
             ),
+            (
+                _RESTORED_ONCE,
+                "spec.restoreFrom is for a catalog that isn't initialized: create another Catalog instead",
+            ),
         ),
     )
 
-    spec: CatalogSpec = Field(description="What the catalog should be.")
+    spec: CatalogSpec = Field(description="What the catalog should be.", json_schema_extra=_SPEC_RULES)
     status: CatalogStatus = Field(
         default=CatalogStatus(),
         description="What the operator last found in the store.",

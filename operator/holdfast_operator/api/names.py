@@ -73,6 +73,12 @@ class ConditionType(StrEnum):
     SNAPSHOT_COMPLETED = "SnapshotCompleted"
     """Of the snapshot that `spec.snapshot` asks for: True done, Unknown under way, False given up."""
 
+    OBJECTS_IN_STEP = "ObjectsInStep"
+    """Of `spec.objects`: True all is as declared, False something that was taken out is kept by others."""
+
+    SHADOW_DIVERGED = "ShadowDiverged"
+    """Of `spec.shadow`: True the stash answered otherwise than the catalog, False it never did."""
+
 
 class Reason(StrEnum):
     """Reasons of conditions and of Events."""
@@ -121,6 +127,39 @@ class Reason(StrEnum):
 
     CATALOG_OUT_OF_SYNC = "CatalogOutOfSync"
     """Somebody else committed to the catalog under the same token; it is read again."""
+
+    FENCED_BY_OTHER = "FencedByOther"
+    """Another process takes the catalog over again and again; the message names it."""
+
+    VERSION_TOO_NEW = "VersionTooNew"
+    """The catalog's format is newer than this operator knows."""
+
+    DEPRECATED = "Deprecated"
+    """The catalog's format is older than this operator can upgrade."""
+
+    UPGRADE_PENDING = "UpgradePending"
+    """The catalog's format is older, and `spec.upgradePolicy` or `spec.access` leaves that to others."""
+
+    AWAITING_WRITER = "AwaitingWriter"
+    """`spec.access` is Observed and no database process has initialized the catalog yet."""
+
+    CATALOG_OBSERVED = "CatalogObserved"
+    """The Catalog's `spec.access` is Observed: what is missing in it is made by the database process."""
+
+    NOT_SUPPORTED = "NotSupported"
+    """The spec asks for something that this version of the operator can't do; the message names the field."""
+
+    RESTORE_FAILED = "RestoreFailed"
+    """What `spec.restoreFrom` names can't be read or makes no catalog; nothing was initialized."""
+
+    SHADOW_DIVERGED = "ShadowDiverged"
+    """The stash answered otherwise than the catalog; the message shows both sides."""
+
+    OBJECTS_DECLARED = "ObjectsDeclared"
+    """Everything in `spec.objects` is in the catalog as it is declared there."""
+
+    OBJECTS_KEPT = "ObjectsKept"
+    """What was taken out of `spec.objects` stays, because others use it; the message names by what."""
 
     CATALOG_NOT_FOUND = "CatalogNotFound"
     """The Catalog that `catalogRef` names isn't there."""

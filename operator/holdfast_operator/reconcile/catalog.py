@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from holdfast_operator.api.base import frontier
-from holdfast_operator.api.catalog import CatalogSpec, CatalogStatus, DeletionPolicy
+from holdfast_operator.api.catalog import (
+    Access,
+    CatalogSpec,
+    CatalogStatus,
+    DeletionPolicy,
+    UpgradePolicy,
+)
 from holdfast_operator.api.names import Reason
 from holdfast_operator.reconcile.opencatalog import CatalogFacts, Opening
 from holdfast_operator.reconcile.steps import (
@@ -96,6 +102,9 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
         return Wait(requeue_after=rhythm.unsteady)
     if seen.spec is None:
         return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec"))
+    if field := _not_supported(seen.spec):
+        text = f"this operator doesn't know spec.{field} yet: remove it"
+        return Close() if seen.opened else Settle(stalled(Reason.NOT_SUPPORTED, text))
     if seen.spec.suspend:
         return Close() if seen.opened else Settle(SUSPENDED)
     if seen.older_twin is not None:
@@ -105,6 +114,18 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
     if seen.secret_missing:
         return Settle(_no_secret(seen.spec), retry=True)
     return _plan_open(seen, seen.spec, seen.storage, rhythm)
+
+
+def _not_supported(spec: CatalogSpec) -> str:
+    """The first field that is set and that nothing here acts on; a line goes when its code comes."""
+    fields = {
+        "access": spec.access == Access.OBSERVED,
+        "objects": spec.objects is not None,
+        "restoreFrom": spec.restore_from is not None,
+        "shadow": spec.shadow,
+        "upgradePolicy": spec.upgrade_policy == UpgradePolicy.MANUAL,
+    }
+    return next((field for field, is_set in fields.items() if is_set), "")
 
 
 def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhythm) -> Step:
@@ -169,6 +190,8 @@ def _opening(seen: Observed, spec: CatalogSpec, storage: Storage, *, existing_on
         deploy_generation=spec.deploy_generation,
         default_cluster=spec.bootstrap.default_cluster,
         roles=spec.bootstrap.roles,
+        replica_sizes=spec.bootstrap.replica_sizes,
+        system_configurations=tuple(sorted(spec.bootstrap.system_configurations.items())),
         holder=seen.holder,
         purpose=f"operator for Catalog {seen.name}",
         existing_only=existing_only,

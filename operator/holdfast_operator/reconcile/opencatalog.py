@@ -114,6 +114,18 @@ class Opening:
     purpose: str
     existing_only: bool = False
     """Whether a catalog that isn't there stays away: `NothingThere` then."""
+    replica_sizes: tuple[str, ...] = ("1",)
+    system_configurations: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def bootstrap(self) -> Bootstrap:
+        """What the first open puts into the catalog."""
+        return Bootstrap(
+            default_cluster=self.default_cluster,
+            replica_sizes=self.replica_sizes,
+            roles=self.roles,
+            system_configurations=dict(self.system_configurations),
+        )
 
 
 class OpenCatalog:
@@ -152,7 +164,7 @@ class OpenCatalog:
                 deploy_generation=opening.deploy_generation,
                 holder=opening.holder,
                 purpose=opening.purpose,
-                bootstrap=Bootstrap(default_cluster=opening.default_cluster, roles=opening.roles),
+                bootstrap=opening.bootstrap,
             )
         except BaseException:
             client.close()

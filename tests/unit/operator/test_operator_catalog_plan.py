@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.durable import Bootstrap
 from holdfast.errors import (
     BadInput,
     CatalogOutOfSync,
@@ -101,6 +102,32 @@ def test_what_somebody_has_to_mend_is_stalled_and_named(seen: Observed, reason: 
     assert (step.health.phase, step.health.reason) == (Phase.STALLED, reason)
     assert names in step.health.message
     assert step.fields is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"access": "Observed"}, "spec.access"),
+        ({"objects": {}}, "spec.objects"),
+        ({"restoreFrom": {"dump": {"url": "file:///a"}}}, "spec.restoreFrom"),
+        ({"shadow": True, "stash": {"url": "sqlite:///a"}}, "spec.shadow"),
+        ({"upgradePolicy": "Manual"}, "spec.upgradePolicy"),
+    ],
+)
+def test_a_field_that_nothing_acts_on_is_not_ignored(fields: dict[str, Any], named: str) -> None:
+    step = rest(replace(FRESH, spec=spec(**fields)))
+    assert step.health.reason is Reason.NOT_SUPPORTED
+    assert named in step.health.message
+    assert decided(replace(OPENED, spec=spec(**fields))) == Close()
+
+
+def test_what_the_first_open_puts_into_a_catalog() -> None:
+    asked = spec(bootstrap={"replicaSizes": ["2", "4"], "systemConfigurations": {"b": "1", "a": "2"}})
+    step = decided(replace(FRESH, spec=asked))
+    assert isinstance(step, Open)
+    assert step.opening.bootstrap == Bootstrap(
+        replica_sizes=("2", "4"), system_configurations={"a": "2", "b": "1"}
+    )
 
 
 def test_a_missing_secret_is_looked_for_again() -> None:

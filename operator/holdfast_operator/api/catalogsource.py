@@ -1,0 +1,124 @@
+"""Where a Catalog's data is and comes from: the parts of its spec that name a store."""
+
+from typing import Final
+
+from pydantic import Field
+
+from holdfast_operator.api.base import ApiModel, LocalReference, validations
+
+UUID: Final = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
+
+_NO_USERINFO = (
+    "!self.matches('^[^/?#]*://[^/?#]*@')",
+    "must not contain a user or a password: name a Secret in credentialsSecretRef",
+)
+_HAS_SCHEME = "self.matches('^[a-zA-Z][a-zA-Z0-9+.-]*://.+')"
+_URL_RULES = validations((_HAS_SCHEME, "must be a URL like file:///folder"), _NO_USERINFO)
+_STASH_RULES = validations(
+    (
+        "self.matches('^(postgres|postgresql|sqlite)://.+')",
+        "must be a URL like postgresql://host/database or sqlite:///folder/file",
+    ),
+    _NO_USERINFO,
+)
+_DUMP_RULES = validations(
+    (
+        "self.matches('^(file|s3)://.+')",
+        "must be a URL like file:///folder/dump.json or s3://bucket/dump.json",
+    ),
+    _NO_USERINFO,
+)
+_URL_OR_PAIR = (
+    "has(self.url) ? !has(self.blob) && !has(self.consensus) : has(self.blob) == has(self.consensus)",
+    "give either url, or blob and consensus together, or none of them",
+)
+STORAGE_RULES: Final = validations(_URL_OR_PAIR)
+
+
+class CatalogStorage(ApiModel):
+    """Where the durable state is. Empty: files and SQLite on the operator's own volume."""
+
+    url: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=2048,
+        description="One URL for blobs and consensus together, e.g. file:///var/lib/holdfast/demo.",
+        json_schema_extra=_URL_RULES,
+    )
+    blob: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=2048,
+        description="URL of the blob store, together with consensus instead of url.",
+        json_schema_extra=_URL_RULES,
+    )
+    consensus: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=2048,
+        description="URL of the consensus store, together with blob instead of url.",
+        json_schema_extra=_URL_RULES,
+    )
+    credentials_secret_ref: LocalReference | None = Field(
+        default=None,
+        description="A Secret with credentials; its keys become environment variables of Spark jobs.",
+    )
+
+
+class CatalogStash(ApiModel):
+    """A second store of the catalog's contents: a database."""
+
+    url: str = Field(
+        min_length=1,
+        max_length=2048,
+        description="URL of the database, e.g. postgresql://host/database or sqlite:///folder/file.",
+        json_schema_extra=_STASH_RULES,
+    )
+    schema_name: str | None = Field(
+        default=None,
+        alias="schema",
+        min_length=1,
+        max_length=63,
+        pattern=r"^[a-z_][a-z0-9_]*$",
+        description="Schema of the database that holds it; Postgres only.",
+    )
+    credentials_secret_ref: LocalReference | None = Field(
+        default=None,
+        description="A Secret with the keys user and password, for the database.",
+    )
+
+
+class RestoreFromDump(ApiModel):
+    """A dump, as `holdfast catalog dump` writes it."""
+
+    url: str = Field(
+        min_length=1,
+        max_length=2048,
+        description="The dump: a file:// or s3:// URL.",
+        json_schema_extra=_DUMP_RULES,
+    )
+
+
+class RestoreFromCatalog(ApiModel):
+    """Another catalog, as it was at a time that it can still be read at."""
+
+    organization_id: str = Field(
+        pattern=UUID, max_length=36, description="The organization whose catalog is copied."
+    )
+    storage: CatalogStorage | None = Field(
+        default=None,
+        description="Where the other catalog is; by default where this Catalog's spec.storage would put it.",
+        json_schema_extra=STORAGE_RULES,
+    )
+    as_of: int | None = Field(
+        default=None,
+        ge=0,
+        description="The version of the other catalog to copy; the latest one where it isn't given.",
+    )
+
+
+class CatalogRestore(ApiModel):
+    """What an uninitialized catalog is filled with, in place of `bootstrap`."""
+
+    dump: RestoreFromDump | None = Field(default=None, description="A dump of a catalog.")
+    catalog: RestoreFromCatalog | None = Field(default=None, description="Another catalog.")
