@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import BadInput, Determinate, NotWritable, StoreUnreachable, UnusablePath
+from holdfast.folders import open_error
 from holdfast.persist.storage import FileBlob
-from holdfast.persist.storage.file import open_error
 
 HERE = Path(__file__).parent
 DAY_S = 24 * 3600

@@ -22,8 +22,8 @@ from holdfast.errors import (
     VersionTooNew,
 )
 from holdfast.persist.storage import Entry, Expect, Put
-from holdfast.persist.storage.pgsession import PostgresAddress
 from holdfast.persist.storage.postgres import PostgresConsensus
+from holdfast.pgsession import PostgresAddress
 from testbed.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres

@@ -28,9 +28,9 @@ from holdfast.errors import (
     NoLocation,
     NotWritable,
     StorageError,
-    StoreUnreachable,
     UnusablePath,
 )
+from holdfast.folders import check_usable, make_folder, open_error, reason
 from holdfast.persist.storage.filesystem import FileSystem
 from holdfast.persist.storage.traits import Blob, BlobMeta, check_key, check_prefix
 
@@ -98,7 +98,7 @@ class FileBlob(Blob):
             finally:
                 self._files.unlink(probe)
         except OSError as error:
-            raise Determinate(f"can't ask {self.description} for the time: {_reason(error)}") from error
+            raise Determinate(f"can't ask {self.description} for the time: {reason(error)}") from error
 
     def get(self, key: str) -> bytes | None:
         path = self._path(key)
@@ -107,7 +107,7 @@ class FileBlob(Blob):
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         except OSError as error:
-            raise Determinate(f"can't read {path}: {_reason(error)}") from error
+            raise Determinate(f"can't read {path}: {reason(error)}") from error
 
     def open_input(self, key: str) -> pa.NativeFile | None:
         path = self._path(key)
@@ -116,7 +116,7 @@ class FileBlob(Blob):
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         except OSError as error:
-            raise Determinate(f"can't open {path}: {_reason(error)}") from error
+            raise Determinate(f"can't open {path}: {reason(error)}") from error
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         path = self._path(key)
@@ -167,7 +167,7 @@ class FileBlob(Blob):
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            raise Determinate(f"can't list {self._folder / base}: {_reason(error)}") from error
+            raise Determinate(f"can't list {self._folder / base}: {reason(error)}") from error
         # A folder sorts by its name with the "/" that its keys have there.
         for name, is_folder in sorted((name + "/" * is_folder, is_folder) for name, is_folder in entries):
             if is_folder:
@@ -178,7 +178,7 @@ class FileBlob(Blob):
             except FileNotFoundError:
                 continue  # deleted since the folder was read
             except OSError as error:
-                raise Determinate(f"can't list {self._folder / base}: {_reason(error)}") from error
+                raise Determinate(f"can't list {self._folder / base}: {reason(error)}") from error
             if status.is_file:
                 yield BlobMeta(base + name, status.size_bytes, status.modified_ms)
 
@@ -223,63 +223,6 @@ class FileBlob(Blob):
 _NAME_TAKEN: Final = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST})
 
 
-# Refusals of a path as such, rather than failures of the disk below it.
-_PATH_REFUSED: Final = frozenset(
-    {
-        errno.EACCES,
-        errno.EPERM,
-        errno.EROFS,
-        errno.ENOTDIR,
-        errno.EEXIST,
-        errno.EISDIR,
-        errno.ELOOP,
-        errno.ENAMETOOLONG,
-    }
-)
-_LONGEST_NAME: Final = 255
-
-
-def check_usable(folder: Path) -> None:
-    """Raise `UnusablePath` unless `folder` can be written, or made with what is missing above it.
-
-    Nothing is made to find out, so that a path that is refused leaves nothing behind.
-    """
-    nearest = folder
-    while not os.path.lexists(nearest) and nearest != nearest.parent:
-        if len(os.fsencode(nearest.name)) > _LONGEST_NAME:
-            raise UnusablePath(f"can't make folder {folder}: {os.strerror(errno.ENAMETOOLONG)}")
-        nearest = nearest.parent
-    verb = "write to" if nearest == folder else "make"
-    if not nearest.is_dir():
-        raise UnusablePath(f"can't {verb} folder {folder}: {nearest} is not a folder")
-    if not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
-        raise UnusablePath(f"can't {verb} folder {folder}: {nearest} is not writable for this process")
-
-
-def open_error(message: str, error: OSError, *, missing_is_bad: bool) -> StoreUnreachable:
-    """What to raise where the file system refused to open a store: whether path or disk is to blame.
-
-    A missing folder is a store that isn't there, unless making one was tried and refused.
-    """
-    told = f"{message}: {_reason(error)}"
-    if error.errno in _PATH_REFUSED or (error.errno == errno.ENOENT and missing_is_bad):
-        return UnusablePath(told)
-    return StoreUnreachable(told, hint="look at the disk and try again")
-
-
-def make_folder(folder: Path) -> None:
-    """Make `folder` and what is missing above it, durably; `OSError` where that fails."""
-    if folder.is_dir():
-        return
-    make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    FileSystem().flush_folder(folder.parent)
-
-
 def _write_error(path: Path, error: OSError, kind: type[StorageError]) -> StorageError:
     hint = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-    return kind(f"can't write {path}: {_reason(error)}", hint=hint)
-
-
-def _reason(error: OSError) -> str:
-    return os.strerror(error.errno) if error.errno else str(error)
+    return kind(f"can't write {path}: {reason(error)}", hint=hint)

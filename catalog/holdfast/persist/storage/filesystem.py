@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from holdfast.folders import flush_folder
+
 
 class Status(NamedTuple):
     """What is known of a file without reading it."""
@@ -53,11 +55,7 @@ class FileSystem:
 
     def flush_folder(self, folder: Path) -> None:
         """Make the entries of a folder durable."""
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        flush_folder(folder)
 
     def read(self, path: Path) -> bytes:
         """All bytes of a file."""

@@ -25,8 +25,8 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from holdfast.persist.storage.pgsession import Connection, PostgresAddress, connect
 from holdfast.persist.storage.watch import Watches
+from holdfast.pgsession import Connection, PostgresAddress, connect
 
 DEBOUNCE_S: Final = 0.005
 """Seconds between two notifications of one client: how late a hint may be, to limit what all of them cost."""

@@ -40,7 +40,6 @@ from holdfast.errors import (
 )
 from holdfast.persist.formats import check_format
 from holdfast.persist.storage.pghints import CommitHints
-from holdfast.persist.storage.pgsession import Connection, PostgresAddress, Sessions, connect, told
 from holdfast.persist.storage.traits import (
     MAX_SEQNO,
     Consensus,
@@ -52,6 +51,7 @@ from holdfast.persist.storage.traits import (
     check_scan,
 )
 from holdfast.persist.storage.watch import Watch, Watches
+from holdfast.pgsession import Connection, PostgresAddress, Sessions, connect, told
 
 T = TypeVar("T")
 
@@ -59,6 +59,15 @@ FORMAT_VERSION = 1
 POOL_SIZE: Final = 8
 _LOCK_CLASS: Final = 0x48464353  # "HFCS", of the advisory lock under which a schema is made
 _MAX_ATTEMPTS: Final = 20
+_SETTINGS: Final = {
+    # A client that freezes between its insert and its commit would hold up all writers of its shards.
+    "idle_in_transaction_session_timeout": "10s",
+    # Each statement goes to its rows by the primary keys; plans made once can't be wrong about that.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
 
 _CREATE: Final = (
     'CREATE TABLE {schema}.keys (key text COLLATE "C" PRIMARY KEY)',
@@ -127,14 +136,14 @@ class PostgresConsensus(Consensus):
         schema = sql.Identifier(self._address.schema)
         self._sql: Final = _Statements(schema)
         try:
-            with connect(self._address) as connection:
+            with connect(self._address, settings=_SETTINGS) as connection:
                 _prepare(connection, self._address, create=create and not read_only)
         except psycopg.Error as error:
             raise StoreUnreachable(
                 f"can't open {self._address.description}: {told(error)}",
                 hint="check host, port, database, user and password, and that the server runs",
             ) from None
-        self._sessions: Final = Sessions(self._address, size=pool_size)
+        self._sessions: Final = Sessions(self._address, size=pool_size, settings=_SETTINGS)
         self._watches: Final = Watches()
         self._hints: Final = CommitHints(self._address, self._watches)
         # A store that nobody has any more is as good as closed.

@@ -39,8 +39,8 @@ from holdfast.errors import (
     StoreUnreachable,
     UnusablePath,
 )
+from holdfast.folders import check_usable, make_folder, open_error
 from holdfast.persist.formats import check_format
-from holdfast.persist.storage.file import check_usable, make_folder, open_error
 from holdfast.persist.storage.sqlitewatch import CommitPoller
 from holdfast.persist.storage.traits import (
     MAX_SEQNO,

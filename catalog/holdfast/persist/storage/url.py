@@ -12,7 +12,8 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from holdfast.errors import BadInput, LocationMismatch, StoreUnreachable
-from holdfast.persist.storage.file import FileBlob, check_usable
+from holdfast.folders import check_usable
+from holdfast.persist.storage.file import FileBlob
 from holdfast.persist.storage.memory import MemoryBlob, MemoryConsensus
 from holdfast.persist.storage.s3place import FORM as S3_FORM
 from holdfast.persist.storage.s3place import S3Place

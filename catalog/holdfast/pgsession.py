@@ -1,4 +1,4 @@
-"""Connections to one Postgres server: the address, the session settings, a bounded pool, what errors mean.
+"""Connections to a Postgres server, for every store in one: the address, a bounded pool, what errors say.
 
 Invariants:
 
@@ -16,9 +16,11 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
@@ -45,13 +47,7 @@ _DEFAULTS: Final = {
 }
 _SETTINGS: Final = {
     "default_transaction_isolation": "read committed",
-    # A client that freezes between its insert and its commit would hold up all writers of its shards.
-    "idle_in_transaction_session_timeout": "10s",
-    # Each statement goes to its rows by the primary keys; plans made once can't be wrong about that.
-    "plan_cache_mode": "force_generic_plan",
-    "enable_seqscan": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
+    "synchronous_commit": "on",
     "jit": "off",
 }
 _CONFIGURE: Final = """SELECT set_config(name, value, false)
@@ -61,7 +57,7 @@ _CONFIGURE: Final = """SELECT set_config(name, value, false)
 
 @dataclass(frozen=True, slots=True)
 class PostgresAddress:
-    """Where a consensus store is: a server, a database and a schema in it."""
+    """Where a store is: a server, a database and a schema in it."""
 
     conninfo: str = field(repr=False)
     schema: str
@@ -69,16 +65,16 @@ class PostgresAddress:
     """Server, database and schema, for messages; without user and password."""
 
     @classmethod
-    def parse(cls, url: str) -> Self:
+    def parse(cls, url: str, *, default_schema: str = DEFAULT_SCHEMA) -> Self:
         """The address in `postgresql://[user[:password]@]host[:port]/database[?schema=...&option=...]`.
 
-        `schema` is ours ("holdfast" if not given), any other option is libpq's, as are $PGPASSWORD and the
-        password file. Raises `BadInput` for anything else, and repeats nothing of it.
+        `schema` is ours (`default_schema` if not given), any other option is libpq's, as are $PGPASSWORD and
+        the password file. Raises `BadInput` for anything else, and repeats nothing of it.
         """
         base, _, query = url.partition("?")
         options = [option for option in query.split("&") if option]
         schemas = [unquote(option.partition("=")[2]) for option in options if option.startswith("schema=")]
-        schema = schemas[-1] if schemas else DEFAULT_SCHEMA
+        schema = schemas[-1] if schemas else default_schema
         if not _SCHEMA_NAME.fullmatch(schema):
             raise BadInput(
                 "the schema in a postgresql:// URL must be lower-case letters, digits and underscores"
@@ -99,17 +95,17 @@ class PostgresAddress:
         return cls(make_conninfo("", **(_DEFAULTS | given | {"client_encoding": "utf8"})), schema, where)
 
 
-def configure(connection: Connection) -> None:
+def _configure(connection: Connection, settings: Mapping[str, str]) -> None:
     """Give a new connection the settings that all statements rely on."""
-    settings = _SETTINGS | {"synchronous_commit": "on"}
-    connection.execute(_CONFIGURE, (list(settings), list(settings.values())))
+    wanted = {**_SETTINGS, **settings}
+    connection.execute(_CONFIGURE, (list(wanted), list(wanted.values())))
 
 
-def connect(address: PostgresAddress) -> Connection:
-    """A connection outside any pool; raises `psycopg.Error`."""
+def connect(address: PostgresAddress, *, settings: Mapping[str, str] = MappingProxyType({})) -> Connection:
+    """A connection outside any pool, with a store's own `settings`; raises `psycopg.Error`."""
     connection = psycopg.connect(address.conninfo, autocommit=True, prepare_threshold=0)
     try:
-        configure(connection)
+        _configure(connection, settings)
     except BaseException:
         connection.close()
         raise
@@ -123,10 +119,13 @@ def told(error: BaseException) -> str:
 
 
 class Sessions:
-    """At most `size` connections to `address`, opened when needed."""
+    """At most `size` connections to `address`, opened when needed, each with a store's own `settings`."""
 
-    def __init__(self, address: PostgresAddress, *, size: int) -> None:
+    def __init__(
+        self, address: PostgresAddress, *, size: int, settings: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self._address: Final = address
+        self._configure: Final = partial(_configure, settings=settings)
         self._size: Final = size
         self._lock = threading.Lock()
         self._closed = False
@@ -162,7 +161,7 @@ class Sessions:
                 self._pool = ConnectionPool(
                     self._address.conninfo,
                     kwargs={"autocommit": True, "prepare_threshold": 0},
-                    configure=configure,
+                    configure=self._configure,
                     min_size=1,
                     max_size=self._size,
                     # Its own retries back off up to minutes; `_take` asks for a new attempt each second.

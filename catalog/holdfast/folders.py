@@ -1,0 +1,74 @@
+"""Whether a store's files can be at a path, and making its folder: for every store that is in files."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Final
+
+from holdfast.errors import StoreUnreachable, UnusablePath
+
+# Refusals of a path as such, rather than failures of the disk below it.
+_PATH_REFUSED: Final = frozenset(
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOTDIR,
+        errno.EEXIST,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+    }
+)
+_LONGEST_NAME: Final = 255
+
+
+def check_usable(folder: Path) -> None:
+    """Raise `UnusablePath` unless `folder` can be written, or made with what is missing above it.
+
+    Nothing is made to find out, so that a path that is refused leaves nothing behind.
+    """
+    nearest = folder
+    while not os.path.lexists(nearest) and nearest != nearest.parent:
+        if len(os.fsencode(nearest.name)) > _LONGEST_NAME:
+            raise UnusablePath(f"can't make folder {folder}: {os.strerror(errno.ENAMETOOLONG)}")
+        nearest = nearest.parent
+    verb = "write to" if nearest == folder else "make"
+    if not nearest.is_dir():
+        raise UnusablePath(f"can't {verb} folder {folder}: {nearest} is not a folder")
+    if not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
+        raise UnusablePath(f"can't {verb} folder {folder}: {nearest} is not writable for this process")
+
+
+def open_error(message: str, error: OSError, *, missing_is_bad: bool) -> StoreUnreachable:
+    """What to raise where the file system refused to open a store: whether path or disk is to blame.
+
+    A missing folder is a store that isn't there, unless making one was tried and refused.
+    """
+    told = f"{message}: {reason(error)}"
+    if error.errno in _PATH_REFUSED or (error.errno == errno.ENOENT and missing_is_bad):
+        return UnusablePath(told)
+    return StoreUnreachable(told, hint="look at the disk and try again")
+
+
+def make_folder(folder: Path) -> None:
+    """Make `folder` and what is missing above it, durably; `OSError` where that fails."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    flush_folder(folder.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Make the entries of a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def reason(error: OSError) -> str:
+    """What the system said, in a few words."""
+    return os.strerror(error.errno) if error.errno else str(error)
