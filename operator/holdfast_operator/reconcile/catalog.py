@@ -18,7 +18,7 @@ from holdfast_operator.api.catalog import (
     UpgradePolicy,
 )
 from holdfast_operator.api.names import Reason
-from holdfast_operator.reconcile.opencatalog import CatalogFacts, Opening
+from holdfast_operator.reconcile.facts import CatalogFacts, Opening
 from holdfast_operator.reconcile.steps import (
     SUSPENDED,
     Release,

@@ -11,6 +11,7 @@ from holdfast_operator.api.catalog import CatalogSpec, DeletionPolicy
 from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.reconcile import catalog
 from holdfast_operator.reconcile.catalog import Close, Destroy, Observed, Open, Rhythm
+from holdfast_operator.reconcile.facts import CatalogFacts, NothingThere, Opening, UnknownLocation
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.handler import (
     Halt,
@@ -22,7 +23,6 @@ from holdfast_operator.reconcile.handler import (
     is_overdue,
 )
 from holdfast_operator.reconcile.index import Index
-from holdfast_operator.reconcile.opencatalog import CatalogFacts, NothingThere, Opening, UnknownLocation
 from holdfast_operator.reconcile.specs import parse_spec
 from holdfast_operator.reconcile.steps import Settle, Step, stalled
 from holdfast_operator.reconcile.storage import Refused, Storage, resolve

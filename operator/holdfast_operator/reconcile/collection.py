@@ -23,7 +23,7 @@ from holdfast_operator.api.collection import (
 from holdfast_operator.api.names import Reason
 from holdfast_operator.reconcile import snapshot
 from holdfast_operator.reconcile.catalog import Rhythm
-from holdfast_operator.reconcile.opencatalog import CollectionFacts, ItemName
+from holdfast_operator.reconcile.facts import CollectionFacts, ItemName
 from holdfast_operator.reconcile.snapshot import FailAttempt, SnapshotObserved
 from holdfast_operator.reconcile.steps import (
     SUSPENDED,

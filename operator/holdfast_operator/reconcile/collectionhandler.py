@@ -21,6 +21,7 @@ from holdfast_operator.reconcile.collection import (
     Retain,
     item_name,
 )
+from holdfast_operator.reconcile.facts import CollectionFacts, NoSuchSchema, Opening
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.handler import (
     Halt,
@@ -32,12 +33,7 @@ from holdfast_operator.reconcile.handler import (
     is_overdue,
 )
 from holdfast_operator.reconcile.index import Index
-from holdfast_operator.reconcile.opencatalog import (
-    SNAPSHOT,
-    CollectionFacts,
-    NoSuchSchema,
-    Opening,
-)
+from holdfast_operator.reconcile.opencatalog import SNAPSHOT
 from holdfast_operator.reconcile.snapshot import (
     FailAttempt,
     RetryJob,

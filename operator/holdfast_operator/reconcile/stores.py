@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from holdfast.errors import HoldfastError, StoreUnreachable
-from holdfast_operator.reconcile.opencatalog import CatalogFacts, OpenCatalog, Opening
+from holdfast_operator.reconcile.facts import CatalogFacts, Opening
+from holdfast_operator.reconcile.opencatalog import OpenCatalog
 from holdfast_operator.reconcile.pool import StorePool
 from holdfast_operator.reconcile.storage import Storage
 from holdfast_operator.runtime.kube import ObjectKey

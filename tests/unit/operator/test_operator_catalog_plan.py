@@ -18,9 +18,9 @@ from holdfast.errors import (
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.reconcile.catalog import Close, Destroy, Observed, Open, Rhythm, plan
+from holdfast_operator.reconcile.facts import CatalogFacts, Opening
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.index import Index
-from holdfast_operator.reconcile.opencatalog import CatalogFacts, Opening
 from holdfast_operator.reconcile.steps import Release, Settle, Step, Wait
 from holdfast_operator.reconcile.storage import Refused, Storage, resolve
 from holdfast_operator.runtime.kube import ObjectKey

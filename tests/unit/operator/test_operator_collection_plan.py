@@ -22,7 +22,7 @@ from holdfast_operator.reconcile.collection import (
     plan,
     schema_of,
 )
-from holdfast_operator.reconcile.opencatalog import CollectionFacts, ItemName, RenditionFacts
+from holdfast_operator.reconcile.facts import CollectionFacts, ItemName, RenditionFacts
 from holdfast_operator.reconcile.snapshot import FailAttempt
 from holdfast_operator.reconcile.steps import Release, Settle, Step, Wait
 from holdfast_operator.runtime.status import Phase

@@ -9,7 +9,8 @@ import pytest
 from holdfast.errors import CollectionInUse, Fenced, ShardFinalized
 from holdfast.persist import PersistClient, Schema
 from holdfast.storage import CollectionState, JobState, StorageController
-from holdfast_operator.reconcile.opencatalog import ItemName, NothingThere, OpenCatalog, Opening
+from holdfast_operator.reconcile.facts import ItemName, NothingThere, Opening
+from holdfast_operator.reconcile.opencatalog import OpenCatalog
 from holdfast_operator.reconcile.storage import Storage
 
 ORGANIZATION = "11111111-2222-3333-4444-555555555555"

@@ -1,0 +1,114 @@
+"""How a catalog is opened, and what is then found in its store: the values that plans are made from."""
+
+from dataclasses import dataclass
+
+from holdfast.durable import Bootstrap
+from holdfast.errors import BadInput
+from holdfast.persist import Schema
+from holdfast.storage import JobRecord
+from holdfast_operator.reconcile.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogFacts:
+    """What the store says about an open catalog."""
+
+    organization_id: str
+    shard_id: str
+    epoch: int
+    deploy_generation: int
+    catalog_version: int
+    since: int
+    upper: int
+    object_counts: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RenditionFacts:
+    """A rendition: rows and bytes are those stored, before they are consolidated."""
+
+    id: str
+    shards: int
+    since: int
+    upper: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionFacts:
+    """What the store says about a collection."""
+
+    collection_id: str
+    name: str
+    schema: Schema
+    shards: int
+    dropped: bool
+    since: int = 0
+    upper: int = 0
+    active_rendition: str = ""
+    renditions: tuple[RenditionFacts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ItemName:
+    """The full name of an item."""
+
+    database: str
+    schema: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.database}.{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What catalog and storage say about one StorageCollection; None for what isn't there."""
+
+    item_id: str | None = None
+    collection_id: str | None = None
+    facts: CollectionFacts | None = None
+    job: JobRecord | None = None
+    last_snapshot: JobRecord | None = None
+    running: tuple[JobRecord, ...] = ()
+    """All of its jobs that run, this one too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How a catalog is to be opened."""
+
+    storage: Storage
+    organization_id: str
+    deploy_generation: int
+    default_cluster: str
+    roles: tuple[str, ...]
+    holder: str
+    purpose: str
+    existing_only: bool = False
+    """Whether a catalog that isn't there stays away: `NothingThere` then."""
+    replica_sizes: tuple[str, ...] = ("1",)
+    system_configurations: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def bootstrap(self) -> Bootstrap:
+        """What the first open puts into the catalog."""
+        return Bootstrap(
+            default_cluster=self.default_cluster,
+            replica_sizes=self.replica_sizes,
+            roles=self.roles,
+            system_configurations=dict(self.system_configurations),
+        )
+
+
+class UnknownLocation(BadInput):
+    """`spec.storage` names nothing that can be opened."""
+
+
+class NothingThere(BadInput):
+    """There is no catalog, and none was to be made."""
+
+
+class NoSuchSchema(BadInput):
+    """The catalog has no such database or schema."""
