@@ -6,15 +6,12 @@ Invariants
 - A row that this version can't hold exactly (unknown kind, unknown field) is an error, never dropped.
 """
 
-import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple
 
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError, Message
 
-from holdfast.durable.registry import COLLECTIONS, Collection, K, Kind, V
+from holdfast.durable.registry import Collection, K, Kind, V
 from holdfast.errors import BadInput, CorruptBlob
 
 TAG_BYTES = 2
@@ -105,23 +102,3 @@ def _decode(message_type: type[Any], data: bytes, collection: Collection[Any, An
     if message.ByteSize() != size:
         raise CorruptBlob(f"a row of {collection}", expected, "one with unknown fields")
     return message
-
-
-def dump_json(rows: Iterable[Row]) -> str:
-    """Rows as JSON for people: by object type, sorted by key, each as the proto JSON of key and value."""
-    found: dict[str, list[dict[str, Any]]] = {row.name: [] for row in COLLECTIONS.values()}
-    for row in sorted(rows):
-        collection = COLLECTIONS[row.kind]
-        object_ = decode(collection, row)
-        found[collection.name].append(
-            {"key": message_to_json(object_.key), "value": message_to_json(object_.value)}
-        )
-    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
-
-
-def message_to_json(message: Message) -> dict[str, Any]:
-    """A message as proto JSON, fields by their names in the .proto file, defaults written out."""
-    fields: dict[str, Any] = MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    return fields

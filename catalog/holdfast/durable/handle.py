@@ -18,7 +18,8 @@ from typing import Any, NoReturn, TypeVar
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import config, items
 from holdfast.durable.cache import Cache
-from holdfast.durable.codec import Object, Row, Update, decode, dump_json
+from holdfast.durable.codec import Object, Row, Update, decode
+from holdfast.durable.dump import dump_json
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.ids import IdKind
 from holdfast.durable.interfaces import Catalog, ReadOnlyCatalog

@@ -225,6 +225,10 @@ class OpenableCatalog(ABC):
     def dump(self, as_of: int | None = None) -> str:
         """As `ReadOnlyCatalog.dump`; `Uninitialized` when there is nothing."""
 
+    def dump_lines(self, as_of: int | None = None) -> Iterator[str]:
+        """`dump` piece by piece, for one that is big; raises what `dump` does, when it is read."""
+        yield self.dump(as_of)
+
     @abstractmethod
     def check_open(self) -> None:
         """Whether `open` would succeed, changing nothing; raises what it would, and `Uninitialized`."""

@@ -10,12 +10,13 @@ Invariants
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import assert_never
 
 from holdfast.durable.cache import Cache
-from holdfast.durable.codec import Update, dump_json
+from holdfast.durable.codec import Update
+from holdfast.durable.dump import dump_lines
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.handle import ReadOnlyHandle, SavepointHandle, WritableHandle
 from holdfast.durable.initialize import Bootstrap, initial_updates
@@ -56,12 +57,15 @@ class StoredCatalog(OpenableCatalog):
         return self._preamble().config.get(key)
 
     def dump(self, as_of: int | None = None) -> str:
+        return "".join(self.dump_lines(as_of))
+
+    def dump_lines(self, as_of: int | None = None) -> Iterator[str]:
         with self._opened("catalog dump") as store:
             upper = store.upper()
             read_preamble(store, upper).check_initialized(self.place)
             rows = list(store.rows(upper - 1 if as_of is None else as_of))
         preamble_of(upper, rows).check_readable()
-        return dump_json(rows)
+        yield from dump_lines(rows)
 
     def check_open(self) -> None:
         with self._opened("catalog check") as store:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.json_format import ParseDict
+from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from holdfast._pb import objects_pb2 as pb
 from holdfast._pb import objects_v15_pb2
-from holdfast.durable.codec import Row, decode, dump_json, encode, encode_message, message_to_json
+from holdfast.durable.codec import Row, decode, encode, encode_message
+from holdfast.durable.dump import dump_json, dump_lines
+from holdfast.durable.messagejson import message_to_json
 from holdfast.durable.registry import BY_NAME, COLLECTIONS, DATABASES, ITEMS, ROLES, Collection
 from holdfast.errors import BadInput, CorruptBlob
 
@@ -64,6 +66,9 @@ def test_any_object_comes_back_from_its_row_and_from_its_json(
     assert (found.key, found.value) == (key, value)
     assert encode(collection, found.key, found.value) == row
     for message in (key, value):
+        assert message_to_json(message) == MessageToDict(
+            message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        )
         edited = ParseDict(message_to_json(message), type(message)())
         assert encode_message(edited) == encode_message(message)
 
@@ -113,6 +118,19 @@ def test_unknown_fields_are_refused_on_both_ways() -> None:
         encode(DATABASES, pb.DatabaseKey(), pb.DatabaseValue.FromString(value))
     with pytest.raises(CorruptBlob):
         decode(DATABASES, Row(key, b"\xff\xff"))
+
+
+def test_a_dump_has_every_type_and_a_line_for_each_object() -> None:
+    rows = [
+        Row(bytes.fromhex(row["tag"] + row["key_hex"]), bytes.fromhex(row["value_hex"])) for row in GOLDEN
+    ]
+    dumped = dump_json(rows)
+    assert list(json.loads(dumped)) == list(BY_NAME)
+    objects = [line for line in dumped.splitlines() if line.startswith("    ")]
+    assert len(objects) == len(rows)
+    assert all(set(json.loads(line.rstrip(","))) == {"key", "value"} for line in objects)
+    assert dump_json(reversed(rows)) == dumped == "".join(dump_lines(iter(rows)))
+    assert list(json.loads(dump_json([])).values()) == [[]] * len(BY_NAME)
 
 
 def test_unknown_tags_are_refused() -> None:
