@@ -1,37 +1,153 @@
 """The catalog in memory: for each cached object type its rows by key, and by what must be unique.
 
 Invariants
-- A row is kept as its stored bytes, under the canonical encoding of its key.
+- A row is kept as its stored bytes, under the canonical encoding of its key: what was loaded is packed, what
+  changed since stands beside it.
 - A change that doesn't fit (a retraction of what isn't there, a second row of one key) is an error and
   means that cache and store have parted; it never changes the cache in silence.
-- Of append-only types only the number of rows is kept.
+- Of append-only types only the number of rows is kept, and only once somebody has counted them: a load does
+  not read them.
 """
 
-from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from holdfast.durable import config
-from holdfast.durable.codec import Object, Row, Update, decode, encode_key
+from holdfast.durable.codec import (
+    TAG_BYTES,
+    Object,
+    Row,
+    Update,
+    canonical_key,
+    decode,
+    decode_value,
+    encode_key,
+    kind_of,
+)
+from holdfast.durable.packed import pack, rows_of, shared
 from holdfast.durable.registry import COLLECTIONS, CONFIGS, Collection, K, Kind, V
 from holdfast.errors import CatalogOutOfSync, CorruptBlob
 
+APPEND_ONLY = tuple(row.kind for row in COLLECTIONS.values() if not row.cached)
 
-@dataclass
+
 class Table:
     """The rows of one object type."""
 
-    rows: dict[bytes, Row] = field(default_factory=dict)
-    unique: dict[Hashable, bytes] = field(default_factory=dict)
+    def __init__(self, collection: Collection[Any, Any]) -> None:
+        self._collection = collection
+        self._loaded, _ = pack(collection, ())
+        # None stands for a loaded row that is gone.
+        self._changed: dict[bytes, Row | None] = {}
+        self._unique: dict[Hashable, bytes] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def items(self) -> Iterator[tuple[bytes, Row]]:
+        """The rows as they are when asked for, by canonical key, whatever changes meanwhile."""
+        changed = dict(self._changed)
+        return chain(
+            ((row.key, row) for row in self._loaded if row.key not in changed),
+            ((key, row) for key, row in changed.items() if row is not None),
+        )
+
+    def get(self, key: bytes) -> Row | None:
+        """The row of a canonical key."""
+        return self._changed[key] if key in self._changed else self._loaded.get(key)
+
+    def holder(self, unique: Hashable) -> bytes | None:
+        """The key of the row that has what is unique to the type."""
+        found = self._unique.get(unique)
+        if found is not None or not len(self._loaded):
+            return found
+        found = self._loaded.holder(unique)
+        return None if found in self._changed else found
+
+    def load(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Take rows into the empty table. Raises as `add`."""
+        # Config is few rows, and each is looked at for what it says.
+        odd: Iterable[Row] = chain.from_iterable(map(rows_of, batches))
+        if self._collection is not CONFIGS:
+            self._loaded, odd = pack(self._collection, batches)
+            self._count = len(self._loaded)
+        for row in odd:
+            self.add(row)
+
+    def add(self, row: Row) -> None:
+        """Take a row.
+
+        Raises `CorruptBlob` for bytes that aren't an object of this version, or share what is unique, and
+        `CatalogOutOfSync` when there is one of its key.
+        """
+        collection = self._collection
+        object_ = decode(collection, row)
+        if collection is CONFIGS:
+            config.check_stored(object_.key.key, object_.value.value)
+        key = encode_key(collection, object_.key)
+        if self.get(key) is not None:
+            raise CatalogOutOfSync(f"a row of {collection} is added whose key is there already")
+        if collection.unique_by is not None:
+            unique = collection.unique_by(object_.value)
+            if self.holder(unique) is not None:
+                raise shared(collection, unique)
+            self._unique[unique] = key
+        self._changed[key] = row
+        self._count += 1
+
+    def remove(self, row: Row) -> None:
+        """Drop a row; `CatalogOutOfSync` when it isn't there with these bytes."""
+        collection = self._collection
+        key = row.key
+        if self.get(key) != row:
+            key = canonical_key(collection, row.key)
+            if self.get(key) != row:
+                raise CatalogOutOfSync(f"a row of {collection} is retracted that this process does not have")
+        if self._changed.get(key) is not None and collection.unique_by is not None:
+            del self._unique[collection.unique_by(decode_value(collection, row.value))]
+        if self._loaded.get(key) is None:
+            del self._changed[key]
+        else:
+            self._changed[key] = None
+        self._count -= 1
 
 
 class Cache:
     """What the catalog holds at one time."""
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
-        self._tables = {row.kind: Table() for row in COLLECTIONS.values() if row.cached}
-        self._appended = {row.kind: 0 for row in COLLECTIONS.values() if not row.cached}
+        self._tables = {row.kind: Table(row) for row in COLLECTIONS.values() if row.cached}
+        self._appended: dict[Kind, int] | None = dict.fromkeys(APPEND_ONLY, 0)
         self.apply(Update(row, 1) for row in rows)
+
+    @classmethod
+    def load(cls, batches: Iterable[pa.RecordBatch]) -> "Cache":
+        """All rows of cached types: columns `key` and `value`, in any order. Raises as `apply`."""
+        found: dict[Kind, list[pa.RecordBatch]] = {}
+        for batch in batches:
+            for kind, rows in _by_kind(batch):
+                found.setdefault(kind, []).append(rows)
+        cache = cls()
+        cache._appended = None
+        for kind in sorted(found):
+            cache._tables[kind].load(found.pop(kind))
+        # Reading took several times what is kept, which the pool would hold on to.
+        pa.default_memory_pool().release_unused()
+        return cache
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether it knows how many rows the append-only types have."""
+        return self._appended is not None
+
+    def set_counts(self, appended: Mapping[Kind, int]) -> None:
+        """Say how many rows the append-only types have now."""
+        self._appended = {kind: appended.get(kind, 0) for kind in APPEND_ONLY}
 
     def table(self, kind: Kind) -> Table:
         """The rows of a cached kind."""
@@ -39,21 +155,21 @@ class Cache:
 
     def get(self, collection: Collection[K, V], key: K) -> V | None:
         """The value of a key."""
-        row = self._tables[collection.kind].rows.get(encode_key(collection, key))
-        return None if row is None else decode(collection, row).value
+        row = self._tables[collection.kind].get(encode_key(collection, key))
+        return None if row is None else decode_value(collection, row.value)
 
     def objects(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
         """All objects of a cached type, decoded anew."""
-        return (decode(collection, row) for row in self._tables[collection.kind].rows.values())
+        return (decode(collection, row) for _, row in self._tables[collection.kind].items())
 
     def rows(self) -> Iterator[Row]:
         """All cached rows."""
-        for table in self._tables.values():
-            yield from table.rows.values()
+        return (row for table in self._tables.values() for _, row in table.items())
 
     def counts(self) -> dict[str, int]:
-        """The number of objects by the name of their type."""
-        sizes = {kind: len(table.rows) for kind, table in self._tables.items()} | self._appended
+        """The number of objects by the name of their type; those of append-only types must be known."""
+        assert self._appended is not None
+        sizes = {kind: len(table) for kind, table in self._tables.items()} | self._appended
         return {row.name: sizes[row.kind] for row in COLLECTIONS.values()}
 
     def apply(self, updates: Iterable[Update]) -> None:
@@ -62,49 +178,29 @@ class Cache:
         Raises `CorruptBlob`, `VersionTooNew` or `Deprecated` for what this version can't hold, and
         `CatalogOutOfSync` for what doesn't fit. Config is decoded before anything of a migratable type is.
         """
-        for update in sorted(updates, key=lambda update: (update.row.key[:2], update.diff)):
-            kind = update.row.kind
-            collection = COLLECTIONS[kind]
-            if collection.cached:
-                self._apply(collection, self._tables[kind], update)
-            elif update.diff == 1:
-                self._appended[kind] += 1
-            else:
-                raise CorruptBlob(f"{collection} of the catalog", "only additions", "a retraction")
-
-    def _apply(self, collection: Collection[Any, Any], table: Table, update: Update) -> None:
-        row = update.row
-        if update.diff == -1:
-            key = self._stored_key(collection, table, row)
-            if key is None:
-                raise CatalogOutOfSync(f"a row of {collection} is retracted that this process does not have")
-            _index(collection, table, decode(collection, table.rows.pop(key)).value, key, remove=True)
-            return
-        if update.diff != 1:
-            raise CorruptBlob(f"a row of {collection}", "one copy", f"a change by {update.diff}")
-        object_ = decode(collection, row)
-        if collection is CONFIGS:
-            config.check_stored(object_.key.key, object_.value.value)
-        key = encode_key(collection, object_.key)
-        if key in table.rows:
-            raise CatalogOutOfSync(f"a row of {collection} is added whose key is there already")
-        table.rows[key] = row
-        _index(collection, table, object_.value, key, remove=False)
-
-    @staticmethod
-    def _stored_key(collection: Collection[Any, Any], table: Table, row: Row) -> bytes | None:
-        if table.rows.get(row.key) == row:
-            return row.key
-        key = encode_key(collection, decode(collection, row).key)
-        return key if table.rows.get(key) == row else None
+        by_tag: dict[bytes, tuple[list[Row], list[Row]]] = {}
+        for row, diff in updates:
+            if diff not in (1, -1):
+                raise CorruptBlob(f"a row of {COLLECTIONS[row.kind]}", "one copy", f"a change by {diff}")
+            by_tag.setdefault(row.key[:TAG_BYTES], ([], []))[diff == 1].append(row)
+        for tag, (removed, added) in sorted(by_tag.items(), key=lambda item: item[0]):
+            kind = kind_of(tag)
+            if not COLLECTIONS[kind].cached:
+                if self._appended is not None:
+                    self._appended[kind] += len(added) - len(removed)
+                continue
+            table = self._tables[kind]
+            for row in removed:
+                table.remove(row)
+            for row in added:
+                table.add(row)
 
 
-def _index(collection: Collection[Any, Any], table: Table, value: Any, key: bytes, *, remove: bool) -> None:
-    if collection.unique_by is None:
-        return
-    unique = collection.unique_by(value)
-    if remove:
-        if table.unique.get(unique) == key:
-            del table.unique[unique]
-    elif table.unique.setdefault(unique, key) != key:
-        raise CorruptBlob(f"a row of {collection}", "a unique name", f"one that another has: {unique!r}")
+def _by_kind(batch: pa.RecordBatch) -> Iterator[tuple[Kind, pa.RecordBatch]]:
+    """The rows of each cached kind."""
+    tags = pc.binary_slice(batch.column("key"), 0, TAG_BYTES)
+    different = pc.unique(tags).to_pylist()
+    for tag in different:
+        kind = kind_of(tag)
+        if COLLECTIONS[kind].cached:
+            yield kind, batch if len(different) == 1 else batch.filter(pc.equal(tags, tag))

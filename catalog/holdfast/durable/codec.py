@@ -6,7 +6,9 @@ Invariants
 - A row that this version can't hold exactly (unknown kind, unknown field) is an error, never dropped.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple
 
 from google.protobuf.message import DecodeError, Message
@@ -15,6 +17,7 @@ from holdfast.durable.registry import Collection, K, Kind, V
 from holdfast.errors import BadInput, CorruptBlob
 
 TAG_BYTES = 2
+KINDS: Mapping[bytes, Kind] = MappingProxyType({kind.tag: kind for kind in Kind})
 
 
 class Row(NamedTuple):
@@ -26,11 +29,7 @@ class Row(NamedTuple):
     @property
     def kind(self) -> Kind:
         """The kind of its tag; `CorruptBlob` when there is none like that."""
-        tag = self.key[:TAG_BYTES]
-        try:
-            return Kind(int.from_bytes(tag, "big"))
-        except ValueError:
-            raise CorruptBlob("a row of the catalog", "a known kind of object", f"tag {tag.hex()}") from None
+        return kind_of(self.key)
 
 
 class Update(NamedTuple):
@@ -86,9 +85,30 @@ def encode(collection: Collection[K, V], key: K, value: V) -> Row:
 def decode(collection: Collection[K, V], row: Row) -> Object[K, V]:
     """The object of a row of that collection; `CorruptBlob` when its bytes aren't one of this version."""
     return Object(
-        _decode(collection.key, row.key[TAG_BYTES:], collection),
-        _decode(collection.value, row.value, collection),
+        _decode(collection.key, row.key[TAG_BYTES:], collection), decode_value(collection, row.value)
     )
+
+
+def decode_value(collection: Collection[Any, V], value: bytes) -> V:
+    """The value of a row of that collection. Raises as `decode`."""
+    found: V = _decode(collection.value, value, collection)
+    return found
+
+
+def canonical_key(collection: Collection[Any, Any], key: bytes) -> bytes:
+    """How this code encodes the key of a row of that collection: mostly as it is. Raises as `decode`."""
+    message = _decode(collection.key, key[TAG_BYTES:], collection)
+    encoded: bytes = message.SerializeToString(deterministic=True)
+    return collection.kind.tag + encoded
+
+
+def kind_of(key: bytes) -> Kind:
+    """The kind whose tag a key begins with; `CorruptBlob` when there is none like that."""
+    tag = key[:TAG_BYTES]
+    try:
+        return KINDS[tag]
+    except KeyError:
+        raise CorruptBlob("a row of the catalog", "a known kind of object", f"tag {tag.hex()}") from None
 
 
 def _decode(message_type: type[Any], data: bytes, collection: Collection[Any, Any]) -> Any:
@@ -97,8 +117,8 @@ def _decode(message_type: type[Any], data: bytes, collection: Collection[Any, An
         message = message_type.FromString(data)
     except DecodeError:
         raise CorruptBlob(f"a row of {collection}", expected, f"bytes {data[:32].hex()}") from None
-    size = message.ByteSize()
     message.DiscardUnknownFields()
-    if message.ByteSize() != size:
+    # What is encoded alike without them had none; else their bytes are missing in the size.
+    if message.SerializeToString() != data and message.ByteSize() != message_type.FromString(data).ByteSize():
         raise CorruptBlob(f"a row of {collection}", expected, "one with unknown fields")
     return message

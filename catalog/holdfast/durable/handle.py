@@ -11,13 +11,14 @@ Invariants
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import config, items
-from holdfast.durable.cache import Cache
+from holdfast.durable.cache import APPEND_ONLY, Cache
 from holdfast.durable.codec import Object, Row, Update, decode
 from holdfast.durable.dump import dump_json
 from holdfast.durable.fence import FenceToken
@@ -109,7 +110,12 @@ class ReadOnlyHandle(ReadOnlyCatalog):
 
     def object_counts(self) -> dict[str, int]:
         with self._ready() as cache:
+            if not cache.has_counts:
+                cache.set_counts(self._count_append_only())
             return cache.counts()
+
+    def _count_append_only(self) -> Counter[Kind]:
+        return self._store.count(self._upper - 1, APPEND_ONLY)
 
     def sync(self) -> None:
         with self._ready():
@@ -165,7 +171,7 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         self._check_reloaded(preamble)
         preamble.check_initialized(self.place)
         preamble.check_readable()
-        self._cache = Cache(self._store.rows(preamble.upper - 1))
+        self._cache = Cache.load(self._store.batches(preamble.upper - 1, but=APPEND_ONLY))
         self._upper = self._content = preamble.upper
         self._in_doubt = False
 
@@ -350,9 +356,16 @@ class SavepointHandle(WritableHandle):
                 raise BadInput("a savepoint has only its latest state")
             return dump_json([*cache.rows(), *self._append_only_rows()])
 
+    def _count_append_only(self) -> Counter[Kind]:
+        counts = Counter(row.kind for row in self._added)
+        return (
+            counts + self._store.count(self._durable_upper - 1, APPEND_ONLY)
+            if self._durable_upper
+            else counts
+        )
+
     def _append_only_rows(self) -> list[Row]:
-        kinds = [row.kind for row in COLLECTIONS.values() if not row.cached]
-        durable = self._store.rows(self._durable_upper - 1, kinds) if self._durable_upper else ()
+        durable = self._store.rows(self._durable_upper - 1, APPEND_ONLY) if self._durable_upper else ()
         return [*durable, *self._added]
 
     def _commit(self, updates: Sequence[Update]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import assert_never
 
-from holdfast.durable.cache import Cache
+from holdfast.durable.cache import APPEND_ONLY, Cache
 from holdfast.durable.codec import Update
 from holdfast.durable.dump import dump_lines
 from holdfast.durable.fence import FenceToken
@@ -198,4 +198,4 @@ class StoredCatalog(OpenableCatalog):
 def _load(store: CatalogStore, seen: Preamble) -> Cache:
     """The contents that `seen` is the preamble of."""
     seen.check_readable()
-    return Cache(store.rows(seen.upper - 1) if seen.upper else ())
+    return Cache.load(store.batches(seen.upper - 1, but=APPEND_ONLY)) if seen.upper else Cache()

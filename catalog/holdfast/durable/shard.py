@@ -5,20 +5,23 @@ One shard for each organization, its id derived, so that every process finds the
 """
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from hashlib import sha256
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.durable.codec import TAG_BYTES, Row, Update
+from holdfast.durable.packed import rows_of
 from holdfast.durable.registry import Kind
-from holdfast.durable.store import RETAIN_VERSIONS, RETENTION_STEP, CatalogStore, Feed
+from holdfast.durable.store import BATCH_ROWS, RETAIN_VERSIONS, RETENTION_STEP, CatalogStore, Feed
 from holdfast.errors import BadInput, CodecMismatch, CorruptBlob
 from holdfast.persist import (
     CriticalSince,
+    KeyRange,
     Listen,
     PersistClient,
     Prepared,
@@ -32,6 +35,8 @@ from holdfast.persist import (
 SCHEMA = Schema.of(key={"key": "binary"}, value={"value": "binary"}, codec=("holdfast.catalog", 1))
 
 RETENTION_PURPOSE = "catalog retention"
+
+_TAGS = 1 << 8 * TAG_BYTES
 
 
 def catalog_shard_id(organization_id: uuid.UUID | str) -> str:
@@ -51,6 +56,34 @@ def parse_organization_id(organization_id: uuid.UUID | str) -> uuid.UUID:
             f"organization id {organization_id!r} is not a UUID",
             hint="it looks like 00000000-0000-0000-0000-000000000000",
         ) from None
+
+
+def ranges_with(kinds: Iterable[Kind]) -> list[KeyRange]:
+    """The ranges of keys of these kinds, ascending; one for kinds whose tags are neighbours."""
+    cuts: list[int] = []
+    for tag in sorted({*kinds}):
+        if cuts and cuts[-1] == tag:
+            cuts.pop()
+        else:
+            cuts.append(tag)
+        cuts.append(tag + 1)
+    return [_between(lower, upper) for lower, upper in zip(cuts[::2], cuts[1::2], strict=True)]
+
+
+def ranges_without(kinds: Iterable[Kind]) -> list[KeyRange]:
+    """The ranges of all other keys, those of unknown kinds and those without a whole tag among them."""
+    cuts = [0]
+    for tag in sorted({*kinds}):
+        cuts += (tag, tag + 1)
+    cuts.append(_TAGS)
+    pairs = zip(cuts[::2], cuts[1::2], strict=True)
+    return [_between(lower, upper) for lower, upper in pairs if lower < upper]
+
+
+def _between(lower: int, upper: int) -> KeyRange:
+    """The keys whose tags are at or after `lower` and before `upper`; the first and the last are no limit."""
+    limits = [tag.to_bytes(TAG_BYTES, "big") if 0 < tag < _TAGS else None for tag in (lower, upper)]
+    return KeyRange.between(SCHEMA, *limits)
 
 
 class CatalogShard(CatalogStore):
@@ -84,13 +117,28 @@ class CatalogShard(CatalogStore):
         return self._read().since()
 
     def rows(self, as_of: int, kinds: Iterable[Kind] = ()) -> Iterator[Row]:
-        tags = pa.array([kind.tag for kind in kinds], pa.binary())
-        for whole in self._read().snapshot(as_of):
-            of_kinds = pc.is_in(pc.binary_slice(whole.column("key"), 0, TAG_BYTES), tags)
-            batch = whole.filter(of_kinds) if len(tags) else whole
-            if pc.any(pc.not_equal(batch.column("_diff"), 1)).as_py():
-                raise CorruptBlob(f"the catalog in {self._shard_id}", "each row once", "a row several times")
-            yield from map(Row, batch.column("key").to_pylist(), batch.column("value").to_pylist())
+        for batch in self._within(as_of, ranges_with(kinds) or [KeyRange()]):
+            yield from rows_of(batch)
+
+    def batches(self, as_of: int, *, but: Collection[Kind] = ()) -> Iterator[pa.RecordBatch]:
+        for batch in self._within(as_of, ranges_without(but)):
+            yield batch.select(["key", "value"])
+
+    def count(self, as_of: int, kinds: Iterable[Kind]) -> Counter[Kind]:
+        found = Counter[Kind]()
+        for kind in kinds:
+            found[kind] += sum(batch.num_rows for batch in self._within(as_of, ranges_with([kind])))
+        return found
+
+    def _within(self, as_of: int, ranges: Iterable[KeyRange]) -> Iterator[pa.RecordBatch]:
+        """The rows of some ranges of keys; what else there is isn't decoded, where statistics tell."""
+        for wanted in ranges:
+            for batch in self._read().snapshot(as_of, wanted=wanted):
+                if pc.any(pc.not_equal(batch.column("_diff"), 1)).as_py():
+                    raise CorruptBlob(
+                        f"the catalog in {self._shard_id}", "each row once", "a row several times"
+                    )
+                yield batch
 
     def changes(self, lower: int, upper: int) -> list[tuple[int, list[Update]]]:
         if lower >= upper:
@@ -107,15 +155,7 @@ class CatalogShard(CatalogStore):
     def append(self, updates: Iterable[Update], at: int, *, take_hold: bool = False) -> None:
         if self._writer is None:
             self._writer = self._client.writer(self._shard_id, SCHEMA, purpose=self._purpose)
-        rows, diffs = zip(*((update.row, update.diff) for update in updates), strict=True)
-        table = pa.table(
-            {
-                "key": pa.array([row.key for row in rows], pa.binary()),
-                "value": pa.array([row.value for row in rows], pa.binary()),
-                "_diff": pa.array(diffs, pa.int64()),
-            }
-        )
-        commands = [self._writer.prepare_append(table, at, at + 1)]
+        commands = [self._writer.prepare_append(_columns(updates), at, at + 1)]
         if take_hold:
             commands.append(self._client.prepare_critical(self._shard_id, purpose=RETENTION_PURPOSE))
         self._client.multi_write(commands)
@@ -176,6 +216,20 @@ class ShardFeed(Feed):
                     self._waiting = []
                     return [(time, [u for _, u in group]) for time, group in groupby(found, itemgetter(0))]
         return []
+
+
+def _columns(updates: Iterable[Update]) -> pa.Table | pa.RecordBatch:
+    """Updates as columns, made piece by piece: many take several times as much as Python objects."""
+    rest = iter(updates)
+    batches = [_columns_of(piece) for piece in iter(lambda: list(islice(rest, BATCH_ROWS)), [])]
+    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches)
+
+
+def _columns_of(updates: list[Update]) -> pa.RecordBatch:
+    rows, diffs = zip(*updates, strict=True)
+    keys, values = zip(*rows, strict=True)
+    columns = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), pa.array(diffs, pa.int64())]
+    return pa.RecordBatch.from_arrays(columns, ["key", "value", "_diff"])
 
 
 def _timed_updates(table: pa.Table) -> list[tuple[int, Update]]:

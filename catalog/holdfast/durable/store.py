@@ -10,8 +10,12 @@ Invariants
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 from typing import Protocol
+
+import pyarrow as pa
 
 from holdfast.durable.codec import Row, Update
 from holdfast.durable.registry import Kind
@@ -21,6 +25,8 @@ RETAIN_VERSIONS = 1000
 """How many versions stay readable."""
 RETENTION_STEP = 100
 """How many versions are let go at a time: each time is a commit of its own."""
+
+BATCH_ROWS = 8 * 1024
 
 
 class Feed(Protocol):
@@ -73,6 +79,19 @@ class CatalogStore(ABC):
         Raises `AsOfTooEarly`, `AsOfNotYetAvailable`, and `CorruptBlob` for a row that isn't there once.
         """
 
+    def batches(self, as_of: int, *, but: Collection[Kind] = ()) -> Iterator[pa.RecordBatch]:
+        """The rows at `as_of` but for those of some kinds: columns `key` and `value` (binary), any order.
+
+        Streamed; raises as `rows`. A row of an unknown kind may be among them, or be a `CorruptBlob` here.
+        """
+        wanted = (row for row in self.rows(as_of) if row.kind not in but)
+        while rows := list(islice(wanted, BATCH_ROWS)):
+            yield batch_of(rows)
+
+    def count(self, as_of: int, kinds: Iterable[Kind]) -> Counter[Kind]:
+        """How many rows there are of these kinds at `as_of`. Raises as `rows`."""
+        return Counter(row.kind for row in self.rows(as_of, kinds))
+
     @abstractmethod
     def changes(self, lower: int, upper: int) -> list[tuple[int, list[Update]]]:
         """The changes at times in `[lower, upper)`, by time; `AsOfTooEarly` when that past is gone."""
@@ -107,3 +126,9 @@ class CatalogStore(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give up what it holds."""
+
+
+def batch_of(rows: Iterable[Row]) -> pa.RecordBatch:
+    """Rows as columns."""
+    columns = list(zip(*rows, strict=True)) or [(), ()]
+    return pa.RecordBatch.from_arrays([pa.array(column, pa.binary()) for column in columns], ["key", "value"])

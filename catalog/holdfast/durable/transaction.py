@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import config
 from holdfast.durable.cache import Cache
-from holdfast.durable.codec import Object, Row, Update, decode, encode, encode_key
+from holdfast.durable.codec import Object, Row, Update, decode, decode_value, encode, encode_key
 from holdfast.durable.ids import IdKind
 from holdfast.durable.registry import (
     AUDIT_LOG,
@@ -51,6 +51,8 @@ class Transaction:
         self.base, self.now_ms = base, now_ms
         self._cache = cache
         self._changes: dict[Kind, dict[bytes, Row | None]] = {}
+        # By the hash of what is unique, the keys that were given it; they may have another one by now.
+        self._named: dict[Kind, dict[int, tuple[bytes, ...]]] = {}
         self._on_close = on_close
         self._open = True
 
@@ -76,29 +78,30 @@ class Transaction:
     def get(self, collection: Collection[K, V], key: K) -> V | None:
         """The value of a key as this transaction sees it; `BadInput` for a type that isn't cached."""
         row = self._row(_cached(collection), encode_key(collection, key))
-        return None if row is None else decode(collection, row).value
+        return None if row is None else decode_value(collection, row.value)
 
     def find(self, collection: Collection[K, V], like: V) -> Object[K, V] | None:
         """The object that shares with `like` what is unique to its type: say, schema and name of an item."""
         if collection.unique_by is None:
             raise BadInput(f"{collection} have nothing unique to be found by")
         wanted = collection.unique_by(like)
-        for row in self._changes.get(collection.kind, {}).values():
-            if row is not None and collection.unique_by((found := decode(collection, row)).value) == wanted:
-                return found
+        changes = self._changes.get(collection.kind, {})
+        for key in self._changed_with(collection, wanted):
+            row = changes[key]
+            assert row is not None
+            return decode(collection, row)
         table = self._cache.table(collection.kind)
-        key = table.unique.get(wanted)
-        if key is None or key in self._changes.get(collection.kind, {}):
-            return None
-        return decode(collection, table.rows[key])
+        holder = table.holder(wanted)
+        row = None if holder is None or holder in changes else table.get(holder)
+        return None if row is None else decode(collection, row)
 
     def objects(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
         """All objects of a type as this transaction sees them."""
         changes = self._changes.get(_cached(collection).kind, {})
-        for key, row in self._cache.table(collection.kind).rows.items():
+        for key, row in self._cache.table(collection.kind).items():
             if key not in changes:
                 yield decode(collection, row)
-        yield from (decode(collection, row) for row in changes.values() if row is not None)
+        yield from (decode(collection, row) for row in list(changes.values()) if row is not None)
 
     def insert(self, collection: Collection[K, V], key: K, value: V) -> None:
         """Add an object; `UniquenessViolation` when the key is there already."""
@@ -106,19 +109,19 @@ class Transaction:
         known = row.key in self._changes.get(collection.kind, {})
         if self._row(collection, row.key) is not None if collection.cached else known:
             raise UniquenessViolation(f"{collection} has that key already: {_show(key)}")
-        self._put(collection, row.key, row)
+        self._put(collection, row.key, row, value)
 
     def update(self, collection: Collection[K, V], key: K, value: V) -> None:
         """Replace the value of an object; `BadInput` when it isn't there, or its type is append-only."""
         row = self._checked(_changeable(collection), key, value)
         if self._row(collection, row.key) is None:
             raise BadInput(f"{collection} has no such key: {_show(key)}")
-        self._put(collection, row.key, row)
+        self._put(collection, row.key, row, value)
 
     def set(self, collection: Collection[K, V], key: K, value: V) -> None:
         """Insert the object or replace its value."""
         row = self._checked(_changeable(collection), key, value)
-        self._put(collection, row.key, row)
+        self._put(collection, row.key, row, value)
 
     def delete(self, collection: Collection[K, V], key: K) -> None:
         """Remove an object; `BadInput` when it isn't there, or its type is append-only."""
@@ -175,7 +178,7 @@ class Transaction:
             if collection.cached:
                 self._check_unique(collection, changes)
             for key, row in changes.items():
-                stored = self._cache.table(kind).rows.get(key) if collection.cached else None
+                stored = self._cache.table(kind).get(key) if collection.cached else None
                 if stored == row:
                     continue
                 if stored is not None:
@@ -186,35 +189,49 @@ class Transaction:
 
     def _row(self, collection: Collection[Any, Any], key: bytes) -> Row | None:
         changes = self._changes.get(collection.kind, {})
-        return changes[key] if key in changes else self._cache.table(collection.kind).rows.get(key)
+        return changes[key] if key in changes else self._cache.table(collection.kind).get(key)
 
     def _checked(self, collection: Collection[K, V], key: K, value: V) -> Row:
         row = encode(collection, key, value)
         _check_changeable(key)
         return row
 
-    def _put(self, collection: Collection[Any, Any], key: bytes, row: Row | None) -> None:
+    def _put(
+        self, collection: Collection[Any, Any], key: bytes, row: Row | None, value: Message | None = None
+    ) -> None:
         if not self._open:
             raise BadInput("the transaction is closed: its changes were committed or dropped")
         if collection is FENCE_TOKENS:
             raise BadInput("the fence token is not changed in a transaction: open the catalog instead")
         self._changes.setdefault(collection.kind, {})[key] = row
+        if collection.unique_by is not None and value is not None:
+            named = self._named.setdefault(collection.kind, {})
+            unique = hash(collection.unique_by(value))
+            if key not in (keys := named.get(unique, ())):
+                named[unique] = (*keys, key)
+
+    def _changed_with(self, collection: Collection[Any, Any], unique: Hashable) -> Iterator[bytes]:
+        """The keys of changed objects that have what is unique."""
+        assert collection.unique_by is not None
+        changes = self._changes.get(collection.kind, {})
+        for key in self._named.get(collection.kind, {}).get(hash(unique), ()):
+            row = changes[key]
+            if row is not None and collection.unique_by(decode_value(collection, row.value)) == unique:
+                yield key
 
     def _check_unique(self, collection: Collection[Any, Any], changes: dict[bytes, Row | None]) -> None:
         if collection.unique_by is None:
             return
         table = self._cache.table(collection.kind)
-        seen: dict[Hashable, bytes] = {}
         for key, row in changes.items():
             if row is None:
                 continue
-            object_ = decode(collection, row)
-            unique = collection.unique_by(object_.value)
-            holder = table.unique.get(unique)
-            if seen.setdefault(unique, key) != key or not (
-                holder is None or holder == key or holder in changes
-            ):
-                raise UniquenessViolation(f"two of {collection} would be {_show(object_.value)}")
+            value = decode_value(collection, row.value)
+            unique = collection.unique_by(value)
+            holder = table.holder(unique)
+            shared = any(other != key for other in self._changed_with(collection, unique))
+            if shared or not (holder is None or holder in changes):
+                raise UniquenessViolation(f"two of {collection} would be {_show(value)}")
 
 
 def _cached(collection: Collection[K, V]) -> Collection[K, V]:

@@ -1,0 +1,145 @@
+"""Rows of one object type as they were loaded: packed in columns, found by hashes.
+
+As Python objects in dicts rows take several times the memory of their bytes. Here are the bytes, and 12 more
+for each way to find a row.
+
+Invariants
+- Every row was decoded when it was packed, so that what this version can't hold exactly is refused then, and
+  its key is canonical: rows with other keys are handed back.
+- A hash says where to look, never what is there: the bytes, or the decoded value, decide.
+- No two rows have one key, or share what must be unique.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.durable.codec import Row, canonical_key, decode_value
+from holdfast.durable.registry import Collection
+from holdfast.errors import CatalogOutOfSync, CorruptBlob
+
+# So many rows at a time are Python objects.
+_PIECE_ROWS = 4 * 1024
+_NAMES = ["key", "value"]
+
+
+class Places:
+    """Which rows have a hash, of this process's own hashes."""
+
+    def __init__(self, of_rows: "array[int]") -> None:
+        hashes = np.frombuffer(of_rows, np.int64)
+        order = np.argsort(hashes, kind="stable")
+        self._rows = order.astype(np.uint32).data
+        # Bisecting a view costs less than a call of NumPy.
+        self._hashes = hashes[order].data
+
+    def of(self, value: Hashable) -> Iterator[int]:
+        """The rows that may have the value."""
+        wanted = hash(value)
+        for at in range(bisect_left(self._hashes, wanted), len(self._hashes)):
+            if self._hashes[at] != wanted:
+                return
+            yield self._rows[at]
+
+    def twins(self, value_of: Callable[[int], Hashable]) -> Iterator[Hashable]:
+        """The values that several rows have."""
+        hashes = np.asarray(self._hashes)
+        seen: dict[Hashable, int] = {}
+        for at in np.flatnonzero(hashes[1:] == hashes[:-1]):
+            for row in self._rows[at : at + 2]:
+                if seen.setdefault(value := value_of(row), row) != row:
+                    yield value
+
+
+class PackedRows:
+    """Rows of one object type, immutable."""
+
+    def __init__(
+        self,
+        collection: Collection[Any, Any],
+        keys: pa.ChunkedArray,
+        values: pa.ChunkedArray,
+        by_key: Places,
+        by_unique: Places,
+    ) -> None:
+        self._collection = collection
+        self._keys, self._values = keys, values
+        self._by_key, self._by_unique = by_key, by_unique
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[Row]:
+        for columns in zip(self._keys.chunks, self._values.chunks, strict=True):
+            yield from rows_of(pa.RecordBatch.from_arrays([*columns], _NAMES))
+
+    def get(self, key: bytes) -> Row | None:
+        """The row of a canonical key."""
+        for place in self._by_key.of(key):
+            if self._key(place) == key:
+                return Row(key, self._values[place].as_py())
+        return None
+
+    def holder(self, unique: Hashable) -> bytes | None:
+        """The key of the row that has what is unique to its type."""
+        return next(
+            (self._key(place) for place in self._by_unique.of(unique) if self._unique(place) == unique), None
+        )
+
+    def check(self) -> None:
+        """Raise `CatalogOutOfSync` for two of one key, `CorruptBlob` for two that share what is unique."""
+        for _ in self._by_key.twins(self._key):
+            raise CatalogOutOfSync(f"a row of {self._collection} is added whose key is there already")
+        for unique in self._by_unique.twins(self._unique):
+            raise shared(self._collection, unique)
+
+    def _key(self, place: int) -> bytes:
+        key: bytes = self._keys[place].as_py()
+        return key
+
+    def _unique(self, place: int) -> Hashable:
+        assert self._collection.unique_by is not None
+        return self._collection.unique_by(decode_value(self._collection, self._values[place].as_py()))
+
+
+def pack(collection: Collection[Any, Any], batches: Iterable[pa.RecordBatch]) -> tuple[PackedRows, list[Row]]:
+    """Rows of the type (columns `key` and `value`), and those of them whose keys aren't canonical.
+
+    Raises `CorruptBlob` for what this version can't hold, and as `PackedRows.check`.
+    """
+    kept: list[pa.RecordBatch] = []
+    odd: list[Row] = []
+    by_key, by_unique = array("q"), array("q")
+    unique_by = collection.unique_by
+    for batch in batches:
+        canonical = np.ones(batch.num_rows, np.bool_)
+        for place, row in enumerate(rows_of(batch)):
+            value = decode_value(collection, row.value)
+            if canonical_key(collection, row.key) != row.key:
+                canonical[place] = False
+                odd.append(row)
+                continue
+            by_key.append(hash(row.key))
+            if unique_by is not None:
+                by_unique.append(hash(unique_by(value)))
+        kept.append(batch if canonical.all() else batch.filter(pa.array(canonical)))
+    keys, values = (pa.chunked_array([batch.column(name) for batch in kept], pa.binary()) for name in _NAMES)
+    packed = PackedRows(collection, keys, values, Places(by_key), Places(by_unique))
+    packed.check()
+    return packed, odd
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
+    """The rows of columns `key` and `value`; few at a time are Python objects."""
+    for start in range(0, batch.num_rows, _PIECE_ROWS):
+        keys, values = (batch.column(name).slice(start, _PIECE_ROWS).to_pylist() for name in _NAMES)
+        yield from map(Row, keys, values)
+
+
+def shared(collection: Collection[Any, Any], unique: Hashable) -> CorruptBlob:
+    """The error for a stored row that has what another one has and none may share."""
+    return CorruptBlob(f"a row of {collection}", "a unique name", f"one that another has: {unique!r}")
