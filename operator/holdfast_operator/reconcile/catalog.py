@@ -19,6 +19,14 @@ from holdfast_operator.api.catalog import (
 )
 from holdfast_operator.api.names import Reason
 from holdfast_operator.reconcile.facts import CatalogFacts, Opening
+from holdfast_operator.reconcile.objects import (
+    NOTHING_DECLARED,
+    ObjectName,
+    ObjectsPlan,
+    declared_by,
+    listed,
+    mark_objects,
+)
 from holdfast_operator.reconcile.steps import (
     SUSPENDED,
     Release,
@@ -67,6 +75,8 @@ class Observed:
     secret_missing: bool = False
     opened: Opening | None = None
     facts: CatalogFacts | None = None
+    objects: ObjectsPlan = NOTHING_DECLARED
+    """What is to change for `spec.objects`, of an open catalog."""
     dependents: tuple[str, ...] = ()
     """StorageCollections that refer to it; looked at while it is being deleted."""
     doomed_dependents: bool = False
@@ -80,6 +90,14 @@ class Open(Step):
 
     irreversible: ClassVar[bool] = True
     opening: Opening
+
+
+@dataclass(frozen=True)
+class KeepObjects(Step):
+    """Bring the catalog in step with what is declared."""
+
+    irreversible: ClassVar[bool] = True
+    declared: Mapping[ObjectName, str]
 
 
 @dataclass(frozen=True)
@@ -120,7 +138,6 @@ def _not_supported(spec: CatalogSpec) -> str:
     """The first field that is set and that nothing here acts on; a line goes when its code comes."""
     fields = {
         "access": spec.access == Access.OBSERVED,
-        "objects": spec.objects is not None,
         "restoreFrom": spec.restore_from is not None,
         "shadow": spec.shadow,
         "upgradePolicy": spec.upgrade_policy == UpgradePolicy.MANUAL,
@@ -136,10 +153,16 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
     if moved or seen.opened.deploy_generation < spec.deploy_generation:
         return Close()
     facts = seen.facts
+    if seen.objects.changes:
+        return KeepObjects(declared_by(spec.objects))
     moving = facts.upper != seen.known_upper
+    health = ready(f"open for writing at epoch {facts.epoch} of deploy generation {facts.deploy_generation}")
+    if seen.objects.taken:
+        health = stalled(Reason.NAME_TAKEN, _taken(seen.objects.taken))
     return Settle(
-        ready(f"open for writing at epoch {facts.epoch} of deploy generation {facts.deploy_generation}"),
+        health,
         fields=status_fields(facts),
+        marks=mark_objects(seen.objects),
         requeue_after=rhythm.unsteady if moving else rhythm.steady,
     )
 
@@ -212,6 +235,10 @@ def status_fields(facts: CatalogFacts) -> Mapping[str, Any]:
         object_counts=dict(facts.object_counts),
     )
     return status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"conditions"})
+
+
+def _taken(names: tuple[ObjectName, ...]) -> str:
+    return f"{listed(names)}: made by the database for itself; choose other names in spec.objects"
 
 
 def _twin(older: str) -> Health:

@@ -10,7 +10,7 @@ from holdfast.errors import CatalogOutOfSync, Fenced, ShardFinalized
 from holdfast_operator.api.catalog import CatalogSpec, DeletionPolicy
 from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.reconcile import catalog
-from holdfast_operator.reconcile.catalog import Close, Destroy, Observed, Open, Rhythm
+from holdfast_operator.reconcile.catalog import Close, Destroy, KeepObjects, Observed, Open, Rhythm
 from holdfast_operator.reconcile.facts import CatalogFacts, NothingThere, Opening, UnknownLocation
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.handler import (
@@ -23,6 +23,7 @@ from holdfast_operator.reconcile.handler import (
     is_overdue,
 )
 from holdfast_operator.reconcile.index import Index
+from holdfast_operator.reconcile.objects import NOTHING_DECLARED, ObjectsPlan, declared_by
 from holdfast_operator.reconcile.specs import parse_spec
 from holdfast_operator.reconcile.steps import Settle, Step, stalled
 from holdfast_operator.reconcile.storage import Refused, Storage, resolve
@@ -68,6 +69,7 @@ class CatalogHandler(Handler[Observed]):
         deleting = is_deleting(body)
         older = self._index.older_rival(key)
         status = body.get("status", {})
+        facts = None if deleting else await self._facts(key)
         dependents = await self._dependents(key) if deleting else ()
         return Observed(
             name=f"{key.namespace}/{key.name}",
@@ -83,7 +85,10 @@ class CatalogHandler(Handler[Observed]):
             storage=storage,
             secret_missing=spec is not None and not await self._secret_there(key, spec),
             opened=self._stores.opened(key),
-            facts=None if deleting else await self._facts(key),
+            facts=facts,
+            objects=NOTHING_DECLARED
+            if facts is None or spec is None
+            else await self._plan_objects(key, spec),
             dependents=tuple(name for name, _ in dependents),
             doomed_dependents=any(doomed for _, doomed in dependents),
             holder=self._settings.holder,
@@ -98,6 +103,10 @@ class CatalogHandler(Handler[Observed]):
         match step:
             case Open():
                 await self._open(key, body, step.opening)
+            case KeepObjects():
+                await self._stores.use(key, "keep_objects", lambda h: h.keep_objects(step.declared))
+                log.info("the declared objects are in step with the catalog")
+                self._wake_dependents(key)
             case Close():
                 await self._stores.close(key)
                 self._wake_dependents(key)
@@ -155,6 +164,10 @@ class CatalogHandler(Handler[Observed]):
             # The handle may not be able to go on; a new one reads everything again.
             await self._stores.close(key)
             raise
+
+    async def _plan_objects(self, key: ObjectKey, spec: CatalogSpec) -> ObjectsPlan:
+        declared = declared_by(spec.objects)
+        return await self._stores.use(key, "plan_objects", lambda handle: handle.plan_objects(declared))
 
     async def _secret_there(self, key: ObjectKey, spec: CatalogSpec) -> bool:
         reference = spec.storage.credentials_secret_ref

@@ -28,6 +28,8 @@ from holdfast.storage import (
     JobState,
     StorageController,
 )
+from holdfast_operator.api.names import FIELD_MANAGER
+from holdfast_operator.reconcile import objectrows
 from holdfast_operator.reconcile.facts import (
     CatalogFacts,
     CollectionFacts,
@@ -39,6 +41,7 @@ from holdfast_operator.reconcile.facts import (
     RenditionFacts,
     UnknownLocation,
 )
+from holdfast_operator.reconcile.objects import ObjectName, ObjectsPlan, plan_objects
 
 SNAPSHOT: Final = "snapshot"
 """The kind of a snapshot's JobRecord."""
@@ -56,6 +59,7 @@ class OpenCatalog:
         )
         self._lock = threading.RLock()
         self._destroyed = False
+        self._planned: tuple[int, Mapping[ObjectName, str], ObjectsPlan] | None = None
 
     @classmethod
     def open(cls, opening: Opening) -> "OpenCatalog":
@@ -105,6 +109,26 @@ class OpenCatalog:
                 upper=self._catalog.upper,
                 object_counts=tuple(sorted(self._catalog.object_counts().items())),
             )
+
+    def plan_objects(self, declared: Mapping[ObjectName, str]) -> ObjectsPlan:
+        """What is to change so that the catalog has what is declared; changes nothing."""
+        with self._lock:
+            upper = self._catalog.upper
+            if self._planned is None or self._planned[:2] != (upper, declared):
+                with self._catalog.transaction() as tx:
+                    plan = plan_objects(declared, objectrows.contents(tx, declared))
+                self._planned = upper, declared, plan
+            return self._planned[2]
+
+    def keep_objects(self, declared: Mapping[ObjectName, str]) -> None:
+        """Make that change, all of it in one transaction: what is dropped is unused when it is committed.
+
+        Raises as `Catalog.commit_transaction`.
+        """
+        with self._lock, self._catalog.transaction() as tx:
+            plan = plan_objects(declared, objectrows.contents(tx, declared))
+            objectrows.carry_out(tx, plan.changes, user=FIELD_MANAGER)
+            self._catalog.commit_transaction(tx)
 
     def look(self, name: ItemName, request_id: str | None) -> Look:
         """What there is of a collection and of the snapshot `request_id`, after asking as `confirm` does.

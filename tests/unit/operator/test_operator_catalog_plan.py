@@ -16,11 +16,12 @@ from holdfast.errors import (
     StoreUnreachable,
 )
 from holdfast_operator.api.catalog import CatalogSpec
-from holdfast_operator.api.names import Kind, Reason
-from holdfast_operator.reconcile.catalog import Close, Destroy, Observed, Open, Rhythm, plan
+from holdfast_operator.api.names import ConditionType, Kind, Reason
+from holdfast_operator.reconcile.catalog import Close, Destroy, KeepObjects, Observed, Open, Rhythm, plan
 from holdfast_operator.reconcile.facts import CatalogFacts, Opening
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.index import Index
+from holdfast_operator.reconcile.objects import Create, Kept, ObjectName, ObjectsPlan, ObjectType
 from holdfast_operator.reconcile.steps import Release, Settle, Step, Wait
 from holdfast_operator.reconcile.storage import Refused, Storage, resolve
 from holdfast_operator.runtime.kube import ObjectKey
@@ -108,7 +109,6 @@ def test_what_somebody_has_to_mend_is_stalled_and_named(seen: Observed, reason: 
     ("fields", "named"),
     [
         ({"access": "Observed"}, "spec.access"),
-        ({"objects": {}}, "spec.objects"),
         ({"restoreFrom": {"dump": {"url": "file:///a"}}}, "spec.restoreFrom"),
         ({"shadow": True, "stash": {"url": "sqlite:///a"}}, "spec.shadow"),
         ({"upgradePolicy": "Manual"}, "spec.upgradePolicy"),
@@ -153,6 +153,36 @@ def test_another_generation_or_place_means_opening_anew(changed: dict[str, Any])
     again = decided(replace(seen, opened=None, facts=None))
     assert isinstance(again, Open)
     assert again.opening.deploy_generation == (4 if "spec" in changed else 0)
+
+
+SHOP = ObjectName(ObjectType.DATABASE, ("shop",))
+
+
+def test_a_catalog_is_ready_when_it_has_what_is_declared() -> None:
+    declared = spec(objects={"databases": [{"name": "shop"}]})
+    behind = replace(OPENED, spec=declared, objects=ObjectsPlan(changes=(Create(SHOP, ""),), declared=1))
+    assert decided(behind) == KeepObjects({SHOP: ""})
+    step = rest(replace(behind, objects=ObjectsPlan(adopted=(SHOP,), declared=1)))
+    assert step.health.phase is Phase.READY
+    (mark,) = step.marks
+    assert (mark.type, mark.status) == (ConditionType.OBJECTS_IN_STEP, "True")
+    assert "stay when they are taken out: database shop" in mark.message
+
+
+def test_what_is_taken_out_but_used_is_named() -> None:
+    kept = ObjectsPlan(kept=(Kept(SHOP, ("schema shop.raw",)),))
+    step = rest(replace(OPENED, objects=kept))
+    assert step.health.phase is Phase.READY
+    (mark,) = step.marks
+    assert (mark.status, mark.reason) == ("False", Reason.OBJECTS_KEPT)
+    assert "database shop (by schema shop.raw)" in mark.message
+
+
+def test_a_name_of_the_system_can_not_be_declared() -> None:
+    step = rest(replace(OPENED, objects=ObjectsPlan(taken=(SHOP,) * 5, declared=5)))
+    assert (step.health.phase, step.health.reason) == (Phase.STALLED, Reason.NAME_TAKEN)
+    assert "database shop and 2 more" in step.health.message
+    assert step.fields is not None
 
 
 DELETING = replace(OPENED, deleting=True, facts=None)

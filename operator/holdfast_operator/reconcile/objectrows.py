@@ -1,0 +1,311 @@
+"""The declared objects of a catalog as its rows: the one place that knows the messages they are made of.
+
+A mark is a setting `declared/<type>/<id>`: ids are never given twice, so another object of the same name has
+no mark. A system configuration has no id; its name stands for it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, assert_never
+
+from google.protobuf.message import Message
+
+from holdfast._pb import objects_pb2 as pb
+from holdfast.durable import COLLECTIONS, Collection, IdKind, Object, Transaction, format_id
+from holdfast.durable.registry import (
+    CLUSTER_INTROSPECTION_SOURCE_INDEXES,
+    CLUSTER_REPLICAS,
+    CLUSTERS,
+    COMMENTS,
+    DATABASES,
+    DEFAULT_PRIVILEGES,
+    ITEMS,
+    ROLES,
+    SCHEMAS,
+    SETTINGS,
+    SYSTEM_CONFIGURATIONS,
+)
+from holdfast_operator.reconcile.objects import (
+    Alter,
+    Change,
+    Contents,
+    Create,
+    Drop,
+    Forget,
+    Found,
+    ObjectName,
+    ObjectType,
+    Unmark,
+    droppable,
+    mark_of,
+)
+
+_MARK: Final = "declared/"
+_NAMED: Final = 3
+_AUDITED: Final[Mapping[ObjectType, pb.ObjectType]] = {
+    ObjectType.DATABASE: pb.ObjectType.OBJECT_TYPE_DATABASE,
+    ObjectType.SCHEMA: pb.ObjectType.OBJECT_TYPE_SCHEMA,
+    ObjectType.ROLE: pb.ObjectType.OBJECT_TYPE_ROLE,
+    ObjectType.CLUSTER: pb.ObjectType.OBJECT_TYPE_CLUSTER,
+    ObjectType.REPLICA: pb.ObjectType.OBJECT_TYPE_CLUSTER_REPLICA,
+    ObjectType.CONFIGURATION: pb.ObjectType.OBJECT_TYPE_SYSTEM,
+}
+_IDS: Final[Mapping[ObjectType, IdKind]] = {
+    ObjectType.DATABASE: IdKind.USER_DATABASE,
+    ObjectType.SCHEMA: IdKind.USER_SCHEMA,
+    ObjectType.ROLE: IdKind.USER_ROLE,
+    ObjectType.CLUSTER: IdKind.USER_CLUSTER,
+    ObjectType.REPLICA: IdKind.USER_REPLICA,
+}
+_COLLECTIONS: Final[Mapping[ObjectType, Collection[Any, Any]]] = {
+    ObjectType.DATABASE: DATABASES,
+    ObjectType.SCHEMA: SCHEMAS,
+    ObjectType.ROLE: ROLES,
+    ObjectType.CLUSTER: CLUSTERS,
+    ObjectType.REPLICA: CLUSTER_REPLICAS,
+    ObjectType.CONFIGURATION: SYSTEM_CONFIGURATIONS,
+}
+_DROP: Final = pb.AuditLogEventType.AUDIT_LOG_EVENT_TYPE_DROP
+_ALTER: Final = pb.AuditLogEventType.AUDIT_LOG_EVENT_TYPE_ALTER
+_CREATE: Final = pb.AuditLogEventType.AUDIT_LOG_EVENT_TYPE_CREATE
+
+
+def contents(tx: Transaction, declared: Mapping[ObjectName, str]) -> Contents:
+    """What the catalog has of the types that can be declared, with the users of what is to be dropped."""
+    marks = {row.key.name: row.value.value for row in tx.objects(SETTINGS) if row.key.name.startswith(_MARK)}
+    if not marks and not declared:
+        return Contents()
+    named = dict(_named(tx))
+    found = {
+        name: Found(_value(name, row), _is_system(name, row), marks.pop(_mark_name(name, row), None))
+        for name, row in named.items()
+    }
+    users = _users(tx, {name: named[name] for name in droppable(declared, Contents(found))})
+    for name, by in users.items():
+        found[name] = Found(found[name].value, found[name].system, found[name].mark, by)
+    return Contents(found, frozenset(marks))
+
+
+def carry_out(tx: Transaction, changes: Iterable[Change], *, user: str) -> None:
+    """Make the changes of a plan in `tx`, each with its event in the audit log as done by `user`."""
+    for change in changes:
+        match change:
+            case Create(name, value):
+                row = _create(tx, name, value)
+                _set_mark(tx, name, row)
+                _audit(tx, _CREATE, name, row, user)
+            case Alter(name, value):
+                row = _alter(tx, name, value)
+                if tx.get(SETTINGS, pb.SettingKey(name=_mark_name(name, row))) is not None:
+                    _set_mark(tx, name, row)
+                _audit(tx, _ALTER, name, row, user)
+            case Drop(name):
+                row = _find(tx, name)
+                _drop(tx, name, row)
+                tx.delete(SETTINGS, pb.SettingKey(name=_mark_name(name, row)))
+                _audit(tx, _DROP, name, row, user)
+            case Unmark(name):
+                tx.delete(SETTINGS, pb.SettingKey(name=_mark_name(name, _find(tx, name))))
+            case Forget(mark):
+                tx.delete(SETTINGS, pb.SettingKey(name=mark))
+            case _:
+                assert_never(change)
+
+
+def _create(tx: Transaction, name: ObjectName, value: str) -> Object[Any, Any]:
+    key, made = _key(tx, name), _message(tx, name, value)
+    tx.insert(_COLLECTIONS[name.type], key, made)
+    return Object(key, made)
+
+
+def _alter(tx: Transaction, name: ObjectName, value: str) -> Object[Any, Any]:
+    row = _find(tx, name)
+    match name.type:
+        case ObjectType.REPLICA:
+            row.value.size = value
+        case ObjectType.CONFIGURATION:
+            row.value.value = value
+        case ObjectType.DATABASE | ObjectType.SCHEMA | ObjectType.ROLE | ObjectType.CLUSTER:
+            raise AssertionError(name)
+        case _:
+            assert_never(name.type)
+    tx.update(_COLLECTIONS[name.type], row.key, row.value)
+    return row
+
+
+def _drop(tx: Transaction, name: ObjectName, row: Object[Any, Any]) -> None:
+    """Remove the object with what means nothing without it."""
+    tx.delete(_COLLECTIONS[name.type], row.key)
+    match name.type:
+        case ObjectType.DATABASE:
+            _delete_where(tx, COMMENTS, lambda each: each.key.database_id == row.key.id)
+            _delete_where(tx, DEFAULT_PRIVILEGES, lambda each: each.key.database_id == row.key.id)
+        case ObjectType.SCHEMA:
+            _delete_where(tx, COMMENTS, lambda each: each.key.schema_id == row.key.id)
+            _delete_where(tx, DEFAULT_PRIVILEGES, lambda each: each.key.schema_id == row.key.id)
+        case ObjectType.ROLE:
+            _delete_where(tx, COMMENTS, lambda each: each.key.role_id == row.key.id)
+        case ObjectType.CLUSTER:
+            _delete_where(tx, COMMENTS, lambda each: each.key.cluster_id == row.key.id)
+            _delete_where(
+                tx, CLUSTER_INTROSPECTION_SOURCE_INDEXES, lambda each: each.key.cluster_id == row.key.id
+            )
+        case ObjectType.REPLICA:
+            _delete_where(tx, COMMENTS, lambda each: each.key.cluster_replica_id == row.key.id)
+        case ObjectType.CONFIGURATION:
+            pass
+        case _:
+            assert_never(name.type)
+
+
+def _delete_where(
+    tx: Transaction, collection: Collection[Any, Any], applies: Callable[[Object[Any, Any]], bool]
+) -> None:
+    for row in [each for each in tx.objects(collection) if applies(each)]:
+        tx.delete(collection, row.key)
+
+
+def _key(tx: Transaction, name: ObjectName) -> Any:
+    if name.type is ObjectType.CONFIGURATION:
+        return pb.SystemConfigurationKey(name=name.path[0])
+    (number,) = tx.allocate_ids(_IDS[name.type])
+    id_ = pb.RoleId(user=number) if name.type is ObjectType.ROLE else pb.ObjectId(user=number)
+    return _COLLECTIONS[name.type].key(id=id_)
+
+
+def _message(tx: Transaction, name: ObjectName, value: str) -> Any:
+    own = name.path[-1]
+    parent = None if name.parent is None else _find(tx, name.parent).key.id
+    match name.type:
+        case ObjectType.DATABASE:
+            return pb.DatabaseValue(name=own)
+        case ObjectType.SCHEMA:
+            return pb.SchemaValue(database_id=parent, name=own)
+        case ObjectType.ROLE:
+            return pb.RoleValue(name=own)
+        case ObjectType.CLUSTER:
+            return pb.ClusterValue(name=own)
+        case ObjectType.REPLICA:
+            return pb.ClusterReplicaValue(cluster_id=parent, name=own, size=value)
+        case ObjectType.CONFIGURATION:
+            return pb.SystemConfigurationValue(value=value)
+        case _:
+            assert_never(name.type)
+
+
+def _find(tx: Transaction, name: ObjectName) -> Object[Any, Any]:
+    if name.type is ObjectType.CONFIGURATION:
+        key = pb.SystemConfigurationKey(name=name.path[0])
+        value = tx.get(SYSTEM_CONFIGURATIONS, key)
+        found: Object[Any, Any] | None = None if value is None else Object(key, value)
+    else:
+        found = tx.find(_COLLECTIONS[name.type], _message(tx, name, ""))
+    if found is None:
+        raise AssertionError(f"{name} was planned on, but isn't there")
+    return found
+
+
+def _named(tx: Transaction) -> Iterator[tuple[ObjectName, Object[Any, Any]]]:
+    """All objects that could be declared, parents first. Schemas of no database can't be."""
+    parents: dict[str, str] = {}
+    for type_ in (ObjectType.DATABASE, ObjectType.CLUSTER, ObjectType.ROLE):
+        for row in tx.objects(_COLLECTIONS[type_]):
+            parents[f"{type_}/{format_id(row.key.id)}"] = row.value.name
+            yield ObjectName(type_, (row.value.name,)), row
+    for row in tx.objects(SCHEMAS):
+        if row.value.HasField("database_id"):
+            database = parents.get(f"{ObjectType.DATABASE}/{format_id(row.value.database_id)}")
+            if database is not None:
+                yield ObjectName(ObjectType.SCHEMA, (database, row.value.name)), row
+    for row in tx.objects(CLUSTER_REPLICAS):
+        cluster = parents.get(f"{ObjectType.CLUSTER}/{format_id(row.value.cluster_id)}")
+        if cluster is not None:
+            yield ObjectName(ObjectType.REPLICA, (cluster, row.value.name)), row
+    for row in tx.objects(SYSTEM_CONFIGURATIONS):
+        yield ObjectName(ObjectType.CONFIGURATION, (row.key.name,)), row
+
+
+def _value(name: ObjectName, row: Object[Any, Any]) -> str:
+    match name.type:
+        case ObjectType.REPLICA:
+            return str(row.value.size)
+        case ObjectType.CONFIGURATION:
+            return str(row.value.value)
+        case ObjectType.DATABASE | ObjectType.SCHEMA | ObjectType.ROLE | ObjectType.CLUSTER:
+            return ""
+        case _:
+            assert_never(name.type)
+
+
+def _is_system(name: ObjectName, row: Object[Any, Any]) -> bool:
+    return name.type is not ObjectType.CONFIGURATION and row.key.id.HasField("system")
+
+
+def _users(
+    tx: Transaction, doomed: Mapping[ObjectName, Object[Any, Any]]
+) -> Mapping[ObjectName, tuple[str, ...]]:
+    """Who needs what is to be dropped, in words. Items are many: they are read only where they matter."""
+    names = {
+        (name.type, format_id(row.key.id)): name
+        for name, row in doomed.items()
+        if name.type in (ObjectType.SCHEMA, ObjectType.ROLE)
+    }
+    users: dict[ObjectName, list[str]] = {name: [] for name in names.values()}
+    if any(type_ is ObjectType.SCHEMA for type_, _ in names):
+        for item in tx.objects(ITEMS):
+            name = names.get((ObjectType.SCHEMA, format_id(item.value.schema_id)))
+            if name is not None:
+                users[name].append(f"item {item.value.name}")
+    if any(type_ is ObjectType.ROLE for type_, _ in names):
+        for role, user in _role_users(tx):
+            name = names.get((ObjectType.ROLE, role))
+            if name is not None:
+                users[name].append(user)
+    return {name: _shortened(by) for name, by in users.items()}
+
+
+def _role_users(tx: Transaction) -> Iterator[tuple[str, str]]:
+    """All mentions of roles, in rows of any type but their own and comments: the id and who mentions it."""
+    for collection in COLLECTIONS.values():
+        if collection is COMMENTS or not collection.cached:
+            continue
+        for row in tx.objects(collection):
+            mentioned = {format_id(id_) for id_ in (*_role_ids(row.key), *_role_ids(row.value))}
+            if collection is ROLES:
+                mentioned.discard(format_id(row.key.id))
+            text = f"{collection} {getattr(row.value, 'name', '')}".strip()
+            yield from ((role, text) for role in mentioned)
+
+
+def _role_ids(message: Message) -> Iterator[pb.RoleId]:
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        for each in value if field.is_repeated else (value,):
+            if isinstance(each, pb.RoleId):
+                yield each
+            else:
+                yield from _role_ids(each)
+
+
+def _shortened(users: list[str]) -> tuple[str, ...]:
+    rest = len(users) - _NAMED
+    return (*users[:_NAMED], *([f"{rest} more"] if rest > 0 else ()))
+
+
+def _mark_name(name: ObjectName, row: Object[Any, Any]) -> str:
+    id_ = name.path[0] if name.type is ObjectType.CONFIGURATION else format_id(row.key.id)
+    return f"{_MARK}{name.type.name.lower()}/{id_}"
+
+
+def _set_mark(tx: Transaction, name: ObjectName, row: Object[Any, Any]) -> None:
+    key = pb.SettingKey(name=_mark_name(name, row))
+    tx.set(SETTINGS, key, pb.SettingValue(value=mark_of(name, _value(name, row))))
+
+
+def _audit(
+    tx: Transaction, event: pb.AuditLogEventType, name: ObjectName, row: Object[Any, Any], user: str
+) -> None:
+    value = _value(name, row)
+    id_ = name.path[0] if name.type is ObjectType.CONFIGURATION else format_id(row.key.id)
+    details = {"value": value} if value else None
+    tx.audit(event, _AUDITED[name.type], id_, ".".join(name.path), user=user, details=details)
