@@ -150,11 +150,17 @@ class FenceRegressed(HoldfastError):
 
     exit_code = 4
 
-    def __init__(self, mine: object, durable: object) -> None:
+    def __init__(self, mine: object, durable: object, *, at_least: int | None = None) -> None:
+        """`at_least` is the epoch that a restored catalog must be raised to before it is written again."""
+        then = (
+            ""
+            if at_least is None
+            else f"; to go on with this one: holdfast catalog fence --at-least {at_least}"
+        )
         super().__init__(
             f"the durable token {durable} is lower than mine {mine}:"
             " the store was restored from an older state",
-            hint="stop all writers and find out which state of the store is the right one",
+            hint=f"stop all writers and find out which state of the store is the right one{then}",
         )
         self.mine, self.durable = mine, durable
 

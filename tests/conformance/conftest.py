@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance.catalogs import KINDS, Catalogs, make_catalogs
 from conformance.objectstore import MemoryObjects
 from holdfast.persist.storage import (
     Blob,
@@ -125,3 +126,10 @@ def consensus(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Consen
 def appends(request: pytest.FixtureRequest) -> int:
     """How often each racing thread appends: less on a store where all wait for one another's requests."""
     return 8 if request.node.callspec.params["consensus"] == "s3" else 25
+
+
+@pytest.fixture(params=KINDS)
+def catalogs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Catalogs]:
+    made = make_catalogs(request.param, tmp_path, request)
+    yield made
+    made.close()

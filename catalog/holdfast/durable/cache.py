@@ -6,7 +6,7 @@ Invariants
 - A change that doesn't fit (a retraction of what isn't there, a second row of one key) is an error and
   means that cache and store have parted; it never changes the cache in silence.
 - Of append-only types only the number of rows is kept, and only once somebody has counted them: a load does
-  not read them.
+  not read them. The debug tool, and nothing else, may retract one.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping

@@ -16,6 +16,11 @@ RESERVED = frozenset({USER_VERSION, TOMBSTONE, STASH_LINKED, "migration_strategy
 RESERVED_PREFIX = "migration/"
 
 
+def is_reserved(key: str) -> bool:
+    """Whether only an open, an upgrade or a migration may write the key."""
+    return key in RESERVED or key.startswith(RESERVED_PREFIX)
+
+
 def check_version(version: int) -> None:
     """Refuse a catalog of a version that this Holdfast can't read: `VersionTooNew`, `Deprecated`."""
     if version > CATALOG_VERSION:
@@ -38,5 +43,5 @@ def check_stored(key: str, value: int) -> None:
 
 def check_changeable(key: str) -> None:
     """Refuse to change a key in a transaction that is none of its business: `BadInput`."""
-    if key in RESERVED or key.startswith(RESERVED_PREFIX):
+    if is_reserved(key):
         raise BadInput(f"config {key} is not changed in a transaction: an open or an upgrade writes it")

@@ -14,12 +14,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, NoReturn, TypeVar
 
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import config, items
 from holdfast.durable.cache import APPEND_ONLY, Cache
-from holdfast.durable.codec import Object, Row, Update, decode
+from holdfast.durable.codec import Object, Row, Update, decode, encode_key
 from holdfast.durable.dump import dump_json
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.ids import IdKind
@@ -258,6 +259,23 @@ class WritableHandle(ReadOnlyHandle, Catalog):
     def drop_item(self, database: str, schema: str, name: str) -> str | None:
         return self._in_transaction(lambda tx: items.drop_item(tx, database, schema, name))
 
+    def dangerous_edit(self, collection: Collection[K, V], key: K, value: V | None) -> V | None:
+        def change(tx: Transaction) -> V | None:
+            stored = self._stored_row(collection, key)
+            tx.dangerous_put(collection, key, value, stored=stored)
+            return None if stored is None else decode(collection, stored).value
+
+        return self._in_transaction(change)
+
+    def _stored_row(self, collection: Collection[K, V], key: K) -> Row | None:
+        encoded = encode_key(collection, key)
+        if collection.cached:
+            return self._cache.table(collection.kind).get(encoded)
+        return next((row for row in self._appended(collection.kind) if row.key == encoded), None)
+
+    def _appended(self, kind: Kind) -> Iterator[Row]:
+        return self._store.rows(self._upper - 1, (kind,))
+
     def _in_transaction(self, change: Callable[[Transaction], T]) -> T:
         with self._lock, self.transaction() as tx:
             result = change(tx)
@@ -304,7 +322,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
         if durable == self._token:
             return
         if durable is None or durable < self._token:
-            self._end(FenceRegressed(self._token, durable))
+            self._end(FenceRegressed(self._token, durable, at_least=self._token.epoch))
         self._end(Fenced(self._token, durable))
 
     def _end(self, error: HoldfastError) -> NoReturn:
@@ -329,14 +347,17 @@ class SavepointHandle(WritableHandle):
         upper = durable_upper + 1
         super().__init__(store, cache, upper=upper, boot_ts=boot_ts, token=token, now_ms=now_ms)
         self._durable_upper = durable_upper
-        self._added = [update.row for update in opening if not COLLECTIONS[update.row.kind].cached]
+        # Append-only rows that are here only, and those of the store that aren't here.
+        self._added: dict[Row, None] = {}
+        self._removed: set[Row] = set()
+        self._remember(opening)
 
     def stream(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
         if collection.cached:
             return iter(self.objects(collection))
         with self._ready():
-            rows = self._append_only_rows()
-        return (decode(collection, row) for row in rows if row.kind is collection.kind)
+            rows = self._appended(collection.kind)
+        return (decode(collection, row) for row in rows)
 
     def sync(self) -> None:
         """Nothing: what others commit is not part of this savepoint."""
@@ -354,23 +375,36 @@ class SavepointHandle(WritableHandle):
         with self._ready() as cache:
             if as_of not in (None, self._upper - 1):
                 raise BadInput("a savepoint has only its latest state")
-            return dump_json([*cache.rows(), *self._append_only_rows()])
+            return dump_json(chain(cache.rows(), *map(self._appended, APPEND_ONLY)))
 
     def _count_append_only(self) -> Counter[Kind]:
         counts = Counter(row.kind for row in self._added)
-        return (
-            counts + self._store.count(self._durable_upper - 1, APPEND_ONLY)
-            if self._durable_upper
-            else counts
-        )
+        if self._durable_upper:
+            counts += self._store.count(self._durable_upper - 1, APPEND_ONLY)
+        return counts - Counter(row.kind for row in self._removed)
 
-    def _append_only_rows(self) -> list[Row]:
-        durable = self._store.rows(self._durable_upper - 1, APPEND_ONLY) if self._durable_upper else ()
-        return [*durable, *self._added]
+    def _appended(self, kind: Kind) -> Iterator[Row]:
+        removed = frozenset(self._removed)
+        durable = self._store.rows(self._durable_upper - 1, (kind,)) if self._durable_upper else iter(())
+        kept = (row for row in durable if row not in removed)
+        return chain(kept, [row for row in self._added if row.kind is kind])
 
     def _commit(self, updates: Sequence[Update]) -> None:
         self._apply(self._upper, updates)
-        self._added += [update.row for update in updates if not COLLECTIONS[update.row.kind].cached]
+        self._remember(updates)
+
+    def _remember(self, updates: Iterable[Update]) -> None:
+        for row, diff in updates:
+            if COLLECTIONS[row.kind].cached:
+                continue
+            if diff == 1 and row in self._removed:
+                self._removed.remove(row)
+            elif diff == 1:
+                self._added[row] = None
+            elif row in self._added:
+                del self._added[row]
+            else:
+                self._removed.add(row)
 
     def _reload(self) -> None:
         raise CatalogOutOfSync("the savepoint is lost after an error: open another")

@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, overload
 
-from holdfast.durable.codec import Object
+from holdfast.durable.codec import Object, Row
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.ids import IdKind
 from holdfast.durable.initialize import Bootstrap
@@ -41,6 +41,15 @@ class Change:
     collection: Collection[Any, Any]
     object: Object[Any, Any]
     diff: int
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a load did: the numbers of rows that it added and retracted, and the token that it wrote."""
+
+    added: int
+    retracted: int
+    token: FenceToken
 
 
 class Subscription(Protocol):
@@ -186,6 +195,14 @@ class Catalog(ReadOnlyCatalog):
         """`n` ids that no object of the kind has or ever had, in one commit."""
 
     @abstractmethod
+    def dangerous_edit(self, collection: Collection[K, V], key: K, value: V | None) -> V | None:
+        """Insert, replace or (`value` None) delete any object but the fence token, in one commit.
+
+        For repairs by hand (`debug`): it also changes what is append-only, and reserved config. Gives the
+        value that was there, None where there was none.
+        """
+
+    @abstractmethod
     def ensure_item(self, database: str, schema: str, name: str, *, definition: str = "") -> str:
         """Make the collection's item, or bring its definition up to date, and give its id (`u1`).
 
@@ -238,6 +255,38 @@ class OpenableCatalog(ABC):
         self, *, deploy_generation: int = 0, holder: str, purpose: str, bootstrap: Bootstrap | None = None
     ) -> bool:
         """Write the initial objects if there are none; False when there are. Fences nobody."""
+
+    @abstractmethod
+    def raise_fence(
+        self, at_least: int, *, deploy_generation: int | None = None, holder: str, purpose: str
+    ) -> FenceToken:
+        """Make the durable epoch `at_least`, and the deploy generation, if it is given; neither is lowered.
+
+        After a restore of an older store (`FenceRegressed`), so that no process that ran before it can go on.
+        At any version of the format. Gives the durable token; one that is high enough stays as it is. Raises
+        `Uninitialized`.
+        """
+
+    @abstractmethod
+    def load(
+        self,
+        rows: Iterable[Row],
+        *,
+        deploy_generation: int | None = None,
+        holder: str,
+        purpose: str,
+        exact: bool = False,
+    ) -> Loaded:
+        """Put contents into the catalog by one append of the differences and a new fence token.
+
+        A catalog that isn't initialized holds exactly `rows` afterwards; so does any with `exact`, at
+        whatever version it was. Otherwise nothing goes back that must not: append-only objects are only
+        added, id allocators and timestamps keep the greater value, reserved config stays. Fence tokens among
+        `rows` are ignored. `deploy_generation` is by default the durable one.
+
+        Raises `BadInput` and changes nothing when `rows` aren't a whole catalog, or hold an append-only
+        object that is there with another value.
+        """
 
     @overload
     def open(

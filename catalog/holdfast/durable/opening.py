@@ -10,17 +10,18 @@ Invariants
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import assert_never
 
+from holdfast.durable import takeover
 from holdfast.durable.cache import APPEND_ONLY, Cache
-from holdfast.durable.codec import Update
+from holdfast.durable.codec import Row, Update
 from holdfast.durable.dump import dump_lines
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.handle import ReadOnlyHandle, SavepointHandle, WritableHandle
 from holdfast.durable.initialize import Bootstrap, initial_updates
-from holdfast.durable.interfaces import OpenableCatalog, OpenMode, ReadOnlyCatalog
+from holdfast.durable.interfaces import Loaded, OpenableCatalog, OpenMode, ReadOnlyCatalog
 from holdfast.durable.preamble import Preamble, preamble_of, read_preamble
 from holdfast.durable.store import CatalogStore
 from holdfast.errors import BadInput, Fenced, NotWritable, UpperMismatch
@@ -87,6 +88,26 @@ class StoredCatalog(OpenableCatalog):
                 except UpperMismatch:
                     continue
                 return True
+
+    def raise_fence(
+        self, at_least: int, *, deploy_generation: int | None = None, holder: str, purpose: str
+    ) -> FenceToken:
+        claim = self._claim(deploy_generation or 0, holder, purpose)
+        with self._opened(purpose) as store:
+            return takeover.raise_fence(store, at_least, deploy_generation, claim)
+
+    def load(
+        self,
+        rows: Iterable[Row],
+        *,
+        deploy_generation: int | None = None,
+        holder: str,
+        purpose: str,
+        exact: bool = False,
+    ) -> Loaded:
+        claim = self._claim(deploy_generation or 0, holder, purpose)
+        with self._opened(purpose) as store:
+            return takeover.load(store, rows, deploy_generation, claim, exactly=exact)
 
     # The overloads of the interface say which mode gives what.
     def open(  # type: ignore[override]

@@ -53,6 +53,8 @@ class Transaction:
         self._changes: dict[Kind, dict[bytes, Row | None]] = {}
         # By the hash of what is unique, the keys that were given it; they may have another one by now.
         self._named: dict[Kind, dict[int, tuple[bytes, ...]]] = {}
+        # Of the append-only rows that a repair retracts: the cache has none of those.
+        self._retracted: dict[bytes, Row] = {}
         self._on_close = on_close
         self._open = True
 
@@ -131,6 +133,19 @@ class Transaction:
             raise BadInput(f"{collection} has no such key: {_show(key)}")
         self._put(collection, encoded, None)
 
+    def dangerous_put(
+        self, collection: Collection[K, V], key: K, value: V | None, *, stored: Row | None = None
+    ) -> None:
+        """Insert, replace or (`value` None) delete any object, for repairs by hand.
+
+        It knows neither append-only types nor reserved config. `stored` is the row of an append-only object
+        as it is in the store, None where there is none. The fence token is refused as everywhere.
+        """
+        encoded = encode_key(collection, key)
+        self._put(collection, encoded, None if value is None else encode(collection, key, value), value)
+        if stored is not None and not collection.cached:
+            self._retracted[encoded] = stored
+
     def allocate_ids(self, kind: IdKind, n: int = 1) -> list[int]:
         """`n` ids that no object of the kind has or ever had."""
         if n < 0:
@@ -178,7 +193,7 @@ class Transaction:
             if collection.cached:
                 self._check_unique(collection, changes)
             for key, row in changes.items():
-                stored = self._cache.table(kind).get(key) if collection.cached else None
+                stored = self._cache.table(kind).get(key) if collection.cached else self._retracted.get(key)
                 if stored == row:
                     continue
                 if stored is not None:

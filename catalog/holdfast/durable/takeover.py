@@ -1,0 +1,127 @@
+"""Commits beside the handles: a fence token alone, or one with new contents.
+
+Invariants
+- Each is one append at the upper that was read, with a greater token: who was open for writing is fenced.
+- Neither lowers a token, and neither decodes a row that another version may have written.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from holdfast.durable import config
+from holdfast.durable.cache import Cache
+from holdfast.durable.codec import Row, Update
+from holdfast.durable.fence import FenceToken
+from holdfast.durable.interfaces import Loaded
+from holdfast.durable.preamble import Preamble, preamble_of, read_preamble
+from holdfast.durable.registry import COLLECTIONS
+from holdfast.durable.replacing import contents_of, exact, merged
+from holdfast.durable.store import CatalogStore
+from holdfast.durable.version import CATALOG_VERSION
+from holdfast.errors import BadInput, CatalogOutOfSync, CorruptBlob, Fenced, UpperMismatch
+
+_EPOCH_LIMIT = (1 << 64) - 1
+
+
+def raise_fence(
+    store: CatalogStore, at_least: int, deploy_generation: int | None, claim: FenceToken
+) -> FenceToken:
+    """See `OpenableCatalog.raise_fence`; `claim` says who does it."""
+    if not 1 <= at_least < _EPOCH_LIMIT:
+        raise BadInput(f"epoch {at_least} is not in [1, 2^64 - 1)")
+    while True:
+        seen = read_preamble(store, store.upper())
+        seen.check_initialized(store.place)
+        token = _above(seen, deploy_generation, claim)
+        durable = seen.token
+        if durable is not None:
+            if durable.epoch >= at_least and durable.deploy_generation == token.deploy_generation:
+                return durable
+            token = replace(token, epoch=max(at_least, durable.epoch))
+        if _written(store, seen, token, ()):
+            return token
+
+
+def load(
+    store: CatalogStore,
+    rows: Iterable[Row],
+    deploy_generation: int | None,
+    claim: FenceToken,
+    *,
+    exactly: bool,
+) -> Loaded:
+    """See `OpenableCatalog.load`; `claim` says who does it."""
+    wanted = contents_of(rows)
+    loaded = preamble_of(0, (row for row in wanted.values()))
+    if not loaded.is_initialized:
+        raise BadInput(f"what is to be loaded has no config {config.USER_VERSION}: it is not a whole catalog")
+    version = loaded.config[config.USER_VERSION]
+    while True:
+        seen = read_preamble(store, store.upper())
+        token = _above(seen, deploy_generation, claim)
+        stored = store.rows(seen.upper - 1) if seen.upper else iter(())
+        if exactly or not seen.is_initialized:
+            changes = list(exact(stored, wanted))
+            if not exactly:
+                _check_fits(version, wanted)
+        else:
+            _check_same_version(seen, version, store.place)
+            kept = {row.key: row for row in stored}
+            changes = list(merged(kept.values(), wanted))
+            _check_fits(version, _after(kept, changes))
+        if _written(store, seen, token, changes):
+            added = sum(update.diff == 1 for update in changes)
+            return Loaded(added, len(changes) - added, token)
+
+
+def _above(seen: Preamble, deploy_generation: int | None, claim: FenceToken) -> FenceToken:
+    """The token after the durable one; `Fenced` when its generation is greater than the one asked for."""
+    durable = seen.token
+    if deploy_generation is not None:
+        generation = deploy_generation
+    else:
+        generation = 0 if durable is None else durable.deploy_generation
+    token = replace(claim, deploy_generation=generation).after(durable)
+    if durable is not None and generation < durable.deploy_generation:
+        raise Fenced(token, durable)
+    return token
+
+
+def _written(store: CatalogStore, seen: Preamble, token: FenceToken, changes: Iterable[Update]) -> bool:
+    """Whether the commit found the upper that it was made for."""
+    try:
+        store.append((*seen.fence(token), *changes), seen.upper, take_hold=True)
+    except UpperMismatch:
+        return False
+    return True
+
+
+def _check_same_version(seen: Preamble, version: int, place: str) -> None:
+    durable = seen.config[config.USER_VERSION]
+    if version != durable:
+        raise BadInput(
+            f"the catalog in {place} is at version {durable}, what is to be loaded at version {version}",
+            hint="load it into a new catalog, whose next open upgrades it",
+        )
+
+
+def _after(stored: Mapping[bytes, Row], changes: Iterable[Update]) -> dict[bytes, Row]:
+    rows = dict(stored)
+    for row, diff in changes:
+        if diff == 1:
+            rows[row.key] = row
+        elif rows.get(row.key) == row:
+            del rows[row.key]
+    return rows
+
+
+def _check_fits(version: int, rows: Mapping[bytes, Row]) -> None:
+    """Refuse what could not be opened: `BadInput`. What is of an older version, its upgrade checks."""
+    if version != CATALOG_VERSION:
+        config.check_version(version)
+        return
+    cached = (row for row in rows.values() if COLLECTIONS[row.kind].cached)
+    try:
+        Cache(cached)
+    except (CorruptBlob, CatalogOutOfSync) as error:
+        raise BadInput(f"what is to be loaded does not fit together: {error}") from None
