@@ -230,10 +230,10 @@ def test_what_is_no_whole_dump_is_refused(catalogs: Catalogs, initialized: bool)
 
 
 def test_a_dump_is_read_piece_by_piece() -> None:
-    text = a_dump(roles=2000)
+    text = a_dump(roles=4000)
     assert len(text) > 3 * (1 << 16)
     rows = list(debug.rows_of_dump(io.StringIO(text)))
-    assert sum(row.kind is ROLES.kind for row in rows) == 2001
+    assert sum(row.kind is ROLES.kind for row in rows) == 4001
     # Whatever the pieces are.
     assert list(debug.rows_of_dump(Trickle(text))) == rows
 
