@@ -1,1 +1,19 @@
-"""The legacy time-varying key-value store of catalogs; not written yet."""
+"""The legacy time-varying key-value store of catalogs: in a schema of Postgres, or in a SQLite file.
+
+`open_stash` gives a `Stash`: collections of `(key, value, time, diff)`, all of them on one timeline, which
+only moves by commits that name its upper.
+"""
+
+from holdfast.stash.stash import MAX_ROW_BYTES, MAX_STATEMENT_BYTES, MAX_TIME, Frontiers, Stash, Update
+from holdfast.stash.url import DEFAULT_SCHEMA, open_stash
+
+__all__ = [
+    "DEFAULT_SCHEMA",
+    "MAX_ROW_BYTES",
+    "MAX_STATEMENT_BYTES",
+    "MAX_TIME",
+    "Frontiers",
+    "Stash",
+    "Update",
+    "open_stash",
+]

@@ -1,0 +1,370 @@
+# ruff: noqa: D102 - the base class documents its methods
+"""A stash in one schema of a Postgres database (13 or newer), for any number of hosts.
+
+Tables: `stash` (its layout), `collections`, `data`, and `sinces` and `uppers`, which have one row.
+
+Why it is safe, all commits being under READ COMMITTED with a durable commit
+- A commit ends with `UPDATE uppers ... WHERE upper = <the one it was made for>`. Of several that run at once
+  the row's lock lets one through; the others wait for it, look at the row as it is then, and find another
+  upper: they are rolled back with all that they put in. So it is one commit for each upper, and the row is
+  locked only from then to COMMIT: who takes a catalog over never waits for a long commit of somebody else.
+- Rows of a time are seen with the upper above it or not at all, for they become visible in one step. A read
+  takes frontiers and rows from one snapshot (REPEATABLE READ).
+- What a consolidation deletes, it puts in again as one row with the sum, in the same statement, from what
+  that very statement deleted: sums are the same before and after, whoever else runs. Commits are at times
+  above `since`, and so never among what it looks at.
+- All before COMMIT is determinate: a transaction of a lost connection is rolled back. A connection that is
+  lost in COMMIT leaves it indeterminate; an error that the connection survives is the server's word.
+"""
+
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+import psycopg
+from psycopg import errors, sql
+
+from holdfast.errors import (
+    BadInput,
+    Determinate,
+    DiffOverflow,
+    HoldfastError,
+    Indeterminate,
+    NoLocation,
+    NotWritable,
+    StorageError,
+    StoreUnreachable,
+    UpperMismatch,
+)
+from holdfast.pgsession import Connection, PostgresAddress, Sessions, connect, told
+from holdfast.stash.stash import (
+    CONSOLIDATION_ROWS,
+    LAYOUT_VERSION,
+    Frontiers,
+    Stash,
+    Update,
+    check_as_of,
+    check_commit_time,
+    check_layout,
+    check_lower,
+    check_since,
+    in_batches,
+    in_statements,
+    name_of,
+)
+
+POOL_SIZE: Final = 8
+_LOCK_CLASS: Final = 0x48465354  # "HFST", of the advisory lock under which a schema is made
+_SETTINGS: Final = {
+    # It holds no lock, but the past of all tables, until somebody gives it up.
+    "idle_in_transaction_session_timeout": "1h",
+}
+
+_CREATE: Final = (
+    "CREATE TABLE {schema}.collections (id integer PRIMARY KEY, name text NOT NULL)",
+    """CREATE TABLE {schema}.data (collection_id integer NOT NULL, key bytea NOT NULL, value bytea NOT NULL,
+      time bigint NOT NULL, diff bigint NOT NULL)""",
+    "CREATE INDEX data_by_time ON {schema}.data (time)",
+    # Of a long key its beginning: an index entry has at most a third of a page.
+    "CREATE INDEX data_by_key ON {schema}.data (collection_id, substring(key, 1, 1024))",
+    "CREATE INDEX data_retractions ON {schema}.data (time) WHERE diff < 0",
+    "CREATE TABLE {schema}.sinces (since bigint NOT NULL)",
+    "INSERT INTO {schema}.sinces VALUES (0)",
+    "CREATE TABLE {schema}.uppers (upper bigint NOT NULL)",
+    "INSERT INTO {schema}.uppers VALUES (0)",
+    "CREATE TABLE {schema}.stash (layout integer NOT NULL)",
+)
+_TABLES: Final = frozenset({"stash", "collections", "data", "sinces", "uppers"})
+
+_FRONTIERS: Final = "SELECT since, upper FROM {schema}.sinces, {schema}.uppers"
+_PUT: Final = "COPY {schema}.data (collection_id, key, value, time, diff) FROM STDIN (FORMAT binary)"
+_PUT_TYPES: Final = ("int4", "bytea", "bytea", "int8", "int8")
+_NAME: Final = """INSERT INTO {schema}.collections
+  SELECT id, name FROM unnest(%s::int[], %s::text[]) AS new(id, name) ORDER BY id ON CONFLICT DO NOTHING"""
+_MOVE_UPPER: Final = "UPDATE {schema}.uppers SET upper = %s::bigint + 1 WHERE upper = %s::bigint"
+# From here on the upper's row is locked: a client that freezes now would hold up all others.
+_HURRY: Final = b"SET LOCAL idle_in_transaction_session_timeout = '10s'"
+_MOVE_SINCE: Final = "UPDATE {schema}.sinces SET since = %s::bigint WHERE since < %s::bigint"
+_ROWS: Final = """COPY (SELECT collection_id, key, value, sum(diff)::bigint FROM {schema}.data
+  WHERE time <= {as_of} AND {wanted} GROUP BY collection_id, key, value HAVING sum(diff) <> 0)
+  TO STDOUT (FORMAT binary)"""
+_CHANGES: Final = """COPY (SELECT time, collection_id, key, value, sum(diff)::bigint FROM {schema}.data
+  WHERE time >= {lower} AND time < {upper} GROUP BY time, collection_id, key, value HAVING sum(diff) <> 0
+  ORDER BY time) TO STDOUT (FORMAT binary)"""
+_RETRACTIONS: Final = """COPY (SELECT collection_id, key, value, diff FROM {schema}.data
+  WHERE diff < 0 AND time <= {since} ORDER BY time) TO STDOUT (FORMAT binary)"""
+_ROW_TYPES: Final = ("int4", "bytea", "bytea", "int8")
+_CHANGE_TYPES: Final = ("int8", "int4", "bytea", "bytea", "int8")
+_CLAIM_CONSOLIDATION: Final = "SELECT since FROM {schema}.sinces FOR UPDATE SKIP LOCKED"
+_CONSOLIDATE: Final = """WITH
+  wanted AS (SELECT * FROM unnest(%s::int[], %s::bytea[], %s::bytea[]) AS w(id, key, value)),
+  gone AS (DELETE FROM {schema}.data AS d USING wanted AS w
+    WHERE d.collection_id = w.id AND substring(d.key, 1, 1024) = substring(w.key, 1, 1024)
+      AND d.key = w.key AND d.value = w.value AND d.time <= %s::bigint RETURNING d.*)
+  INSERT INTO {schema}.data SELECT collection_id, key, value, max(time), sum(diff) FROM gone
+    GROUP BY collection_id, key, value HAVING sum(diff) <> 0"""
+# The server knows nothing of a batch's size, nor much of a table that was just filled.
+_BY_INDEX: Final = b"""SELECT set_config(name, 'off', true)
+  FROM unnest(ARRAY['enable_seqscan', 'enable_hashjoin', 'enable_mergejoin']) AS each(name)"""
+
+
+class PostgresStash(Stash):
+    """The stash at `address`, whose schema and tables are made where `create` is set. See `open_stash`."""
+
+    def __init__(
+        self, address: PostgresAddress, *, create: bool, read_only: bool, names: Mapping[int, str]
+    ) -> None:
+        self._address: Final = address
+        self._read_only: Final = read_only
+        self._names: Final = names
+        try:
+            with connect(address) as connection:
+                _prepare(connection, address, create=create)
+        except psycopg.Error as error:
+            raise StoreUnreachable(
+                f"can't open the stash in {address.description}: {told(error)}",
+                hint="check host, port, database, user and password, and that the server runs",
+            ) from None
+        self._sessions: Final = Sessions(address, size=POOL_SIZE, settings=_SETTINGS)
+
+    def __repr__(self) -> str:
+        return f"<PostgresStash {self._address.description}>"
+
+    @property
+    def description(self) -> str:
+        return f"stash in {self._address.description}"
+
+    def frontiers(self) -> Frontiers:
+        with self._connection() as connection:
+            try:
+                return self._frontiers(connection)
+            except psycopg.Error as error:
+                raise self._failed(error, connection) from None
+
+    def append(self, updates: Iterable[Update], at: int) -> None:
+        self._check_writable()
+        check_commit_time(at)
+        with self._connection() as connection:
+            try:
+                self._put_in(connection, updates, at)
+            except psycopg.Error as error:
+                failure = self._failed(error, connection)
+                _roll_back(connection)
+                raise failure from None
+            except BaseException:
+                _roll_back(connection)
+                raise
+            self._commit(connection)
+
+    def _put_in(self, connection: Connection, updates: Iterable[Update], at: int) -> None:
+        """Everything of a commit but COMMIT."""
+        with connection.pipeline():
+            connection.execute(b"BEGIN")
+            seen = connection.execute(self._sql(_FRONTIERS))
+        self._check_upper(seen, at)
+        used: set[int] = set()
+        for batch in in_statements(updates, self._names):
+            with connection.cursor() as cursor, cursor.copy(self._sql(_PUT)) as copy:
+                copy.set_types(_PUT_TYPES)
+                for collection, key, value, diff in batch:
+                    copy.write_row((collection, key, value, at, diff))
+            used.update(update.collection for update in batch)
+        ids = sorted(used)
+        with connection.pipeline():
+            connection.execute(_HURRY)
+            connection.execute(self._sql(_NAME), (ids, [name_of(id_, self._names) for id_ in ids]))
+            moved = connection.execute(self._sql(_MOVE_UPPER), (at, at))
+        if moved.rowcount != 1:
+            # Another statement sees what that one waited for.
+            self._check_upper(connection.execute(self._sql(_FRONTIERS)), at)
+            raise Determinate(f"{self.description}: the upper did not move")
+
+    def _check_upper(self, frontiers: "psycopg.Cursor[tuple[int, int]]", at: int) -> None:
+        upper = _frontiers_of(frontiers, self.description).upper
+        if upper != at:
+            raise UpperMismatch(at, upper, shard_id=f"the {self.description}")
+
+    def _commit(self, connection: Connection) -> None:
+        try:
+            status = connection.execute(b"COMMIT").statusmessage
+        except psycopg.Error as error:
+            kind = Indeterminate if connection.closed else Determinate
+            raise kind(f"{self.description}: {told(error)}") from None
+        if status != "COMMIT":
+            raise Determinate(f"{self.description}: the server answered {status} to COMMIT")
+
+    def rows(self, as_of: int, collections: Collection[int] = ()) -> Iterator[Update]:
+        wanted = sql.SQL("collection_id IN ({})").format(sql.SQL(",").join(map(sql.Literal, collections)))
+        statement = self._sql(
+            _ROWS, as_of=sql.Literal(as_of), wanted=wanted if collections else sql.SQL("true")
+        )
+        with self._snapshot() as connection:
+            check_as_of(as_of, self._frontiers(connection))
+            if collections:
+                connection.execute(_BY_INDEX)
+            for row in _stream(connection, statement, _ROW_TYPES):
+                yield Update(*row)
+
+    def changes(self, lower: int, upper: int | None = None) -> Iterator[tuple[int, Update]]:
+        with self._snapshot() as connection:
+            frontiers = self._frontiers(connection)
+            check_lower(lower, frontiers)
+            until = frontiers.upper if upper is None else min(upper, frontiers.upper)
+            statement = self._sql(_CHANGES, lower=sql.Literal(lower), upper=sql.Literal(until))
+            for time, *row in _stream(connection, statement, _CHANGE_TYPES):
+                yield time, Update(*row)
+
+    def allow_compaction(self, since: int) -> None:
+        self._check_writable()
+        with self._connection() as connection:
+            try:
+                check_since(since, self._frontiers(connection))
+                connection.execute(self._sql(_MOVE_SINCE), (since, since))
+            except psycopg.Error as error:
+                raise self._failed(error, connection) from None
+
+    def consolidate(self, *, max_batches: int | None = None) -> bool:
+        self._check_writable()
+        for number, batch in enumerate(in_batches(self._retractions(), CONSOLIDATION_ROWS)):
+            if number == max_batches or not self._consolidate(batch):
+                return False
+        return True
+
+    def _retractions(self) -> Iterator[Update]:
+        with self._snapshot() as connection:
+            since = self._frontiers(connection).since
+            statement = self._sql(_RETRACTIONS, since=sql.Literal(since))
+            for row in _stream(connection, statement, _ROW_TYPES):
+                yield Update(*row)
+
+    def _consolidate(self, rows: Sequence[Update]) -> bool:
+        """Leave one row with the sum of each, or none; False while another process is at it."""
+        with self._connection() as connection:
+            try:
+                with connection.transaction():
+                    claimed = connection.execute(self._sql(_CLAIM_CONSOLIDATION)).fetchall()
+                    if not claimed:
+                        return False
+                    connection.execute(_BY_INDEX)
+                    ids, keys, values, _ = (list(column) for column in zip(*rows, strict=True))
+                    connection.execute(self._sql(_CONSOLIDATE), (ids, keys, values, claimed[0][0]))
+                    return True
+            except psycopg.Error as error:
+                raise self._failed(error, connection) from None
+
+    def close(self) -> None:
+        self._sessions.close()
+
+    def _check_writable(self) -> None:
+        if self._read_only:
+            raise NotWritable(f"{self.description} was opened for reading only")
+
+    def _sql(self, statement: str, **parts: sql.Composable) -> bytes:
+        """With the schema's name pasted in, quoted, and numbers where COPY takes no parameters."""
+        schema = sql.Identifier(self._address.schema)
+        return sql.SQL(statement).format(schema=schema, **parts).as_bytes(None)
+
+    def _frontiers(self, connection: Connection) -> Frontiers:
+        return _frontiers_of(connection.execute(self._sql(_FRONTIERS)), self.description)
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        with ExitStack() as stack:
+            try:
+                connection = stack.enter_context(self._sessions.connection())
+            except Determinate as error:
+                raise StoreUnreachable(str(error), hint=error.hint) from None
+            yield connection
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[Connection]:
+        """A connection that sees the database as it is now."""
+        with self._connection() as connection:
+            try:
+                connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                yield connection
+                connection.execute(b"COMMIT")
+            except psycopg.Error as error:
+                failure = self._failed(error, connection)
+                _roll_back(connection)
+                raise failure from None
+            except BaseException:
+                _roll_back(connection)
+                raise
+
+    def _failed(self, error: psycopg.Error, connection: Connection) -> HoldfastError:
+        """What a failure is that has changed nothing."""
+        if isinstance(error, errors.NumericValueOutOfRange):
+            return DiffOverflow(f"one of the {self.description}")
+        kind: type[StorageError] = StoreUnreachable if connection.closed else Determinate
+        return kind(f"{self.description}: {told(error)}")
+
+
+def _stream(connection: Connection, statement: bytes, types: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """The rows of a COPY, as they come: memory is that of one row, whatever their number and size."""
+    with connection.cursor() as cursor, cursor.copy(statement) as copy:
+        copy.set_types(types)
+        yield from copy.rows()
+
+
+def _frontiers_of(cursor: "psycopg.Cursor[tuple[int, int]]", description: str) -> Frontiers:
+    rows = cursor.fetchall()
+    if len(rows) != 1:
+        raise Determinate(f"{description}: one of sinces and uppers has not one row")
+    return Frontiers(*rows[0])
+
+
+def _roll_back(connection: Connection) -> None:
+    """End the transaction; where that fails the session ends, and its transaction with it."""
+    try:
+        connection.execute(b"ROLLBACK")
+    except psycopg.Error:
+        connection.close()
+
+
+def _prepare(connection: Connection, address: PostgresAddress, *, create: bool) -> None:
+    """Check the layout, and make schema and tables where there are none and `create` is set."""
+    layout = _layout(connection, address)
+    if layout is None and create:
+        with connection.transaction():
+            name = zlib.crc32(address.schema.encode()) - (1 << 31)
+            connection.execute("SELECT pg_advisory_xact_lock(%s::int, %s::int)", (_LOCK_CLASS, name))
+            if _layout(connection, address) is None:  # else another process was faster
+                _create(connection, address)
+        layout = LAYOUT_VERSION
+    if layout is None:
+        raise NoLocation(
+            f"there is no stash in {address.description}",
+            hint="check the URL; it is made by the first process that opens it for writing",
+        )
+    check_layout(layout, f"the stash in {address.description}")
+
+
+def _create(connection: Connection, address: PostgresAddress) -> None:
+    schema = sql.Identifier(address.schema)
+    if not connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", (address.schema,)).fetchall():
+        connection.execute(sql.SQL("CREATE SCHEMA {schema}").format(schema=schema))
+    for statement in _CREATE:
+        connection.execute(sql.SQL(statement).format(schema=schema))
+    insert = sql.SQL("INSERT INTO {schema}.stash VALUES (%s)").format(schema=schema)
+    connection.execute(insert, (LAYOUT_VERSION,))
+
+
+def _layout(connection: Connection, address: PostgresAddress) -> int | None:
+    """The version of the tables, None where there are none; `BadInput` where they are somebody else's."""
+    listing = "SELECT tablename FROM pg_tables WHERE schemaname = %s ORDER BY tablename"
+    found = [str(name) for (name,) in connection.execute(listing, (address.schema,))]
+    if not found:
+        return None
+    column = """SELECT FROM information_schema.columns
+      WHERE table_schema = %s AND table_name = 'stash' AND column_name = 'layout'"""
+    if connection.execute(column, (address.schema,)).fetchall():
+        select = sql.SQL("SELECT layout FROM {schema}.stash").format(schema=sql.Identifier(address.schema))
+        rows = connection.execute(select).fetchall()
+        if len(rows) == 1 and (int(rows[0][0]) != LAYOUT_VERSION or set(found) >= _TABLES):
+            return int(rows[0][0])
+    raise BadInput(
+        f"{address.description} is not a stash: it has other tables, such as {found[0]}",
+        hint="choose another schema with ?schema=name",
+    )

@@ -1,0 +1,421 @@
+# ruff: noqa: D102 - the base class documents its methods
+"""A stash in one SQLite file, for the threads and processes of one host; never on a network file system.
+
+The tables are those of a stash in Postgres but for `stash`: `application_id` and `user_version` of the file
+tell what it is and which layout it has.
+
+Why it is safe
+- A commit begins with BEGIN IMMEDIATE: it has the file's one write lock before it looks at the upper, and
+  until COMMIT. So it is one commit for each upper.
+- WAL with synchronous=FULL: a commit is on disk when it is reported, and one that was cut short is not there
+  after the next open. A read takes frontiers and rows from one snapshot and waits for no writer.
+- A consolidation puts in the sum of what it deletes in one transaction, at times that no commit has any more.
+- Each stream has a connection of its own. The first one to open and the last one to close is a reading one,
+  which can't delete the WAL: so a process that only reads makes no file.
+- No connection is used on both sides of a fork: a child opens its own.
+"""
+
+import os
+import random
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+from holdfast.errors import (
+    BadInput,
+    CorruptBlob,
+    Determinate,
+    DiffOverflow,
+    HoldfastError,
+    Indeterminate,
+    NoLocation,
+    NotWritable,
+    StorageError,
+    StoreUnreachable,
+    UnusablePath,
+    UpperMismatch,
+)
+from holdfast.folders import check_usable, make_folder, open_error
+from holdfast.stash.stash import (
+    CONSOLIDATION_ROWS,
+    LAYOUT_VERSION,
+    Frontiers,
+    Stash,
+    Update,
+    check_as_of,
+    check_commit_time,
+    check_layout,
+    check_lower,
+    check_since,
+    in_batches,
+    in_statements,
+    name_of,
+)
+
+T = TypeVar("T")
+
+APPLICATION_ID: Final = 0x48465354  # "HFST"
+BUSY_TIMEOUT_S: Final = 30.0
+"""How long a call waits for a writer of another process."""
+_MOST_LOG_BYTES: Final = 64 << 20
+
+_CREATE: Final = (
+    "CREATE TABLE collections (id INTEGER PRIMARY KEY, name TEXT NOT NULL)",
+    """CREATE TABLE data (collection_id INTEGER NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
+      time INTEGER NOT NULL, diff INTEGER NOT NULL)""",
+    "CREATE INDEX data_by_time ON data (time)",
+    "CREATE INDEX data_by_key ON data (collection_id, key)",
+    "CREATE INDEX data_retractions ON data (time) WHERE diff < 0",
+    "CREATE TABLE sinces (since INTEGER NOT NULL)",
+    "INSERT INTO sinces VALUES (0)",
+    "CREATE TABLE uppers (upper INTEGER NOT NULL)",
+    "INSERT INTO uppers VALUES (0)",
+)
+_TABLES: Final = frozenset({"collections", "data", "sinces", "uppers"})
+_LISTING: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
+_FRONTIERS: Final = "SELECT since, upper FROM sinces, uppers"
+_PUT: Final = "INSERT INTO data (collection_id, key, value, time, diff) VALUES (?, ?, ?, ?, ?)"
+_NAME: Final = "INSERT OR IGNORE INTO collections (id, name) VALUES (?, ?)"
+_MOVE_UPPER: Final = "UPDATE uppers SET upper = ?"
+_MOVE_SINCE: Final = "UPDATE sinces SET since = ?1 WHERE since < ?1"
+# The index gives the groups one after the other. A sum that int64 doesn't hold is an error.
+_ROWS: Final = """SELECT collection_id, key, value, sum(diff) FROM data WHERE time <= ?
+  GROUP BY collection_id, key, value HAVING sum(diff) <> 0"""
+_ROWS_OF: Final = """SELECT collection_id, key, value, sum(diff) FROM data
+  WHERE collection_id = ? AND time <= ? GROUP BY collection_id, key, value HAVING sum(diff) <> 0"""
+_CHANGES: Final = """SELECT time, collection_id, key, value, sum(diff) FROM data WHERE time >= ? AND time < ?
+  GROUP BY time, collection_id, key, value HAVING sum(diff) <> 0 ORDER BY time"""
+_RETRACTIONS: Final = """SELECT collection_id, key, value, diff FROM data
+  WHERE diff < 0 AND time <= ? ORDER BY time"""
+_COPIES: Final = """SELECT rowid, time, diff FROM data
+  WHERE collection_id = ? AND key = ? AND value = ? AND time <= ?"""
+_DELETE: Final = "DELETE FROM data WHERE rowid = ?"
+
+# Refused before anything reached the log. SQLITE_FULL too: a frame that did not fit is no commit.
+_NOT_DONE: Final = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_TOOBIG,
+        sqlite3.SQLITE_CONSTRAINT,
+    }
+)
+
+
+class SqliteStash(Stash):
+    """The stash in the file `path`, which is made with its folder where `create` is set. See `open_stash`."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        create: bool,
+        read_only: bool,
+        names: Mapping[int, str],
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+    ) -> None:
+        self._path: Final = path
+        self._read_only: Final = read_only
+        self._names: Final = names
+        self._busy_timeout_s: Final = busy_timeout_s
+        self._lock = threading.Lock()
+        self._closed = False
+        self._writer: sqlite3.Connection | None = None
+        self._keeper: sqlite3.Connection | None = None
+        if not _check_usable_file(path, create=create, write=not read_only) and not create:
+            raise NoLocation(
+                f"there is no stash {path}",
+                hint="check the path; it is made by the first process that opens it for writing",
+            )
+        try:
+            if create:
+                make_folder(path.parent)
+                with self._translated(StoreUnreachable):
+                    self._again_while_busy(lambda: _create(path))
+            self._identity = self._stat()
+            self._keeper = self._open("ro")
+        except OSError as error:
+            raise open_error(f"can't make {path}", error, missing_is_bad=True) from error
+        _live.add(self)
+
+    @property
+    def description(self) -> str:
+        return f"stash {self._path}"
+
+    def frontiers(self) -> Frontiers:
+        with self._snapshot() as connection:
+            return _frontiers(connection)
+
+    def append(self, updates: Iterable[Update], at: int) -> None:
+        check_commit_time(at)
+        with self._transaction() as connection:
+            upper = _frontiers(connection).upper
+            if upper != at:
+                raise UpperMismatch(at, upper, shard_id=f"the {self.description}")
+            used: set[int] = set()
+            for batch in in_statements(updates, self._names):
+                connection.executemany(_PUT, ((id_, key, value, at, diff) for id_, key, value, diff in batch))
+                used.update(update.collection for update in batch)
+            connection.executemany(_NAME, [(id_, name_of(id_, self._names)) for id_ in sorted(used)])
+            connection.execute(_MOVE_UPPER, (at + 1,))
+
+    def rows(self, as_of: int, collections: Collection[int] = ()) -> Iterator[Update]:
+        with self._snapshot() as connection:
+            check_as_of(as_of, _frontiers(connection))
+            for id_ in sorted(set(collections)):
+                yield from map(Update._make, connection.execute(_ROWS_OF, (id_, as_of)))
+            if not collections:
+                yield from map(Update._make, connection.execute(_ROWS, (as_of,)))
+
+    def changes(self, lower: int, upper: int | None = None) -> Iterator[tuple[int, Update]]:
+        with self._snapshot() as connection:
+            frontiers = _frontiers(connection)
+            check_lower(lower, frontiers)
+            until = frontiers.upper if upper is None else min(upper, frontiers.upper)
+            for time_, *row in connection.execute(_CHANGES, (min(lower, until), until)):
+                yield time_, Update(*row)
+
+    def allow_compaction(self, since: int) -> None:
+        with self._transaction() as connection:
+            check_since(since, _frontiers(connection))
+            connection.execute(_MOVE_SINCE, (since,))
+
+    def consolidate(self, *, max_batches: int | None = None) -> bool:
+        self._check_writable()
+        for number, batch in enumerate(in_batches(self._retractions(), CONSOLIDATION_ROWS)):
+            if number == max_batches:
+                return False
+            with self._transaction() as connection:
+                since = _frontiers(connection).since
+                for row in batch:
+                    _consolidate(connection, row, since)
+        return True
+
+    def _retractions(self) -> Iterator[Update]:
+        with self._snapshot() as connection:
+            since = _frontiers(connection).since
+            yield from map(Update._make, connection.execute(_RETRACTIONS, (since,)))
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            writer, self._writer = self._writer, None
+            keeper, self._keeper = self._keeper, None
+        if writer is not None:
+            with suppress(sqlite3.Error):  # what is in the WAL is durable; the next open reads it there
+                writer.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            writer.close()
+        if keeper is not None:
+            keeper.close()
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[sqlite3.Connection]:
+        """A connection of its own that sees the file as it is now."""
+        self._check_open()
+        with closing(self._open("ro")) as connection, self._translated(Determinate):
+            connection.execute("BEGIN")
+            yield connection
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """The writing connection, with the write lock, until a COMMIT; rolled back where the body raises."""
+        self._check_writable()
+        with self._lock:
+            self._check_open()
+            if self._writer is None:
+                self._writer = self._open("rw")
+            connection = self._writer
+            try:
+                with self._translated(Determinate):
+                    self._again_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"))
+                    yield connection
+                with self._translated(Indeterminate):
+                    connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                if connection.in_transaction:
+                    self._writer = None
+                    connection.close()
+                raise
+
+    def _check_writable(self) -> None:
+        if self._read_only:
+            raise NotWritable(f"{self.description} was opened for reading only")
+
+    def _check_open(self) -> None:
+        """A file that was removed or replaced would take writes that nobody else sees."""
+        if self._closed:
+            raise Determinate(f"{self.description} is closed")
+        if self._stat() != self._identity:
+            raise Determinate(
+                f"{self.description} was removed or replaced while it was open",
+                hint="stop the processes that use it, put the right file in place and start them again",
+            )
+
+    def _stat(self) -> tuple[int, int]:
+        try:
+            status = self._path.stat()
+        except OSError as error:
+            raise StoreUnreachable(f"{self.description} can't be reached: {error.strerror}") from error
+        return status.st_dev, status.st_ino
+
+    def _open(self, mode: str) -> sqlite3.Connection:
+        # Writers wait in `_again_while_busy`; a reader waits only for a log that is being recovered.
+        with self._translated(StoreUnreachable):
+            connection = _connect(self._path, mode, timeout_s=0 if mode == "rw" else self._busy_timeout_s)
+            try:
+                if mode == "rw":
+                    connection.execute("PRAGMA synchronous = FULL")
+                    connection.execute(f"PRAGMA journal_size_limit = {_MOST_LOG_BYTES}")
+                _check_is_stash(connection, self._path)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    def _again_while_busy(self, action: Callable[[], T]) -> T:
+        """Do `action` until no other process holds the write lock, or the time is over."""
+        deadline = time.monotonic() + self._busy_timeout_s
+        while True:
+            try:
+                return action()
+            except sqlite3.OperationalError as error:
+                if _primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+            time.sleep(random.uniform(0.0001, 0.002))  # noqa: S311 - jitter is no secret
+
+    @contextmanager
+    def _translated(self, kind: type[StorageError]) -> Iterator[None]:
+        """Errors of SQLite as ours: `kind`, unless the code says more."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._failure(error, kind) from error
+
+    def _failure(self, error: sqlite3.Error, kind: type[StorageError]) -> HoldfastError:
+        code = _primary_code(error)
+        if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+            corrupt = CorruptBlob(str(self._path), "the file of a stash", str(error))
+            corrupt.hint = "check the path, or restore the file from a backup"
+            return corrupt
+        if str(error) == "integer overflow":
+            return DiffOverflow(f"one of the {self.description}")
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            message = f"{self.description} was locked by another process for {self._busy_timeout_s:g} s"
+        else:
+            message = f"{self.description}: {error}"
+        kind = Determinate if kind is Indeterminate and code in _NOT_DONE else kind
+        return kind(message, hint="free some space" if code == sqlite3.SQLITE_FULL else "")
+
+    def abandon(self) -> None:
+        """In the child of a fork: leave the parent's connections alone and open others when needed."""
+        self._lock = threading.Lock()
+        _abandoned.append((self._writer, self._keeper))
+        self._writer = self._keeper = None
+
+
+def _consolidate(connection: sqlite3.Connection, row: Update, since: int) -> None:
+    """Leave one row with the sum of the row's copies, or none."""
+    copies = connection.execute(_COPIES, (*row[:3], since)).fetchall()
+    total = sum(diff for _, _, diff in copies)
+    connection.executemany(_DELETE, [(rowid,) for rowid, _, _ in copies])
+    if total:
+        connection.execute(_PUT, (*row[:3], max(time_ for _, time_, _ in copies), total))
+
+
+def _connect(path: Path, mode: str, *, timeout_s: float) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"file:{quote(str(path))}?mode={mode}",
+        uri=True,
+        timeout=timeout_s,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+
+
+def _create(path: Path) -> None:
+    """Make the tables where the file is empty or missing; whole or not at all, whoever else does."""
+    with closing(_connect(path, "rwc", timeout_s=0)) as connection:
+        connection.execute("PRAGMA synchronous = FULL")
+        if connection.execute(_LISTING).fetchall() or _number(connection, "PRAGMA application_id"):
+            return
+        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        connection.execute("BEGIN IMMEDIATE")
+        if not connection.execute(_LISTING).fetchall():  # else another process was faster
+            for statement in _CREATE:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {LAYOUT_VERSION}")
+        connection.execute("COMMIT")
+
+
+def _check_is_stash(connection: sqlite3.Connection, path: Path) -> None:
+    application = _number(connection, "PRAGMA application_id")
+    tables = [str(name) for (name,) in connection.execute(_LISTING)]
+    if application == 0 and not tables:
+        raise NoLocation(
+            f"there is no stash {path}: the file is empty",
+            hint="it is made by the first process that opens it for writing",
+        )
+    version = _number(connection, "PRAGMA user_version")
+    if application == APPLICATION_ID:
+        check_layout(version, f"the stash {path}")
+    if application != APPLICATION_ID or not set(tables) >= _TABLES:
+        raise BadInput(f"{path} is not a stash: it is a SQLite file of something else", hint="check the path")
+
+
+def _check_usable_file(path: Path, *, create: bool, write: bool) -> bool:
+    """Whether there is a file; `UnusablePath` for anything else, or one that this process may not use."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        if create:
+            check_usable(path.parent)
+        return False
+    except OSError as error:
+        raise open_error(f"can't open {path}", error, missing_is_bad=create) from error
+    if not path.is_file():
+        raise UnusablePath(f"the stash {path} is not a file", hint="choose another path")
+    if not os.access(path, os.R_OK | (os.W_OK if write else 0)):
+        raise UnusablePath(f"the stash {path} is not {'writable' if write else 'readable'} for this process")
+    if write:
+        check_usable(path.parent)
+    return True
+
+
+def _frontiers(connection: sqlite3.Connection) -> Frontiers:
+    return Frontiers(*connection.execute(_FRONTIERS).fetchone())
+
+
+def _number(connection: sqlite3.Connection, statement: str) -> int:
+    value = connection.execute(statement).fetchone()[0]
+    return value if isinstance(value, int) else 0
+
+
+def _primary_code(error: sqlite3.Error) -> int | None:
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
+
+
+# What a child of a fork inherited is kept for ever: to close it would end the parent's locks.
+_live: Final[weakref.WeakSet[SqliteStash]] = weakref.WeakSet()
+_abandoned: Final[list[Any]] = []
+
+
+def _after_fork_in_child() -> None:
+    for stash in list(_live):
+        stash.abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

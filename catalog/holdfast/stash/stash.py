@@ -1,0 +1,220 @@
+"""What a stash is: collections of `(key, value, time, diff)` in one database, and what each engine promises.
+
+Invariants, whatever the engine
+- All collections of a stash have one `since` and one `upper`. A commit at `upper` is one transaction: it puts
+  in its updates and moves the upper to `upper + 1`, or does neither. For each upper at most one succeeds.
+- At `as_of` in `[since, upper)` a row occurs as often as the diffs of its updates at times up to `as_of` add
+  up to. Neither a commit nor a consolidation ever changes that.
+- No statement carries more than `MAX_STATEMENT_BYTES`, whatever is committed: updates go in statements of
+  `STATEMENT_BYTES`, counted in bytes, and a row that needs more has one of its own, up to `MAX_ROW_BYTES`.
+- Updates are taken one by one and rows given one by one: memory does not grow with the size of either.
+
+Times are integers from 0 to `MAX_TIME` and diffs are not 0 and within int64: what a database calls bigint.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly, BadInput, Deprecated, VersionTooNew
+
+LAYOUT_VERSION: Final = 1
+"""The version of the tables; every one from 1 on is still read."""
+
+MAX_STATEMENT_BYTES: Final = 16 << 20
+MAX_ROW_BYTES: Final = MAX_STATEMENT_BYTES - (64 << 10)
+"""The most bytes of a key and its value together."""
+STATEMENT_BYTES: Final = 4 << 20
+"""How many bytes of updates go into one statement, a single larger row apart."""
+ROW_OVERHEAD_BYTES: Final = 64
+"""What numbers and lengths of a row take in a statement, at most."""
+MAX_TIME: Final = (1 << 63) - 2
+"""The last time of a commit: the upper after it is the greatest bigint."""
+MAX_COLLECTION: Final = (1 << 31) - 1
+
+CONSOLIDATION_ROWS: Final = 1000
+"""The most rows that one transaction of a consolidation looks at."""
+
+_INT64: Final = range(-(1 << 63), 1 << 63)
+
+
+class Update(NamedTuple):
+    """A change of how often a row occurs in a collection; or, read at a time, how often it occurs."""
+
+    collection: int
+    key: bytes
+    value: bytes
+    diff: int
+
+
+class Frontiers(NamedTuple):
+    """What can be read: times from `since` on, below `upper`."""
+
+    since: int
+    upper: int
+
+
+class Stash(ABC):
+    """An open stash. Thread-safe, but for an append from within the updates of another.
+
+    Every call that asks the database raises `StoreUnreachable` when it can't be reached, `Determinate` when
+    it refuses, and `CorruptBlob` for a file that is damaged; none of them has changed anything.
+    """
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """Where it is, for messages; without user and password."""
+
+    @abstractmethod
+    def frontiers(self) -> Frontiers:
+        """Since and upper, linearized."""
+
+    @abstractmethod
+    def append(self, updates: Iterable[Update], at: int) -> None:
+        """Commit updates at time `at`, all or none, and make `at + 1` the upper.
+
+        The updates may come from an iterator, which is read once; what it raises ends the append, of which
+        nothing is kept. It may read the stash.
+
+        Raises:
+            UpperMismatch: `at` isn't the upper.
+            BadInput: an update that a stash can't hold, such as a row of more than `MAX_ROW_BYTES`.
+            NotWritable: the stash was opened for reading.
+            Indeterminate: the connection was lost in the commit: it may have happened.
+        """
+
+    @abstractmethod
+    def rows(self, as_of: int, collections: Collection[int] = ()) -> Iterator[Update]:
+        """The rows at `as_of`, of the given collections or of all, consolidated; in no particular order.
+
+        Raises `AsOfTooEarly` and `AsOfNotYetAvailable`, and `DiffOverflow` where the diffs of a row add up
+        to what int64 doesn't hold; all with the first row.
+        """
+
+    @abstractmethod
+    def changes(self, lower: int, upper: int | None = None) -> Iterator[tuple[int, Update]]:
+        """The updates at times in `[lower, upper)`, below the stash's own upper, by time, consolidated.
+
+        Raises `AsOfTooEarly` when `lower - 1` is before `since`: what is not forgotten yet might be soon. At
+        time 0 everything is a change. Raises with the first update.
+        """
+
+    @abstractmethod
+    def allow_compaction(self, since: int) -> None:
+        """Let the distinction of times before `since` be forgotten; never moves back.
+
+        Raises `BadInput` for a time at or above the upper, but for 0.
+        """
+
+    @abstractmethod
+    def consolidate(self, *, max_batches: int | None = None) -> bool:
+        """Remove retractions at times up to `since` with what they cancel; whether it got to the end.
+
+        Each batch is a transaction of at most `CONSOLIDATION_ROWS` of them, after which readers see what they
+        saw before it: a crash between two of them is of no consequence, and the next call goes on. It ends
+        early where another process is at it.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close its connections; a stream of rows that is being read may end with an error."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def in_statements(updates: Iterable[Update], names: Mapping[int, str]) -> Iterator[list[Update]]:
+    """The updates, checked, in batches of which each fits one statement; `BadInput` for one that never would.
+
+    `names` are for messages.
+    """
+    batch: list[Update] = []
+    size = 0
+    for update in updates:
+        bytes_ = _check_update(update, names)
+        if batch and size + bytes_ > STATEMENT_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(update)
+        size += bytes_
+    if batch:
+        yield batch
+
+
+def _check_update(update: Update, names: Mapping[int, str]) -> int:
+    """The bytes that it takes in a statement."""
+    collection, key, value, diff = update
+    if type(key) is not bytes or type(value) is not bytes:
+        raise BadInput(f"key and value of a row are bytes, not {type(key).__name__}, {type(value).__name__}")
+    if not 0 <= collection <= MAX_COLLECTION:
+        raise BadInput(f"collection {collection} is not in [0, {MAX_COLLECTION}]")
+    if not diff or diff not in _INT64:
+        raise BadInput(f"a diff is an int64 and not 0, not {diff}")
+    size = len(key) + len(value)
+    if size > MAX_ROW_BYTES:
+        raise BadInput(
+            f"a row of {name_of(collection, names)} has {size:,} bytes, a stash takes {MAX_ROW_BYTES:,}",
+            hint="make the object smaller",
+        )
+    return size + ROW_OVERHEAD_BYTES
+
+
+def in_batches(rows: Iterable[Update], size: int) -> Iterator[list[Update]]:
+    """Different rows, for one transaction of a consolidation each."""
+    batch: dict[tuple[int, bytes, bytes], Update] = {}
+    bytes_ = 0
+    for row in rows:
+        more = len(row.key) + len(row.value) + ROW_OVERHEAD_BYTES
+        if batch and (len(batch) >= size or bytes_ + more > STATEMENT_BYTES):
+            yield list(batch.values())
+            batch, bytes_ = {}, 0
+        batch[row[:3]] = row
+        bytes_ += more
+    if batch:
+        yield list(batch.values())
+
+
+def name_of(collection: int, names: Mapping[int, str]) -> str:
+    """What people call a collection."""
+    return names.get(collection, f"collection {collection}")
+
+
+def check_commit_time(at: int) -> None:
+    """Raise `BadInput` for a time that no commit can have."""
+    if not 0 <= at <= MAX_TIME:
+        raise BadInput(f"time {at} is not in [0, {MAX_TIME}]")
+
+
+def check_as_of(as_of: int, frontiers: Frontiers) -> None:
+    """Raise `AsOfTooEarly` or `AsOfNotYetAvailable` for a time that can't be read."""
+    if as_of < frontiers.since:
+        raise AsOfTooEarly(as_of, frontiers.since)
+    if as_of >= frontiers.upper:
+        raise AsOfNotYetAvailable(as_of, frontiers.upper)
+
+
+def check_lower(lower: int, frontiers: Frontiers) -> None:
+    """Raise `AsOfTooEarly` when changes from `lower` on may be forgotten."""
+    if lower <= frontiers.since and (lower, frontiers.since) != (0, 0):
+        raise AsOfTooEarly(lower - 1, frontiers.since)
+
+
+def check_since(since: int, frontiers: Frontiers) -> None:
+    """Raise `BadInput` for a since after which nothing could be read."""
+    if not 0 <= since < max(frontiers.upper, 1):
+        raise BadInput(f"since {since} is not in [0, {max(frontiers.upper, 1)}), below the upper")
+
+
+def check_layout(version: int, where: str) -> None:
+    """Raise `VersionTooNew` or `Deprecated` for tables that this version doesn't know."""
+    if version > LAYOUT_VERSION:
+        raise VersionTooNew(f"{where} has layout {version}, this Holdfast reads up to {LAYOUT_VERSION}")
+    if version < 1:
+        raise Deprecated(f"{where} has layout {version}, this Holdfast reads from 1 on")

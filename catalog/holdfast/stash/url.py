@@ -1,0 +1,89 @@
+"""From the URL of a stash to an open one. Messages repeat scheme and path only: the rest may hold secrets."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from holdfast.errors import BadInput
+from holdfast.stash.sqlite import SqliteStash
+from holdfast.stash.stash import Stash
+
+DEFAULT_SCHEMA: Final = "holdfast_stash"
+_FORMS: Final = "postgresql://user@host:port/database?schema=name, sqlite:///path"
+_POSTGRES: Final = ("postgresql", "postgres")
+
+
+def open_stash(
+    url: str,
+    *,
+    create: bool = False,
+    read_only: bool = False,
+    names: Mapping[int, str] = MappingProxyType({}),
+) -> Stash:
+    """Open the stash at `postgresql://user@host/database?schema=name` or `sqlite:///path`.
+
+    In Postgres it is one schema, `DEFAULT_SCHEMA` if none is given; the password may be in the URL,
+    $PGPASSWORD or libpq's password file. Where nothing is, it is made if `create` is set; else, or with
+    `read_only`, nothing is made or written. `names` are what people call the collections, by their ids.
+
+    Raises:
+        BadInput: a URL without meaning, or one that leads to tables that are not a stash's.
+        NoLocation: there is nothing, and it is not to be made.
+        StoreUnreachable: the server or the file can't be opened.
+        VersionTooNew, Deprecated: its tables are of another version.
+    """
+    check_url(url)
+    create = create and not read_only
+    if url.partition("://")[0] in _POSTGRES:
+        return _open_postgres(url, create=create, read_only=read_only, names=names)
+    return SqliteStash(_path(url), create=create, read_only=read_only, names=names)
+
+
+def check_url(url: str) -> None:
+    """Raise `BadInput` for what is no URL of a stash, without asking anybody."""
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        raise BadInput("the URL of the stash has no scheme", hint=f"known forms: {_FORMS}")
+    if scheme in _POSTGRES:
+        with _needs_psycopg():
+            from holdfast.pgsession import PostgresAddress
+        PostgresAddress.parse(url)
+    elif scheme == "sqlite":
+        _path(url)
+    else:
+        raise BadInput(f"the scheme {scheme[:20]}:// of a stash is unknown", hint=f"known forms: {_FORMS}")
+
+
+def _open_postgres(url: str, *, create: bool, read_only: bool, names: Mapping[int, str]) -> Stash:
+    with _needs_psycopg():
+        from holdfast.pgsession import PostgresAddress
+        from holdfast.stash.postgres import PostgresStash
+    address = PostgresAddress.parse(url, default_schema=DEFAULT_SCHEMA)
+    return PostgresStash(address, create=create, read_only=read_only, names=names)
+
+
+@contextmanager
+def _needs_psycopg() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise BadInput(
+            f"a postgresql:// URL needs packages that are not installed: {error}",
+            hint="install holdfast[postgres]",
+        ) from error
+
+
+def _path(url: str) -> Path:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise BadInput("the sqlite:// URL can't be parsed", hint="write sqlite:///absolute/path") from None
+    path = unquote(parts.path).strip("/")
+    if parts.netloc or not path or "\0" in path:
+        raise BadInput("a sqlite:// URL needs an absolute path", hint="write sqlite:///absolute/path")
+    if parts.query or parts.fragment:
+        raise BadInput("a sqlite:// URL takes no options after '?' or '#'")
+    return Path("/" + path)

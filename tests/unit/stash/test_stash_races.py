@@ -1,0 +1,191 @@
+"""Processes that commit to one stash at once, are killed, and have the server killed under them."""
+
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import StorageError, StoreUnreachable
+from holdfast.stash import Stash, Update, open_stash
+from testbed.postgres import PostgresServer
+
+WRITER = Path(__file__).with_name("stash_writer.py")
+ROWS = 3
+Process = subprocess.Popen[str]
+Claim = tuple[int, str]
+
+
+@contextmanager
+def started(url: str, what: str, *names: str, count: int) -> Iterator[list[Process]]:
+    """Processes that begin together; those that still run at the end are killed."""
+    arguments = [[sys.executable, WRITER, url, what, name, str(count)] for name in names]
+    processes = [
+        subprocess.Popen(each, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for each in arguments
+    ]
+    try:
+        for process in processes:
+            assert line(process) == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def line(process: Process) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def rest(process: Process) -> list[str]:
+    assert process.stdout is not None
+    return process.stdout.readlines()
+
+
+def claims_of(lines: Sequence[str]) -> list[Claim]:
+    return [(int(time), payload) for time, payload in (each.split() for each in lines if each.endswith("\n"))]
+
+
+def judge(stash: Stash, claims: Sequence[Claim]) -> int:
+    """Every claimed commit is at its time, whole and alone; how many are there that nobody claimed."""
+    stored: dict[int, list[Update]] = {time: [] for time in range(stash.frontiers().upper)}
+    for time, update in stash.changes(0):
+        stored[time].append(update)
+    for time, updates in stored.items():
+        assert len(updates) == ROWS, f"the commit at {time} has {len(updates)} rows"
+        assert len({update.key for update in updates}) == 1, f"two commits at {time}"
+    times = Counter(time for time, _ in claims)
+    assert not [time for time, count in times.items() if count > 1], "a time was claimed twice"
+    for time, payload in claims:
+        assert stored[time][0].key == payload.encode(), f"{payload} is not at {time}"
+    keys = [updates[0].key for updates in stored.values()]
+    assert len(set(keys)) == len(keys), "a commit is there twice"
+    return len(stored) - len(claims)
+
+
+def test_one_commit_for_each_upper(stash_url: str) -> None:
+    with started(stash_url, "commit", "a", "b", "c", count=25) as processes:
+        lines = [each for process in processes for each in rest(process)]
+    with open_stash(stash_url) as stash:
+        assert judge(stash, claims_of(lines)) == 0
+        assert stash.frontiers().upper == 75
+
+
+def test_the_judge_convicts(stash_url: str) -> None:
+    """The negative control: commits that went past the upper, and claims of what did not happen."""
+
+    def rows(name: str) -> list[Update]:
+        return [Update(number, name.encode(), b"", 1) for number in range(ROWS)]
+
+    with open_stash(stash_url, create=True) as stash:
+        stash.append(rows("a/0"), 0)
+        assert judge(stash, [(0, "a/0")]) == 0
+        with pytest.raises(AssertionError, match="claimed twice"):
+            judge(stash, [(0, "a/0"), (0, "b/0")])
+        with pytest.raises(AssertionError, match="is not at"):
+            judge(stash, [(0, "b/0")])
+        stash.append([*rows("a/1"), *rows("b/1")], 1)
+        with pytest.raises(AssertionError, match="commit at 1"):
+            judge(stash, [(0, "a/0"), (1, "a/1")])
+
+
+def test_killed_processes_lose_nothing_that_they_told(stash_url: str) -> None:
+    chance = random.Random(5)
+    lines = []
+    with started(stash_url, "commit", "a", "b", "c", count=1_000_000) as processes:
+        for process in processes:
+            lines += [line(process) for _ in range(chance.randrange(5, 25))]
+            process.kill()
+            lines += rest(process)
+    with open_stash(stash_url) as stash:
+        assert judge(stash, claims_of(lines)) <= 3, "each may have made one commit that it could not tell"
+        stash.append([Update(number, b"on", b"", 1) for number in range(ROWS)], stash.frontiers().upper)
+
+
+def test_a_process_killed_in_a_commit_leaves_nothing_of_it(stash_url: str) -> None:
+    """It has sent 10 MB, in several statements, and stands still before the end."""
+    with open_stash(stash_url, create=True) as stash:
+        stash.append([Update(1, b"k", b"v", 1)], 0)
+        with started(stash_url, "hang", "a", count=10_000) as (process,):
+            assert line(process) == "hanging\n"
+            assert list(stash.rows(0)) == [Update(1, b"k", b"v", 1)], "nobody sees half of it"
+        stash.append([Update(1, b"l", b"v", 1)], 1)
+        assert {row.key for row in stash.rows(1)} == {b"k", b"l"}
+
+
+def test_a_process_killed_while_it_consolidates_changes_no_read(stash_url: str) -> None:
+    rows = [Update(1, b"%d" % number, b"v", 1) for number in range(5000)]
+    with open_stash(stash_url, create=True) as stash:
+        stash.append(rows, 0)
+        stash.append((row._replace(diff=-1) for row in rows), 1)
+        stash.append(rows[:7], 2)
+        stash.append([], 3)
+        stash.allow_compaction(2)
+        for batches in (1, 2):
+            with started(stash_url, "consolidate", "a", count=0) as (process,):
+                assert [line(process) for _ in range(batches)] == ["batch\n"] * batches
+                process.kill()
+            for as_of in (2, 3):
+                assert sorted(stash.rows(as_of)) == sorted(rows[:7])
+        # What the killed process had locked the server frees when it notices.
+        while not stash.consolidate():
+            pass
+        assert sorted(stash.rows(3)) == sorted(rows[:7])
+
+
+def test_processes_that_make_a_stash_at_once_make_one(stash_url: str) -> None:
+    with started(stash_url, "commit", "a", "b", "c", "d", count=1) as processes:
+        assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
+    with open_stash(stash_url) as stash:
+        assert stash.frontiers().upper == 4
+
+
+@contextmanager
+def server(how: str) -> Iterator[tuple[str, Callable[[], None], Callable[[], None]]]:
+    with PostgresServer.start() as postgres:
+        yield postgres.url(), postgres.stop if how == "stop" else postgres.kill, postgres.resume
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_server_that_goes_and_comes_loses_nothing(how: str) -> None:
+    with server(how) as (url, end, resume), started(url, "commit", "a", "b", count=60) as processes:
+        lines = [line(process) for process in processes for _ in range(10)]
+        end()
+        resume()
+        lines += [each for process in processes for each in rest(process)]
+        assert [process.wait(60) for process in processes] == [0, 0]
+        with open_stash(url) as stash:
+            assert judge(stash, claims_of(lines)) == 0
+            assert stash.frontiers().upper == 120
+
+
+@pytest.mark.postgres
+def test_an_open_stash_outlives_an_outage() -> None:
+    row = Update(1, b"k", b"v", 1)
+    with server("kill") as (url, end, resume), open_stash(url, create=True) as stash:
+        stash.append([row], 0)
+        end()
+        with ThreadPoolExecutor(3) as pool:
+            asked = [
+                pool.submit(stash.frontiers),
+                pool.submit(lambda: list(stash.rows(0))),
+                pool.submit(stash.append, [row], 1),
+            ]
+            for each in asked:
+                assert type(each.exception(60)) is StoreUnreachable
+        with pytest.raises(StorageError):
+            open_stash(url)
+        resume()
+        stash.append([row._replace(diff=-1)], 1)
+        assert (list(stash.rows(0)), list(stash.rows(1))) == ([row], [])
