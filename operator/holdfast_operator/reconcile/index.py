@@ -106,7 +106,7 @@ class Index:
                 case Kind.CATALOG:
                     asked = CatalogSpec.model_validate(spec)
                     storage = resolve(asked, key.namespace, self._data_dir)
-                    claim = (storage, asked.organization_id) if isinstance(storage, Storage) else None
+                    claim = (storage.stores, asked.organization_id) if isinstance(storage, Storage) else None
                     return claim, None
                 case Kind.STORAGE_COLLECTION:
                     wanted = StorageCollectionSpec.model_validate(spec)

@@ -1,9 +1,15 @@
 """Where a Catalog's data is: `spec.storage` resolved to URLs. Pure."""
 
+import posixpath
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
 
+from holdfast.persist.storage.url import BLOB_FOLDER, CONSENSUS_FILE, LOG_FOLDER
 from holdfast_operator.api.catalog import CatalogSpec
+
+_PORTS: Final = {"http": 80, "https": 443, "postgresql": 5432}
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +24,24 @@ class Storage:
     def urls(self) -> tuple[str, ...]:
         """All URLs of it."""
         return tuple(url for url in (self.url, self.blob, self.consensus) if url is not None)
+
+    @property
+    def stores(self) -> tuple[str, str]:
+        """Its blob and its consensus store: equal for all ways to write the URLs of one place.
+
+        Links in a file system and other names of a host aren't followed.
+        """
+        if self.url is None:
+            return normal_form(self.blob or ""), normal_form(self.consensus or "")
+        below = normal_form(self.url)
+        match _scheme(self.url):
+            case "file":
+                return f"{below}/{BLOB_FOLDER}", f"sqlite{below.removeprefix('file')}/{CONSENSUS_FILE}"
+            case "s3":
+                place, _, endpoint = below.partition("?")
+                return f"{place}/{BLOB_FOLDER}?{endpoint}", f"{place}/{LOG_FOLDER}?{endpoint}"
+            case _:
+                return below, ""
 
     @property
     def on_one_machine(self) -> bool:
@@ -48,6 +72,39 @@ def resolve(spec: CatalogSpec, namespace: str, data_dir: Path | None) -> Storage
     if any(_scheme(url) == "memory" for url in storage.urls):
         return Refused("what is in memory:// is lost when the operator stops; use file:/// in spec.storage")
     return storage
+
+
+def normal_form(url: str) -> str:
+    """One text for all URLs of a store that name the same place; never to be opened or shown."""
+    try:
+        parts = urlsplit(url)
+        match parts.scheme:
+            case "file" | "sqlite":
+                return f"{parts.scheme}://{parts.netloc}{_path(parts.path)}"
+            case "s3":
+                endpoint = dict(parse_qsl(parts.query)).get("endpoint", "")
+                return f"s3://{parts.netloc}/{unquote(parts.path).strip('/')}".rstrip("/") + (
+                    f"?{_host(endpoint)}"
+                )
+            case "postgres" | "postgresql":
+                options = "&".join(f"{name}={value}" for name, value in sorted(parse_qsl(parts.query)))
+                return f"{_host(url)}{_path(parts.path)}?{options}"
+            case _:
+                return url
+    except ValueError:
+        return url
+
+
+def _path(path: str) -> str:
+    return posixpath.normpath("/" + unquote(path).strip("/"))
+
+
+def _host(url: str) -> str:
+    """Scheme, user, host and port."""
+    parts = urlsplit(url)
+    scheme = "postgresql" if parts.scheme == "postgres" else parts.scheme
+    user = f"{parts.username}@" if parts.username else ""
+    return f"{scheme}://{user}{parts.hostname or ''}:{parts.port or _PORTS.get(scheme, '')}"
 
 
 def _scheme(url: str) -> str:
