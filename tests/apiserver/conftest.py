@@ -54,6 +54,13 @@ class OperatorProcess:
     def said(self, part: str) -> bool:
         return any(part in line["message"] for line in self.lines())
 
+    def wait_until_it_says(self, part: str) -> None:
+        """Wait until a line of its log has this in it."""
+        deadline = time.monotonic() + 60
+        while not self.said(part):
+            assert time.monotonic() < deadline, f"it never says {part!r}"
+            threading.Event().wait(0.05)
+
     def get(self, path: str) -> str:
         """What its HTTP endpoint answers."""
         (line,) = (line for line in self.lines() if "health and metrics on" in line["message"])

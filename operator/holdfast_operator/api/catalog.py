@@ -1,5 +1,6 @@
 """The `Catalog` resource: one durable catalog of one organization."""
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
@@ -191,6 +192,18 @@ _SPEC_RULES = validations(
 )
 
 
+class CatalogFence(ApiModel):
+    """One time that another process took the catalog from the operator."""
+
+    time: datetime = Field(description="When the operator found out.")
+    holder: str = Field(max_length=1024, description="Who has the catalog since then, and what for.")
+    epoch: int = Field(description="Epoch of the other one's fence token.")
+    generation: int = Field(description="The metadata.generation at that time.")
+    reopen: str = Field(
+        default="", max_length=1024, description="Value of the annotation holdfast.dev/reopen at that time."
+    )
+
+
 class CatalogStatus(Status):
     """What the store says; always derived from it, so nothing is lost when this is."""
 
@@ -209,6 +222,13 @@ class CatalogStatus(Status):
     upper: Frontier | None = Field(default=None, description="The next version to be written.")
     object_counts: dict[str, int] | None = Field(
         default=None, description="How many objects of each type the catalog has."
+    )
+    fenced_by: tuple[CatalogFence, ...] | None = Field(
+        default=None,
+        max_length=3,
+        description="Who took the catalog from the operator since the resource was last changed; after three "
+        "times within ten minutes it isn't taken back any more.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
 
 

@@ -30,6 +30,9 @@ LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 
 MANAGED_BY: Final = FIELD_MANAGER
 
+ANNOTATION_REOPEN: Final = f"{GROUP}/reopen"
+"""On a Catalog that is Stalled `FencedByOther`: any new value lets the operator open it again."""
+
 LABEL_NAME: Final = "app.kubernetes.io/name"
 """On every object that the operator creates, with the value `holdfast`."""
 
@@ -118,6 +121,9 @@ class Reason(StrEnum):
 
     DEPLOY_GENERATION_TOO_LOW = "DeployGenerationTooLow"
     """The catalog was last opened with a greater deploy generation than `spec.deployGeneration`."""
+
+    PREFLIGHT_FAILED = "PreflightFailed"
+    """The next deploy generation can't open the catalog; the running one goes on, and it is tried again."""
 
     FENCE_REGRESSED = "FenceRegressed"
     """The durable fence token is lower than ours: the store was restored from an older state."""

@@ -1,8 +1,8 @@
 """The plan for a Catalog: a pure function of what was observed.
 
 From top to bottom, the first that holds decides: being deleted, no finalizer yet, a spec that can't be
-understood, suspended, an older twin, storage that can't be, a missing Secret, not open, open otherwise than
-asked, and at last: ready.
+understood, suspended, an older twin, storage that can't be, a missing Secret, taken over by others too often,
+not open, open otherwise than asked, and at last: ready.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,14 @@ from typing import Any, ClassVar, Final
 from holdfast_operator.api.base import frontier
 from holdfast_operator.api.catalog import (
     Access,
+    CatalogFence,
     CatalogSpec,
     CatalogStatus,
     DeletionPolicy,
     UpgradePolicy,
 )
 from holdfast_operator.api.names import Reason
+from holdfast_operator.reconcile import fencing
 from holdfast_operator.reconcile.facts import CatalogFacts, Opening
 from holdfast_operator.reconcile.objects import (
     NOTHING_DECLARED,
@@ -71,6 +73,8 @@ class Observed:
     void: bool = False
     """Whether its store was found to hold nothing, or nothing any more, or to be no store at all."""
     older_twin: str | None = None
+    fences: tuple[CatalogFence, ...] = ()
+    """Who took it from an operator, since the resource was last changed."""
     storage: Storage | Refused
     secret_missing: bool = False
     opened: Opening | None = None
@@ -98,6 +102,14 @@ class KeepObjects(Step):
 
     irreversible: ClassVar[bool] = True
     declared: Mapping[ObjectName, str]
+
+
+@dataclass(frozen=True)
+class RollOut(Step):
+    """Take over from our own lower deploy generation, after the greater one was tried in memory."""
+
+    irreversible: ClassVar[bool] = True
+    opening: Opening
 
 
 @dataclass(frozen=True)
@@ -131,6 +143,10 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
         return Settle(stalled(Reason.UNSUPPORTED_STORAGE, seen.storage.message))
     if seen.secret_missing:
         return Settle(_no_secret(seen.spec), retry=True)
+    if fencing.has_stopped(seen.fences):
+        # Also where this process has it open: of two operators that fight both come to rest, or their
+        # statuses would fight on.
+        return Close() if seen.opened else Settle(fencing.health(seen.fences))
     return _plan_open(seen, seen.spec, seen.storage, rhythm)
 
 
@@ -149,9 +165,10 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
     opening = _opening(seen, spec, storage)
     if seen.opened is None or seen.facts is None:
         return Open(opening)
-    moved = seen.opened.storage != storage or seen.opened.organization_id != spec.organization_id
-    if moved or seen.opened.deploy_generation < spec.deploy_generation:
+    if seen.opened.storage != storage or seen.opened.organization_id != spec.organization_id:
         return Close()
+    if seen.opened.deploy_generation < spec.deploy_generation:
+        return RollOut(opening)
     facts = seen.facts
     if seen.objects.changes:
         return KeepObjects(declared_by(spec.objects))
@@ -161,7 +178,7 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
         health = stalled(Reason.NAME_TAKEN, _taken(seen.objects.taken))
     return Settle(
         health,
-        fields=status_fields(facts),
+        fields=status_fields(facts, seen.fences),
         marks=mark_objects(seen.objects),
         requeue_after=rhythm.unsteady if moving else rhythm.steady,
     )
@@ -221,7 +238,7 @@ def _opening(seen: Observed, spec: CatalogSpec, storage: Storage, *, existing_on
     )
 
 
-def status_fields(facts: CatalogFacts) -> Mapping[str, Any]:
+def status_fields(facts: CatalogFacts, fences: tuple[CatalogFence, ...] = ()) -> Mapping[str, Any]:
     """The status of an open catalog."""
     status = CatalogStatus(
         organization_id=facts.organization_id,
@@ -233,6 +250,7 @@ def status_fields(facts: CatalogFacts) -> Mapping[str, Any]:
         since=frontier(facts.since),
         upper=frontier(facts.upper),
         object_counts=dict(facts.object_counts),
+        fenced_by=fences or None,
     )
     return status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"conditions"})
 

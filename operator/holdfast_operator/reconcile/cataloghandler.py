@@ -1,16 +1,18 @@
 """Looks at, and acts on, what a Catalog stands for."""
 
+import asyncio
 import base64
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from holdfast.errors import CatalogOutOfSync, Fenced, ShardFinalized
+from holdfast.durable import FenceToken
+from holdfast.errors import CatalogOutOfSync, Fenced, HoldfastError, ShardFinalized
 from holdfast_operator.api.catalog import CatalogSpec, DeletionPolicy
 from holdfast_operator.api.names import Kind, Reason
-from holdfast_operator.reconcile import catalog
-from holdfast_operator.reconcile.catalog import Close, Destroy, KeepObjects, Observed, Open, Rhythm
+from holdfast_operator.reconcile import catalog, fencing
+from holdfast_operator.reconcile.catalog import Close, Destroy, KeepObjects, Observed, Open, Rhythm, RollOut
 from holdfast_operator.reconcile.facts import CatalogFacts, NothingThere, Opening, UnknownLocation
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.handler import (
@@ -29,10 +31,15 @@ from holdfast_operator.reconcile.steps import Settle, Step, stalled
 from holdfast_operator.reconcile.storage import Refused, Storage, resolve
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.events import Note
-from holdfast_operator.runtime.kube import SECRETS, Gone, ObjectKey, resource_type
-from holdfast_operator.runtime.logging import hide
+from holdfast_operator.runtime.kube import SECRETS, Conflict, Gone, KubeError, ObjectKey, resource_type
+from holdfast_operator.runtime.logging import about, hide
+from holdfast_operator.runtime.status import marks, next_status
 
 log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 4
+"""So many catalogs are asked at once who has them: fewer than a location has shares of the pool."""
+_ROUNDS: Final = 5
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,7 @@ class CatalogHandler(Handler[Observed]):
             initialized="shardId" in status,
             void=self._stores.is_void(key),
             older_twin=str(older) if older else None,
+            fences=fencing.fences_of(body),
             storage=storage,
             secret_missing=spec is not None and not await self._secret_there(key, spec),
             opened=self._stores.opened(key),
@@ -107,6 +115,8 @@ class CatalogHandler(Handler[Observed]):
                 await self._stores.use(key, "keep_objects", lambda h: h.keep_objects(step.declared))
                 log.info("the declared objects are in step with the catalog")
                 self._wake_dependents(key)
+            case RollOut():
+                await self._roll_out(key, body, step.opening)
             case Close():
                 await self._stores.close(key)
                 self._wake_dependents(key)
@@ -125,6 +135,65 @@ class CatalogHandler(Handler[Observed]):
         self._wake_dependents(key)
         for rival in rivals:
             self.services.enqueue(rival, 0.0)
+
+    async def record_fences(self) -> None:
+        """Put on record who took which of the open catalogs over, for whoever reconciles them next.
+
+        All of them are asked: a process that ends after each fence must not have to come back once for each
+        catalog that was taken from it.
+        """
+        few = asyncio.Semaphore(_AT_ONCE)
+
+        async def record(key: ObjectKey) -> None:
+            async with few:
+                with about(key):
+                    await self._record_fence(key)
+
+        await asyncio.gather(*(record(key) for key in self._stores))
+
+    async def _record_fence(self, key: ObjectKey) -> None:
+        try:
+            await self._stores.confirm(key)
+            return
+        except Fenced as error:
+            durable = error.durable
+        except HoldfastError:
+            return
+        holder, epoch = str(durable), 0
+        if isinstance(durable, FenceToken):
+            holder, epoch = f"{durable.holder}, {durable.purpose}", durable.epoch
+        try:
+            for _ in range(_ROUNDS):
+                body = await self.services.kube.get(key)
+                now = self.services.clock.wall()
+                fences = fencing.with_fence(body, holder, epoch, now)
+                health = fencing.health(fences)
+                old = body.get("status", {})
+                fields = {k: v for k, v in old.items() if k not in {"observedGeneration", "conditions"}}
+                fields["fencedBy"] = [each.model_dump(mode="json", by_alias=True) for each in fences]
+                status = next_status(old, fields, marks(health), body["metadata"]["generation"], now)
+                try:
+                    await self.services.status.write(key, body, status)
+                except Conflict:
+                    continue
+                note = Note(health.reason, health.message, warning=True)
+                await self.services.events.post(key, body["metadata"]["uid"], note)
+                return
+        except KubeError as error:
+            log.warning("a fence could not be recorded: %s", error)
+
+    async def _roll_out(self, key: ObjectKey, body: Json, opening: Opening) -> None:
+        """Let the next deploy generation take over, if it can open what is there."""
+        try:
+            await self._stores.preflight(opening)
+        except HoldfastError as error:
+            text = f"deploy generation {opening.deploy_generation} can't open the catalog: {error}"
+            running = self._stores.opened(key)
+            if running is not None:
+                text += f"; generation {running.deploy_generation} goes on, and it is tried again by itself"
+            raise Halt(Settle(stalled(Reason.PREFLIGHT_FAILED, text), retry=True)) from None
+        await self._stores.close(key)
+        await self._open(key, body, opening)
 
     async def _open(self, key: ObjectKey, body: Json, opening: Opening) -> None:
         try:

@@ -3,7 +3,7 @@
 Invariants
 - At most one irreversible step per reconcile; then the key comes back at once, behind all others.
 - An error of the library becomes a status; an error of ours becomes one too, and a trace in the log.
-- `Fenced` on a catalog that we hold is nobody's status: it is handed up, and the process ends.
+- `Fenced` on a catalog that we hold is handed up: the process ends, after it put on record who it was.
 """
 
 import logging

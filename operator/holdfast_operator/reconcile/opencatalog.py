@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import Catalog, OpenMode, catalog_shard_id, format_id, persist_catalog
+from holdfast.durable import Catalog, catalog_shard_id, format_id
 from holdfast.durable.registry import DATABASES, ITEMS, SCHEMAS
-from holdfast.errors import BadInput, CollectionNotFound, Fenced, ShardFinalized, UnusablePath, UpperMismatch
+from holdfast.errors import BadInput, CollectionNotFound, Fenced, ShardFinalized, UpperMismatch
 from holdfast.persist import PersistClient, Schema
 from holdfast.storage import (
     CollectionInfo,
@@ -36,12 +36,11 @@ from holdfast_operator.reconcile.facts import (
     ItemName,
     Look,
     NoSuchSchema,
-    NothingThere,
     Opening,
     RenditionFacts,
-    UnknownLocation,
 )
 from holdfast_operator.reconcile.objects import ObjectName, ObjectsPlan, plan_objects
+from holdfast_operator.reconcile.opening import connect, take_over
 
 SNAPSHOT: Final = "snapshot"
 """The kind of a snapshot's JobRecord."""
@@ -68,24 +67,9 @@ class OpenCatalog:
         Raises `NothingThere` where it is new and isn't to be made, `UnknownLocation` for storage that has no
         meaning, `StoreUnreachable`, `Fenced` where the durable deploy generation is greater.
         """
-        storage = opening.storage
+        client = connect(opening.storage)
         try:
-            client = PersistClient.open(storage.url, blob=storage.blob, consensus=storage.consensus)
-        except UnusablePath:
-            raise
-        except BadInput as error:
-            raise UnknownLocation(str(error), hint=error.hint) from error
-        try:
-            closed = persist_catalog(client, opening.organization_id)
-            if opening.existing_only and not closed.is_initialized():
-                raise NothingThere(f"{storage} has no catalog of {opening.organization_id}")
-            catalog = closed.open(
-                OpenMode.WRITABLE,
-                deploy_generation=opening.deploy_generation,
-                holder=opening.holder,
-                purpose=opening.purpose,
-                bootstrap=opening.bootstrap,
-            )
+            catalog = take_over(client, opening)
         except BaseException:
             client.close()
             raise

@@ -9,12 +9,13 @@ Invariants
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from holdfast.errors import HoldfastError, StoreUnreachable
 from holdfast_operator.reconcile.facts import CatalogFacts, Opening
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
+from holdfast_operator.reconcile.opening import preflight
 from holdfast_operator.reconcile.pool import StorePool
 from holdfast_operator.reconcile.storage import Storage
 from holdfast_operator.runtime.kube import ObjectKey
@@ -35,6 +36,9 @@ class Stores:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def __iter__(self) -> Iterator[ObjectKey]:
+        return iter(tuple(self._open))
 
     def opened(self, catalog: ObjectKey) -> Opening | None:
         """How the catalog was opened; None where it isn't."""
@@ -67,6 +71,10 @@ class Stores:
         handle = await self._pool.call("open", str(opening.storage), work, late=self._close_late)
         self._open[catalog] = handle
         self._void.discard(catalog)
+
+    async def preflight(self, opening: Opening) -> None:
+        """Try whether a catalog could be opened like this; it changes nothing. Raises what opening would."""
+        await self._pool.call("preflight", str(opening.storage), lambda: preflight(opening))
 
     async def confirm(self, catalog: ObjectKey) -> CatalogFacts | None:
         """What an open catalog holds, after asking whether it is still ours; None where it isn't open."""

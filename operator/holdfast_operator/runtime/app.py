@@ -3,8 +3,8 @@
 Invariants
 - Nothing is reconciled before all objects were listed once: who is the older of two is known from the start.
 - SIGTERM: the steps under way are finished, nothing new is begun, handles are closed, exit code 0.
-- Fenced: nothing more is written, one line says by whom, exit code 0: the successor is at work, and a
-  restart would only take the catalog back from it.
+- Fenced: no store is written any more, one line and the Catalogs' statuses say by whom, exit code 0. A
+  restarted process takes a catalog back, but not for ever: see `reconcile.fencing`.
 """
 
 import asyncio
@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 _GRACE: Final = 20.0
 _CLOSE_SECONDS: Final = 5.0
+_RECORD_SECONDS: Final = 15.0
 _CRD_SECONDS: Final = 3.0
 _STUCK_WORK: Final = 300.0
 _STUCK_WAIT: Final = 120.0
@@ -166,7 +167,7 @@ class Operator:
             try:
                 result = await self._handlers[key.kind].reconcile(key)
             except Fenced as error:
-                self._on_fenced(error)
+                await self._on_fenced(error)
                 return Result()
         outcome = "retry" if result.retry else "ok"
         self._metrics.reconciles.labels(key.kind.value, outcome).inc()
@@ -175,12 +176,18 @@ class Operator:
             return Result(requeue_after=resync)
         return result
 
-    def _on_fenced(self, error: Fenced) -> None:
+    async def _on_fenced(self, error: Fenced) -> None:
         self._metrics.fences.inc()
-        if not self._fenced:
-            log.warning("%s; another operator has taken over, so this one ends", error)
+        if self._fenced:
+            return
         self._fenced = True
-        self._stop.set()
+        log.warning("%s; another operator has taken over, so this one ends", error)
+        try:
+            await asyncio.wait_for(self._catalogs.record_fences(), _RECORD_SECONDS)
+        except TimeoutError:
+            log.warning("not all Catalogs could be told in time who took them over")
+        finally:
+            self._stop.set()
 
     def _on_event(self, key: ObjectKey, type_: str | None, body: Json) -> None:
         if type_ == "DELETED":
@@ -220,8 +227,9 @@ class Operator:
             rhythm=Rhythm(self._options.unsteady, self._options.steady),
         )
         spark = KubeflowAdapter(self._kube)
+        self._catalogs = CatalogHandler(services, self._stores, self._index, settings)
         return {
-            Kind.CATALOG: CatalogHandler(services, self._stores, self._index, settings),
+            Kind.CATALOG: self._catalogs,
             Kind.STORAGE_COLLECTION: CollectionHandler(services, self._stores, self._index, settings, spark),
         }
 

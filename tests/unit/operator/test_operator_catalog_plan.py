@@ -17,7 +17,16 @@ from holdfast.errors import (
 )
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import ConditionType, Kind, Reason
-from holdfast_operator.reconcile.catalog import Close, Destroy, KeepObjects, Observed, Open, Rhythm, plan
+from holdfast_operator.reconcile.catalog import (
+    Close,
+    Destroy,
+    KeepObjects,
+    Observed,
+    Open,
+    Rhythm,
+    RollOut,
+    plan,
+)
 from holdfast_operator.reconcile.facts import CatalogFacts, Opening
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.index import Index
@@ -144,15 +153,20 @@ def test_the_younger_of_two_lets_go() -> None:
     assert decided(replace(OPENED, older_twin="Catalog a/b")) == Close()
 
 
-@pytest.mark.parametrize(
-    "changed", [{"spec": spec(deployGeneration=4)}, {"storage": Storage(url="file:///b")}]
-)
-def test_another_generation_or_place_means_opening_anew(changed: dict[str, Any]) -> None:
-    seen = replace(OPENED, **changed)
+def test_another_place_means_opening_anew() -> None:
+    seen = replace(OPENED, storage=Storage(url="file:///b"))
     assert decided(seen) == Close()
     again = decided(replace(seen, opened=None, facts=None))
     assert isinstance(again, Open)
-    assert again.opening.deploy_generation == (4 if "spec" in changed else 0)
+    assert again.opening.storage == seen.storage
+
+
+def test_a_greater_generation_is_rolled_out_from_the_running_one() -> None:
+    greater = replace(OPENED, spec=spec(deployGeneration=4))
+    assert decided(greater) == RollOut(replace(OPENING, deploy_generation=4))
+    assert isinstance(decided(replace(greater, opened=None, facts=None)), Open)
+    # Another generation was rolled out already; an API server without our rules gave back a lower one.
+    assert isinstance(decided(replace(OPENED, opened=replace(OPENING, deploy_generation=5))), Settle)
 
 
 SHOP = ObjectName(ObjectType.DATABASE, ("shop",))
@@ -307,6 +321,60 @@ def test_of_two_catalogs_the_older_one_wins_until_it_is_gone() -> None:
     index.put(old, body("b", "2026-01-01T00:00:00Z"))
     index.drop(old)
     assert index.older_rival(young) is None
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        [
+            {"url": "file:///a/b"},
+            {"url": "FILE:///a//%62/"},
+            {"url": "file:///a/x/../b"},
+            {"blob": "file:///a/b/blob", "consensus": "sqlite:///a/b/consensus.sqlite"},
+        ],
+        [
+            {"url": "s3://bkt/p?endpoint=http://H:80&region=x"},
+            {"url": "s3://bkt/p/?endpoint=http%3A%2F%2Fh%2F"},
+            {
+                "blob": "s3://bkt/p/blob?endpoint=http://h",
+                "consensus": "s3://bkt/p/consensus?endpoint=http://h",
+            },
+        ],
+        [
+            {"blob": "s3://bkt", "consensus": "postgres://H/d?b=1&a=2"},
+            {"blob": "s3://bkt/", "consensus": "postgresql://h:5432/d?a=2&b=1"},
+        ],
+    ],
+)
+def test_one_place_is_one_place_however_it_is_written(same: list[dict[str, str]]) -> None:
+    index = Index(None)
+    keys = [ObjectKey(Kind.CATALOG, f"ns{number}", "a") for number in range(len(same))]
+    for number, (key, storage) in enumerate(zip(keys, same, strict=True)):
+        resource = body("a", f"2026-01-0{number + 1}T00:00:00Z")
+        resource["metadata"]["namespace"] = key.namespace
+        resource["spec"]["storage"] = storage
+        index.put(key, resource)
+    assert [index.older_rival(key) for key in keys] == [None, *[keys[0]] * (len(keys) - 1)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"url": "file:///a"},
+        {"url": "s3://bkt/p"},
+        {"url": "s3://bkt/p?endpoint=http://h:81"},
+        {"blob": "file:///a/b/blob", "consensus": "postgresql://h/d"},
+    ],
+)
+def test_other_places_are_others(other: dict[str, str]) -> None:
+    here = {
+        resolve(spec(storage={"url": url}), "ns", None)
+        for url in ("file:///a/b", "s3://bkt/p?endpoint=http://h")
+    }
+    assert all(isinstance(each, Storage) for each in here)
+    there = resolve(spec(storage=other), "ns", None)
+    assert isinstance(there, Storage)
+    assert there.stores not in {each.stores for each in here if isinstance(each, Storage)}
 
 
 def test_what_can_not_be_parsed_shuts_nobody_out() -> None:

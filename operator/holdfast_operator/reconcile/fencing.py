@@ -1,0 +1,72 @@
+"""How often other processes took a catalog from this operator, and when it stops taking it back. Pure.
+
+Invariants
+- What counts is kept in the Catalog's status, because the process ends with each fence that it meets.
+- Only fences of one `metadata.generation` and one value of the annotation count together: a change of either
+  is somebody's word to try again.
+- Once it has stopped it stays so: that is decided from the recorded times, not from the time that it is, so
+  all operators that read the object decide alike, and none goes on while another rests.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from holdfast_operator.api.catalog import CatalogFence
+from holdfast_operator.api.names import ANNOTATION_REOPEN, Reason
+from holdfast_operator.reconcile.steps import reconciling, stalled
+from holdfast_operator.runtime.status import Health
+
+MOST: Final = 3
+"""So many fences within `WINDOW` are a fight and no handover."""
+WINDOW: Final = timedelta(minutes=10)
+
+Json = dict[str, Any]
+
+
+def fences_of(body: Json) -> tuple[CatalogFence, ...]:
+    """The recorded fences that count for the Catalog as it is asked for now; oldest first."""
+    try:
+        recorded = [CatalogFence.model_validate(each) for each in body.get("status", {}).get("fencedBy", [])]
+    except ValidationError:
+        # The status of another version of the operator: nothing that could be counted.
+        return ()
+    now = _asked(body)
+    return tuple(each for each in recorded if (each.generation, each.reopen) == now)
+
+
+def with_fence(body: Json, holder: str, epoch: int, now: datetime) -> tuple[CatalogFence, ...]:
+    """The fences that count, with one more: those that lie too far back are left out."""
+    generation, reopen = _asked(body)
+    now = now.replace(microsecond=0)
+    recent = [each for each in fences_of(body) if now - each.time <= WINDOW]
+    fence = CatalogFence(time=now, holder=holder, epoch=epoch, generation=generation, reopen=reopen)
+    return (*recent, fence)[-MOST:]
+
+
+def has_stopped(fences: Sequence[CatalogFence]) -> bool:
+    """Whether the catalog isn't taken back any more."""
+    return len(fences) >= MOST and fences[-1].time - fences[-MOST].time <= WINDOW
+
+
+def health(fences: Sequence[CatalogFence]) -> Health:
+    """What a Catalog shows after its last fence."""
+    last = fences[-1]
+    by = f"{last.holder} (epoch {last.epoch})"
+    if not has_stopped(fences):
+        return reconciling(
+            Reason.FENCED_BY_OTHER, f"{by} took the catalog over; this operator restarts and takes it back"
+        )
+    return stalled(
+        Reason.FENCED_BY_OTHER,
+        f"fenced out {MOST} times within {WINDOW.seconds // 60} minutes, last by {by}; let only one process "
+        f"write to the catalog, then set the annotation {ANNOTATION_REOPEN} to a new value",
+    )
+
+
+def _asked(body: Json) -> tuple[int, str]:
+    metadata = body["metadata"]
+    annotations = metadata.get("annotations") or {}
+    return int(metadata.get("generation", 0)), str(annotations.get(ANNOTATION_REOPEN, ""))
