@@ -1,16 +1,14 @@
 """`holdfast persist export`: the contents of a shard at a time, as a file for other tools."""
 
-import os
-import stat
 import sys
-import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import click
 
+from holdfast.cli.files import regular_target, replacing
 from holdfast.cli.location import open_to_look
 from holdfast.cli.persist_show import Progress, location_arguments
 from holdfast.errors import AsOfNotYetAvailable, BadInput
@@ -19,8 +17,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMATS = ("parquet", "arrow", "csv", "json")
-_STANDARD_OUTPUT: Final = {"-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"}
-_INSTEAD: Final = "give the path of a file, or - for standard output"
 
 
 @click.command(short_help="Write the contents at a time to a file.")
@@ -45,7 +41,7 @@ def export(
     from holdfast.cli.rows import format_by_suffix
     from holdfast.persist.schema import TIME
 
-    target = _target(file)
+    target = regular_target(file)
     if target is None and form is None:
         raise BadInput("standard output has no name that tells the format", hint="give --format")
     form = form or format_by_suffix(file)
@@ -64,43 +60,6 @@ def export(
     click.echo(f"wrote {rows:,} rows as of {as_of} to {file if target else 'standard output'}", err=True)
 
 
-@contextmanager
-def _replacing(file: Path) -> Iterator[BinaryIO]:
-    """A stream to a new file that takes the name of `file` when all of it is durable."""
-    # Beside it, so that the last step is a rename; hidden, so that no reader of the folder takes it.
-    making = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
-    try:
-        with making.open("xb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        making.replace(file)
-    finally:
-        making.unlink(missing_ok=True)
-
-
-def _target(file: Path) -> Path | None:
-    """The regular file to make or to replace; None for standard output.
-
-    Raises `BadInput` for what a rename would destroy, or where there is no folder for it.
-    """
-    if str(file) in _STANDARD_OUTPUT:
-        return None
-    try:
-        # A symlink stays, and what it leads to is replaced.
-        if not stat.S_ISREG(file.stat().st_mode):
-            raise BadInput(f"can't write {file}: it is no regular file", hint=_INSTEAD)
-        return file.resolve()
-    except FileNotFoundError:
-        if file.is_symlink():
-            raise BadInput(f"can't write {file}: it is a symlink to nothing", hint=_INSTEAD) from None
-    except OSError as error:
-        raise BadInput(f"can't write {file}: {error.strerror or error}") from error
-    if not file.parent.is_dir():
-        raise BadInput(f"can't write {file}: {file.parent} is no folder")
-    return file
-
-
 def _write(
     batches: "Iterable[pa.RecordBatch]", columns: "pa.Schema", file: Path | None, form: str, *, diff: bool
 ) -> int:
@@ -111,7 +70,7 @@ def _write(
 
     name = file or "standard output"
     output: AbstractContextManager[BinaryIO | _Counted]
-    output = _replacing(file) if file is not None else _standard_output()
+    output = replacing(file) if file is not None else _standard_output()
     progress = Progress("writing rows:")
     rows = 0
     try:

@@ -1,0 +1,73 @@
+"""Whether this Holdfast could open a catalog, without leaving a trace in it.
+
+Invariants
+- It reads by a savepoint: nothing is written, nobody is fenced, and a client that writes nothing is enough.
+- What it answers holds for the state that it read: a process that runs may commit something else at any time.
+"""
+
+from collections.abc import Collection as SizeSet
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.durable.interfaces import OpenableCatalog, OpenMode
+from holdfast.durable.registry import CLUSTER_REPLICAS, CLUSTERS, COLLECTIONS
+from holdfast.errors import BadInput, Uninitialized
+
+if TYPE_CHECKING:
+    from holdfast.durable.interfaces import ReadOnlyCatalog
+
+_SHOWN = 3
+# Only in the memory of the savepoint, so that no deployment that takes over meanwhile fences it.
+_ANY_GENERATION = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Upgradable:
+    """What was found: the version of the stored catalog, the version after an open, and how many objects."""
+
+    version: int
+    upgraded: int
+    objects: int
+
+
+def check_upgrade(openable: OpenableCatalog, *, replica_sizes: SizeSet[str] | None = None) -> Upgradable:
+    """Open and upgrade a catalog in memory, and decode all that it holds.
+
+    With `replica_sizes`, the size of every cluster replica and every managed cluster must be among them.
+
+    Raises:
+        Uninitialized: there is no catalog.
+        VersionTooNew, Deprecated: it is of a version that this Holdfast doesn't know.
+        CorruptBlob: a row does not decode, or two objects share what must be unique.
+        BadInput: a size is not among `replica_sizes`.
+        StorageError: the store failed, which says nothing about the catalog.
+    """
+    version = openable.config("user_version")
+    if version is None:
+        raise Uninitialized(f"the catalog in {openable.place} is not initialized")
+    with openable.open(
+        OpenMode.SAVEPOINT, deploy_generation=_ANY_GENERATION, purpose="catalog upgrade check"
+    ) as catalog:
+        objects = sum(1 for collection in COLLECTIONS.values() for _ in catalog.stream(collection))
+        if replica_sizes is not None:
+            _check_sizes(catalog, replica_sizes)
+        return Upgradable(version, catalog.catalog_version, objects)
+
+
+def _check_sizes(catalog: "ReadOnlyCatalog", allowed: SizeSet[str]) -> None:
+    wrong = [f"{what} has {size!r}" for what, size in _sizes(catalog) if size not in allowed]
+    if wrong:
+        more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        raise BadInput(f"sizes that there are not: {', '.join(wrong[:_SHOWN])}{more}")
+
+
+def _sizes(catalog: "ReadOnlyCatalog") -> Iterator[tuple[str, str]]:
+    """What has a size, and its size."""
+    clusters: dict[bytes, Any] = {}
+    for cluster in catalog.objects(CLUSTERS):
+        clusters[cluster.key.id.SerializeToString(deterministic=True)] = cluster.value
+    for replica in catalog.objects(CLUSTER_REPLICAS):
+        owner = clusters.get(replica.value.cluster_id.SerializeToString(deterministic=True))
+        name = replica.value.name if owner is None else f"{owner.name}.{replica.value.name}"
+        yield f"cluster replica {name}", replica.value.size
