@@ -16,6 +16,7 @@ import click
 from holdfast.cli.catalog_check import upgrade_check
 from holdfast.cli.catalog_place import CatalogPlace, catalog_options
 from holdfast.cli.files import regular_target, replacing
+from holdfast.cli.numbers import u64
 from holdfast.errors import BadInput, StoreUnreachable, Uninitialized
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def catalog() -> None:
 @catalog_options
 @click.option(
     "--deploy-generation",
-    type=click.IntRange(0, (1 << 64) - 1),
+    type=u64,
     default=0,
     show_default=True,
     help="The generation of the deployment that may write to it first.",
@@ -64,7 +65,7 @@ def init(place: CatalogPlace, deploy_generation: int) -> None:
 @click.option(
     "--as-of",
     metavar="T",
-    type=click.IntRange(0, (1 << 64) - 1),
+    type=u64,
     help="At this time; if not given, the latest.",
 )
 def dump(place: CatalogPlace, target: Path | None, as_of: int | None) -> None:
