@@ -90,6 +90,15 @@ class Deprecated(HoldfastError):
     hint = "upgrade step by step through the versions between"
 
 
+class UpgradeNeeded(HoldfastError):
+    """A catalog is at an older version of its format, and nothing that only reads may upgrade it."""
+
+    hint = (
+        "an open for writing upgrades it, which 'holdfast catalog upgrade-check' tries without changing"
+        " anything; or read it with the Holdfast that wrote it"
+    )
+
+
 class DiffOverflow(HoldfastError):
     """The diffs of a row that writers committed add up to what int64 does not hold: it can't be read."""
 

@@ -85,6 +85,16 @@ class RoleId(_message.Message):
     public: Empty
     def __init__(self, system: _Optional[int] = ..., user: _Optional[int] = ..., public: _Optional[_Union[Empty, _Mapping]] = ...) -> None: ...
 
+class AclItem(_message.Message):
+    __slots__ = ("grantee", "grantor", "privileges")
+    GRANTEE_FIELD_NUMBER: _ClassVar[int]
+    GRANTOR_FIELD_NUMBER: _ClassVar[int]
+    PRIVILEGES_FIELD_NUMBER: _ClassVar[int]
+    grantee: RoleId
+    grantor: RoleId
+    privileges: int
+    def __init__(self, grantee: _Optional[_Union[RoleId, _Mapping]] = ..., grantor: _Optional[_Union[RoleId, _Mapping]] = ..., privileges: _Optional[int] = ...) -> None: ...
+
 class FenceTokenKey(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -158,10 +168,14 @@ class DatabaseKey(_message.Message):
     def __init__(self, id: _Optional[_Union[ObjectId, _Mapping]] = ...) -> None: ...
 
 class DatabaseValue(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "owner_id", "privileges")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    OWNER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRIVILEGES_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    owner_id: RoleId
+    privileges: _containers.RepeatedCompositeFieldContainer[AclItem]
+    def __init__(self, name: _Optional[str] = ..., owner_id: _Optional[_Union[RoleId, _Mapping]] = ..., privileges: _Optional[_Iterable[_Union[AclItem, _Mapping]]] = ...) -> None: ...
 
 class SchemaKey(_message.Message):
     __slots__ = ("id",)
@@ -170,12 +184,16 @@ class SchemaKey(_message.Message):
     def __init__(self, id: _Optional[_Union[ObjectId, _Mapping]] = ...) -> None: ...
 
 class SchemaValue(_message.Message):
-    __slots__ = ("database_id", "name")
+    __slots__ = ("database_id", "name", "owner_id", "privileges")
     DATABASE_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    OWNER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRIVILEGES_FIELD_NUMBER: _ClassVar[int]
     database_id: ObjectId
     name: str
-    def __init__(self, database_id: _Optional[_Union[ObjectId, _Mapping]] = ..., name: _Optional[str] = ...) -> None: ...
+    owner_id: RoleId
+    privileges: _containers.RepeatedCompositeFieldContainer[AclItem]
+    def __init__(self, database_id: _Optional[_Union[ObjectId, _Mapping]] = ..., name: _Optional[str] = ..., owner_id: _Optional[_Union[RoleId, _Mapping]] = ..., privileges: _Optional[_Iterable[_Union[AclItem, _Mapping]]] = ...) -> None: ...
 
 class RoleKey(_message.Message):
     __slots__ = ("id",)
@@ -183,11 +201,39 @@ class RoleKey(_message.Message):
     id: RoleId
     def __init__(self, id: _Optional[_Union[RoleId, _Mapping]] = ...) -> None: ...
 
+class RoleAttributes(_message.Message):
+    __slots__ = ("inherit", "create_role", "create_database", "create_cluster", "superuser", "login")
+    INHERIT_FIELD_NUMBER: _ClassVar[int]
+    CREATE_ROLE_FIELD_NUMBER: _ClassVar[int]
+    CREATE_DATABASE_FIELD_NUMBER: _ClassVar[int]
+    CREATE_CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    SUPERUSER_FIELD_NUMBER: _ClassVar[int]
+    LOGIN_FIELD_NUMBER: _ClassVar[int]
+    inherit: bool
+    create_role: bool
+    create_database: bool
+    create_cluster: bool
+    superuser: bool
+    login: bool
+    def __init__(self, inherit: _Optional[bool] = ..., create_role: _Optional[bool] = ..., create_database: _Optional[bool] = ..., create_cluster: _Optional[bool] = ..., superuser: _Optional[bool] = ..., login: _Optional[bool] = ...) -> None: ...
+
+class RoleMembership(_message.Message):
+    __slots__ = ("role", "grantor")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    GRANTOR_FIELD_NUMBER: _ClassVar[int]
+    role: RoleId
+    grantor: RoleId
+    def __init__(self, role: _Optional[_Union[RoleId, _Mapping]] = ..., grantor: _Optional[_Union[RoleId, _Mapping]] = ...) -> None: ...
+
 class RoleValue(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "attributes", "memberships")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    MEMBERSHIPS_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    attributes: RoleAttributes
+    memberships: _containers.RepeatedCompositeFieldContainer[RoleMembership]
+    def __init__(self, name: _Optional[str] = ..., attributes: _Optional[_Union[RoleAttributes, _Mapping]] = ..., memberships: _Optional[_Iterable[_Union[RoleMembership, _Mapping]]] = ...) -> None: ...
 
 class ClusterKey(_message.Message):
     __slots__ = ("id",)
@@ -195,11 +241,29 @@ class ClusterKey(_message.Message):
     id: ObjectId
     def __init__(self, id: _Optional[_Union[ObjectId, _Mapping]] = ...) -> None: ...
 
+class ManagedCluster(_message.Message):
+    __slots__ = ("size", "replication_factor", "availability_zones")
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    AVAILABILITY_ZONES_FIELD_NUMBER: _ClassVar[int]
+    size: str
+    replication_factor: int
+    availability_zones: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, size: _Optional[str] = ..., replication_factor: _Optional[int] = ..., availability_zones: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class ClusterValue(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "unmanaged", "managed", "owner_id", "privileges")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    UNMANAGED_FIELD_NUMBER: _ClassVar[int]
+    MANAGED_FIELD_NUMBER: _ClassVar[int]
+    OWNER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRIVILEGES_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    unmanaged: Empty
+    managed: ManagedCluster
+    owner_id: RoleId
+    privileges: _containers.RepeatedCompositeFieldContainer[AclItem]
+    def __init__(self, name: _Optional[str] = ..., unmanaged: _Optional[_Union[Empty, _Mapping]] = ..., managed: _Optional[_Union[ManagedCluster, _Mapping]] = ..., owner_id: _Optional[_Union[RoleId, _Mapping]] = ..., privileges: _Optional[_Iterable[_Union[AclItem, _Mapping]]] = ...) -> None: ...
 
 class ClusterReplicaKey(_message.Message):
     __slots__ = ("id",)
@@ -240,16 +304,20 @@ class ItemKey(_message.Message):
     def __init__(self, id: _Optional[_Union[ObjectId, _Mapping]] = ...) -> None: ...
 
 class ItemValue(_message.Message):
-    __slots__ = ("schema_id", "name", "type", "definition")
+    __slots__ = ("schema_id", "name", "type", "definition", "owner_id", "privileges")
     SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    OWNER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRIVILEGES_FIELD_NUMBER: _ClassVar[int]
     schema_id: ObjectId
     name: str
     type: ObjectType
     definition: str
-    def __init__(self, schema_id: _Optional[_Union[ObjectId, _Mapping]] = ..., name: _Optional[str] = ..., type: _Optional[_Union[ObjectType, str]] = ..., definition: _Optional[str] = ...) -> None: ...
+    owner_id: RoleId
+    privileges: _containers.RepeatedCompositeFieldContainer[AclItem]
+    def __init__(self, schema_id: _Optional[_Union[ObjectId, _Mapping]] = ..., name: _Optional[str] = ..., type: _Optional[_Union[ObjectType, str]] = ..., definition: _Optional[str] = ..., owner_id: _Optional[_Union[RoleId, _Mapping]] = ..., privileges: _Optional[_Iterable[_Union[AclItem, _Mapping]]] = ...) -> None: ...
 
 class CommentKey(_message.Message):
     __slots__ = ("cluster_id", "cluster_replica_id", "database_id", "schema_id", "item_id", "role_id", "column")
@@ -276,16 +344,18 @@ class CommentValue(_message.Message):
     def __init__(self, comment: _Optional[str] = ...) -> None: ...
 
 class DefaultPrivilegeKey(_message.Message):
-    __slots__ = ("database_id", "schema_id", "object_type", "grantee")
+    __slots__ = ("database_id", "schema_id", "object_type", "grantee", "grantor")
     DATABASE_ID_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
     OBJECT_TYPE_FIELD_NUMBER: _ClassVar[int]
     GRANTEE_FIELD_NUMBER: _ClassVar[int]
+    GRANTOR_FIELD_NUMBER: _ClassVar[int]
     database_id: ObjectId
     schema_id: ObjectId
     object_type: ObjectType
     grantee: RoleId
-    def __init__(self, database_id: _Optional[_Union[ObjectId, _Mapping]] = ..., schema_id: _Optional[_Union[ObjectId, _Mapping]] = ..., object_type: _Optional[_Union[ObjectType, str]] = ..., grantee: _Optional[_Union[RoleId, _Mapping]] = ...) -> None: ...
+    grantor: RoleId
+    def __init__(self, database_id: _Optional[_Union[ObjectId, _Mapping]] = ..., schema_id: _Optional[_Union[ObjectId, _Mapping]] = ..., object_type: _Optional[_Union[ObjectType, str]] = ..., grantee: _Optional[_Union[RoleId, _Mapping]] = ..., grantor: _Optional[_Union[RoleId, _Mapping]] = ...) -> None: ...
 
 class DefaultPrivilegeValue(_message.Message):
     __slots__ = ("privileges",)

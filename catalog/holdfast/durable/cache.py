@@ -89,6 +89,8 @@ class Table:
         object_ = decode(collection, row)
         if collection is CONFIGS:
             config.check_stored(object_.key.key, object_.value.value)
+            if object_.key.key == config.USER_VERSION:
+                config.check_current(object_.value.value)
         key = encode_key(collection, object_.key)
         if self.get(key) is not None:
             raise CatalogOutOfSync(f"a row of {collection} is added whose key is there already")
@@ -175,8 +177,9 @@ class Cache:
     def apply(self, updates: Iterable[Update]) -> None:
         """Apply the changes of one time: fence token, then config, then the rest, retractions first.
 
-        Raises `CorruptBlob`, `VersionTooNew` or `Deprecated` for what this version can't hold, and
-        `CatalogOutOfSync` for what doesn't fit. Config is decoded before anything of a migratable type is.
+        Raises `CorruptBlob`, `VersionTooNew`, `Deprecated` or `UpgradeNeeded` for what this version can't
+        hold, and `CatalogOutOfSync` for what doesn't fit. Config is decoded before anything that is
+        migratable.
         """
         by_tag: dict[bytes, tuple[list[Row], list[Row]]] = {}
         for row, diff in updates:

@@ -4,7 +4,7 @@ Booleans are 0 or 1; any other value is an error, not "true".
 """
 
 from holdfast.durable.version import CATALOG_VERSION, MIN_VERSION
-from holdfast.errors import BadInput, CorruptBlob, Deprecated, VersionTooNew
+from holdfast.errors import BadInput, CorruptBlob, Deprecated, UpgradeNeeded, VersionTooNew
 
 USER_VERSION = "user_version"
 TOMBSTONE = "tombstone"
@@ -30,6 +30,15 @@ def check_version(version: int) -> None:
     if version < MIN_VERSION:
         raise Deprecated(
             f"the catalog is at version {version}, this Holdfast upgrades from version {MIN_VERSION} on"
+        )
+
+
+def check_current(version: int) -> None:
+    """As `check_version`, and `UpgradeNeeded` for objects that are older than those of this Holdfast."""
+    check_version(version)
+    if version < CATALOG_VERSION:
+        raise UpgradeNeeded(
+            f"the catalog is at version {version}, and must be upgraded to {CATALOG_VERSION} to be read"
         )
 
 

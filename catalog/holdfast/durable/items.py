@@ -5,6 +5,7 @@ Pure changes of a transaction; the catalog's handle commits them.
 
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable.ids import IdKind, format_id
+from holdfast.durable.privileges import privileges_of_new, role_named
 from holdfast.durable.registry import DATABASES, ITEMS, SCHEMAS
 from holdfast.durable.transaction import Transaction
 from holdfast.errors import BadInput
@@ -24,16 +25,25 @@ def ensure_item(
 ) -> str:
     """Make the item, or bring its definition up to date, and give its id (`u1`); idempotent.
 
-    Raises `BadInput` when database or schema don't exist, or the name belongs to an item of another type.
+    A new one belongs to the role named `user`, or to the system's where there is none, with the privileges
+    that default privileges say; owner and privileges of one that is there stay as they are. Raises `BadInput`
+    when database or schema don't exist, or the name belongs to an item of another type.
     """
     if not name:
         raise BadInput("an item needs a name that isn't empty")
-    value = pb.ItemValue(
-        schema_id=_schema(tx, database, schema), name=name, type=object_type, definition=definition
-    )
+    database_id, schema_id = _schema(tx, database, schema)
     full_name = f"{database}.{schema}.{name}"
-    found = tx.find(ITEMS, value)
+    found = tx.find(ITEMS, pb.ItemValue(schema_id=schema_id, name=name))
     if found is None:
+        owner = role_named(tx, user)
+        value = pb.ItemValue(
+            schema_id=schema_id,
+            name=name,
+            type=object_type,
+            definition=definition,
+            owner_id=owner,
+            privileges=privileges_of_new(tx, object_type, owner, database=database_id, schema=schema_id),
+        )
         (number,) = tx.allocate_ids(IdKind.USER_ITEM)
         key = pb.ItemKey(id=pb.ObjectId(user=number))
         tx.insert(ITEMS, key, value)
@@ -52,7 +62,8 @@ def ensure_item(
             hint="choose another name, or drop that item first",
         )
     if found.value.definition != definition:
-        tx.update(ITEMS, found.key, value)
+        found.value.definition = definition
+        tx.update(ITEMS, found.key, found.value)
         tx.audit(pb.AuditLogEventType.AUDIT_LOG_EVENT_TYPE_ALTER, object_type, id_, full_name, user=user)
     return id_
 
@@ -75,13 +86,15 @@ def drop_item(tx: Transaction, database: str, schema: str, name: str, *, user: s
     return id_
 
 
-def _schema(tx: Transaction, database: str, schema: str) -> pb.ObjectId:
-    if tx.find(DATABASES, pb.DatabaseValue(name=database)) is None:
+def _schema(tx: Transaction, database: str, schema: str) -> tuple[pb.ObjectId, pb.ObjectId]:
+    """The ids of the database and of its schema."""
+    parent = tx.find(DATABASES, pb.DatabaseValue(name=database))
+    if parent is None:
         raise BadInput(f"there is no database {database!r} in the catalog", hint="create it first")
     found = _find_schema(tx, database, schema)
     if found is None:
         raise BadInput(f"there is no schema {schema!r} in database {database!r}", hint="create it first")
-    return found
+    return parent.key.id, found
 
 
 def _find_schema(tx: Transaction, database: str, schema: str) -> pb.ObjectId | None:

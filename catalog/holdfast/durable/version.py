@@ -3,5 +3,5 @@
 `CATALOG_VERSION` is what this Holdfast writes, `MIN_VERSION` the oldest that it can read and upgrade.
 """
 
-MIN_VERSION = 15
-CATALOG_VERSION = 15
+MIN_VERSION = 14
+CATALOG_VERSION = 19

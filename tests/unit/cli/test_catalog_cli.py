@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast.cli import GROUPS, main
-from holdfast.durable import COLLECTIONS, OpenMode, catalog_shard_id, persist_catalog
+from holdfast.durable import CATALOG_VERSION, COLLECTIONS, OpenMode, catalog_shard_id, persist_catalog
 from holdfast.persist import PersistClient
 
 ORG = "11111111-2222-3333-4444-555555555555"
@@ -46,8 +46,8 @@ def test_init_makes_a_catalog_once(url: str) -> None:
     first, second = on(url, "init", "--deploy-generation", "2"), on(url, "init")
     shard_id = catalog_shard_id(ORG)
     assert (first.exit_code, second.exit_code) == (0, 0)
-    assert first.stdout == f"initialized catalog {shard_id}, version 15, epoch 1\n"
-    assert second.stdout == f"already initialized: catalog {shard_id}, version 15, epoch 1\n"
+    assert first.stdout == f"initialized catalog {shard_id}, version {CATALOG_VERSION}, epoch 1\n"
+    assert second.stdout == f"already initialized: catalog {shard_id}, version {CATALOG_VERSION}, epoch 1\n"
     with PersistClient.open(url, mode="read") as client:
         assert persist_catalog(client, ORG).deploy_generation() == 2
 

@@ -26,6 +26,7 @@ from holdfast.durable.preamble import read_preamble
 from holdfast.durable.registry import AUDIT_LOG, COLLECTIONS, CONFIGS, ITEMS, ROLES, SETTINGS
 from holdfast.durable.shard import SCHEMA, CatalogShard
 from holdfast.durable.store import RETAIN_VERSIONS, RETENTION_STEP
+from holdfast.durable.version import CATALOG_VERSION, MIN_VERSION
 from holdfast.errors import (
     AsOfTooEarly,
     BadInput,
@@ -121,10 +122,11 @@ def test_the_first_open_writes_the_initial_objects_at_time_0(openable: OpenableC
     assert (catalog.upper, catalog.since) == (1, 0)
     token = catalog.fence_token()
     assert (token.deploy_generation, token.epoch, token.holder, token.purpose) == (3, 1, "me", "test")
-    assert catalog.catalog_version == 15
+    assert catalog.catalog_version == CATALOG_VERSION
     assert roles(catalog) == ["alice"]
     assert openable.is_initialized()
-    assert (openable.epoch(), openable.deploy_generation(), openable.config("user_version")) == (1, 3, 15)
+    assert (openable.epoch(), openable.deploy_generation()) == (1, 3)
+    assert openable.config("user_version") == CATALOG_VERSION
     openable.check_open()
 
 
@@ -283,14 +285,15 @@ def test_a_fenced_process_finds_the_fence_before_rows_that_it_cannot_decode(new_
     catalog = writable(persist_catalog(new_client(), ORG))
     reader = persist_catalog(new_client(), ORG).open(OpenMode.READ_ONLY)
     shard = behind(new_client)
-    _upgrade_to(shard, 16, catalog.fence_token())
+    _upgrade_to(shard, CATALOG_VERSION + 1, catalog.fence_token())
     with pytest.raises(Fenced):
         catalog.sync()
     for _ in range(2):  # the first time change by change, then by reading it all anew
-        with pytest.raises(VersionTooNew, match="16"):
+        with pytest.raises(VersionTooNew, match=f"version {CATALOG_VERSION + 1}"):
             reader.sync()
     openable = persist_catalog(new_client(), ORG)
-    assert (openable.epoch(), openable.config("user_version"), openable.is_initialized()) == (2, 16, True)
+    assert (openable.epoch(), openable.is_initialized()) == (2, True)
+    assert openable.config("user_version") == CATALOG_VERSION + 1
     for ask in (openable.check_open, openable.dump, lambda: writable(openable)):
         with pytest.raises(VersionTooNew):
             ask()
@@ -299,8 +302,8 @@ def test_a_fenced_process_finds_the_fence_before_rows_that_it_cannot_decode(new_
 
 def test_a_version_below_the_least_is_deprecated(new_client: NewClient) -> None:
     catalog = writable(persist_catalog(new_client(), ORG))
-    _upgrade_to(behind(new_client), 14, catalog.fence_token())
-    with pytest.raises(Deprecated, match="14"):
+    _upgrade_to(behind(new_client), MIN_VERSION - 1, catalog.fence_token())
+    with pytest.raises(Deprecated, match=f"version {MIN_VERSION - 1}"):
         writable(persist_catalog(new_client(), ORG))
 
 
@@ -543,7 +546,7 @@ def _upgrade_to(shard: CatalogShard, version: int, token: FenceToken) -> None:
     key = pb.ConfigKey(key="user_version")
     changes = [
         *preamble.fence(FenceToken(0, 0, "other", "upgrade").after(token)),
-        Update(encode(CONFIGS, key, pb.ConfigValue(value=15)), -1),
+        Update(encode(CONFIGS, key, pb.ConfigValue(value=CATALOG_VERSION)), -1),
         Update(encode(CONFIGS, key, pb.ConfigValue(value=version)), 1),
         Update(Row(b"\xff\xff", b"unknown kind"), 1),
         Update(Row(ROLES.kind.tag + b"\xff", b"\xff"), 1),

@@ -21,6 +21,7 @@ from holdfast.durable.registry import (
     SETTINGS,
 )
 from holdfast.durable.transaction import Transaction
+from holdfast.durable.version import CATALOG_VERSION
 from holdfast.errors import BadInput, CatalogOutOfSync, CorruptBlob, UniquenessViolation
 
 
@@ -194,7 +195,7 @@ def test_the_fence_token_is_no_transactions_business() -> None:
     "name", ["user_version", "tombstone", "stash_linked", "migration_strategy", "truth", "migration/7"]
 )
 def test_what_decides_whether_a_catalog_can_be_read_is_no_transactions_business(name: str) -> None:
-    key, value = pb.ConfigKey(key=name), pb.ConfigValue(value=15)
+    key, value = pb.ConfigKey(key=name), pb.ConfigValue(value=CATALOG_VERSION)
     tx = Transaction(Cache([encode(CONFIGS, pb.ConfigKey(key="user_version"), value)]))
     changes: list[Callable[[], None]] = [
         lambda: tx.set(CONFIGS, key, pb.ConfigValue(value=99)),

@@ -4,13 +4,22 @@ A step that was released never changes: `proto/hashes.json` pins its module.
 """
 
 from collections.abc import Mapping
+from importlib import import_module
 from types import MappingProxyType
 
-from holdfast.durable.upgrade import v14_to_v15
 from holdfast.durable.upgrade.step import Step
+from holdfast.durable.version import CATALOG_VERSION, MIN_VERSION
 
 __all__ = ["STEPS"]
 
-_RELEASED = (v14_to_v15.STEP,)
 
-STEPS: Mapping[int, Step] = MappingProxyType({step.source: step for step in _RELEASED})
+def _step(source: int) -> Step:
+    step: Step = import_module(f"{__name__}.v{source}_to_v{source + 1}").STEP
+    if (step.source, step.target) != (source, source + 1):
+        raise ImportError(f"v{source}_to_v{source + 1} is a step from {step.source} to {step.target}")
+    return step
+
+
+STEPS: Mapping[int, Step] = MappingProxyType(
+    {source: _step(source) for source in range(MIN_VERSION, CATALOG_VERSION)}
+)

@@ -19,7 +19,7 @@ from holdfast.durable.codec import TAG_BYTES, Row, Update
 from holdfast.durable.registry import Kind
 from holdfast.errors import CorruptBlob
 
-__all__ = ["Kind", "OldRows", "Row", "Step", "Update", "encode", "read", "replaced"]
+__all__ = ["Kind", "OldRows", "Row", "Step", "Update", "carried", "encode", "read", "replaced"]
 
 K = TypeVar("K", bound=Message)
 V = TypeVar("V", bound=Message)
@@ -50,6 +50,16 @@ def read(old: OldRows, kind: Kind, key: type[K], value: type[V]) -> Iterator[tup
     """The rows of a kind, each with its messages; `CorruptBlob` where the bytes are no such messages."""
     for row in old.rows(kind):
         yield row, _decode(kind, key, row.key[TAG_BYTES:]), _decode(kind, value, row.value)
+
+
+def carried(message: Message, to: type[V]) -> V:
+    """The same contents as a message of the next version, which has all these fields under their numbers."""
+    new = to.FromString(message.SerializeToString(deterministic=True))
+    known = new.ByteSize()
+    new.DiscardUnknownFields()
+    if new.ByteSize() != known:
+        raise TypeError(f"{to.DESCRIPTOR.full_name} has not all fields of {message.DESCRIPTOR.full_name}")
+    return new
 
 
 def encode(kind: Kind, key: Message, value: Message) -> Row:
