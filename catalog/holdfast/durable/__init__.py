@@ -1,7 +1,7 @@
 """The durable catalog: what a database environment consists of, fenced, versioned and time-travelling.
 
 One registry (`holdfast.durable.registry`) declares the object types; `persist_catalog` gives the catalog of
-an organization, to be opened for reading, for writing, or for trying.
+an organization, `stash_catalog` the one in a stash, to be opened for reading, for writing, or for trying.
 """
 
 from holdfast.durable.codec import Object
@@ -19,6 +19,7 @@ from holdfast.durable.interfaces import (
 from holdfast.durable.persist_catalog import persist_catalog
 from holdfast.durable.registry import COLLECTIONS, Collection, Kind
 from holdfast.durable.shard import catalog_shard_id
+from holdfast.durable.stash_store import stash_catalog
 from holdfast.durable.transaction import Transaction
 from holdfast.durable.version import CATALOG_VERSION, MIN_VERSION
 
@@ -43,4 +44,5 @@ __all__ = [
     "format_id",
     "parse_object_id",
     "persist_catalog",
+    "stash_catalog",
 ]

@@ -5,7 +5,7 @@ only moves by commits that name its upper.
 """
 
 from holdfast.stash.stash import MAX_ROW_BYTES, MAX_STATEMENT_BYTES, MAX_TIME, Frontiers, Stash, Update
-from holdfast.stash.url import DEFAULT_SCHEMA, open_stash
+from holdfast.stash.url import DEFAULT_SCHEMA, check_url, open_stash
 
 __all__ = [
     "DEFAULT_SCHEMA",
@@ -15,5 +15,6 @@ __all__ = [
     "Frontiers",
     "Stash",
     "Update",
+    "check_url",
     "open_stash",
 ]

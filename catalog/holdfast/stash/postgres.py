@@ -87,8 +87,11 @@ _MOVE_UPPER: Final = "UPDATE {schema}.uppers SET upper = %s::bigint + 1 WHERE up
 _HURRY: Final = b"SET LOCAL idle_in_transaction_session_timeout = '10s'"
 _MOVE_SINCE: Final = "UPDATE {schema}.sinces SET since = %s::bigint WHERE since < %s::bigint"
 _ROWS: Final = """COPY (SELECT collection_id, key, value, sum(diff)::bigint FROM {schema}.data
-  WHERE time <= {as_of} AND {wanted} GROUP BY collection_id, key, value HAVING sum(diff) <> 0)
+  WHERE time <= {as_of} AND {wanted} AND {other} GROUP BY collection_id, key, value HAVING sum(diff) <> 0)
   TO STDOUT (FORMAT binary)"""
+_TRUE: Final = sql.SQL("true")
+_SIZES: Final = """SELECT collection_id, sum(diff)::bigint FROM {schema}.data WHERE time <= %s::bigint
+  GROUP BY collection_id"""
 _CHANGES: Final = """COPY (SELECT time, collection_id, key, value, sum(diff)::bigint FROM {schema}.data
   WHERE time >= {lower} AND time < {upper} GROUP BY time, collection_id, key, value HAVING sum(diff) <> 0
   ORDER BY time) TO STDOUT (FORMAT binary)"""
@@ -97,8 +100,9 @@ _RETRACTIONS: Final = """COPY (SELECT collection_id, key, value, diff FROM {sche
 _ROW_TYPES: Final = ("int4", "bytea", "bytea", "int8")
 _CHANGE_TYPES: Final = ("int8", "int4", "bytea", "bytea", "int8")
 _CLAIM_CONSOLIDATION: Final = "SELECT since FROM {schema}.sinces FOR UPDATE SKIP LOCKED"
+# Bytes in binary (%b): as text they take twice as much.
 _CONSOLIDATE: Final = """WITH
-  wanted AS (SELECT * FROM unnest(%s::int[], %s::bytea[], %s::bytea[]) AS w(id, key, value)),
+  wanted AS (SELECT * FROM unnest(%s::int[], %b::bytea[], %b::bytea[]) AS w(id, key, value)),
   gone AS (DELETE FROM {schema}.data AS d USING wanted AS w
     WHERE d.collection_id = w.id AND substring(d.key, 1, 1024) = substring(w.key, 1, 1024)
       AND d.key = w.key AND d.value = w.value AND d.time <= %s::bigint RETURNING d.*)
@@ -194,17 +198,23 @@ class PostgresStash(Stash):
         if status != "COMMIT":
             raise Determinate(f"{self.description}: the server answered {status} to COMMIT")
 
-    def rows(self, as_of: int, collections: Collection[int] = ()) -> Iterator[Update]:
-        wanted = sql.SQL("collection_id IN ({})").format(sql.SQL(",").join(map(sql.Literal, collections)))
-        statement = self._sql(
-            _ROWS, as_of=sql.Literal(as_of), wanted=wanted if collections else sql.SQL("true")
-        )
+    def rows(
+        self, as_of: int, collections: Collection[int] = (), *, but: Collection[int] = ()
+    ) -> Iterator[Update]:
+        wanted = sql.SQL("collection_id = ANY({})").format(list(collections)) if collections else _TRUE
+        other = sql.SQL("collection_id <> ALL({})").format(list(but)) if but else _TRUE
+        statement = self._sql(_ROWS, as_of=sql.Literal(as_of), wanted=wanted, other=other)
         with self._snapshot() as connection:
             check_as_of(as_of, self._frontiers(connection))
             if collections:
                 connection.execute(_BY_INDEX)
             for row in _stream(connection, statement, _ROW_TYPES):
                 yield Update(*row)
+
+    def sizes(self, as_of: int) -> dict[int, int]:
+        with self._snapshot() as connection:
+            check_as_of(as_of, self._frontiers(connection))
+            return dict(connection.execute(self._sql(_SIZES), (as_of,)).fetchall())
 
     def changes(self, lower: int, upper: int | None = None) -> Iterator[tuple[int, Update]]:
         with self._snapshot() as connection:

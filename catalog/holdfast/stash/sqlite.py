@@ -84,11 +84,11 @@ _PUT: Final = "INSERT INTO data (collection_id, key, value, time, diff) VALUES (
 _NAME: Final = "INSERT OR IGNORE INTO collections (id, name) VALUES (?, ?)"
 _MOVE_UPPER: Final = "UPDATE uppers SET upper = ?"
 _MOVE_SINCE: Final = "UPDATE sinces SET since = ?1 WHERE since < ?1"
-# The index gives the groups one after the other. A sum that int64 doesn't hold is an error.
-_ROWS: Final = """SELECT collection_id, key, value, sum(diff) FROM data WHERE time <= ?
-  GROUP BY collection_id, key, value HAVING sum(diff) <> 0"""
-_ROWS_OF: Final = """SELECT collection_id, key, value, sum(diff) FROM data
-  WHERE collection_id = ? AND time <= ? GROUP BY collection_id, key, value HAVING sum(diff) <> 0"""
+_COLLECTIONS: Final = "SELECT id FROM collections"
+# A sum that int64 doesn't hold is an error.
+_ROWS: Final = """SELECT collection_id, key, value, sum(diff) FROM data
+  WHERE collection_id = ? AND time <= ? GROUP BY key, value HAVING sum(diff) <> 0"""
+_SIZES: Final = "SELECT collection_id, sum(diff) FROM data WHERE time <= ? GROUP BY collection_id"
 _CHANGES: Final = """SELECT time, collection_id, key, value, sum(diff) FROM data WHERE time >= ? AND time < ?
   GROUP BY time, collection_id, key, value HAVING sum(diff) <> 0 ORDER BY time"""
 _RETRACTIONS: Final = """SELECT collection_id, key, value, diff FROM data
@@ -169,13 +169,19 @@ class SqliteStash(Stash):
             connection.executemany(_NAME, [(id_, name_of(id_, self._names)) for id_ in sorted(used)])
             connection.execute(_MOVE_UPPER, (at + 1,))
 
-    def rows(self, as_of: int, collections: Collection[int] = ()) -> Iterator[Update]:
+    def rows(
+        self, as_of: int, collections: Collection[int] = (), *, but: Collection[int] = ()
+    ) -> Iterator[Update]:
         with self._snapshot() as connection:
             check_as_of(as_of, _frontiers(connection))
-            for id_ in sorted(set(collections)):
-                yield from map(Update._make, connection.execute(_ROWS_OF, (id_, as_of)))
-            if not collections:
-                yield from map(Update._make, connection.execute(_ROWS, (as_of,)))
+            stored = collections or [id_ for (id_,) in connection.execute(_COLLECTIONS)]
+            for id_ in sorted(set(stored) - set(but)):
+                yield from map(Update._make, connection.execute(_ROWS, (id_, as_of)))
+
+    def sizes(self, as_of: int) -> dict[int, int]:
+        with self._snapshot() as connection:
+            check_as_of(as_of, _frontiers(connection))
+            return dict(connection.execute(_SIZES, (as_of,)))
 
     def changes(self, lower: int, upper: int | None = None) -> Iterator[tuple[int, Update]]:
         with self._snapshot() as connection:

@@ -86,12 +86,20 @@ class Stash(ABC):
         """
 
     @abstractmethod
-    def rows(self, as_of: int, collections: Collection[int] = ()) -> Iterator[Update]:
-        """The rows at `as_of`, of the given collections or of all, consolidated; in no particular order.
+    def rows(
+        self, as_of: int, collections: Collection[int] = (), *, but: Collection[int] = ()
+    ) -> Iterator[Update]:
+        """The rows at `as_of`, of the given collections or of all, `but` for those of some; consolidated.
+
+        In no particular order.
 
         Raises `AsOfTooEarly` and `AsOfNotYetAvailable`, and `DiffOverflow` where the diffs of a row add up
         to what int64 doesn't hold; all with the first row.
         """
+
+    @abstractmethod
+    def sizes(self, as_of: int) -> dict[int, int]:
+        """How many rows the collections have at `as_of`, each row as often as it occurs. Raises as `rows`."""
 
     @abstractmethod
     def changes(self, lower: int, upper: int | None = None) -> Iterator[tuple[int, Update]]:

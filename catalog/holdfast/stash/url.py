@@ -42,19 +42,18 @@ def open_stash(
     return SqliteStash(_path(url), create=create, read_only=read_only, names=names)
 
 
-def check_url(url: str) -> None:
-    """Raise `BadInput` for what is no URL of a stash, without asking anybody."""
+def check_url(url: str) -> str:
+    """What messages call the place of a stash; `BadInput` for what is no URL of one. Asks nobody."""
     scheme, separator, _ = url.partition("://")
     if not separator:
         raise BadInput("the URL of the stash has no scheme", hint=f"known forms: {_FORMS}")
     if scheme in _POSTGRES:
         with _needs_psycopg():
             from holdfast.pgsession import PostgresAddress
-        PostgresAddress.parse(url)
-    elif scheme == "sqlite":
-        _path(url)
-    else:
-        raise BadInput(f"the scheme {scheme[:20]}:// of a stash is unknown", hint=f"known forms: {_FORMS}")
+        return PostgresAddress.parse(url, default_schema=DEFAULT_SCHEMA).description
+    if scheme == "sqlite":
+        return str(_path(url))
+    raise BadInput(f"the scheme {scheme[:20]}:// of a stash is unknown", hint=f"known forms: {_FORMS}")
 
 
 def _open_postgres(url: str, *, create: bool, read_only: bool, names: Mapping[int, str]) -> Stash:

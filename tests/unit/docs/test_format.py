@@ -5,13 +5,16 @@ import re
 from pathlib import Path
 
 from holdfast._pb import consensus_pb2, controller_pb2
-from holdfast.durable import config, shard
+from holdfast.durable import config, shard, store
 from holdfast.durable.registry import Kind
 from holdfast.errors import BadInput, Fenced, HoldfastError, StorageError
 from holdfast.persist import PersistClient, lock, names, part, schema, statecodec
 from holdfast.persist.schema import Column, Schema
 from holdfast.persist.storage import location, logcodec, logstate, sqlite, url
 from holdfast.spark.jobs import hold
+from holdfast.stash import DEFAULT_SCHEMA, stash
+from holdfast.stash import postgres as stash_postgres
+from holdfast.stash import sqlite as stash_sqlite
 from holdfast.storage import CollectionSpec, StorageController, codec, controller_log
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -158,3 +161,20 @@ def test_the_names_shard(tmp_path: Path) -> None:
         client.create_or_load("n", Schema.of({"a": "int64"}))
         (hold,) = client.inspect(names.names_shard_id(client.location_id)).holds
     assert documented[4] == hold.purpose
+
+
+def test_the_stash() -> None:
+    text = section("## Stash")
+    rows = table("## Stash")
+    assert frozenset(quoted([row[0] for row in rows])) == stash_postgres._TABLES
+    for row in rows:
+        (create,) = (each for each in stash_postgres._CREATE if f"TABLE {{schema}}.{quoted(row)[0]} " in each)
+        columns = quoted([row[1]])
+        assert re.findall(r"(\w+) (?:integer|text|bytea|bigint)", create) == columns
+    assert f"Layout version {stash.LAYOUT_VERSION};" in text
+    assert f"`application_id` 0x{stash_sqlite.APPLICATION_ID:08X}" in text
+    assert f"(`{DEFAULT_SCHEMA}` if not given)" in text
+    assert f"{stash.MAX_ROW_BYTES:,} bytes together" in text
+    assert stash.MAX_TIME == (1 << 63) - 2
+    assert f"The last {store.RETAIN_VERSIONS:,} versions" in text
+    assert f"in steps of {store.RETENTION_STEP}." in text

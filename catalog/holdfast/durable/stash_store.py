@@ -1,0 +1,192 @@
+# ruff: noqa: D102 - the store documents its methods
+"""The catalog's store on a stash: rows and changes of rows, without knowing what they mean.
+
+Invariants
+- A row's collection is the kind tag of its key, and its key there is the rest: nothing is stored twice.
+- Nothing is made before the first commit: a catalog that is only looked at leaves no tables behind.
+- Readers hold nothing. The past is kept because since follows the upper at a distance, whoever commits.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
+
+import pyarrow as pa
+
+from holdfast.durable.codec import TAG_BYTES, Row, Update
+from holdfast.durable.interfaces import OpenableCatalog
+from holdfast.durable.opening import StoredCatalog, wall_clock_ms
+from holdfast.durable.registry import COLLECTIONS, Kind
+from holdfast.durable.store import BATCH_ROWS, RETAIN_VERSIONS, RETENTION_STEP, CatalogStore, Feed, batch_of
+from holdfast.errors import BadInput, CorruptBlob, NoLocation, NotWritable
+from holdfast.persist import Prepared
+from holdfast.stash import Frontiers, Stash, check_url, open_stash
+from holdfast.stash import Update as StashUpdate
+
+POLL_S = 0.1
+"""How often a subscriber asks for new commits, in seconds."""
+FEED_VERSIONS = 100
+"""The most versions that a subscriber is given at once."""
+UPKEEP_BATCHES = 2
+"""How many batches of a consolidation one commit waits for: about a tenth of a second."""
+
+_NAMES = {int(kind): collection.name for kind, collection in COLLECTIONS.items()}
+
+
+def stash_catalog(
+    url: str, *, read_only: bool = False, now_ms: Callable[[], int] = wall_clock_ms
+) -> OpenableCatalog:
+    """The catalog in a stash, `postgresql://host/database?schema=name` or `sqlite:///path`.
+
+    One stash holds one catalog. Nothing is asked or made yet: the first open for writing makes the tables.
+    With `read_only` nothing is ever written. Raises `BadInput` for a URL without meaning.
+    """
+    return StoredCatalog(StashStore(url, read_only=read_only), now_ms)
+
+
+class StashStore(CatalogStore):
+    """A catalog's store on a stash."""
+
+    def __init__(self, url: str, *, read_only: bool = False) -> None:
+        self._place = check_url(url)
+        self._url = url
+        self._read_only = read_only
+        self._stash: Stash | None = None
+        self._held: int | None = None
+        self._consolidates = False
+
+    @property
+    def place(self) -> str:
+        return self._place
+
+    @property
+    def writable(self) -> bool:
+        return not self._read_only
+
+    def another(self, *, purpose: str) -> "StashStore":  # noqa: ARG002 - a stash has no list of its users
+        return StashStore(self._url, read_only=self._read_only)
+
+    def upper(self) -> int:
+        return self._frontiers().upper
+
+    @property
+    def since(self) -> int:
+        return self._frontiers().since
+
+    def rows(self, as_of: int, kinds: Iterable[Kind] = ()) -> Iterator[Row]:
+        for id_, key, value, diff in self._open().rows(as_of, [int(kind) for kind in kinds]):
+            self._check_once(diff)
+            yield Row(id_.to_bytes(TAG_BYTES, "big") + key, value)
+
+    def batches(self, as_of: int, *, but: Collection[Kind] = ()) -> Iterator[pa.RecordBatch]:
+        batch = []
+        for id_, key, value, diff in self._open().rows(as_of, but=[int(kind) for kind in but]):
+            self._check_once(diff)
+            batch.append(Row(id_.to_bytes(TAG_BYTES, "big") + key, value))
+            if len(batch) == BATCH_ROWS:
+                yield batch_of(batch)
+                batch = []
+        if batch:
+            yield batch_of(batch)
+
+    def count(self, as_of: int, kinds: Iterable[Kind]) -> Counter[Kind]:
+        found = self._open().sizes(as_of)
+        return Counter({kind: found.get(int(kind), 0) for kind in kinds})
+
+    def changes(self, lower: int, upper: int) -> list[tuple[int, list[Update]]]:
+        return _changes(self._open(), lower, upper) if lower < upper else []
+
+    def feed(self, lower: int) -> "StashFeed":
+        return StashFeed(self._open(), lower)
+
+    def append(self, updates: Iterable[Update], at: int, *, take_hold: bool = False) -> None:  # noqa: ARG002 - there are none
+        self._open(create=True).append(map(_to_stash, updates), at)
+
+    def expect(self, upper: int) -> Prepared:  # noqa: ARG002 - it would be of no use
+        raise BadInput(
+            f"the catalog in {self._place} can't guard writes on persist: it is in a stash",
+            hint="use a catalog on persist for collections",
+        )
+
+    def move_holds(self, upper: int) -> None:
+        stash = self._open()
+        if self._held is None:
+            self._held = stash.frontiers().since
+        since = max(upper - RETAIN_VERSIONS, 0)
+        if since - self._held >= RETENTION_STEP:
+            stash.allow_compaction(since)
+            self._held = since
+            self._consolidates = True
+        if self._consolidates:
+            self._consolidates = not stash.consolidate(max_batches=UPKEEP_BATCHES)
+
+    def release_before(self, upper: int) -> None:
+        """Nothing: readers hold nothing."""
+
+    def reopen(self) -> None:
+        self.close()
+        self._held = None
+
+    def close(self) -> None:
+        stash, self._stash = self._stash, None
+        if stash is not None:
+            stash.close()
+
+    def _frontiers(self) -> Frontiers:
+        try:
+            return self._open().frontiers()
+        except NoLocation:
+            return Frontiers(0, 0)
+
+    def _open(self, *, create: bool = False) -> Stash:
+        if self._stash is None:
+            if create and self._read_only:
+                raise NotWritable(f"the catalog in {self._place} was opened for reading only")
+            self._stash = open_stash(self._url, create=create, read_only=self._read_only, names=_NAMES)
+        return self._stash
+
+    def _check_once(self, diff: int) -> None:
+        if diff != 1:
+            raise CorruptBlob(f"the catalog in {self._place}", "each row once", "a row several times")
+
+
+class StashFeed(Feed):
+    """The changes of a stash as they come: it is asked every `POLL_S` seconds."""
+
+    def __init__(self, stash: Stash, lower: int) -> None:
+        self._stash = stash
+        self._frontier = lower
+
+    @property
+    def frontier(self) -> int:
+        return self._frontier
+
+    def next(self, timeout: float | None) -> list[tuple[int, list[Update]]]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (upper := self._stash.frontiers().upper) <= self._frontier:
+            wait_s = POLL_S if deadline is None else min(POLL_S, deadline - time.monotonic())
+            if wait_s <= 0:
+                return []
+            time.sleep(wait_s)
+        until = min(upper, self._frontier + FEED_VERSIONS)
+        found = _changes(self._stash, self._frontier, until)
+        self._frontier = until
+        return found
+
+
+def _changes(stash: Stash, lower: int, upper: int) -> list[tuple[int, list[Update]]]:
+    found = stash.changes(lower, upper)
+    return [
+        (time_, [_of_stash(update) for _, update in group]) for time_, group in groupby(found, itemgetter(0))
+    ]
+
+
+def _to_stash(update: Update) -> StashUpdate:
+    (key, value), diff = update
+    return StashUpdate(int.from_bytes(key[:TAG_BYTES], "big"), key[TAG_BYTES:], value, diff)
+
+
+def _of_stash(update: StashUpdate) -> Update:
+    return Update(Row(update.collection.to_bytes(TAG_BYTES, "big") + update.key, update.value), update.diff)

@@ -1,0 +1,28 @@
+"""Commits and reads much through one process, and prints its peak of memory in MiB, before and after."""
+
+import resource
+import sys
+from collections.abc import Iterator
+
+from holdfast.stash import Update, open_stash
+
+
+def rows() -> Iterator[Update]:
+    for number in range(60):
+        yield Update(1, b"%d" % number, number.to_bytes(1, "big") * (4 << 20), 1)
+    for number in range(100_000):
+        yield Update(2, b"%d" % number, bytes(200), 1)
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+
+with open_stash(sys.argv[1], create=True) as stash:
+    stash.append([Update(1, b"", bytes(4 << 20), 1)], 0)
+    sum(1 for _ in stash.rows(0))
+    before = peak()
+    stash.append(rows(), 1)
+    assert sum(1 for _ in stash.rows(1)) == 100_061
+    assert sum(1 for _ in stash.changes(1)) == 100_060
+    print(before, peak())
