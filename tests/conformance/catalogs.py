@@ -2,7 +2,6 @@
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,18 +39,27 @@ class Catalogs(ABC):
     def behind(self) -> CatalogStore:
         """Its rows, in the hands of somebody who follows no rules."""
 
+    @property
+    @abstractmethod
+    def address(self) -> dict[str, str]:
+        """Where a process of its own finds it with `open_at`."""
+
     @abstractmethod
     def close(self) -> None:
         """End all of its processes."""
 
 
 class PersistCatalogs(Catalogs):
-    """One on persist."""
+    """One on persist, at the URLs of a location."""
 
-    def __init__(self, kind: str, open_client: Callable[[str, PersistConfig], PersistClient]) -> None:
+    def __init__(self, kind: str, **address: str) -> None:
         self.kind = kind
-        self._open_client = open_client
+        self._address = address
         self._opened: list[PersistClient] = []
+
+    @property
+    def address(self) -> dict[str, str]:
+        return self._address
 
     def openable(self, mode: str = "write") -> OpenableCatalog:
         return persist_catalog(self._client(mode), ORG)
@@ -64,9 +72,20 @@ class PersistCatalogs(Catalogs):
             client.close()
 
     def _client(self, mode: str) -> PersistClient:
-        client = self._open_client(mode, PersistConfig(debug_validate=True, maintenance="inline"))
+        client = persist_client(self._address, mode)
         self._opened.append(client)
         return client
+
+
+def persist_client(address: dict[str, str], mode: str = "write") -> PersistClient:
+    """A client as a process of its own has it."""
+    config = PersistConfig(debug_validate=True, maintenance="inline")
+    return PersistClient.open(**address, mode="read" if mode == "read" else "write", config=config)
+
+
+def open_at(address: dict[str, str]) -> OpenableCatalog:
+    """The catalog at an address, by a process that only reads."""
+    return persist_catalog(persist_client(address, "read"), ORG)
 
 
 KINDS = (
@@ -79,34 +98,28 @@ KINDS = (
 EMBEDDED = ("persist in memory",)
 """What needs no server, for tests with many opens."""
 
+SHARED = (
+    "persist in files",
+    pytest.param("persist on S3 and Postgres", marks=[pytest.mark.s3, pytest.mark.postgres]),
+)
+"""What processes of their own find."""
+
+RETAINING = ("holdfast.durable.shard",)
+"""The modules that say how much of the past a store keeps."""
+
 
 def make_catalogs(kind: str, folder: Path, request: pytest.FixtureRequest) -> Catalogs:
     """A new catalog of that kind, not initialized."""
     match kind:
         case "persist in memory":
-            return _persist(kind, f"memory://{uuid.uuid4()}")
+            return PersistCatalogs(kind, url=f"memory://{uuid.uuid4()}")
         case "persist in files":
-            return _persist(kind, f"file://{folder}/store")
+            return PersistCatalogs(kind, url=f"file://{folder}/store")
         case "persist on S3 and Postgres":
             minio: Minio = request.getfixturevalue("minio")
             blob = f"s3://{request.getfixturevalue('bucket')}/catalog?endpoint={minio.endpoint}"
-            consensus: str = request.getfixturevalue("postgres_url")
-            return PersistCatalogs(
-                kind,
-                lambda mode, config: PersistClient.open(
-                    blob=blob, consensus=consensus, mode="read" if mode == "read" else "write", config=config
-                ),
-            )
+            return PersistCatalogs(kind, blob=blob, consensus=request.getfixturevalue("postgres_url"))
     raise AssertionError(kind)
-
-
-def _persist(kind: str, url: str) -> PersistCatalogs:
-    return PersistCatalogs(
-        kind,
-        lambda mode, config: PersistClient.open(
-            url, mode="read" if mode == "read" else "write", config=config
-        ),
-    )
 
 
 def writable(openable: OpenableCatalog, holder: str = "me", generation: int = 0) -> Catalog:

@@ -18,12 +18,11 @@ from itertools import chain
 from typing import Any, NoReturn, TypeVar
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import config, items
+from holdfast.durable import config
 from holdfast.durable.cache import APPEND_ONLY, Cache
 from holdfast.durable.codec import Object, Row, Update, decode, encode_key
 from holdfast.durable.dump import dump_json
 from holdfast.durable.fence import FenceToken
-from holdfast.durable.ids import IdKind
 from holdfast.durable.interfaces import Catalog, ReadOnlyCatalog
 from holdfast.durable.preamble import Preamble, read_preamble
 from holdfast.durable.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection, K, Kind, V
@@ -122,9 +121,15 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         with self._ready():
             self._sync_to(self._store.upper())
 
-    def subscribe(self) -> StoreSubscription:
+    def subscribe(self, since: int | None = None) -> StoreSubscription:
         with self._ready():
-            return StoreSubscription(self._store.another(purpose="catalog subscription"), self._upper)
+            lower = self._upper if since is None else since
+        store = self._store.another(purpose="catalog subscription")
+        try:
+            return StoreSubscription(store, lower)
+        except BaseException:
+            store.close()
+            raise
 
     def dump(self, as_of: int | None = None) -> str:
         with self._ready():
@@ -156,7 +161,11 @@ class ReadOnlyHandle(ReadOnlyCatalog):
             self._reload()
             return
         self._upper = target
-        self._store.release_before(target)
+        try:
+            self._store.release_before(target)
+        except (StorageError, HandleExpired) as error:
+            # What was asked for is here; the next sync says it again.
+            _log.warning("could not let go of the past of %s: %s", self.place, error)
 
     def _apply(self, time: int, updates: Sequence[Update]) -> None:
         self._in_doubt = True
@@ -241,31 +250,13 @@ class WritableHandle(ReadOnlyHandle, Catalog):
             self._sync_to(self._store.upper())
             return self._store.expect(self._upper)
 
-    def set_objects(self, collection: Collection[K, V], objects: Iterable[Object[K, V]]) -> None:
-        def change(tx: Transaction) -> None:
-            for object_ in objects:
-                tx.set(collection, object_.key, object_.value)
-
-        self._in_transaction(change)
-
-    def allocate_ids(self, kind: IdKind, n: int = 1) -> list[int]:
-        return self._in_transaction(lambda tx: tx.allocate_ids(kind, n))
-
-    def ensure_item(self, database: str, schema: str, name: str, *, definition: str = "") -> str:
-        return self._in_transaction(
-            lambda tx: items.ensure_item(tx, database, schema, name, definition=definition)
-        )
-
-    def drop_item(self, database: str, schema: str, name: str) -> str | None:
-        return self._in_transaction(lambda tx: items.drop_item(tx, database, schema, name))
-
     def dangerous_edit(self, collection: Collection[K, V], key: K, value: V | None) -> V | None:
         def change(tx: Transaction) -> V | None:
             stored = self._stored_row(collection, key)
             tx.dangerous_put(collection, key, value, stored=stored)
             return None if stored is None else decode(collection, stored).value
 
-        return self._in_transaction(change)
+        return self.in_transaction(change)
 
     def _stored_row(self, collection: Collection[K, V], key: K) -> Row | None:
         encoded = encode_key(collection, key)
@@ -276,7 +267,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
     def _appended(self, kind: Kind) -> Iterator[Row]:
         return self._store.rows(self._upper - 1, (kind,))
 
-    def _in_transaction(self, change: Callable[[Transaction], T]) -> T:
+    def in_transaction(self, change: Callable[[Transaction], T]) -> T:
         with self._lock, self.transaction() as tx:
             result = change(tx)
             self.commit_transaction(tx)
@@ -291,7 +282,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
         super()._apply(self._upper, updates)
         try:
             self._store.move_holds(self._upper)
-        except StorageError as error:
+        except (StorageError, HandleExpired) as error:
             # The commit stands; the next one moves the holds.
             _log.warning("could not move the holds on %s: %s", self.place, error)
 
@@ -368,7 +359,7 @@ class SavepointHandle(WritableHandle):
     def fence_guard(self) -> Prepared:
         raise BadInput("a savepoint guards nothing: its token is in memory only")
 
-    def subscribe(self) -> StoreSubscription:
+    def subscribe(self, since: int | None = None) -> StoreSubscription:  # noqa: ARG002
         raise BadInput("a savepoint has no subscribers: nothing in it is committed")
 
     def dump(self, as_of: int | None = None) -> str:

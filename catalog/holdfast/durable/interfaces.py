@@ -15,9 +15,9 @@ from typing import Any, Literal, Protocol, Self, overload
 
 from holdfast.durable.codec import Object, Row
 from holdfast.durable.fence import FenceToken
-from holdfast.durable.ids import IdKind
 from holdfast.durable.initialize import Bootstrap
 from holdfast.durable.registry import COLLECTIONS, Collection, K, Kind, V
+from holdfast.durable.setters import TargetedSetters
 from holdfast.durable.transaction import Transaction
 from holdfast.persist import Prepared
 
@@ -53,10 +53,22 @@ class Loaded:
 
 
 class Subscription(Protocol):
-    """The committed changes of a catalog, in order, each exactly once."""
+    """The committed changes of a catalog, in order, each exactly once. Not thread-safe."""
+
+    @property
+    def frontier(self) -> int:
+        """All changes at times below it were given out: a later subscription goes on from here."""
 
     def next(self, timeout: float | None = None) -> list[Change]:
-        """The changes of the next times at which something changed; empty when `timeout` (s) ran out."""
+        """The changes of the next times at which something changed; empty when `timeout` (s) ran out.
+
+        A time's changes come together: first the fence token's, then config, then the rest, retractions
+        before additions. After an error the next call goes on where this one should have begun.
+
+        Raises:
+            AsOfTooEarly: the catalog has let go of what comes next: read it anew, and subscribe from there.
+            VersionTooNew: the next change is the upgrade to a version that this Holdfast can't read.
+        """
 
     def close(self) -> None:
         """Give up the hold on the past."""
@@ -135,8 +147,13 @@ class ReadOnlyCatalog(ABC):
         """Bring the memory up to what was committed when this was called."""
 
     @abstractmethod
-    def subscribe(self) -> Subscription:
-        """The changes committed after what this handle has in memory."""
+    def subscribe(self, since: int | None = None) -> Subscription:
+        """The changes committed after what this handle has in memory, or those at times from `since` on.
+
+        Who keeps the `frontier` of a subscription goes on from there after a restart; 0 is the beginning.
+        Raises `AsOfTooEarly` when that past is gone, and `AsOfNotYetAvailable` for a time after the next
+        commit's: the catalog was restored from an older state.
+        """
 
     @abstractmethod
     def dump(self, as_of: int | None = None) -> str:
@@ -150,7 +167,7 @@ class ReadOnlyCatalog(ABC):
         """Give up what the handle holds; not needed for correctness."""
 
 
-class Catalog(ReadOnlyCatalog):
+class Catalog(ReadOnlyCatalog, TargetedSetters):
     """A catalog open for writing. After `Fenced` it answers nothing else: the process must stop."""
 
     @abstractmethod
@@ -187,31 +204,12 @@ class Catalog(ReadOnlyCatalog):
         """
 
     @abstractmethod
-    def set_objects(self, collection: Collection[K, V], objects: Iterable[Object[K, V]]) -> None:
-        """Insert objects of one type or replace their values, in one commit."""
-
-    @abstractmethod
-    def allocate_ids(self, kind: IdKind, n: int = 1) -> list[int]:
-        """`n` ids that no object of the kind has or ever had, in one commit."""
-
-    @abstractmethod
     def dangerous_edit(self, collection: Collection[K, V], key: K, value: V | None) -> V | None:
         """Insert, replace or (`value` None) delete any object but the fence token, in one commit.
 
         For repairs by hand (`debug`): it also changes what is append-only, and reserved config. Gives the
         value that was there, None where there was none.
         """
-
-    @abstractmethod
-    def ensure_item(self, database: str, schema: str, name: str, *, definition: str = "") -> str:
-        """Make the collection's item, or bring its definition up to date, and give its id (`u1`).
-
-        Idempotent. Raises `BadInput` when database or schema are missing or the name is taken.
-        """
-
-    @abstractmethod
-    def drop_item(self, database: str, schema: str, name: str) -> str | None:
-        """Remove the item and give its id; None when it isn't there."""
 
 
 class OpenableCatalog(ABC):

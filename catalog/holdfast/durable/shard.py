@@ -150,7 +150,8 @@ class CatalogShard(CatalogStore):
         return [(time, updates) for time, updates in found if time < upper]
 
     def feed(self, lower: int) -> "ShardFeed":
-        return ShardFeed(self._read().listen(lower - 1))
+        # The first commit is all that the contents at 0 are.
+        return ShardFeed(self._read().listen(lower - 1) if lower else self._read().subscribe(0))
 
     def append(self, updates: Iterable[Update], at: int, *, take_hold: bool = False) -> None:
         if self._writer is None:

@@ -168,8 +168,8 @@ class Transaction:
         *,
         user: str = "",
         details: Mapping[str, str] | None = None,
-    ) -> None:
-        """Add an event to the audit log."""
+    ) -> int:
+        """Add an event to the audit log, and give its id."""
         (event_id,) = self.allocate_ids(IdKind.AUDIT_LOG)
         value = pb.AuditLogValue(
             event_type=event_type,
@@ -181,6 +181,7 @@ class Transaction:
             occurred_at_ms=self.now_ms,
         )
         self.insert(AUDIT_LOG, pb.AuditLogKey(id=event_id), value)
+        return event_id
 
     def updates(self) -> tuple[Update, ...]:
         """What to commit: retractions of stored bytes and additions; empty when nothing really changed.

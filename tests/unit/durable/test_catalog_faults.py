@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.durable import Catalog, FenceToken, IdKind, OpenMode, persist_catalog
 from holdfast.durable.registry import AUDIT_LOG, ITEMS
-from holdfast.errors import Fenced, Indeterminate
+from holdfast.errors import Fenced, Indeterminate, StorageError
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.storage import Location, MemoryBlob, MemoryConsensus
 from holdfast.persist.storage.faults import (
@@ -137,6 +137,34 @@ def test_an_item_whose_commit_has_an_unknown_outcome_is_made_once() -> None:
     plan.armed = False
     assert catalog.ensure_item("holdfast", "public", "t") == "u1"
     assert [item.value.name for item in catalog.objects(ITEMS)] == ["t"]
+
+
+@pytest.mark.parametrize("fault", [Fault.DETERMINATE, Fault.INDETERMINATE_BEFORE, Fault.INDETERMINATE_AFTER])
+def test_a_subscription_outlives_a_store_that_fails_at_any_call(fault: Fault) -> None:
+    store = Store()
+    catalog = opened(store.client())
+    for number in range(ENOUGH):
+        plan = ScriptedPlan({})
+        reader = persist_catalog(store.client(plan, retry_deadline_s=0.0), ORG).open(OpenMode.READ_ONLY)
+        subscription = reader.subscribe()
+        failing = ScriptedPlan({number: fault})
+        plan.decide = failing.decide  # type: ignore[method-assign]
+        expected = [catalog.ensure_item("holdfast", "public", f"{number}.{step}") for step in range(3)]
+        found: list[str] = []
+        failed = 0
+        while subscription.frontier < catalog.upper:
+            try:
+                changes = subscription.next(10)
+            except StorageError:
+                failed += 1
+                continue
+            found += [f"u{c.object.key.id.user}" for c in changes if c.collection is ITEMS]
+        assert found == expected
+        assert failed <= 1
+        if failing.seen <= number:
+            break
+    else:
+        pytest.fail("following has more calls than were tried")
 
 
 class ArmedPlan:

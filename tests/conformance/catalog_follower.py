@@ -1,0 +1,41 @@
+"""A process that follows a catalog and prints each change that it is given, one JSON line a call.
+
+Arguments: the address of the catalog as JSON, the file in which it keeps how far it is. It opens the catalog
+for reading, goes on from where the file says, and ends only when it is killed. A store that does not answer
+is asked again.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from conformance.catalogs import open_at
+from holdfast.durable import OpenMode
+from holdfast.durable.codec import encode
+from holdfast.errors import StorageError
+
+PARENT = os.getppid()
+
+
+def main(address: str, kept: Path) -> None:
+    since = int(kept.read_text()) if kept.exists() else 0
+    with open_at(json.loads(address)).open(OpenMode.READ_ONLY) as catalog:
+        subscription = catalog.subscribe(since)
+        print("following", flush=True)
+        while os.getppid() == PARENT:
+            try:
+                changes = subscription.next(5.0)
+            except StorageError:
+                continue
+            # Given out first: a line that was cut off with the process is printed again by the next one.
+            for change in changes:
+                row = encode(change.collection, change.object.key, change.object.value)
+                line = [change.time, change.collection.name, row.key.hex(), row.value.hex(), change.diff]
+                print(json.dumps(line), flush=True)
+            beside = kept.with_suffix(".new")
+            beside.write_text(str(subscription.frontier))
+            beside.replace(kept)
+
+
+main(sys.argv[1], Path(sys.argv[2]))
