@@ -36,6 +36,8 @@ SCHEMA = Schema.of(key={"key": "binary"}, value={"value": "binary"}, codec=("hol
 
 RETENTION_PURPOSE = "catalog retention"
 
+# A catalog is opened in processes of little memory: small pieces, for some milliseconds more.
+_BUFFER_BYTES = 4 * 1024 * 1024
 _TAGS = 1 << 8 * TAG_BYTES
 
 
@@ -133,7 +135,7 @@ class CatalogShard(CatalogStore):
     def _within(self, as_of: int, ranges: Iterable[KeyRange]) -> Iterator[pa.RecordBatch]:
         """The rows of some ranges of keys; what else there is isn't decoded, where statistics tell."""
         for wanted in ranges:
-            for batch in self._read().snapshot(as_of, wanted=wanted):
+            for batch in self._read().snapshot(as_of, wanted=wanted, buffer_bytes=_BUFFER_BYTES):
                 if pc.any(pc.not_equal(batch.column("_diff"), 1)).as_py():
                     raise CorruptBlob(
                         f"the catalog in {self._shard_id}", "each row once", "a row several times"

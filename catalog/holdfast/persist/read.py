@@ -209,12 +209,18 @@ class ReadHandle:
         return self._machine.refresh().upper
 
     def snapshot(
-        self, as_of: int, *, wanted: KeyRange = EVERYTHING, columns: Sequence[str] | None = None
+        self,
+        as_of: int,
+        *,
+        wanted: KeyRange = EVERYTHING,
+        columns: Sequence[str] | None = None,
+        buffer_bytes: int | None = None,
     ) -> Snapshot:
         """The contents at `as_of`: all, or those of a range of keys; all columns, or these and `_diff`.
 
         A range is `KeyRange.between(schema, lower, upper)`. Row groups that can have no row of it, or none at
-        times up to `as_of`, are not decoded.
+        times up to `as_of`, are not decoded. Of what is iterated about `buffer_bytes` are decoded at a time
+        (None: 16 MiB, by several threads), and several times that is in memory.
 
         Raises:
             AsOfTooEarly: `as_of < since`.
@@ -225,7 +231,7 @@ class ReadHandle:
         check_range(wanted)
         schema = check_readable(self._machine, as_of).schema
         check_columns(schema, columns)
-        return Snapshot(self._machine, self, schema, as_of, wanted, columns)
+        return Snapshot(self._machine, self, schema, as_of, wanted, columns, buffer_bytes)
 
     def snapshot_of(self, part: SnapshotPart, columns: Sequence[str] | None = None) -> Snapshot:
         """A piece of a snapshot, under the schema that it was planned with. Raises as `snapshot` does."""

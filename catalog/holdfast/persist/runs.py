@@ -90,9 +90,18 @@ View: TypeAlias = At | Since
 
 
 def open_runs(
-    machine: Machine, schema: Schema, runs: Iterable[Run], view: View, wanted: KeyRange = EVERYTHING
+    machine: Machine,
+    schema: Schema,
+    runs: Iterable[Run],
+    view: View,
+    wanted: KeyRange = EVERYTHING,
+    *,
+    buffer_bytes: int | None = None,
 ) -> list[Iterator[pa.RecordBatch]]:
     """The rows of each run that are in the range, seen through `view`, in the total order.
+
+    About `buffer_bytes` of rows are decoded at a time (None: `BUFFER_BYTES`). Who gives a number gets one
+    thread: each thread that decodes keeps what memory it had.
 
     Iterating raises:
         PartGone: a blob does not exist.
@@ -102,16 +111,23 @@ def open_runs(
     wanted_runs = [[part for part in run if part.lower <= view.latest] for run in runs]
     inline = [part for run in wanted_runs for part in run if part.inline is not None]
     stored = [[part for part in run if part.inline is None] for run in wanted_runs]
-    reader = _Reader(machine, schema, view, wanted, BUFFER_BYTES // max(1, sum(map(bool, stored))))
+    share = (buffer_bytes or BUFFER_BYTES) // max(1, sum(map(bool, stored)))
+    reader = _Reader(machine, schema, view, wanted, share, threads=buffer_bytes is None)
     found = [reader.stored(run) for run in stored if run]
     return [*found, reader.inline(inline)] if inline else found
 
 
 def merged(
-    machine: Machine, schema: Schema, runs: Iterable[Run], view: View, wanted: KeyRange = EVERYTHING
+    machine: Machine,
+    schema: Schema,
+    runs: Iterable[Run],
+    view: View,
+    wanted: KeyRange = EVERYTHING,
+    *,
+    buffer_bytes: int | None = None,
 ) -> Iterator[pa.Table]:
     """The rows of all runs consolidated, as `merge_runs` has them. Raises as it and `open_runs` do."""
-    opened = open_runs(machine, schema, runs, view, wanted)
+    opened = open_runs(machine, schema, runs, view, wanted, buffer_bytes=buffer_bytes)
     with naming_shard(machine.shard_id):
         for rows in merge_runs(view.names(schema), opened):
             yield pa.Table.from_batches([rows])
@@ -124,6 +140,7 @@ class _Reader:
     view: View
     wanted: KeyRange
     buffer_bytes: int
+    threads: bool
 
     def inline(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
         """All inline parts as one run: they are small and not sorted."""
@@ -212,7 +229,10 @@ class _Reader:
             return
         updates = own.arrow_updates
         size = min(self._batch_rows(parquet.metadata.row_group(group)) for group in groups)
-        for batch in parquet.iter_batches(size, row_groups=groups, columns=updates.names):
+        batches = parquet.iter_batches(
+            size, row_groups=groups, columns=updates.names, use_threads=self.threads
+        )
+        for batch in batches:
             rows = pa.RecordBatch.from_arrays([batch.column(name) for name in updates.names], schema=updates)
             yield upgraded(rows, own, self.schema)
 

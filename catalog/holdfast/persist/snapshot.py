@@ -96,12 +96,14 @@ class Snapshot:
         as_of: int,
         wanted: KeyRange = EVERYTHING,
         columns: Sequence[str] | None = None,
+        buffer_bytes: int | None = None,
     ) -> None:
         self.schema = schema
         self._machine = machine
         self._pins = pins
         self._wanted = wanted
         self._columns = None if columns is None else list(columns)
+        self._buffer_bytes = buffer_bytes
         self.as_of = as_of
 
     def to_table(self) -> pa.Table:
@@ -156,7 +158,8 @@ class Snapshot:
     def _merged(self, state: ShardState, wanted: KeyRange) -> Iterator[pa.Table]:
         runs = [run for batch in state.batches for run in batch.runs]
         wanted = upgraded_range(wanted, self.schema, state.schema)
-        for rows in merged(self._machine, state.schema, runs, At(self.as_of), wanted):
+        view, buffer_bytes = At(self.as_of), self._buffer_bytes
+        for rows in merged(self._machine, state.schema, runs, view, wanted, buffer_bytes=buffer_bytes):
             yield self._lower(state, rows)
 
     def _project(self, rows: pa.Table) -> pa.Table:

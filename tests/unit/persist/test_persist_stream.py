@@ -301,3 +301,18 @@ def test_a_compaction_changes_no_contents_from_since_on(
     assert strategies.contents(schema, streamed) == strategies.contents(schema, before)
     found = strategies.comparable(schema, streamed)
     assert found == sorted(set(found))
+
+
+def test_less_memory_means_more_and_smaller_batches_of_the_same_rows(stores: Stores) -> None:
+    many = 20_000
+    with stores.open(**BLOBS) as client:
+        writer = client.writer(SHARD, SCHEMA, purpose="test")
+        for time in range(2):
+            table = pa.table({"k": range(time, 2 * many, 2), "v": ["v"] * many})
+            writer.compare_and_append(table, time, time + 1)
+        with client.reader(SHARD, purpose="test") as reader:
+            whole = list(reader.snapshot(1))
+            small = list(reader.snapshot(1, buffer_bytes=1))
+    assert len(small) > 2 * len(whole)
+    assert pa.Table.from_batches(small).equals(pa.Table.from_batches(whole))
+    assert sum(batch.num_rows for batch in small) == 2 * many
