@@ -274,6 +274,7 @@ class OpenableCatalog(ABC):
         holder: str,
         purpose: str,
         exact: bool = False,
+        only_new: bool = False,
     ) -> Loaded:
         """Put contents into the catalog by one append of the differences and a new fence token.
 
@@ -283,7 +284,8 @@ class OpenableCatalog(ABC):
         `rows` are ignored. `deploy_generation` is by default the durable one.
 
         Raises `BadInput` and changes nothing when `rows` aren't a whole catalog, or hold an append-only
-        object that is there with another value.
+        object that is there with another value. With `only_new`, `CatalogOutOfSync` where the catalog is
+        initialized, perhaps by somebody who was faster.
         """
 
     @overload

@@ -104,10 +104,11 @@ class StoredCatalog(OpenableCatalog):
         holder: str,
         purpose: str,
         exact: bool = False,
+        only_new: bool = False,
     ) -> Loaded:
         claim = self._claim(deploy_generation or 0, holder, purpose)
         with self._opened(purpose) as store:
-            return takeover.load(store, rows, deploy_generation, claim, exactly=exact)
+            return takeover.load(store, rows, deploy_generation, claim, exactly=exact, only_new=only_new)
 
     # The overloads of the interface say which mode gives what.
     def open(  # type: ignore[override]

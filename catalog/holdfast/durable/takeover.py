@@ -49,6 +49,7 @@ def load(
     claim: FenceToken,
     *,
     exactly: bool,
+    only_new: bool = False,
 ) -> Loaded:
     """See `OpenableCatalog.load`; `claim` says who does it."""
     wanted = contents_of(rows)
@@ -58,6 +59,8 @@ def load(
     version = loaded.config[config.USER_VERSION]
     while True:
         seen = read_preamble(store, store.upper())
+        if only_new and seen.is_initialized:
+            raise CatalogOutOfSync(f"the catalog in {store.place} is initialized already: nothing is loaded")
         token = _above(seen, deploy_generation, claim)
         stored = store.rows(seen.upper - 1) if seen.upper else iter(())
         if exactly or not seen.is_initialized:

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from holdfast.durable import Bootstrap
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, HoldfastError
 from holdfast.persist import Schema
 from holdfast.storage import JobRecord
-from holdfast_operator.reconcile.storage import Storage
+from holdfast_operator.reconcile.storage import RestoreSource, Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,14 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """What happened when a catalog was opened, beside that it was."""
+
+    restored: str = ""
+    """What it was filled with, for people; empty where it was not."""
+
+
+@dataclass(frozen=True, slots=True)
 class Opening:
     """How a catalog is to be opened."""
 
@@ -90,6 +98,8 @@ class Opening:
     """Whether a catalog that isn't there stays away: `NothingThere` then."""
     replica_sizes: tuple[str, ...] = ("1",)
     system_configurations: tuple[tuple[str, str], ...] = ()
+    restore: RestoreSource | None = None
+    """What a catalog that isn't there is filled with in place of the bootstrap."""
 
     @property
     def bootstrap(self) -> Bootstrap:
@@ -108,6 +118,12 @@ class UnknownLocation(BadInput):
 
 class NothingThere(BadInput):
     """There is no catalog, and none was to be made."""
+
+
+class RestoreFailed(HoldfastError):
+    """What a new catalog was to be filled with can't be had, or makes no catalog; nothing was made."""
+
+    hint = "correct spec.restoreFrom or its source, or remove it; it is tried again by itself"
 
 
 class NoSuchSchema(BadInput):

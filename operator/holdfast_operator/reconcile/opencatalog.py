@@ -38,9 +38,10 @@ from holdfast_operator.reconcile.facts import (
     NoSuchSchema,
     Opening,
     RenditionFacts,
+    Start,
 )
 from holdfast_operator.reconcile.objects import ObjectName, ObjectsPlan, plan_objects
-from holdfast_operator.reconcile.opening import connect, take_over
+from holdfast_operator.reconcile.opening import open_writable
 
 SNAPSHOT: Final = "snapshot"
 """The kind of a snapshot's JobRecord."""
@@ -49,8 +50,9 @@ SNAPSHOT: Final = "snapshot"
 class OpenCatalog:
     """A writable catalog with the client and the controller of its location."""
 
-    def __init__(self, opening: Opening, client: PersistClient, catalog: Catalog) -> None:
+    def __init__(self, opening: Opening, client: PersistClient, catalog: Catalog, start: Start) -> None:
         self.opening = opening
+        self.start = start
         self._client = client
         self._catalog = catalog
         self._controller = StorageController(
@@ -62,18 +64,8 @@ class OpenCatalog:
 
     @classmethod
     def open(cls, opening: Opening) -> "OpenCatalog":
-        """Open the location and take the catalog over, initializing it where it is new.
-
-        Raises `NothingThere` where it is new and isn't to be made, `UnknownLocation` for storage that has no
-        meaning, `StoreUnreachable`, `Fenced` where the durable deploy generation is greater.
-        """
-        client = connect(opening.storage)
-        try:
-            catalog = take_over(client, opening)
-        except BaseException:
-            client.close()
-            raise
-        return cls(opening, client, catalog)
+        """Open the location and take the catalog over; raises as `open_writable` does."""
+        return cls(opening, *open_writable(opening))
 
     def confirm(self) -> CatalogFacts:
         """Ask the store whether the catalog is still ours, and what it holds.

@@ -5,9 +5,10 @@ Invariants
 """
 
 from holdfast.durable import Catalog, OpenMode, persist_catalog
-from holdfast.errors import BadInput, UnusablePath
+from holdfast.errors import BadInput, NoLocation, UnusablePath
 from holdfast.persist import PersistClient
-from holdfast_operator.reconcile.facts import NothingThere, Opening, UnknownLocation
+from holdfast_operator.reconcile.facts import NothingThere, Opening, Start, UnknownLocation
+from holdfast_operator.reconcile.restoring import commit, prepare
 from holdfast_operator.reconcile.storage import Storage
 
 
@@ -21,22 +22,51 @@ def connect(storage: Storage) -> PersistClient:
         raise UnknownLocation(str(error), hint=error.hint) from error
 
 
-def take_over(client: PersistClient, opening: Opening) -> Catalog:
-    """Open a catalog for writing, initializing it where it is new.
+def is_initialized(opening: Opening) -> bool:
+    """Whether there is a catalog; nothing is made to find out."""
+    storage = opening.storage
+    try:
+        client = PersistClient.open(storage.url, blob=storage.blob, consensus=storage.consensus, mode="read")
+    except NoLocation:
+        return False
+    except UnusablePath:
+        raise
+    except BadInput as error:
+        raise UnknownLocation(str(error), hint=error.hint) from error
+    with client:
+        return persist_catalog(client, opening.organization_id).is_initialized()
 
-    Raises `NothingThere` where it is new and isn't to be made, `Fenced` where the durable deploy generation
-    is greater.
+
+def open_writable(opening: Opening) -> tuple[PersistClient, Catalog, Start]:
+    """Open a catalog for writing; a new one is initialized first, or filled with what is to be restored.
+
+    Raises `NothingThere` where it is new and isn't to be made, `UnknownLocation` for storage that has no
+    meaning, `StoreUnreachable`, `RestoreFailed`, `Fenced` where the durable deploy generation is greater.
     """
-    closed = persist_catalog(client, opening.organization_id)
-    if opening.existing_only and not closed.is_initialized():
-        raise NothingThere(f"{opening.storage} has no catalog of {opening.organization_id}")
-    return closed.open(
-        OpenMode.WRITABLE,
-        deploy_generation=opening.deploy_generation,
-        holder=opening.holder,
-        purpose=opening.purpose,
-        bootstrap=opening.bootstrap,
-    )
+    rows = None
+    if opening.restore is not None and not opening.existing_only and not is_initialized(opening):
+        rows = prepare(opening.restore, opening.organization_id, opening.holder)
+    client = connect(opening.storage)
+    try:
+        closed = persist_catalog(client, opening.organization_id)
+        start = Start()
+        if opening.existing_only and not closed.is_initialized():
+            raise NothingThere(f"{opening.storage} has no catalog of {opening.organization_id}")
+        if rows is not None and commit(
+            closed, rows, deploy_generation=opening.deploy_generation, holder=opening.holder
+        ):
+            start = Start(restored=f"{len(rows)} rows of {opening.restore}")
+        catalog = closed.open(
+            OpenMode.WRITABLE,
+            deploy_generation=opening.deploy_generation,
+            holder=opening.holder,
+            purpose=opening.purpose,
+            bootstrap=opening.bootstrap,
+        )
+    except BaseException:
+        client.close()
+        raise
+    return client, catalog, start
 
 
 def preflight(opening: Opening) -> None:

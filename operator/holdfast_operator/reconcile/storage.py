@@ -1,4 +1,4 @@
-"""Where a Catalog's data is: `spec.storage` resolved to URLs. Pure."""
+"""Where a Catalog's data is and comes from: the places in its spec resolved to URLs. Pure."""
 
 import posixpath
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.persist.storage.url import BLOB_FOLDER, CONSENSUS_FILE, LOG_FOLDER
 from holdfast_operator.api.catalog import CatalogSpec
+from holdfast_operator.api.catalogsource import CatalogStorage
 
 _PORTS: Final = {"http": 80, "https": 443, "postgresql": 5432}
 
@@ -59,15 +60,64 @@ class Refused:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class DumpSource:
+    """A dump to restore from; a file only below the folder `below`."""
+
+    url: str
+    below: str | None
+
+    def __str__(self) -> str:
+        return f"dump {self.url}"
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogSource:
+    """Another catalog to restore from, as of a version of it; None: the latest one."""
+
+    storage: Storage
+    organization_id: str
+    as_of: int | None
+
+    def __str__(self) -> str:
+        then = "" if self.as_of is None else f" as of {self.as_of}"
+        return f"catalog of {self.organization_id} in {self.storage}{then}"
+
+
+RestoreSource = DumpSource | CatalogSource
+
+
 def resolve(spec: CatalogSpec, namespace: str, data_dir: Path | None) -> Storage | Refused:
     """The location of a Catalog; by default a folder of `data_dir`, the operator's own volume."""
-    asked = spec.storage
+    return _resolve(spec.storage, spec.organization_id, namespace, data_dir)
+
+
+def resolve_restore(
+    spec: CatalogSpec, namespace: str, data_dir: Path | None
+) -> RestoreSource | Refused | None:
+    """What a new Catalog is to be filled with; None where it isn't asked for."""
+    if spec.restore_from is None:
+        return None
+    if spec.restore_from.dump is not None:
+        return DumpSource(spec.restore_from.dump.url, None if data_dir is None else str(data_dir))
+    source = spec.restore_from.catalog
+    if source is None:
+        return Refused("spec.restoreFrom names neither a dump nor a catalog; remove it")
+    found = _resolve(source.storage or spec.storage, source.organization_id, namespace, data_dir)
+    if isinstance(found, Refused):
+        return found
+    return CatalogSource(found, source.organization_id, source.as_of)
+
+
+def _resolve(
+    asked: CatalogStorage, organization_id: str, namespace: str, data_dir: Path | None
+) -> Storage | Refused:
     if asked.url is None and asked.blob is None:
         if data_dir is None:
             return Refused(
                 "spec.storage is empty and the operator has no volume of its own; set spec.storage.url"
             )
-        return Storage(url=(data_dir / namespace / spec.organization_id).absolute().as_uri())
+        return Storage(url=(data_dir / namespace / organization_id).absolute().as_uri())
     storage = Storage(asked.url, asked.blob, asked.consensus)
     if any(_scheme(url) == "memory" for url in storage.urls):
         return Refused("what is in memory:// is lost when the operator stops; use file:/// in spec.storage")

@@ -1,0 +1,128 @@
+"""What a new catalog is filled with in place of its bootstrap: a dump, or another catalog. Blocking.
+
+Invariants
+- What is to be restored is put together and opened in memory first; what fails there has made nothing.
+- It becomes durable in one append, and only where there is no catalog yet.
+- A dump in a file is read only from below the operator's own folder: what a resource names is read with the
+  operator's rights, and messages may show a part of it.
+"""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO, assert_never
+from urllib.parse import unquote, urlsplit
+
+from holdfast.durable import OpenableCatalog, catalog_shard_id, persist_catalog
+from holdfast.durable.codec import Row
+from holdfast.durable.debug import rows_of_dump
+from holdfast.durable.shard import CatalogShard
+from holdfast.errors import BadInput, CatalogOutOfSync, HoldfastError, NoLocation, Uninitialized
+from holdfast.persist import PersistClient, PersistConfig
+from holdfast.persist.storage import Location, MemoryBlob, MemoryConsensus
+from holdfast.persist.storage.s3place import S3Place
+from holdfast_operator.reconcile.facts import RestoreFailed
+from holdfast_operator.reconcile.storage import CatalogSource, DumpSource, RestoreSource
+
+_QUIET = PersistConfig(maintenance="off")
+
+
+def prepare(source: RestoreSource, organization_id: str, holder: str) -> list[Row]:
+    """The rows to restore, known to make a catalog that this operator can open.
+
+    Raises `RestoreFailed`, whatever is the matter with the source.
+    """
+    try:
+        rows = _read(source)
+        with PersistClient(
+            Location.of(MemoryBlob("rehearsal"), MemoryConsensus("rehearsal")), config=_QUIET
+        ) as client:
+            rehearsal = persist_catalog(client, organization_id)
+            rehearsal.load(rows, holder=holder, purpose="rehearsal of a restore")
+            rehearsal.check_open()
+    except (HoldfastError, OSError, UnicodeError) as error:
+        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise RestoreFailed(f"{source} can't be restored: {said}") from error
+    return rows
+
+
+def commit(closed: OpenableCatalog, rows: list[Row], *, deploy_generation: int, holder: str) -> bool:
+    """Make the rows the contents of a new catalog; False where there is one already, perhaps since now."""
+    try:
+        closed.load(
+            rows,
+            deploy_generation=deploy_generation,
+            holder=holder,
+            purpose="restore",
+            only_new=True,
+        )
+    except CatalogOutOfSync:
+        return False
+    return True
+
+
+def _read(source: RestoreSource) -> list[Row]:
+    match source:
+        case DumpSource():
+            with _dump(source) as text:
+                return list(rows_of_dump(text))
+        case CatalogSource():
+            return _rows_of_catalog(source)
+        case _:
+            assert_never(source)
+
+
+def _rows_of_catalog(source: CatalogSource) -> list[Row]:
+    place = source.storage
+    try:
+        client = PersistClient.open(
+            place.url, blob=place.blob, consensus=place.consensus, mode="read", config=_QUIET
+        )
+    except NoLocation as error:
+        raise Uninitialized(f"there is nothing in {place}") from error
+    with client:
+        # At any version of its format: the stored rows, which the next open upgrades.
+        shard_id = catalog_shard_id(source.organization_id)
+        upper = client.recent_upper(shard_id) if client.exists(shard_id) else 0
+        if upper == 0:
+            raise Uninitialized(f"{place} has no catalog of {source.organization_id}")
+        store = CatalogShard(client, shard_id, purpose="restore")
+        try:
+            return list(store.rows(upper - 1 if source.as_of is None else source.as_of))
+        finally:
+            store.close()
+
+
+@contextmanager
+def _dump(source: DumpSource) -> Iterator[TextIO]:
+    parts = urlsplit(source.url)
+    if parts.scheme == "s3":
+        folder, _, name = unquote(parts.path).strip("/").rpartition("/")
+        if not name:
+            raise BadInput("the URL names no object")
+        yield io.TextIOWrapper(io.BytesIO(_s3_object(parts._replace(path=folder).geturl(), name)), "utf-8")
+        return
+    path = Path(unquote(parts.path)).resolve()
+    allowed = None if source.below is None else Path(source.below).resolve()
+    if parts.netloc or allowed is None or not path.is_relative_to(allowed):
+        below = f"below {source.below} or " if source.below else ""
+        raise BadInput(f"the operator reads dumps only {below}from s3://")
+    with path.open(encoding="utf-8") as text:
+        yield text
+
+
+def _s3_object(folder: str, name: str) -> bytes:
+    place = S3Place.of(urlsplit(folder))
+    try:
+        from holdfast.persist.storage.s3 import S3Blob
+    except ModuleNotFoundError as error:
+        raise BadInput("an s3:// URL needs boto3, which is not installed with the operator") from error
+    blob = S3Blob(place, read_only=True)
+    try:
+        content = blob.get(name)
+    finally:
+        blob.close()
+    if content is None:
+        raise BadInput(f"{place} has no object {name}")
+    return content
