@@ -223,6 +223,9 @@ class CatalogStatus(Status):
     object_counts: dict[str, int] | None = Field(
         default=None, description="How many objects of each type the catalog has."
     )
+    restored_from: str | None = Field(
+        default=None, description="What the catalog was filled with when it was new, by spec.restoreFrom."
+    )
     fenced_by: tuple[CatalogFence, ...] | None = Field(
         default=None,
         max_length=3,

@@ -79,6 +79,9 @@ class ConditionType(StrEnum):
     OBJECTS_IN_STEP = "ObjectsInStep"
     """Of `spec.objects`: True all is as declared, False something that was taken out is kept by others."""
 
+    RESTORED = "Restored"
+    """Of `spec.restoreFrom`: True the catalog was filled with it, False it was there already."""
+
     SHADOW_DIVERGED = "ShadowDiverged"
     """Of `spec.shadow`: True the stash answered otherwise than the catalog, False it never did."""
 
@@ -157,6 +160,12 @@ class Reason(StrEnum):
 
     RESTORE_FAILED = "RestoreFailed"
     """What `spec.restoreFrom` names can't be read or makes no catalog; nothing was initialized."""
+
+    RESTORED = "Restored"
+    """The catalog was new and was filled with what `spec.restoreFrom` names."""
+
+    RESTORE_IGNORED = "RestoreIgnored"
+    """There was a catalog already, so nothing is done about `spec.restoreFrom`."""
 
     SHADOW_DIVERGED = "ShadowDiverged"
     """The stash answered otherwise than the catalog; the message shows both sides."""

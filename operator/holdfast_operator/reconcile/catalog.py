@@ -20,6 +20,7 @@ from holdfast_operator.api.catalog import (
 )
 from holdfast_operator.api.names import Reason
 from holdfast_operator.reconcile import fencing
+from holdfast_operator.reconcile.catalogmarks import mark_restored
 from holdfast_operator.reconcile.facts import CatalogFacts, Opening
 from holdfast_operator.reconcile.objects import (
     NOTHING_DECLARED,
@@ -39,7 +40,7 @@ from holdfast_operator.reconcile.steps import (
     reconciling,
     stalled,
 )
-from holdfast_operator.reconcile.storage import Refused, Storage
+from holdfast_operator.reconcile.storage import Refused, RestoreSource, Storage
 from holdfast_operator.runtime.events import Note
 from holdfast_operator.runtime.status import Health
 
@@ -76,7 +77,12 @@ class Observed:
     fences: tuple[CatalogFence, ...] = ()
     """Who took it from an operator, since the resource was last changed."""
     storage: Storage | Refused
-    secret_missing: bool = False
+    restore: RestoreSource | Refused | None = None
+    """What it is to be filled with where it is new."""
+    restored_from: str | None = None
+    """What it was filled with."""
+    missing_secret: tuple[str, str] | None = None
+    """Name of a Secret that isn't there, and the field that names it."""
     opened: Opening | None = None
     facts: CatalogFacts | None = None
     objects: ObjectsPlan = NOTHING_DECLARED
@@ -141,8 +147,8 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
         return Close() if seen.opened else Settle(_twin(seen.older_twin), requeue_after=rhythm.steady)
     if isinstance(seen.storage, Refused):
         return Settle(stalled(Reason.UNSUPPORTED_STORAGE, seen.storage.message))
-    if seen.secret_missing:
-        return Settle(_no_secret(seen.spec), retry=True)
+    if seen.missing_secret is not None:
+        return Settle(_no_secret(*seen.missing_secret), retry=True)
     if fencing.has_stopped(seen.fences):
         # Also where this process has it open: of two operators that fight both come to rest, or their
         # statuses would fight on.
@@ -154,7 +160,6 @@ def _not_supported(spec: CatalogSpec) -> str:
     """The first field that is set and that nothing here acts on; a line goes when its code comes."""
     fields = {
         "access": spec.access == Access.OBSERVED,
-        "restoreFrom": spec.restore_from is not None,
         "shadow": spec.shadow,
         "upgradePolicy": spec.upgrade_policy == UpgradePolicy.MANUAL,
     }
@@ -164,6 +169,8 @@ def _not_supported(spec: CatalogSpec) -> str:
 def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhythm) -> Step:
     opening = _opening(seen, spec, storage)
     if seen.opened is None or seen.facts is None:
+        if isinstance(seen.restore, Refused) and not seen.initialized:
+            return Settle(stalled(Reason.RESTORE_FAILED, seen.restore.message))
         return Open(opening)
     if seen.opened.storage != storage or seen.opened.organization_id != spec.organization_id:
         return Close()
@@ -178,8 +185,8 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
         health = stalled(Reason.NAME_TAKEN, _taken(seen.objects.taken))
     return Settle(
         health,
-        fields=status_fields(facts, seen.fences),
-        marks=mark_objects(seen.objects),
+        fields=status_fields(facts, seen.fences, seen.restored_from),
+        marks=(*mark_objects(seen.objects), *mark_restored(spec, seen.restored_from)),
         requeue_after=rhythm.unsteady if moving else rhythm.steady,
     )
 
@@ -234,11 +241,14 @@ def _opening(seen: Observed, spec: CatalogSpec, storage: Storage, *, existing_on
         system_configurations=tuple(sorted(spec.bootstrap.system_configurations.items())),
         holder=seen.holder,
         purpose=f"operator for Catalog {seen.name}",
+        restore=None if existing_only or isinstance(seen.restore, Refused) else seen.restore,
         existing_only=existing_only,
     )
 
 
-def status_fields(facts: CatalogFacts, fences: tuple[CatalogFence, ...] = ()) -> Mapping[str, Any]:
+def status_fields(
+    facts: CatalogFacts, fences: tuple[CatalogFence, ...] = (), restored_from: str | None = None
+) -> Mapping[str, Any]:
     """The status of an open catalog."""
     status = CatalogStatus(
         organization_id=facts.organization_id,
@@ -250,6 +260,7 @@ def status_fields(facts: CatalogFacts, fences: tuple[CatalogFence, ...] = ()) ->
         since=frontier(facts.since),
         upper=frontier(facts.upper),
         object_counts=dict(facts.object_counts),
+        restored_from=restored_from,
         fenced_by=fences or None,
     )
     return status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"conditions"})
@@ -266,12 +277,9 @@ def _twin(older: str) -> Health:
     )
 
 
-def _no_secret(spec: CatalogSpec) -> Health:
-    reference = spec.storage.credentials_secret_ref
-    name = reference.name if reference else ""
+def _no_secret(name: str, field: str) -> Health:
     return stalled(
-        Reason.SECRET_NOT_FOUND,
-        f"Secret '{name}' is not in this namespace; create it or correct spec.storage.credentialsSecretRef",
+        Reason.SECRET_NOT_FOUND, f"Secret '{name}' is not in this namespace; create it or correct {field}"
     )
 
 

@@ -28,7 +28,7 @@ from holdfast_operator.reconcile.index import Index
 from holdfast_operator.reconcile.objects import NOTHING_DECLARED, ObjectsPlan, declared_by
 from holdfast_operator.reconcile.specs import parse_spec
 from holdfast_operator.reconcile.steps import Settle, Step, stalled
-from holdfast_operator.reconcile.storage import Refused, Storage, resolve
+from holdfast_operator.reconcile.storage import Refused, Storage, resolve, resolve_restore, secrets_of
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.events import Note
 from holdfast_operator.runtime.kube import SECRETS, Conflict, Gone, KubeError, ObjectKey, resource_type
@@ -91,7 +91,9 @@ class CatalogHandler(Handler[Observed]):
             older_twin=str(older) if older else None,
             fences=fencing.fences_of(body),
             storage=storage,
-            secret_missing=spec is not None and not await self._secret_there(key, spec),
+            restore=None if spec is None else resolve_restore(spec, key.namespace, self._settings.data_dir),
+            restored_from=self._restored_from(key, status),
+            missing_secret=None if spec is None else await self._missing_secret(key, spec),
             opened=self._stores.opened(key),
             facts=facts,
             objects=NOTHING_DECLARED
@@ -238,17 +240,20 @@ class CatalogHandler(Handler[Observed]):
         declared = declared_by(spec.objects)
         return await self._stores.use(key, "plan_objects", lambda handle: handle.plan_objects(declared))
 
-    async def _secret_there(self, key: ObjectKey, spec: CatalogSpec) -> bool:
-        reference = spec.storage.credentials_secret_ref
-        if reference is None:
-            return True
-        try:
-            secret = await self.services.kube.get_of(SECRETS, key.namespace, reference.name)
-        except Gone:
-            return False
-        for encoded in (secret.get("data") or {}).values():
-            hide(encoded, base64.b64decode(encoded).decode(errors="replace"))
-        return True
+    def _restored_from(self, key: ObjectKey, status: Json) -> str | None:
+        start = self._stores.started(key)
+        return (start.restored if start else "") or status.get("restoredFrom")
+
+    async def _missing_secret(self, key: ObjectKey, spec: CatalogSpec) -> tuple[str, str] | None:
+        """The first Secret that the spec names and that isn't there; those that are are hidden from logs."""
+        for name, field in secrets_of(spec):
+            try:
+                secret = await self.services.kube.get_of(SECRETS, key.namespace, name)
+            except Gone:
+                return name, field
+            for encoded in (secret.get("data") or {}).values():
+                hide(encoded, base64.b64decode(encoded).decode(errors="replace"))
+        return None
 
     async def _dependents(self, key: ObjectKey) -> tuple[tuple[str, bool], ...]:
         """The collections that refer to it, read fresh: name, and whether its deletion needs the catalog."""

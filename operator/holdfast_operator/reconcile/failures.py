@@ -19,6 +19,7 @@ from holdfast.errors import (
     VersionTooNew,
 )
 from holdfast_operator.api.names import Reason
+from holdfast_operator.reconcile.facts import RestoreFailed
 from holdfast_operator.reconcile.steps import Settle, reconciling, stalled
 from holdfast_operator.runtime.logging import redact
 
@@ -43,7 +44,13 @@ def reason_of(error: HoldfastError) -> Reason:
             return Reason.DATA_DELETED
         case CatalogOutOfSync():
             return Reason.CATALOG_OUT_OF_SYNC
-        case CorruptBlob() | VersionTooNew() | Deprecated() | LocationMismatch():
+        case VersionTooNew():
+            return Reason.VERSION_TOO_NEW
+        case Deprecated():
+            return Reason.DEPRECATED
+        case RestoreFailed():
+            return Reason.RESTORE_FAILED
+        case CorruptBlob() | LocationMismatch():
             return Reason.STORE_INCONSISTENT
         case StorageError():
             return Reason.STORE_UNREACHABLE

@@ -109,6 +109,20 @@ def resolve_restore(
     return CatalogSource(found, source.organization_id, source.as_of)
 
 
+def secrets_of(spec: CatalogSpec) -> tuple[tuple[str, str], ...]:
+    """The names of the Secrets that a spec refers to, each with its field."""
+    source = spec.restore_from.catalog if spec.restore_from is not None else None
+    places = {
+        "spec.storage": spec.storage,
+        "spec.restoreFrom.catalog.storage": None if source is None else source.storage,
+    }
+    return tuple(
+        (place.credentials_secret_ref.name, f"{field}.credentialsSecretRef")
+        for field, place in places.items()
+        if place is not None and place.credentials_secret_ref is not None
+    )
+
+
 def _resolve(
     asked: CatalogStorage, organization_id: str, namespace: str, data_dir: Path | None
 ) -> Storage | Refused:

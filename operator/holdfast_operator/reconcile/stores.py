@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from holdfast.errors import HoldfastError, StoreUnreachable
-from holdfast_operator.reconcile.facts import CatalogFacts, Opening
+from holdfast_operator.reconcile.facts import CatalogFacts, Opening, Start
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
 from holdfast_operator.reconcile.opening import preflight
 from holdfast_operator.reconcile.pool import StorePool
@@ -44,6 +44,11 @@ class Stores:
         """How the catalog was opened; None where it isn't."""
         handle = self._open.get(catalog)
         return handle.opening if handle else None
+
+    def started(self, catalog: ObjectKey) -> Start | None:
+        """What happened when the catalog was opened; None where it isn't."""
+        handle = self._open.get(catalog)
+        return handle.start if handle else None
 
     def is_void(self, catalog: ObjectKey) -> bool:
         """Whether its store was found to hold nothing, or nothing any more, or to be no store at all."""

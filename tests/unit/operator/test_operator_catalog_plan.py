@@ -32,7 +32,7 @@ from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.index import Index
 from holdfast_operator.reconcile.objects import Create, Kept, ObjectName, ObjectsPlan, ObjectType
 from holdfast_operator.reconcile.steps import Release, Settle, Step, Wait
-from holdfast_operator.reconcile.storage import Refused, Storage, resolve
+from holdfast_operator.reconcile.storage import DumpSource, Refused, Storage, resolve
 from holdfast_operator.runtime.kube import ObjectKey
 from holdfast_operator.runtime.status import Phase
 
@@ -100,7 +100,7 @@ def test_what_moves_is_looked_at_more_often(shown: int | None, seconds: float) -
             replace(
                 FRESH,
                 spec=spec(storage={"url": "file:///x", "credentialsSecretRef": {"name": "keys"}}),
-                secret_missing=True,
+                missing_secret=("keys", "spec.storage.credentialsSecretRef"),
             ),
             Reason.SECRET_NOT_FOUND,
             "'keys'",
@@ -118,7 +118,6 @@ def test_what_somebody_has_to_mend_is_stalled_and_named(seen: Observed, reason: 
     ("fields", "named"),
     [
         ({"access": "Observed"}, "spec.access"),
-        ({"restoreFrom": {"dump": {"url": "file:///a"}}}, "spec.restoreFrom"),
         ({"shadow": True, "stash": {"url": "sqlite:///a"}}, "spec.shadow"),
         ({"upgradePolicy": "Manual"}, "spec.upgradePolicy"),
     ],
@@ -128,6 +127,36 @@ def test_a_field_that_nothing_acts_on_is_not_ignored(fields: dict[str, Any], nam
     assert step.health.reason is Reason.NOT_SUPPORTED
     assert named in step.health.message
     assert decided(replace(OPENED, spec=spec(**fields))) == Close()
+
+
+RESTORED = spec(restoreFrom={"dump": {"url": "s3://b/dump.json"}})
+DUMP = DumpSource("s3://b/dump.json", None)
+
+
+def test_a_new_catalog_is_restored_and_says_so() -> None:
+    asked = replace(FRESH, spec=RESTORED, restore=DUMP)
+    assert decided(asked) == Open(replace(OPENING, restore=DUMP))
+    step = rest(replace(asked, opened=OPENING, facts=FACTS, restored_from="7 rows of dump s3://b/dump.json"))
+    (mark,) = step.marks
+    assert (mark.type, mark.status, mark.reason) == (ConditionType.RESTORED, "True", Reason.RESTORED)
+    assert "7 rows of dump s3://b/dump.json" in mark.message
+    assert step.fields is not None
+    assert step.fields["restoredFrom"] == "7 rows of dump s3://b/dump.json"
+
+
+def test_what_is_not_restored_says_so_too() -> None:
+    step = rest(replace(OPENED, spec=RESTORED, restore=DUMP))
+    assert step.health.phase is Phase.READY
+    (mark,) = step.marks
+    assert (mark.status, mark.reason) == ("False", Reason.RESTORE_IGNORED)
+    assert rest(OPENED).marks == ()
+
+
+def test_a_source_that_can_not_be_stalls_a_new_catalog_only() -> None:
+    refused = replace(FRESH, spec=RESTORED, restore=Refused("use file:///"))
+    step = rest(refused)
+    assert (step.health.phase, step.health.reason) == (Phase.STALLED, Reason.RESTORE_FAILED)
+    assert decided(replace(refused, initialized=True)) == Open(OPENING)
 
 
 def test_what_the_first_open_puts_into_a_catalog() -> None:
@@ -140,7 +169,7 @@ def test_what_the_first_open_puts_into_a_catalog() -> None:
 
 
 def test_a_missing_secret_is_looked_for_again() -> None:
-    assert rest(replace(FRESH, secret_missing=True)).retry
+    assert rest(replace(FRESH, missing_secret=("keys", "spec.storage.credentialsSecretRef"))).retry
 
 
 def test_suspended_means_closed() -> None:

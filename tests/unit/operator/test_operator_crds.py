@@ -85,6 +85,16 @@ def test_the_samples_fit_the_models() -> None:
     assert set(flights.key) <= {column.name for column in flights.columns}
 
 
+@pytest.mark.parametrize(
+    "path", sorted((CRDS / "samples" / "more").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_the_other_samples_fit_the_models(path: Path) -> None:
+    for document in yaml.safe_load_all(path.read_text()):
+        assert document["kind"] == "Catalog"
+        fields = CatalogSpec.model_validate(document["spec"]).model_dump(by_alias=True)
+        assert document["spec"].keys() <= fields.keys()
+
+
 def test_reasons_are_camel_case_and_documented() -> None:
     source = (Path(generate.__file__).parent / "names.py").read_text()
     for name in (*Reason, *ConditionType):

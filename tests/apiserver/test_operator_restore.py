@@ -1,0 +1,53 @@
+"""A new Catalog is filled with a dump or with another catalog, or says what is wrong and makes nothing."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.durable import IdKind, OpenMode, persist_catalog
+
+pytestmark = pytest.mark.kube
+
+Make = Callable[..., dict[str, Any]]
+SOURCE = "99999999-2222-3333-4444-555555555555"
+RESTORED = '.status.conditions[?(@.type=="Restored")].reason'
+
+
+def test_a_catalog_comes_out_of_a_dump_or_of_another_one(
+    world: Any, make_catalog: Make, tmp_path: Path
+) -> None:
+    with world.store((tmp_path / "source").as_uri()) as client:
+        closed = persist_catalog(client, SOURCE)
+        with closed.open(OpenMode.WRITABLE, holder="test", purpose="source") as catalog:
+            catalog.ensure_item("holdfast", "public", "early")
+            as_of = catalog.upper - 1
+            catalog.allocate_ids(IdKind.USER_ITEM, 5)
+            catalog.ensure_item("holdfast", "public", "late")
+        good = closed.dump()
+    dump = tmp_path / "volume" / "dump.json"
+    dump.parent.mkdir()
+    dump.write_text(good[: len(good) // 2])
+    world.start()
+    new = make_catalog(restoreFrom={"dump": {"url": dump.as_uri()}})
+    place = {"url": (tmp_path / "source").as_uri()}
+    other = {"catalog": {"organizationId": SOURCE, "storage": place, "asOf": as_of}}
+    world.apply(new, make_catalog("copy", restoreFrom=other), make_catalog("old"))
+    message = world.wait_stalled("catalog/demo", "RestoreFailed")
+    assert str(dump) in message
+    assert "\n" not in message
+    assert not (tmp_path / "volume" / world.namespace / new["spec"]["organizationId"]).exists()
+    dump.write_text(good)
+    world.wait_ready("catalog/demo", "catalog/copy", "catalog/old")
+    assert [world.status(f"catalog/{name}")["objectCounts"]["items"] for name in ("demo", "copy")] == [2, 1]
+    world.wait_for("catalog/demo", RESTORED, "Restored")
+    world.wait_for("catalog/copy", RESTORED, "Restored")
+    assert f"as of {as_of}" in world.status("catalog/copy")["restoredFrom"]
+    assert len(world.events("Restored")) == 2
+    # For one that is there already the field can't be set any more; one that was there before its resource:
+    world.kubectl("delete", "catalog/old", "--timeout=60s")
+    world.apply(make_catalog("old", organizationId=SOURCE, storage=place, restoreFrom=other))
+    world.wait_ready("catalog/old")
+    world.wait_for("catalog/old", RESTORED, "RestoreIgnored")
+    assert len(world.events("RestoreIgnored")) == 1
