@@ -12,17 +12,18 @@ from typing import Any, TextIO, assert_never
 from google.protobuf.message import Message
 
 from holdfast.durable import config
-from holdfast.durable.codec import Object, Row, encode
+from holdfast.durable.codec import Row, decode
 from holdfast.durable.interfaces import Loaded, OpenableCatalog, OpenMode
 from holdfast.durable.objectjson import (
     Entry,
     collection_named,
-    message_from_json,
     parse_key,
     parse_value,
     read_dump,
 )
-from holdfast.durable.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection, K, V
+from holdfast.durable.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection
+from holdfast.durable.upgrade import objects
+from holdfast.durable.version import CATALOG_VERSION
 from holdfast.errors import BadInput, CorruptBlob, Deprecated, Uninitialized, VersionTooNew
 
 
@@ -79,7 +80,7 @@ def load(
 
 
 def rows_of_dump(dump: TextIO) -> Iterator[Row]:
-    """The rows of a dump, without its fence token.
+    """The rows of a dump at the version that it is of, without its fence token.
 
     Raises `BadInput` when it isn't a whole dump, `VersionTooNew` or `Deprecated` by its version.
     """
@@ -91,14 +92,14 @@ def rows_of_dump(dump: TextIO) -> Iterator[Row]:
                 sections.append(collection_named(name))
             case Entry(key, value):
                 collection = sections[-1]
-                object_ = _object(collection, key, value)
-                if collection is CONFIGS and object_.key.key == config.USER_VERSION:
-                    version = object_.value.value
-                    config.check_version(version)
-                elif version is None and collection.migratable:
+                if version is None and collection.migratable:
                     raise BadInput(f"the dump has no config {config.USER_VERSION} in front of its objects")
+                # What isn't migratable is the same at every version.
+                row = objects.encode(version or CATALOG_VERSION, collection.kind, key, value)
+                if collection is CONFIGS:
+                    version = _version_of(row) or version
                 if collection is not FENCE_TOKENS:
-                    yield encode(collection, object_.key, object_.value)
+                    yield row
             case _:
                 assert_never(found)
     missing = [row.name for row in COLLECTIONS.values() if row not in sections]
@@ -106,11 +107,13 @@ def rows_of_dump(dump: TextIO) -> Iterator[Row]:
         raise BadInput(f"the dump is not whole: it has no {', '.join(missing)}")
 
 
-def _object(collection: Collection[K, V], key: dict[str, Any], value: dict[str, Any]) -> Object[K, V]:
-    return Object(
-        message_from_json(collection.key, key, f"key of {collection} in the dump"),
-        message_from_json(collection.value, value, f"value of {collection} in the dump"),
-    )
+def _version_of(row: Row) -> int | None:
+    """The version that a row of the config says, checked; None when it says something else."""
+    said = decode(CONFIGS, row)
+    if said.key.key != config.USER_VERSION:
+        return None
+    config.check_version(said.value.value)
+    return said.value.value
 
 
 def _changeable(name: str) -> Collection[Any, Any]:
