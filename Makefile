@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo soak test lint format bench sim crds proto format-fixture clean
+.PHONY: help setup demo soak test lint format bench sim crds proto new-catalog-version format-fixture clean
 
 PYTHON ?= python3
 export UV_PYTHON_DOWNLOADS := never
@@ -60,6 +60,9 @@ crds: setup  ## generate crds/ from the models of the operator
 
 proto: setup  ## generate holdfast/_pb from proto/
 	@$(BIN)/python proto/generate.py
+
+new-catalog-version: setup  ## freeze a new version of the catalog's objects (AGAIN=1: the newest once more)
+	@$(BIN)/python proto/new_version.py $(if $(AGAIN),--again)
 
 format-fixture: setup  ## make the fixture of a new format version (once, when it is released)
 	@PYTHONPATH=tests $(BIN)/python tests/fixtures/make_format.py

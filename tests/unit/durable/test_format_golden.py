@@ -48,7 +48,8 @@ def test_golden_catalogs_are_upgraded_as_they_were(source: int) -> None:
     golden = load(f"v{source}_to_v{source + 1}")
     rows = [stored(found) for found in golden["rows"]]
     updates = list(STEPS[source].updates(StoredRows(rows)))
-    assert updates
+    assert len(golden["retracted"]) + len(golden["added"]) == len(updates)
+    assert rows
     for part, version, diff in (("retracted", source, -1), ("added", source + 1, 1)):
         assert [stored(found) for found in golden[part]] == sorted(
             update.row for update in updates if update.diff == diff

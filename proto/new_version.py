@@ -1,0 +1,97 @@
+"""Makes a new version of the catalog's format: `make new-catalog-version`.
+
+What it does: freezes `objects.proto` as the snapshot of the new version, raises CATALOG_VERSION, writes the
+module of the step from a template, pins both, generates the code, and makes the golden rows. With `--again`
+all of it once more for the newest version, except for the step, which is kept as it was written: for as long
+as that version was never released.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import generate
+import versions
+
+_STEP = '''"""What changes in the format, and why; then what becomes of that which is stored, case by case.
+
+This is the one place that tells it, to whoever wonders in years.
+"""
+
+from collections.abc import Iterator
+
+from holdfast._pb import objects_v{old}_pb2 as v{old}
+from holdfast._pb import objects_v{new}_pb2 as v{new}
+from holdfast.durable.upgrade.step import Kind, OldRows, Step, Update, carried, encode, read, replaced
+
+
+def _updates(old: OldRows) -> Iterator[Update]:
+    for row, key, value in read(old, Kind.ITEM, v{old}.ItemKey, v{old}.ItemValue):
+        new = carried(value, v{new}.ItemValue)
+        yield from replaced(row, encode(Kind.ITEM, carried(key, v{new}.ItemKey), new))
+
+
+STEP = Step({old}, {new}, _updates)
+'''
+
+_HEAD = """\
+// The objects of the durable catalog at version {version}, frozen: never change this file.
+// What the messages mean: objects.proto at the time of this version.
+"""
+
+
+def snapshot(current: str, version: int) -> str:
+    """The frozen copy of the current file as a version."""
+    body = current[current.index("syntax =") :]
+    return _HEAD.format(version=version) + body.replace(
+        "package holdfast.objects;", f"package holdfast.objects_v{version};"
+    )
+
+
+def main() -> None:
+    """Make it, or say why not; a version that is refused changes nothing."""
+    root = versions.ROOT
+    least, current = versions.library_versions()
+    again = "--again" in sys.argv[1:]
+    version = current if again else current + 1
+    files = {versions.snapshot_path(version), versions.step_path(version - 1)}
+    about = files | {versions.CURRENT}
+    problems = [
+        problem
+        for problem in versions.verify(root, versions.pinned(), least, current)
+        if not problem.startswith(tuple(about))
+    ]
+    if problems:
+        sys.exit("\n".join(f"new-catalog-version: {problem}" for problem in problems))
+
+    path = root / versions.snapshot_path(version)
+    path.write_text(snapshot((root / versions.CURRENT).read_text(), version))
+    step = root / versions.step_path(version - 1)
+    if not step.exists():
+        step.write_text(_STEP.format(old=version - 1, new=version))
+    library = root / versions.VERSIONS
+    text = library.read_text()
+    library.write_text(text.replace(f"CATALOG_VERSION = {current}", f"CATALOG_VERSION = {version}"))
+    versions.pin(anew=frozenset(files))
+    problems = versions.verify(root, versions.pinned(), least, version)
+    if problems:
+        sys.exit("\n".join(f"new-catalog-version: {problem}" for problem in problems))
+    generate.generate(generate.TARGET)
+    _make_golden_rows(root, version)
+    done = "made again" if again else "made"
+    print(
+        f"{done} version {version}: write {versions.step_path(version - 1)}, its golden catalog and its"
+        f" line in docs/reference/FORMAT.md; until it is released, {versions.AGAIN} after each change"
+    )
+
+
+def _make_golden_rows(root: Path, version: int) -> None:
+    """By a process of its own, which imports what was just generated."""
+    paths = os.pathsep.join([str(root / "catalog"), str(root / "tests")])
+    command = [sys.executable, str(root / "tests/fixtures/make_golden.py"), "--again", str(version)]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": paths})  # noqa: S603 - our own
+
+
+if __name__ == "__main__":
+    main()
