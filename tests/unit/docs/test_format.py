@@ -6,7 +6,9 @@ from pathlib import Path
 
 from holdfast._pb import consensus_pb2, controller_pb2
 from holdfast.durable import config, shard, store
-from holdfast.durable.registry import Kind
+from holdfast.durable.registry import COLLECTIONS, Kind
+from holdfast.durable.upgrade import objects
+from holdfast.durable.version import CATALOG_VERSION, MIN_VERSION
 from holdfast.errors import BadInput, Fenced, HoldfastError, StorageError
 from holdfast.persist import PersistClient, lock, names, part, schema, statecodec
 from holdfast.persist.schema import Column, Schema
@@ -50,6 +52,16 @@ def test_catalog_kinds() -> None:
     assert documented == {int(kind): kind.name for kind in Kind}
     assert shard.SCHEMA.codec == ("holdfast.catalog", 1)
     assert "codec `holdfast.catalog` version 1" in section("## Catalog")
+
+
+def test_catalog_versions() -> None:
+    line = r"^\| (\d+) \| (JSON|\[`objects_v(\d+)\.proto`\])"
+    rows = re.findall(line, section("## Catalog"), re.MULTILINE)
+    assert [int(version) for version, _, _ in rows] == list(range(MIN_VERSION, CATALOG_VERSION + 1))
+    assert [int(of) for _, _, of in rows if of] == list(range(objects.JSON_VERSION + 1, CATALOG_VERSION + 1))
+    fixed = section("## Catalog").partition("Tags, and the messages of ")[2].partition(", are the same")[0]
+    names = {kind.name.lower().replace("_", " ") for kind, row in COLLECTIONS.items() if not row.migratable}
+    assert set(re.split(", | and ", fixed)) == names
 
 
 def test_config_keys() -> None:
