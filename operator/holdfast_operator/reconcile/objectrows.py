@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import COLLECTIONS, Collection, IdKind, Object, Transaction, format_id
+from holdfast.durable.privileges import SYSTEM_ROLE, Privilege, privileges_of_new
 from holdfast.durable.registry import (
     CLUSTER_INTROSPECTION_SOURCE_INDEXES,
     CLUSTER_REPLICAS,
@@ -25,6 +26,7 @@ from holdfast.durable.registry import (
     SYSTEM_CONFIGURATIONS,
 )
 from holdfast_operator.reconcile.objects import (
+    UNMANAGED,
     Alter,
     Change,
     Contents,
@@ -36,7 +38,9 @@ from holdfast_operator.reconcile.objects import (
     ObjectType,
     Unmark,
     droppable,
+    managed,
     mark_of,
+    replicas_of,
 )
 
 _MARK: Final = "declared/"
@@ -64,6 +68,7 @@ _COLLECTIONS: Final[Mapping[ObjectType, Collection[Any, Any]]] = {
     ObjectType.REPLICA: CLUSTER_REPLICAS,
     ObjectType.CONFIGURATION: SYSTEM_CONFIGURATIONS,
 }
+_OWNED: Final = frozenset({ObjectType.DATABASE, ObjectType.SCHEMA, ObjectType.CLUSTER})
 _DROP: Final = pb.AuditLogEventType.AUDIT_LOG_EVENT_TYPE_DROP
 _ALTER: Final = pb.AuditLogEventType.AUDIT_LOG_EVENT_TYPE_ALTER
 _CREATE: Final = pb.AuditLogEventType.AUDIT_LOG_EVENT_TYPE_CREATE
@@ -95,7 +100,8 @@ def carry_out(tx: Transaction, changes: Iterable[Change], *, user: str) -> None:
                 _audit(tx, _CREATE, name, row, user)
             case Alter(name, value):
                 row = _alter(tx, name, value)
-                if tx.get(SETTINGS, pb.SettingKey(name=_mark_name(name, row))) is not None:
+                marked = tx.get(SETTINGS, pb.SettingKey(name=_mark_name(name, row))) is not None
+                if marked and name.type is ObjectType.CONFIGURATION:
                     _set_mark(tx, name, row)
                 _audit(tx, _ALTER, name, row, user)
             case Drop(name):
@@ -120,11 +126,13 @@ def _create(tx: Transaction, name: ObjectName, value: str) -> Object[Any, Any]:
 def _alter(tx: Transaction, name: ObjectName, value: str) -> Object[Any, Any]:
     row = _find(tx, name)
     match name.type:
+        case ObjectType.CLUSTER:
+            _set_variant(row.value, value)
         case ObjectType.REPLICA:
             row.value.size = value
         case ObjectType.CONFIGURATION:
             row.value.value = value
-        case ObjectType.DATABASE | ObjectType.SCHEMA | ObjectType.ROLE | ObjectType.CLUSTER:
+        case ObjectType.DATABASE | ObjectType.SCHEMA | ObjectType.ROLE:
             raise AssertionError(name)
         case _:
             assert_never(name.type)
@@ -173,6 +181,32 @@ def _key(tx: Transaction, name: ObjectName) -> Any:
 
 
 def _message(tx: Transaction, name: ObjectName, value: str) -> Any:
+    """A new object: the system's, as the first objects of a catalog are, and everybody may use it."""
+    made = _named_message(tx, name)
+    match name.type:
+        case ObjectType.ROLE:
+            made.attributes.CopyFrom(pb.RoleAttributes(inherit=True, login=True))
+        case ObjectType.CLUSTER:
+            _set_variant(made, value)
+        case ObjectType.REPLICA:
+            made.size = value
+        case ObjectType.CONFIGURATION:
+            made.value = value
+        case ObjectType.DATABASE | ObjectType.SCHEMA:
+            pass
+        case _:
+            assert_never(name.type)
+    if name.type in _OWNED:
+        made.owner_id.CopyFrom(SYSTEM_ROLE)
+        database = made.database_id if name.type is ObjectType.SCHEMA else None
+        made.privileges.extend(
+            privileges_of_new(tx, _AUDITED[name.type], SYSTEM_ROLE, database=database, public=Privilege.USAGE)
+        )
+    return made
+
+
+def _named_message(tx: Transaction, name: ObjectName) -> Any:
+    """As much of an object as it takes to find it."""
     own = name.path[-1]
     parent = None if name.parent is None else _find(tx, name.parent).key.id
     match name.type:
@@ -185,11 +219,20 @@ def _message(tx: Transaction, name: ObjectName, value: str) -> Any:
         case ObjectType.CLUSTER:
             return pb.ClusterValue(name=own)
         case ObjectType.REPLICA:
-            return pb.ClusterReplicaValue(cluster_id=parent, name=own, size=value)
+            return pb.ClusterReplicaValue(cluster_id=parent, name=own)
         case ObjectType.CONFIGURATION:
-            return pb.SystemConfigurationValue(value=value)
+            return pb.SystemConfigurationValue()
         case _:
             assert_never(name.type)
+
+
+def _set_variant(cluster: pb.ClusterValue, value: str) -> None:
+    asked = replicas_of(value)
+    if asked is None:
+        cluster.unmanaged.SetInParent()
+    else:
+        # Where the replicas are placed stays as it was.
+        cluster.managed.replication_factor, cluster.managed.size = asked
 
 
 def _find(tx: Transaction, name: ObjectName) -> Object[Any, Any]:
@@ -198,7 +241,7 @@ def _find(tx: Transaction, name: ObjectName) -> Object[Any, Any]:
         value = tx.get(SYSTEM_CONFIGURATIONS, key)
         found: Object[Any, Any] | None = None if value is None else Object(key, value)
     else:
-        found = tx.find(_COLLECTIONS[name.type], _message(tx, name, ""))
+        found = tx.find(_COLLECTIONS[name.type], _named_message(tx, name))
     if found is None:
         raise AssertionError(f"{name} was planned on, but isn't there")
     return found
@@ -226,11 +269,15 @@ def _named(tx: Transaction) -> Iterator[tuple[ObjectName, Object[Any, Any]]]:
 
 def _value(name: ObjectName, row: Object[Any, Any]) -> str:
     match name.type:
+        case ObjectType.CLUSTER:
+            if not row.value.HasField("managed"):
+                return UNMANAGED
+            return managed(row.value.managed.replication_factor, row.value.managed.size)
         case ObjectType.REPLICA:
             return str(row.value.size)
         case ObjectType.CONFIGURATION:
             return str(row.value.value)
-        case ObjectType.DATABASE | ObjectType.SCHEMA | ObjectType.ROLE | ObjectType.CLUSTER:
+        case ObjectType.DATABASE | ObjectType.SCHEMA | ObjectType.ROLE:
             return ""
         case _:
             assert_never(name.type)

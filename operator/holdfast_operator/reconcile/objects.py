@@ -7,12 +7,16 @@ resource for the same catalog makes it forget.
 Invariants
 - What others made is never dropped. It is adopted where it is declared: its value is kept as declared, but it
   stays when it isn't declared any more.
-- A mark says under which name (a system configuration: with which value) the operator left the object. Where
-  that doesn't hold any more somebody else has changed it: undeclared, it is theirs from then on.
+- A mark says under which names, its parent's too, the operator left the object; of a system configuration,
+  with which value. Where that doesn't hold any more somebody else has changed it, and it is theirs from then
+  on, but for a system configuration that is declared.
+- A cluster is managed, with so many replicas of one size, as long as it has exactly those: of another one
+  nobody could tell what it should have. So it changes with its replicas.
 - Parents are made before what is in them and dropped after it. What others use isn't dropped.
 - A plan that was carried out leaves nothing to do.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -35,6 +39,9 @@ class ObjectType(StrEnum):
     REPLICA = "cluster replica"
     CONFIGURATION = "system configuration"
 
+
+UNMANAGED: Final = ""
+"""The value of a cluster whose replicas are made and dropped one by one."""
 
 _LISTED: Final = 3
 _RANK: Final = {type_: rank for rank, type_ in enumerate(ObjectType)}
@@ -72,7 +79,8 @@ class Found:
     """An object of the catalog.
 
     `value` is what can be declared of it beside its name: the size of a replica, the text of a system
-    configuration. `mark` is the operator's mark of it. `users` are those of others that need it, in words.
+    configuration, of a cluster what `managed` gives, or `UNMANAGED`. `mark` is the operator's mark of it.
+    `users` are those of others that need it, in words.
     """
 
     value: str = ""
@@ -99,7 +107,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Alter:
-    """Give the object its value; it keeps being the operator's if it has a mark."""
+    """Give the object its value; a system configuration with a mark keeps being the operator's."""
 
     name: ObjectName
     value: str
@@ -167,16 +175,29 @@ def _declared(objects: CatalogObjects) -> Iterator[tuple[ObjectName, str]]:
     for role in objects.roles:
         yield ObjectName(ObjectType.ROLE, (role.name,)), ""
     for cluster in objects.clusters:
-        yield ObjectName(ObjectType.CLUSTER, (cluster.name,)), ""
+        yield ObjectName(ObjectType.CLUSTER, (cluster.name,)), managed(cluster.replicas, cluster.size)
         for number in range(1, cluster.replicas + 1):
             yield ObjectName(ObjectType.REPLICA, (cluster.name, f"r{number}")), cluster.size
     for name, value in objects.system_configurations.items():
         yield ObjectName(ObjectType.CONFIGURATION, (name,)), value
 
 
+def managed(replicas: int, size: str) -> str:
+    """The value of a cluster that is managed."""
+    return f"{replicas} x {size}"
+
+
+def replicas_of(value: str) -> tuple[int, str] | None:
+    """How many replicas of which size a managed cluster has; None for an unmanaged one."""
+    if value == UNMANAGED:
+        return None
+    replicas, _, size = value.partition(" x ")
+    return int(replicas), size
+
+
 def mark_of(name: ObjectName, value: str) -> str:
     """What a mark says of the object while nobody else has changed it."""
-    return value if name.type is ObjectType.CONFIGURATION else name.path[-1]
+    return value if name.type is ObjectType.CONFIGURATION else json.dumps(name.path)
 
 
 def is_made(name: ObjectName, found: Found) -> bool:
@@ -197,17 +218,22 @@ def plan_objects(declared: Mapping[ObjectName, str], contents: Contents) -> Obje
     wanted = {name: value for name, value in _sorted(declared) if name not in taken}
     dropped, kept = _drops(droppable(declared, contents), contents)
     there = contents.objects
+    values = dict(_sorted(wanted | _cluster_values(wanted, dropped, there)))
     changes: list[Change] = [
         Create(name, value) if name not in there else Alter(name, value)
-        for name, value in wanted.items()
+        for name, value in values.items()
         if name not in there or there[name].value != value
     ]
     changes += map(Drop, sorted(dropped, key=lambda name: name.rank, reverse=True))
-    altered = {change.name for change in changes if isinstance(change, Alter)}
+    mended = {
+        change.name
+        for change in changes
+        if isinstance(change, Alter) and change.name.type is ObjectType.CONFIGURATION
+    }
     changes += (
         Unmark(name)
         for name, found in _sorted(there)
-        if found.mark is not None and not is_made(name, found) and name not in altered
+        if found.mark is not None and not is_made(name, found) and name not in mended
     )
     changes += map(Forget, sorted(contents.lost))
     return ObjectsPlan(
@@ -217,6 +243,28 @@ def plan_objects(declared: Mapping[ObjectName, str], contents: Contents) -> Obje
         taken=tuple(name for name, _ in _sorted(declared) if name in taken),
         declared=len(declared),
     )
+
+
+def _cluster_values(
+    wanted: Mapping[ObjectName, str], dropped: set[ObjectName], there: Mapping[ObjectName, Found]
+) -> dict[ObjectName, str]:
+    """The values of the clusters that are declared, or that lose a replica, after the plan."""
+    before = {name: found.value for name, found in there.items() if name not in dropped}
+    sizes: dict[ObjectName | None, dict[str, str]] = {}
+    for name, size in {**before, **wanted}.items():
+        if name.type is ObjectType.REPLICA:
+            sizes.setdefault(name.parent, {})[name.path[-1]] = size
+    losing = {name.parent for name in dropped if name.type is ObjectType.REPLICA} - dropped
+    values = {}
+    for cluster in (*wanted, *losing):
+        if cluster is None or cluster.type is not ObjectType.CLUSTER:
+            continue
+        replicas = sizes.get(cluster, {})
+        as_managed = wanted.get(cluster) or managed(len(replicas), min(replicas.values(), default=""))
+        count, size = replicas_of(as_managed) or (0, "")
+        exact = replicas == {f"r{number}": size for number in range(1, count + 1)}
+        values[cluster] = as_managed if exact and size else UNMANAGED
+    return values
 
 
 def _is_system(name: ObjectName, contents: Contents) -> bool:

@@ -1,6 +1,6 @@
 """Declared objects: what is changed in a catalog, on the catalog's own transactions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -29,6 +29,7 @@ from holdfast.durable.registry import (
 from holdfast_operator.api.catalogobjects import CatalogObjects
 from holdfast_operator.reconcile.objectrows import carry_out, contents
 from holdfast_operator.reconcile.objects import (
+    UNMANAGED,
     Create,
     Kept,
     ObjectName,
@@ -140,7 +141,7 @@ def test_all_that_is_declared_is_made_with_its_events_and_then_there_is_nothing_
         "schema shop.raw",
         "schema shop.clean",
         "role analyst",
-        "cluster batch",
+        "cluster batch 2 x 2",
         "cluster replica batch.r1 2",
         "cluster replica batch.r2 2",
         "system configuration max_clusters 10",
@@ -183,9 +184,11 @@ def test_what_others_made_is_adopted_and_never_dropped() -> None:
         "system configuration max_clusters",
     ]
     assert {"cluster replica default.r1 4", "cluster replica default.r2 4"} <= world.names()
+    assert "cluster default 2 x 4" in world.names()
     world.declare(None)
     # What the operator added to it goes; what it was given stays as it was last declared.
     assert "cluster replica default.r2 4" not in world.names()
+    assert "cluster default 1 x 4" in world.names()
     assert {"role analyst", "cluster replica default.r1 4", "system configuration max_clusters 10"} <= (
         world.names()
     )
@@ -212,6 +215,8 @@ def test_what_others_use_is_kept_and_they_are_named_until_they_let_go() -> None:
     world.write(lambda tx: tx.delete(SYSTEM_PRIVILEGES, privilege))
     left = world.declare(None)
     assert [str(each.name) for each in left.kept] == ["cluster batch"]
+    # One that has a replica more than it was told to have isn't managed.
+    assert {"cluster batch", "cluster replica batch.extra 9"} <= world.names()
 
 
 def test_what_means_nothing_without_an_object_goes_with_it() -> None:
@@ -278,6 +283,27 @@ def test_what_others_changed_since_is_theirs() -> None:
     assert world.marks() == {}
 
 
+def test_what_is_in_something_that_others_renamed_is_theirs_too() -> None:
+    world = World()
+    world.declare(EVERYTHING)
+    for collection, value in (
+        (DATABASES, pb.DatabaseValue(name="shop")),
+        (CLUSTERS, pb.ClusterValue(name="batch")),
+    ):
+        row = world.find(collection, value)
+        row.value.name = "theirs"
+        world.write(lambda tx, c=collection, r=row: tx.update(c, r.key, r.value))
+    before = foreign(world)
+    world.declare(EVERYTHING)
+    world.declare(None)
+    assert world.names() - INITIAL == {
+        *("database theirs", "schema theirs.raw", "schema theirs.clean", "cluster theirs 2 x 2"),
+        *("cluster replica theirs.r1 2", "cluster replica theirs.r2 2"),
+    }
+    assert before <= foreign(world)
+    assert world.marks() == {}
+
+
 def test_one_made_anew_by_others_is_theirs() -> None:
     world = World()
     world.declare(EVERYTHING)
@@ -288,6 +314,49 @@ def test_one_made_anew_by_others_is_theirs() -> None:
     assert [str(name) for name in left.adopted] == ["role analyst"]
     world.declare(None)
     assert "role analyst" in world.names()
+
+
+def test_a_cluster_is_managed_while_it_has_exactly_its_replicas() -> None:
+    world = World()
+    batch = {"name": "batch", "size": "2", "replicas": 1}
+    world.declare({"clusters": [batch]})
+    world.write(lambda tx: add_replica(tx, "batch", "r2"))
+    world.declare({"clusters": [batch]})
+    assert "cluster batch" in world.names()
+    world.declare({"clusters": [{**batch, "replicas": 2}]})
+    assert {"cluster batch 2 x 2", "cluster replica batch.r2 2"} <= world.names()
+    world.declare({"clusters": [{**batch, "replicas": 0}]})
+    assert {"cluster batch", "cluster replica batch.r2 2"} <= world.names()
+    world.write(lambda tx: tx.delete(CLUSTER_REPLICAS, next(_replicas(tx, "r2"))))
+    world.declare({"clusters": [{**batch, "replicas": 0}]})
+    assert "cluster batch 0 x 2" in world.names()
+
+
+def _replicas(tx: Transaction, name: str) -> Iterator[pb.ClusterReplicaKey]:
+    return (row.key for row in tx.objects(CLUSTER_REPLICAS) if row.value.name == name)
+
+
+def test_new_objects_belong_to_the_system_and_everybody_may_use_them() -> None:
+    world = World()
+    world.declare(EVERYTHING)
+    shop = world.find(DATABASES, pb.DatabaseValue(name="shop")).value
+    first = world.find(DATABASES, pb.DatabaseValue(name="holdfast")).value
+    assert (shop.owner_id, shop.privileges) == (first.owner_id, first.privileges)
+    assert world.find(ROLES, pb.RoleValue(name="analyst")).value.attributes.login
+    batch = world.find(CLUSTERS, pb.ClusterValue(name="batch")).value
+    default = world.find(CLUSTERS, pb.ClusterValue(name="default")).value
+    assert (batch.owner_id, batch.privileges) == (default.owner_id, default.privileges)
+
+
+def test_a_role_that_owns_something_is_kept() -> None:
+    world = World()
+    world.declare(EVERYTHING)
+    analyst = world.find(ROLES, pb.RoleValue(name="analyst")).key.id
+    holdfast = world.find(DATABASES, pb.DatabaseValue(name="holdfast"))
+    holdfast.value.owner_id.CopyFrom(analyst)
+    world.write(lambda tx: tx.update(DATABASES, holdfast.key, holdfast.value))
+    (kept,) = world.declare(None).kept
+    assert (str(kept.name), kept.users) == ("role analyst", ("databases holdfast",))
 
 
 def test_what_is_the_system_s_is_not_touched() -> None:
@@ -394,7 +463,11 @@ def test_whatever_was_declared_and_done_by_others_one_step_is_enough_and_nobody_
         assert before <= foreign(world)
         declared = declared_by(None if objects is None else CatalogObjects.model_validate(objects))
         there = contents(Transaction(world.cache), declared).objects
-        assert {name: there[name].value for name in declared} == declared
+        assert set(declared) <= set(there)
+        assert all(
+            there[name].value in {value, UNMANAGED if name.type is ObjectType.CLUSTER else value}
+            for name, value in declared.items()
+        )
         # What has a mark is declared, or is kept for a reason.
         marked = {name for name, about in there.items() if about.mark is not None}
         assert marked <= {*declared, *(each.name for each in left.kept)}
