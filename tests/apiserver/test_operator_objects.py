@@ -90,7 +90,9 @@ def test_declared_objects_are_made_mended_and_dropped_again(
         assert names(left, ROLES) == {"holdfast_system", "foreign"}
         assert "raw" not in names(left, SCHEMAS)
         events = [row.value for row in left.stream(AUDIT_LOG) if row.value.user == "holdfast-operator"]
-        assert {event.object_name for event in events} == {"shop", "shop.raw", "analyst", "default.r2"}
+        assert {event.object_name for event in events} == {
+            *("shop", "shop.raw", "analyst", "default", "default.r2"),
+        }
 
 
 def test_another_resource_for_the_same_catalog_knows_what_was_made(world: Any, make_catalog: Make) -> None:

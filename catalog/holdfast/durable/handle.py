@@ -99,6 +99,10 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         with self._ready() as cache:
             return tuple(cache.objects(collection))
 
+    def find(self, collection: Collection[K, V], like: V) -> Object[K, V] | None:
+        with self._ready() as cache:
+            return Transaction(cache).find(collection, like)
+
     def stream(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
         with self._ready():
             upper = self._upper

@@ -19,6 +19,7 @@ from holdfast.durable.initialize import Bootstrap
 from holdfast.durable.registry import COLLECTIONS, Collection, K, Kind, V
 from holdfast.durable.setters import TargetedSetters
 from holdfast.durable.transaction import Transaction
+from holdfast.errors import BadInput
 from holdfast.persist import Prepared
 
 
@@ -129,6 +130,15 @@ class ReadOnlyCatalog(ABC):
     @abstractmethod
     def objects(self, collection: Collection[K, V]) -> tuple[Object[K, V], ...]:
         """All objects of a type; `BadInput` for one that isn't in memory."""
+
+    def find(self, collection: Collection[K, V], like: V) -> Object[K, V] | None:
+        """As `Transaction.find`: the object that shares with `like` what is unique to its type."""
+        if collection.unique_by is None:
+            raise BadInput(f"{collection} have nothing unique to be found by")
+        wanted = collection.unique_by(like)
+        return next(
+            (row for row in self.objects(collection) if collection.unique_by(row.value) == wanted), None
+        )
 
     @abstractmethod
     def stream(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from holdfast.durable import CATALOG_VERSION, MIN_VERSION
 from holdfast_operator.api.base import frontier
 from holdfast_operator.api.catalog import (
     Access,
@@ -159,7 +160,6 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
 def _not_supported(spec: CatalogSpec) -> str:
     """The first field that is set and that nothing here acts on; a line goes when its code comes."""
     fields = {
-        "access": spec.access == Access.OBSERVED,
         "shadow": spec.shadow,
         "upgradePolicy": spec.upgrade_policy == UpgradePolicy.MANUAL,
     }
@@ -172,11 +172,15 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
         if isinstance(seen.restore, Refused) and not seen.initialized:
             return Settle(stalled(Reason.RESTORE_FAILED, seen.restore.message))
         return Open(opening)
+    if seen.opened.observed != opening.observed:
+        return Close()
     if seen.opened.storage != storage or seen.opened.organization_id != spec.organization_id:
         return Close()
     if seen.opened.deploy_generation < spec.deploy_generation:
         return RollOut(opening)
     facts = seen.facts
+    if opening.observed:
+        return _plan_observed(seen, facts, rhythm)
     if seen.objects.changes:
         return KeepObjects(declared_by(spec.objects))
     moving = facts.upper != seen.known_upper
@@ -191,12 +195,48 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
     )
 
 
+def _plan_observed(seen: Observed, facts: CatalogFacts, rhythm: Rhythm) -> Step:
+    moving = facts.upper != seen.known_upper
+    return Settle(
+        _observed_health(facts),
+        fields=status_fields(facts),
+        requeue_after=rhythm.unsteady if moving else rhythm.steady,
+    )
+
+
+def _observed_health(facts: CatalogFacts) -> Health:
+    version = facts.catalog_version
+    if version > CATALOG_VERSION:
+        text = (
+            f"the catalog has format version {version}, this operator knows versions up to {CATALOG_VERSION}"
+        )
+        return stalled(Reason.VERSION_TOO_NEW, f"{text}; upgrade the operator")
+    if version < MIN_VERSION:
+        text = f"the catalog has format version {version}, this operator knows them from {MIN_VERSION} on"
+        return stalled(Reason.DEPRECATED, f"{text}; upgrade its database process")
+    if version < CATALOG_VERSION:
+        text = f"the catalog has format version {version}, this operator reads version {CATALOG_VERSION}"
+        return reconciling(
+            Reason.UPGRADE_PENDING, f"{text}; its database process upgrades it when it opens it"
+        )
+    return ready(
+        f"written by {facts.holder} at epoch {facts.epoch} of deploy generation {facts.deploy_generation}"
+    )
+
+
+def awaiting_writer(rhythm: Rhythm) -> Settle:
+    """How an observed Catalog rests that no database process has initialized."""
+    text = "there is no catalog yet; a database process initializes it when it opens it for writing"
+    return Settle(reconciling(Reason.AWAITING_WRITER, text), requeue_after=rhythm.unsteady)
+
+
 def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
     if not seen.has_finalizer:
         return Close() if seen.opened else Release()
     if seen.dependents:
         return _plan_waiting(seen, rhythm)
-    doomed = seen.spec is not None and seen.spec.deletion_policy == DeletionPolicy.DELETE
+    spec = seen.spec
+    doomed = spec is not None and _is_managed(spec) and spec.deletion_policy == DeletionPolicy.DELETE
     # What is in the store of a twin is the older one's.
     if doomed and seen.older_twin is None:
         if seen.opened is not None and not seen.overdue:
@@ -209,8 +249,9 @@ def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
 def _plan_waiting(seen: Observed, rhythm: Rhythm) -> Step:
     """Collections refer to it; those that are to be dropped need it open."""
     needed = seen.doomed_dependents and not seen.overdue and not seen.void and seen.older_twin is None
-    if needed and seen.opened is None and isinstance(seen.storage, Storage) and seen.spec is not None:
-        return Open(_opening(seen, seen.spec, seen.storage, existing_only=True))
+    spec = seen.spec if seen.spec is not None and _is_managed(seen.spec) else None
+    if needed and seen.opened is None and isinstance(seen.storage, Storage) and spec is not None:
+        return Open(_opening(seen, spec, seen.storage, existing_only=True))
     return Settle(_waiting(seen.dependents), requeue_after=rhythm.unsteady)
 
 
@@ -230,6 +271,10 @@ def _plan_late_destruction(seen: Observed) -> Step:
     return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
 
 
+def _is_managed(spec: CatalogSpec) -> bool:
+    return spec.access == Access.MANAGED
+
+
 def _opening(seen: Observed, spec: CatalogSpec, storage: Storage, *, existing_only: bool = False) -> Opening:
     return Opening(
         storage=storage,
@@ -242,6 +287,7 @@ def _opening(seen: Observed, spec: CatalogSpec, storage: Storage, *, existing_on
         holder=seen.holder,
         purpose=f"operator for Catalog {seen.name}",
         restore=None if existing_only or isinstance(seen.restore, Refused) else seen.restore,
+        observed=not _is_managed(spec),
         existing_only=existing_only,
     )
 
@@ -259,7 +305,8 @@ def status_fields(
         catalog_version=facts.catalog_version,
         since=frontier(facts.since),
         upper=frontier(facts.upper),
-        object_counts=dict(facts.object_counts),
+        object_counts=dict(facts.object_counts) or None,
+        holder=facts.holder,
         restored_from=restored_from,
         fenced_by=fences or None,
     )

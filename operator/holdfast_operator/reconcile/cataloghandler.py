@@ -96,9 +96,7 @@ class CatalogHandler(Handler[Observed]):
             missing_secret=None if spec is None else await self._missing_secret(key, spec),
             opened=self._stores.opened(key),
             facts=facts,
-            objects=NOTHING_DECLARED
-            if facts is None or spec is None
-            else await self._plan_objects(key, spec),
+            objects=await self._plan_objects(key, spec) if facts and spec else NOTHING_DECLARED,
             dependents=tuple(name for name, _ in dependents),
             doomed_dependents=any(doomed for _, doomed in dependents),
             holder=self._settings.holder,
@@ -200,7 +198,9 @@ class CatalogHandler(Handler[Observed]):
     async def _open(self, key: ObjectKey, body: Json, opening: Opening) -> None:
         try:
             await self._stores.open(key, opening)
-        except (ShardFinalized, NothingThere):
+        except (ShardFinalized, NothingThere) as error:
+            if opening.observed and isinstance(error, NothingThere):
+                raise Halt(catalog.awaiting_writer(self._settings.rhythm)) from None
             # Finalized: a predecessor got this far before it died.
             self._void(key)
             if not is_deleting(body):
@@ -216,7 +216,9 @@ class CatalogHandler(Handler[Observed]):
             message = f"{error}; set spec.deployGeneration to at least that of the durable token"
             raise Halt(Settle(stalled(Reason.DEPLOY_GENERATION_TOO_LOW, message))) from None
         facts = await self._facts(key)
-        if facts is not None:
+        if facts is not None and opening.observed:
+            log.info("observed; written by %s", facts.holder)
+        elif facts is not None:
             note = Note(Reason.CATALOG_OPENED, f"opened for writing at epoch {facts.epoch}")
             log.info(note.message)
             self.services.metrics.epoch.labels(key.namespace, key.name).set(facts.epoch)
@@ -235,8 +237,15 @@ class CatalogHandler(Handler[Observed]):
             # The handle may not be able to go on; a new one reads everything again.
             await self._stores.close(key)
             raise
+        except NothingThere:
+            # Observed, and its store was emptied.
+            await self._stores.close(key)
+            return None
 
     async def _plan_objects(self, key: ObjectKey, spec: CatalogSpec) -> ObjectsPlan:
+        opening = self._stores.opened(key)
+        if opening is None or opening.observed:
+            return NOTHING_DECLARED
         declared = declared_by(spec.objects)
         return await self._stores.use(key, "plan_objects", lambda handle: handle.plan_objects(declared))
 

@@ -20,7 +20,7 @@ from holdfast_operator.api.collection import (
     StorageCollectionSpec,
     StorageCollectionStatus,
 )
-from holdfast_operator.api.names import Reason
+from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.reconcile import snapshot
 from holdfast_operator.reconcile.catalog import Rhythm
 from holdfast_operator.reconcile.facts import CollectionFacts, ItemName
@@ -36,6 +36,7 @@ from holdfast_operator.reconcile.steps import (
     stalled,
 )
 from holdfast_operator.runtime.events import Note
+from holdfast_operator.runtime.status import Health, Mark
 from holdfast_operator.sparkapps.adapter import AppState
 
 _RETENTION_GRAIN: Final = 100
@@ -70,7 +71,9 @@ class Observed:
     """Whether the Catalog's store was found to hold nothing at all."""
     catalog: CatalogState = CatalogState.MISSING
     catalog_open: bool = False
-    """Whether this process has it open; also one that is being deleted may be."""
+    """Whether this process has it open for writing; also one that is being deleted may be."""
+    catalog_observed: bool = False
+    """Whether another process writes it, and this one only looks."""
     item_id: str | None = None
     collection_id: str | None = None
     facts: CollectionFacts | None = None
@@ -185,6 +188,8 @@ def _without_catalog(seen: Observed, spec: StorageCollectionSpec, rhythm: Rhythm
 
 def _plan_create(seen: Observed, spec: StorageCollectionSpec, schema: Schema, rhythm: Rhythm) -> Step:
     item, shards = item_name(spec, seen.name), spec.rendition.shards
+    if seen.catalog_observed and seen.facts is None:
+        return Settle(_left_to_writer(seen, spec, item), requeue_after=rhythm.unsteady)
     if seen.item_id is None or seen.collection_id is None:
         return EnsureItem(item, schema, shards)
     facts = seen.facts
@@ -197,7 +202,7 @@ def _plan_create(seen: Observed, spec: StorageCollectionSpec, schema: Schema, rh
         return Settle(stalled(Reason.SCHEMA_MISMATCH, text))
     if (facts.schema, facts.shards) != (schema, shards):
         return Settle(stalled(Reason.SCHEMA_MISMATCH, _mismatch(facts, schema, shards)))
-    if _due(seen, facts):
+    if _due(seen, facts) and not seen.catalog_observed:
         return Retain(facts.collection_id, seen.retention_since or 0)
     return _plan_ready(seen, facts, rhythm)
 
@@ -206,6 +211,8 @@ def _plan_ready(seen: Observed, facts: CollectionFacts, rhythm: Rhythm) -> Step:
     fields = dict(status_fields(facts, seen.item_id))
     health = ready(f"collection {facts.name} with {facts.shards} shards")
     rest = rhythm.unsteady if frontier(facts.upper) != seen.known_upper else rhythm.steady
+    if seen.catalog_observed:
+        return _plan_bound(seen, facts, rest)
     if seen.snapshot is None:
         return Settle(health, fields=fields, requeue_after=rest)
     report = snapshot.plan(seen.snapshot)
@@ -214,6 +221,38 @@ def _plan_ready(seen: Observed, facts: CollectionFacts, rhythm: Rhythm) -> Step:
     soon = rest if report.requeue_after is None else min(rest, report.requeue_after)
     marks = (report.mark,) if report.mark else ()
     return Settle(health, fields={**fields, **report.fields}, marks=marks, requeue_after=soon)
+
+
+def _plan_bound(seen: Observed, facts: CollectionFacts, rest: float) -> Step:
+    """There, in a catalog that another process writes: it is shown, and nothing of it is changed."""
+    health = ready(
+        f"collection {facts.name} with {facts.shards} shards; retention and drop are its database process's"
+    )
+    asked = seen.snapshot is not None and seen.snapshot.request is not None
+    text = "the operator runs no jobs in an Observed catalog; let its database process make the snapshot"
+    refused = Mark(ConditionType.SNAPSHOT_COMPLETED, "False", Reason.CATALOG_OBSERVED, text)
+    return Settle(
+        health,
+        fields=status_fields(facts, seen.item_id),
+        marks=(refused,) if asked else (),
+        requeue_after=rest,
+    )
+
+
+def _left_to_writer(seen: Observed, spec: StorageCollectionSpec, item: ItemName) -> Health:
+    """What the database process has to do before a collection of an Observed catalog is there."""
+    if seen.collection_id is None:
+        missing = f"Catalog '{spec.catalog_ref.name}' is Observed and has no item {item}"
+        call = f'ensure_item("{item.database}", "{item.schema}", "{item.name}") on its open catalog'
+    else:
+        missing = (
+            f"item {item} of the Observed Catalog '{spec.catalog_ref.name}' has no collection in storage"
+        )
+        call = (
+            f'StorageController.create_collection(CollectionSpec("{seen.collection_id}", "{item}", schema, '
+            f"shards={spec.rendition.shards}))"
+        )
+    return stalled(Reason.CATALOG_OBSERVED, f"{missing}: let its database process call {call}")
 
 
 def _due(seen: Observed, facts: CollectionFacts) -> bool:
@@ -249,6 +288,9 @@ def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
     if nowhere and not seen.created and not seen.catalog_open:
         return Release()
     item = item_name(seen.spec, seen.name)
+    if seen.catalog_observed:
+        text = f"the database process of the Observed catalog drops collection {item}: it and its data stay"
+        return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
     if seen.overdue or (seen.catalog is CatalogState.MISSING and not seen.catalog_open):
         what = "are still there" if seen.created else "are still there if they ever were"
         text = f"the catalog could not be written: collection {item} and its data {what}"

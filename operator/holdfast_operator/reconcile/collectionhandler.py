@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from holdfast.errors import CollectionInUse, UniquenessViolation
 from holdfast.storage import JobRecord
-from holdfast_operator.api.catalog import CatalogSpec, DeletionPolicy
+from holdfast_operator.api.catalog import Access, CatalogSpec, DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.reconcile import collection
@@ -21,7 +21,8 @@ from holdfast_operator.reconcile.collection import (
     Retain,
     item_name,
 )
-from holdfast_operator.reconcile.facts import CollectionFacts, NoSuchSchema, Opening
+from holdfast_operator.reconcile.collectionfacts import SNAPSHOT
+from holdfast_operator.reconcile.facts import CollectionFacts, NoSuchSchema, NotReadable, Opening
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.handler import (
     Halt,
@@ -33,7 +34,6 @@ from holdfast_operator.reconcile.handler import (
     is_overdue,
 )
 from holdfast_operator.reconcile.index import Index
-from holdfast_operator.reconcile.opencatalog import SNAPSHOT
 from holdfast_operator.reconcile.snapshot import (
     FailAttempt,
     RetryJob,
@@ -84,12 +84,12 @@ class CollectionHandler(Handler[Observed]):
             created="collectionId" in status,
             older_twin=str(older) if older else None,
             catalog_void=catalog is not None and self._stores.is_void(catalog),
-            catalog_open=opening is not None,
+            catalog_open=opening is not None and not opening.observed,
         )
         if spec is None or catalog is None or not (blank.has_finalizer or blank.deleting):
             return blank
-        blank = replace(blank, catalog=await self._catalog(catalog))
-        if opening is None or spec.suspend or older is not None:
+        blank = await self._with_catalog(blank, catalog)
+        if opening is None or opening.observed != blank.catalog_observed or spec.suspend or older is not None:
             return blank
         if blank.deleting and spec.deletion_policy == DeletionPolicy.RETAIN:
             return blank
@@ -121,14 +121,19 @@ class CollectionHandler(Handler[Observed]):
         for other in (*rivals, *((catalog,) if catalog else ())):
             self.services.enqueue(other, 0.0)
 
-    async def _catalog(self, catalog: ObjectKey) -> CatalogState:
+    async def _with_catalog(self, seen: Observed, catalog: ObjectKey) -> Observed:
         try:
             body = await self.services.kube.get(catalog)
         except Gone:
-            return CatalogState.MISSING
+            return replace(seen, catalog=CatalogState.MISSING)
+        observed = body["spec"].get("access") == Access.OBSERVED
+        opening = self._stores.opened(catalog)
+        state = CatalogState.CLOSED
         if is_deleting(body):
-            return CatalogState.DELETING
-        return CatalogState.OPEN if self._stores.opened(catalog) else CatalogState.CLOSED
+            state = CatalogState.DELETING
+        elif opening is not None and opening.observed == observed:
+            state = CatalogState.OPEN
+        return replace(seen, catalog=state, catalog_observed=observed)
 
     async def _look_into(
         self, blank: Observed, spec: StorageCollectionSpec, opening: Opening, key: ObjectKey, body: Json
@@ -138,13 +143,16 @@ class CollectionHandler(Handler[Observed]):
         name = item_name(spec, key.name)
         request_id = spec.snapshot.request_id if spec.snapshot else None
         try:
-            look = await self._stores.use(
-                _catalog_key(key, spec), "look", lambda handle: handle.look(name, request_id)
-            )
+            look = await self._stores.look(_catalog_key(key, spec), name, request_id)
         except NoSuchSchema as error:
-            if blank.deleting:
+            if blank.deleting or blank.catalog_observed:
                 return blank
             raise Halt(settled(error, reason=Reason.NO_SUCH_SCHEMA)) from None
+        except NotReadable as error:
+            if blank.deleting:
+                return blank
+            text = f"{error}; look at the conditions of Catalog '{spec.catalog_ref.name}'"
+            raise Halt(Settle(reconciling(Reason.CATALOG_NOT_READY, text), retry=True)) from None
         seen = replace(
             blank,
             item_id=look.item_id,

@@ -21,6 +21,9 @@ class CatalogFacts:
     since: int
     upper: int
     object_counts: tuple[tuple[str, int], ...]
+    """Empty where only what is known at every version of the format could be read."""
+    holder: str = ""
+    """Who has the fence token, and what for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ class Opening:
     system_configurations: tuple[tuple[str, str], ...] = ()
     restore: RestoreSource | None = None
     """What a catalog that isn't there is filled with in place of the bootstrap."""
+    observed: bool = False
+    """Whether it is only looked at: another process writes it."""
 
     @property
     def bootstrap(self) -> Bootstrap:
@@ -124,6 +129,10 @@ class RestoreFailed(HoldfastError):
     """What a new catalog was to be filled with can't be had, or makes no catalog; nothing was made."""
 
     hint = "correct spec.restoreFrom or its source, or remove it; it is tried again by itself"
+
+
+class NotReadable(BadInput):
+    """The catalog's format is of another version than this operator reads."""
 
 
 class NoSuchSchema(BadInput):

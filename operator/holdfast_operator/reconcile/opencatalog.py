@@ -11,40 +11,19 @@ Invariants
 import contextlib
 import json
 import threading
-import uuid
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
-from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import Catalog, catalog_shard_id, format_id
-from holdfast.durable.registry import DATABASES, ITEMS, SCHEMAS
-from holdfast.errors import BadInput, CollectionNotFound, Fenced, ShardFinalized, UpperMismatch
+from holdfast.durable import Catalog, catalog_shard_id
+from holdfast.errors import CollectionNotFound, Fenced, ShardFinalized, UpperMismatch
 from holdfast.persist import PersistClient, Schema
-from holdfast.storage import (
-    CollectionInfo,
-    CollectionSpec,
-    CollectionState,
-    JobRecord,
-    JobState,
-    StorageController,
-)
+from holdfast.storage import CollectionSpec, JobRecord, StorageController
 from holdfast_operator.api.names import FIELD_MANAGER
 from holdfast_operator.reconcile import objectrows
-from holdfast_operator.reconcile.facts import (
-    CatalogFacts,
-    CollectionFacts,
-    ItemName,
-    Look,
-    NoSuchSchema,
-    Opening,
-    RenditionFacts,
-    Start,
-)
+from holdfast_operator.reconcile.collectionfacts import SNAPSHOT, find_item, look_at
+from holdfast_operator.reconcile.facts import CatalogFacts, ItemName, Look, Opening, Start
 from holdfast_operator.reconcile.objects import ObjectName, ObjectsPlan, plan_objects
 from holdfast_operator.reconcile.opening import open_writable
-
-SNAPSHOT: Final = "snapshot"
-"""The kind of a snapshot's JobRecord."""
 
 
 class OpenCatalog:
@@ -84,6 +63,7 @@ class OpenCatalog:
                 since=self._catalog.since,
                 upper=self._catalog.upper,
                 object_counts=tuple(sorted(self._catalog.object_counts().items())),
+                holder=f"{token.holder}, {token.purpose}",
             )
 
     def plan_objects(self, declared: Mapping[ObjectName, str]) -> ObjectsPlan:
@@ -109,47 +89,12 @@ class OpenCatalog:
     def look(self, name: ItemName, request_id: str | None) -> Look:
         """What there is of a collection and of the snapshot `request_id`, after asking as `confirm` does.
 
-        Raises as `confirm` and `_find_item`.
+        Raises as `confirm` and `find_item`.
         """
         with self._lock:
             self._catalog.confirm_leadership()
-            item_id = self._find_item(name)
-        if item_id is None:
-            return Look()
-        collection_id = str(uuid.uuid5(uuid.UUID(self.opening.organization_id), item_id))
-        facts = self._collection(collection_id)
-        if facts is None:
-            return Look(item_id, collection_id)
-        jobs = [job for job in self._controller.jobs(collection_id) if job.kind == SNAPSHOT]
-        done = [job for job in jobs if job.state is JobState.DONE]
-        return Look(
-            item_id,
-            collection_id,
-            facts,
-            job=next((job for job in jobs if job.slot == request_id), None),
-            last_snapshot=max(done, key=lambda job: job.finished_ms, default=None),
-            running=tuple(job for job in jobs if job.state is JobState.RUNNING),
-        )
-
-    def _find_item(self, name: ItemName) -> str | None:
-        """The id of a collection's item; None where there is none.
-
-        Raises `NoSuchSchema` where database or schema are missing, `BadInput` where the name is another
-        type's.
-        """
-        with self._lock, self._catalog.transaction() as tx:
-            database = tx.find(DATABASES, pb.DatabaseValue(name=name.database))
-            if database is None:
-                raise NoSuchSchema(f"the catalog has no database '{name.database}'")
-            schema = tx.find(SCHEMAS, pb.SchemaValue(database_id=database.key.id, name=name.schema))
-            if schema is None:
-                raise NoSuchSchema(f"the catalog has no schema '{name.schema}' in database '{name.database}'")
-            item = tx.find(ITEMS, pb.ItemValue(schema_id=schema.key.id, name=name.name))
-            if item is None:
-                return None
-            if item.value.type != pb.ObjectType.OBJECT_TYPE_COLLECTION:
-                raise BadInput(f"{name} is in the catalog already, but is not a collection")
-            return format_id(item.key.id)
+            item_id = find_item(self._catalog, name)
+        return look_at(self._client, self._controller, self.opening.organization_id, item_id, request_id)
 
     def ensure_item(self, name: ItemName, schema: Schema, shards: int) -> str:
         """Make the item of a collection and give its id."""
@@ -164,18 +109,6 @@ class OpenCatalog:
         """Remove the item of a collection; nothing happens where there is none."""
         with self._lock:
             self._catalog.drop_item(name.database, name.schema, name.name)
-
-    def _collection(self, collection_id: str) -> CollectionFacts | None:
-        """What there is of a collection; None where it was never created."""
-        try:
-            info = self._controller.describe(collection_id)
-        except CollectionNotFound:
-            return None
-        if info.dropped:
-            # One whose drop waits for readers can't be opened any more, but its data is still there.
-            gone = info.state is CollectionState.DROPPED
-            return CollectionFacts(info.collection_id, info.name, info.schema, info.shards, dropped=gone)
-        return self._facts(info)
 
     def create_collection(self, collection_id: str, name: ItemName, schema: Schema, shards: int) -> None:
         """Create a collection, or find it."""
@@ -243,30 +176,3 @@ class OpenCatalog:
             except UpperMismatch:
                 continue
             return
-
-    def _facts(self, info: CollectionInfo) -> CollectionFacts:
-        frontiers = self._controller.frontiers(info.collection_id)
-        renditions = []
-        for rendition in info.renditions:
-            shards = [self._client.inspect(shard) for shard in rendition.shards]
-            renditions.append(
-                RenditionFacts(
-                    id=rendition.id,
-                    shards=len(shards),
-                    since=max(shard.since for shard in shards),
-                    upper=min(shard.upper for shard in shards),
-                    rows=sum(shard.rows for shard in shards),
-                    bytes=sum(shard.size_bytes for shard in shards),
-                )
-            )
-        return CollectionFacts(
-            collection_id=info.collection_id,
-            name=info.name,
-            schema=info.schema,
-            shards=info.shards,
-            dropped=False,
-            since=frontiers.since,
-            upper=frontiers.upper,
-            active_rendition=info.renditions[-1].id,
-            renditions=tuple(renditions),
-        )

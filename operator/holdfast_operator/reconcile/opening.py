@@ -4,6 +4,8 @@ Invariants
 - What is refused has changed nothing durable: each check comes before the first write.
 """
 
+from typing import Literal
+
 from holdfast.durable import Catalog, OpenMode, persist_catalog
 from holdfast.errors import BadInput, NoLocation, UnusablePath
 from holdfast.persist import PersistClient
@@ -12,10 +14,10 @@ from holdfast_operator.reconcile.restoring import commit, prepare
 from holdfast_operator.reconcile.storage import Storage
 
 
-def connect(storage: Storage) -> PersistClient:
+def connect(storage: Storage, *, mode: Literal["write", "read"] = "write") -> PersistClient:
     """A client of a location. Raises `UnknownLocation` for URLs without a meaning, `StoreUnreachable`."""
     try:
-        return PersistClient.open(storage.url, blob=storage.blob, consensus=storage.consensus)
+        return PersistClient.open(storage.url, blob=storage.blob, consensus=storage.consensus, mode=mode)
     except UnusablePath:
         raise
     except BadInput as error:
@@ -24,15 +26,10 @@ def connect(storage: Storage) -> PersistClient:
 
 def is_initialized(opening: Opening) -> bool:
     """Whether there is a catalog; nothing is made to find out."""
-    storage = opening.storage
     try:
-        client = PersistClient.open(storage.url, blob=storage.blob, consensus=storage.consensus, mode="read")
+        client = connect(opening.storage, mode="read")
     except NoLocation:
         return False
-    except UnusablePath:
-        raise
-    except BadInput as error:
-        raise UnknownLocation(str(error), hint=error.hint) from error
     with client:
         return persist_catalog(client, opening.organization_id).is_initialized()
 

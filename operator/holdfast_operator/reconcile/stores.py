@@ -12,8 +12,9 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from holdfast.errors import HoldfastError, StoreUnreachable
-from holdfast_operator.reconcile.facts import CatalogFacts, Opening, Start
+from holdfast.errors import HoldfastError, NotWritable, StoreUnreachable
+from holdfast_operator.reconcile.facts import CatalogFacts, ItemName, Look, Opening, Start
+from holdfast_operator.reconcile.observedcatalog import ObservedCatalog
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
 from holdfast_operator.reconcile.opening import preflight
 from holdfast_operator.reconcile.pool import StorePool
@@ -30,7 +31,7 @@ class Stores:
 
     def __init__(self, pool: StorePool) -> None:
         self._pool = pool
-        self._open: dict[ObjectKey, OpenCatalog] = {}
+        self._open: dict[ObjectKey, OpenCatalog | ObservedCatalog] = {}
         self._opening: set[ObjectKey] = set()
         self._void: set[ObjectKey] = set()
 
@@ -48,7 +49,7 @@ class Stores:
     def started(self, catalog: ObjectKey) -> Start | None:
         """What happened when the catalog was opened; None where it isn't."""
         handle = self._open.get(catalog)
-        return handle.start if handle else None
+        return handle.start if isinstance(handle, OpenCatalog) else None
 
     def is_void(self, catalog: ObjectKey) -> bool:
         """Whether its store was found to hold nothing, or nothing any more, or to be no store at all."""
@@ -59,16 +60,16 @@ class Stores:
         (self._void.add if void else self._void.discard)(catalog)
 
     async def open(self, catalog: ObjectKey, opening: Opening) -> None:
-        """Take a catalog over; the epoch grows."""
+        """Take a catalog over, so that the epoch grows; or, if it is to be observed, only look."""
         if catalog in self._opening:
             raise StoreUnreachable(f"opening {opening.storage} is still under way")
         if catalog in self._open:
             return
         self._opening.add(catalog)
 
-        def work() -> OpenCatalog:
+        def work() -> OpenCatalog | ObservedCatalog:
             try:
-                return OpenCatalog.open(opening)
+                return ObservedCatalog.open(opening) if opening.observed else OpenCatalog.open(opening)
             finally:
                 loop.call_soon_threadsafe(self._opening.discard, catalog)
 
@@ -83,11 +84,26 @@ class Stores:
 
     async def confirm(self, catalog: ObjectKey) -> CatalogFacts | None:
         """What an open catalog holds, after asking whether it is still ours; None where it isn't open."""
-        return await self.use(catalog, "confirm", OpenCatalog.confirm) if catalog in self._open else None
+        handle = self._open.get(catalog)
+        if handle is None:
+            return None
+        return await self._pool.call("confirm", str(handle.opening.storage), handle.confirm)
+
+    async def look(self, catalog: ObjectKey, name: ItemName, request_id: str | None) -> Look:
+        """What there is of a collection of an open or observed catalog. `KeyError` where it is neither."""
+        handle = self._open[catalog]
+        return await self._pool.call(
+            "look", str(handle.opening.storage), lambda: handle.look(name, request_id)
+        )
 
     async def use(self, catalog: ObjectKey, what: str, work: Callable[[OpenCatalog], T]) -> T:
-        """Run `work` on an open catalog, in a thread. `KeyError` where it isn't open."""
+        """Run `work` on an open catalog, in a thread.
+
+        Raises `KeyError` where it isn't open, `NotWritable` where it is only observed.
+        """
         handle = self._open[catalog]
+        if isinstance(handle, ObservedCatalog):
+            raise NotWritable(f"the catalog in {handle.opening.storage} is only observed")
         return await self._pool.call(what, str(handle.opening.storage), lambda: work(handle))
 
     async def close(self, catalog: ObjectKey) -> None:
@@ -112,6 +128,6 @@ class Stores:
         opening = self.opened(catalog)
         return opening.storage if opening else None
 
-    def _close_late(self, handle: OpenCatalog) -> None:
+    def _close_late(self, handle: OpenCatalog | ObservedCatalog) -> None:
         log.warning("opening %s took too long and is undone", handle.opening.storage)
         asyncio.get_running_loop().run_in_executor(None, handle.close)

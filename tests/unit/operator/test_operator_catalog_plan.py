@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.durable import Bootstrap
+from holdfast.durable import CATALOG_VERSION, MIN_VERSION, Bootstrap
 from holdfast.errors import (
     BadInput,
     CatalogOutOfSync,
@@ -46,7 +46,7 @@ def spec(**fields: Any) -> CatalogSpec:
 
 
 OPENING = Opening(HERE, ORGANIZATION, 0, "default", (), "me", "operator for Catalog ns/demo")
-FACTS = CatalogFacts(ORGANIZATION, "s1", 3, 0, 15, 1, 7, (("items", 2), ("roles", 1)))
+FACTS = CatalogFacts(ORGANIZATION, "s1", 3, 0, 15, 1, 7, (("items", 2), ("roles", 1)), "me, a test")
 FRESH = Observed(name="ns/demo", spec=spec(), storage=HERE, holder="me")
 OPENED = replace(FRESH, opened=OPENING, facts=FACTS)
 
@@ -77,6 +77,7 @@ def test_an_open_catalog_is_ready_and_shows_the_store() -> None:
         "shardId": "s1",
         "epoch": 3,
         "deployGeneration": 0,
+        "holder": "me, a test",
         "sourceOfTruth": "Persist",
         "catalogVersion": 15,
         "since": 1,
@@ -117,7 +118,6 @@ def test_what_somebody_has_to_mend_is_stalled_and_named(seen: Observed, reason: 
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"access": "Observed"}, "spec.access"),
         ({"shadow": True, "stash": {"url": "sqlite:///a"}}, "spec.shadow"),
         ({"upgradePolicy": "Manual"}, "spec.upgradePolicy"),
     ],
@@ -196,6 +196,53 @@ def test_a_greater_generation_is_rolled_out_from_the_running_one() -> None:
     assert isinstance(decided(replace(greater, opened=None, facts=None)), Open)
     # Another generation was rolled out already; an API server without our rules gave back a lower one.
     assert isinstance(decided(replace(OPENED, opened=replace(OPENING, deploy_generation=5))), Settle)
+
+
+WATCHED = replace(FRESH, spec=spec(access="Observed"))
+WATCHING = replace(OPENING, observed=True)
+SEEN = replace(WATCHED, opened=WATCHING, facts=replace(FACTS, catalog_version=CATALOG_VERSION))
+
+
+def test_an_observed_catalog_is_only_looked_at() -> None:
+    assert decided(WATCHED) == Open(WATCHING)
+    step = rest(SEEN)
+    assert (step.health.phase, step.health.reason) == (Phase.READY, Reason.AVAILABLE)
+    assert "written by me, a test at epoch 3" in step.health.message
+    assert step.fields is not None
+    assert step.fields["objectCounts"] == {"items": 2, "roles": 1}
+
+
+@pytest.mark.parametrize(
+    ("version", "phase", "reason"),
+    [
+        (CATALOG_VERSION + 1, Phase.STALLED, Reason.VERSION_TOO_NEW),
+        (MIN_VERSION - 1, Phase.STALLED, Reason.DEPRECATED),
+        *((old, Phase.RECONCILING, Reason.UPGRADE_PENDING) for old in range(MIN_VERSION, CATALOG_VERSION)),
+    ],
+)
+def test_an_observed_catalog_of_another_version_is_shown_and_not_upgraded(
+    version: int, phase: Phase, reason: Reason
+) -> None:
+    step = rest(replace(SEEN, facts=replace(FACTS, catalog_version=version, object_counts=())))
+    assert (step.health.phase, step.health.reason) == (phase, reason)
+    assert step.fields is not None
+    assert step.fields["catalogVersion"] == version
+    assert "objectCounts" not in step.fields
+
+
+def test_who_writes_may_change() -> None:
+    assert decided(replace(SEEN, spec=spec())) == Close()
+    assert decided(replace(OPENED, spec=spec(access="Observed"))) == Close()
+
+
+def test_an_observed_catalog_is_released_and_never_destroyed() -> None:
+    asked = spec(access="Observed", deletionPolicy="Delete")
+    doomed = replace(SEEN, deleting=True, facts=None, spec=asked, initialized=True)
+    assert decided(doomed) == Close()
+    assert decided(replace(doomed, opened=None)) == Release()
+    assert isinstance(
+        decided(replace(doomed, opened=None, dependents=("a",), doomed_dependents=True)), Settle
+    )
 
 
 SHOP = ObjectName(ObjectType.DATABASE, ("shop",))

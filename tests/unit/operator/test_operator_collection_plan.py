@@ -1,6 +1,7 @@
 """What the operator decides about a StorageCollection, as a table of situations."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from holdfast_operator.reconcile.collection import (
     schema_of,
 )
 from holdfast_operator.reconcile.facts import CollectionFacts, ItemName, RenditionFacts
-from holdfast_operator.reconcile.snapshot import FailAttempt
+from holdfast_operator.reconcile.snapshot import FailAttempt, SnapshotObserved
 from holdfast_operator.reconcile.steps import Release, Settle, Step, Wait
 from holdfast_operator.runtime.status import Phase
 
@@ -70,6 +71,51 @@ def rest(seen: Observed) -> Settle:
     step = decided(seen)
     assert isinstance(step, Settle)
     return step
+
+
+WATCHED = replace(THERE, catalog_open=False, catalog_observed=True, retention_since=80)
+
+
+@pytest.mark.parametrize(
+    ("seen", "call"),
+    [
+        (replace(WATCHED, item_id=None, collection_id=None, facts=None), 'ensure_item("holdfast", "public"'),
+        (replace(WATCHED, facts=None), 'create_collection(CollectionSpec("c1", "holdfast.public.flights"'),
+    ],
+)
+def test_what_is_missing_in_an_observed_catalog_its_writer_has_to_make(seen: Observed, call: str) -> None:
+    step = rest(seen)
+    assert (step.health.phase, step.health.reason) == (Phase.STALLED, Reason.CATALOG_OBSERVED)
+    assert call in step.health.message
+
+
+def test_a_collection_of_an_observed_catalog_is_shown_and_not_changed() -> None:
+    step = rest(WATCHED)
+    assert (step.health.phase, step.marks) == (Phase.READY, ())
+    assert step.fields is not None
+    assert step.fields["collectionId"] == "c1"
+    request = {"requestId": "1", "destination": "file:///x"}
+    asked = spec(snapshot=request)
+    snapshot = SnapshotObserved(
+        request=asked.snapshot,
+        url="file:///store",
+        reachable=True,
+        collection_id="c1",
+        since=5,
+        upper=90,
+        installed=True,
+        now=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    (mark,) = rest(replace(WATCHED, spec=asked, snapshot=snapshot)).marks
+    assert (mark.status, mark.reason) == ("False", Reason.CATALOG_OBSERVED)
+    mismatched = rest(replace(WATCHED, spec=spec(rendition={"shards": 3})))
+    assert mismatched.health.reason is Reason.SCHEMA_MISMATCH
+
+
+def test_a_collection_of_an_observed_catalog_is_never_dropped() -> None:
+    step = decided(replace(WATCHED, deleting=True, spec=spec(deletionPolicy="Delete")))
+    assert isinstance(step, Release)
+    assert [each.reason for each in step.notes] == [Reason.DELETION_INCOMPLETE]
 
 
 def test_first_the_item_then_the_collection_then_ready() -> None:
