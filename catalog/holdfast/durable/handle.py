@@ -21,6 +21,7 @@ from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import config
 from holdfast.durable.cache import APPEND_ONLY, Cache
 from holdfast.durable.codec import Object, Row, Update, decode, encode_key
+from holdfast.durable.contents import Contents
 from holdfast.durable.dump import dump_json
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.interfaces import Catalog, ReadOnlyCatalog
@@ -184,7 +185,7 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         preamble = read_preamble(self._store, self._store.upper())
         self._check_reloaded(preamble)
         preamble.check_initialized(self.place)
-        preamble.check_readable()
+        preamble.check_current()
         self._cache = Cache.load(self._store.batches(preamble.upper - 1, but=APPEND_ONLY))
         self._upper = self._content = preamble.upper
         self._in_doubt = False
@@ -207,6 +208,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
         now_ms: Callable[[], int],
     ) -> None:
         super().__init__(store, cache, upper=upper, boot_ts=boot_ts)
+        self.upgrade_report = None
         self._token = token
         self._now_ms = now_ms
         self._tx: Transaction | None = None
@@ -326,7 +328,10 @@ class WritableHandle(ReadOnlyHandle, Catalog):
 
 
 class SavepointHandle(WritableHandle):
-    """A catalog that writes in memory only: what was read at the open, and what was changed since."""
+    """A catalog that writes in memory only: what was read at the open, and what was changed since.
+
+    `contents` is what was read, upgraded where it was of an older version, for as long as the handle is open.
+    """
 
     def __init__(
         self,
@@ -338,11 +343,13 @@ class SavepointHandle(WritableHandle):
         token: FenceToken,
         opening: Sequence[Update],
         now_ms: Callable[[], int],
+        contents: Contents,
+        on_close: Callable[[], None],
     ) -> None:
         upper = durable_upper + 1
         super().__init__(store, cache, upper=upper, boot_ts=boot_ts, token=token, now_ms=now_ms)
-        self._durable_upper = durable_upper
-        # Append-only rows that are here only, and those of the store that aren't here.
+        self._contents, self._on_close = contents, on_close
+        # Append-only rows that are here only, and those of the contents that aren't here.
         self._added: dict[Row, None] = {}
         self._removed: set[Row] = set()
         self._remember(opening)
@@ -373,16 +380,18 @@ class SavepointHandle(WritableHandle):
             return dump_json(chain(cache.rows(), *map(self._appended, APPEND_ONLY)))
 
     def _count_append_only(self) -> Counter[Kind]:
-        counts = Counter(row.kind for row in self._added)
-        if self._durable_upper:
-            counts += self._store.count(self._durable_upper - 1, APPEND_ONLY)
+        counts = Counter(row.kind for row in self._added) + self._contents.count(APPEND_ONLY)
         return counts - Counter(row.kind for row in self._removed)
 
     def _appended(self, kind: Kind) -> Iterator[Row]:
         removed = frozenset(self._removed)
-        durable = self._store.rows(self._durable_upper - 1, (kind,)) if self._durable_upper else iter(())
-        kept = (row for row in durable if row not in removed)
+        kept = (row for row in self._contents.rows((kind,)) if row not in removed)
         return chain(kept, [row for row in self._added if row.kind is kind])
+
+    def close(self) -> None:
+        with self._lock:
+            self._on_close()
+        super().close()
 
     def _commit(self, updates: Sequence[Update]) -> None:
         self._apply(self._upper, updates)

@@ -18,7 +18,9 @@ from holdfast.durable.fence import FenceToken
 from holdfast.durable.initialize import Bootstrap
 from holdfast.durable.registry import COLLECTIONS, Collection, K, Kind, V
 from holdfast.durable.setters import TargetedSetters
+from holdfast.durable.store import Kept
 from holdfast.durable.transaction import Transaction
+from holdfast.durable.upgrade.report import Size, UpgradeReport
 from holdfast.errors import BadInput
 from holdfast.persist import Prepared
 
@@ -180,6 +182,9 @@ class ReadOnlyCatalog(ABC):
 class Catalog(ReadOnlyCatalog, TargetedSetters):
     """A catalog open for writing. After `Fenced` it answers nothing else: the process must stop."""
 
+    upgrade_report: UpgradeReport | None = None
+    """What this open did to upgrade the catalog; None where there was nothing to upgrade."""
+
     @abstractmethod
     def transaction(self) -> Transaction:
         """A transaction on what is in memory; `TransactionInProgress` when one is open."""
@@ -298,6 +303,21 @@ class OpenableCatalog(ABC):
         initialized, perhaps by somebody who was faster.
         """
 
+    @abstractmethod
+    def sizes(self) -> Mapping[str, Size]:
+        """How many rows and bytes there are by the name of the object type, at any version; read in full."""
+
+    @abstractmethod
+    def kept_dumps(self) -> list[Kept]:
+        """The times before upgrades that are kept readable, each with its version.
+
+        `dump(as_of=time)` gives the catalog as a Holdfast of that version dumps it, and can load it.
+        """
+
+    @abstractmethod
+    def release_dump(self, version: int) -> None:
+        """Let go of what is kept for a version; `BadInput` where there is nothing."""
+
     @overload
     def open(
         self,
@@ -332,6 +352,8 @@ class OpenableCatalog(ABC):
     ) -> ReadOnlyCatalog:
         """Open it. `holder` and `purpose` tell people who writes and why; WRITABLE needs both.
 
-        `bootstrap` is used by the first WRITABLE open only. Raises `Uninitialized` (READ_ONLY), `Fenced`
-        for a deploy generation below the durable one, `VersionTooNew`, `Deprecated`.
+        `bootstrap` is used by the first WRITABLE open only. A catalog of an older version is upgraded by
+        WRITABLE, in memory by SAVEPOINT. Raises `Uninitialized` and `UpgradeNeeded` (READ_ONLY), `Fenced`
+        for a deploy generation below the durable one, `VersionTooNew`, `Deprecated`, and for what can't be
+        upgraded `CorruptBlob` and `UniquenessViolation`, before anything is changed.
         """

@@ -6,25 +6,32 @@ Invariants
 - A writable open puts its token in the place of the durable one by one append at the upper that it read, so
   that nothing can have changed between the state that it took over and its token.
 - What is refused changes nothing: versions and generation are checked, and all rows decoded, before the token
-  is written.
+  is written. A catalog of an older version is upgraded by a writable open (see `upgrade.runner`).
 """
 
+import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from typing import assert_never
 
 from holdfast.durable import takeover
 from holdfast.durable.cache import APPEND_ONLY, Cache
 from holdfast.durable.codec import Row, Update
+from holdfast.durable.contents import Contents, StoredContents, sizes_of
 from holdfast.durable.dump import dump_lines
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.handle import ReadOnlyHandle, SavepointHandle, WritableHandle
 from holdfast.durable.initialize import Bootstrap, initial_updates
 from holdfast.durable.interfaces import Loaded, OpenableCatalog, OpenMode, ReadOnlyCatalog
 from holdfast.durable.preamble import Preamble, preamble_of, read_preamble
-from holdfast.durable.store import CatalogStore
-from holdfast.errors import BadInput, Fenced, NotWritable, UpperMismatch
+from holdfast.durable.store import KEEP_VERSIONS, CatalogStore, Kept
+from holdfast.durable.upgrade.plan import Plan, released
+from holdfast.durable.upgrade.report import Size
+from holdfast.durable.upgrade.runner import Upgraded, upgrade
+from holdfast.errors import BadInput, NotWritable, StorageError, UpperMismatch
+
+_log = logging.getLogger(__name__)
 
 
 def wall_clock_ms() -> int:
@@ -72,7 +79,27 @@ class StoredCatalog(OpenableCatalog):
         with self._opened("catalog check") as store:
             seen = read_preamble(store, store.upper())
             seen.check_initialized(self.place)
-            _load(store, seen)
+            seen.check_readable()
+            if seen.is_older:
+                Plan(store, seen, released()).close()
+            else:
+                _load(store, seen)
+
+    def sizes(self) -> Mapping[str, Size]:
+        with self._opened("catalog sizes") as store:
+            upper = store.upper()
+            return sizes_of(StoredContents(store, upper).batches())
+
+    def kept_dumps(self) -> list[Kept]:
+        with self._opened("catalog kept dumps") as store:
+            return store.kept()
+
+    def release_dump(self, version: int) -> None:
+        self._check_writable()
+        with self._opened("catalog kept dumps") as store:
+            if version not in {kept.version for kept in store.kept()}:
+                raise BadInput(f"the catalog in {self.place} keeps no dump of version {version}")
+            store.let_go(version)
 
     def initialize(
         self, *, deploy_generation: int = 0, holder: str, purpose: str, bootstrap: Bootstrap | None = None
@@ -151,6 +178,12 @@ class StoredCatalog(OpenableCatalog):
         boot_ts = self._now_ms()
         while True:
             seen = read_preamble(store, store.upper())
+            seen.check_readable()
+            if seen.is_older:
+                upgraded = upgrade(store, released(), lambda seen: seen.take_over(mine))
+                if upgraded is None:
+                    continue
+                return self._opened_upgraded(store, upgraded, boot_ts)
             cache = _load(store, seen)
             opening = self._opening(seen, mine, bootstrap)
             try:
@@ -158,6 +191,7 @@ class StoredCatalog(OpenableCatalog):
             except UpperMismatch:
                 continue
             cache.apply(opening)
+            _let_go_of_old_dumps(store, seen.upper)
             return WritableHandle(
                 store,
                 cache,
@@ -167,47 +201,66 @@ class StoredCatalog(OpenableCatalog):
                 now_ms=self._now_ms,
             )
 
+    def _opened_upgraded(self, store: CatalogStore, upgraded: Upgraded, boot_ts: int) -> WritableHandle:
+        handle = WritableHandle(
+            store,
+            _load(store, upgraded.seen),
+            upper=upgraded.seen.upper,
+            boot_ts=boot_ts,
+            token=upgraded.token,
+            now_ms=self._now_ms,
+        )
+        handle.upgrade_report = upgraded.report
+        return handle
+
     def _open_savepoint(
         self, store: CatalogStore, mine: FenceToken, bootstrap: Bootstrap | None
     ) -> SavepointHandle:
         boot_ts = self._now_ms()
         seen = read_preamble(store, store.upper())
-        cache = _load(store, seen)
+        seen.check_readable()
         opening = self._opening(seen, mine, bootstrap)
-        cache.apply(opening)
-        return SavepointHandle(
-            store,
-            cache,
-            durable_upper=seen.upper,
-            boot_ts=boot_ts,
-            token=mine.after(seen.token),
-            opening=opening,
-            now_ms=self._now_ms,
-        )
+        with ExitStack() as unless_open:
+            contents: Contents = StoredContents(store, seen.upper)
+            if seen.is_older:
+                contents = unless_open.enter_context(Plan(store, seen, released()))
+            cache = _cached(contents, seen)
+            cache.apply(opening)
+            return SavepointHandle(
+                store,
+                cache,
+                durable_upper=seen.upper,
+                boot_ts=boot_ts,
+                token=mine.after(seen.token),
+                opening=opening,
+                now_ms=self._now_ms,
+                contents=contents,
+                on_close=unless_open.pop_all().close,
+            )
 
     def _opening(self, seen: Preamble, mine: FenceToken, bootstrap: Bootstrap | None) -> Sequence[Update]:
         """What a writable open commits: the token, and the initial objects where there are none.
 
         Raises `Fenced` when the durable generation is greater than `mine`.
         """
-        token = mine.after(seen.token)
-        if seen.token is not None and token.deploy_generation < seen.token.deploy_generation:
-            raise Fenced(token, seen.token)
-        fence = seen.fence(token)
+        fence = seen.fence(seen.take_over(mine))
         if seen.is_initialized:
             return fence
         return (*fence, *initial_updates(bootstrap or Bootstrap(), self._now_ms()))
 
     def _claim(self, deploy_generation: int, holder: str, purpose: str) -> FenceToken:
-        if not self._store.writable:
-            raise NotWritable(
-                "the catalog can't be opened for writing: its store was opened for reading only"
-            )
+        self._check_writable()
         if not holder or not purpose:
             raise BadInput("a catalog that is opened for writing needs a holder and a purpose")
         if not 0 <= deploy_generation < 1 << 64:
             raise BadInput(f"deploy generation {deploy_generation} is not in [0, 2^64)")
         return FenceToken(deploy_generation, 0, holder, purpose)
+
+    def _check_writable(self) -> None:
+        if not self._store.writable:
+            raise NotWritable(
+                "the catalog can't be opened for writing: its store was opened for reading only"
+            )
 
     def _preamble(self) -> Preamble:
         with self._opened("catalog preamble") as store:
@@ -219,5 +272,20 @@ class StoredCatalog(OpenableCatalog):
 
 def _load(store: CatalogStore, seen: Preamble) -> Cache:
     """The contents that `seen` is the preamble of."""
-    seen.check_readable()
-    return Cache.load(store.batches(seen.upper - 1, but=APPEND_ONLY)) if seen.upper else Cache()
+    seen.check_current()
+    return _cached(StoredContents(store, seen.upper), seen)
+
+
+def _cached(contents: Contents, seen: Preamble) -> Cache:
+    # Where there is nothing it is known how much there is of what isn't read.
+    return Cache.load(contents.batches(but=APPEND_ONLY)) if seen.upper else Cache()
+
+
+def _let_go_of_old_dumps(store: CatalogStore, upper: int) -> None:
+    try:
+        for kept in store.kept():
+            if upper - kept.time > KEEP_VERSIONS:
+                store.let_go(kept.version)
+    except StorageError as error:
+        # The open stands; the next one lets go of them.
+        _log.warning("could not let go of the kept dumps of %s: %s", store.place, error)

@@ -4,14 +4,15 @@ Whoever opens a catalog reads these first, to decide whether it may and can read
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.durable import config
 from holdfast.durable.codec import Row, Update, decode, encode
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.registry import CONFIGS, FENCE_TOKENS, Kind
 from holdfast.durable.store import CatalogStore
-from holdfast.errors import CorruptBlob, Uninitialized
+from holdfast.durable.version import CATALOG_VERSION
+from holdfast.errors import CorruptBlob, Fenced, Uninitialized
 
 KINDS = (Kind.FENCE_TOKEN, Kind.CONFIG)
 
@@ -23,6 +24,7 @@ class Preamble:
     upper: int
     config: dict[str, int]
     fence_row: Row | None = None
+    version_row: Row | None = None
 
     @property
     def token(self) -> FenceToken | None:
@@ -48,10 +50,52 @@ class Preamble:
         for key, value in self.config.items():
             config.check_stored(key, value)
 
+    def check_current(self) -> None:
+        """As `check_readable`, and `UpgradeNeeded` for a version below the current one."""
+        self.check_readable()
+        if self.is_initialized:
+            config.check_current(self.config[config.USER_VERSION])
+
+    @property
+    def is_older(self) -> bool:
+        """Whether there is something, at a version below the current one."""
+        return self.config.get(config.USER_VERSION, CATALOG_VERSION) < CATALOG_VERSION
+
+    def take_over(self, mine: FenceToken) -> FenceToken:
+        """The token to take over with; `Fenced` where the durable generation is greater than that of mine."""
+        durable = self.token
+        token = mine.after(durable)
+        if durable is not None and token.deploy_generation < durable.deploy_generation:
+            raise Fenced(token, durable)
+        return token
+
     def fence(self, token: FenceToken) -> tuple[Update, ...]:
         """The updates that put `token` in the place of the durable one."""
-        added = Update(encode(FENCE_TOKENS, FENCE_TOKENS.key(), token.to_proto()), 1)
+        added = Update(_fence_row(token), 1)
         return (added,) if self.fence_row is None else (Update(self.fence_row, -1), added)
+
+    def fenced(self, token: FenceToken) -> "Preamble":
+        """The preamble after the commit of `fence(token)`."""
+        return replace(self, upper=self.upper + 1, fence_row=_fence_row(token))
+
+    def raise_version(self, version: int) -> tuple[Update, ...]:
+        """The updates that put `version` in the place of the stored one."""
+        assert self.version_row is not None
+        return Update(self.version_row, -1), Update(version_row(version), 1)
+
+    def upgraded(self, version: int) -> "Preamble":
+        """The preamble after a commit of `raise_version(version)`."""
+        found = {**self.config, config.USER_VERSION: version}
+        return replace(self, upper=self.upper + 1, config=found, version_row=version_row(version))
+
+
+def version_row(version: int) -> Row:
+    """The row that tells the version."""
+    return encode(CONFIGS, CONFIGS.key(key=config.USER_VERSION), CONFIGS.value(value=version))
+
+
+def _fence_row(token: FenceToken) -> Row:
+    return encode(FENCE_TOKENS, FENCE_TOKENS.key(), token.to_proto())
 
 
 def read_preamble(store: CatalogStore, upper: int) -> Preamble:
@@ -62,7 +106,7 @@ def read_preamble(store: CatalogStore, upper: int) -> Preamble:
 def preamble_of(upper: int, rows: Iterable[Row]) -> Preamble:
     """The preamble among `rows`; `CorruptBlob` when there are two fence tokens."""
     found: dict[str, int] = {}
-    fence_row = None
+    fence_row = stored_version = None
     for row in rows:
         match row.key[:2]:
             case Kind.FENCE_TOKEN.tag:
@@ -72,4 +116,6 @@ def preamble_of(upper: int, rows: Iterable[Row]) -> Preamble:
             case Kind.CONFIG.tag:
                 object_ = decode(CONFIGS, row)
                 found[object_.key.key] = object_.value.value
-    return Preamble(upper, found, fence_row)
+                if object_.key.key == config.USER_VERSION:
+                    stored_version = row
+    return Preamble(upper, found, fence_row, stored_version)

@@ -6,9 +6,10 @@ One shard for each organization, its id derived, so that every process finds the
 
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from hashlib import sha256
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from operator import itemgetter
 
 import pyarrow as pa
@@ -17,7 +18,16 @@ import pyarrow.compute as pc
 from holdfast.durable.codec import TAG_BYTES, Row, Update
 from holdfast.durable.packed import rows_of
 from holdfast.durable.registry import Kind
-from holdfast.durable.store import BATCH_ROWS, RETAIN_VERSIONS, RETENTION_STEP, CatalogStore, Feed
+from holdfast.durable.store import (
+    BATCH_ROWS,
+    RETAIN_VERSIONS,
+    RETENTION_STEP,
+    CatalogStore,
+    Feed,
+    Kept,
+    kept_name,
+    kept_of,
+)
 from holdfast.errors import BadInput, CodecMismatch, CorruptBlob
 from holdfast.persist import (
     CriticalSince,
@@ -158,10 +168,21 @@ class CatalogShard(CatalogStore):
     def append(self, updates: Iterable[Update], at: int, *, take_hold: bool = False) -> None:
         if self._writer is None:
             self._writer = self._client.writer(self._shard_id, SCHEMA, purpose=self._purpose)
-        commands = [self._writer.prepare_append(_columns(updates), at, at + 1)]
-        if take_hold:
-            commands.append(self._client.prepare_critical(self._shard_id, purpose=RETENTION_PURPOSE))
-        self._client.multi_write(commands)
+        rest = iter(updates)
+        first = list(islice(rest, BATCH_ROWS))
+        with ExitStack() as until_committed:
+            if len(first) < BATCH_ROWS:
+                append = self._writer.prepare_append(_columns(first), at, at + 1)
+            else:
+                # Rather before all is uploaded than after it.
+                self._writer.check_upper(at)
+                builder = until_committed.enter_context(self._writer.batch_builder())
+                builder.add(map(_columns, chain([first], iter(lambda: list(islice(rest, BATCH_ROWS)), []))))
+                append = builder.prepare_append(at, at + 1)
+            commands = [append]
+            if take_hold:
+                commands.append(self._client.prepare_critical(self._shard_id, purpose=RETENTION_PURPOSE))
+            self._client.multi_write(commands)
 
     def expect(self, upper: int) -> Prepared:
         return self._client.prepare_expect_upper(self._shard_id, upper)
@@ -179,6 +200,17 @@ class CatalogShard(CatalogStore):
         if self._reader is not None and upper - 1 - self._held >= RETENTION_STEP:
             self._reader.allow_compaction(upper - 1)
             self._held = upper - 1
+
+    def keep(self, time: int, version: int) -> None:
+        self._client.critical_since(self._shard_id, purpose=kept_name(version)).downgrade(time)
+
+    def kept(self) -> list[Kept]:
+        holds = self._client.inspect(self._shard_id).holds if self._client.exists(self._shard_id) else ()
+        return kept_of((hold.purpose, hold.since) for hold in holds if hold.kind == "critical")
+
+    def let_go(self, version: int) -> None:
+        release = self._client.prepare_release_critical(self._shard_id, purpose=kept_name(version))
+        self._client.multi_write([release])
 
     def reopen(self) -> None:
         self._reader = self._writer = self._retention = None
@@ -221,14 +253,7 @@ class ShardFeed(Feed):
         return []
 
 
-def _columns(updates: Iterable[Update]) -> pa.Table | pa.RecordBatch:
-    """Updates as columns, made piece by piece: many take several times as much as Python objects."""
-    rest = iter(updates)
-    batches = [_columns_of(piece) for piece in iter(lambda: list(islice(rest, BATCH_ROWS)), [])]
-    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches)
-
-
-def _columns_of(updates: list[Update]) -> pa.RecordBatch:
+def _columns(updates: Sequence[Update]) -> pa.RecordBatch:
     rows, diffs = zip(*updates, strict=True)
     keys, values = zip(*rows, strict=True)
     columns = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), pa.array(diffs, pa.int64())]

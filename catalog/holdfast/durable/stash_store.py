@@ -19,7 +19,17 @@ from holdfast.durable.codec import TAG_BYTES, Row, Update
 from holdfast.durable.interfaces import OpenableCatalog
 from holdfast.durable.opening import StoredCatalog, wall_clock_ms
 from holdfast.durable.registry import COLLECTIONS, Kind
-from holdfast.durable.store import BATCH_ROWS, RETAIN_VERSIONS, RETENTION_STEP, CatalogStore, Feed, batch_of
+from holdfast.durable.store import (
+    BATCH_ROWS,
+    RETAIN_VERSIONS,
+    RETENTION_STEP,
+    CatalogStore,
+    Feed,
+    Kept,
+    batch_of,
+    kept_name,
+    kept_of,
+)
 from holdfast.errors import BadInput, CorruptBlob, NoLocation, NotWritable
 from holdfast.persist import Prepared
 from holdfast.stash import Frontiers, Stash, check_url, open_stash
@@ -121,6 +131,18 @@ class StashStore(CatalogStore):
             self._consolidates = True
         if self._consolidates:
             self._consolidates = not stash.consolidate(max_batches=UPKEEP_BATCHES)
+
+    def keep(self, time: int, version: int) -> None:
+        self._open().hold(kept_name(version), time)
+
+    def kept(self) -> list[Kept]:
+        try:
+            return kept_of(self._open().holds().items())
+        except NoLocation:
+            return []
+
+    def let_go(self, version: int) -> None:
+        self._open().release(kept_name(version))
 
     def release_before(self, upper: int) -> None:
         """Nothing: readers hold nothing."""

@@ -9,9 +9,11 @@ Invariants
   commit that was made before a foreign fence can succeed after it.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
@@ -27,6 +29,31 @@ RETENTION_STEP = 100
 """How many versions are let go at a time: each time is a commit of its own."""
 
 BATCH_ROWS = 8 * 1024
+
+KEEP_VERSIONS = 10_000
+"""How many later versions the time before an upgrade is kept for."""
+
+
+@dataclass(frozen=True, order=True)
+class Kept:
+    """A time before an upgrade, when the catalog was at `version`, that is kept readable."""
+
+    time: int
+    version: int
+
+
+_KEPT = re.compile(r"catalog at version (\d+)")
+
+
+def kept_name(version: int) -> str:
+    """The name of the hold on the time before the upgrade from a version."""
+    return f"catalog at version {version}"
+
+
+def kept_of(holds: Iterable[tuple[str, int]]) -> list[Kept]:
+    """The times that are kept among holds, each with its name, in the order of time."""
+    found = ((_KEPT.fullmatch(name), time) for name, time in holds)
+    return sorted(Kept(time, int(name[1])) for name, time in found if name)
 
 
 class Feed(Protocol):
@@ -104,6 +131,9 @@ class CatalogStore(ABC):
     def append(self, updates: Iterable[Update], at: int, *, take_hold: bool = False) -> None:
         """Commit changes at time `at`, all or none; with `take_hold`, what keeps the last versions readable.
 
+        `updates` are taken as a stream in no order, with bounded memory however many they are. A row may be
+        both retracted and added among them, which comes to nothing.
+
         Raises `UpperMismatch` when `at` isn't the upper: nothing happened.
         """
 
@@ -118,6 +148,21 @@ class CatalogStore(ABC):
     @abstractmethod
     def release_before(self, upper: int) -> None:
         """Say that this reader needs no time before `upper - 1`, now and then."""
+
+    @abstractmethod
+    def keep(self, time: int, version: int) -> None:
+        """Keep `time` readable, when the catalog was at `version`, until it is let go of.
+
+        There is one such time for each version; a later one takes its place.
+        """
+
+    @abstractmethod
+    def kept(self) -> list[Kept]:
+        """What `keep` keeps, in the order of time."""
+
+    @abstractmethod
+    def let_go(self, version: int) -> None:
+        """Let go of the time that is kept for a version; nothing to do where there is none."""
 
     @abstractmethod
     def reopen(self) -> None:

@@ -46,6 +46,7 @@ from holdfast.stash.stash import (
     Update,
     check_as_of,
     check_commit_time,
+    check_held,
     check_layout,
     check_lower,
     check_since,
@@ -73,9 +74,10 @@ _CREATE: Final = (
     "INSERT INTO {schema}.sinces VALUES (0)",
     "CREATE TABLE {schema}.uppers (upper bigint NOT NULL)",
     "INSERT INTO {schema}.uppers VALUES (0)",
+    "CREATE TABLE {schema}.holds (name text PRIMARY KEY, time bigint NOT NULL)",
     "CREATE TABLE {schema}.stash (layout integer NOT NULL)",
 )
-_TABLES: Final = frozenset({"stash", "collections", "data", "sinces", "uppers"})
+_TABLES: Final = frozenset({"stash", "collections", "data", "sinces", "uppers", "holds"})
 
 _FRONTIERS: Final = "SELECT since, upper FROM {schema}.sinces, {schema}.uppers"
 _PUT: Final = "COPY {schema}.data (collection_id, key, value, time, diff) FROM STDIN (FORMAT binary)"
@@ -85,7 +87,14 @@ _NAME: Final = """INSERT INTO {schema}.collections
 _MOVE_UPPER: Final = "UPDATE {schema}.uppers SET upper = %s::bigint + 1 WHERE upper = %s::bigint"
 # From here on the upper's row is locked: a client that freezes now would hold up all others.
 _HURRY: Final = b"SET LOCAL idle_in_transaction_session_timeout = '10s'"
-_MOVE_SINCE: Final = "UPDATE {schema}.sinces SET since = %s::bigint WHERE since < %s::bigint"
+# In a statement before the one that reads the holds, so that this one sees all that were put until then.
+_LOCK_SINCE: Final = "SELECT since FROM {schema}.sinces FOR UPDATE"
+_MOVE_SINCE: Final = """UPDATE {schema}.sinces
+  SET since = greatest(since, least(%s::bigint, (SELECT min(time) FROM {schema}.holds)))"""
+_HOLD: Final = """INSERT INTO {schema}.holds VALUES (%s, %s)
+  ON CONFLICT (name) DO UPDATE SET time = excluded.time"""
+_HOLDS: Final = "SELECT name, time FROM {schema}.holds"
+_RELEASE: Final = "DELETE FROM {schema}.holds WHERE name = %s"
 _ROWS: Final = """COPY (SELECT collection_id, key, value, sum(diff)::bigint FROM {schema}.data
   WHERE time <= {as_of} AND {wanted} AND {other} GROUP BY collection_id, key, value HAVING sum(diff) <> 0)
   TO STDOUT (FORMAT binary)"""
@@ -230,7 +239,32 @@ class PostgresStash(Stash):
         with self._connection() as connection:
             try:
                 check_since(since, self._frontiers(connection))
-                connection.execute(self._sql(_MOVE_SINCE), (since, since))
+                with connection.transaction():
+                    connection.execute(self._sql(_LOCK_SINCE))
+                    connection.execute(self._sql(_MOVE_SINCE), (since,))
+            except psycopg.Error as error:
+                raise self._failed(error, connection) from None
+
+    def hold(self, name: str, time: int) -> None:
+        self._check_writable()
+        with self._connection() as connection:
+            try:
+                with connection.transaction():
+                    ((since,),) = connection.execute(self._sql(_LOCK_SINCE)).fetchall()
+                    check_held(time, since)
+                    connection.execute(self._sql(_HOLD), (name, time))
+            except psycopg.Error as error:
+                raise self._failed(error, connection) from None
+
+    def holds(self) -> dict[str, int]:
+        with self._snapshot() as connection:
+            return dict(connection.execute(self._sql(_HOLDS)).fetchall())
+
+    def release(self, name: str) -> None:
+        self._check_writable()
+        with self._connection() as connection:
+            try:
+                connection.execute(self._sql(_RELEASE), (name,))
             except psycopg.Error as error:
                 raise self._failed(error, connection) from None
 

@@ -50,6 +50,7 @@ from holdfast.stash.stash import (
     Update,
     check_as_of,
     check_commit_time,
+    check_held,
     check_layout,
     check_lower,
     check_since,
@@ -76,14 +77,19 @@ _CREATE: Final = (
     "INSERT INTO sinces VALUES (0)",
     "CREATE TABLE uppers (upper INTEGER NOT NULL)",
     "INSERT INTO uppers VALUES (0)",
+    "CREATE TABLE holds (name TEXT PRIMARY KEY, time INTEGER NOT NULL)",
 )
-_TABLES: Final = frozenset({"collections", "data", "sinces", "uppers"})
+_TABLES: Final = frozenset({"collections", "data", "sinces", "uppers", "holds"})
 _LISTING: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
 _FRONTIERS: Final = "SELECT since, upper FROM sinces, uppers"
 _PUT: Final = "INSERT INTO data (collection_id, key, value, time, diff) VALUES (?, ?, ?, ?, ?)"
 _NAME: Final = "INSERT OR IGNORE INTO collections (id, name) VALUES (?, ?)"
 _MOVE_UPPER: Final = "UPDATE uppers SET upper = ?"
-_MOVE_SINCE: Final = "UPDATE sinces SET since = ?1 WHERE since < ?1"
+_MOVE_SINCE: Final = """UPDATE sinces
+  SET since = max(since, min(?1, coalesce((SELECT min(time) FROM holds), ?1)))"""
+_HOLD: Final = "INSERT OR REPLACE INTO holds VALUES (?, ?)"
+_HOLDS: Final = "SELECT name, time FROM holds"
+_RELEASE: Final = "DELETE FROM holds WHERE name = ?"
 _COLLECTIONS: Final = "SELECT id FROM collections"
 # A sum that int64 doesn't hold is an error.
 _ROWS: Final = """SELECT collection_id, key, value, sum(diff) FROM data
@@ -195,6 +201,19 @@ class SqliteStash(Stash):
         with self._transaction() as connection:
             check_since(since, _frontiers(connection))
             connection.execute(_MOVE_SINCE, (since,))
+
+    def hold(self, name: str, time: int) -> None:
+        with self._transaction() as connection:
+            check_held(time, _frontiers(connection).since)
+            connection.execute(_HOLD, (name, time))
+
+    def holds(self) -> dict[str, int]:
+        with self._snapshot() as connection:
+            return dict(connection.execute(_HOLDS))
+
+    def release(self, name: str) -> None:
+        with self._transaction() as connection:
+            connection.execute(_RELEASE, (name,))
 
     def consolidate(self, *, max_batches: int | None = None) -> bool:
         self._check_writable()

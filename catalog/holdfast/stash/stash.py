@@ -111,10 +111,27 @@ class Stash(ABC):
 
     @abstractmethod
     def allow_compaction(self, since: int) -> None:
-        """Let the distinction of times before `since` be forgotten; never moves back.
+        """Let the distinction of times before `since` be forgotten, as far as no hold needs it.
+
+        Never moves back.
 
         Raises `BadInput` for a time at or above the upper, but for 0.
         """
+
+    @abstractmethod
+    def hold(self, name: str, time: int) -> None:
+        """Keep what is at `time` readable until the hold of this name is released or put at another time.
+
+        Raises `AsOfTooEarly` for a time before `since`.
+        """
+
+    @abstractmethod
+    def holds(self) -> dict[str, int]:
+        """The times that are held, by the names of the holds."""
+
+    @abstractmethod
+    def release(self, name: str) -> None:
+        """End a hold; nothing to do where there is none of that name."""
 
     @abstractmethod
     def consolidate(self, *, max_batches: int | None = None) -> bool:
@@ -218,6 +235,12 @@ def check_since(since: int, frontiers: Frontiers) -> None:
     """Raise `BadInput` for a since after which nothing could be read."""
     if not 0 <= since < max(frontiers.upper, 1):
         raise BadInput(f"since {since} is not in [0, {max(frontiers.upper, 1)}), below the upper")
+
+
+def check_held(time: int, since: int) -> None:
+    """Raise `AsOfTooEarly` for a time that can't be kept readable any more."""
+    if time < since:
+        raise AsOfTooEarly(time, since)
 
 
 def check_layout(version: int, where: str) -> None:

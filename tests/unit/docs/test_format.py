@@ -85,18 +85,19 @@ def test_controller_kinds() -> None:
 
 def test_purposes_of_critical_holds(tmp_path: Path) -> None:
     documented = quoted([row[0] for row in table("## Critical holds")])
-    assert documented[1:3] == [shard.RETENTION_PURPOSE, controller_log._RETENTION_PURPOSE]
+    kept = store.kept_name(7).replace("7", "<n>")
+    assert documented[1:4] == [shard.RETENTION_PURPOSE, kept, controller_log._RETENTION_PURPOSE]
     with PersistClient.open(tmp_path.as_uri()) as client, StorageController(client) as storage:
         info = storage.create_collection(CollectionSpec("c1", "c", Schema.of({"a": "int64"}), shards=2))
         with hold.hold(client, info, 0, job_id="<id>", attempt=7):
             for each in (info.metadata_shard, *info.data_shards):
                 found = {held.purpose for held in client.inspect(each).holds if held.kind == "critical"}
-                assert found == {documented[0], documented[3].replace("<n>", "7")}
+                assert found == {documented[0], documented[4].replace("<n>", "7")}
     keeps = [row[2] for row in table("## Critical holds")]
     assert (
         f"the last {shard.RETAIN_VERSIONS:,} versions, moved in steps of {shard.RETENTION_STEP}" == keeps[1]
     )
-    assert f"in steps of {controller_log._TRAIL_EVERY} versions" in keeps[2]
+    assert f"in steps of {controller_log._TRAIL_EVERY} versions" in keeps[3]
 
 
 def test_magics_and_versions() -> None:
@@ -172,7 +173,7 @@ def test_the_names_shard(tmp_path: Path) -> None:
     with PersistClient.open(tmp_path.as_uri()) as client:
         client.create_or_load("n", Schema.of({"a": "int64"}))
         (hold,) = client.inspect(names.names_shard_id(client.location_id)).holds
-    assert documented[4] == hold.purpose
+    assert documented[5] == hold.purpose
 
 
 def test_the_stash() -> None:

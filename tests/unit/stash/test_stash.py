@@ -152,6 +152,35 @@ def test_consolidation_removes_what_cancels_out(stash: Stash) -> None:
     assert len(list(stash.changes(9))) == 3
 
 
+def test_since_passes_no_time_that_is_held(stash: Stash) -> None:
+    for time in range(10):
+        row = Update(1, b"k", b"%d" % time, 1)
+        before = row._replace(value=b"%d" % (time - 1))
+        stash.append([row] if time == 0 else [retracted(before), row], time)
+    assert stash.holds() == {}
+    stash.hold("a", 3)
+    stash.hold("b", 5)
+    stash.allow_compaction(8)
+    assert stash.frontiers().since == 3
+    assert stash.consolidate()
+    assert contents(stash, 3) == {(1, b"k", b"3"): 1}
+    with pytest.raises(AsOfTooEarly):
+        stash.hold("c", 2)
+    stash.hold("a", 7)
+    assert stash.holds() == {"a": 7, "b": 5}
+    stash.allow_compaction(4)
+    stash.allow_compaction(8)
+    assert stash.frontiers().since == 5
+    stash.release("b")
+    stash.release("b")
+    stash.allow_compaction(8)
+    assert stash.frontiers().since == 7
+    stash.release("a")
+    stash.allow_compaction(8)
+    stash.allow_compaction(2)
+    assert stash.frontiers().since == 8
+
+
 def test_consolidation_goes_batch_by_batch(stash: Stash, monkeypatch: pytest.MonkeyPatch) -> None:
     for engine in ("sqlite", "postgres"):
         monkeypatch.setattr(f"holdfast.stash.{engine}.CONSOLIDATION_ROWS", 3)
@@ -250,6 +279,8 @@ def test_for_reading_only(stash: Stash, stash_url: str) -> None:
         for write in (
             lambda: reader.append([B], 1),
             lambda: reader.allow_compaction(0),
+            lambda: reader.hold("a", 0),
+            lambda: reader.release("a"),
             lambda: reader.consolidate(),
         ):
             with pytest.raises(NotWritable):
