@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.catalog_change import delete, edit, fence, load
 from holdfast.cli.catalog_check import upgrade_check
 from holdfast.cli.catalog_place import CatalogPlace, catalog_options
 from holdfast.cli.files import regular_target, replacing
@@ -104,4 +105,5 @@ def _state(openable: "OpenableCatalog") -> str:
     return f"catalog {openable.place}, version {version}, epoch {openable.epoch()}"
 
 
-catalog.add_command(upgrade_check)
+for command in (load, edit, delete, fence, upgrade_check):
+    catalog.add_command(command)

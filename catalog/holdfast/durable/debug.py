@@ -2,11 +2,13 @@
 
 Invariants
 - A change opens the catalog for writing and so fences every process that runs on it; what is refused is
-  refused before, by a rehearsal on a savepoint, and changes nothing.
+  refused before, by a rehearsal, and changes nothing. A rehearsal alone needs a client that only reads.
+- Objects are edited at the current version only: whoever mends a row must not upgrade the rest by the way.
 - The fence token is changed by `OpenableCatalog.raise_fence` only.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, TextIO, assert_never
 
 from google.protobuf.message import Message
@@ -27,6 +29,36 @@ from holdfast.durable.version import CATALOG_VERSION
 from holdfast.errors import BadInput, CorruptBlob, Deprecated, Uninitialized, VersionTooNew
 
 
+@dataclass(frozen=True)
+class Rehearsal:
+    """A change of one object that the catalog could hold; `value` None deletes, `found` None inserts."""
+
+    collection: Collection[Any, Any]
+    key: Message
+    value: Message | None
+    found: Message | None
+
+
+def rehearse(
+    openable: OpenableCatalog, collection: str, key: str, value: str | None, *, force: bool = False
+) -> Rehearsal:
+    """What `edit` would do, or `delete` where `value` is None; raises what they would, and writes nothing."""
+    row = _changeable(collection)
+    message = parse_key(row, key)
+    wanted = None if value is None else parse_value(row, value)
+    if row is CONFIGS:
+        _check_config(message.key, None if wanted is None else wanted.value, force=force)
+    _check_current(openable)
+    generation = openable.deploy_generation() or 0
+    with openable.open(
+        OpenMode.SAVEPOINT, deploy_generation=generation, purpose="rehearsal of a repair"
+    ) as catalog:
+        found = catalog.dangerous_edit(row, message, wanted)
+    if found is None and wanted is None:
+        raise BadInput(f"{row} has no such key: {_show(message)}")
+    return Rehearsal(row, message, wanted, found)
+
+
 def edit(
     openable: OpenableCatalog,
     collection: str,
@@ -43,10 +75,9 @@ def edit(
     config that decides whether and by whom the catalog is read. Raises `BadInput` and changes nothing when
     the catalog could not hold the result.
     """
-    row = _changeable(collection)
-    object_ = row, parse_key(row, key), parse_value(row, value)
-    found: Message | None = _put(openable, object_, holder=holder, purpose=purpose, force=force)
-    return found
+    return _put(
+        openable, rehearse(openable, collection, key, value, force=force), holder=holder, purpose=purpose
+    )
 
 
 def delete(
@@ -59,9 +90,10 @@ def delete(
     force: bool = False,
 ) -> Message:
     """Remove the object of `key` and give its value; `BadInput` when there is none. Otherwise as `edit`."""
-    row = _changeable(collection)
-    object_ = row, parse_key(row, key), None
-    found: Message = _put(openable, object_, holder=holder, purpose=purpose, force=force)
+    planned = rehearse(openable, collection, key, None, force=force)
+    found = _put(openable, planned, holder=holder, purpose=purpose)
+    if found is None:
+        raise BadInput(f"{planned.collection} has no such key any more: {_show(planned.key)}")
     return found
 
 
@@ -77,6 +109,11 @@ def load(
     return openable.load(
         rows_of_dump(dump), deploy_generation=deploy_generation, holder=holder, purpose=purpose
     )
+
+
+def rehearse_load(openable: OpenableCatalog, dump: TextIO) -> Loaded:
+    """What `load` would do; raises what it would, and writes nothing."""
+    return openable.load(rows_of_dump(dump), rehearse=True)
 
 
 def rows_of_dump(dump: TextIO) -> Iterator[Row]:
@@ -125,27 +162,20 @@ def _changeable(name: str) -> Collection[Any, Any]:
     return collection
 
 
-def _put(
-    openable: OpenableCatalog,
-    object_: tuple[Collection[Any, Any], Any, Any],
-    *,
-    holder: str,
-    purpose: str,
-    force: bool,
-) -> Any:
-    collection, key, value = object_
-    if collection is CONFIGS:
-        _check_config(key.key, None if value is None else value.value, force=force)
-    if not openable.is_initialized():
-        raise Uninitialized(f"the catalog in {openable.place} is not initialized")
+def _put(openable: OpenableCatalog, planned: Rehearsal, *, holder: str, purpose: str) -> Message | None:
     generation = openable.deploy_generation() or 0
-    found: Any = None
-    for mode in (OpenMode.SAVEPOINT, OpenMode.WRITABLE):
-        with openable.open(mode, deploy_generation=generation, holder=holder, purpose=purpose) as catalog:
-            found = catalog.dangerous_edit(collection, key, value)
-        if found is None and value is None:
-            raise BadInput(f"{collection} has no such key: {_show(key)}")
-    return found
+    with openable.open(
+        OpenMode.WRITABLE, deploy_generation=generation, holder=holder, purpose=purpose
+    ) as catalog:
+        found: Message | None = catalog.dangerous_edit(planned.collection, planned.key, planned.value)
+        return found
+
+
+def _check_current(openable: OpenableCatalog) -> None:
+    version = openable.config(config.USER_VERSION)
+    if version is None:
+        raise Uninitialized(f"the catalog in {openable.place} is not initialized")
+    config.check_current(version)
 
 
 def _check_config(key: str, value: int | None, *, force: bool) -> None:

@@ -286,17 +286,19 @@ class OpenableCatalog(ABC):
         rows: Iterable[Row],
         *,
         deploy_generation: int | None = None,
-        holder: str,
-        purpose: str,
+        holder: str = "",
+        purpose: str = "",
         exact: bool = False,
         only_new: bool = False,
+        rehearse: bool = False,
     ) -> Loaded:
         """Put contents into the catalog by one append of the differences and a new fence token.
 
         A catalog that isn't initialized holds exactly `rows` afterwards; so does any with `exact`, at
         whatever version it was. Otherwise nothing goes back that must not: append-only objects are only
         added, id allocators and timestamps keep the greater value, reserved config stays. Fence tokens among
-        `rows` are ignored. `deploy_generation` is by default the durable one.
+        `rows` are ignored. `deploy_generation` is by default the durable one. With
+        `rehearse` nothing is written, and neither holder nor purpose are needed.
 
         Raises `BadInput` and changes nothing when `rows` aren't a whole catalog, or hold an append-only
         object that is there with another value. With `only_new`, `CatalogOutOfSync` where the catalog is

@@ -8,6 +8,7 @@ Invariants
 
 import json
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Any, NamedTuple, TextIO, TypeVar
 
 from google.protobuf.json_format import ParseDict, ParseError
@@ -33,7 +34,8 @@ def collection_named(name: str) -> Collection[Any, Any]:
     """The object type of that name; `BadInput` naming all when there is none."""
     collection = BY_NAME.get(name)
     if collection is None:
-        raise BadInput(f"there is no object type {name!r}", hint=f"the types are {', '.join(BY_NAME)}")
+        like = "".join(f"did you mean {near}? " for near in get_close_matches(name, BY_NAME, 1))
+        raise BadInput(f"there is no object type {name!r}", hint=f"{like}the types are {', '.join(BY_NAME)}")
     return collection
 
 

@@ -128,14 +128,26 @@ class StoredCatalog(OpenableCatalog):
         rows: Iterable[Row],
         *,
         deploy_generation: int | None = None,
-        holder: str,
-        purpose: str,
+        holder: str = "",
+        purpose: str = "",
         exact: bool = False,
         only_new: bool = False,
+        rehearse: bool = False,
     ) -> Loaded:
-        claim = self._claim(deploy_generation or 0, holder, purpose)
-        with self._opened(purpose) as store:
-            return takeover.load(store, rows, deploy_generation, claim, exactly=exact, only_new=only_new)
+        if rehearse:
+            claim = FenceToken(deploy_generation or 0, 0, holder, purpose)
+        else:
+            claim = self._claim(deploy_generation or 0, holder, purpose)
+        with self._opened(purpose or "rehearsal of a load") as store:
+            return takeover.load(
+                store,
+                rows,
+                deploy_generation,
+                claim,
+                exactly=exact,
+                only_new=only_new,
+                rehearse=rehearse,
+            )
 
     # The overloads of the interface say which mode gives what.
     def open(  # type: ignore[override]

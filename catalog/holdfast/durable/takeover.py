@@ -50,6 +50,7 @@ def load(
     *,
     exactly: bool,
     only_new: bool = False,
+    rehearse: bool = False,
 ) -> Loaded:
     """See `OpenableCatalog.load`; `claim` says who does it."""
     wanted = contents_of(rows)
@@ -69,10 +70,12 @@ def load(
                 _check_fits(version, wanted)
         else:
             _check_same_version(seen, version, store.place)
+            # What must not go back is known of the objects of today.
+            config.check_current(version)
             kept = {row.key: row for row in stored}
             changes = list(merged(kept.values(), wanted))
             _check_fits(version, _after(kept, changes))
-        if _written(store, seen, token, changes):
+        if rehearse or _written(store, seen, token, changes):
             added = sum(update.diff == 1 for update in changes)
             return Loaded(added, len(changes) - added, token)
 
