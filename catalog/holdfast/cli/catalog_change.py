@@ -106,9 +106,10 @@ def _put(
 def load(place: CatalogPlace, file: Path, yes: bool) -> None:
     """Put the contents of a dump, FILE or - for standard input, into the catalog.
 
-    One that is not initialized holds exactly them afterwards. In another they replace what is there, and every
-    process that writes to it is fenced first; that needs --yes, or a yes at the terminal. Nothing goes back that
-    must not: append-only objects and reserved config stay, id allocators and timestamps keep the greater number.
+    One that is not initialized holds exactly them afterwards. In another they replace what is there, and
+    every process that writes to it is fenced first; that needs --yes, or a yes at the terminal. Nothing goes
+    back that must not: append-only objects and reserved config stay, id allocators and timestamps keep the
+    greater number.
     """
     from holdfast.durable import debug
 

@@ -7,7 +7,7 @@ import click
 
 from holdfast.cli.catalog_place import CatalogPlace, catalog_options
 from holdfast.cli.files import text_argument
-from holdfast.errors import BadInput, CorruptBlob, HoldfastError, StorageError
+from holdfast.errors import BadInput, CorruptBlob, HoldfastError, StorageError, Uninitialized
 
 _OPTION = "--cluster-replica-sizes"
 
@@ -34,7 +34,7 @@ def upgrade_check(place: CatalogPlace, sizes: str | None) -> None:
             found = check_upgrade(openable, replica_sizes=allowed)
         except (CorruptBlob, BadInput) as error:
             raise _negative(openable.place, error) from error
-        except StorageError:
+        except (StorageError, Uninitialized):
             raise
         except HoldfastError as error:
             raise _negative(openable.place, error) from error

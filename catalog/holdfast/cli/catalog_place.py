@@ -3,8 +3,9 @@
 A catalog is in a stash, which holds exactly one, or on persist, where each organization has its own.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -20,9 +21,21 @@ if TYPE_CHECKING:
 _HINT = "use --stash URL, or --persist URL --organization-id UUID"
 
 
-@dataclass(frozen=True)
-class CatalogPlace:
+class CatalogPlace(ABC):
     """Where the options say that the catalog is, checked as far as text can be; nothing is open yet."""
+
+    @abstractmethod
+    def open_to_look(self) -> AbstractContextManager["OpenableCatalog"]:
+        """The catalog by a client that writes nothing; raises `NoLocation` where nothing is."""
+
+    @abstractmethod
+    def open_to_write(self, *, create: bool = False) -> AbstractContextManager["OpenableCatalog"]:
+        """The catalog by a client that writes; without `create` a missing location is `NoLocation`."""
+
+
+@dataclass(frozen=True)
+class PersistPlace(CatalogPlace):
+    """The catalog of an organization in a location, or in a blob store and a consensus store."""
 
     persist: str
     consensus: str | None
@@ -30,7 +43,7 @@ class CatalogPlace:
 
     @contextmanager
     def open_to_look(self) -> Iterator["OpenableCatalog"]:
-        """The catalog by a client that writes nothing; raises `NoLocation` where nothing is."""
+        """See `CatalogPlace`."""
         from holdfast.durable import persist_catalog
 
         with open_to_look(self.persist, self.consensus) as client:
@@ -38,11 +51,32 @@ class CatalogPlace:
 
     @contextmanager
     def open_to_write(self, *, create: bool = False) -> Iterator["OpenableCatalog"]:
-        """The catalog by a client that writes; with `create`, where there is none it is begun."""
+        """See `CatalogPlace`."""
         from holdfast.durable import persist_catalog
 
         with open_to_write(self.persist, self.consensus, create=create) as client:
             yield persist_catalog(client, self.organization_id)
+
+
+@dataclass(frozen=True)
+class StashPlace(CatalogPlace):
+    """The catalog of a stash, whose tables the first commit makes."""
+
+    stash: str
+
+    @contextmanager
+    def open_to_look(self) -> Iterator["OpenableCatalog"]:
+        """See `CatalogPlace`; a stash that isn't there is a catalog that isn't initialized."""
+        from holdfast.durable.stash_store import stash_catalog
+
+        yield stash_catalog(self.stash, read_only=True)
+
+    @contextmanager
+    def open_to_write(self, *, create: bool = False) -> Iterator["OpenableCatalog"]:  # noqa: ARG002
+        """See `CatalogPlace`."""
+        from holdfast.durable.stash_store import stash_catalog
+
+        yield stash_catalog(self.stash)
 
 
 def catalog_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -74,13 +108,25 @@ def _place(
     persist: str | None, consensus: str | None, organization_id: str | None, stash: str | None
 ) -> CatalogPlace:
     if stash is not None:
-        raise BadInput(
-            "--stash is not available in this version", hint="use --persist URL --organization-id UUID"
-        )
-    if persist is None or organization_id is None:
-        missing = "--persist" if persist is None else "--organization-id"
-        raise BadInput(f"{missing} is missing", hint="use --persist URL --organization-id UUID")
+        others = {"--persist": persist, "--consensus": consensus, "--organization-id": organization_id}
+        for name, given in others.items():
+            if given is not None:
+                raise BadInput(f"--stash and {name} don't go together: a stash holds one catalog", hint=_HINT)
+        return StashPlace(_checked_stash(stash))
+    for name, given in {"--persist": persist, "--organization-id": organization_id}.items():
+        if given is None:
+            neither = not (persist or consensus or organization_id)
+            raise BadInput(f"{'--stash, or --persist,' if neither else name} is missing", hint=_HINT)
+    assert persist is not None
+    assert organization_id is not None
     from holdfast.durable import catalog_shard_id
 
     catalog_shard_id(organization_id)
-    return CatalogPlace(persist, consensus, organization_id)
+    return PersistPlace(persist, consensus, organization_id)
+
+
+def _checked_stash(url: str) -> str:
+    from holdfast.stash import check_url
+
+    check_url(url)
+    return url

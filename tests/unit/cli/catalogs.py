@@ -15,6 +15,7 @@ from psycopg import sql
 from holdfast.cli import main
 from holdfast.durable import OpenableCatalog, catalog_shard_id, persist_catalog
 from holdfast.durable.shard import CatalogShard
+from holdfast.durable.stash_store import stash_catalog
 from holdfast.durable.store import CatalogStore
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.storage import Blob
@@ -87,9 +88,29 @@ class PersistPlace(Place):
             client.close()
 
 
+class StashPlace(Place):
+    """In a stash."""
+
+    def __init__(self, url: str, stored: Callable[[], Mapping[str, Any]]) -> None:
+        self._url, self._stored = url, stored
+        self.options = ("--stash", url)
+
+    def openable(self) -> OpenableCatalog:
+        return stash_catalog(self._url)
+
+    def stored(self) -> Mapping[str, Any]:
+        return self._stored()
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+
+S3_AND_POSTGRES = pytest.param("persist on S3 and Postgres", marks=[pytest.mark.s3, pytest.mark.postgres])
 KINDS = (
     "persist in files",
-    pytest.param("persist on S3 and Postgres", marks=[pytest.mark.s3, pytest.mark.postgres]),
+    "stash in a file",
+    pytest.param("stash in Postgres", marks=pytest.mark.postgres),
+    S3_AND_POSTGRES,
 )
 
 
@@ -100,6 +121,11 @@ def make_place(kind: str, folder: Path, request: pytest.FixtureRequest) -> Place
             return PersistPlace(f"memory://{uuid.uuid4()}", None, dict)
         case "persist in files":
             return PersistPlace(f"file://{folder}/at", None, lambda: files(folder))
+        case "stash in a file":
+            return StashPlace(f"sqlite://{folder}/stash.sqlite", lambda: files(folder))
+        case "stash in Postgres":
+            stash: str = request.getfixturevalue("postgres_url")
+            return StashPlace(stash, lambda: rows(stash))
         case "persist on S3 and Postgres":
             minio: Minio = request.getfixturevalue("minio")
             url: str = request.getfixturevalue("postgres_url")
