@@ -23,6 +23,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -44,6 +45,7 @@ from holdfast.errors import (
 from holdfast.folders import check_usable, make_folder, open_error
 from holdfast.stash.stash import (
     CONSOLIDATION_ROWS,
+    INT64,
     LAYOUT_VERSION,
     Frontiers,
     Stash,
@@ -91,12 +93,14 @@ _HOLD: Final = "INSERT OR REPLACE INTO holds VALUES (?, ?)"
 _HOLDS: Final = "SELECT name, time FROM holds"
 _RELEASE: Final = "DELETE FROM holds WHERE name = ?"
 _COLLECTIONS: Final = "SELECT id FROM collections"
-# A sum that int64 doesn't hold is an error.
-_ROWS: Final = """SELECT collection_id, key, value, sum(diff) FROM data
-  WHERE collection_id = ? AND time <= ? GROUP BY key, value HAVING sum(diff) <> 0"""
+# The index gives all updates of a key one after the other. A sorter would keep rows in memory, however large.
+_ROWS: Final = """SELECT collection_id, key, value, diff FROM data
+  WHERE collection_id = ? AND time <= ? ORDER BY key"""
 _SIZES: Final = "SELECT collection_id, sum(diff) FROM data WHERE time <= ? GROUP BY collection_id"
-_CHANGES: Final = """SELECT time, collection_id, key, value, sum(diff) FROM data WHERE time >= ? AND time < ?
-  GROUP BY time, collection_id, key, value HAVING sum(diff) <> 0 ORDER BY time"""
+# For the same reason values are not sorted, but looked up; the LIMIT keeps the two steps apart.
+_CHANGES: Final = """SELECT d.time, d.collection_id, d.key, d.value, d.diff
+  FROM (SELECT rowid AS id FROM data WHERE time >= ? AND time < ? ORDER BY time, collection_id, key LIMIT -1)
+  CROSS JOIN data AS d ON d.rowid = id"""
 _RETRACTIONS: Final = """SELECT collection_id, key, value, diff FROM data
   WHERE diff < 0 AND time <= ? ORDER BY time"""
 _COPIES: Final = """SELECT rowid, time, diff FROM data
@@ -182,7 +186,7 @@ class SqliteStash(Stash):
             check_as_of(as_of, _frontiers(connection))
             stored = collections or [id_ for (id_,) in connection.execute(_COLLECTIONS)]
             for id_ in sorted(set(stored) - set(but)):
-                yield from map(Update._make, connection.execute(_ROWS, (id_, as_of)))
+                yield from map(Update._make, self._summed(connection.execute(_ROWS, (id_, as_of))))
 
     def sizes(self, as_of: int) -> dict[int, int]:
         with self._snapshot() as connection:
@@ -194,8 +198,20 @@ class SqliteStash(Stash):
             frontiers = _frontiers(connection)
             check_lower(lower, frontiers)
             until = frontiers.upper if upper is None else min(upper, frontiers.upper)
-            for time_, *row in connection.execute(_CHANGES, (min(lower, until), until)):
+            for time_, *row in self._summed(connection.execute(_CHANGES, (min(lower, until), until))):
                 yield time_, Update(*row)
+
+    def _summed(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """The same with the diffs of equal rows added up: last come value and diff, before them the key."""
+        for key, updates in groupby(rows, lambda row: row[:-2]):
+            sums: dict[bytes, int] = {}
+            for row in updates:
+                sums[row[-2]] = sums.get(row[-2], 0) + row[-1]
+            for value, diff in sums.items():
+                if diff not in INT64:
+                    raise DiffOverflow(f"one of the {self.description}")
+                if diff:
+                    yield *key, value, diff
 
     def allow_compaction(self, since: int) -> None:
         with self._transaction() as connection:
@@ -354,6 +370,8 @@ def _consolidate(connection: sqlite3.Connection, row: Update, since: int) -> Non
     """Leave one row with the sum of the row's copies, or none."""
     copies = connection.execute(_COPIES, (*row[:3], since)).fetchall()
     total = sum(diff for _, _, diff in copies)
+    if total not in INT64:
+        return
     connection.executemany(_DELETE, [(rowid,) for rowid, _, _ in copies])
     if total:
         connection.execute(_PUT, (*row[:3], max(time_ for _, time_, _ in copies), total))

@@ -36,7 +36,7 @@ MAX_COLLECTION: Final = (1 << 31) - 1
 CONSOLIDATION_ROWS: Final = 1000
 """The most rows that one transaction of a consolidation looks at."""
 
-_INT64: Final = range(-(1 << 63), 1 << 63)
+INT64: Final = range(-(1 << 63), 1 << 63)
 
 
 class Update(NamedTuple):
@@ -180,7 +180,7 @@ def _check_update(update: Update, names: Mapping[int, str]) -> int:
         raise BadInput(f"key and value of a row are bytes, not {type(key).__name__}, {type(value).__name__}")
     if not 0 <= collection <= MAX_COLLECTION:
         raise BadInput(f"collection {collection} is not in [0, {MAX_COLLECTION}]")
-    if not diff or diff not in _INT64:
+    if not diff or diff not in INT64:
         raise BadInput(f"a diff is an int64 and not 0, not {diff}")
     size = len(key) + len(value)
     if size > MAX_ROW_BYTES:

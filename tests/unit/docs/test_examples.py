@@ -9,12 +9,18 @@ PAGES = Path(__file__).resolve().parents[3] / "docs" / "how-to"
 
 
 @pytest.mark.parametrize(
-    "page", ["store-python-values.md", "evolve-a-schema.md", "append-more-than-memory.md"]
+    ("page", "place"),
+    [
+        ("store-python-values.md", "file:///tmp/shop"),
+        ("evolve-a-schema.md", "file:///tmp/shop"),
+        ("append-more-than-memory.md", "file:///tmp/shop"),
+        ("keep-a-catalog-in-a-database.md", "sqlite:///tmp/shop"),
+    ],
 )
-def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
+def test_a_page_does_what_it_says(page: str, place: str, tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", (PAGES / page).read_text(), re.MULTILINE | re.DOTALL)
     program = "\n".join(blocks)
-    assert program.count("file:///tmp/shop") == 1
+    assert program.count(place) == 1
     assert "assert " in program
-    program = program.replace("file:///tmp/shop", tmp_path.as_uri())
+    program = program.replace(place, place.replace("/tmp/shop", f"{tmp_path}/shop"))
     exec(compile(program, page, "exec"), {"__name__": "example"})
