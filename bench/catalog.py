@@ -27,6 +27,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -86,9 +87,10 @@ def event(number: int) -> tuple[pb.AuditLogKey, pb.AuditLogValue]:
     return pb.AuditLogKey(id=FIRST_ID + number), value
 
 
-def items_and_events(start: int, stop: int) -> pa.Table:
+@cache
+def items_and_events() -> pa.Table:
     """Items with their events, as rows of the catalog's shard."""
-    numbers = range(start, stop)
+    numbers = range(ITEM_COUNT)
     rows = [encode(ITEMS, *item(n)) for n in numbers] + [encode(AUDIT_LOG, *event(n)) for n in numbers]
     return columns([row.key for row in rows], [row.value for row in rows])
 
@@ -107,7 +109,7 @@ def fill(client: PersistClient) -> str:
     """A catalog with the items; the id of its shard."""
     opened(client).close()
     shard = catalog_shard_id(ORGANIZATION)
-    append(client, shard, items_and_events(0, ITEM_COUNT))
+    append(client, shard, items_and_events())
     return shard
 
 
@@ -184,7 +186,7 @@ def one_object(catalog: Catalog) -> Callable[[], None]:
 def beneath(client: PersistClient) -> Callable[[], None]:
     """The append of the same two updates to a shard of as many rows."""
     writer = client.writer(client.new_shard_id(), SCHEMA, purpose="bench catalog")
-    writer.compare_and_append(items_and_events(0, ITEM_COUNT), 0, 1)
+    writer.compare_and_append(items_and_events(), 0, 1)
     batches = []
     for number in range(2 * ROUNDS):
         key, value = item(number)
@@ -229,12 +231,14 @@ INSERT_ITEM = "INSERT INTO items VALUES (?, ?, ?, ?, ?)"
 INSERT_EVENT = "INSERT INTO audit_log VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 
+@cache
 def item_rows() -> list[tuple[Any, ...]]:
     """The items as rows of the plain table."""
     found = (item(number) for number in range(ITEM_COUNT))
     return [(key.id.user, 1, value.name, value.type, value.definition) for key, value in found]
 
 
+@cache
 def event_rows() -> list[tuple[Any, ...]]:
     """The events as rows of the plain table."""
     return [
@@ -326,7 +330,7 @@ def open_rows(folder: Path) -> Iterator[Row]:
     with PersistClient.open(f"file://{folder}") as client:
         add_events(client, catalog_shard_id(ORGANIZATION))
     log("added the events")
-    more = [in_a_process("--open", folder) for _ in range(OPENS)]
+    more = [in_a_process("--open", folder) for _ in range(OPENS - 1)]
     grown, seconds = median([found[2] for found in more]), median([found[0] for found in more])
     yield Row(
         f"catalog open: memory of {AUDIT_COUNT // 1_000_000}M audit events",

@@ -28,7 +28,7 @@ from holdfast.durable.codec import (
     encode_key,
     kind_of,
 )
-from holdfast.durable.packed import pack, rows_of, shared
+from holdfast.durable.packed import Keys, pack, rows_of, shared
 from holdfast.durable.registry import COLLECTIONS, CONFIGS, Collection, K, Kind, V
 from holdfast.errors import CatalogOutOfSync, CorruptBlob
 
@@ -43,7 +43,7 @@ class Table:
         self._loaded, _ = pack(collection, ())
         # None stands for a loaded row that is gone.
         self._changed: dict[bytes, Row | None] = {}
-        self._unique: dict[Hashable, bytes] = {}
+        self._changed_keys = Keys()
         self._count = 0
 
     def __len__(self) -> int:
@@ -63,9 +63,12 @@ class Table:
 
     def holder(self, unique: Hashable) -> bytes | None:
         """The key of the row that has what is unique to the type."""
-        found = self._unique.get(unique)
-        if found is not None or not len(self._loaded):
-            return found
+        unique_by = self._collection.unique_by
+        assert unique_by is not None
+        for key in self._changed_keys.of(unique):
+            row = self._changed[key]
+            if row is not None and unique_by(decode_value(self._collection, row.value)) == unique:
+                return key
         found = self._loaded.holder(unique)
         return None if found in self._changed else found
 
@@ -98,7 +101,7 @@ class Table:
             unique = collection.unique_by(object_.value)
             if self.holder(unique) is not None:
                 raise shared(collection, unique)
-            self._unique[unique] = key
+            self._changed_keys.add(unique, key)
         self._changed[key] = row
         self._count += 1
 
@@ -111,7 +114,7 @@ class Table:
             if self.get(key) != row:
                 raise CatalogOutOfSync(f"a row of {collection} is retracted that this process does not have")
         if self._changed.get(key) is not None and collection.unique_by is not None:
-            del self._unique[collection.unique_by(decode_value(collection, row.value))]
+            self._changed_keys.remove(collection.unique_by(decode_value(collection, row.value)), key)
         if self._loaded.get(key) is None:
             del self._changed[key]
         else:

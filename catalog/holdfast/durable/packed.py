@@ -55,6 +55,32 @@ class Places:
                     yield value
 
 
+class Keys:
+    """Keys of rows that change, by the hash of what is unique to their type."""
+
+    def __init__(self) -> None:
+        # Mostly it is one: a tuple around it would take more than the key.
+        self._of: dict[int, bytes | tuple[bytes, ...]] = {}
+
+    def of(self, unique: Hashable) -> tuple[bytes, ...]:
+        """The keys of the rows that may have it."""
+        found = self._of.get(hash(unique), ())
+        return (found,) if isinstance(found, bytes) else found
+
+    def add(self, unique: Hashable, key: bytes) -> None:
+        """Note that the row of the key has it."""
+        if key not in (keys := self.of(unique)):
+            self._of[hash(unique)] = (*keys, key) if keys else key
+
+    def remove(self, unique: Hashable, key: bytes) -> None:
+        """Note that it has it no more."""
+        keys = tuple(other for other in self.of(unique) if other != key)
+        if keys:
+            self._of[hash(unique)] = keys
+        else:
+            self._of.pop(hash(unique), None)
+
+
 class PackedRows:
     """Rows of one object type, immutable."""
 
@@ -86,9 +112,8 @@ class PackedRows:
 
     def holder(self, unique: Hashable) -> bytes | None:
         """The key of the row that has what is unique to its type."""
-        return next(
-            (self._key(place) for place in self._by_unique.of(unique) if self._unique(place) == unique), None
-        )
+        places = (place for place in self._by_unique.of(unique) if self._unique(place) == unique)
+        return next(map(self._key, places), None)
 
     def check(self) -> None:
         """Raise `CatalogOutOfSync` for two of one key, `CorruptBlob` for two that share what is unique."""

@@ -183,6 +183,9 @@ class CatalogShard(CatalogStore):
             if take_hold:
                 commands.append(self._client.prepare_critical(self._shard_id, purpose=RETENTION_PURPOSE))
             self._client.multi_write(commands)
+        if len(first) == BATCH_ROWS:
+            # Sorting and encoding took several times as much, which the pool would hold on to.
+            pa.default_memory_pool().release_unused()
 
     def expect(self, upper: int) -> Prepared:
         return self._client.prepare_expect_upper(self._shard_id, upper)

@@ -19,6 +19,7 @@ from holdfast.durable import config
 from holdfast.durable.cache import Cache
 from holdfast.durable.codec import Object, Row, Update, decode, decode_value, encode, encode_key
 from holdfast.durable.ids import IdKind
+from holdfast.durable.packed import Keys
 from holdfast.durable.registry import (
     AUDIT_LOG,
     COLLECTIONS,
@@ -51,8 +52,8 @@ class Transaction:
         self.base, self.now_ms = base, now_ms
         self._cache = cache
         self._changes: dict[Kind, dict[bytes, Row | None]] = {}
-        # By the hash of what is unique, the keys that were given it; they may have another one by now.
-        self._named: dict[Kind, dict[int, tuple[bytes, ...]]] = {}
+        # The keys that were given what is unique; they may have another one by now.
+        self._named: dict[Kind, Keys] = {}
         # Of the append-only rows that a repair retracts: the cache has none of those.
         self._retracted: dict[bytes, Row] = {}
         self._on_close = on_close
@@ -221,16 +222,14 @@ class Transaction:
             raise BadInput("the fence token is not changed in a transaction: open the catalog instead")
         self._changes.setdefault(collection.kind, {})[key] = row
         if collection.unique_by is not None and value is not None:
-            named = self._named.setdefault(collection.kind, {})
-            unique = hash(collection.unique_by(value))
-            if key not in (keys := named.get(unique, ())):
-                named[unique] = (*keys, key)
+            self._named.setdefault(collection.kind, Keys()).add(collection.unique_by(value), key)
 
     def _changed_with(self, collection: Collection[Any, Any], unique: Hashable) -> Iterator[bytes]:
         """The keys of changed objects that have what is unique."""
         assert collection.unique_by is not None
         changes = self._changes.get(collection.kind, {})
-        for key in self._named.get(collection.kind, {}).get(hash(unique), ()):
+        named = self._named.get(collection.kind)
+        for key in () if named is None else named.of(unique):
             row = changes[key]
             if row is not None and collection.unique_by(decode_value(collection, row.value)) == unique:
                 yield key
