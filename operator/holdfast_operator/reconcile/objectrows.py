@@ -1,7 +1,9 @@
 """The declared objects of a catalog as its rows: the one place that knows the messages they are made of.
 
-A mark is a setting `declared/<type>/<id>`: ids are never given twice, so another object of the same name has
-no mark. A system configuration has no id; its name stands for it.
+A mark is a setting `declared/<organization>/<type>/<id>`: ids are never given twice, so another object of
+the same name has no mark. A system configuration has no id; its name stands for it. A catalog that was filled
+with a copy of another organization's has that one's marks too: they say nothing here, and what was copied is
+as if others had made it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -74,14 +76,15 @@ _ALTER: Final = pb.AuditLogEventType.AUDIT_LOG_EVENT_TYPE_ALTER
 _CREATE: Final = pb.AuditLogEventType.AUDIT_LOG_EVENT_TYPE_CREATE
 
 
-def contents(tx: Transaction, declared: Mapping[ObjectName, str]) -> Contents:
+def contents(tx: Transaction, declared: Mapping[ObjectName, str], *, organization_id: str) -> Contents:
     """What the catalog has of the types that can be declared, with the users of what is to be dropped."""
-    marks = {row.key.name: row.value.value for row in tx.objects(SETTINGS) if row.key.name.startswith(_MARK)}
+    ours = f"{_MARK}{organization_id}/"
+    marks = {row.key.name: row.value.value for row in tx.objects(SETTINGS) if row.key.name.startswith(ours)}
     if not marks and not declared:
         return Contents()
     named = dict(_named(tx))
     found = {
-        name: Found(_value(name, row), _is_system(name, row), marks.pop(_mark_name(name, row), None))
+        name: Found(_value(name, row), _is_system(name, row), marks.pop(ours + _mark_id(name, row), None))
         for name, row in named.items()
     }
     users = _users(tx, {name: named[name] for name in droppable(declared, Contents(found))})
@@ -90,29 +93,36 @@ def contents(tx: Transaction, declared: Mapping[ObjectName, str]) -> Contents:
     return Contents(found, frozenset(marks))
 
 
-def carry_out(tx: Transaction, changes: Iterable[Change], *, user: str) -> None:
+def carry_out(tx: Transaction, changes: Iterable[Change], *, organization_id: str, user: str) -> None:
     """Make the changes of a plan in `tx`, each with its event in the audit log as done by `user`."""
+
+    def mark(name: ObjectName, row: Object[Any, Any]) -> pb.SettingKey:
+        return pb.SettingKey(name=f"{_MARK}{organization_id}/{_mark_id(name, row)}")
+
+    def set_mark(name: ObjectName, row: Object[Any, Any]) -> None:
+        tx.set(SETTINGS, mark(name, row), pb.SettingValue(value=mark_of(name, _value(name, row))))
+
     for change in changes:
         match change:
             case Create(name, value):
                 row = _create(tx, name, value)
-                _set_mark(tx, name, row)
+                set_mark(name, row)
                 _audit(tx, _CREATE, name, row, user)
             case Alter(name, value):
                 row = _alter(tx, name, value)
-                marked = tx.get(SETTINGS, pb.SettingKey(name=_mark_name(name, row))) is not None
+                marked = tx.get(SETTINGS, mark(name, row)) is not None
                 if marked and name.type is ObjectType.CONFIGURATION:
-                    _set_mark(tx, name, row)
+                    set_mark(name, row)
                 _audit(tx, _ALTER, name, row, user)
             case Drop(name):
                 row = _find(tx, name)
                 _drop(tx, name, row)
-                tx.delete(SETTINGS, pb.SettingKey(name=_mark_name(name, row)))
+                tx.delete(SETTINGS, mark(name, row))
                 _audit(tx, _DROP, name, row, user)
             case Unmark(name):
-                tx.delete(SETTINGS, pb.SettingKey(name=_mark_name(name, _find(tx, name))))
-            case Forget(mark):
-                tx.delete(SETTINGS, pb.SettingKey(name=mark))
+                tx.delete(SETTINGS, mark(name, _find(tx, name)))
+            case Forget(lost):
+                tx.delete(SETTINGS, pb.SettingKey(name=lost))
             case _:
                 assert_never(change)
 
@@ -339,14 +349,9 @@ def _shortened(users: list[str]) -> tuple[str, ...]:
     return (*users[:_NAMED], *([f"{rest} more"] if rest > 0 else ()))
 
 
-def _mark_name(name: ObjectName, row: Object[Any, Any]) -> str:
+def _mark_id(name: ObjectName, row: Object[Any, Any]) -> str:
     id_ = name.path[0] if name.type is ObjectType.CONFIGURATION else format_id(row.key.id)
-    return f"{_MARK}{name.type.name.lower()}/{id_}"
-
-
-def _set_mark(tx: Transaction, name: ObjectName, row: Object[Any, Any]) -> None:
-    key = pb.SettingKey(name=_mark_name(name, row))
-    tx.set(SETTINGS, key, pb.SettingValue(value=mark_of(name, _value(name, row))))
+    return f"{name.type.name.lower()}/{id_}"
 
 
 def _audit(

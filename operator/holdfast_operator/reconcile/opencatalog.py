@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.durable import Catalog, catalog_shard_id
+from holdfast.durable import Catalog, Transaction, catalog_shard_id
 from holdfast.errors import CollectionNotFound, Fenced, ShardFinalized, UpperMismatch
 from holdfast.persist import PersistClient, Schema
 from holdfast.storage import CollectionSpec, JobRecord, StorageController
@@ -72,7 +72,7 @@ class OpenCatalog:
             upper = self._catalog.upper
             if self._planned is None or self._planned[:2] != (upper, declared):
                 with self._catalog.transaction() as tx:
-                    plan = plan_objects(declared, objectrows.contents(tx, declared))
+                    plan = self._plan_in(tx, declared)
                 self._planned = upper, declared, plan
             return self._planned[2]
 
@@ -82,9 +82,14 @@ class OpenCatalog:
         Raises as `Catalog.commit_transaction`.
         """
         with self._lock, self._catalog.transaction() as tx:
-            plan = plan_objects(declared, objectrows.contents(tx, declared))
-            objectrows.carry_out(tx, plan.changes, user=FIELD_MANAGER)
+            plan = self._plan_in(tx, declared)
+            owner = self.opening.organization_id
+            objectrows.carry_out(tx, plan.changes, organization_id=owner, user=FIELD_MANAGER)
             self._catalog.commit_transaction(tx)
+
+    def _plan_in(self, tx: Transaction, declared: Mapping[ObjectName, str]) -> ObjectsPlan:
+        there = objectrows.contents(tx, declared, organization_id=self.opening.organization_id)
+        return plan_objects(declared, there)
 
     def look(self, name: ItemName, request_id: str | None) -> Look:
         """What there is of a collection and of the snapshot `request_id`, after asking as `confirm` does.

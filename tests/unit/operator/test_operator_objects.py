@@ -30,6 +30,7 @@ from holdfast_operator.api.catalogobjects import CatalogObjects
 from holdfast_operator.reconcile.objectrows import carry_out, contents
 from holdfast_operator.reconcile.objects import (
     UNMANAGED,
+    Contents,
     Create,
     Kept,
     ObjectName,
@@ -51,6 +52,7 @@ class World:
     """A catalog in memory that an operator and others write to."""
 
     def __init__(self) -> None:
+        self.organization = "o1"
         self.cache = Cache()
         self.cache.apply(initial_updates(Bootstrap(), 1))
         self.events: list[pb.AuditLogValue] = []
@@ -69,18 +71,21 @@ class World:
     def look(self, objects: Mapping[str, Any] | None) -> ObjectsPlan:
         """What the operator would do."""
         declared = declared_by(None if objects is None else CatalogObjects.model_validate(objects))
-        return plan_objects(declared, contents(Transaction(self.cache), declared))
+        return plan_objects(declared, self.contents(declared))
+
+    def contents(self, declared: Mapping[ObjectName, str]) -> Contents:
+        return contents(Transaction(self.cache), declared, organization_id=self.organization)
 
     def declare(self, objects: Mapping[str, Any] | None) -> ObjectsPlan:
         """Let the operator carry its plan out; the plan that is then left."""
         plan = self.look(objects)
-        self.write(lambda tx: carry_out(tx, plan.changes, user="operator"))
+        self.write(lambda tx: carry_out(tx, plan.changes, organization_id=self.organization, user="operator"))
         return self.look(objects)
 
     def names(self) -> set[str]:
         """All that can be declared, in words, with the values."""
         everything = declared_by(CatalogObjects.model_validate(EVERYTHING))
-        found = contents(Transaction(self.cache), everything).objects
+        found = self.contents(everything).objects
         return {f"{name} {about.value}".strip() for name, about in found.items() if not about.system}
 
     def find(self, collection: Any, like: Any) -> Object[Any, Any]:
@@ -92,7 +97,7 @@ class World:
         return {
             row.key.name: row.value.value
             for row in self.cache.objects(SETTINGS)
-            if row.key.name.startswith("declared/")
+            if row.key.name.startswith("declared/o1/")
         }
 
 
@@ -170,7 +175,7 @@ def test_what_is_not_declared_any_more_goes_and_leaves_no_mark() -> None:
 
 def test_an_empty_catalog_of_declarations_is_not_looked_through() -> None:
     world = World()
-    assert contents(Transaction(world.cache), {}).objects == {}
+    assert world.contents({}).objects == {}
 
 
 def test_what_others_made_is_adopted_and_never_dropped() -> None:
@@ -304,6 +309,18 @@ def test_what_is_in_something_that_others_renamed_is_theirs_too() -> None:
     assert world.marks() == {}
 
 
+def test_what_was_copied_from_another_organization_is_as_if_others_had_made_it() -> None:
+    world = World()
+    world.declare(EVERYTHING)
+    there = world.names()
+    # The other one's marks come with the copy.
+    world.organization = "o2"
+    assert world.declare(None) == ObjectsPlan()
+    assert len(world.declare(EVERYTHING).adopted) == 8
+    world.declare(None)
+    assert world.names() == there
+
+
 def test_one_made_anew_by_others_is_theirs() -> None:
     world = World()
     world.declare(EVERYTHING)
@@ -431,7 +448,7 @@ def act(tx: Transaction, what: str, name: str) -> None:
 
 def foreign(world: World) -> set[str]:
     """The ids of what the operator has no mark of."""
-    marked = {name.removeprefix("declared/") for name in world.marks()}
+    marked = {name.removeprefix("declared/o1/") for name in world.marks()}
     found = {
         f"{kind}/{format_id(row.key.id)}"
         for kind, collection in (
@@ -462,7 +479,7 @@ def test_whatever_was_declared_and_done_by_others_one_step_is_enough_and_nobody_
         assert left.changes == ()
         assert before <= foreign(world)
         declared = declared_by(None if objects is None else CatalogObjects.model_validate(objects))
-        there = contents(Transaction(world.cache), declared).objects
+        there = world.contents(declared).objects
         assert set(declared) <= set(there)
         assert all(
             there[name].value in {value, UNMANAGED if name.type is ObjectType.CLUSTER else value}
