@@ -222,6 +222,18 @@ class CatalogOutOfSync(HoldfastError):
     hint = "sync and try again"
 
 
+class ShadowDiverged(HoldfastError):
+    """The two sides of a shadow catalog differ: one of two implementations, or of two stores, is wrong."""
+
+    hint = "the primary is what counts; the next open for writing makes the secondary anew from it"
+
+    def __init__(self, what: str, primary: str, secondary: str) -> None:
+        super().__init__(
+            f"the shadow has diverged in {what}: the primary {primary}; the secondary {secondary}"
+        )
+        self.what, self.primary, self.secondary = what, primary, secondary
+
+
 class UniquenessViolation(BadInput):
     """A catalog object would have the same unique name or id as another."""
 

@@ -15,9 +15,12 @@ from holdfast.durable import (
     ReadOnlyCatalog,
     catalog_shard_id,
     persist_catalog,
+    shadow_catalog,
+    stash_catalog,
 )
 from holdfast.durable.registry import ROLES
 from holdfast.durable.shard import CatalogShard
+from holdfast.durable.stash_store import StashStore
 from holdfast.durable.store import CatalogStore
 from holdfast.persist import PersistClient, PersistConfig
 from testbed.minio import Minio
@@ -77,6 +80,49 @@ class PersistCatalogs(Catalogs):
         return client
 
 
+class StashCatalogs(Catalogs):
+    """One in a stash."""
+
+    def __init__(self, kind: str, url: str) -> None:
+        self.kind = kind
+        self._url = url
+
+    @property
+    def address(self) -> dict[str, str]:
+        return {"stash": self._url}
+
+    def openable(self, mode: str = "write") -> OpenableCatalog:
+        return stash_catalog(self._url, read_only=mode == "read")
+
+    def behind(self) -> CatalogStore:
+        return StashStore(self._url)
+
+    def close(self) -> None:
+        """Nothing: each process has closed what it opened, or has ended."""
+
+
+class ShadowCatalogs(Catalogs):
+    """One on two stores, of which every difference is an error."""
+
+    def __init__(self, kind: str, primary: Catalogs, secondary: Catalogs) -> None:
+        self.kind = kind
+        self.primary, self.secondary = primary, secondary
+
+    @property
+    def address(self) -> dict[str, str]:
+        return self.primary.address
+
+    def openable(self, mode: str = "write") -> OpenableCatalog:
+        return shadow_catalog(self.primary.openable(mode), self.secondary.openable(mode), strict=True)
+
+    def behind(self) -> CatalogStore:
+        return self.primary.behind()
+
+    def close(self) -> None:
+        self.primary.close()
+        self.secondary.close()
+
+
 def persist_client(address: dict[str, str], mode: str = "write") -> PersistClient:
     """A client as a process of its own has it."""
     config = PersistConfig(debug_validate=True, maintenance="inline")
@@ -85,26 +131,27 @@ def persist_client(address: dict[str, str], mode: str = "write") -> PersistClien
 
 def open_at(address: dict[str, str]) -> OpenableCatalog:
     """The catalog at an address, by a process that only reads."""
+    if "stash" in address:
+        return stash_catalog(address["stash"], read_only=True)
     return persist_catalog(persist_client(address, "read"), ORG)
 
 
-KINDS = (
-    "persist in memory",
-    "persist in files",
-    pytest.param("persist on S3 and Postgres", marks=[pytest.mark.s3, pytest.mark.postgres]),
-)
+_SERVERS = [pytest.mark.s3, pytest.mark.postgres]
 
-
-EMBEDDED = ("persist in memory",)
+EMBEDDED = ("persist in memory", "stash in SQLite")
 """What needs no server, for tests with many opens."""
 
 SHARED = (
     "persist in files",
-    pytest.param("persist on S3 and Postgres", marks=[pytest.mark.s3, pytest.mark.postgres]),
+    "stash in SQLite",
+    pytest.param("persist on S3 and Postgres", marks=_SERVERS),
+    pytest.param("stash in Postgres", marks=pytest.mark.postgres),
 )
 """What processes of their own find."""
 
-RETAINING = ("holdfast.durable.shard",)
+KINDS = ("persist in memory", *SHARED, "persist shadowed by a stash", "stash shadowed by persist")
+
+RETAINING = ("holdfast.durable.shard", "holdfast.durable.stash_store")
 """The modules that say how much of the past a store keeps."""
 
 
@@ -119,6 +166,17 @@ def make_catalogs(kind: str, folder: Path, request: pytest.FixtureRequest) -> Ca
             minio: Minio = request.getfixturevalue("minio")
             blob = f"s3://{request.getfixturevalue('bucket')}/catalog?endpoint={minio.endpoint}"
             return PersistCatalogs(kind, blob=blob, consensus=request.getfixturevalue("postgres_url"))
+        case "stash in SQLite":
+            return StashCatalogs(kind, f"sqlite://{folder}/stash.sqlite")
+        case "stash in Postgres":
+            return StashCatalogs(kind, request.getfixturevalue("postgres_url"))
+        case "persist shadowed by a stash" | "stash shadowed by persist":
+            primary, secondary = EMBEDDED if kind.startswith("persist") else reversed(EMBEDDED)
+            return ShadowCatalogs(
+                kind,
+                make_catalogs(primary, folder / "primary", request),
+                make_catalogs(secondary, folder / "secondary", request),
+            )
     raise AssertionError(kind)
 
 

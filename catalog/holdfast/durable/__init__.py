@@ -18,6 +18,8 @@ from holdfast.durable.interfaces import (
 )
 from holdfast.durable.persist_catalog import persist_catalog
 from holdfast.durable.registry import COLLECTIONS, Collection, Kind
+from holdfast.durable.shadow import shadow_catalog
+from holdfast.durable.shadow_handle import ShadowCatalog, ShadowReader
 from holdfast.durable.shard import catalog_shard_id
 from holdfast.durable.stash_store import stash_catalog
 from holdfast.durable.transaction import Transaction
@@ -38,11 +40,14 @@ __all__ = [
     "OpenMode",
     "OpenableCatalog",
     "ReadOnlyCatalog",
+    "ShadowCatalog",
+    "ShadowReader",
     "Subscription",
     "Transaction",
     "catalog_shard_id",
     "format_id",
     "parse_object_id",
     "persist_catalog",
+    "shadow_catalog",
     "stash_catalog",
 ]

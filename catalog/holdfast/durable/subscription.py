@@ -15,7 +15,14 @@ from holdfast.durable.interfaces import Change, Subscription
 from holdfast.durable.preamble import preamble_of
 from holdfast.durable.registry import COLLECTIONS
 from holdfast.durable.store import CatalogStore
-from holdfast.errors import AsOfNotYetAvailable, BadInput, HandleExpired, HoldfastError, StorageError
+from holdfast.errors import (
+    AsOfNotYetAvailable,
+    AsOfTooEarly,
+    BadInput,
+    HandleExpired,
+    HoldfastError,
+    StorageError,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +36,9 @@ class StoreSubscription(Subscription):
         upper = store.upper()
         if lower > upper:
             raise AsOfNotYetAvailable(lower - 1, upper)
+        since = store.since
+        if since > max(lower - 1, 0):
+            raise AsOfTooEarly(lower - 1, since)
         self._store = store
         self._feed = store.feed(lower)
         self._frontier = lower

@@ -1,0 +1,164 @@
+"""The side of a shadow that is compared: what it has, and what became of it.
+
+Invariants
+- It decides nothing: whatever happens here, the primary's answer stands (with `strict`, for tests, a
+  difference is raised instead).
+- A store that fails leaves it out of date; a store that answers something else has diverged. Either way it
+  is left alone from then on, until it is rebuilt.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Generic, TypeVar
+
+from google.protobuf.message import Message
+
+from holdfast.durable.codec import Object
+from holdfast.durable.interfaces import ReadOnlyCatalog
+from holdfast.durable.registry import COLLECTIONS, FENCE_TOKENS, Collection
+from holdfast.errors import CorruptBlob, HandleExpired, HoldfastError, ShadowDiverged, StorageError
+
+H = TypeVar("H", bound=ReadOnlyCatalog)
+T = TypeVar("T")
+
+OnDiverged = Callable[[ShadowDiverged], None]
+
+_log = logging.getLogger(__name__)
+
+COMPARED: tuple[Collection[Any, Any], ...] = tuple(
+    row for row in COLLECTIONS.values() if row is not FENCE_TOKENS
+)
+"""What both sides have in common: each has a fence of its own."""
+
+_SHOWN = 3
+
+
+class ShadowSide(Generic[H]):
+    """The secondary of an open shadow; `handle` is None while it is out of date or has diverged."""
+
+    def __init__(self, place: str, *, strict: bool, on_diverged: OnDiverged | None) -> None:
+        self.place = place
+        self.strict = strict
+        self.handle: H | None = None
+        self.diverged: ShadowDiverged | None = None
+        self.out_of_date: str | None = None
+        self._on_diverged = on_diverged
+
+    def attach(self, handle: H) -> None:
+        """Take a handle whose contents are those of the primary."""
+        self.handle, self.diverged, self.out_of_date = handle, None, None
+
+    def attempt(self, what: str, call: Callable[[H], T]) -> list[T]:
+        """What the call on the secondary gave; empty when there is none or it failed."""
+        if self.handle is None:
+            return []
+        try:
+            return [call(self.handle)]
+        except HoldfastError as error:
+            self.failed(what, error)
+            return []
+
+    def failed(self, what: str, error: HoldfastError) -> None:
+        """What the secondary could not do although the primary could."""
+        match error:
+            case ShadowDiverged():
+                raise error
+            # Bytes that it gives, but not those that were written.
+            case CorruptBlob():
+                self.report(what, "did it", f"raised: {error}")
+            case StorageError() | HandleExpired():
+                self.fall_behind(f"{what}: {error}")
+            case _:
+                self.report(what, "did it", f"raised: {error}")
+
+    def refuses(self, what: str, expected: HoldfastError, call: Callable[[H], object]) -> None:
+        """Compare with what the primary refused: the secondary must refuse it alike."""
+        if self.handle is None:
+            return
+        try:
+            found = call(self.handle)
+        except HoldfastError as error:
+            if type(error) is not type(expected):
+                self.failed(what, error)
+            return
+        self.report(what, f"raised: {expected}", repr(found))
+
+    def compare(self, what: str, primary: object, secondary: object) -> None:
+        """Report a difference between two answers: messages, objects, and lists of them in any order."""
+        if self.handle is None:
+            return
+        difference = differing(primary, secondary)
+        if difference is not None:
+            self.report(what, *difference)
+
+    def report(self, what: str, primary: str, secondary: str) -> None:
+        """Leave a secondary alone that has diverged."""
+        error = ShadowDiverged(what, primary, f"{secondary} ({self.place})")
+        self.drop()
+        if self.diverged is None:
+            self.diverged = error
+            _log.error("%s", error)
+            if self._on_diverged is not None:
+                self._on_diverged(error)
+        if self.strict:
+            raise error
+
+    def fall_behind(self, why: str) -> None:
+        """Leave a secondary alone whose store failed, until it is rebuilt."""
+        _log.warning("the shadow in %s is out of date: %s", self.place, why)
+        self.out_of_date = why
+        self.drop()
+
+    def drop(self) -> None:
+        """Close the handle, if there is one."""
+        handle, self.handle = self.handle, None
+        if handle is None:
+            return
+        try:
+            handle.close()
+        except HoldfastError as error:
+            _log.warning("could not close the shadow in %s: %s", self.place, error)
+
+
+def differing(primary: object, secondary: object) -> tuple[str, str] | None:
+    """What each side has that the other has not, for people; None when they are equal."""
+    match primary, secondary:
+        case (list() | tuple(), list() | tuple()):
+            mine, theirs = ([(_canonical(each), each) for each in side] for side in (primary, secondary))
+            more, less = (Counter(form for form, _ in side) for side in (mine, theirs))
+            if more == less:
+                return None
+            return _alone(mine, more - less), _alone(theirs, less - more)
+        case _ if _canonical(primary) == _canonical(secondary):
+            return None
+        case _:
+            return _text(primary), _text(secondary)
+
+
+def _alone(side: Iterable[tuple[Hashable, object]], wanted: Counter[Hashable]) -> str:
+    found = {form: each for form, each in side if form in wanted}
+    shown = ", ".join(_text(each) for each in list(found.values())[:_SHOWN])
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"alone has {shown}{more}" if found else "has nothing more"
+
+
+def _canonical(answer: object) -> Hashable:
+    match answer:
+        case Object(key, value):
+            return key.SerializeToString(deterministic=True), value.SerializeToString(deterministic=True)
+        case Message():
+            return answer.SerializeToString(deterministic=True)
+        case _:
+            assert isinstance(answer, Hashable)
+            return answer
+
+
+def _text(answer: object) -> str:
+    match answer:
+        case Object(key, value):
+            return f"{{{_text(key)}}}: {{{_text(value)}}}"
+        case Message():
+            return " ".join(str(answer).split())
+        case _:
+            return repr(answer)

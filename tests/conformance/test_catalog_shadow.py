@@ -1,0 +1,315 @@
+"""A shadow finds what differs, answers by its primary whatever happens, and makes its secondary anew."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.catalogs import Catalogs, make_catalogs, role, roles, writable
+from holdfast._pb import objects_pb2 as pb
+from holdfast.durable import (
+    IdKind,
+    Object,
+    OpenMode,
+    ReadOnlyCatalog,
+    ShadowCatalog,
+    shadow_catalog,
+)
+from holdfast.durable.codec import Update, decode, encode
+from holdfast.durable.opening import StoredCatalog, wall_clock_ms
+from holdfast.durable.registry import AUDIT_LOG, COLLECTIONS, ID_ALLOCATORS, ROLES
+from holdfast.durable.store import CatalogStore
+from holdfast.errors import (
+    BadInput,
+    Fenced,
+    Indeterminate,
+    ShadowDiverged,
+    StorageError,
+    StoreUnreachable,
+    UniquenessViolation,
+)
+
+Twist = Callable[[list[Update]], list[Update]]
+
+
+def twisted(store: CatalogStore, twists: list[Twist]) -> CatalogStore:
+    """The store, which from now on commits what `twists` make of what it is told, or raises what they do."""
+    append, another = store.append, store.another
+
+    def twisted_append(updates: Iterable[Update], at: int, *, take_hold: bool = False) -> None:
+        found = list(updates)
+        for twist in twists:
+            found = twist(found)
+        append(found, at, take_hold=take_hold)
+
+    store.append = twisted_append  # type: ignore[method-assign]
+    store.another = lambda *, purpose: twisted(another(purpose=purpose), twists)  # type: ignore[method-assign]
+    return store
+
+
+class Pair:
+    """A primary and a secondary, each of which can be twisted."""
+
+    def __init__(self, primary: Catalogs, secondary: Catalogs) -> None:
+        self.primary, self.secondary = primary, secondary
+        self.on_primary: list[Twist] = []
+        self.on_secondary: list[Twist] = []
+        self.told: list[ShadowDiverged] = []
+
+    def open(self, mode: OpenMode = OpenMode.WRITABLE, *, strict: bool = True) -> Any:
+        sides = (
+            StoredCatalog(twisted(catalogs.behind(), twist), wall_clock_ms)
+            for catalogs, twist in ((self.primary, self.on_primary), (self.secondary, self.on_secondary))
+        )
+        shadow = shadow_catalog(*sides, strict=strict, on_diverged=self.told.append)
+        return shadow.open(mode, holder="me", purpose="a test of shadows")
+
+    def meddle(self, updates: Iterable[Update]) -> None:
+        store = self.secondary.behind()
+        store.append(updates, store.upper())
+
+
+@pytest.fixture(params=["persist shadowed by a stash", "stash shadowed by persist"])
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
+    both = make_catalogs(request.param, tmp_path, request)
+    yield Pair(both.primary, both.secondary)  # type: ignore[attr-defined]
+    both.close()
+
+
+def contents(catalog: ReadOnlyCatalog) -> dict[str, list[str]]:
+    return {
+        row.name: sorted(str(found) for found in catalog.stream(row))
+        for row in COLLECTIONS.values()
+        if row.name != "fence_token"
+    }
+
+
+def in_secondary(pair: Pair) -> dict[str, list[str]]:
+    with pair.secondary.openable().open(OpenMode.READ_ONLY) as alone:
+        return contents(alone)
+
+
+def armed(pair: Pair, twist: Twist) -> None:
+    pair.on_secondary.append(twist)
+
+
+def refuse(error: Exception) -> Twist:
+    def twist(_: list[Update]) -> list[Update]:
+        raise error
+
+    return twist
+
+
+def of_roles(change: Callable[[Update], list[Update]]) -> Twist:
+    return lambda updates: [
+        new for update in updates for new in (change(update) if update.row.kind is ROLES.kind else [update])
+    ]
+
+
+DOUBLED = of_roles(lambda update: [update, update])
+
+
+def off_by_one(update: Update) -> list[Update]:
+    object_ = decode(ID_ALLOCATORS, update.row)
+    value = pb.IdAllocatorValue(next_id=object_.value.next_id + 1)
+    return [Update(encode(ID_ALLOCATORS, object_.key, value), update.diff)]
+
+
+def test_both_sides_hold_the_same_after_everything_that_was_done(pair: Pair) -> None:
+    with pair.open() as catalog:
+        assert catalog.ensure_item("holdfast", "public", "t") == "u1"
+        assert catalog.allocate_ids(IdKind.USER_ITEM, 3) == [2, 3, 4]
+        catalog.set_objects(ROLES, [role(1, "a"), role(2, "b")])
+        with pytest.raises(UniquenessViolation):
+            catalog.set_objects(ROLES, [role(3, "a")])
+        catalog.dangerous_edit(AUDIT_LOG, pb.AuditLogKey(id=1), None)
+        catalog.append_storage_usage([pb.StorageUsageValue(size_bytes=7)])
+        with catalog.transaction() as tx:
+            tx.delete(ROLES, role(1, "").key)
+            assert tx.find(ROLES, pb.RoleValue(name="b")) == role(2, "b")
+            with pytest.raises(BadInput):
+                tx.update(ROLES, *_pair(role(9, "x")))
+            catalog.commit_transaction(tx)
+        catalog.sync()
+        catalog.confirm_leadership()
+        catalog.compare()
+        assert contents(catalog) == in_secondary(pair)
+        assert (catalog.diverged, catalog.out_of_date) == (None, None)
+        assert len({len(catalog.snapshot()[row.kind]) for row in (ROLES,)}) == 1
+    with pair.open(OpenMode.READ_ONLY) as reader:
+        assert roles(reader) == ["b"]
+    assert pair.told == []
+
+
+@pytest.mark.parametrize(
+    ("twist", "said"),
+    [
+        (of_roles(lambda _: []), "roles.*u?ser: 1"),
+        (DOUBLED, "roles"),
+        (
+            lambda updates: [
+                new
+                for update in updates
+                for new in (off_by_one(update) if update.row.kind is ID_ALLOCATORS.kind else [update])
+                if not (update.row.kind is ID_ALLOCATORS.kind and update.diff < 0)
+            ],
+            "id_allocators",
+        ),
+        (lambda updates: [u for u in updates if u.row.kind is not AUDIT_LOG.kind], "audit_log"),
+    ],
+    ids=["drops an update", "doubles an update", "is off by one", "drops an event"],
+)
+def test_a_secondary_that_commits_something_else_is_found(pair: Pair, twist: Twist, said: str) -> None:
+    catalog = pair.open()
+    armed(pair, twist)
+
+    def change(tx: Any) -> None:
+        tx.insert(ROLES, *_pair(role(1, "a")))
+        tx.audit(pb.AuditLogEventType.AUDIT_LOG_EVENT_TYPE_CREATE, pb.ObjectType.OBJECT_TYPE_ROLE, "u1", "a")
+
+    with pytest.raises(ShadowDiverged, match=said) as caught:
+        catalog.in_transaction(change)
+    assert "the primary" in str(caught.value)
+    assert pair.secondary.behind().place in str(caught.value)
+    assert "\n" not in str(caught.value)
+    # The primary has it, and goes on.
+    assert roles(catalog) == ["a"]
+    pair.on_secondary.clear()
+    if twist is DOUBLED:
+        # No store gives out a row that is there twice: somebody has to look at it.
+        with pytest.raises(ShadowDiverged, match="each row once"):
+            catalog.resync()
+        return
+    catalog.resync()
+    assert contents(catalog) == in_secondary(pair)
+
+
+def test_a_row_changed_behind_the_secondarys_back_is_found(pair: Pair) -> None:
+    catalog = pair.open()
+    catalog.set_objects(ROLES, [role(1, "a")])
+    pair.meddle(
+        [Update(encode(ROLES, *_pair(role(1, "a"))), -1), Update(encode(ROLES, *_pair(role(1, "b"))), 1)]
+    )
+    assert roles(catalog) == ["a"]
+    with pytest.raises(ShadowDiverged, match=r'roles: the primary alone has .*name: "a".*"b"'):
+        catalog.sync()
+    catalog.resync()
+    assert catalog.diverged is None
+    pair.meddle([Update(encode(ROLES, *_pair(role(9, "z"))), 1)])
+    with pytest.raises(ShadowDiverged, match="commit"):
+        catalog.set_objects(ROLES, [role(2, "c")])
+    assert roles(catalog) == ["a", "c"]
+
+
+def test_a_live_shadow_tells_and_goes_on_by_its_primary(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    catalog = pair.open(strict=False)
+    catalog.set_objects(ROLES, [role(1, "a")])
+    pair.meddle([Update(encode(ROLES, *_pair(role(9, "z"))), 1)])
+    with caplog.at_level(logging.ERROR):
+        catalog.sync()
+    assert [error.what for error in pair.told] == ["roles"]
+    assert catalog.diverged is pair.told[0]
+    assert "the shadow has diverged in roles" in caplog.text
+    catalog.set_objects(ROLES, [role(2, "b")])
+    catalog.sync()
+    assert roles(catalog) == ["a", "b"]
+    assert len(pair.told) == 1
+    catalog.close()
+    again = pair.open(strict=False)
+    assert (again.diverged, again.out_of_date) == (None, None)
+    assert contents(again) == in_secondary(pair)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_secondary_that_fails_after_the_commit_is_out_of_date_until_it_is_made_anew(
+    pair: Pair, strict: bool
+) -> None:
+    catalog = pair.open(strict=strict)
+    armed(pair, refuse(StoreUnreachable("the secondary is away")))
+    catalog.set_objects(ROLES, [role(1, "a")])
+    assert "the secondary is away" in catalog.out_of_date
+    catalog.set_objects(ROLES, [role(2, "b")])
+    assert catalog.allocate_ids(IdKind.USER_ROLE) == [1]
+    assert roles(catalog) == ["a", "b"]
+    # Its store still fails, then no longer.
+    catalog.resync()
+    assert "the secondary is away" in catalog.out_of_date
+    pair.on_secondary.clear()
+    catalog.resync()
+    assert catalog.out_of_date is None
+    assert contents(catalog) == in_secondary(pair)
+    assert pair.told == []
+
+
+def test_what_the_primary_refuses_is_not_written_to_the_secondary(pair: Pair) -> None:
+    catalog = pair.open()
+    before = in_secondary(pair)
+    pair.on_primary.append(refuse(StoreUnreachable("the primary is away")))
+    with pytest.raises(StorageError, match="the primary is away"):
+        catalog.set_objects(ROLES, [role(1, "a")])
+    assert in_secondary(pair) == before
+    pair.on_primary[:] = [refuse(Indeterminate("the answer was lost"))]
+    with pytest.raises(Indeterminate):
+        catalog.set_objects(ROLES, [role(1, "a")])
+    assert in_secondary(pair) == before
+    # It may have happened on the primary: until they are the same again, nothing is compared.
+    assert "the answer was lost" in catalog.out_of_date
+    pair.on_primary.clear()
+    catalog.set_objects(ROLES, [role(2, "b")])
+    writable(pair.primary.openable(), "another")
+    with pytest.raises(Fenced):
+        catalog.set_objects(ROLES, [role(3, "c")])
+    assert in_secondary(pair) == before
+    assert pair.told == []
+
+
+def test_the_open_of_a_writer_makes_the_secondary_anew_whatever_it_held(pair: Pair) -> None:
+    other = writable(pair.secondary.openable())
+    other.set_objects(ROLES, [role(7, "other")])
+    alone = writable(pair.primary.openable())
+    alone.set_objects(ROLES, [role(1, "a")])
+    catalog = pair.open()
+    assert isinstance(catalog, ShadowCatalog)
+    assert contents(catalog) == in_secondary(pair)
+    assert roles(catalog) == ["a"]
+    for fenced in (other, alone):
+        with pytest.raises(Fenced):
+            fenced.sync()
+
+
+def test_a_reader_tells_of_a_difference_that_stays(pair: Pair) -> None:
+    writer = pair.open()
+    reader = pair.open(OpenMode.READ_ONLY)
+    # Between the two sides of a commit they differ, and that is no difference.
+    held: list[str] = []
+    armed(pair, lambda updates: (reader.sync(), held.extend(roles(reader)), updates)[2])
+    writer.set_objects(ROLES, [role(1, "a")])
+    assert held == ["a"]
+    pair.on_secondary.clear()
+    reader.sync()
+    pair.meddle([Update(encode(ROLES, *_pair(role(9, "z"))), 1)])
+    reader.sync()
+    assert roles(reader) == ["a"]
+    with pytest.raises(ShadowDiverged, match="roles"):
+        reader.sync()
+    assert roles(reader) == ["a"]
+    assert (writer.upper, len(pair.told)) == (2, 1)
+
+
+def test_a_savepoint_of_a_shadow_changes_neither(pair: Pair) -> None:
+    with pair.open() as catalog:
+        before = contents(catalog)
+    with pair.open(OpenMode.SAVEPOINT) as savepoint:
+        assert savepoint.ensure_item("holdfast", "public", "t") == "u1"
+        assert savepoint.out_of_date is None
+        with pytest.raises(BadInput):
+            savepoint.resync()
+    assert before == in_secondary(pair)
+    with pair.open(OpenMode.READ_ONLY) as reader:
+        assert contents(reader) == before
+
+
+def _pair(object_: Object[pb.RoleKey, pb.RoleValue]) -> tuple[pb.RoleKey, pb.RoleValue]:
+    return object_.key, object_.value
