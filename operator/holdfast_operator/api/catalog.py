@@ -128,7 +128,7 @@ class CatalogSpec(ApiModel):
     upgrade_policy: UpgradePolicy = Field(
         default=UpgradePolicy.AUTOMATIC,
         description="Whether the operator upgrades a catalog of an older format when it opens it (Automatic, "
-        "the default) or waits until somebody did (Manual).",
+        "the default) or waits until the annotation holdfast.dev/approve-upgrade names the version (Manual).",
         json_schema_extra=_UNSEEN,
     )
     deploy_generation: int = Field(

@@ -31,7 +31,10 @@ LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = FIELD_MANAGER
 
 ANNOTATION_REOPEN: Final = f"{GROUP}/reopen"
-"""On a Catalog that is Stalled `FencedByOther`: any new value lets the operator open it again."""
+"""On a Catalog: any new value lets the operator open it anew, also after `FencedByOther`."""
+
+ANNOTATION_APPROVE_UPGRADE: Final = f"{GROUP}/approve-upgrade"
+"""On a Catalog with `upgradePolicy: Manual`: the format version that it may be upgraded to."""
 
 LABEL_NAME: Final = "app.kubernetes.io/name"
 """On every object that the operator creates, with the value `holdfast`."""
@@ -83,7 +86,8 @@ class ConditionType(StrEnum):
     """Of `spec.restoreFrom`: True the catalog was filled with it, False it was there already."""
 
     SHADOW_DIVERGED = "ShadowDiverged"
-    """Of `spec.shadow`: True the stash answered otherwise than the catalog, False it never did."""
+    """Of `spec.shadow`: True the stash answered otherwise than the catalog, False it never did since it was
+    opened, Unknown it can't be asked."""
 
 
 class Reason(StrEnum):
@@ -148,6 +152,9 @@ class Reason(StrEnum):
 
     UPGRADE_PENDING = "UpgradePending"
     """The catalog's format is older, and `spec.upgradePolicy` or `spec.access` leaves that to others."""
+
+    CATALOG_UPGRADED = "CatalogUpgraded"
+    """Event: the catalog's format was upgraded; the message names versions, rows and what is kept."""
 
     AWAITING_WRITER = "AwaitingWriter"
     """`spec.access` is Observed and no database process has initialized the catalog yet."""

@@ -22,7 +22,7 @@ from holdfast_operator.api.catalog import (
 from holdfast_operator.api.names import Reason
 from holdfast_operator.reconcile import fencing
 from holdfast_operator.reconcile.catalogmarks import mark_restored
-from holdfast_operator.reconcile.facts import CatalogFacts, Opening
+from holdfast_operator.reconcile.facts import CatalogFacts, Durable, Opening
 from holdfast_operator.reconcile.objects import (
     NOTHING_DECLARED,
     ObjectName,
@@ -82,6 +82,10 @@ class Observed:
     """What it is to be filled with where it is new."""
     restored_from: str | None = None
     """What it was filled with."""
+    reopen: str = ""
+    """With what somebody last asked to open it anew."""
+    approved_upgrade: str = ""
+    """The format version that somebody approved an upgrade to."""
     missing_secret: tuple[str, str] | None = None
     """Name of a Secret that isn't there, and the field that names it."""
     opened: Opening | None = None
@@ -159,10 +163,7 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
 
 def _not_supported(spec: CatalogSpec) -> str:
     """The first field that is set and that nothing here acts on; a line goes when its code comes."""
-    fields = {
-        "shadow": spec.shadow,
-        "upgradePolicy": spec.upgrade_policy == UpgradePolicy.MANUAL,
-    }
+    fields = {"shadow": spec.shadow}
     return next((field for field, is_set in fields.items() if is_set), "")
 
 
@@ -172,9 +173,7 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
         if isinstance(seen.restore, Refused) and not seen.initialized:
             return Settle(stalled(Reason.RESTORE_FAILED, seen.restore.message))
         return Open(opening)
-    if seen.opened.observed != opening.observed:
-        return Close()
-    if seen.opened.storage != storage or seen.opened.organization_id != spec.organization_id:
+    if _is_otherwise(seen.opened, opening):
         return Close()
     if seen.opened.deploy_generation < spec.deploy_generation:
         return RollOut(opening)
@@ -190,7 +189,10 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
     return Settle(
         health,
         fields=status_fields(facts, seen.fences, seen.restored_from),
-        marks=(*mark_objects(seen.objects), *mark_restored(spec, seen.restored_from)),
+        marks=(
+            *mark_objects(seen.objects),
+            *mark_restored(spec, seen.restored_from),
+        ),
         requeue_after=rhythm.unsteady if moving else rhythm.steady,
     )
 
@@ -228,6 +230,14 @@ def awaiting_writer(rhythm: Rhythm) -> Settle:
     """How an observed Catalog rests that no database process has initialized."""
     text = "there is no catalog yet; a database process initializes it when it opens it for writing"
     return Settle(reconciling(Reason.AWAITING_WRITER, text), requeue_after=rhythm.unsteady)
+
+
+def _is_otherwise(opened: Opening, asked: Opening) -> bool:
+    """Whether a catalog must be opened anew for what is asked now."""
+    return any(
+        getattr(opened, field) != getattr(asked, field)
+        for field in ("observed", "storage", "organization_id", "reopen")
+    )
 
 
 def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
@@ -286,6 +296,11 @@ def _opening(seen: Observed, spec: CatalogSpec, storage: Storage, *, existing_on
         system_configurations=tuple(sorted(spec.bootstrap.system_configurations.items())),
         holder=seen.holder,
         purpose=f"operator for Catalog {seen.name}",
+        # Who deletes it, or a collection of it, doesn't mind what format it has.
+        upgrade=existing_only
+        or spec.upgrade_policy == UpgradePolicy.AUTOMATIC
+        or seen.approved_upgrade == str(CATALOG_VERSION),
+        reopen=seen.reopen,
         restore=None if existing_only or isinstance(seen.restore, Refused) else seen.restore,
         observed=not _is_managed(spec),
         existing_only=existing_only,
@@ -315,6 +330,19 @@ def status_fields(
 
 def _taken(names: tuple[ObjectName, ...]) -> str:
     return f"{listed(names)}: made by the database for itself; choose other names in spec.objects"
+
+
+def durable_fields(found: Durable) -> Mapping[str, Any]:
+    """The status of a catalog that can't be opened."""
+    status = CatalogStatus(
+        organization_id=found.organization_id,
+        shard_id=found.shard_id,
+        epoch=found.epoch,
+        deploy_generation=found.deploy_generation,
+        source_of_truth="Persist",
+        catalog_version=found.catalog_version,
+    )
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"conditions"})
 
 
 def _twin(older: str) -> Health:

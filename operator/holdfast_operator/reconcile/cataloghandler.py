@@ -3,23 +3,38 @@
 import asyncio
 import base64
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Final
 
 from holdfast.durable import FenceToken
-from holdfast.errors import CatalogOutOfSync, Fenced, HoldfastError, ShardFinalized
+from holdfast.errors import (
+    CatalogOutOfSync,
+    Deprecated,
+    Fenced,
+    HoldfastError,
+    ShardFinalized,
+    VersionTooNew,
+)
 from holdfast_operator.api.catalog import CatalogSpec, DeletionPolicy
-from holdfast_operator.api.names import Kind, Reason
+from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE, ANNOTATION_REOPEN, Kind, Reason
 from holdfast_operator.reconcile import catalog, fencing
 from holdfast_operator.reconcile.catalog import Close, Destroy, KeepObjects, Observed, Open, Rhythm, RollOut
-from holdfast_operator.reconcile.facts import CatalogFacts, NothingThere, Opening, UnknownLocation
+from holdfast_operator.reconcile.catalogmarks import sizes_of, told_upgrade
+from holdfast_operator.reconcile.facts import (
+    CatalogFacts,
+    NothingThere,
+    Opening,
+    UnknownLocation,
+    UpgradePending,
+)
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.handler import (
     Halt,
     Handler,
     Json,
     Services,
+    annotation,
     has_finalizer,
     is_deleting,
     is_overdue,
@@ -92,6 +107,8 @@ class CatalogHandler(Handler[Observed]):
             fences=fencing.fences_of(body),
             storage=storage,
             restore=None if spec is None else resolve_restore(spec, key.namespace, self._settings.data_dir),
+            reopen=annotation(body, ANNOTATION_REOPEN),
+            approved_upgrade=annotation(body, ANNOTATION_APPROVE_UPGRADE),
             restored_from=self._restored_from(key, status),
             missing_secret=None if spec is None else await self._missing_secret(key, spec),
             opened=self._stores.opened(key),
@@ -212,6 +229,8 @@ class CatalogHandler(Handler[Observed]):
                 if is_deleting(body):
                     return
             raise Halt(settled(error, reason=Reason.UNSUPPORTED_STORAGE)) from None
+        except (VersionTooNew, Deprecated, UpgradePending) as error:
+            raise Halt(await self._not_opened(opening, error)) from None
         except Fenced as error:
             message = f"{error}; set spec.deployGeneration to at least that of the durable token"
             raise Halt(Settle(stalled(Reason.DEPLOY_GENERATION_TOO_LOW, message))) from None
@@ -223,7 +242,25 @@ class CatalogHandler(Handler[Observed]):
             log.info(note.message)
             self.services.metrics.epoch.labels(key.namespace, key.name).set(facts.epoch)
             await self.services.events.post(key, body["metadata"]["uid"], note)
+            await self._tell_upgrade(key, body)
         self._wake_dependents(key)
+
+    async def _not_opened(self, opening: Opening, error: HoldfastError) -> Settle:
+        """How a catalog rests whose format keeps it closed: its version is shown."""
+        settle = settled(error)
+        found = await self._stores.durable_state(opening)
+        # An upgrade-check reads all of a catalog: only by the resync, or when something changes.
+        pending = isinstance(error, UpgradePending)
+        return replace(settle, fields=catalog.durable_fields(found), retry=not pending)
+
+    async def _tell_upgrade(self, key: ObjectKey, body: Json) -> None:
+        start = self._stores.started(key)
+        if start is None or start.upgraded is None:
+            return
+        self.services.metrics.upgraded(key.namespace, key.name, *sizes_of(start.upgraded))
+        note = Note(Reason.CATALOG_UPGRADED, told_upgrade(start.upgraded, start.kept))
+        log.info(note.message)
+        await self.services.events.post(key, body["metadata"]["uid"], note)
 
     def _void(self, key: ObjectKey) -> None:
         if not self._stores.is_void(key):
@@ -260,8 +297,7 @@ class CatalogHandler(Handler[Observed]):
                 secret = await self.services.kube.get_of(SECRETS, key.namespace, name)
             except Gone:
                 return name, field
-            for encoded in (secret.get("data") or {}).values():
-                hide(encoded, base64.b64decode(encoded).decode(errors="replace"))
+            _decoded(secret)
         return None
 
     async def _dependents(self, key: ObjectKey) -> tuple[tuple[str, bool], ...]:
@@ -275,6 +311,14 @@ class CatalogHandler(Handler[Observed]):
     def _wake_dependents(self, key: ObjectKey) -> None:
         for collection in self._index.collections_of(key):
             self.services.enqueue(collection, 0.0)
+
+
+def _decoded(secret: Json) -> dict[str, str]:
+    """The values of a Secret, which never get into a log line from now on."""
+    data = secret.get("data") or {}
+    values = {name: base64.b64decode(encoded).decode(errors="replace") for name, encoded in data.items()}
+    hide(*data.values(), *values.values())
+    return values
 
 
 def _to_drop(collection: Json) -> bool:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from holdfast.durable import Bootstrap
+from holdfast.durable.store import Kept
+from holdfast.durable.upgrade.report import UpgradeReport
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.persist import Schema
 from holdfast.storage import JobRecord
@@ -84,6 +86,20 @@ class Start:
 
     restored: str = ""
     """What it was filled with, for people; empty where it was not."""
+    upgraded: UpgradeReport | None = None
+    kept: Kept | None = None
+    """The time before the upgrade, which is kept readable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """What is known of a catalog at any version of its format, without opening it."""
+
+    organization_id: str
+    shard_id: str
+    catalog_version: int | None
+    epoch: int | None
+    deploy_generation: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +117,10 @@ class Opening:
     """Whether a catalog that isn't there stays away: `NothingThere` then."""
     replica_sizes: tuple[str, ...] = ("1",)
     system_configurations: tuple[tuple[str, str], ...] = ()
+    upgrade: bool = True
+    """Whether a catalog of an older format may be upgraded: `UpgradePending` otherwise."""
+    reopen: str = ""
+    """What somebody last asked with to open it anew."""
     restore: RestoreSource | None = None
     """What a catalog that isn't there is filled with in place of the bootstrap."""
     observed: bool = False
@@ -133,6 +153,10 @@ class RestoreFailed(HoldfastError):
 
 class NotReadable(BadInput):
     """The catalog's format is of another version than this operator reads."""
+
+
+class UpgradePending(HoldfastError):
+    """The catalog has an older format, and nobody said that it may be upgraded; nothing was changed."""
 
 
 class NoSuchSchema(BadInput):

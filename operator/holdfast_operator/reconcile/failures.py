@@ -19,7 +19,7 @@ from holdfast.errors import (
     VersionTooNew,
 )
 from holdfast_operator.api.names import Reason
-from holdfast_operator.reconcile.facts import RestoreFailed
+from holdfast_operator.reconcile.facts import RestoreFailed, UpgradePending
 from holdfast_operator.reconcile.steps import Settle, reconciling, stalled
 from holdfast_operator.runtime.logging import redact
 
@@ -48,6 +48,8 @@ def reason_of(error: HoldfastError) -> Reason:
             return Reason.VERSION_TOO_NEW
         case Deprecated():
             return Reason.DEPRECATED
+        case UpgradePending():
+            return Reason.UPGRADE_PENDING
         case RestoreFailed():
             return Reason.RESTORE_FAILED
         case CorruptBlob() | LocationMismatch():

@@ -165,6 +165,11 @@ def has_finalizer(body: Json) -> bool:
     return FINALIZER in body["metadata"].get("finalizers", [])
 
 
+def annotation(body: Json, name: str) -> str:
+    """The value of an annotation; empty where it isn't set."""
+    return str((body["metadata"].get("annotations") or {}).get(name, ""))
+
+
 def is_deleting(body: Json) -> bool:
     """Whether somebody asked to delete the object."""
     return bool(body["metadata"].get("deletionTimestamp"))

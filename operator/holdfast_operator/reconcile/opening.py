@@ -4,12 +4,30 @@ Invariants
 - What is refused has changed nothing durable: each check comes before the first write.
 """
 
+from dataclasses import replace
 from typing import Literal
 
-from holdfast.durable import Catalog, OpenMode, persist_catalog
-from holdfast.errors import BadInput, NoLocation, UnusablePath
+from holdfast.durable import (
+    CATALOG_VERSION,
+    MIN_VERSION,
+    Catalog,
+    OpenableCatalog,
+    OpenMode,
+    persist_catalog,
+)
+from holdfast.durable.config import USER_VERSION
+from holdfast.durable.upgradecheck import check_upgrade
+from holdfast.errors import BadInput, CorruptBlob, HoldfastError, NoLocation, StorageError, UnusablePath
 from holdfast.persist import PersistClient
-from holdfast_operator.reconcile.facts import NothingThere, Opening, Start, UnknownLocation
+from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE
+from holdfast_operator.reconcile.facts import (
+    Durable,
+    NothingThere,
+    Opening,
+    Start,
+    UnknownLocation,
+    UpgradePending,
+)
 from holdfast_operator.reconcile.restoring import commit, prepare
 from holdfast_operator.reconcile.storage import Storage
 
@@ -53,6 +71,8 @@ def open_writable(opening: Opening) -> tuple[PersistClient, Catalog, Start]:
             closed, rows, deploy_generation=opening.deploy_generation, holder=opening.holder
         ):
             start = Start(restored=f"{len(rows)} rows of {opening.restore}")
+        if not opening.upgrade:
+            _check_current(closed)
         catalog = closed.open(
             OpenMode.WRITABLE,
             deploy_generation=opening.deploy_generation,
@@ -60,10 +80,49 @@ def open_writable(opening: Opening) -> tuple[PersistClient, Catalog, Start]:
             purpose=opening.purpose,
             bootstrap=opening.bootstrap,
         )
+        if (report := catalog.upgrade_report) is not None:
+            kept = next((each for each in closed.kept_dumps() if each.version == report.source), None)
+            start = replace(start, upgraded=report, kept=kept)
     except BaseException:
         client.close()
         raise
     return client, catalog, start
+
+
+def _check_current(closed: OpenableCatalog) -> None:
+    """Raise `UpgradePending` where opening it would upgrade it, with what an upgrade-check finds."""
+    version = closed.config(USER_VERSION)
+    if version is None or not MIN_VERSION <= version < CATALOG_VERSION:
+        return
+    try:
+        found = check_upgrade(closed)
+    except StorageError as error:
+        if not isinstance(error, CorruptBlob):
+            raise
+        outcome = f"an upgrade-check refuses it: {error}"
+    except HoldfastError as error:
+        outcome = f"an upgrade-check refuses it: {error}"
+    else:
+        outcome = f"an upgrade-check of its {found.objects} objects passes"
+    versions = f"the catalog has format version {version}, this operator writes version {CATALOG_VERSION}"
+    raise UpgradePending(
+        f"{versions}; {outcome}",
+        hint=f'to upgrade it set the annotation {ANNOTATION_APPROVE_UPGRADE} to "{CATALOG_VERSION}", or '
+        "spec.upgradePolicy to Automatic",
+    )
+
+
+def durable_state(opening: Opening) -> Durable:
+    """What is known of a catalog that can't be opened."""
+    with connect(opening.storage, mode="read") as client:
+        closed = persist_catalog(client, opening.organization_id)
+        return Durable(
+            opening.organization_id,
+            closed.place,
+            closed.config(USER_VERSION),
+            closed.epoch(),
+            closed.deploy_generation(),
+        )
 
 
 def preflight(opening: Opening) -> None:

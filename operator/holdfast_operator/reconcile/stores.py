@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from holdfast.errors import HoldfastError, NotWritable, StoreUnreachable
-from holdfast_operator.reconcile.facts import CatalogFacts, ItemName, Look, Opening, Start
+from holdfast_operator.reconcile.facts import CatalogFacts, Durable, ItemName, Look, Opening, Start
 from holdfast_operator.reconcile.observedcatalog import ObservedCatalog
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
-from holdfast_operator.reconcile.opening import preflight
+from holdfast_operator.reconcile.opening import durable_state, preflight
 from holdfast_operator.reconcile.pool import StorePool
 from holdfast_operator.reconcile.storage import Storage
 from holdfast_operator.runtime.kube import ObjectKey
@@ -81,6 +81,10 @@ class Stores:
     async def preflight(self, opening: Opening) -> None:
         """Try whether a catalog could be opened like this; it changes nothing. Raises what opening would."""
         await self._pool.call("preflight", str(opening.storage), lambda: preflight(opening))
+
+    async def durable_state(self, opening: Opening) -> Durable:
+        """What is known of a catalog that can't be opened."""
+        return await self._pool.call("describe", str(opening.storage), lambda: durable_state(opening))
 
     async def confirm(self, catalog: ObjectKey) -> CatalogFacts | None:
         """What an open catalog holds, after asking whether it is still ours; None where it isn't open."""

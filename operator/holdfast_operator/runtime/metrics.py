@@ -1,8 +1,11 @@
 """What the operator measures of itself, in a registry of its own."""
 
 import contextlib
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from holdfast.durable.upgrade.report import Size
 
 
 class Metrics:
@@ -57,6 +60,18 @@ class Metrics:
             ["namespace", "name"],
             registry=self.registry,
         )
+        self.upgrade_rows = Gauge(
+            "holdfast_catalog_upgrade_rows",
+            "Rows by object type before and after the last upgrade of a catalog's format.",
+            ["namespace", "name", "type", "moment"],
+            registry=self.registry,
+        )
+        self.upgrade_bytes = Gauge(
+            "holdfast_catalog_upgrade_bytes",
+            "Bytes by object type before and after the last upgrade of a catalog's format.",
+            ["namespace", "name", "type", "moment"],
+            registry=self.registry,
+        )
         self.fences = Counter(
             "holdfast_fenced_total", "Times that another process shut us out.", registry=self.registry
         )
@@ -67,8 +82,19 @@ class Metrics:
             registry=self.registry,
         )
 
+    def upgraded(
+        self, namespace: str, name: str, before: Mapping[str, Size], after: Mapping[str, Size]
+    ) -> None:
+        """Show the sizes of a catalog before and after an upgrade, by object type."""
+        for moment, sizes in (("before", before), ("after", after)):
+            for type_, size in sizes.items():
+                self.upgrade_rows.labels(namespace, name, type_, moment).set(size.rows)
+                self.upgrade_bytes.labels(namespace, name, type_, moment).set(size.bytes)
+
     def forget(self, namespace: str, name: str) -> None:
         """Show nothing more of an object that is gone."""
         for gauge in (self.epoch, self.upper, self.since):
             with contextlib.suppress(KeyError):
                 gauge.remove(namespace, name)
+        for gauge in (self.upgrade_rows, self.upgrade_bytes):
+            gauge.remove_by_labels({"namespace": namespace, "name": name})

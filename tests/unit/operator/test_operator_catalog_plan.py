@@ -119,7 +119,6 @@ def test_what_somebody_has_to_mend_is_stalled_and_named(seen: Observed, reason: 
     ("fields", "named"),
     [
         ({"shadow": True, "stash": {"url": "sqlite:///a"}}, "spec.shadow"),
-        ({"upgradePolicy": "Manual"}, "spec.upgradePolicy"),
     ],
 )
 def test_a_field_that_nothing_acts_on_is_not_ignored(fields: dict[str, Any], named: str) -> None:
@@ -127,6 +126,35 @@ def test_a_field_that_nothing_acts_on_is_not_ignored(fields: dict[str, Any], nam
     assert step.health.reason is Reason.NOT_SUPPORTED
     assert named in step.health.message
     assert decided(replace(OPENED, spec=spec(**fields))) == Close()
+
+
+@pytest.mark.parametrize(
+    ("policy", "approved", "upgrade"),
+    [
+        (None, "", True),
+        ("Automatic", "", True),
+        ("Manual", "", False),
+        ("Manual", str(CATALOG_VERSION - 1), False),
+        ("Manual", str(CATALOG_VERSION), True),
+    ],
+)
+def test_who_decides_on_an_upgrade(policy: str | None, approved: str, upgrade: bool) -> None:
+    asked = spec() if policy is None else spec(upgradePolicy=policy)
+    step = decided(replace(FRESH, spec=asked, approved_upgrade=approved))
+    assert step == Open(replace(OPENING, upgrade=upgrade))
+
+
+def test_nobody_minds_the_format_of_what_is_deleted() -> None:
+    doomed = spec(upgradePolicy="Manual", deletionPolicy="Delete")
+    step = decided(replace(FRESH, spec=doomed, deleting=True))
+    assert step == Open(replace(OPENING, existing_only=True))
+
+
+def test_an_open_catalog_is_opened_anew_when_somebody_asks() -> None:
+    asked = replace(OPENED, reopen="2")
+    assert decided(asked) == Close()
+    assert decided(replace(asked, opened=None, facts=None)) == Open(replace(OPENING, reopen="2"))
+    assert isinstance(decided(replace(asked, opened=replace(OPENING, reopen="2"))), Settle)
 
 
 RESTORED = spec(restoreFrom={"dump": {"url": "s3://b/dump.json"}})
