@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable.cache import Cache
-from holdfast.durable.codec import Row, decode
+from holdfast.durable.codec import Row, Update, decode
 from holdfast.durable.dump import dump_json
 from holdfast.durable.privileges import PUBLIC, all_privileges
 from holdfast.durable.registry import (
@@ -26,6 +26,7 @@ from holdfast.durable.registry import (
     Kind,
 )
 from holdfast.durable.upgrade import STEPS, objects
+from holdfast.durable.upgrade.step import carried, replaced
 from holdfast.durable.version import CATALOG_VERSION, MIN_VERSION
 from holdfast.errors import CorruptBlob, Deprecated, UpgradeNeeded, VersionTooNew
 from testbed.drawncatalogs import catalogs
@@ -265,6 +266,15 @@ def test_damage_is_told_by_the_kind_of_the_row(source: int) -> None:
     for value in (b"\xff", b"\xf8\x01\x01"):
         with pytest.raises(CorruptBlob, match=f"kind {kind.name.lower()}"):
             list(STEPS[source].updates(StoredRows([Row(kind.tag, value)])))
+
+
+def test_steps_are_written_with_what_mentions_only_changes_and_loses_no_field() -> None:
+    old = Row(Kind.ITEM.tag, b"old")
+    assert list(replaced(old, Row(*old))) == []
+    new = Row(Kind.ITEM.tag, b"new")
+    assert list(replaced(old, new)) == [Update(old, -1), Update(new, 1)]
+    with pytest.raises(TypeError, match="has not all fields of"):
+        carried(pb.ItemValue(owner_id=PUBLIC), pb.RoleKey)
 
 
 @each_version
