@@ -189,7 +189,7 @@ def _without_catalog(seen: Observed, spec: StorageCollectionSpec, rhythm: Rhythm
 def _plan_create(seen: Observed, spec: StorageCollectionSpec, schema: Schema, rhythm: Rhythm) -> Step:
     item, shards = item_name(spec, seen.name), spec.rendition.shards
     if seen.catalog_observed and seen.facts is None:
-        return Settle(_left_to_writer(seen, spec, item), requeue_after=rhythm.unsteady)
+        return Settle(_left_to_writer(seen, spec, item), requeue_after=rhythm.steady)
     if seen.item_id is None or seen.collection_id is None:
         return EnsureItem(item, schema, shards)
     facts = seen.facts

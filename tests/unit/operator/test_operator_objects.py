@@ -309,6 +309,17 @@ def test_what_is_in_something_that_others_renamed_is_theirs_too() -> None:
     assert world.marks() == {}
 
 
+def test_what_is_theirs_stays_theirs_when_it_is_declared_under_its_new_name() -> None:
+    world = World()
+    world.declare({"clusters": [{"name": "batch", "size": "2"}]})
+    batch = world.find(CLUSTERS, pb.ClusterValue(name="batch"))
+    batch.value.name = "theirs"
+    world.write(lambda tx: tx.update(CLUSTERS, batch.key, batch.value))
+    world.declare({"clusters": [{"name": "theirs", "size": "3"}]})
+    world.declare(None)
+    assert world.names() - INITIAL == {"cluster theirs 1 x 3", "cluster replica theirs.r1 3"}
+
+
 def test_what_was_copied_from_another_organization_is_as_if_others_had_made_it() -> None:
     world = World()
     world.declare(EVERYTHING)
