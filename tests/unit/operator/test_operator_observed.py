@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import CATALOG_VERSION, Catalog, OpenMode, catalog_shard_id, persist_catalog
+from holdfast.durable import (
+    CATALOG_VERSION,
+    MIN_VERSION,
+    Catalog,
+    OpenMode,
+    catalog_shard_id,
+    persist_catalog,
+)
 from holdfast.durable.codec import Update, encode
 from holdfast.durable.registry import CONFIGS, ROLES
 from holdfast.durable.shard import CatalogShard
@@ -19,6 +26,7 @@ from holdfast.storage import CollectionSpec, StorageController
 from holdfast_operator.reconcile.facts import ItemName, NoSuchSchema, NothingThere, NotReadable, Opening
 from holdfast_operator.reconcile.observedcatalog import ObservedCatalog
 from holdfast_operator.reconcile.storage import Storage
+from testbed.oldcatalogs import rows_of
 
 ORGANIZATION = "11111111-2222-3333-4444-555555555555"
 NAME = ItemName("holdfast", "public", "flights")
@@ -161,3 +169,24 @@ def test_at_another_version_it_shows_the_token_and_the_version(place: Place, ver
         seen.look(NAME, None)
     set_version(client, CATALOG_VERSION, version)
     assert seen.confirm().object_counts
+
+
+@pytest.mark.parametrize("version", [MIN_VERSION, CATALOG_VERSION - 1])
+def test_a_catalog_that_an_older_holdfast_left_is_shown_until_its_database_upgrades_it(
+    place: Place, version: int
+) -> None:
+    with PersistClient.open(place.url, config=PersistConfig(maintenance="off")) as client:
+        closed = persist_catalog(client, ORGANIZATION)
+        closed.load(
+            rows_of(version, items=3), deploy_generation=2, holder="an old database", purpose="serving"
+        )
+        before = place.bytes()
+        seen = place.observe()
+        facts = seen.confirm()
+        assert (facts.catalog_version, facts.deploy_generation) == (version, 2)
+        assert facts.holder == "an old database, serving"
+        assert place.bytes() == before
+        _, catalog = place.writer()
+        after = seen.confirm()
+        assert (after.catalog_version, after.upper) == (CATALOG_VERSION, catalog.upper)
+        assert dict(after.object_counts)["items"] == 3
