@@ -177,6 +177,12 @@ class Reason(StrEnum):
     SHADOW_DIVERGED = "ShadowDiverged"
     """The stash answered otherwise than the catalog; the message shows both sides."""
 
+    SHADOW_IN_STEP = "ShadowInStep"
+    """The stash holds what the catalog holds, as far as anybody looked."""
+
+    SHADOW_OUT_OF_DATE = "ShadowOutOfDate"
+    """The stash can't be reached, or isn't ours: nothing is compared; it is tried again by itself."""
+
     OBJECTS_DECLARED = "ObjectsDeclared"
     """Everything in `spec.objects` is in the catalog as it is declared there."""
 

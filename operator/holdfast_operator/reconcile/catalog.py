@@ -21,7 +21,7 @@ from holdfast_operator.api.catalog import (
 )
 from holdfast_operator.api.names import Reason
 from holdfast_operator.reconcile import fencing
-from holdfast_operator.reconcile.catalogmarks import mark_restored
+from holdfast_operator.reconcile.catalogmarks import mark_restored, mark_shadow
 from holdfast_operator.reconcile.facts import CatalogFacts, Durable, Opening
 from holdfast_operator.reconcile.objects import (
     NOTHING_DECLARED,
@@ -41,7 +41,7 @@ from holdfast_operator.reconcile.steps import (
     reconciling,
     stalled,
 )
-from holdfast_operator.reconcile.storage import Refused, RestoreSource, Storage
+from holdfast_operator.reconcile.storage import Refused, RestoreSource, Storage, stash_of
 from holdfast_operator.runtime.events import Note
 from holdfast_operator.runtime.status import Health
 
@@ -163,7 +163,10 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
 
 def _not_supported(spec: CatalogSpec) -> str:
     """The first field that is set and that nothing here acts on; a line goes when its code comes."""
-    fields = {"shadow": spec.shadow}
+    fields = {
+        "stash without spec.shadow": spec.stash is not None and not spec.shadow,
+        "shadow without spec.stash": spec.shadow and spec.stash is None,
+    }
     return next((field for field, is_set in fields.items() if is_set), "")
 
 
@@ -192,6 +195,7 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
         marks=(
             *mark_objects(seen.objects),
             *mark_restored(spec, seen.restored_from),
+            *mark_shadow(seen.opened.stash, facts.shadow),
         ),
         requeue_after=rhythm.unsteady if moving else rhythm.steady,
     )
@@ -236,7 +240,7 @@ def _is_otherwise(opened: Opening, asked: Opening) -> bool:
     """Whether a catalog must be opened anew for what is asked now."""
     return any(
         getattr(opened, field) != getattr(asked, field)
-        for field in ("observed", "storage", "organization_id", "reopen")
+        for field in ("observed", "storage", "organization_id", "stash", "reopen")
     )
 
 
@@ -253,7 +257,15 @@ def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
             return Destroy()
         if seen.opened is None and not seen.void:
             return _plan_late_destruction(seen)
-    return Close() if seen.opened else Release()
+    return Close() if seen.opened else Release(_left_in_stash(spec) if doomed and spec else ())
+
+
+def _left_in_stash(spec: CatalogSpec) -> tuple[Note, ...]:
+    place = stash_of(spec)
+    if place is None:
+        return ()
+    text = f"the stash in {place.url} may still hold the shadow of the catalog; empty it"
+    return (Note(Reason.DELETION_INCOMPLETE, text, warning=True),)
 
 
 def _plan_waiting(seen: Observed, rhythm: Rhythm) -> Step:
@@ -300,6 +312,7 @@ def _opening(seen: Observed, spec: CatalogSpec, storage: Storage, *, existing_on
         upgrade=existing_only
         or spec.upgrade_policy == UpgradePolicy.AUTOMATIC
         or seen.approved_upgrade == str(CATALOG_VERSION),
+        stash=None if existing_only else stash_of(spec),
         reopen=seen.reopen,
         restore=None if existing_only or isinstance(seen.restore, Refused) else seen.restore,
         observed=not _is_managed(spec),

@@ -214,7 +214,7 @@ class CatalogHandler(Handler[Observed]):
 
     async def _open(self, key: ObjectKey, body: Json, opening: Opening) -> None:
         try:
-            await self._stores.open(key, opening)
+            await self._stores.open(key, opening, await self._stash_credentials(key, opening))
         except (ShardFinalized, NothingThere) as error:
             if opening.observed and isinstance(error, NothingThere):
                 raise Halt(catalog.awaiting_writer(self._settings.rhythm)) from None
@@ -299,6 +299,12 @@ class CatalogHandler(Handler[Observed]):
                 return name, field
             _decoded(secret)
         return None
+
+    async def _stash_credentials(self, key: ObjectKey, opening: Opening) -> dict[str, str]:
+        """What the Secret of the stash holds; not kept anywhere."""
+        if opening.stash is None or opening.stash.secret is None:
+            return {}
+        return _decoded(await self.services.kube.get_of(SECRETS, key.namespace, opening.stash.secret))
 
     async def _dependents(self, key: ObjectKey) -> tuple[tuple[str, bool], ...]:
         """The collections that refer to it, read fresh: name, and whether its deletion needs the catalog."""

@@ -1,11 +1,13 @@
-"""What a Catalog tells beside its health: of a restore, and of an upgrade. Pure."""
+"""What a Catalog tells beside its health: of a restore, of an upgrade, of its shadow. Pure."""
 
 from collections.abc import Iterable
 
 from holdfast.durable.store import Kept
 from holdfast.durable.upgrade.report import Size, UpgradeReport
 from holdfast_operator.api.catalog import CatalogSpec
-from holdfast_operator.api.names import ConditionType, Reason
+from holdfast_operator.api.names import ANNOTATION_REOPEN, ConditionType, Reason
+from holdfast_operator.reconcile.facts import ShadowFacts
+from holdfast_operator.reconcile.storage import StashPlace
 from holdfast_operator.runtime.status import Mark
 
 
@@ -18,6 +20,20 @@ def mark_restored(spec: CatalogSpec, restored_from: str | None) -> tuple[Mark, .
         return (Mark(ConditionType.RESTORED, "True", Reason.RESTORED, text),)
     text = "the catalog was there already: spec.restoreFrom has no effect; remove it"
     return (Mark(ConditionType.RESTORED, "False", Reason.RESTORE_IGNORED, text),)
+
+
+def mark_shadow(place: StashPlace | None, shadow: ShadowFacts | None) -> tuple[Mark, ...]:
+    """Whether the shadow of an open catalog is in step with it; nothing where there is none."""
+    if place is None or shadow is None:
+        return ()
+    if shadow.diverged:
+        text = f"{shadow.diverged}; set the annotation {ANNOTATION_REOPEN} to a new value to make it anew"
+        return (Mark(ConditionType.SHADOW_DIVERGED, "True", Reason.SHADOW_DIVERGED, text),)
+    if shadow.out_of_date:
+        text = f"nothing is compared, the catalog goes on without: {shadow.out_of_date}"
+        return (Mark(ConditionType.SHADOW_DIVERGED, "Unknown", Reason.SHADOW_OUT_OF_DATE, text),)
+    text = f"the stash in {place.url} is in step with the catalog"
+    return (Mark(ConditionType.SHADOW_DIVERGED, "False", Reason.SHADOW_IN_STEP, text),)
 
 
 def told_upgrade(report: UpgradeReport, kept: Kept | None) -> str:

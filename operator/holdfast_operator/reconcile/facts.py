@@ -8,7 +8,17 @@ from holdfast.durable.upgrade.report import UpgradeReport
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.persist import Schema
 from holdfast.storage import JobRecord
-from holdfast_operator.reconcile.storage import RestoreSource, Storage
+from holdfast_operator.reconcile.storage import RestoreSource, StashPlace, Storage
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowFacts:
+    """What became of the shadow of an open catalog; both empty while it is in step."""
+
+    diverged: str = ""
+    """The first difference."""
+    out_of_date: str = ""
+    """Why nothing is compared at the moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +36,7 @@ class CatalogFacts:
     """Empty where only what is known at every version of the format could be read."""
     holder: str = ""
     """Who has the fence token, and what for."""
+    shadow: ShadowFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +130,8 @@ class Opening:
     system_configurations: tuple[tuple[str, str], ...] = ()
     upgrade: bool = True
     """Whether a catalog of an older format may be upgraded: `UpgradePending` otherwise."""
+    stash: StashPlace | None = None
+    """Where it is shadowed."""
     reopen: str = ""
     """What somebody last asked with to open it anew."""
     restore: RestoreSource | None = None

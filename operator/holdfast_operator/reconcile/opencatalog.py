@@ -12,9 +12,11 @@ import contextlib
 import json
 import threading
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from holdfast.durable import Catalog, Transaction, catalog_shard_id
+from holdfast.durable.shadow_handle import ShadowCatalog
 from holdfast.errors import CollectionNotFound, Fenced, ShardFinalized, UpperMismatch
 from holdfast.persist import PersistClient, Schema
 from holdfast.storage import CollectionSpec, JobRecord, StorageController
@@ -24,6 +26,7 @@ from holdfast_operator.reconcile.collectionfacts import SNAPSHOT, find_item, loo
 from holdfast_operator.reconcile.facts import CatalogFacts, ItemName, Look, Opening, Start
 from holdfast_operator.reconcile.objects import ObjectName, ObjectsPlan, plan_objects
 from holdfast_operator.reconcile.opening import open_writable
+from holdfast_operator.reconcile.shadowing import Shadow
 
 
 class OpenCatalog:
@@ -40,11 +43,12 @@ class OpenCatalog:
         self._lock = threading.RLock()
         self._destroyed = False
         self._planned: tuple[int, Mapping[ObjectName, str], ObjectsPlan] | None = None
+        self._shadow = Shadow(catalog) if isinstance(catalog, ShadowCatalog) else None
 
     @classmethod
-    def open(cls, opening: Opening) -> "OpenCatalog":
+    def open(cls, opening: Opening, credentials: Mapping[str, str] = MappingProxyType({})) -> "OpenCatalog":
         """Open the location and take the catalog over; raises as `open_writable` does."""
-        return cls(opening, *open_writable(opening))
+        return cls(opening, *open_writable(opening, credentials))
 
     def confirm(self) -> CatalogFacts:
         """Ask the store whether the catalog is still ours, and what it holds.
@@ -64,6 +68,7 @@ class OpenCatalog:
                 upper=self._catalog.upper,
                 object_counts=tuple(sorted(self._catalog.object_counts().items())),
                 holder=f"{token.holder}, {token.purpose}",
+                shadow=self._shadow.look() if self._shadow else None,
             )
 
     def plan_objects(self, declared: Mapping[ObjectName, str]) -> ObjectsPlan:

@@ -4,7 +4,9 @@ Invariants
 - What is refused has changed nothing durable: each check comes before the first write.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Literal
 
 from holdfast.durable import (
@@ -16,6 +18,7 @@ from holdfast.durable import (
     persist_catalog,
 )
 from holdfast.durable.config import USER_VERSION
+from holdfast.durable.shadow import shadow_catalog
 from holdfast.durable.upgradecheck import check_upgrade
 from holdfast.errors import BadInput, CorruptBlob, HoldfastError, NoLocation, StorageError, UnusablePath
 from holdfast.persist import PersistClient
@@ -29,6 +32,7 @@ from holdfast_operator.reconcile.facts import (
     UpgradePending,
 )
 from holdfast_operator.reconcile.restoring import commit, prepare
+from holdfast_operator.reconcile.shadowing import ShadowStash
 from holdfast_operator.reconcile.storage import Storage
 
 
@@ -52,8 +56,12 @@ def is_initialized(opening: Opening) -> bool:
         return persist_catalog(client, opening.organization_id).is_initialized()
 
 
-def open_writable(opening: Opening) -> tuple[PersistClient, Catalog, Start]:
+def open_writable(
+    opening: Opening, credentials: Mapping[str, str] = MappingProxyType({})
+) -> tuple[PersistClient, Catalog, Start]:
     """Open a catalog for writing; a new one is initialized first, or filled with what is to be restored.
+
+    `credentials` are those of the stash that it is shadowed in.
 
     Raises `NothingThere` where it is new and isn't to be made, `UnknownLocation` for storage that has no
     meaning, `StoreUnreachable`, `RestoreFailed`, `Fenced` where the durable deploy generation is greater.
@@ -73,6 +81,8 @@ def open_writable(opening: Opening) -> tuple[PersistClient, Catalog, Start]:
             start = Start(restored=f"{len(rows)} rows of {opening.restore}")
         if not opening.upgrade:
             _check_current(closed)
+        if opening.stash is not None:
+            closed = shadow_catalog(closed, ShadowStash(opening.stash, credentials))
         catalog = closed.open(
             OpenMode.WRITABLE,
             deploy_generation=opening.deploy_generation,

@@ -87,6 +87,23 @@ class CatalogSource:
 RestoreSource = DumpSource | CatalogSource
 
 
+@dataclass(frozen=True, slots=True)
+class StashPlace:
+    """Where a stash is, without its credentials, and the Secret that has them."""
+
+    url: str
+    schema: str | None = None
+    secret: str | None = None
+
+
+def stash_of(spec: CatalogSpec) -> StashPlace | None:
+    """The stash that shadows a Catalog."""
+    if spec.stash is None or not spec.shadow:
+        return None
+    reference = spec.stash.credentials_secret_ref
+    return StashPlace(spec.stash.url, spec.stash.schema_name, reference.name if reference else None)
+
+
 def resolve(spec: CatalogSpec, namespace: str, data_dir: Path | None) -> Storage | Refused:
     """The location of a Catalog; by default a folder of `data_dir`, the operator's own volume."""
     return _resolve(spec.storage, spec.organization_id, namespace, data_dir)
@@ -115,6 +132,7 @@ def secrets_of(spec: CatalogSpec) -> tuple[tuple[str, str], ...]:
     places = {
         "spec.storage": spec.storage,
         "spec.restoreFrom.catalog.storage": None if source is None else source.storage,
+        "spec.stash": spec.stash,
     }
     return tuple(
         (place.credentials_secret_ref.name, f"{field}.credentialsSecretRef")

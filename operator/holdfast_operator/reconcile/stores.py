@@ -9,7 +9,8 @@ Invariants
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
 from holdfast.errors import HoldfastError, NotWritable, StoreUnreachable
@@ -59,8 +60,13 @@ class Stores:
         """Remember what was found about that."""
         (self._void.add if void else self._void.discard)(catalog)
 
-    async def open(self, catalog: ObjectKey, opening: Opening) -> None:
-        """Take a catalog over, so that the epoch grows; or, if it is to be observed, only look."""
+    async def open(
+        self, catalog: ObjectKey, opening: Opening, credentials: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Take a catalog over, so that the epoch grows; or, if it is to be observed, only look.
+
+        `credentials` are those of its stash: they aren't kept.
+        """
         if catalog in self._opening:
             raise StoreUnreachable(f"opening {opening.storage} is still under way")
         if catalog in self._open:
@@ -69,7 +75,9 @@ class Stores:
 
         def work() -> OpenCatalog | ObservedCatalog:
             try:
-                return ObservedCatalog.open(opening) if opening.observed else OpenCatalog.open(opening)
+                if opening.observed:
+                    return ObservedCatalog.open(opening)
+                return OpenCatalog.open(opening, credentials)
             finally:
                 loop.call_soon_threadsafe(self._opening.discard, catalog)
 

@@ -53,7 +53,8 @@ def transitions(old: Sequence[Json], health: Health, others: Sequence[Mark]) -> 
             mark.reason is not Reason.SNAPSHOT_RETRYING or said[mark.type.value] == shown(mark.message)
         ):
             continue
-        notes.append(Note(mark.reason, mark.message, warning=mark.status == "False"))
+        bad = "True" if mark.type is ConditionType.SHADOW_DIVERGED else "False"
+        notes.append(Note(mark.reason, mark.message, warning=mark.status == bad))
     return notes
 
 

@@ -27,12 +27,12 @@ from holdfast_operator.reconcile.catalog import (
     RollOut,
     plan,
 )
-from holdfast_operator.reconcile.facts import CatalogFacts, Opening
+from holdfast_operator.reconcile.facts import CatalogFacts, Opening, ShadowFacts
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.index import Index
 from holdfast_operator.reconcile.objects import Create, Kept, ObjectName, ObjectsPlan, ObjectType
 from holdfast_operator.reconcile.steps import Release, Settle, Step, Wait
-from holdfast_operator.reconcile.storage import DumpSource, Refused, Storage, resolve
+from holdfast_operator.reconcile.storage import DumpSource, Refused, StashPlace, Storage, resolve
 from holdfast_operator.runtime.kube import ObjectKey
 from holdfast_operator.runtime.status import Phase
 
@@ -118,7 +118,8 @@ def test_what_somebody_has_to_mend_is_stalled_and_named(seen: Observed, reason: 
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"shadow": True, "stash": {"url": "sqlite:///a"}}, "spec.shadow"),
+        ({"stash": {"url": "sqlite:///a"}}, "spec.stash without spec.shadow"),
+        ({"shadow": True}, "spec.shadow without spec.stash"),
     ],
 )
 def test_a_field_that_nothing_acts_on_is_not_ignored(fields: dict[str, Any], named: str) -> None:
@@ -155,6 +156,32 @@ def test_an_open_catalog_is_opened_anew_when_somebody_asks() -> None:
     assert decided(asked) == Close()
     assert decided(replace(asked, opened=None, facts=None)) == Open(replace(OPENING, reopen="2"))
     assert isinstance(decided(replace(asked, opened=replace(OPENING, reopen="2"))), Settle)
+
+
+SHADOWED = spec(
+    shadow=True, stash={"url": "postgresql://h/d", "schema": "s", "credentialsSecretRef": {"name": "k"}}
+)
+STASH = StashPlace("postgresql://h/d", "s", "k")
+
+
+def test_a_catalog_is_opened_with_its_shadow_and_anew_when_that_changes() -> None:
+    assert decided(replace(FRESH, spec=SHADOWED)) == Open(replace(OPENING, stash=STASH))
+    assert decided(replace(OPENED, spec=SHADOWED)) == Close()
+    shadowed = replace(
+        OPENED, opened=replace(OPENING, stash=STASH), facts=replace(FACTS, shadow=ShadowFacts())
+    )
+    (mark,) = rest(replace(shadowed, spec=SHADOWED)).marks
+    assert (mark.type, mark.status) == (ConditionType.SHADOW_DIVERGED, "False")
+    assert decided(shadowed) == Close()
+
+
+def test_what_a_deletion_leaves_in_a_stash_is_named() -> None:
+    doomed = spec(**SHADOWED.model_dump(by_alias=True, exclude={"deletion_policy"}), deletionPolicy="Delete")
+    step = decided(replace(FRESH, spec=doomed, deleting=True, void=True))
+    assert isinstance(step, Release)
+    (note,) = step.notes
+    assert note.reason is Reason.DELETION_INCOMPLETE
+    assert "postgresql://h/d" in note.message
 
 
 RESTORED = spec(restoreFrom={"dump": {"url": "s3://b/dump.json"}})
