@@ -22,12 +22,15 @@ import click
 from holdfast.cli.catalog_place import CatalogPlace, catalog_options
 from holdfast.cli.files import text_argument
 from holdfast.cli.numbers import u64
-from holdfast.errors import BadInput, NoLocation, Uninitialized
+from holdfast.errors import BadInput, Deprecated, NoLocation, Uninitialized, VersionTooNew
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from holdfast.durable import OpenableCatalog
+
+
+_LAST_EPOCH = (1 << 64) - 1
 
 
 class _Claim(TypedDict):
@@ -119,7 +122,7 @@ def load(place: CatalogPlace, file: Path, yes: bool) -> None:
             with source.text() as text:
                 planned = debug.rehearse_load(openable, text)
             if openable.is_initialized():
-                if not yes and not sys.stdin.isatty():
+                if not yes and not _asks():
                     raise BadInput(f"loading into catalog {openable.place} needs a yes", hint="give --yes")
                 counts = f"{planned.added:,} rows added and {planned.retracted:,} taken away"
                 _announce(openable.place, f"what it holds is replaced: {counts}", yes=yes)
@@ -145,6 +148,8 @@ def fence(place: CatalogPlace, at_least: int, deploy_generation: int | None, yes
     A process that finds a token lower than its own stops and names the epoch N that is needed. Every process
     that writes to the catalog is fenced first. A token that is high enough stays: none is ever lowered.
     """
+    if at_least >= _LAST_EPOCH:
+        raise BadInput(f"epoch {at_least} is out of range: no open could follow it")
     with place.open_to_look() as openable:
         before = _token(openable)
         generation = before[1] if deploy_generation is None else deploy_generation
@@ -171,8 +176,13 @@ def _shown(token: tuple[int, int]) -> str:
 def _announce(place: str, what: str = "", *, yes: bool) -> None:
     """Say who is fenced; at a terminal ask, and where nobody can be asked go on."""
     click.echo(f"fencing every process that writes to catalog {place}{what and '; '}{what}", err=True)
-    if not yes and sys.stdin.isatty():
+    if not yes and _asks():
         click.confirm("Go on?", abort=True, err=True)
+
+
+def _asks() -> bool:
+    """Whether somebody is there to answer."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _who(command: str) -> "_Claim":
@@ -212,6 +222,8 @@ class _Source:
                 yield text
         except UnicodeDecodeError:
             raise BadInput(f"{self} is no UTF-8 text") from None
+        except (VersionTooNew, Deprecated) as error:
+            raise BadInput(f"can't load {self}: {error}", hint=error.hint) from error
 
 
 def _line(message: "Message") -> str:

@@ -32,11 +32,10 @@ def upgrade_check(place: CatalogPlace, sizes: str | None) -> None:
     with place.open_to_look() as openable:
         try:
             found = check_upgrade(openable, replica_sizes=allowed)
-        except (CorruptBlob, BadInput) as error:
-            raise _negative(openable.place, error) from error
-        except (StorageError, Uninitialized):
-            raise
         except HoldfastError as error:
+            # A store that fails, and a catalog that isn't there, say nothing about an upgrade.
+            if isinstance(error, StorageError | Uninitialized) and not isinstance(error, CorruptBlob):
+                raise
             raise _negative(openable.place, error) from error
         if found.version == found.upgraded:
             answer = f"is at version {found.version}, that of this Holdfast"
