@@ -1,51 +1,186 @@
-"""Catalogs of older versions in real stores."""
+"""Catalogs of older versions in real stores, and stores of processes that meet faults."""
 
 import uuid
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Literal
 
-from holdfast.durable import OpenableCatalog, persist_catalog
+from holdfast.durable import OpenableCatalog
 from holdfast.durable.codec import Row, Update
+from holdfast.durable.opening import StoredCatalog
 from holdfast.durable.registry import Kind
 from holdfast.durable.shard import CatalogShard, catalog_shard_id
-from holdfast.durable.store import CatalogStore
-from holdfast.persist import PersistClient, PersistConfig
+from holdfast.durable.stash_store import StashStore
+from holdfast.durable.store import CatalogStore, Feed, Kept
+from holdfast.persist import PersistClient, PersistConfig, Prepared
 from holdfast.persist.storage import Location, MemoryBlob, MemoryConsensus
-from holdfast.persist.storage.faults import FaultPlan, FaultyBlob, FaultyConsensus, ScriptedPlan
+from holdfast.persist.storage.faults import (
+    FaultPlan,
+    FaultyBlob,
+    FaultyConsensus,
+    Operation,
+    ScriptedPlan,
+    suffer,
+)
 
 ORG = uuid.UUID("11111111-2222-3333-4444-555555555555")
 
 
-class MemoryPlace:
-    """One location in memory that any number of processes open, each with its own faults."""
+class Place(ABC):
+    """One catalog that any number of processes open, each with its own faults."""
+
+    @abstractmethod
+    def store(
+        self, plan: FaultPlan | None = None, *, mode: Literal["write", "read"] = "write"
+    ) -> CatalogStore:
+        """The catalog's store, as a process of its own has it."""
+
+    def catalog(
+        self, plan: FaultPlan | None = None, *, mode: Literal["write", "read"] = "write"
+    ) -> OpenableCatalog:
+        """The catalog, as a process of its own has it."""
+        return StoredCatalog(self.store(plan, mode=mode), lambda: 1)
+
+
+class MemoryPlace(Place):
+    """On persist, in memory."""
 
     def __init__(self) -> None:
         self._blob, self._consensus = MemoryBlob(), MemoryConsensus()
         self._location_id = Location.of(self._blob, self._consensus).location_id
 
-    def client(self, plan: FaultPlan | None = None, *, mode: str = "write") -> PersistClient:
+    def client(
+        self, plan: FaultPlan | None = None, *, mode: Literal["write", "read"] = "write"
+    ) -> PersistClient:
         """A process of its own."""
         plan = plan or ScriptedPlan({})
         location = Location(
             FaultyBlob(self._blob, plan), FaultyConsensus(self._consensus, plan), self._location_id
         )
-        config = PersistConfig(maintenance="off", debug_validate=True)
-        return PersistClient(location, mode="read" if mode == "read" else "write", config=config)
+        return PersistClient(
+            location, mode=mode, config=PersistConfig(maintenance="off", debug_validate=True)
+        )
 
-    def store(self, plan: FaultPlan | None = None) -> CatalogStore:
-        """The catalog's store, as a process of its own has it."""
-        return CatalogShard(self.client(plan), catalog_shard_id(ORG), purpose="test")
-
-    def catalog(self, plan: FaultPlan | None = None, *, mode: str = "write") -> OpenableCatalog:
-        """The catalog, as a process of its own has it."""
-        return persist_catalog(self.client(plan, mode=mode), ORG, now_ms=lambda: 1)
+    def store(
+        self, plan: FaultPlan | None = None, *, mode: Literal["write", "read"] = "write"
+    ) -> CatalogStore:
+        """The shard."""
+        return CatalogShard(self.client(plan, mode=mode), catalog_shard_id(ORG), purpose="test")
 
     def versions(self) -> int:
         """How often anything in the shard's state has changed."""
         return self.client().inspect(catalog_shard_id(ORG)).seqno
 
 
+class StashPlace(Place):
+    """In a stash, by its URL; faults are met before and after what changes something."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> "StashPlace":
+        """A new one in a file."""
+        return cls(f"sqlite://{folder}/{uuid.uuid4()}.db")
+
+    def store(
+        self, plan: FaultPlan | None = None, *, mode: Literal["write", "read"] = "write"
+    ) -> CatalogStore:
+        """The stash."""
+        return FaultyStore(StashStore(self._url, read_only=mode == "read"), plan or ScriptedPlan({}))
+
+
+class FaultyStore(CatalogStore):
+    """`inner` as a process has it that meets the faults of `plan` wherever it changes something."""
+
+    def __init__(self, inner: CatalogStore, plan: FaultPlan) -> None:
+        self._inner = inner
+        self._plan = plan
+
+    @property
+    def place(self) -> str:
+        """That of the inner one, as is all else."""
+        return self._inner.place
+
+    @property
+    def writable(self) -> bool:
+        """As the inner one."""
+        return self._inner.writable
+
+    def another(self, *, purpose: str) -> "FaultyStore":
+        """One with the same faults."""
+        return FaultyStore(self._inner.another(purpose=purpose), self._plan)
+
+    def upper(self) -> int:
+        """As the inner one."""
+        return self._inner.upper()
+
+    @property
+    def since(self) -> int:
+        """As the inner one."""
+        return self._inner.since
+
+    def rows(self, as_of: int, kinds: Iterable[Kind] = ()) -> Iterator[Row]:
+        """As the inner one."""
+        return self._inner.rows(as_of, kinds)
+
+    def changes(self, lower: int, upper: int) -> list[tuple[int, list[Update]]]:
+        """As the inner one."""
+        return self._inner.changes(lower, upper)
+
+    def feed(self, lower: int) -> Feed:
+        """As the inner one."""
+        return self._inner.feed(lower)
+
+    def append(self, updates: Iterable[Update], at: int, *, take_hold: bool = False) -> None:
+        """One durable operation."""
+        suffer(
+            self._plan,
+            Operation("store.append", (str(at),)),
+            lambda: self._inner.append(updates, at, take_hold=take_hold),
+        )
+
+    def expect(self, upper: int) -> Prepared:
+        """As the inner one."""
+        return self._inner.expect(upper)
+
+    def move_holds(self, upper: int) -> None:
+        """As the inner one."""
+        self._inner.move_holds(upper)
+
+    def release_before(self, upper: int) -> None:
+        """As the inner one."""
+        self._inner.release_before(upper)
+
+    def keep(self, time: int, version: int) -> None:
+        """One durable operation."""
+        suffer(self._plan, Operation("store.keep", (str(version),)), lambda: self._inner.keep(time, version))
+
+    def kept(self) -> list[Kept]:
+        """As the inner one."""
+        return self._inner.kept()
+
+    def let_go(self, version: int) -> None:
+        """One durable operation."""
+        suffer(self._plan, Operation("store.let_go", (str(version),)), lambda: self._inner.let_go(version))
+
+    def reopen(self) -> None:
+        """As the inner one."""
+        self._inner.reopen()
+
+    def close(self) -> None:
+        """As the inner one."""
+        self._inner.close()
+
+
+def durable(operation: Operation) -> bool:
+    """Whether an operation of either kind of store changes something."""
+    return operation.writes or operation.name.startswith("store.")
+
+
 def begin(store: CatalogStore, rows: Iterable[Row]) -> None:
-    """Make the store's catalog of these rows."""
+    """Commit these rows."""
     store.append((Update(row, 1) for row in rows), store.upper(), take_hold=True)
 
 
