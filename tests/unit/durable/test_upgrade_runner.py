@@ -13,8 +13,10 @@ from holdfast.durable.preamble import version_row
 from holdfast.durable.registry import FENCE_TOKENS, ITEMS, ROLES, Kind
 from holdfast.durable.shard import SCHEMA, catalog_shard_id
 from holdfast.durable.store import KEEP_VERSIONS, RETAIN_VERSIONS, CatalogStore, Kept
+from holdfast.durable.upgrade.objects import collections_of
 from holdfast.durable.upgrade.plan import Chain
 from holdfast.durable.upgrade.runner import Upgraded, upgrade
+from holdfast.durable.upgrade.shape import same_bytes
 from holdfast.durable.upgrade.step import OldRows, Step
 from holdfast.errors import (
     BadInput,
@@ -289,6 +291,13 @@ def test_a_step_sees_the_rows_before_it_while_it_changes_them() -> None:
     expected = sorted(row for row in contents(place.store()) if row.key[:2] == ROLES.kind.tag)
     upgrade_tomorrow(place.store(), tomorrow(Step(CATALOG_VERSION, CATALOG_VERSION + 1, swap)))
     assert sorted(seen) == expected
+
+
+def test_what_must_be_decoded_again_is_what_changed() -> None:
+    before, after, last = (collections_of(version) for version in (17, 18, 19))
+    assert not same_bytes(before[Kind.ITEM], after[Kind.ITEM])
+    assert same_bytes(after[Kind.ITEM], last[Kind.ITEM])
+    assert same_bytes(before[Kind.COMMENT], COLLECTIONS[Kind.COMMENT])
 
 
 def test_the_time_before_an_upgrade_is_kept_and_can_be_dumped() -> None:

@@ -1,11 +1,9 @@
 """How large statements are and how much memory they take, counted where they leave the process."""
 
 import random
-import socket
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,56 +12,7 @@ import pytest
 
 from holdfast.stash import MAX_ROW_BYTES, MAX_STATEMENT_BYTES, Update, open_stash
 from testbed.postgres import PostgresServer
-
-
-class WireTap:
-    """Passes a client's bytes on to a server, and adds up what each statement takes on the wire."""
-
-    def __init__(self, port: int) -> None:
-        self._server = ("127.0.0.1", port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.statements: list[int] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(self._server)
-            threading.Thread(target=self._tell, args=(client, server), daemon=True).start()
-            threading.Thread(target=_pass_on, args=(server, client), daemon=True).start()
-
-    def _tell(self, client: socket.socket, server: socket.socket) -> None:
-        """Messages are a type and a length; the first one, of the greeting, has no type."""
-        size = 0
-        with client, server, client.makefile("rb") as incoming:
-            type_ = b""
-            while head := incoming.read(4):
-                body = incoming.read(int.from_bytes(head, "big") - 4)
-                server.sendall(type_ + head + body)
-                size += len(type_) + len(head) + len(body)
-                if type_ in (b"Q", b"E", b"c"):  # a query, an execution, the end of what is copied in
-                    self.statements.append(size)
-                    size = 0
-                type_ = incoming.read(1)
-                if not type_:
-                    return
-
-
-def _pass_on(source: socket.socket, target: socket.socket) -> None:
-    try:
-        while chunk := source.recv(1 << 16):
-            target.sendall(chunk)
-    except OSError:
-        pass
-    finally:
-        target.close()
+from testbed.wiretap import WireTap
 
 
 class CountingConnection(sqlite3.Connection):

@@ -27,6 +27,7 @@ from holdfast.durable.upgrade import STEPS
 from holdfast.durable.upgrade.objects import collections_of
 from holdfast.durable.upgrade.report import Size, StepReport
 from holdfast.durable.upgrade.scratch import Scratch
+from holdfast.durable.upgrade.shape import same_bytes
 from holdfast.durable.upgrade.step import Step
 from holdfast.durable.version import CATALOG_VERSION
 from holdfast.errors import UniquenessViolation
@@ -82,6 +83,8 @@ class Plan(Contents):
         self.source = seen.config[config.USER_VERSION]
         self.steps: list[Planned] = []
         self._scratch = Scratch()
+        # What the rows of a kind that a state added were checked by.
+        self._checked: dict[tuple[Kind, int], Collection[Any, Any]] = {}
         try:
             self._scratch.load(store.batches(seen.upper - 1, but=_UNTOUCHED))
             before = self._scratch.sizes()
@@ -122,33 +125,42 @@ class Plan(Contents):
         step = self._chain.steps[version]
         needed = step.guard is None or step.guard(self._chain.build)
         touched = self._scratch.apply(step.updates(self._scratch) if needed else (), source=version)
-        self._check_names(version, touched)
+        self._check_step(version, touched)
         after = self._scratch.sizes() if touched else before
         self.steps.append(Planned(version, step.target, before, after, time.monotonic() - start))
         return after
 
-    def _check_names(self, version: int, touched: Iterable[Kind]) -> None:
-        """That what the step from `version` added is unique; at the first step, what it left alone too."""
+    def _check_step(self, version: int, touched: Iterable[Kind]) -> None:
+        """What the step from `version` added, and what it left alone of a kind that none changed before."""
         collections = self._chain.collections(version + 1)
-        since = 0 if version == self.source else self._scratch.state
         for kind in touched:
             collection = collections.get(kind)
-            if collection is not None and collection.unique_by is not None:
-                self._scratch.note_names(_names(collection, self._scratch.added(kind, since=since)))
-                self._refuse_shared_names(collection, f"upgraded from version {version}")
+            if collection is not None:
+                states = range(self._scratch.state + 1)
+                self._check(collection, [state for state in states if (kind, state) not in self._checked])
 
     def _check_current(self) -> None:
-        """That all rows are of the current version, and as unique as it wants them."""
+        """What was not checked, or by messages that differ from those of the current version."""
         for kind, collection in self._chain.collections(self._chain.current).items():
-            if not collection.migratable:
-                continue
-            rows = self._scratch.added(kind, since=0)
+            if collection.migratable:
+                old = {state: self._checked.get((kind, state)) for state in range(self._scratch.state + 1)}
+                self._check(
+                    collection,
+                    [state for state, by in old.items() if by is None or not same_bytes(by, collection)],
+                )
+
+    def _check(self, collection: Collection[Any, Any], states: Iterable[int]) -> None:
+        """That the rows that these states added are objects of a collection, and unique among all."""
+        for state in states:
+            self._checked[collection.kind, state] = collection
+            rows = self._scratch.added(collection.kind, state)
             if collection.unique_by is None:
                 for _, row in rows:
                     decode(collection, row)
             else:
                 self._scratch.note_names(_names(collection, rows))
-                self._refuse_shared_names(collection, f"upgraded to version {self._chain.current}")
+        if collection.unique_by is not None:
+            self._refuse_shared_names(collection, f"upgraded from version {self.source}")
 
     def _refuse_shared_names(self, collection: Collection[Any, Any], how: str) -> None:
         shared = self._scratch.shared_name(collection.kind)

@@ -53,7 +53,7 @@ _AT_STATE: Final = """
 _RETRACTED: Final = "SELECT key, value FROM rows WHERE retracted = ?"
 _ADDED: Final = "SELECT key, value FROM rows WHERE added = ?1 AND retracted > ?1"
 _LEFT: Final = """
-    SELECT id, key, value FROM rows WHERE id >= ?1 AND id < ?2 AND added >= ?3 AND retracted = 127"""
+    SELECT id, key, value FROM rows WHERE id >= ?1 AND id < ?2 AND added = ?3 AND retracted = 127"""
 _SIZES: Final = """
     SELECT count(*), coalesce(sum(length(key) + length(value)), 0) FROM rows
     WHERE id >= ?1 AND id < ?2 AND retracted = 127"""
@@ -128,9 +128,9 @@ class Scratch:
             for key, value in self._select(query, step):
                 yield Update(Row(key, value), diff)
 
-    def added(self, kind: Kind, *, since: int) -> Iterator[tuple[int, Row]]:
-        """The rows of a kind at the last state that steps from `since` on added, with a number for each."""
-        for number, key, value in self._select(_LEFT, *_ids(kind), since):
+    def added(self, kind: Kind, state: int) -> Iterator[tuple[int, Row]]:
+        """The rows of a kind that came with a state and are there at the last, with a number for each."""
+        for number, key, value in self._select(_LEFT, *_ids(kind), state):
             yield number, Row(key, value)
 
     def sizes(self) -> Mapping[Kind, Size]:
