@@ -77,6 +77,15 @@ _SCALARS: dict[int, st.SearchStrategy[Any]] = {
     FieldDescriptor.TYPE_UINT64: st.integers(0, 2**64 - 1),
     FieldDescriptor.TYPE_UINT32: st.integers(0, 2**32 - 1),
 }
+_TOKENS = st.fixed_dictionaries(
+    {
+        "deploy_generation": st.just(0),
+        "epoch": st.integers(1, 2**32),
+        "holder": _TEXT,
+        "purpose": _TEXT,
+        "nonce": st.binary(min_size=16, max_size=16),
+    }
+)
 # What steps look at is drawn from few values, so that all their cases come up.
 _TELLING = {
     ("ClusterReplicaValue", "name"): st.sampled_from(["r1", "r2", "r3", "r02", "other"]),
@@ -93,7 +102,7 @@ def catalogs(version: int) -> st.SearchStrategy[tuple[Row, ...]]:
 @st.composite
 def _catalogs(draw: Draw, version: int) -> tuple[Row, ...]:
     making = _Making(draw, version)
-    making.put(Kind.FENCE_TOKEN, {}, making.value_of(Kind.FENCE_TOKEN))
+    making.put(Kind.FENCE_TOKEN, {}, draw(_TOKENS))
     making.put(Kind.CONFIG, {"key": USER_VERSION}, {"value": version})
     making.put_object(Kind.ROLE, SYSTEM_ROLE)
     for kind in _WITH_ID:

@@ -34,7 +34,7 @@ from testbed.oldcatalogs import StoredRows, make_row, protobuf_at, rows_of, upgr
 
 VERSIONS = range(MIN_VERSION, CATALOG_VERSION + 1)
 each_version = pytest.mark.parametrize("version", VERSIONS)
-drawn = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+drawn = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 # Which rows a step may change.
 TOUCHED = {
