@@ -149,7 +149,10 @@ SHARED = (
 )
 """What processes of their own find."""
 
-KINDS = ("persist in memory", *SHARED, "persist shadowed by a stash", "stash shadowed by persist")
+PLAIN = ("persist in memory", *SHARED)
+"""What has one store, with which a test may meddle."""
+
+KINDS = (*PLAIN, "persist shadowed by a stash", "stash shadowed by persist")
 
 RETAINING = ("holdfast.durable.shard", "holdfast.durable.stash_store")
 """The modules that say how much of the past a store keeps."""
@@ -190,6 +193,11 @@ def writable(openable: OpenableCatalog, holder: str = "me", generation: int = 0)
 def role(number: int, name: str) -> Object[pb.RoleKey, pb.RoleValue]:
     """A role of a user."""
     return Object(pb.RoleKey(id=pb.RoleId(user=number)), pb.RoleValue(name=name))
+
+
+def of(object_: Object[pb.RoleKey, pb.RoleValue]) -> tuple[pb.RoleKey, pb.RoleValue]:
+    """Key and value of a role."""
+    return object_.key, object_.value
 
 
 def roles(catalog: ReadOnlyCatalog) -> list[str]:

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from conformance.catalogs import Catalogs, make_catalogs, role, roles, writable
+from conformance.catalogs import Catalogs, make_catalogs, of, role, roles, writable
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import (
     IdKind,
-    Object,
     OpenMode,
     ReadOnlyCatalog,
     ShadowCatalog,
@@ -130,7 +129,7 @@ def test_both_sides_hold_the_same_after_everything_that_was_done(pair: Pair) -> 
             tx.delete(ROLES, role(1, "").key)
             assert tx.find(ROLES, pb.RoleValue(name="b")) == role(2, "b")
             with pytest.raises(BadInput):
-                tx.update(ROLES, *_pair(role(9, "x")))
+                tx.update(ROLES, *of(role(9, "x")))
             catalog.commit_transaction(tx)
         catalog.sync()
         catalog.confirm_leadership()
@@ -166,7 +165,7 @@ def test_a_secondary_that_commits_something_else_is_found(pair: Pair, twist: Twi
     armed(pair, twist)
 
     def change(tx: Any) -> None:
-        tx.insert(ROLES, *_pair(role(1, "a")))
+        tx.insert(ROLES, *of(role(1, "a")))
         tx.audit(pb.AuditLogEventType.AUDIT_LOG_EVENT_TYPE_CREATE, pb.ObjectType.OBJECT_TYPE_ROLE, "u1", "a")
 
     with pytest.raises(ShadowDiverged, match=said) as caught:
@@ -189,15 +188,13 @@ def test_a_secondary_that_commits_something_else_is_found(pair: Pair, twist: Twi
 def test_a_row_changed_behind_the_secondarys_back_is_found(pair: Pair) -> None:
     catalog = pair.open()
     catalog.set_objects(ROLES, [role(1, "a")])
-    pair.meddle(
-        [Update(encode(ROLES, *_pair(role(1, "a"))), -1), Update(encode(ROLES, *_pair(role(1, "b"))), 1)]
-    )
+    pair.meddle([Update(encode(ROLES, *of(role(1, "a"))), -1), Update(encode(ROLES, *of(role(1, "b"))), 1)])
     assert roles(catalog) == ["a"]
     with pytest.raises(ShadowDiverged, match=r'roles: the primary alone has .*name: "a".*"b"'):
         catalog.sync()
     catalog.resync()
     assert catalog.diverged is None
-    pair.meddle([Update(encode(ROLES, *_pair(role(9, "z"))), 1)])
+    pair.meddle([Update(encode(ROLES, *of(role(9, "z"))), 1)])
     with pytest.raises(ShadowDiverged, match="commit"):
         catalog.set_objects(ROLES, [role(2, "c")])
     assert roles(catalog) == ["a", "c"]
@@ -206,7 +203,7 @@ def test_a_row_changed_behind_the_secondarys_back_is_found(pair: Pair) -> None:
 def test_a_live_shadow_tells_and_goes_on_by_its_primary(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     catalog = pair.open(strict=False)
     catalog.set_objects(ROLES, [role(1, "a")])
-    pair.meddle([Update(encode(ROLES, *_pair(role(9, "z"))), 1)])
+    pair.meddle([Update(encode(ROLES, *of(role(9, "z"))), 1)])
     with caplog.at_level(logging.ERROR):
         catalog.sync()
     assert [error.what for error in pair.told] == ["roles"]
@@ -289,7 +286,7 @@ def test_a_reader_tells_of_a_difference_that_stays(pair: Pair) -> None:
     assert held == ["a"]
     pair.on_secondary.clear()
     reader.sync()
-    pair.meddle([Update(encode(ROLES, *_pair(role(9, "z"))), 1)])
+    pair.meddle([Update(encode(ROLES, *of(role(9, "z"))), 1)])
     reader.sync()
     assert roles(reader) == ["a"]
     with pytest.raises(ShadowDiverged, match="roles"):
@@ -309,7 +306,3 @@ def test_a_savepoint_of_a_shadow_changes_neither(pair: Pair) -> None:
     assert before == in_secondary(pair)
     with pair.open(OpenMode.READ_ONLY) as reader:
         assert contents(reader) == before
-
-
-def _pair(object_: Object[pb.RoleKey, pb.RoleValue]) -> tuple[pb.RoleKey, pb.RoleValue]:
-    return object_.key, object_.value

@@ -17,7 +17,15 @@ from google.protobuf.message import Message
 from holdfast.durable.codec import Object
 from holdfast.durable.interfaces import ReadOnlyCatalog
 from holdfast.durable.registry import COLLECTIONS, FENCE_TOKENS, Collection
-from holdfast.errors import CorruptBlob, HandleExpired, HoldfastError, ShadowDiverged, StorageError
+from holdfast.errors import (
+    CorruptBlob,
+    Fenced,
+    FenceRegressed,
+    HandleExpired,
+    HoldfastError,
+    ShadowDiverged,
+    StorageError,
+)
 
 H = TypeVar("H", bound=ReadOnlyCatalog)
 T = TypeVar("T")
@@ -67,7 +75,8 @@ class ShadowSide(Generic[H]):
             # Bytes that it gives, but not those that were written.
             case CorruptBlob():
                 self.report(what, "did it", f"raised: {error}")
-            case StorageError() | HandleExpired():
+            # Somebody else has taken it: he makes it what his primary is.
+            case StorageError() | HandleExpired() | Fenced() | FenceRegressed():
                 self.fall_behind(f"{what}: {error}")
             case _:
                 self.report(what, "did it", f"raised: {error}")
