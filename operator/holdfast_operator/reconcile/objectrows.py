@@ -300,24 +300,40 @@ def _is_system(name: ObjectName, row: Object[Any, Any]) -> bool:
 def _users(
     tx: Transaction, doomed: Mapping[ObjectName, Object[Any, Any]]
 ) -> Mapping[ObjectName, tuple[str, ...]]:
-    """Who needs what is to be dropped, in words. Items are many: they are read only where they matter."""
-    names = {
-        (name.type, format_id(row.key.id)): name
-        for name, row in doomed.items()
-        if name.type in (ObjectType.SCHEMA, ObjectType.ROLE)
+    """The first few who need each of what is to be dropped, in words.
+
+    Items are many: they are read only where they matter, and no further than to know enough.
+    """
+    return {
+        **_first_users(_of_type(doomed, ObjectType.SCHEMA), _item_schemas(tx)),
+        **_first_users(_of_type(doomed, ObjectType.ROLE), _role_users(tx)),
     }
-    users: dict[ObjectName, list[str]] = {name: [] for name in names.values()}
-    if any(type_ is ObjectType.SCHEMA for type_, _ in names):
-        for item in tx.objects(ITEMS):
-            name = names.get((ObjectType.SCHEMA, format_id(item.value.schema_id)))
-            if name is not None:
-                users[name].append(f"item {item.value.name}")
-    if any(type_ is ObjectType.ROLE for type_, _ in names):
-        for role, user in _role_users(tx):
-            name = names.get((ObjectType.ROLE, role))
-            if name is not None:
-                users[name].append(user)
-    return {name: _shortened(by) for name, by in users.items()}
+
+
+def _of_type(doomed: Mapping[ObjectName, Object[Any, Any]], type_: ObjectType) -> Mapping[str, ObjectName]:
+    return {format_id(row.key.id): name for name, row in doomed.items() if name.type is type_}
+
+
+def _first_users(
+    names: Mapping[str, ObjectName], mentions: Iterable[tuple[str, str]]
+) -> Mapping[ObjectName, tuple[str, ...]]:
+    """By name, who mentions its id; `mentions` is read until each has more than are named."""
+    users: dict[str, list[str]] = {id_: [] for id_ in names}
+    wanting = set(names)
+    if wanting:
+        for id_, user in mentions:
+            if id_ in wanting:
+                users[id_].append(user)
+                if len(users[id_]) > _NAMED:
+                    wanting.discard(id_)
+                    if not wanting:
+                        break
+    return {names[id_]: _shortened(by) for id_, by in users.items()}
+
+
+def _item_schemas(tx: Transaction) -> Iterator[tuple[str, str]]:
+    for item in tx.objects(ITEMS):
+        yield format_id(item.value.schema_id), f"item {item.value.name}"
 
 
 def _role_users(tx: Transaction) -> Iterator[tuple[str, str]]:
@@ -345,8 +361,7 @@ def _role_ids(message: Message) -> Iterator[pb.RoleId]:
 
 
 def _shortened(users: list[str]) -> tuple[str, ...]:
-    rest = len(users) - _NAMED
-    return (*users[:_NAMED], *([f"{rest} more"] if rest > 0 else ()))
+    return (*users[:_NAMED], *(["more"] if len(users) > _NAMED else ()))
 
 
 def _mark_id(name: ObjectName, row: Object[Any, Any]) -> str:

@@ -212,7 +212,7 @@ def test_what_others_use_is_kept_and_they_are_named_until_they_let_go() -> None:
     assert left.changes == ()
     assert left.kept == (
         Kept(ObjectName(ObjectType.DATABASE, ("shop",)), ("schema shop.raw",)),
-        Kept(ObjectName(ObjectType.SCHEMA, ("shop", "raw")), ("item t0", "item t1", "item t2", "2 more")),
+        Kept(ObjectName(ObjectType.SCHEMA, ("shop", "raw")), ("item t0", "item t1", "item t2", "more")),
         Kept(ObjectName(ObjectType.ROLE, ("analyst",)), ("system_privileges",)),
         Kept(ObjectName(ObjectType.CLUSTER, ("batch",)), ("cluster replica batch.extra",)),
     )
