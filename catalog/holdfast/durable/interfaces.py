@@ -21,7 +21,6 @@ from holdfast.durable.setters import TargetedSetters
 from holdfast.durable.store import Kept
 from holdfast.durable.transaction import Transaction
 from holdfast.durable.upgrade.report import Size, UpgradeReport
-from holdfast.errors import BadInput
 from holdfast.persist import Prepared
 
 
@@ -133,14 +132,9 @@ class ReadOnlyCatalog(ABC):
     def objects(self, collection: Collection[K, V]) -> tuple[Object[K, V], ...]:
         """All objects of a type; `BadInput` for one that isn't in memory."""
 
+    @abstractmethod
     def find(self, collection: Collection[K, V], like: V) -> Object[K, V] | None:
-        """As `Transaction.find`: the object that shares with `like` what is unique to its type."""
-        if collection.unique_by is None:
-            raise BadInput(f"{collection} have nothing unique to be found by")
-        wanted = collection.unique_by(like)
-        return next(
-            (row for row in self.objects(collection) if collection.unique_by(row.value) == wanted), None
-        )
+        """The object that shares with `like` what is unique to its type; `BadInput` where nothing is."""
 
     @abstractmethod
     def stream(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:

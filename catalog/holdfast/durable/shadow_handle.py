@@ -82,6 +82,9 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
             return self._primary.objects(collection)
         return self._read(f"{collection}", lambda catalog: catalog.objects(collection))
 
+    def find(self, collection: Collection[K, V], like: V) -> Object[K, V] | None:
+        return self._read(f"find of {collection}", lambda catalog: catalog.find(collection, like))
+
     def stream(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
         if collection is FENCE_TOKENS or not self._side.strict:
             return self._primary.stream(collection)
