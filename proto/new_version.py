@@ -55,6 +55,8 @@ def main() -> None:
     least, current = versions.library_versions()
     again = "--again" in sys.argv[1:]
     version = current if again else current + 1
+    if version <= versions.released_version():
+        sys.exit(f"new-catalog-version: version {version} was released and never changes: {versions.NEW}")
     files = {versions.snapshot_path(version), versions.step_path(version - 1)}
     about = files | {versions.CURRENT}
     problems = [

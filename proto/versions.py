@@ -78,9 +78,18 @@ def pin(root: Path = ROOT, *, anew: frozenset[str] = frozenset()) -> None:
 
 def library_versions(root: Path = ROOT) -> tuple[int, int]:
     """(MIN_VERSION, CATALOG_VERSION) of the library, as text: it can't be imported before it is generated."""
-    text = (root / VERSIONS).read_text()
-    found = dict(re.findall(r"^(MIN_VERSION|CATALOG_VERSION) = (\d+)$", text, re.MULTILINE))
-    return int(found["MIN_VERSION"]), int(found["CATALOG_VERSION"])
+    found = _numbers(root)
+    return found["MIN_VERSION"], found["CATALOG_VERSION"]
+
+
+def released_version(root: Path = ROOT) -> int:
+    """The newest version that was ever released."""
+    return _numbers(root)["RELEASED_VERSION"]
+
+
+def _numbers(root: Path) -> dict[str, int]:
+    lines = re.findall(r"^([A-Z]+_VERSION) = (\d+)$", (root / VERSIONS).read_text(), re.MULTILINE)
+    return {name: int(number) for name, number in lines}
 
 
 def verify(root: Path, hashes: dict[str, str], least: int, current: int) -> list[str]:

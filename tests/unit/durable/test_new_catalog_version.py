@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.durable.version import CATALOG_VERSION
+from holdfast.durable.version import CATALOG_VERSION, RELEASED_VERSION
 
 ROOT = Path(__file__).parents[3]
 NEXT = CATALOG_VERSION + 1
@@ -96,6 +96,19 @@ def test_a_new_version_is_whole_and_may_be_made_again_until_it_is_released(copy:
     assert "make new-catalog-version AGAIN=1" in refused.stderr
     assert run(copy, "proto/new_version.py", "--again").returncode == 0
     assert "from before" in (copy / f"{GOLDEN}/v{CATALOG_VERSION}_to_v{NEXT}.json").read_text()
+
+
+def test_a_released_version_is_not_made_again(copy: Path) -> None:
+    current = copy / "proto/objects.proto"
+    current.write_text(current.read_text() + "message New {}\n")
+    library = copy / "catalog/holdfast/durable/version.py"
+    released = f"RELEASED_VERSION = {CATALOG_VERSION}"
+    library.write_text(library.read_text().replace(f"RELEASED_VERSION = {RELEASED_VERSION}", released))
+    before = contents(copy)
+    refused = run(copy, "proto/new_version.py", "--again")
+    assert refused.returncode == 1
+    assert f"version {CATALOG_VERSION} was released and never changes" in refused.stderr
+    assert contents(copy) == before
 
 
 def test_what_does_not_fit_together_gets_no_new_version(copy: Path) -> None:

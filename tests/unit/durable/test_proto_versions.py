@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from holdfast.durable.upgrade import STEPS
-from holdfast.durable.version import CATALOG_VERSION, MIN_VERSION
+from holdfast.durable.version import CATALOG_VERSION, MIN_VERSION, RELEASED_VERSION
 
 ROOT = Path(__file__).parents[3]
 OLD = f"proto/old/objects_v{CATALOG_VERSION}.proto"
@@ -58,6 +58,7 @@ def replace(path: Path, old: str, new: str) -> None:
 
 def test_the_committed_files_fit_together(versions: ModuleType) -> None:
     assert versions.library_versions() == (MIN_VERSION, CATALOG_VERSION)
+    assert versions.released_version() == RELEASED_VERSION <= CATALOG_VERSION
     assert problems(versions, ROOT) == []
     assert list(STEPS) == list(range(MIN_VERSION, CATALOG_VERSION))
     assert all(step.target == source + 1 for source, step in STEPS.items())
