@@ -254,7 +254,7 @@ class SqliteStash(Stash):
             keeper, self._keeper = self._keeper, None
         if writer is not None:
             with suppress(sqlite3.Error):  # what is in the WAL is durable; the next open reads it there
-                writer.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             writer.close()
         if keeper is not None:
             keeper.close()

@@ -10,7 +10,7 @@ from holdfast.stash import Update, open_stash
 def rows() -> Iterator[Update]:
     for number in range(40):
         yield Update(1, b"%d" % number, number.to_bytes(1, "big") * (4 << 20), 1)
-    for number in range(50_000):
+    for number in range(10_000):
         yield Update(2, b"%d" % number, bytes(200), 1)
 
 
@@ -23,6 +23,6 @@ with open_stash(sys.argv[1], create=True) as stash:
     sum(1 for _ in stash.rows(0))
     before = peak()
     stash.append(rows(), 1)
-    assert sum(1 for _ in stash.rows(1)) == 50_041
-    assert sum(1 for _ in stash.changes(1)) == 50_040
+    assert sum(1 for _ in stash.rows(1)) == 10_041
+    assert sum(1 for _ in stash.changes(1)) == 10_040
     print(before, peak())

@@ -61,7 +61,7 @@ def counted(
 
 
 def many_rows() -> Iterator[Update]:
-    return (Update(number % 7, b"%d" % number, bytes(200), 1) for number in range(90_000))
+    return (Update(number % 7, b"%d" % number, bytes(900), 1) for number in range(20_000))
 
 
 def large_rows() -> Iterator[Update]:
