@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -15,7 +15,8 @@ from holdfast.errors import (
     NotWritable,
     UpperMismatch,
 )
-from holdfast.stash import MAX_ROW_BYTES, MAX_TIME, Frontiers, Stash, Update, open_stash
+from holdfast.stash import MAX_ROW_BYTES, MAX_TIME, Frontiers, Stash, Update, open_stash, sqlite
+from holdfast.stash.postgres import PostgresStash
 
 A, B = Update(1, b"a", b"1", 1), Update(2, b"b", b"2", 1)
 Contents = Counter[tuple[int, bytes, bytes]]
@@ -179,6 +180,44 @@ def test_since_passes_no_time_that_is_held(stash: Stash) -> None:
     stash.allow_compaction(8)
     stash.allow_compaction(2)
     assert stash.frontiers().since == 8
+
+
+def test_consolidation_leaves_alone_what_came_after_since(stash: Stash) -> None:
+    stash.append([A._replace(diff=2)], 0)
+    stash.append([retracted(A)], 1)
+    stash.append([A], 2)
+    stash.allow_compaction(1)
+    assert stash.consolidate()
+    assert [contents(stash, as_of)[A[:3]] for as_of in (1, 2)] == [1, 2]
+
+
+def test_a_read_that_is_overtaken_by_a_consolidation_is_of_its_time(
+    stash: Stash, stash_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody commits, lets go of the past and consolidates after a read has looked at the frontiers."""
+    stash.append([A, B], 0)
+    owner = "sqlite" if stash_url.startswith("sqlite") else "postgres.PostgresStash"
+    looked = []
+
+    def meddling(look: Callable[..., Frontiers]) -> Callable[..., Frontiers]:
+        def look_and_wait(*args: object) -> Frontiers:
+            found = look(*args)
+            if not looked:
+                looked.append(found)
+                with open_stash(stash_url) as another:
+                    another.append([retracted(A)], 1)
+                    another.append([], 2)
+                    another.allow_compaction(2)
+                    assert another.consolidate()
+            return found
+
+        return look_and_wait
+
+    original = sqlite._frontiers if owner == "sqlite" else PostgresStash._frontiers
+    monkeypatch.setattr(f"holdfast.stash.{owner}._frontiers", meddling(original))
+    assert contents(stash, 0) == {A[:3]: 1, B[:3]: 1}
+    assert looked == [Frontiers(0, 1)]
+    assert contents(stash, 2) == {B[:3]: 1}
 
 
 def test_consolidation_goes_batch_by_batch(stash: Stash, monkeypatch: pytest.MonkeyPatch) -> None:

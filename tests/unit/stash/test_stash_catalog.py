@@ -114,7 +114,9 @@ def test_a_subscriber_is_told_each_change_once_and_in_order(catalog: Catalog) ->
             set_a(catalog, value)
         found = told.result(60)
         while not any(change.object.value.value == "119" for change in found):
-            found += subscription.next(60)
+            more = subscription.next(60)
+            assert more
+            found += more
     added = [change.object.value.value for change in found if change.diff == 1]
     assert added == [str(value) for value in range(120)]
     assert [change.time for change in found] == sorted(change.time for change in found)
