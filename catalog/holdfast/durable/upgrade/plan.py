@@ -126,7 +126,7 @@ class Plan(Contents):
         needed = step.guard is None or step.guard(self._chain.build)
         touched = self._scratch.apply(step.updates(self._scratch) if needed else (), source=version)
         self._check_step(version, touched)
-        after = self._scratch.sizes() if touched else before
+        after = {**before, **self._scratch.sizes()}
         self.steps.append(Planned(version, step.target, before, after, time.monotonic() - start))
         return after
 
