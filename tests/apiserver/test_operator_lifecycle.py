@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from holdfast.durable import CATALOG_VERSION
+
 pytestmark = pytest.mark.kube
 
 Make = Callable[..., dict[str, Any]]
@@ -46,7 +48,13 @@ def test_a_catalog_and_its_collection_become_ready(world: Any, demo: dict[str, A
         ["NAME", "READY", "CATALOG", "SINCE", "UPPER", "RENDITION", "SHARDS", "AGE"],
     ]
     rows = [line.split() for line in table if line.startswith(("catalog.", "storagecollection."))]
-    assert [rows[0][0], *rows[0][1:5]] == ["catalog.holdfast.dev/demo", "True", "1", "Persist", "15"]
+    assert [rows[0][0], *rows[0][1:5]] == [
+        "catalog.holdfast.dev/demo",
+        "True",
+        "1",
+        "Persist",
+        str(CATALOG_VERSION),
+    ]
     assert rows[1][1:3] == ["True", "demo"]
     assert rows[1][5:7] == ["r1", "2"]
 
