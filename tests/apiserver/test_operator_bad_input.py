@@ -165,8 +165,11 @@ def test_of_two_that_ask_for_the_same_the_older_one_has_it(
     there = make_catalog()
     world.apply(there, make_collection())
     world.wait_ready("catalog/demo", "storagecollection/flights")
+    organization = there["spec"]["organizationId"]
+    # The same place, written otherwise.
+    place = {"url": world.volume(organization) + "/./"}
     world.apply(
-        {**there, "metadata": {"name": "twin"}},
+        make_catalog("twin", organizationId=organization, storage=place),
         make_collection("twin", name="flights"),
     )
     assert f"{world.namespace}/demo" in world.wait_stalled("catalog/twin", "DuplicateCatalog")
@@ -174,6 +177,9 @@ def test_of_two_that_ask_for_the_same_the_older_one_has_it(
     assert world.status("catalog/demo")["epoch"] == 1
     world.kubectl("delete", "storagecollection/flights", "--timeout=60s")
     world.wait_ready("storagecollection/twin")
+    world.kubectl("delete", "storagecollection/twin", "catalog/demo", "--timeout=60s")
+    world.wait_ready("catalog/twin")
+    assert world.status("catalog/twin")["epoch"] == 2
 
 
 def test_a_deploy_generation_that_is_too_low(world: Any, make_catalog: Make) -> None:

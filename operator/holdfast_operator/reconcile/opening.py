@@ -79,7 +79,8 @@ def open_writable(
             closed, rows, deploy_generation=opening.deploy_generation, holder=opening.holder
         ):
             start = Start(restored=f"{len(rows)} rows of {opening.restore}")
-        if not opening.upgrade:
+        # One that was just restored isn't anybody's yet: what it was made from is kept where it is.
+        if not opening.upgrade and not start.restored:
             _check_current(closed)
         if opening.stash is not None:
             closed = shadow_catalog(closed, ShadowStash(opening.stash, credentials))

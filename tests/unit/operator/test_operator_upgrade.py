@@ -20,7 +20,7 @@ from holdfast_operator.reconcile.facts import Opening, UpgradePending
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
 from holdfast_operator.reconcile.opening import durable_state
-from holdfast_operator.reconcile.storage import Storage
+from holdfast_operator.reconcile.storage import CatalogSource, Storage
 from holdfast_operator.runtime.metrics import Metrics
 from testbed.oldcatalogs import rows_of
 
@@ -68,6 +68,17 @@ def test_nothing_is_upgraded_that_nobody_approved(opening: Opening, version: int
     assert "objects passes" in step.health.message
     assert f'holdfast.dev/approve-upgrade to "{CATALOG_VERSION}"' in step.health.message
     assert state(opening) == (version, 1, 0)
+
+
+def test_what_is_restored_from_an_older_catalog_needs_no_approval(opening: Opening, tmp_path: Path) -> None:
+    plant(opening, CATALOG_VERSION - 1)
+    source = CatalogSource(opening.storage, ORGANIZATION, None)
+    new = replace(opening, storage=Storage(url=(tmp_path / "new").as_uri()), restore=source, upgrade=False)
+    opened = OpenCatalog.open(new)
+    assert opened.confirm().catalog_version == CATALOG_VERSION
+    assert opened.start.restored
+    opened.close()
+    assert state(opening) == (CATALOG_VERSION - 1, 1, 0)
 
 
 def test_what_is_approved_is_upgraded_and_what_was_before_is_kept(opening: Opening) -> None:

@@ -1,0 +1,72 @@
+"""The operator's places on real servers: a dump in S3, a stash in Postgres with a Secret's credentials."""
+
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from holdfast.durable import OpenMode, persist_catalog
+from holdfast.durable.stash_store import stash_catalog
+from holdfast.persist import PersistClient, Schema
+from holdfast_operator.reconcile.facts import ItemName, Opening, RestoreFailed, ShadowFacts
+from holdfast_operator.reconcile.opencatalog import OpenCatalog
+from holdfast_operator.reconcile.storage import DumpSource, StashPlace, Storage
+from testbed.minio import Minio
+from testbed.postgres import USER, PostgresServer
+
+ORGANIZATION = "11111111-2222-3333-4444-555555555555"
+OTHER = "99999999-2222-3333-4444-555555555555"
+
+
+@pytest.fixture
+def opening(tmp_path: Path) -> Opening:
+    storage = Storage(url=(tmp_path / "store").as_uri())
+    return Opening(storage, ORGANIZATION, 0, "default", (), "me", "operator for Catalog ns/demo")
+
+
+@pytest.mark.s3
+def test_a_dump_in_s3_is_restored(opening: Opening, minio: Minio, bucket: str, tmp_path: Path) -> None:
+    with PersistClient.open((tmp_path / "source").as_uri()) as client:
+        closed = persist_catalog(client, OTHER)
+        with closed.open(OpenMode.WRITABLE, holder="test", purpose="source") as source:
+            source.ensure_item("holdfast", "public", "flights")
+        dump = closed.dump()
+    minio.client.put_object(Bucket=bucket, Key="daily/the dump.json", Body=dump.encode())
+
+    def restored_from(name: str) -> Opening:
+        url = f"s3://{bucket}/daily/{quote(name)}?endpoint={minio.endpoint}&region=us-east-1"
+        return replace(opening, restore=DumpSource(url, None))
+
+    with pytest.raises(RestoreFailed, match=r"has no object missing\.json"):
+        OpenCatalog.open(restored_from("missing.json"))
+    assert not (tmp_path / "store").exists()
+    opened = OpenCatalog.open(restored_from("the dump.json"))
+    assert dict(opened.confirm().object_counts)["items"] == 1
+    opened.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_stash_in_postgres_takes_the_credentials_of_its_secret(
+    opening: Opening, postgres: PostgresServer, wrong: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with postgres.database() as name:
+        url = f"postgresql://127.0.0.1:{postgres.port}/{name}"
+        credentials = {"user": USER, "password": "planted-wrong-one" if wrong else postgres.password}
+        shadowed = replace(opening, stash=StashPlace(url, schema="shop"))
+        catalog = OpenCatalog.open(shadowed, credentials)
+        catalog.ensure_item(
+            ItemName("holdfast", "public", "flights"), Schema.of(key={"id": "int64"}, value={}), 1
+        )
+        shadow = catalog.confirm().shadow
+        catalog.close()
+        assert shadow is not None
+        if wrong:
+            assert "127.0.0.1" in shadow.out_of_date
+        else:
+            assert shadow == ShadowFacts()
+            stored = stash_catalog(f"{postgres.url(name)}?schema=shop", read_only=True)
+            with stored.open(OpenMode.READ_ONLY) as found:
+                assert found.object_counts()["items"] == 1
+        assert credentials["password"] not in caplog.text + str(shadow)
