@@ -16,6 +16,7 @@ PAGES = Path(__file__).resolve().parents[3] / "docs" / "how-to"
         ("append-more-than-memory.md", "file:///tmp/shop"),
         ("keep-a-catalog-in-a-database.md", "sqlite:///tmp/shop"),
         ("observe-a-catalog.md", "file:///tmp/shop"),
+        ("follow-a-catalog.md", "file:///tmp/shop"),
     ],
 )
 def test_a_page_does_what_it_says(page: str, place: str, tmp_path: Path) -> None:
