@@ -1,7 +1,7 @@
 # ruff: noqa: D102 - the base class documents its methods
 """A stash in one schema of a Postgres database (13 or newer), for any number of hosts.
 
-Tables: `stash` (its layout), `collections`, `data`, and `sinces` and `uppers`, which have one row.
+Tables: see `pgschema`; `sinces` and `uppers` have one row.
 
 Why it is safe, all commits being under READ COMMITTED with a durable commit
 - A commit ends with `UPDATE uppers ... WHERE upper = <the one it was made for>`. Of several that run at once
@@ -17,7 +17,6 @@ Why it is safe, all commits being under READ COMMITTED with a durable commit
   lost in COMMIT leaves it indeterminate; an error that the connection survives is the server's word.
 """
 
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
@@ -26,28 +25,25 @@ import psycopg
 from psycopg import errors, sql
 
 from holdfast.errors import (
-    BadInput,
     Determinate,
     DiffOverflow,
     HoldfastError,
     Indeterminate,
-    NoLocation,
     NotWritable,
     StorageError,
     StoreUnreachable,
     UpperMismatch,
 )
 from holdfast.pgsession import Connection, PostgresAddress, Sessions, connect, told
+from holdfast.stash.pgschema import prepare
 from holdfast.stash.stash import (
     CONSOLIDATION_ROWS,
-    LAYOUT_VERSION,
     Frontiers,
     Stash,
     Update,
     check_as_of,
     check_commit_time,
     check_held,
-    check_layout,
     check_lower,
     check_since,
     in_batches,
@@ -56,28 +52,10 @@ from holdfast.stash.stash import (
 )
 
 POOL_SIZE: Final = 8
-_LOCK_CLASS: Final = 0x48465354  # "HFST", of the advisory lock under which a schema is made
 _SETTINGS: Final = {
     # It holds no lock, but the past of all tables, until somebody gives it up.
     "idle_in_transaction_session_timeout": "1h",
 }
-
-_CREATE: Final = (
-    "CREATE TABLE {schema}.collections (id integer PRIMARY KEY, name text NOT NULL)",
-    """CREATE TABLE {schema}.data (collection_id integer NOT NULL, key bytea NOT NULL, value bytea NOT NULL,
-      time bigint NOT NULL, diff bigint NOT NULL)""",
-    "CREATE INDEX data_by_time ON {schema}.data (time)",
-    # Of a long key its beginning: an index entry has at most a third of a page.
-    "CREATE INDEX data_by_key ON {schema}.data (collection_id, substring(key, 1, 1024))",
-    "CREATE INDEX data_retractions ON {schema}.data (time) WHERE diff < 0",
-    "CREATE TABLE {schema}.sinces (since bigint NOT NULL)",
-    "INSERT INTO {schema}.sinces VALUES (0)",
-    "CREATE TABLE {schema}.uppers (upper bigint NOT NULL)",
-    "INSERT INTO {schema}.uppers VALUES (0)",
-    "CREATE TABLE {schema}.holds (name text PRIMARY KEY, time bigint NOT NULL)",
-    "CREATE TABLE {schema}.stash (layout integer NOT NULL)",
-)
-_TABLES: Final = frozenset({"stash", "collections", "data", "sinces", "uppers", "holds"})
 
 _FRONTIERS: Final = "SELECT since, upper FROM {schema}.sinces, {schema}.uppers"
 _PUT: Final = "COPY {schema}.data (collection_id, key, value, time, diff) FROM STDIN (FORMAT binary)"
@@ -133,7 +111,7 @@ class PostgresStash(Stash):
         self._names: Final = names
         try:
             with connect(address) as connection:
-                _prepare(connection, address, create=create)
+                prepare(connection, address, create=create)
         except psycopg.Error as error:
             raise StoreUnreachable(
                 f"can't open the stash in {address.description}: {told(error)}",
@@ -365,50 +343,3 @@ def _roll_back(connection: Connection) -> None:
         connection.execute(b"ROLLBACK")
     except psycopg.Error:
         connection.close()
-
-
-def _prepare(connection: Connection, address: PostgresAddress, *, create: bool) -> None:
-    """Check the layout, and make schema and tables where there are none and `create` is set."""
-    layout = _layout(connection, address)
-    if layout is None and create:
-        with connection.transaction():
-            name = zlib.crc32(address.schema.encode()) - (1 << 31)
-            connection.execute("SELECT pg_advisory_xact_lock(%s::int, %s::int)", (_LOCK_CLASS, name))
-            if _layout(connection, address) is None:  # else another process was faster
-                _create(connection, address)
-        layout = LAYOUT_VERSION
-    if layout is None:
-        raise NoLocation(
-            f"there is no stash in {address.description}",
-            hint="check the URL; it is made by the first process that opens it for writing",
-        )
-    check_layout(layout, f"the stash in {address.description}")
-
-
-def _create(connection: Connection, address: PostgresAddress) -> None:
-    schema = sql.Identifier(address.schema)
-    if not connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", (address.schema,)).fetchall():
-        connection.execute(sql.SQL("CREATE SCHEMA {schema}").format(schema=schema))
-    for statement in _CREATE:
-        connection.execute(sql.SQL(statement).format(schema=schema))
-    insert = sql.SQL("INSERT INTO {schema}.stash VALUES (%s)").format(schema=schema)
-    connection.execute(insert, (LAYOUT_VERSION,))
-
-
-def _layout(connection: Connection, address: PostgresAddress) -> int | None:
-    """The version of the tables, None where there are none; `BadInput` where they are somebody else's."""
-    listing = "SELECT tablename FROM pg_tables WHERE schemaname = %s ORDER BY tablename"
-    found = [str(name) for (name,) in connection.execute(listing, (address.schema,))]
-    if not found:
-        return None
-    column = """SELECT FROM information_schema.columns
-      WHERE table_schema = %s AND table_name = 'stash' AND column_name = 'layout'"""
-    if connection.execute(column, (address.schema,)).fetchall():
-        select = sql.SQL("SELECT layout FROM {schema}.stash").format(schema=sql.Identifier(address.schema))
-        rows = connection.execute(select).fetchall()
-        if len(rows) == 1 and (int(rows[0][0]) != LAYOUT_VERSION or set(found) >= _TABLES):
-            return int(rows[0][0])
-    raise BadInput(
-        f"{address.description} is not a stash: it has other tables, such as {found[0]}",
-        hint="choose another schema with ?schema=name",
-    )

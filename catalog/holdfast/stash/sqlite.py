@@ -1,8 +1,7 @@
 # ruff: noqa: D102 - the base class documents its methods
 """A stash in one SQLite file, for the threads and processes of one host; never on a network file system.
 
-The tables are those of a stash in Postgres but for `stash`: `application_id` and `user_version` of the file
-tell what it is and which layout it has.
+The tables are those of a stash in Postgres but for `stash`, see `sqlitefile`.
 
 Why it is safe
 - A commit begins with BEGIN IMMEDIATE: it has the file's one write lock before it looks at the upper, and
@@ -26,10 +25,8 @@ from contextlib import closing, contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
 
 from holdfast.errors import (
-    BadInput,
     CorruptBlob,
     Determinate,
     DiffOverflow,
@@ -39,21 +36,19 @@ from holdfast.errors import (
     NotWritable,
     StorageError,
     StoreUnreachable,
-    UnusablePath,
     UpperMismatch,
 )
-from holdfast.folders import check_usable, make_folder, open_error
+from holdfast.folders import make_folder, open_error
+from holdfast.stash.sqlitefile import check_is_stash, check_usable_file, connect, make_file, primary_code
 from holdfast.stash.stash import (
     CONSOLIDATION_ROWS,
     INT64,
-    LAYOUT_VERSION,
     Frontiers,
     Stash,
     Update,
     check_as_of,
     check_commit_time,
     check_held,
-    check_layout,
     check_lower,
     check_since,
     in_batches,
@@ -63,26 +58,10 @@ from holdfast.stash.stash import (
 
 T = TypeVar("T")
 
-APPLICATION_ID: Final = 0x48465354  # "HFST"
 BUSY_TIMEOUT_S: Final = 30.0
 """How long a call waits for a writer of another process."""
 _MOST_LOG_BYTES: Final = 64 << 20
 
-_CREATE: Final = (
-    "CREATE TABLE collections (id INTEGER PRIMARY KEY, name TEXT NOT NULL)",
-    """CREATE TABLE data (collection_id INTEGER NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
-      time INTEGER NOT NULL, diff INTEGER NOT NULL)""",
-    "CREATE INDEX data_by_time ON data (time)",
-    "CREATE INDEX data_by_key ON data (collection_id, key)",
-    "CREATE INDEX data_retractions ON data (time) WHERE diff < 0",
-    "CREATE TABLE sinces (since INTEGER NOT NULL)",
-    "INSERT INTO sinces VALUES (0)",
-    "CREATE TABLE uppers (upper INTEGER NOT NULL)",
-    "INSERT INTO uppers VALUES (0)",
-    "CREATE TABLE holds (name TEXT PRIMARY KEY, time INTEGER NOT NULL)",
-)
-_TABLES: Final = frozenset({"collections", "data", "sinces", "uppers", "holds"})
-_LISTING: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
 _FRONTIERS: Final = "SELECT since, upper FROM sinces, uppers"
 _PUT: Final = "INSERT INTO data (collection_id, key, value, time, diff) VALUES (?, ?, ?, ?, ?)"
 _NAME: Final = "INSERT OR IGNORE INTO collections (id, name) VALUES (?, ?)"
@@ -142,7 +121,7 @@ class SqliteStash(Stash):
         self._closed = False
         self._writer: sqlite3.Connection | None = None
         self._keeper: sqlite3.Connection | None = None
-        if not _check_usable_file(path, create=create, write=not read_only) and not create:
+        if not check_usable_file(path, create=create, write=not read_only) and not create:
             raise NoLocation(
                 f"there is no stash {path}",
                 hint="check the path; it is made by the first process that opens it for writing",
@@ -151,7 +130,7 @@ class SqliteStash(Stash):
             if create:
                 make_folder(path.parent)
                 with self._translated(StoreUnreachable):
-                    self._again_while_busy(lambda: _create(path))
+                    self._again_while_busy(lambda: make_file(path))
             self._identity = self._stat()
             self._keeper = self._open("ro")
         except OSError as error:
@@ -314,12 +293,12 @@ class SqliteStash(Stash):
     def _open(self, mode: str) -> sqlite3.Connection:
         # Writers wait in `_again_while_busy`; a reader waits only for a log that is being recovered.
         with self._translated(StoreUnreachable):
-            connection = _connect(self._path, mode, timeout_s=0 if mode == "rw" else self._busy_timeout_s)
+            connection = connect(self._path, mode, timeout_s=0 if mode == "rw" else self._busy_timeout_s)
             try:
                 if mode == "rw":
                     connection.execute("PRAGMA synchronous = FULL")
                     connection.execute(f"PRAGMA journal_size_limit = {_MOST_LOG_BYTES}")
-                _check_is_stash(connection, self._path)
+                check_is_stash(connection, self._path)
             except BaseException:
                 connection.close()
                 raise
@@ -332,7 +311,7 @@ class SqliteStash(Stash):
             try:
                 return action()
             except sqlite3.OperationalError as error:
-                if _primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                if primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
             time.sleep(random.uniform(0.0001, 0.002))  # noqa: S311 - jitter is no secret
 
@@ -345,7 +324,7 @@ class SqliteStash(Stash):
             raise self._failure(error, kind) from error
 
     def _failure(self, error: sqlite3.Error, kind: type[StorageError]) -> HoldfastError:
-        code = _primary_code(error)
+        code = primary_code(error)
         if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
             corrupt = CorruptBlob(str(self._path), "the file of a stash", str(error))
             corrupt.hint = "check the path, or restore the file from a backup"
@@ -377,78 +356,8 @@ def _consolidate(connection: sqlite3.Connection, row: Update, since: int) -> Non
         connection.execute(_PUT, (*row[:3], max(time_ for _, time_, _ in copies), total))
 
 
-def _connect(path: Path, mode: str, *, timeout_s: float) -> sqlite3.Connection:
-    return sqlite3.connect(
-        f"file:{quote(str(path))}?mode={mode}",
-        uri=True,
-        timeout=timeout_s,
-        isolation_level=None,
-        check_same_thread=False,
-    )
-
-
-def _create(path: Path) -> None:
-    """Make the tables where the file is empty or missing; whole or not at all, whoever else does."""
-    with closing(_connect(path, "rwc", timeout_s=0)) as connection:
-        connection.execute("PRAGMA synchronous = FULL")
-        if connection.execute(_LISTING).fetchall() or _number(connection, "PRAGMA application_id"):
-            return
-        connection.execute("PRAGMA journal_mode = WAL").fetchall()
-        connection.execute("BEGIN IMMEDIATE")
-        if not connection.execute(_LISTING).fetchall():  # else another process was faster
-            for statement in _CREATE:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {LAYOUT_VERSION}")
-        connection.execute("COMMIT")
-
-
-def _check_is_stash(connection: sqlite3.Connection, path: Path) -> None:
-    application = _number(connection, "PRAGMA application_id")
-    tables = [str(name) for (name,) in connection.execute(_LISTING)]
-    if application == 0 and not tables:
-        raise NoLocation(
-            f"there is no stash {path}: the file is empty",
-            hint="it is made by the first process that opens it for writing",
-        )
-    version = _number(connection, "PRAGMA user_version")
-    if application == APPLICATION_ID:
-        check_layout(version, f"the stash {path}")
-    if application != APPLICATION_ID or not set(tables) >= _TABLES:
-        raise BadInput(f"{path} is not a stash: it is a SQLite file of something else", hint="check the path")
-
-
-def _check_usable_file(path: Path, *, create: bool, write: bool) -> bool:
-    """Whether there is a file; `UnusablePath` for anything else, or one that this process may not use."""
-    try:
-        path.lstat()
-    except FileNotFoundError:
-        if create:
-            check_usable(path.parent)
-        return False
-    except OSError as error:
-        raise open_error(f"can't open {path}", error, missing_is_bad=create) from error
-    if not path.is_file():
-        raise UnusablePath(f"the stash {path} is not a file", hint="choose another path")
-    if not os.access(path, os.R_OK | (os.W_OK if write else 0)):
-        raise UnusablePath(f"the stash {path} is not {'writable' if write else 'readable'} for this process")
-    if write:
-        check_usable(path.parent)
-    return True
-
-
 def _frontiers(connection: sqlite3.Connection) -> Frontiers:
     return Frontiers(*connection.execute(_FRONTIERS).fetchone())
-
-
-def _number(connection: sqlite3.Connection, statement: str) -> int:
-    value = connection.execute(statement).fetchone()[0]
-    return value if isinstance(value, int) else 0
-
-
-def _primary_code(error: sqlite3.Error) -> int | None:
-    code: int | None = getattr(error, "sqlite_errorcode", None)
-    return None if code is None else code & 0xFF
 
 
 # What a child of a fork inherited is kept for ever: to close it would end the parent's locks.

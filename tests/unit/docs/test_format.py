@@ -14,9 +14,7 @@ from holdfast.persist import PersistClient, lock, names, part, schema, statecode
 from holdfast.persist.schema import Column, Schema
 from holdfast.persist.storage import location, logcodec, logstate, sqlite, url
 from holdfast.spark.jobs import hold
-from holdfast.stash import DEFAULT_SCHEMA, stash
-from holdfast.stash import postgres as stash_postgres
-from holdfast.stash import sqlite as stash_sqlite
+from holdfast.stash import DEFAULT_SCHEMA, pgschema, sqlitefile, stash
 from holdfast.storage import CollectionSpec, StorageController, codec, controller_log
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -179,13 +177,13 @@ def test_the_names_shard(tmp_path: Path) -> None:
 def test_the_stash() -> None:
     text = section("## Stash")
     rows = table("## Stash")
-    assert frozenset(quoted([row[0] for row in rows])) == stash_postgres._TABLES
+    assert frozenset(quoted([row[0] for row in rows])) == pgschema.TABLES
     for row in rows:
-        (create,) = (each for each in stash_postgres._CREATE if f"TABLE {{schema}}.{quoted(row)[0]} " in each)
+        (create,) = (each for each in pgschema.CREATE if f"TABLE {{schema}}.{quoted(row)[0]} " in each)
         columns = quoted([row[1]])
         assert re.findall(r"(\w+) (?:integer|text|bytea|bigint)", create) == columns
     assert f"Layout version {stash.LAYOUT_VERSION};" in text
-    assert f"`application_id` 0x{stash_sqlite.APPLICATION_ID:08X}" in text
+    assert f"`application_id` 0x{sqlitefile.APPLICATION_ID:08X}" in text
     assert f"(`{DEFAULT_SCHEMA}` if not given)" in text
     assert f"{stash.MAX_ROW_BYTES:,} bytes together" in text
     assert stash.MAX_TIME == (1 << 63) - 2
