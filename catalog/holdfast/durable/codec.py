@@ -99,7 +99,7 @@ def canonical_key(collection: Collection[Any, Any], key: bytes) -> bytes:
     """How this code encodes the key of a row of that collection: mostly as it is. Raises as `decode`."""
     message = _decode(collection.key, key[TAG_BYTES:], collection)
     encoded: bytes = message.SerializeToString(deterministic=True)
-    return collection.kind.tag + encoded
+    return key[:TAG_BYTES] + encoded
 
 
 def kind_of(key: bytes) -> Kind:

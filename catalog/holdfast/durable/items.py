@@ -91,10 +91,10 @@ def _schema(tx: Transaction, database: str, schema: str) -> tuple[pb.ObjectId, p
     parent = tx.find(DATABASES, pb.DatabaseValue(name=database))
     if parent is None:
         raise BadInput(f"there is no database {database!r} in the catalog", hint="create it first")
-    found = _find_schema(tx, database, schema)
+    found = tx.find(SCHEMAS, pb.SchemaValue(database_id=parent.key.id, name=schema))
     if found is None:
         raise BadInput(f"there is no schema {schema!r} in database {database!r}", hint="create it first")
-    return parent.key.id, found
+    return parent.key.id, found.key.id
 
 
 def _find_schema(tx: Transaction, database: str, schema: str) -> pb.ObjectId | None:

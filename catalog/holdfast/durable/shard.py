@@ -48,6 +48,7 @@ RETENTION_PURPOSE = "catalog retention"
 
 # A catalog is opened in processes of little memory: small pieces, for some milliseconds more.
 _BUFFER_BYTES = 4 * 1024 * 1024
+_BUILD_BYTES = 32 * 1024 * 1024
 _TAGS = 1 << 8 * TAG_BYTES
 
 
@@ -176,7 +177,7 @@ class CatalogShard(CatalogStore):
             else:
                 # Rather before all is uploaded than after it.
                 self._writer.check_upper(at)
-                builder = until_committed.enter_context(self._writer.batch_builder())
+                builder = until_committed.enter_context(self._writer.batch_builder(memory_bytes=_BUILD_BYTES))
                 builder.add(map(_columns, chain([first], iter(lambda: list(islice(rest, BATCH_ROWS)), []))))
                 append = builder.prepare_append(at, at + 1)
             commands = [append]
