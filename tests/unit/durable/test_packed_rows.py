@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import OpenMode, catalog_shard_id, persist_catalog
 from holdfast.durable.cache import APPEND_ONLY, Cache
 from holdfast.durable.codec import Row, Update, encode, encode_key
-from holdfast.durable.packed import Places, pack, rows_of
+from holdfast.durable.packed import Keys, PackedRows, Places, pack, rows_of
 from holdfast.durable.registry import AUDIT_LOG, CONFIGS, ROLES, SETTINGS, STORAGE_USAGE, Kind
 from holdfast.durable.shard import CatalogShard, ranges_with, ranges_without
 from holdfast.durable.store import batch_of
@@ -67,6 +68,42 @@ def test_what_is_packed_is_found_by_its_key_and_by_what_is_unique() -> None:
     assert packed.holder("r10000") is None
     settings, _ = pack(SETTINGS, [batch_of([encode(SETTINGS, pb.SettingKey(name="a"), pb.SettingValue())])])
     assert settings.holder("a") is None
+
+
+def test_rows_whose_hashes_collide_are_told_apart() -> None:
+    rows = [role(1, "a"), role(2, "b"), role(3, "c")]
+    batch = batch_of(rows)
+    names = [pa.chunked_array([batch.column(name)]) for name in ("key", "value")]
+    for wanted, name in zip(rows, "abc", strict=True):
+        by_key = Places(array("q", [hash(wanted.key)] * 3))
+        packed = PackedRows(ROLES, *names, by_key, Places(array("q", [hash(name)] * 3)))
+        packed.check()
+        assert packed.get(wanted.key) == wanted
+        assert packed.holder(name) == wanted.key
+    by_key, by_name = (Places(array("q", [hash(other)] * 3)) for other in (role(4, "").key, "d"))
+    packed = PackedRows(ROLES, *names, by_key, by_name)
+    assert packed.get(role(4, "").key) is None
+    assert packed.holder("d") is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.sampled_from([0, 2**61 - 1, 5]), st.sampled_from([b"a", b"b", b"c"]))
+    )
+)
+def test_keys_are_those_that_were_added(steps: list[tuple[bool, int, bytes]]) -> None:
+    # Python's hash of 2^61 - 1 is that of 0.
+    keys, model = Keys(), dict[int, list[bytes]]()
+    for adds, unique, key in steps:
+        held = model.setdefault(hash(unique), [])
+        if adds:
+            keys.add(unique, key)
+            held += [key] * (key not in held)
+        else:
+            keys.remove(unique, key)
+            held[:] = [other for other in held if other != key]
+        for each in (0, 2**61 - 1, 5):
+            assert [*keys.of(each)] == model.get(hash(each), [])
 
 
 def test_a_load_takes_rows_in_any_order_and_batches_of_any_kinds() -> None:
