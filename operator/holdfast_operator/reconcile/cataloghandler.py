@@ -14,6 +14,7 @@ from holdfast.errors import (
     Fenced,
     HoldfastError,
     ShardFinalized,
+    StorageError,
     VersionTooNew,
 )
 from holdfast_operator.api.catalog import CatalogSpec, DeletionPolicy
@@ -247,11 +248,19 @@ class CatalogHandler(Handler[Observed]):
 
     async def _not_opened(self, opening: Opening, error: HoldfastError) -> Settle:
         """How a catalog rests whose format keeps it closed: its version is shown."""
-        settle = settled(error)
         found = await self._stores.durable_state(opening)
-        # An upgrade-check reads all of a catalog: only by the resync, or when something changes.
         pending = isinstance(error, UpgradePending)
-        return replace(settle, fields=catalog.durable_fields(found), retry=not pending)
+        if pending:
+            error = UpgradePending(f"{error}; {await self._try_upgrade(opening)}", hint=error.hint)
+        # An upgrade-check reads all of a catalog: only by the resync, or when something changes.
+        return replace(settled(error), fields=catalog.durable_fields(found), retry=not pending)
+
+    async def _try_upgrade(self, opening: Opening) -> str:
+        try:
+            return await self._stores.try_upgrade(opening)
+        except StorageError as error:
+            # A large catalog may take longer than a call may.
+            return f"an upgrade-check could not be made ({error}): run holdfast catalog upgrade-check"
 
     async def _tell_upgrade(self, key: ObjectKey, body: Json) -> None:
         start = self._stores.started(key)

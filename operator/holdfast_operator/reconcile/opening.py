@@ -101,26 +101,30 @@ def open_writable(
 
 
 def _check_current(closed: OpenableCatalog) -> None:
-    """Raise `UpgradePending` where opening it would upgrade it, with what an upgrade-check finds."""
+    """Raise `UpgradePending` where opening it would upgrade it."""
     version = closed.config(USER_VERSION)
     if version is None or not MIN_VERSION <= version < CATALOG_VERSION:
         return
-    try:
-        found = check_upgrade(closed)
-    except StorageError as error:
-        if not isinstance(error, CorruptBlob):
-            raise
-        outcome = f"an upgrade-check refuses it: {error}"
-    except HoldfastError as error:
-        outcome = f"an upgrade-check refuses it: {error}"
-    else:
-        outcome = f"an upgrade-check of its {found.objects} objects passes"
-    versions = f"the catalog has format version {version}, this operator writes version {CATALOG_VERSION}"
     raise UpgradePending(
-        f"{versions}; {outcome}",
+        f"the catalog has format version {version}, this operator writes version {CATALOG_VERSION}",
         hint=f'to upgrade it set the annotation {ANNOTATION_APPROVE_UPGRADE} to "{CATALOG_VERSION}", or '
         "spec.upgradePolicy to Automatic",
     )
+
+
+def try_upgrade(opening: Opening) -> str:
+    """What an upgrade-check of a catalog says, for people: it is upgraded in memory, and read whole.
+
+    Raises `StorageError` where the store fails, which says nothing about the catalog.
+    """
+    with connect(opening.storage, mode="read") as client:
+        try:
+            found = check_upgrade(persist_catalog(client, opening.organization_id))
+        except HoldfastError as error:
+            if isinstance(error, StorageError) and not isinstance(error, CorruptBlob):
+                raise
+            return f"an upgrade-check refuses it: {error}"
+    return f"an upgrade-check of its {found.objects} objects passes"
 
 
 def durable_state(opening: Opening) -> Durable:

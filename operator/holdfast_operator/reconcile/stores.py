@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError, NotWritable, StoreUnreachable
 from holdfast_operator.reconcile.facts import CatalogFacts, Durable, ItemName, Look, Opening, Start
 from holdfast_operator.reconcile.observedcatalog import ObservedCatalog
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
-from holdfast_operator.reconcile.opening import durable_state, preflight
+from holdfast_operator.reconcile.opening import durable_state, preflight, try_upgrade
 from holdfast_operator.reconcile.pool import StorePool
 from holdfast_operator.reconcile.storage import Storage
 from holdfast_operator.runtime.kube import ObjectKey
@@ -93,6 +93,10 @@ class Stores:
     async def durable_state(self, opening: Opening) -> Durable:
         """What is known of a catalog that can't be opened."""
         return await self._pool.call("describe", str(opening.storage), lambda: durable_state(opening))
+
+    async def try_upgrade(self, opening: Opening) -> str:
+        """What an upgrade-check of a catalog that isn't open says, for people."""
+        return await self._pool.call("try_upgrade", str(opening.storage), lambda: try_upgrade(opening))
 
     async def confirm(self, catalog: ObjectKey) -> CatalogFacts | None:
         """What an open catalog holds, after asking whether it is still ours; None where it isn't open."""
