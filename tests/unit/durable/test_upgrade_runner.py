@@ -10,7 +10,7 @@ from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import CATALOG_VERSION, COLLECTIONS, MIN_VERSION, FenceToken, OpenMode, config
 from holdfast.durable.codec import Row, Update, encode
 from holdfast.durable.preamble import version_row
-from holdfast.durable.registry import FENCE_TOKENS, ITEMS, ROLES, Kind
+from holdfast.durable.registry import FENCE_TOKENS, ITEMS, ROLES, STORAGE_USAGE, Kind
 from holdfast.durable.shard import SCHEMA, catalog_shard_id
 from holdfast.durable.store import KEEP_VERSIONS, RETAIN_VERSIONS, CatalogStore, Kept
 from holdfast.durable.upgrade.objects import collections_of
@@ -107,6 +107,8 @@ def test_trying_an_upgrade_changes_nothing(mode: str) -> None:
     savepoint.ensure_item("big", "schema 1", "new")
     assert len(savepoint.objects(ITEMS)) == ITEMS_IN_IT + 1
     savepoint.close()
+    with pytest.raises(BadInput, match="closed"):
+        list(savepoint.stream(STORAGE_USAGE))
     if mode == "read":
         assert place.versions() == before
     assert contents(place.store()) == but_fence(rows)

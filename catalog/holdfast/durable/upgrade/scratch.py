@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from holdfast.durable.codec import TAG_BYTES, Row, Update, kind_of
 from holdfast.durable.registry import COLLECTIONS, Kind
 from holdfast.durable.upgrade.report import Size
-from holdfast.errors import CorruptBlob, Determinate
+from holdfast.errors import BadInput, CorruptBlob, Determinate
 
 _CACHE_KIB: Final = 32 * 1024
 _CHUNK: Final = 4096
@@ -226,6 +226,9 @@ def _grouped(updates: Iterable[Update], source: int) -> Iterator[tuple[Kind, int
 def _enough_room() -> Iterator[None]:
     try:
         yield
+    except sqlite3.ProgrammingError as error:
+        # What is read after the close: by a savepoint that somebody else closes meanwhile.
+        raise BadInput("the catalog is closed") from error
     except sqlite3.OperationalError as error:
         raise Determinate(
             f"can't use a temporary file for the upgrade: {error}",
