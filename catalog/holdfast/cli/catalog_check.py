@@ -46,7 +46,7 @@ def upgrade_check(place: CatalogPlace, sizes: str | None) -> None:
 
 def _negative(place: str, error: HoldfastError) -> HoldfastError:
     """What is wrong with the catalog as an answer, whatever code the error has elsewhere."""
-    return HoldfastError(f"this Holdfast can't open catalog {place}: {error}", hint=error.hint)
+    return HoldfastError(f"catalog {place} can't be opened by this Holdfast: {error}", hint=error.hint)
 
 
 def _sizes(text: str) -> frozenset[str]:

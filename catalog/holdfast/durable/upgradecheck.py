@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.durable.interfaces import ReadOnlyCatalog
 
 _SHOWN = 3
+_MOST_SIZES = 10
 # Only in the memory of the savepoint, so that no deployment that takes over meanwhile fences it.
 _ANY_GENERATION = (1 << 64) - 1
 
@@ -56,10 +57,11 @@ def check_upgrade(openable: OpenableCatalog, *, replica_sizes: SizeSet[str] | No
 
 
 def _check_sizes(catalog: "ReadOnlyCatalog", allowed: SizeSet[str]) -> None:
-    wrong = [f"{what} has {size!r}" for what, size in _sizes(catalog) if size not in allowed]
+    wrong = [f"{what} has size {size!r}" for what, size in _sizes(catalog) if size not in allowed]
     if wrong:
         more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        raise BadInput(f"sizes that there are not: {', '.join(wrong[:_SHOWN])}{more}")
+        known = ", ".join(map(repr, sorted(allowed)[:_MOST_SIZES]))
+        raise BadInput(f"{', '.join(wrong[:_SHOWN])}{more}; the sizes that there are: {known}")
 
 
 def _sizes(catalog: "ReadOnlyCatalog") -> Iterator[tuple[str, str]]:
@@ -67,6 +69,8 @@ def _sizes(catalog: "ReadOnlyCatalog") -> Iterator[tuple[str, str]]:
     clusters: dict[bytes, Any] = {}
     for cluster in catalog.objects(CLUSTERS):
         clusters[cluster.key.id.SerializeToString(deterministic=True)] = cluster.value
+        if cluster.value.HasField("managed"):
+            yield f"cluster {cluster.value.name}", cluster.value.managed.size
     for replica in catalog.objects(CLUSTER_REPLICAS):
         owner = clusters.get(replica.value.cluster_id.SerializeToString(deterministic=True))
         name = replica.value.name if owner is None else f"{owner.name}.{replica.value.name}"

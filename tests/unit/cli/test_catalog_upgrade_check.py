@@ -182,7 +182,8 @@ def test_sizes_that_there_are(ours: PersistPlace, given: str, tmp_path: Path) ->
 
 def test_a_size_that_there_is_not_is_a_no_that_names_the_replica(ours: PersistPlace) -> None:
     message = told(ours.run("upgrade-check", SIZES, json.dumps(["2", "3"])), 1)
-    assert "cluster replica default.r1 has '1'" in message
+    assert "cluster default has size '1', cluster replica default.r1 has size '1'; " in message
+    assert message.endswith("the sizes that there are: '2', '3'")
 
 
 @pytest.mark.parametrize(

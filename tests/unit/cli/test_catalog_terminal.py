@@ -1,0 +1,98 @@
+"""The catalog's commands as processes: at a terminal that asks, interrupted, into a pipe that ends."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast._pb import objects_pb2 as pb
+from holdfast.durable import Object, OpenMode
+from holdfast.durable.registry import SETTINGS
+from unit.cli.catalogs import Place, make_place
+
+HOLDFAST = str(Path(sys.executable).parent / "holdfast")
+EDIT = ("edit", "settings", '{"name": "n"}', '{"value": "1"}')
+DEADLINE_S = 120
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    made = make_place("stash in a file", tmp_path, request)
+    assert made.run("init").exit_code == 0
+    yield made
+    made.close()
+
+
+def at_a_terminal(place: Place, command: tuple[str, ...], answer: bytes | None) -> tuple[int, str]:
+    """The exit code, and what the terminal showed, of a command that asks; None interrupts it."""
+    ours, theirs = pty.openpty()
+    done = subprocess.Popen(
+        [HOLDFAST, "catalog", *command, *place.options],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        # A shell may have started the tests with interrupts ignored, which is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    os.close(theirs)
+    shown = b""
+    answered = False
+    while True:
+        try:
+            more = os.read(ours, 4096)
+        except OSError:
+            break
+        if not more:
+            break
+        shown += more
+        if not answered and b"[y/N]: " in shown:
+            if answer is None:
+                done.send_signal(signal.SIGINT)
+            else:
+                os.write(ours, answer)
+            answered = True
+    os.close(ours)
+    return done.wait(DEADLINE_S), shown.decode()
+
+
+def test_a_terminal_is_asked_before_anybody_is_fenced(place: Place) -> None:
+    before = place.stored()
+    code, shown = at_a_terminal(place, EDIT, b"n\n")
+    assert (code, "Aborted!" in shown) == (1, True)
+    assert shown.startswith("fencing every process that writes to catalog ")
+    assert place.stored() == before
+    code, shown = at_a_terminal(place, EDIT, b"y\n")
+    assert (code, "inserted" in shown) == (0, True)
+    code, shown = at_a_terminal(place, ("fence", "--at-least", "9", "--yes"), b"")
+    assert (code, "[y/N]" in shown) == (0, False)
+    assert place.run("epoch").stdout == "9\n"
+
+
+def test_a_pipe_that_ends_early_is_no_error(place: Place) -> None:
+    with place.openable().open(OpenMode.WRITABLE, holder="db", purpose="fills") as catalog:
+        value = pb.SettingValue(value="x" * 1000)
+        catalog.set_objects(SETTINGS, [Object(pb.SettingKey(name=f"{n}"), value) for n in range(1000)])
+    dump = subprocess.Popen(
+        [HOLDFAST, "catalog", "dump", *place.options], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert dump.stdout is not None
+    assert dump.stderr is not None
+    assert os.read(dump.stdout.fileno(), 1) == b"{"
+    dump.stdout.close()
+    with dump.stderr:
+        assert dump.stderr.read() == b""
+    dump.wait(DEADLINE_S)
+
+
+def test_an_interrupt_at_the_question_changes_nothing(place: Place) -> None:
+    before = place.stored()
+    code, shown = at_a_terminal(place, EDIT, None)
+    assert (code, shown.split()[-1]) == (1, "Aborted!")
+    assert "Traceback" not in shown
+    assert place.stored() == before
