@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TextIO, TypedDict
 
 import click
 
+from holdfast.cli.asking import confirm, somebody_answers
 from holdfast.cli.catalog_place import CatalogPlace, catalog_options
 from holdfast.cli.files import text_argument
 from holdfast.cli.numbers import u64
@@ -122,7 +123,7 @@ def load(place: CatalogPlace, file: Path, yes: bool) -> None:
             with source.text() as text:
                 planned = debug.rehearse_load(openable, text)
             if openable.is_initialized():
-                if not yes and not _asks():
+                if not yes and not somebody_answers():
                     raise BadInput(f"loading into catalog {openable.place} needs a yes", hint="give --yes")
                 counts = f"{planned.added:,} rows added and {planned.retracted:,} taken away"
                 _announce(openable.place, f"what it holds is replaced: {counts}", yes=yes)
@@ -176,13 +177,8 @@ def _shown(token: tuple[int, int]) -> str:
 def _announce(place: str, what: str = "", *, yes: bool) -> None:
     """Say who is fenced; at a terminal ask, and where nobody can be asked go on."""
     click.echo(f"fencing every process that writes to catalog {place}{what and '; '}{what}", err=True)
-    if not yes and _asks():
-        click.confirm("Go on?", abort=True, err=True)
-
-
-def _asks() -> bool:
-    """Whether somebody is there to answer."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
+    if not yes and somebody_answers():
+        confirm("Go on?")
 
 
 def _who(command: str) -> "_Claim":

@@ -7,7 +7,6 @@ they are in it; with `--diff` once, with their count. What is heavy is imported 
 
 import contextlib
 import json
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.asking import confirm, somebody_answers
 from holdfast.cli.location import open_to_look, open_to_write
 from holdfast.cli.rows import FORMATS, read_rows, render, write_rows
 from holdfast.errors import CLOSED, AsOfNotYetAvailable, BadInput, NotWritable, StoreUnreachable
@@ -237,9 +237,9 @@ def drop(url: str, name: str, force: bool, yes: bool) -> None:
     with _controller(open_to_look(url)) as controller:
         info = controller.describe(name)
     if not yes:
-        if not sys.stdin.isatty():
+        if not somebody_answers():
             raise BadInput(f"dropping {info.name} needs a yes", hint="give --yes")
-        click.confirm(f"Drop {info.name} ({info.collection_id}) and all its data?", abort=True)
+        confirm(f"Drop {info.name} ({info.collection_id}) and all its data?")
     with _controller(open_to_write(url, create=False)) as controller:
         info = controller.drop_collection(info.collection_id, force=force)
     click.echo(f"dropped {info.name} ({info.collection_id})")
