@@ -7,6 +7,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -189,10 +190,9 @@ def crds(control_plane: ControlPlane) -> None:
     )
 
 
-@pytest.fixture
-def world(control_plane: ControlPlane, namespace: str, crds: None, tmp_path: Path) -> Iterator[World]:
-    """A namespace without an operator yet."""
-    there = World(control_plane, namespace, tmp_path)
+@contextmanager
+def world_in(control_plane: ControlPlane, namespace: str, folder: Path) -> Iterator[World]:
+    there = World(control_plane, namespace, folder)
     try:
         yield there
     finally:
@@ -203,6 +203,24 @@ def world(control_plane: ControlPlane, namespace: str, crds: None, tmp_path: Pat
         for kind in ("storagecollections", "catalogs"):
             for name in there.kubectl("get", kind, "-o", "name").split():
                 there.kubectl("patch", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+
+
+@pytest.fixture
+def world(control_plane: ControlPlane, namespace: str, crds: None, tmp_path: Path) -> Iterator[World]:
+    """A namespace without an operator yet."""
+    with world_in(control_plane, namespace, tmp_path) as there:
+        yield there
+
+
+@pytest.fixture
+def neighbour(world: World, control_plane: ControlPlane) -> Iterator[World]:
+    """Another namespace of the same world; its operators are those of `world`."""
+    name = f"{world.namespace}-next"
+    control_plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    with world_in(control_plane, name, world.folder) as there:
+        yield there
+        world.stop()
+    control_plane.kubectl("delete", "namespace", name, "--wait=false")
 
 
 @pytest.fixture

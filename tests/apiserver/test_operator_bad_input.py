@@ -158,6 +158,22 @@ def test_a_schema_that_is_missing_and_columns_that_make_no_schema(
     world.wait_ready("storagecollection/lost", "storagecollection/odd")
 
 
+def test_of_two_namespaces_that_ask_for_the_same_the_older_catalog_has_it(
+    world: Any, neighbour: Any, make_catalog: Make
+) -> None:
+    world.start(f"--namespace={neighbour.namespace}")
+    there = make_catalog()
+    there["spec"]["storage"] = {"url": world.volume(there["spec"]["organizationId"])}
+    world.apply(there)
+    world.wait_ready("catalog/demo")
+    neighbour.apply(there)
+    assert f"{world.namespace}/demo" in neighbour.wait_stalled("catalog/demo", "DuplicateCatalog")
+    assert world.status("catalog/demo")["epoch"] == 1
+    world.kubectl("delete", "catalog/demo", "--timeout=60s")
+    neighbour.wait_ready("catalog/demo")
+    assert neighbour.status("catalog/demo")["epoch"] == 2
+
+
 def test_of_two_that_ask_for_the_same_the_older_one_has_it(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:

@@ -1,5 +1,7 @@
 """A new Catalog is filled with a dump or with another catalog, or says what is wrong and makes nothing."""
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,3 +53,42 @@ def test_a_catalog_comes_out_of_a_dump_or_of_another_one(
     world.wait_ready("catalog/old")
     world.wait_for("catalog/old", RESTORED, "RestoreIgnored")
     assert len(world.events("RestoreIgnored")) == 1
+
+
+def test_a_restore_that_takes_long_is_shown_and_goes_on_until_nobody_asks_for_it(
+    world: Any, make_catalog: Make, tmp_path: Path
+) -> None:
+    """The dumps are pipes: a restore goes on when somebody writes into its one."""
+    with world.store((tmp_path / "source").as_uri()) as client:
+        closed = persist_catalog(client, SOURCE)
+        closed.open(OpenMode.WRITABLE, holder="test", purpose="source").close()
+        good = closed.dump()
+    pipes = {name: tmp_path / "volume" / f"{name}.json" for name in ("demo", "gone", "stopped")}
+    (tmp_path / "volume").mkdir()
+    for pipe in pipes.values():
+        os.mkfifo(pipe)
+    operator = world.start()
+    new = {name: make_catalog(name, restoreFrom={"dump": {"url": pipes[name].as_uri()}}) for name in pipes}
+    world.apply(*new.values())
+    for name in pipes:
+        world.wait_for(f"catalog/{name}", '.status.conditions[?(@.type=="Reconciling")].reason', "Restoring")
+    assert (
+        f"restoring dump {pipes['demo'].as_uri()} since"
+        in world.condition("catalog/demo", "Ready")["message"]
+    )
+    writes = operator.metric("holdfast_status_writes_total")
+    operator.wait_for_looks(6)
+    assert operator.metric("holdfast_status_writes_total") == writes
+    pipes["demo"].write_text(good)
+    world.wait_ready("catalog/demo")
+    world.wait_for("catalog/demo", RESTORED, "Restored")
+    assert [e["involvedObject"]["name"] for e in world.events("CatalogOpened")] == ["demo"]
+    # A deletion doesn't wait for it, and what it brings is closed again.
+    world.kubectl("delete", "catalog/gone", "--timeout=60s")
+    pipes["gone"].write_text(good)
+    operator.wait_until_it_says("nobody asks for it")
+    assert len(world.events("CatalogOpened")) == 1
+    os.kill(operator.child.pid, signal.SIGTERM)
+    assert operator.child.wait(timeout=60) == 0
+    assert operator.lines()[-1]["message"] == "stopped"
+    assert not (tmp_path / "volume" / world.namespace / new["stopped"]["spec"]["organizationId"]).exists()

@@ -135,6 +135,18 @@ class Reason(StrEnum):
     FENCE_REGRESSED = "FenceRegressed"
     """The durable fence token is lower than ours: the store was restored from an older state."""
 
+    OPENING = "Opening"
+    """The catalog is being opened, which takes long; the message says since when."""
+
+    UPGRADING = "Upgrading"
+    """The catalog is being opened, and its format upgraded; the message says since when."""
+
+    RESTORING = "Restoring"
+    """A new catalog is being filled with what `spec.restoreFrom` names; the message says since when."""
+
+    ROLLING_OUT = "RollingOut"
+    """The next deploy generation is being tried in memory; the running one goes on."""
+
     CATALOG_OPENED = "CatalogOpened"
     """Event: the catalog was opened for writing; the message names the epoch."""
 

@@ -88,6 +88,8 @@ class Observed:
     """The format version that somebody approved an upgrade to."""
     missing_secret: tuple[str, str] | None = None
     """Name of a Secret that isn't there, and the field that names it."""
+    under_way: bool = False
+    """Whether an open, a preflight or an upgrade-check goes on, or its outcome waits to be taken."""
     opened: Opening | None = None
     facts: CatalogFacts | None = None
     objects: ObjectsPlan = NOTHING_DECLARED
@@ -124,6 +126,11 @@ class RollOut(Step):
 
 
 @dataclass(frozen=True)
+class GiveUp(Step):
+    """Leave what is under way to itself: nothing asks for it any more."""
+
+
+@dataclass(frozen=True)
 class Close(Step):
     """Give the handle back."""
 
@@ -137,6 +144,12 @@ class Destroy(Step):
 
 def plan(seen: Observed, rhythm: Rhythm) -> Step:
     """What to do next."""
+    step = _plan(seen, rhythm)
+    # What rests asks for nothing: no `Open` or `RollOut` that would take what is under way.
+    return GiveUp() if seen.under_way and isinstance(step, Settle | Wait | Release) else step
+
+
+def _plan(seen: Observed, rhythm: Rhythm) -> Step:
     if seen.deleting:
         return _plan_deletion(seen, rhythm)
     if not seen.has_finalizer:

@@ -20,10 +20,20 @@ from holdfast.errors import (
 from holdfast_operator.api.catalog import CatalogSpec, DeletionPolicy
 from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE, ANNOTATION_REOPEN, Kind, Reason
 from holdfast_operator.reconcile import catalog, fencing
-from holdfast_operator.reconcile.catalog import Close, Destroy, KeepObjects, Observed, Open, Rhythm, RollOut
-from holdfast_operator.reconcile.catalogmarks import sizes_of, told_upgrade
+from holdfast_operator.reconcile.catalog import (
+    Close,
+    Destroy,
+    GiveUp,
+    KeepObjects,
+    Observed,
+    Open,
+    Rhythm,
+    RollOut,
+)
+from holdfast_operator.reconcile.catalogmarks import opening_since, sizes_of, told_upgrade
 from holdfast_operator.reconcile.facts import (
     CatalogFacts,
+    Durable,
     NothingThere,
     Opening,
     UnknownLocation,
@@ -41,15 +51,16 @@ from holdfast_operator.reconcile.handler import (
     is_overdue,
 )
 from holdfast_operator.reconcile.index import Index
+from holdfast_operator.reconcile.longcalls import UnderWay
 from holdfast_operator.reconcile.objects import NOTHING_DECLARED, ObjectsPlan, declared_by
 from holdfast_operator.reconcile.specs import parse_spec
-from holdfast_operator.reconcile.steps import Settle, Step, stalled
+from holdfast_operator.reconcile.steps import Settle, Step, reconciling, stalled
 from holdfast_operator.reconcile.storage import Refused, Storage, resolve, resolve_restore, secrets_of
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.events import Note
 from holdfast_operator.runtime.kube import SECRETS, Conflict, Gone, KubeError, ObjectKey, resource_type
 from holdfast_operator.runtime.logging import about, hide
-from holdfast_operator.runtime.status import marks, next_status
+from holdfast_operator.runtime.status import Health, marks, next_status, timestamp
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +123,7 @@ class CatalogHandler(Handler[Observed]):
             approved_upgrade=annotation(body, ANNOTATION_APPROVE_UPGRADE),
             restored_from=self._restored_from(key, status),
             missing_secret=None if spec is None else await self._missing_secret(key, spec),
+            under_way=self._stores.under_way(key),
             opened=self._stores.opened(key),
             facts=facts,
             objects=await self._plan_objects(key, spec) if facts and spec else NOTHING_DECLARED,
@@ -135,6 +147,8 @@ class CatalogHandler(Handler[Observed]):
                 self._wake_dependents(key)
             case RollOut():
                 await self._roll_out(key, body, step.opening)
+            case GiveUp():
+                self._stores.give_up(key)
             case Close():
                 await self._stores.close(key)
                 self._wake_dependents(key)
@@ -203,7 +217,11 @@ class CatalogHandler(Handler[Observed]):
     async def _roll_out(self, key: ObjectKey, body: Json, opening: Opening) -> None:
         """Let the next deploy generation take over, if it can open what is there."""
         try:
-            await self._stores.preflight(opening)
+            await self._stores.preflight(key, opening)
+        except UnderWay as wait:
+            since = f"since {timestamp(wait.since)}" if wait.since else "when others are done"
+            text = f"deploy generation {opening.deploy_generation} is tried in memory {since}"
+            raise Halt(self._soon(wait, reconciling(Reason.ROLLING_OUT, text))) from None
         except HoldfastError as error:
             text = f"deploy generation {opening.deploy_generation} can't open the catalog: {error}"
             running = self._stores.opened(key)
@@ -216,6 +234,9 @@ class CatalogHandler(Handler[Observed]):
     async def _open(self, key: ObjectKey, body: Json, opening: Opening) -> None:
         try:
             await self._stores.open(key, opening, await self._stash_credentials(key, opening))
+        except UnderWay as wait:
+            health = opening_since(opening, wait.since, await self._durable(opening))
+            raise Halt(self._soon(wait, health)) from None
         except (ShardFinalized, NothingThere) as error:
             if opening.observed and isinstance(error, NothingThere):
                 raise Halt(catalog.awaiting_writer(self._settings.rhythm)) from None
@@ -231,7 +252,7 @@ class CatalogHandler(Handler[Observed]):
                     return
             raise Halt(settled(error, reason=Reason.UNSUPPORTED_STORAGE)) from None
         except (VersionTooNew, Deprecated, UpgradePending) as error:
-            raise Halt(await self._not_opened(opening, error)) from None
+            raise Halt(await self._not_opened(key, opening, error)) from None
         except Fenced as error:
             message = f"{error}; set spec.deployGeneration to at least that of the durable token"
             raise Halt(Settle(stalled(Reason.DEPLOY_GENERATION_TOO_LOW, message))) from None
@@ -246,21 +267,40 @@ class CatalogHandler(Handler[Observed]):
             await self._tell_upgrade(key, body)
         self._wake_dependents(key)
 
-    async def _not_opened(self, opening: Opening, error: HoldfastError) -> Settle:
+    def _soon(self, wait: UnderWay, health: Health) -> Settle:
+        """How a catalog rests while it waits: it comes back when what is under way ends."""
+        rhythm = self._settings.rhythm
+        return Settle(health, requeue_after=rhythm.steady if wait.since else rhythm.unsteady)
+
+    async def _durable(self, opening: Opening) -> Durable | None:
+        try:
+            return await self._stores.durable_state(opening)
+        except HoldfastError:
+            # Nothing there yet, or it doesn't answer: it is only for a message.
+            return None
+
+    async def _not_opened(self, key: ObjectKey, opening: Opening, error: HoldfastError) -> Settle:
         """How a catalog rests whose format keeps it closed: its version is shown."""
         found = await self._stores.durable_state(opening)
-        pending = isinstance(error, UpgradePending)
-        if pending:
-            error = UpgradePending(f"{error}; {await self._try_upgrade(opening)}", hint=error.hint)
-        # An upgrade-check reads all of a catalog: only by the resync, or when something changes.
-        return replace(settled(error), fields=catalog.durable_fields(found), retry=not pending)
+        retry = True
+        if isinstance(error, UpgradePending):
+            said, retry = await self._try_upgrade(key, opening)
+            error = UpgradePending(f"{error}; {said}", hint=error.hint)
+        return replace(settled(error), fields=catalog.durable_fields(found), retry=retry)
 
-    async def _try_upgrade(self, opening: Opening) -> str:
+    async def _try_upgrade(self, key: ObjectKey, opening: Opening) -> tuple[str, bool]:
+        """What an upgrade-check says, and whether to ask again soon.
+
+        It reads all of a catalog: once made it is made again by the resync, or when something changes.
+        """
         try:
-            return await self._stores.try_upgrade(opening)
+            return await self._stores.try_upgrade(key, opening), False
+        except UnderWay as wait:
+            if wait.since is None:
+                return "an upgrade-check waits for its turn", True
+            return f"an upgrade-check is under way since {timestamp(wait.since)}", False
         except StorageError as error:
-            # A large catalog may take longer than a call may.
-            return f"an upgrade-check could not be made ({error}): run holdfast catalog upgrade-check"
+            return f"an upgrade-check could not be made ({error}): run holdfast catalog upgrade-check", False
 
     async def _tell_upgrade(self, key: ObjectKey, body: Json) -> None:
         start = self._stores.started(key)

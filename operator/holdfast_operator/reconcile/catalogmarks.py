@@ -1,14 +1,17 @@
-"""What a Catalog tells beside its health: of a restore, of an upgrade, of its shadow. Pure."""
+"""What a Catalog tells of a restore, of an upgrade, of its shadow, and of an open that takes long. Pure."""
 
 from collections.abc import Iterable
+from datetime import datetime
 
+from holdfast.durable import CATALOG_VERSION
 from holdfast.durable.store import Kept
 from holdfast.durable.upgrade.report import Size, UpgradeReport
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import ANNOTATION_REOPEN, ConditionType, Reason
-from holdfast_operator.reconcile.facts import ShadowFacts
+from holdfast_operator.reconcile.facts import Durable, Opening, ShadowFacts
+from holdfast_operator.reconcile.steps import reconciling
 from holdfast_operator.reconcile.storage import StashPlace
-from holdfast_operator.runtime.status import Mark
+from holdfast_operator.runtime.status import Health, Mark, timestamp
 
 
 def mark_restored(spec: CatalogSpec, restored_from: str | None) -> tuple[Mark, ...]:
@@ -56,6 +59,21 @@ def sizes_of(report: UpgradeReport) -> tuple[dict[str, Size], dict[str, Size]]:
         before = {**step.before, **before}
         after = {**after, **step.after}
     return before, after
+
+
+def opening_since(opening: Opening, since: datetime | None, found: Durable | None) -> Health:
+    """What a Catalog shows whose open takes long; `found` is None where nothing durable is known."""
+    if since is None:
+        return reconciling(Reason.OPENING, "waits for its turn: other catalogs take long to be opened")
+    version = found.catalog_version if found else None
+    if version is None and opening.restore is not None:
+        text = f"restoring {opening.restore} since {timestamp(since)}"
+        return reconciling(Reason.RESTORING, f"{text}; the catalog is opened when it is done")
+    if version is not None and version < CATALOG_VERSION and not opening.observed:
+        text = f"upgrading from format version {version} to {CATALOG_VERSION} since {timestamp(since)}"
+        return reconciling(Reason.UPGRADING, f"{text}; the catalog is open when it is done")
+    text = f"opening the catalog since {timestamp(since)}"
+    return reconciling(Reason.OPENING, f"{text}; it is large, or its store answers slowly")
 
 
 def _total(sizes: Iterable[Size]) -> Size:

@@ -3,7 +3,7 @@
 Invariants
 - A location has a share of the threads: one that hangs can't take those of the others.
 - A call has a deadline. What is late is given up by the caller, not stopped: its share is free when it really
-  ends, and what it brings then is handed to `late` (a handle must be closed).
+  ends. What may take longer, or brings what must be closed, is no call for this (see `longcalls`).
 - A line that is logged in a thread names the object of the task that called.
 """
 
@@ -37,14 +37,7 @@ class StorePool:
         """How many calls are under way, given up ones included."""
         return self._busy.total()
 
-    async def call(
-        self,
-        what: str,
-        location: str,
-        work: Callable[[], T],
-        *,
-        late: Callable[[T], None] | None = None,
-    ) -> T:
+    async def call(self, what: str, location: str, work: Callable[[], T]) -> T:
         """Run `work` in a thread; `what` is the name of the call in metrics.
 
         Raises what it raises; `StoreUnreachable` where the deadline passes or the location's share is taken.
@@ -60,8 +53,6 @@ class StorePool:
             result = await asyncio.wait_for(asyncio.shield(future), self._deadline)
         except TimeoutError:
             self._count(what, "timeout")
-            if late is not None:
-                future.add_done_callback(functools.partial(_hand_over, late))
             raise StoreUnreachable(f"{location} did not answer within {self._deadline:.0f} s") from None
         except HoldfastError:
             self._count(what, "error")
@@ -82,8 +73,3 @@ class StorePool:
 
     def _count(self, what: str, outcome: str) -> None:
         self._metrics.store_calls.labels(what, outcome).inc()
-
-
-def _hand_over(late: Callable[[T], None], future: "asyncio.Future[T]") -> None:
-    if not future.cancelled() and future.exception() is None:
-        late(future.result())

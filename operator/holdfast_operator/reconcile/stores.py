@@ -1,20 +1,19 @@
 """All catalogs that this process has open: at most one handle per Catalog.
 
 Invariants
-- A Catalog is opened by one call at a time: two would fence each other.
+- A Catalog is opened by one call at a time: two would fence each other (see `longcalls`).
 - Whoever finds that a catalog was taken over by another process hears `Fenced`; what then happens is decided
   above, and nothing is written here after that.
 """
 
-import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
-from holdfast.errors import HoldfastError, NotWritable, StoreUnreachable
+from holdfast.errors import HoldfastError, NotWritable
 from holdfast_operator.reconcile.facts import CatalogFacts, Durable, ItemName, Look, Opening, Start
+from holdfast_operator.reconcile.longcalls import Asked, LongCalls
 from holdfast_operator.reconcile.observedcatalog import ObservedCatalog
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
 from holdfast_operator.reconcile.opening import durable_state, preflight, try_upgrade
@@ -24,16 +23,14 @@ from holdfast_operator.runtime.kube import ObjectKey
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
-
 
 class Stores:
     """Opens, keeps and closes catalogs."""
 
-    def __init__(self, pool: StorePool) -> None:
+    def __init__(self, pool: StorePool, long: LongCalls) -> None:
         self._pool = pool
+        self._long = long
         self._open: dict[ObjectKey, OpenCatalog | ObservedCatalog] = {}
-        self._opening: set[ObjectKey] = set()
         self._void: set[ObjectKey] = set()
 
     def __len__(self) -> int:
@@ -65,38 +62,47 @@ class Stores:
     ) -> None:
         """Take a catalog over, so that the epoch grows; or, if it is to be observed, only look.
 
-        `credentials` are those of its stash: they aren't kept.
+        `credentials` are those of its stash: they aren't kept. Raises `UnderWay`: ask for the same again.
         """
-        if catalog in self._opening:
-            raise StoreUnreachable(f"opening {opening.storage} is still under way")
         if catalog in self._open:
             return
-        self._opening.add(catalog)
 
         def work() -> OpenCatalog | ObservedCatalog:
-            try:
-                if opening.observed:
-                    return ObservedCatalog.open(opening)
-                return OpenCatalog.open(opening, credentials)
-            finally:
-                loop.call_soon_threadsafe(self._opening.discard, catalog)
+            if opening.observed:
+                return ObservedCatalog.open(opening)
+            return OpenCatalog.open(opening, credentials)
 
-        loop = asyncio.get_running_loop()
-        handle = await self._pool.call("open", str(opening.storage), work, late=self._close_late)
+        asked = Asked(catalog, "open", str(opening.storage), opening)
+        handle = await self._long.run(asked, work, late=_close)
+        # An upgrade-check of it is of no interest any more.
+        self._long.give_up(catalog)
         self._open[catalog] = handle
         self._void.discard(catalog)
 
-    async def preflight(self, opening: Opening) -> None:
-        """Try whether a catalog could be opened like this; it changes nothing. Raises what opening would."""
-        await self._pool.call("preflight", str(opening.storage), lambda: preflight(opening))
+    def under_way(self, catalog: ObjectKey) -> bool:
+        """Whether something that takes long goes on, or its outcome waits to be taken."""
+        return self._long.under_way(catalog)
+
+    def give_up(self, catalog: ObjectKey) -> None:
+        """Nobody asks any more for what is under way: a handle that it brings is closed."""
+        self._long.give_up(catalog)
+
+    async def preflight(self, catalog: ObjectKey, opening: Opening) -> None:
+        """Try whether a catalog could be opened like this; it changes nothing.
+
+        Raises what opening would; `UnderWay`.
+        """
+        asked = Asked(catalog, "preflight", str(opening.storage), opening)
+        await self._long.run(asked, lambda: preflight(opening))
 
     async def durable_state(self, opening: Opening) -> Durable:
         """What is known of a catalog that can't be opened."""
         return await self._pool.call("describe", str(opening.storage), lambda: durable_state(opening))
 
-    async def try_upgrade(self, opening: Opening) -> str:
-        """What an upgrade-check of a catalog that isn't open says, for people."""
-        return await self._pool.call("try_upgrade", str(opening.storage), lambda: try_upgrade(opening))
+    async def try_upgrade(self, catalog: ObjectKey, opening: Opening) -> str:
+        """What an upgrade-check of a catalog that isn't open says, for people. Raises `UnderWay`."""
+        asked = Asked(catalog, "try_upgrade", str(opening.storage), opening)
+        return await self._long.run(asked, lambda: try_upgrade(opening))
 
     async def confirm(self, catalog: ObjectKey) -> CatalogFacts | None:
         """What an open catalog holds, after asking whether it is still ours; None where it isn't open."""
@@ -123,7 +129,8 @@ class Stores:
         return await self._pool.call(what, str(handle.opening.storage), lambda: work(handle))
 
     async def close(self, catalog: ObjectKey) -> None:
-        """Close a catalog; nothing happens where it isn't open."""
+        """Close a catalog, or give up what is under way for it; nothing happens where neither is."""
+        self._long.give_up(catalog)
         handle = self._open.pop(catalog, None)
         if handle is not None:
             await self._pool.call("close", str(handle.opening.storage), handle.close)
@@ -134,16 +141,17 @@ class Stores:
         await self.close(catalog)
 
     async def close_all(self) -> None:
-        """Close everything, as far as the stores let us."""
+        """Close everything, as far as the stores let us, and wait for what is under way."""
         for catalog in list(self._open):
             with contextlib.suppress(HoldfastError):
                 await self.close(catalog)
+        await self._long.give_up_all()
 
     def storage(self, catalog: ObjectKey) -> Storage | None:
         """Where an open catalog is."""
         opening = self.opened(catalog)
         return opening.storage if opening else None
 
-    def _close_late(self, handle: OpenCatalog | ObservedCatalog) -> None:
-        log.warning("opening %s took too long and is undone", handle.opening.storage)
-        asyncio.get_running_loop().run_in_executor(None, handle.close)
+
+def _close(handle: OpenCatalog | ObservedCatalog) -> None:
+    handle.close()

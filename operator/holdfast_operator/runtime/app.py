@@ -24,6 +24,7 @@ from holdfast_operator.reconcile.cataloghandler import CatalogHandler, Settings
 from holdfast_operator.reconcile.collectionhandler import CollectionHandler
 from holdfast_operator.reconcile.handler import Handler, Services
 from holdfast_operator.reconcile.index import Index
+from holdfast_operator.reconcile.longcalls import LongCalls
 from holdfast_operator.reconcile.pool import StorePool
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.clock import SystemClock
@@ -81,7 +82,8 @@ class Operator:
         self._metrics = Metrics()
         self._index = Index(options.data_dir)
         self._pool = StorePool(self._metrics, deadline=options.store_deadline)
-        self._stores = Stores(self._pool)
+        self._long = LongCalls(self._metrics, lambda key: self._queue.add(key))
+        self._stores = Stores(self._pool, self._long)
         self._stop = asyncio.Event()
         self._exit_code = 0
         self._fenced = False
@@ -121,7 +123,7 @@ class Operator:
     @property
     def hangs(self) -> bool:
         """Whether store calls are still under way that nobody waits for."""
-        return self._pool.busy > 0
+        return self._pool.busy + self._long.busy > 0
 
     async def _shut_down(self, workers: asyncio.Task[None] | None) -> None:
         if not await self._queue.stop(0.0 if self._fenced else _GRACE):
@@ -135,6 +137,7 @@ class Operator:
             except TimeoutError:
                 log.warning("a store did not answer in time; its leases run out by themselves")
         self._pool.close()
+        self._long.close()
         await self._server.stop()
         self._kube.close()
         log.info("stopped")

@@ -20,6 +20,7 @@ from holdfast_operator.api.names import ConditionType, Kind, Reason
 from holdfast_operator.reconcile.catalog import (
     Close,
     Destroy,
+    GiveUp,
     KeepObjects,
     Observed,
     Open,
@@ -231,6 +232,22 @@ def test_suspended_means_closed() -> None:
     suspended = replace(OPENED, spec=spec(suspend=True))
     assert decided(suspended) == Close()
     assert rest(replace(suspended, opened=None, facts=None)).health.phase is Phase.SUSPENDED
+
+
+def test_what_is_under_way_is_given_up_when_nothing_asks_for_it_any_more() -> None:
+    opening = replace(FRESH, under_way=True)
+    assert decided(opening) == Open(OPENING)
+    for resting in (
+        replace(opening, spec=spec(suspend=True)),
+        replace(opening, spec=None, problem="spec.x: bad"),
+        replace(opening, older_twin="Catalog a/b"),
+        replace(opening, deleting=True),
+        replace(opening, has_finalizer=False),
+        replace(OPENED, under_way=True),
+    ):
+        assert decided(resting) == GiveUp()
+        assert isinstance(decided(replace(resting, under_way=False)), Settle | Release | Wait)
+    assert isinstance(decided(replace(OPENED, under_way=True, spec=spec(deployGeneration=4))), RollOut)
 
 
 def test_the_younger_of_two_lets_go() -> None:
