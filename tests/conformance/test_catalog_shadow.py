@@ -27,6 +27,7 @@ from holdfast.errors import (
     ShadowDiverged,
     StorageError,
     StoreUnreachable,
+    TransactionInProgress,
     UniquenessViolation,
 )
 
@@ -274,6 +275,18 @@ def test_the_open_of_a_writer_makes_the_secondary_anew_whatever_it_held(pair: Pa
     for fenced in (other, alone):
         with pytest.raises(Fenced):
             fenced.sync()
+
+
+def test_a_secondary_is_not_made_anew_within_a_transaction(pair: Pair) -> None:
+    catalog = pair.open()
+    with catalog.transaction() as tx:
+        tx.insert(ROLES, *of(role(1, "a")))
+        with pytest.raises(TransactionInProgress):
+            catalog.resync()
+        catalog.commit_transaction(tx)
+    catalog.resync()
+    assert contents(catalog) == in_secondary(pair)
+    assert (catalog.diverged, catalog.out_of_date, pair.told) == (None, None, [])
 
 
 def test_a_reader_tells_of_a_difference_that_stays(pair: Pair) -> None:

@@ -108,6 +108,11 @@ class FaultyStore(CatalogStore):
         """As the inner one."""
         return self._inner.writable
 
+    @property
+    def max_row_bytes(self) -> int | None:
+        """As the inner one."""
+        return self._inner.max_row_bytes
+
     def another(self, *, purpose: str) -> "FaultyStore":
         """One with the same faults."""
         return FaultyStore(self._inner.another(purpose=purpose), self._plan)

@@ -27,7 +27,7 @@ from holdfast.durable.fence import FenceToken
 from holdfast.durable.interfaces import Catalog, ReadOnlyCatalog
 from holdfast.durable.preamble import Preamble, read_preamble
 from holdfast.durable.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection, K, Kind, V
-from holdfast.durable.store import CatalogStore
+from holdfast.durable.store import CatalogStore, Kept, let_go_of_old
 from holdfast.durable.subscription import StoreSubscription
 from holdfast.durable.transaction import Transaction
 from holdfast.errors import (
@@ -206,8 +206,11 @@ class WritableHandle(ReadOnlyHandle, Catalog):
         boot_ts: int,
         token: FenceToken,
         now_ms: Callable[[], int],
+        kept: Sequence[Kept] = (),
     ) -> None:
         super().__init__(store, cache, upper=upper, boot_ts=boot_ts)
+        # What is kept for dumps: only an open adds to it, so that nobody need be asked at each commit.
+        self._kept = kept
         self.upgrade_report = None
         self._token = token
         self._now_ms = now_ms
@@ -288,6 +291,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
         super()._apply(self._upper, updates)
         try:
             self._store.move_holds(self._upper)
+            self._kept = let_go_of_old(self._store, self._kept, self._upper)
         except (StorageError, HandleExpired) as error:
             # The commit stands; the next one moves the holds.
             _log.warning("could not move the holds on %s: %s", self.place, error)

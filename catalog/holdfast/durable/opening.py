@@ -25,7 +25,7 @@ from holdfast.durable.handle import ReadOnlyHandle, SavepointHandle, WritableHan
 from holdfast.durable.initialize import Bootstrap, initial_updates
 from holdfast.durable.interfaces import Loaded, OpenableCatalog, OpenMode, ReadOnlyCatalog
 from holdfast.durable.preamble import Preamble, preamble_of, read_preamble
-from holdfast.durable.store import KEEP_VERSIONS, CatalogStore, Kept
+from holdfast.durable.store import CatalogStore, Kept, let_go_of_old
 from holdfast.durable.upgrade.plan import Plan, released
 from holdfast.durable.upgrade.report import Size
 from holdfast.durable.upgrade.runner import Upgraded, upgrade
@@ -203,7 +203,6 @@ class StoredCatalog(OpenableCatalog):
             except UpperMismatch:
                 continue
             cache.apply(opening)
-            _let_go_of_old_dumps(store, seen.upper)
             return WritableHandle(
                 store,
                 cache,
@@ -211,6 +210,7 @@ class StoredCatalog(OpenableCatalog):
                 boot_ts=boot_ts,
                 token=mine.after(seen.token),
                 now_ms=self._now_ms,
+                kept=_kept(store, seen.upper),
             )
 
     def _opened_upgraded(self, store: CatalogStore, upgraded: Upgraded, boot_ts: int) -> WritableHandle:
@@ -221,6 +221,7 @@ class StoredCatalog(OpenableCatalog):
             boot_ts=boot_ts,
             token=upgraded.token,
             now_ms=self._now_ms,
+            kept=_kept(store, upgraded.seen.upper),
         )
         handle.upgrade_report = upgraded.report
         return handle
@@ -293,11 +294,11 @@ def _cached(contents: Contents, seen: Preamble) -> Cache:
     return Cache.load(contents.batches(but=APPEND_ONLY)) if seen.upper else Cache()
 
 
-def _let_go_of_old_dumps(store: CatalogStore, upper: int) -> None:
+def _kept(store: CatalogStore, upper: int) -> tuple[Kept, ...]:
+    """What is kept of times before upgrades, without what is too old."""
     try:
-        for kept in store.kept():
-            if upper - kept.time > KEEP_VERSIONS:
-                store.let_go(kept.version)
+        return let_go_of_old(store, store.kept(), upper)
     except StorageError as error:
         # The open stands; the next one lets go of them.
         _log.warning("could not let go of the kept dumps of %s: %s", store.place, error)
+        return ()

@@ -28,7 +28,7 @@ from holdfast.durable.registry import FENCE_TOKENS, Collection, K, Kind, V
 from holdfast.durable.shadow_side import COMPARED, ShadowSide, differing
 from holdfast.durable.shadow_transaction import ShadowTransaction
 from holdfast.durable.transaction import Transaction
-from holdfast.errors import BadInput, HandleExpired, HoldfastError, Indeterminate
+from holdfast.errors import BadInput, HandleExpired, HoldfastError, Indeterminate, TransactionInProgress
 from holdfast.persist import Prepared
 
 T = TypeVar("T")
@@ -176,8 +176,13 @@ class ShadowCatalog(ShadowReader[Catalog], Catalog):
         self._tx: ShadowTransaction | None = None
 
     def resync(self) -> None:
-        """Make the secondary anew from the primary, as an open does, and compare."""
+        """Make the secondary anew from the primary, as an open does, and compare.
+
+        Raises `TransactionInProgress`: an open transaction has its other half on the secondary of before.
+        """
         with self._lock:
+            if self._tx is not None and self._tx.is_open:
+                raise TransactionInProgress("a transaction is open on this catalog: close it first")
             if self._attach is None:
                 raise BadInput("the secondary of a savepoint is not made anew")
             self._side.drop()

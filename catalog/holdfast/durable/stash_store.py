@@ -32,7 +32,7 @@ from holdfast.durable.store import (
 )
 from holdfast.errors import BadInput, CorruptBlob, NoLocation, NotWritable
 from holdfast.persist import Prepared
-from holdfast.stash import Frontiers, Stash, check_url, open_stash
+from holdfast.stash import MAX_ROW_BYTES, Frontiers, Stash, check_url, open_stash
 from holdfast.stash import Update as StashUpdate
 
 POLL_S = 0.1
@@ -74,6 +74,11 @@ class StashStore(CatalogStore):
     @property
     def writable(self) -> bool:
         return not self._read_only
+
+    @property
+    def max_row_bytes(self) -> int:
+        # The tag of the kind is no part of the key in a stash.
+        return MAX_ROW_BYTES + TAG_BYTES
 
     def another(self, *, purpose: str) -> "StashStore":  # noqa: ARG002 - a stash has no list of its users
         return StashStore(self._url, read_only=self._read_only)

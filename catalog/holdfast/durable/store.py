@@ -56,6 +56,17 @@ def kept_of(holds: Iterable[tuple[str, int]]) -> list[Kept]:
     return sorted(Kept(time, int(name[1])) for name, time in found if name)
 
 
+def let_go_of_old(store: "CatalogStore", kept: Iterable[Kept], upper: int) -> tuple[Kept, ...]:
+    """Let go of those of the kept times that are `KEEP_VERSIONS` before `upper`; the others."""
+    younger = []
+    for each in kept:
+        if upper - each.time > KEEP_VERSIONS:
+            store.let_go(each.version)
+        else:
+            younger.append(each)
+    return tuple(younger)
+
+
 class Feed(Protocol):
     """The changes of a store in order, each time once and whole. Not thread-safe."""
 
@@ -85,6 +96,11 @@ class CatalogStore(ABC):
     @abstractmethod
     def writable(self) -> bool:
         """Whether it was opened for writing too."""
+
+    @property
+    def max_row_bytes(self) -> int | None:
+        """How many bytes the key and the value of a row may have together; None: as many as there are."""
+        return None
 
     @abstractmethod
     def another(self, *, purpose: str) -> "CatalogStore":

@@ -333,6 +333,21 @@ def test_a_kept_dump_goes_when_many_versions_were_committed_since() -> None:
     assert place.catalog().kept_dumps() == []
 
 
+@pytest.mark.parametrize("opens", [1, 2])
+def test_a_writer_that_stays_open_lets_go_of_a_kept_dump_too(
+    opens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.durable.store.KEEP_VERSIONS", 20)
+    place = old_place()
+    (*_, catalog) = [place.catalog().open(OpenMode.WRITABLE, **WHO) for _ in range(opens)]
+    found = []
+    while catalog.upper <= 22:
+        catalog.set_setting("a", str(catalog.upper))
+        found.append((catalog.upper, bool(place.catalog().kept_dumps())))
+    assert found == [(upper, upper <= 20) for upper, _ in found]
+    assert len(found) > 10
+
+
 def advance(place: MemoryPlace, upper: int) -> None:
     """As many empty commits as lead to `upper`, at once."""
     writer = place.client().writer(catalog_shard_id(ORG), SCHEMA, purpose="test")

@@ -18,7 +18,7 @@ from importlib.metadata import version as version_of
 from typing import Any, Self
 
 from holdfast.durable import config
-from holdfast.durable.codec import Row, Update, decode
+from holdfast.durable.codec import TAG_BYTES, Row, Update, decode
 from holdfast.durable.contents import Contents
 from holdfast.durable.preamble import Preamble, version_row
 from holdfast.durable.registry import COLLECTIONS, Collection, Kind
@@ -30,9 +30,11 @@ from holdfast.durable.upgrade.scratch import Scratch
 from holdfast.durable.upgrade.shape import same_bytes
 from holdfast.durable.upgrade.step import Step
 from holdfast.durable.version import CATALOG_VERSION
-from holdfast.errors import UniquenessViolation
+from holdfast.errors import BadInput, UniquenessViolation
 
 _UNTOUCHED = tuple(kind for kind, row in COLLECTIONS.items() if not row.migratable)
+# So many characters of a key are shown.
+_SHOWN = 200
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ class Plan(Contents):
     """The upgrade of what `seen` is the preamble of, and the contents after it; to be closed.
 
     Raises, when it is made: `CorruptBlob` for rows that aren't of their version, or a step that does what no
-    step may; `UniquenessViolation`; `Determinate` where there is no room for temporary files.
+    step may; `UniquenessViolation`; `BadInput` for a row that becomes larger than the store takes;
+    `Determinate` where there is no room for temporary files.
     """
 
     def __init__(self, store: CatalogStore, seen: Preamble, chain: Chain) -> None:
@@ -126,6 +129,7 @@ class Plan(Contents):
         needed = step.guard is None or step.guard(self._chain.build)
         touched = self._scratch.apply(step.updates(self._scratch) if needed else (), source=version)
         self._check_step(version, touched)
+        self._check_fits(version, touched)
         after = {**before, **self._scratch.sizes()}
         self.steps.append(Planned(version, step.target, before, after, time.monotonic() - start))
         return after
@@ -138,6 +142,27 @@ class Plan(Contents):
             if collection is not None:
                 states = range(self._scratch.state + 1)
                 self._check(collection, [state for state in states if (kind, state) not in self._checked])
+
+    def _check_fits(self, version: int, touched: Iterable[Kind]) -> None:
+        """That the store takes what the step from `version` adds."""
+        limit = self._store.max_row_bytes
+        if limit is None:
+            return
+        for kind in touched:
+            row = self._scratch.added_beyond(kind, self._scratch.state, limit)
+            if row is not None:
+                bytes_, target = len(row.key) + len(row.value), version + 1
+                raise BadInput(
+                    f"the {self._named(row, target)} would have {bytes_:,} bytes at version {target},"
+                    f" {self._store.place} takes {limit:,}",
+                    hint="make it smaller with the Holdfast that wrote the catalog",
+                )
+
+    def _named(self, row: Row, version: int) -> str:
+        """A row of a version, for people."""
+        collection = self._chain.collections(version).get(row.kind)
+        key = row.key[TAG_BYTES:].hex() if collection is None else _text(decode(collection, row).key)
+        return f"row of {COLLECTIONS[row.kind]} {key if len(key) <= _SHOWN else key[:_SHOWN] + '...'}"
 
     def _check_current(self) -> None:
         """What was not checked, or by messages that differ from those of the current version."""

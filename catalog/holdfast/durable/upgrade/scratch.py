@@ -54,6 +54,7 @@ _AT_STATE: Final = """
 _RETRACTED: Final = "SELECT key, value FROM rows WHERE id >= ?1 AND id < ?2 AND retracted = ?3"
 _ADDED: Final = """
     SELECT key, value FROM rows WHERE id >= ?1 AND id < ?2 AND added = ?3 AND retracted > ?3"""
+_ADDED_BEYOND: Final = f"{_ADDED} AND length(key) + length(value) > ?4 LIMIT 1"
 _LEFT: Final = """
     SELECT id, key, value FROM rows WHERE id >= ?1 AND id < ?2 AND added = ?3 AND retracted = 127"""
 _SIZES: Final = """
@@ -136,6 +137,11 @@ class Scratch:
             for query, diff in ((_RETRACTED, -1), (_ADDED, 1)):
                 rows = map(_row, self._select(query, *_ids(kind), step))
                 yield from map(Update, rows, repeat(diff))
+
+    def added_beyond(self, kind: Kind, step: int, limit: int) -> Row | None:
+        """A row of a kind that a step adds and that has more than `limit` bytes."""
+        found = self._execute(_ADDED_BEYOND, *_ids(kind), step, limit)
+        return Row(*found[0]) if found else None
 
     def added(self, kind: Kind, state: int) -> Iterator[tuple[int, Row]]:
         """The rows of a kind that came with a state and are there at the last, with a number for each."""
