@@ -289,23 +289,123 @@ def test_a_secondary_is_not_made_anew_within_a_transaction(pair: Pair) -> None:
     assert (catalog.diverged, catalog.out_of_date, pair.told) == (None, None, [])
 
 
-def test_a_reader_tells_of_a_difference_that_stays(pair: Pair) -> None:
+def told_reader(pair: Pair) -> Any:
+    return pair.open(OpenMode.READ_ONLY, strict=False)
+
+
+def test_a_reader_never_takes_a_lag_for_a_difference(pair: Pair) -> None:
     writer = pair.open()
-    reader = pair.open(OpenMode.READ_ONLY)
-    # Between the two sides of a commit they differ, and that is no difference.
-    held: list[str] = []
-    armed(pair, lambda updates: (reader.sync(), held.extend(roles(reader)), updates)[2])
+    reader = told_reader(pair)
+    held: list[Any] = []
+
+    def look(updates: list[Update]) -> list[Update]:
+        for _ in range(3):
+            reader.sync()
+            held.append((roles(reader), len(reader.snapshot()[ROLES.kind]), reader.object_counts()))
+        held.append(reader.out_of_date)
+        reader.compare()
+        return updates
+
+    armed(pair, look)
     writer.set_objects(ROLES, [role(1, "a")])
-    assert held == ["a"]
+    assert held[2][0] == ["a"]
+    assert "it lacks what was committed from 1 on" in held[3]
+    # What isn't in memory is there on one side only, too.
+    writer.append_storage_usage([pb.StorageUsageValue(size_bytes=7)])
     pair.on_secondary.clear()
     reader.sync()
-    pair.meddle([Update(encode(ROLES, *of(role(9, "z"))), 1)])
-    reader.sync()
-    assert roles(reader) == ["a"]
-    with pytest.raises(ShadowDiverged, match="roles"):
+    reader.compare()
+    assert (reader.diverged, reader.out_of_date, pair.told) == (None, None, [])
+
+
+def test_a_reader_finds_a_secondary_out_of_date_that_its_writer_has_left(pair: Pair) -> None:
+    writer = pair.open(strict=False)
+    reader = told_reader(pair)
+    armed(pair, refuse(StoreUnreachable("the secondary is away")))
+    for number in range(1, 4):
+        writer.set_objects(ROLES, [role(number, f"a{number}")])
+        writer.append_storage_usage([pb.StorageUsageValue(size_bytes=number)])
         reader.sync()
+        reader.compare()
+        assert len(roles(reader)) == number
+        assert "it lacks what was committed from 1 on" in reader.out_of_date
+    late = told_reader(pair)
+    assert "it lacks what was committed from 1 on" in late.out_of_date
+    pair.on_secondary.clear()
+    writer.resync()
+    for each in (reader, late):
+        each.sync()
+        each.compare()
+        assert (each.diverged, each.out_of_date) == (None, None)
+    assert pair.told == []
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_reader_that_reads_its_primary_anew_late_tells_of_nothing(pair: Pair, moves: bool) -> None:
+    writer = pair.open(strict=False)
+    reader = told_reader(pair)
+    if not moves:
+        armed(pair, refuse(StoreUnreachable("the secondary is away")))
+    writer.set_objects(ROLES, [role(1, "a")])
+    # As after a past that was gone and a store that failed: the next answer reads all of it anew.
+    reader._primary._in_doubt = True
     assert roles(reader) == ["a"]
-    assert (writer.upper, len(pair.told)) == (2, 1)
+    assert reader.find(ROLES, pb.RoleValue(name="a")) == role(1, "a")
+    reader.sync()
+    assert (reader.out_of_date is None) == moves
+    assert (reader.diverged, pair.told) == (None, [])
+
+
+def plant(pair: Pair) -> None:
+    pair.meddle([Update(encode(ROLES, *of(role(9, "z"))), 1)])
+
+
+def test_a_reader_tells_of_a_difference_however_busy_the_catalog_is(pair: Pair) -> None:
+    with pair.open() as writer:
+        writer.set_objects(ROLES, [role(1, "a")])
+    reader = told_reader(pair)
+    primary = writable(pair.primary.openable())
+    plant(pair)
+    # The primary's side of the next commit is there each time the reader looks.
+    primary.set_objects(ROLES, [role(2, "b")])
+    reader.sync()
+    assert [error.what for error in pair.told] == ["roles"]
+    assert 'name: "z"' in pair.told[0].secondary
+    assert roles(reader) == ["a", "b"]
+    # Whoever comes later is told at the open.
+    late = told_reader(pair)
+    assert late.diverged is pair.told[1]
+    with pytest.raises(ShadowDiverged, match="roles"):
+        pair.open(OpenMode.READ_ONLY)
+
+
+def test_half_of_a_commit_is_a_difference(pair: Pair) -> None:
+    writer = pair.open(strict=False)
+    reader = told_reader(pair)
+    armed(pair, of_roles(lambda update: [update] if decode(ROLES, update.row).value.name == "a" else []))
+    writer.set_objects(ROLES, [role(1, "a"), role(2, "b")])
+    assert pair.told == []
+    reader.sync()
+    assert [error.what for error in pair.told] == ["roles"]
+
+
+def test_a_difference_without_a_past_is_told_when_the_secondary_moves(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.durable.shadow_lag.RETAIN_VERSIONS", 3)
+    with pair.open() as writer:
+        for number in range(5):
+            writer.set_objects(ROLES, [role(1, f"a{number}")])
+    plant(pair)
+    reader = told_reader(pair)
+    reader.sync()
+    assert "or has diverged: its writer can tell" in reader.out_of_date
+    assert pair.told == []
+    primary, secondary = (writable(side.openable()) for side in (pair.primary, pair.secondary))
+    for side in (primary, secondary):
+        side.set_objects(ROLES, [role(2, "b")])
+    reader.sync()
+    assert [error.what for error in pair.told] == ["roles"]
 
 
 def test_a_savepoint_of_a_shadow_changes_neither(pair: Pair) -> None:

@@ -10,7 +10,8 @@ Invariants
 - The primary answers. What the primary refuses is not written to the secondary; a secondary that fails after
   the primary has committed changes no answer: it is out of date until it is made anew.
 - A writer is the only one that writes to either, so a difference at any time is one. A reader may see the
-  two sides of one commit apart: it tells of a difference that stays from one sync to the next.
+  secondary lag: it tells of a difference that no lag explains (see `shadow_lag`), and else that the
+  secondary is out of date for now. It compares contents first: answers only while those are the same.
 """
 
 import threading
@@ -25,6 +26,7 @@ from holdfast.durable.interfaces import (
     Subscription,
 )
 from holdfast.durable.registry import FENCE_TOKENS, Collection, K, Kind, V
+from holdfast.durable.shadow_lag import Lag, difference_of
 from holdfast.durable.shadow_side import COMPARED, ShadowSide, differing
 from holdfast.durable.shadow_transaction import ShadowTransaction
 from holdfast.durable.transaction import Transaction
@@ -42,8 +44,7 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
         self._lock = threading.RLock()
         self._primary = primary
         self._side = side
-        # Where both sides stood when a reader last found them different.
-        self._suspect: tuple[int, int] | None = None
+        self._lag = Lag()
 
     @property
     def diverged(self) -> Any:
@@ -52,8 +53,8 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
 
     @property
     def out_of_date(self) -> str | None:
-        """Why the secondary is not compared any more, when its store failed."""
-        return self._side.out_of_date
+        """Why the secondary is not compared: its store failed, or a reader found that it lags, for now."""
+        return self._side.out_of_date or (None if self._side.handle is None else self._lag.why)
 
     @property
     def place(self) -> str:
@@ -95,8 +96,9 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
             mine = self._primary.snapshot()
             for theirs in self._side.attempt("snapshot", lambda catalog: catalog.snapshot()):
                 for collection in COMPARED:
-                    if collection.cached and self._suspect is None:
-                        self._side.compare(f"{collection}", mine[collection.kind], theirs[collection.kind])
+                    if collection.cached:
+                        kind = collection.kind
+                        self._compare_answer(f"{collection}", mine[kind], theirs[kind])
             return mine
 
     def object_counts(self) -> dict[str, int]:
@@ -110,6 +112,8 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
         with self._lock:
             self._primary.sync()
             self._side.attempt("sync", lambda catalog: catalog.sync())
+            if self._side.handle is not None:
+                self._lag.saw(self._side.handle.upper, self._primary.upper)
             self._compare_contents(whole=self._side.strict)
 
     def subscribe(self, since: int | None = None) -> Subscription:
@@ -119,7 +123,10 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
         return self._primary.dump(as_of)
 
     def compare(self) -> None:
-        """Compare both sides as their stores have them, append-only objects included."""
+        """Compare both sides as their stores have them, append-only objects included.
+
+        A reader that finds a difference syncs first: the secondary may have gone on before the primary.
+        """
         with self._lock:
             self._compare_contents(whole=True)
 
@@ -133,35 +140,72 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
     ) -> T:
         with self._lock:
             mine = call(self._primary)
-            if self._suspect is None:
-                for theirs in self._side.attempt(what, call):
-                    self._side.compare(what, form(mine), form(theirs))
+            for theirs in self._side.attempt(what, call):
+                self._compare_answer(what, form(mine), form(theirs))
             return mine
 
-    def _compare_contents(self, *, whole: bool) -> None:
-        """Compare what both have in memory, or (`whole`) all that their stores have."""
-        for collection in COMPARED:
-            if whole or collection.cached:
-                difference = self._difference(collection, whole=whole)
-                if difference is not None:
-                    self._differs(f"{collection}", *difference)
-                    return
-        self._suspect = None
+    def _compare_answer(self, what: str, primary: object, secondary: object) -> None:
+        difference = differing(primary, secondary)
+        if difference is None:
+            return
+        before = self._uppers()
+        if self._compare_contents(whole=True) and self._uppers() == before:
+            self._side.report(what, *difference)
 
-    def _difference(self, collection: Collection[Any, Any], *, whole: bool) -> tuple[str, str] | None:
-        def contents(catalog: ReadOnlyCatalog) -> list[Any]:
-            return list(catalog.stream(collection) if whole else catalog.objects(collection))
+    def _compare_contents(self, *, whole: bool) -> bool:
+        """Compare what both have in memory, or (`whole`) in their stores; whether it is the same."""
+        handle = self._side.handle
+        if handle is None or self._lag.is_known(handle.upper, _kinds(whole=whole)):
+            return False
+        if self._first_difference(whole=whole) is not None:
+            self._judge(whole=whole)
+            return False
+        if self._side.handle is None:
+            return False
+        self._lag.in_step()
+        return True
 
-        for theirs in self._side.attempt(f"{collection}", contents):
-            return differing(contents(self._primary), theirs)
+    def _judge(self, *, whole: bool) -> None:
+        """Tell of the difference that there is, unless the secondary lags."""
+        handle = self._side.handle
+        if handle is None:
+            return
+        at = handle.upper
+        # What the secondary holds now, the primary has committed before.
+        self._primary.sync()
+        uppers = at, self._primary.upper
+        difference: dict[Any, int] = {}
+        first: tuple[str, str, str] | None = None
+        for collection in _compared(whole=whole):
+            for theirs in self._contents(collection, whole=whole):
+                mine = _contents(self._primary, collection, whole=whole)
+                difference.update(difference_of(collection.kind, mine, theirs))
+                found = differing(mine, theirs) if first is None else None
+                if found is not None:
+                    first = f"{collection}", *found
+        if self._side.handle is None or self._uppers() != uppers:
+            # One was read anew meanwhile: the next sync looks again.
+            return
+        if first is None:
+            self._lag.in_step()
+        elif not self._lag.explains(difference, self._primary, at, _kinds(whole=whole)):
+            self._side.report(*first)
+
+    def _first_difference(self, *, whole: bool) -> tuple[str, str, str] | None:
+        for collection in _compared(whole=whole):
+            for theirs in self._contents(collection, whole=whole):
+                found = differing(_contents(self._primary, collection, whole=whole), theirs)
+                if found is not None:
+                    return f"{collection}", *found
         return None
 
-    def _differs(self, what: str, primary: str, secondary: str) -> None:
-        for other in self._side.attempt("upper", lambda catalog: catalog.upper):
-            now = self._primary.upper, other
-            if self._suspect == now:
-                self._side.report(what, primary, secondary)
-            self._suspect = now
+    def _contents(self, collection: Collection[Any, Any], *, whole: bool) -> list[list[Any]]:
+        """What the secondary has of a type, as `ShadowSide.attempt`."""
+        return self._side.attempt(f"{collection}", lambda side: _contents(side, collection, whole=whole))
+
+    def _uppers(self) -> tuple[int, int]:
+        handle = self._side.handle
+        return -1 if handle is None else handle.upper, self._primary.upper
 
 
 class ShadowCatalog(ShadowReader[Catalog], Catalog):
@@ -250,5 +294,23 @@ class ShadowCatalog(ShadowReader[Catalog], Catalog):
         if self._side.strict:
             self._compare_contents(whole=True)
 
-    def _differs(self, what: str, primary: str, secondary: str) -> None:
-        self._side.report(what, primary, secondary)
+    def _compare_answer(self, what: str, primary: object, secondary: object) -> None:
+        self._side.compare(what, primary, secondary)
+
+    def _compare_contents(self, *, whole: bool) -> bool:
+        found = self._first_difference(whole=whole)
+        if found is not None:
+            self._side.report(*found)
+        return found is None
+
+
+def _compared(*, whole: bool) -> list[Collection[Any, Any]]:
+    return [collection for collection in COMPARED if whole or collection.cached]
+
+
+def _kinds(*, whole: bool) -> frozenset[Kind]:
+    return frozenset(collection.kind for collection in _compared(whole=whole))
+
+
+def _contents(catalog: ReadOnlyCatalog, collection: Collection[Any, Any], *, whole: bool) -> list[Any]:
+    return list(catalog.stream(collection) if whole else catalog.objects(collection))

@@ -25,6 +25,8 @@ from holdfast.errors import (
     HoldfastError,
     ShadowDiverged,
     StorageError,
+    UpgradeNeeded,
+    VersionTooNew,
 )
 
 H = TypeVar("H", bound=ReadOnlyCatalog)
@@ -77,6 +79,9 @@ class ShadowSide(Generic[H]):
                 self.report(what, "did it", f"raised: {error}")
             # Somebody else has taken it: he makes it what his primary is.
             case StorageError() | HandleExpired() | Fenced() | FenceRegressed():
+                self.fall_behind(f"{what}: {error}")
+            # Between the two sides of an upgrade, or somebody else has upgraded it alone.
+            case VersionTooNew() | UpgradeNeeded():
                 self.fall_behind(f"{what}: {error}")
             case _:
                 self.report(what, "did it", f"raised: {error}")
@@ -134,12 +139,12 @@ def differing(primary: object, secondary: object) -> tuple[str, str] | None:
     """What each side has that the other has not, for people; None when they are equal."""
     match primary, secondary:
         case (list() | tuple(), list() | tuple()):
-            mine, theirs = ([(_canonical(each), each) for each in side] for side in (primary, secondary))
+            mine, theirs = ([(canonical(each), each) for each in side] for side in (primary, secondary))
             more, less = (Counter(form for form, _ in side) for side in (mine, theirs))
             if more == less:
                 return None
             return _alone(mine, more - less), _alone(theirs, less - more)
-        case _ if _canonical(primary) == _canonical(secondary):
+        case _ if canonical(primary) == canonical(secondary):
             return None
         case _:
             return _text(primary), _text(secondary)
@@ -152,7 +157,8 @@ def _alone(side: Iterable[tuple[Hashable, object]], wanted: Counter[Hashable]) -
     return f"alone has {shown}{more}" if found else "has nothing more"
 
 
-def _canonical(answer: object) -> Hashable:
+def canonical(answer: object) -> Hashable:
+    """What is equal for equal answers, whatever the bytes in which a side has stored them."""
     match answer:
         case Object(key, value):
             return key.SerializeToString(deterministic=True), value.SerializeToString(deterministic=True)
