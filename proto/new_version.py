@@ -67,17 +67,19 @@ def main() -> None:
     if problems:
         sys.exit("\n".join(f"new-catalog-version: {problem}" for problem in problems))
 
+    step, library = root / versions.step_path(version - 1), root / versions.VERSIONS
     path = root / versions.snapshot_path(version)
+    kept = {file: _text(file) for file in (path, step, library, root / versions.HASHES)}
     path.write_text(snapshot((root / versions.CURRENT).read_text(), version))
-    step = root / versions.step_path(version - 1)
     if not step.exists():
         step.write_text(_STEP.format(old=version - 1, new=version))
-    library = root / versions.VERSIONS
     text = library.read_text()
     library.write_text(text.replace(f"CATALOG_VERSION = {current}", f"CATALOG_VERSION = {version}"))
     versions.pin(anew=frozenset(files))
     problems = versions.verify(root, versions.pinned(), least, version)
     if problems:
+        for file, before in kept.items():
+            file.unlink() if before is None else file.write_text(before)
         sys.exit("\n".join(f"new-catalog-version: {problem}" for problem in problems))
     generate.generate(generate.TARGET)
     _make_golden_rows(root, version)
@@ -86,6 +88,10 @@ def main() -> None:
         f"{done} version {version}: write {versions.step_path(version - 1)}, its golden catalog and its"
         f" line in docs/reference/FORMAT.md; until it is released, {versions.AGAIN} after each change"
     )
+
+
+def _text(file: Path) -> str | None:
+    return file.read_text() if file.exists() else None
 
 
 def _make_golden_rows(root: Path, version: int) -> None:

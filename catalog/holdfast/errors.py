@@ -78,6 +78,10 @@ class CorruptBlob(StorageError):
         self.key, self.expected, self.actual = key, expected, actual
 
 
+class LogRegressed(CorruptBlob):
+    """The log of a shard is shorter than it was: the consensus store was restored from an older copy."""
+
+
 class VersionTooNew(HoldfastError):
     """Stored data was written by a newer Holdfast."""
 

@@ -39,6 +39,7 @@ from holdfast.errors import (
     HandleExpired,
     HoldfastError,
     Indeterminate,
+    LogRegressed,
     StorageError,
     TransactionInProgress,
     UpperMismatch,
@@ -215,6 +216,15 @@ class WritableHandle(ReadOnlyHandle, Catalog):
         self._token = token
         self._now_ms = now_ms
         self._tx: Transaction | None = None
+
+    @contextmanager
+    def _ready(self) -> Iterator[Cache]:
+        try:
+            with super()._ready() as cache:
+                yield cache
+        except LogRegressed:
+            # Its token can't be read past what this process knows; that it is no longer mine is certain.
+            self._end(FenceRegressed(self._token, "in an older log", at_least=self._token.epoch))
 
     def fence_token(self) -> FenceToken:
         return self._token

@@ -26,6 +26,7 @@ from holdfast.errors import (
     HandleExpired,
     HoldfastError,
     Indeterminate,
+    LogRegressed,
     StorageError,
 )
 from holdfast.persist.clock import Clock
@@ -112,7 +113,7 @@ class Machine:
         """
         seqno = head.seqno if head is not None else 0
         if seqno < known:
-            raise CorruptBlob(f"the log of {self.shard_id}", f"version {known} or later", f"version {seqno}")
+            raise LogRegressed(f"the log of {self.shard_id}", f"version {known} or later", f"version {seqno}")
         if known and seqno >> EPOCH_BITS != known >> EPOCH_BITS:
             raise HandleExpired(
                 f"shard {self.shard_id} was recovered from its rollups meanwhile",

@@ -368,11 +368,20 @@ class CatalogHandler(Handler[Observed]):
             self.services.enqueue(collection, 0.0)
 
 
+_NO_SECRETS: Final = frozenset(
+    {"user", "username", "host", "hostname", "port", "dbname", "database", "region"}
+    | {"pguser", "pghost", "pgport", "pgdatabase", "aws_region", "aws_default_region"}
+)
+"""Keys of Secrets whose values stay legible: a user called postgres would mask half of every URL."""
+
+
 def _decoded(secret: Json) -> dict[str, str]:
-    """The values of a Secret, which never get into a log line from now on."""
+    """The values of a Secret; its secrets never get into a log line from now on."""
     data = secret.get("data") or {}
     values = {name: base64.b64decode(encoded).decode(errors="replace") for name, encoded in data.items()}
-    hide(*data.values(), *values.values())
+    for name in data:
+        if name.lower() not in _NO_SECRETS:
+            hide(data[name], values[name])
     return values
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.durable import Catalog, FenceToken, IdKind, OpenMode, persist_catalog
 from holdfast.durable.registry import AUDIT_LOG, ITEMS
-from holdfast.errors import Fenced, Indeterminate, StorageError
+from holdfast.errors import Fenced, FenceRegressed, Indeterminate, StorageError
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.storage import Location, MemoryBlob, MemoryConsensus
 from holdfast.persist.storage.faults import (
@@ -39,6 +39,10 @@ class Store:
         )
         config = PersistConfig(maintenance="off", debug_validate=True, retry_deadline_s=retry_deadline_s)
         return PersistClient(location, config=config)
+
+    def forget_last_commit(self, shard_id: str) -> None:
+        """What a consensus store does that is restored from an older copy."""
+        self._consensus._logs[shard_id].pop()
 
 
 def opened(client: PersistClient, holder: str = "me") -> Catalog:
@@ -165,6 +169,18 @@ def test_a_subscription_outlives_a_store_that_fails_at_any_call(fault: Fault) ->
             break
     else:
         pytest.fail("following has more calls than were tried")
+
+
+def test_a_log_restored_from_an_older_copy_stops_who_wrote_before() -> None:
+    store = Store()
+    catalog = opened(store.client())
+    catalog.allocate_ids(IdKind.USER_ITEM)
+    store.forget_last_commit(catalog.place)
+    with pytest.raises(FenceRegressed) as told:
+        catalog.confirm_leadership()
+    assert "fence --at-least 1" in told.value.hint
+    with pytest.raises(FenceRegressed):
+        catalog.get_items()
 
 
 class ArmedPlan:

@@ -111,6 +111,17 @@ def test_a_released_version_is_not_made_again(copy: Path) -> None:
     assert contents(copy) == before
 
 
+def test_a_message_that_never_changes_is_refused_without_a_trace(copy: Path) -> None:
+    current = copy / "proto/objects.proto"
+    text = current.read_text()
+    current.write_text(text.replace("message SettingKey {", "message SettingKey {\n  bool new = 99;", 1))
+    before = contents(copy)
+    refused = run(copy, "proto/new_version.py")
+    assert refused.returncode == 1
+    assert "SettingKey" in refused.stderr
+    assert contents(copy) == before
+
+
 def test_what_does_not_fit_together_gets_no_new_version(copy: Path) -> None:
     frozen = copy / f"proto/old/objects_v{CATALOG_VERSION - 1}.proto"
     frozen.write_text(frozen.read_text() + "// changed\n")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import AsOfTooEarly, CorruptBlob, VersionTooNew
+from holdfast.errors import AsOfTooEarly, CorruptBlob, LogRegressed, VersionTooNew
 from holdfast.persist import PersistClient, PersistConfig, Updates
 from holdfast.persist.compaction import plan_compaction
 from holdfast.persist.part import PARQUET_FORMAT_VERSION
@@ -442,7 +442,7 @@ def test_a_log_that_went_back_is_refused(stores: Stores) -> None:
     client = stores.open()
     write(client, 5)
     del stores.consensus._logs[SHARD][3:]
-    with pytest.raises(CorruptBlob, match="expected version 5 or later, found version 3"):
+    with pytest.raises(LogRegressed, match="expected version 5 or later, found version 3"):
         client.recent_upper(SHARD)
 
 
