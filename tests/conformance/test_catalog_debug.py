@@ -22,11 +22,28 @@ from holdfast.durable import (
     debug,
 )
 from holdfast.durable.cache import Cache
+from holdfast.durable.codec import Row, Update, encode
 from holdfast.durable.dump import dump_json
 from holdfast.durable.initialize import initial_updates
 from holdfast.durable.preamble import read_preamble
-from holdfast.durable.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, ITEMS, ROLES, TIMESTAMPS
-from holdfast.errors import BadInput, Fenced, FenceRegressed, Uninitialized, VersionTooNew
+from holdfast.durable.registry import (
+    AUDIT_LOG,
+    COLLECTIONS,
+    CONFIGS,
+    FENCE_TOKENS,
+    ITEMS,
+    ROLES,
+    STORAGE_USAGE,
+    TIMESTAMPS,
+)
+from holdfast.errors import (
+    BadInput,
+    Fenced,
+    FenceRegressed,
+    Uninitialized,
+    UniquenessViolation,
+    VersionTooNew,
+)
 
 OTHERS = [row for row in COLLECTIONS.values() if row is not FENCE_TOKENS]
 
@@ -58,13 +75,13 @@ def test_what_a_dump_shows_can_be_edited_deleted_and_put_back(catalogs: Catalogs
         assert contents(openable.dump()) == before
         if shown["key"] == {"key": "user_version"}:
             continue
-        gone = debug.delete(openable, name, key, **HOLDER)
+        gone = debug.delete(openable, name, key, **HOLDER, force=True)
         assert isinstance(gone, collection.value)
         after = contents(openable.dump())
         assert shown not in after[name]
         assert {**after, name: before[name]} == before
         with pytest.raises(BadInput, match="no such key"):
-            debug.delete(openable, name, key, **HOLDER)
+            debug.delete(openable, name, key, **HOLDER, force=True)
         assert debug.edit(openable, name, key, value, **HOLDER) is None
         assert contents(openable.dump()) == before
 
@@ -98,6 +115,14 @@ def test_an_edit_fences_every_running_process_and_readers_follow_it(catalogs: Ca
         ("roles", '{"id": {"user": 1}}', '{"name": "x", "name": "y"}', "twice"),
         ("roles", '{"id": {"user": 1}}', '{"name": "holdfast_system"}', "two of roles"),
         ("config", '{"key": "tombstone"}', '{"value": 1}', "by whom"),
+        ("id_allocators", '{"name": "x"}', '{"nextId": "5", "next_id": "6"}', "next_id is there twice"),
+        ("id_allocators", '{"name": "x"}', '{"next_id": "1_0"}', "not a whole number"),
+        ("id_allocators", '{"name": "x"}', '{"next_id": 1.0}', "not a whole number"),
+        ("id_allocators", '{"name": "x"}', '{"next_id": null}', "null"),
+        ("roles", '{"id": {"user": null}}', '{"name": "x"}', "null"),
+        ("items", '{"id": {"user": 1}}', '{"type": "1_0"}', "one of OBJECT_TYPE"),
+        ("id_allocators", '{"name": "audit_log"}', '{"next_id": 1}', "'audit_log' .* does not go back to 1"),
+        ("timestamps", '{"timeline": "epoch_milliseconds"}', '{"ts": 1}', "does not go back to 1"),
     ],
 )
 def test_what_can_not_be_is_refused_and_fences_nobody(
@@ -277,6 +302,84 @@ def test_after_a_restore_the_fence_is_raised_above_whoever_ran(catalogs: Catalog
     with pytest.raises(FenceRegressed):
         catalog.confirm_leadership()
     assert writable(catalogs.openable()).fence_token().epoch == 4
+
+
+@pytest.mark.parametrize("catalogs", EMBEDDED, indirect=True)
+def test_only_force_lets_an_allocator_or_a_timeline_go_back(catalogs: Catalogs) -> None:
+    openable = catalogs.openable()
+    running = writable(openable)
+    running.allocate_ids(IdKind.USER_ITEM, 5)
+    allocator, timeline = '{"name": "user_item"}', '{"timeline": "epoch_milliseconds"}'
+    before = contents(running.dump())
+    with pytest.raises(BadInput, match="can't be deleted") as caught:
+        debug.delete(openable, "id_allocators", allocator, **HOLDER)
+    assert "--force" in caught.value.hint
+    running.confirm_leadership()
+    assert contents(running.dump()) == before
+    assert debug.edit(openable, "id_allocators", allocator, '{"next_id": 9}', **HOLDER) is not None
+    debug.edit(openable, "id_allocators", allocator, '{"next_id": 2}', **HOLDER, force=True)
+    debug.edit(openable, "timestamps", timeline, '{"ts": 1}', **HOLDER, force=True)
+    with openable.open(OpenMode.READ_ONLY) as reader:
+        assert [t.value.ts for t in reader.objects(TIMESTAMPS)] == [1]
+    after = writable(openable)
+    assert after.allocate_ids(IdKind.USER_ITEM) == [2]
+
+
+@pytest.mark.parametrize("catalogs", EMBEDDED, indirect=True)
+def test_an_append_only_object_is_mended_whatever_bytes_its_key_has(catalogs: Catalogs) -> None:
+    writable(catalogs.openable()).close()
+    store = catalogs.behind()
+    # The number 100 in more bytes than it needs, and beside it two rows that claim one id.
+    odd = Row(AUDIT_LOG.kind.tag + b"\x08\xe4\x80\x00", encode(AUDIT_LOG, *event(100, "odd")).value)
+    twins = [
+        encode(STORAGE_USAGE, pb.StorageUsageKey(id=7), pb.StorageUsageValue(size_bytes=n)) for n in (1, 2)
+    ]
+    store.append([Update(row, 1) for row in (odd, *twins)], store.upper())
+    openable = catalogs.openable()
+    debug.edit(openable, "audit_log", '{"id": 100}', '{"object_name": "mended"}', **HOLDER)
+    debug.delete(openable, "storage_usage", '{"id": 7}', **HOLDER)
+    catalog = writable(openable)
+    assert [e.value.object_name for e in catalog.get_audit_log() if e.key.id == 100] == ["mended"]
+    assert list(catalog.get_storage_usage()) == []
+    # The allocator is beyond what was put there by hand.
+    assert catalog.append_audit_event(*AN_EVENT) == 101
+
+
+AN_EVENT = (pb.AuditLogEventType.AUDIT_LOG_EVENT_TYPE_CREATE, pb.ObjectType.OBJECT_TYPE_ROLE, "u1", "x")
+
+
+def event(number: int, name: str) -> tuple[pb.AuditLogKey, pb.AuditLogValue]:
+    return pb.AuditLogKey(id=number), pb.AuditLogValue(object_name=name)
+
+
+def test_an_append_only_object_is_inserted_once(catalogs: Catalogs) -> None:
+    catalog = writable(catalogs.openable())
+    stored = next(iter(catalog.get_audit_log()))
+    for value in (stored.value, pb.AuditLogValue(object_name="another")):
+        with pytest.raises(UniquenessViolation, match="may have that key already"):
+            catalog.in_transaction(lambda tx, value=value: tx.insert(AUDIT_LOG, stored.key, value))
+    catalog.in_transaction(lambda tx: tx.insert(AUDIT_LOG, *event(50, "ahead")))
+    assert catalog.append_audit_event(*AN_EVENT) == 51
+    assert catalog.append_storage_usage([pb.StorageUsageValue()] * 2) == [1, 2]
+    assert json.loads(catalogs.openable().dump())["audit_log"]
+
+
+@pytest.mark.parametrize("catalogs", EMBEDDED, indirect=True)
+def test_a_raised_fence_leaves_room_for_opens(catalogs: Catalogs) -> None:
+    openable = catalogs.openable()
+    writable(openable).close()
+    for epoch in (0, 1 << 63, (1 << 64) - 2, 1 << 64):
+        with pytest.raises(BadInput, match="out of range"):
+            openable.raise_fence(epoch, **HOLDER)
+    assert openable.epoch() == 1
+    assert openable.raise_fence((1 << 63) - 1, **HOLDER).epoch == (1 << 63) - 1
+    assert writable(openable).fence_token().epoch == 1 << 63
+    store = catalogs.behind()
+    seen = read_preamble(store, store.upper())
+    store.append(seen.fence(FenceToken(0, (1 << 64) - 1, "last", "test")), seen.upper)
+    for ask in (lambda: writable(openable), lambda: openable.raise_fence(5, **HOLDER)):
+        with pytest.raises(BadInput, match="at the last epoch"):
+            ask()
 
 
 def timestamp(timeline: str, ts: int) -> Object[pb.TimestampKey, pb.TimestampValue]:

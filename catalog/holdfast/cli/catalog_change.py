@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from holdfast.durable import OpenableCatalog
 
 
-_LAST_EPOCH = (1 << 64) - 1
-
-
 class _Claim(TypedDict):
     """Who writes, and why, as fence tokens tell it."""
 
@@ -42,7 +39,7 @@ class _Claim(TypedDict):
 
 
 _yes = click.option("--yes", is_flag=True, help="Don't ask.")
-_force = click.option("--force", is_flag=True, help="Even config that decides who reads the catalog.")
+_force = click.option("--force", is_flag=True, help="Even what decides who reads it, or goes back.")
 
 
 @click.command(short_help="Insert an object, or replace its value.")
@@ -149,8 +146,9 @@ def fence(place: CatalogPlace, at_least: int, deploy_generation: int | None, yes
     A process that finds a token lower than its own stops and names the epoch N that is needed. Every process
     that writes to the catalog is fenced first. A token that is high enough stays: none is ever lowered.
     """
-    if at_least >= _LAST_EPOCH:
-        raise BadInput(f"epoch {at_least} is out of range: no open could follow it")
+    from holdfast.durable.fence import check_room
+
+    check_room(at_least)
     with place.open_to_look() as openable:
         before = _token(openable)
         generation = before[1] if deploy_generation is None else deploy_generation

@@ -14,8 +14,9 @@ from typing import Any, TextIO, assert_never
 from google.protobuf.message import Message
 
 from holdfast.durable import config
+from holdfast.durable.allocation import goes_back
 from holdfast.durable.codec import Row, decode
-from holdfast.durable.interfaces import Loaded, OpenableCatalog, OpenMode
+from holdfast.durable.interfaces import Catalog, Loaded, OpenableCatalog, OpenMode
 from holdfast.durable.objectjson import (
     Entry,
     collection_named,
@@ -53,7 +54,7 @@ def rehearse(
     with openable.open(
         OpenMode.SAVEPOINT, deploy_generation=generation, purpose="rehearsal of a repair"
     ) as catalog:
-        found = catalog.dangerous_edit(row, message, wanted)
+        found = _edited(catalog, row, message, wanted, force=force)
     if found is None and wanted is None:
         raise BadInput(f"{row} has no such key: {_show(message)}")
     return Rehearsal(row, message, wanted, found)
@@ -72,12 +73,11 @@ def edit(
     """Give the object of `key` that value, or insert it; the value that it had, None when it is new.
 
     `collection` is the name of the type, key and value are JSON as a dump shows them. `force` is needed for
-    config that decides whether and by whom the catalog is read. Raises `BadInput` and changes nothing when
-    the catalog could not hold the result.
+    config that decides whether and by whom the catalog is read, and to let an id allocator or a timeline go
+    back. Raises `BadInput` and changes nothing when the catalog could not hold the result.
     """
-    return _put(
-        openable, rehearse(openable, collection, key, value, force=force), holder=holder, purpose=purpose
-    )
+    planned = rehearse(openable, collection, key, value, force=force)
+    return _put(openable, planned, holder=holder, purpose=purpose, force=force)
 
 
 def delete(
@@ -91,7 +91,7 @@ def delete(
 ) -> Message:
     """Remove the object of `key` and give its value; `BadInput` when there is none. Otherwise as `edit`."""
     planned = rehearse(openable, collection, key, None, force=force)
-    found = _put(openable, planned, holder=holder, purpose=purpose)
+    found = _put(openable, planned, holder=holder, purpose=purpose, force=force)
     if found is None:
         raise BadInput(f"{planned.collection} has no such key any more: {_show(planned.key)}")
     return found
@@ -162,13 +162,26 @@ def _changeable(name: str) -> Collection[Any, Any]:
     return collection
 
 
-def _put(openable: OpenableCatalog, planned: Rehearsal, *, holder: str, purpose: str) -> Message | None:
+def _put(
+    openable: OpenableCatalog, planned: Rehearsal, *, holder: str, purpose: str, force: bool
+) -> Message | None:
     generation = openable.deploy_generation() or 0
     with openable.open(
         OpenMode.WRITABLE, deploy_generation=generation, holder=holder, purpose=purpose
     ) as catalog:
-        found: Message | None = catalog.dangerous_edit(planned.collection, planned.key, planned.value)
-        return found
+        return _edited(catalog, planned.collection, planned.key, planned.value, force=force)
+
+
+def _edited(
+    catalog: Catalog, collection: Collection[Any, Any], key: Message, value: Message | None, *, force: bool
+) -> Message | None:
+    if collection.cached and not force:
+        # Looked at again after the rehearsal: a process that was running until then may have moved it on.
+        there = catalog.in_transaction(lambda tx: tx.get(collection, key))
+        if (problem := goes_back(collection, key, there, value)) is not None:
+            raise BadInput(problem, hint="to change it all the same: --force")
+    found: Message | None = catalog.dangerous_edit(collection, key, value)
+    return found
 
 
 def _check_current(openable: OpenableCatalog) -> None:

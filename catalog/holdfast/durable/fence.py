@@ -8,8 +8,18 @@ import secrets
 from dataclasses import dataclass, field, replace
 
 from holdfast._pb import objects_pb2 as pb
+from holdfast.errors import BadInput
 
 NONCE_BYTES = 16
+
+_LAST_EPOCH = (1 << 64) - 1
+_BY_HAND = 1 << 63
+
+
+def check_room(epoch: int) -> None:
+    """`BadInput` for an epoch that is not to be set by hand: too few opens could follow it."""
+    if epoch >= _BY_HAND:
+        raise BadInput(f"epoch {epoch} is out of range: it must be below 2^63, so that opens can follow it")
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,15 @@ class FenceToken:
         return f"epoch {self.epoch} of generation {self.deploy_generation} ({self.holder}, {self.purpose})"
 
     def after(self, durable: "FenceToken | None") -> "FenceToken":
-        """The same token with the epoch that follows the durable one; 1 where there is none."""
+        """The same token with the epoch that follows the durable one; 1 where there is none.
+
+        Raises `BadInput` when the durable one is the last.
+        """
+        if durable is not None and durable.epoch >= _LAST_EPOCH:
+            raise BadInput(
+                f"the fence token is at the last epoch, {durable.epoch}: the catalog can't be opened",
+                hint="load its dump into a new catalog",
+            )
         return replace(self, epoch=1 if durable is None else durable.epoch + 1)
 
     def to_proto(self) -> pb.FenceTokenValue:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeVar
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import config
 from holdfast.durable.cache import APPEND_ONLY, Cache
-from holdfast.durable.codec import Object, Row, Update, decode, encode_key
+from holdfast.durable.codec import Object, Row, Update, canonical_key, decode, encode_key
 from holdfast.durable.contents import Contents
 from holdfast.durable.dump import dump_json
 from holdfast.durable.fence import FenceToken
@@ -271,17 +271,21 @@ class WritableHandle(ReadOnlyHandle, Catalog):
 
     def dangerous_edit(self, collection: Collection[K, V], key: K, value: V | None) -> V | None:
         def change(tx: Transaction) -> V | None:
-            stored = self._stored_row(collection, key)
+            stored = self._stored_rows(collection, key)
             tx.dangerous_put(collection, key, value, stored=stored)
-            return None if stored is None else decode(collection, stored).value
+            return decode(collection, stored[0]).value if stored else None
 
         return self.in_transaction(change)
 
-    def _stored_row(self, collection: Collection[K, V], key: K) -> Row | None:
+    def _stored_rows(self, collection: Collection[K, V], key: K) -> Sequence[Row]:
+        """The row of a key, with its stored bytes; several where an append-only type is damaged."""
         encoded = encode_key(collection, key)
         if collection.cached:
-            return self._cache.table(collection.kind).get(encoded)
-        return next((row for row in self._appended(collection.kind) if row.key == encoded), None)
+            row = self._cache.table(collection.kind).get(encoded)
+            return () if row is None else (row,)
+        return [
+            row for row in self._appended(collection.kind) if canonical_key(collection, row.key) == encoded
+        ]
 
     def _appended(self, kind: Kind) -> Iterator[Row]:
         return self._store.rows(self._upper - 1, (kind,))

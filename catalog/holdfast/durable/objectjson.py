@@ -3,7 +3,8 @@
 Invariants
 - What `dump.dump_json` writes is read back to equal objects, type by type.
 - A dump is read piece by piece: its text is never in memory as a whole.
-- JSON that isn't exactly one object of the type (unknown field, wrong type, a key twice) is `BadInput`.
+- JSON that isn't exactly one object of the type (unknown field, wrong type, a key twice, a field under both
+  of its spellings, null) is `BadInput`.
 """
 
 import json
@@ -15,6 +16,7 @@ from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import Message
 
 from holdfast.durable.registry import BY_NAME, Collection
+from holdfast.durable.strictjson import check_strict
 from holdfast.errors import BadInput
 
 M = TypeVar("M", bound=Message)
@@ -54,6 +56,7 @@ def parse_value(collection: Collection[Any, Any], text: str) -> Any:
 def message_from_json(message_type: type[M], fields: dict[str, Any], what: str) -> M:
     """The message of proto JSON; `BadInput` when it has other fields or types."""
     try:
+        check_strict(message_type.DESCRIPTOR, fields)
         return ParseDict(fields, message_type())
     # The parser lets errors of its own conversions out, such as that of a key that isn't a string.
     except (ParseError, TypeError, ValueError, RecursionError) as error:

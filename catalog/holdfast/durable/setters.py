@@ -61,7 +61,7 @@ class TargetedSetters(ABC):
         return self.in_transaction(lambda tx: _delete(tx, collection, keys))
 
     def allocate_ids(self, kind: IdKind, n: int = 1) -> list[int]:
-        """`n` ids that no object of the kind has or ever had."""
+        """`n` ids that were never given and that no object of the kind has."""
         return self.in_transaction(lambda tx: tx.allocate_ids(kind, n))
 
     def set_system_object_mappings(
@@ -117,11 +117,8 @@ class TargetedSetters(ABC):
 
         def change(tx: Transaction) -> None:
             for timeline, ts in timestamps.items():
-                key = pb.TimestampKey(timeline=timeline)
-                there = tx.get(TIMESTAMPS, key)
-                if there is not None and ts < there.ts:
-                    raise BadInput(f"timeline {timeline!r} is at {there.ts} and does not go back to {ts}")
-                tx.set(TIMESTAMPS, key, pb.TimestampValue(ts=_u64(ts, f"the time of {timeline!r}")))
+                stored = pb.TimestampValue(ts=_u64(ts, f"the time of {timeline!r}"))
+                tx.set(TIMESTAMPS, pb.TimestampKey(timeline=timeline), stored)
 
         self.in_transaction(change)
 

@@ -4,7 +4,7 @@
 The clock is asked once: both have the time of the primary's.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from holdfast.durable.codec import Object, Row, Update, decode
@@ -71,7 +71,7 @@ class ShadowTransaction(Transaction):
         self._both(f"delete of {collection}", lambda tx: tx.delete(collection, key))
 
     def dangerous_put(
-        self, collection: Collection[K, V], key: K, value: V | None, *, stored: Row | None = None
+        self, collection: Collection[K, V], key: K, value: V | None, *, stored: Sequence[Row] = ()
     ) -> None:
         self._both(
             f"edit of {collection}", lambda tx: tx.dangerous_put(collection, key, value, stored=stored)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from holdfast.durable import config
 from holdfast.durable.cache import Cache
 from holdfast.durable.codec import Row, Update
-from holdfast.durable.fence import FenceToken
+from holdfast.durable.fence import FenceToken, check_room
 from holdfast.durable.interfaces import Loaded
 from holdfast.durable.preamble import Preamble, preamble_of, read_preamble
 from holdfast.durable.registry import COLLECTIONS
@@ -20,15 +20,14 @@ from holdfast.durable.store import CatalogStore
 from holdfast.durable.version import CATALOG_VERSION
 from holdfast.errors import BadInput, CatalogOutOfSync, CorruptBlob, Fenced, UpperMismatch
 
-_EPOCH_LIMIT = (1 << 64) - 1
-
 
 def raise_fence(
     store: CatalogStore, at_least: int, deploy_generation: int | None, claim: FenceToken
 ) -> FenceToken:
     """See `OpenableCatalog.raise_fence`; `claim` says who does it."""
-    if not 1 <= at_least < _EPOCH_LIMIT:
-        raise BadInput(f"epoch {at_least} is not in [1, 2^64 - 1)")
+    if at_least < 1:
+        raise BadInput(f"epoch {at_least} is out of range: the first one is 1")
+    check_room(at_least)
     while True:
         seen = read_preamble(store, store.upper())
         seen.check_initialized(store.place)

@@ -6,16 +6,18 @@ Invariants
 - It has no I/O and no clock; the handle that opened it commits it. A handle has one open at a time.
 - What it retracts are the stored bytes.
 - A key is checked when it is given; unique names at the end, so that two objects may swap theirs.
+- An append-only object is new by its id: that of its allocator, or one beyond it, which it moves.
+- Neither an id allocator nor a timeline goes back.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from google.protobuf.message import Message
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import config
+from holdfast.durable import allocation, config
 from holdfast.durable.cache import Cache
 from holdfast.durable.codec import Object, Row, Update, decode, decode_value, encode, encode_key
 from holdfast.durable.ids import IdKind
@@ -25,6 +27,7 @@ from holdfast.durable.registry import (
     COLLECTIONS,
     FENCE_TOKENS,
     ID_ALLOCATORS,
+    TIMESTAMPS,
     Collection,
     K,
     Kind,
@@ -55,7 +58,7 @@ class Transaction:
         # The keys that were given what is unique; they may have another one by now.
         self._named: dict[Kind, Keys] = {}
         # Of the append-only rows that a repair retracts: the cache has none of those.
-        self._retracted: dict[bytes, Row] = {}
+        self._retracted: dict[bytes, Sequence[Row]] = {}
         self._on_close = on_close
         self._open = True
 
@@ -107,11 +110,19 @@ class Transaction:
         yield from (decode(collection, row) for row in list(changes.values()) if row is not None)
 
     def insert(self, collection: Collection[K, V], key: K, value: V) -> None:
-        """Add an object; `UniquenessViolation` when the key is there already."""
+        """Add an object; `UniquenessViolation` when the key is there already.
+
+        An append-only object has an id that was allocated in this transaction, or one beyond its allocator,
+        which then goes on behind it; any other may have been used before: `UniquenessViolation`.
+        """
         row = self._checked(collection, key, value)
         known = row.key in self._changes.get(collection.kind, {})
         if self._row(collection, row.key) is not None if collection.cached else known:
             raise UniquenessViolation(f"{collection} has that key already: {_show(key)}")
+        if collection.append_only:
+            self._check_new(collection, key)
+            self._move_beyond(collection, key)
+        self._check_onward(collection, key, row.key, value)
         self._put(collection, row.key, row, value)
 
     def update(self, collection: Collection[K, V], key: K, value: V) -> None:
@@ -119,11 +130,13 @@ class Transaction:
         row = self._checked(_changeable(collection), key, value)
         if self._row(collection, row.key) is None:
             raise BadInput(f"{collection} has no such key: {_show(key)}")
+        self._check_onward(collection, key, row.key, value)
         self._put(collection, row.key, row, value)
 
     def set(self, collection: Collection[K, V], key: K, value: V) -> None:
         """Insert the object or replace its value."""
         row = self._checked(_changeable(collection), key, value)
+        self._check_onward(collection, key, row.key, value)
         self._put(collection, row.key, row, value)
 
     def delete(self, collection: Collection[K, V], key: K) -> None:
@@ -132,33 +145,42 @@ class Transaction:
         _check_changeable(key)
         if self._row(collection, encoded) is None:
             raise BadInput(f"{collection} has no such key: {_show(key)}")
+        self._check_onward(collection, key, encoded, None)
         self._put(collection, encoded, None)
 
     def dangerous_put(
-        self, collection: Collection[K, V], key: K, value: V | None, *, stored: Row | None = None
+        self, collection: Collection[K, V], key: K, value: V | None, *, stored: Sequence[Row] = ()
     ) -> None:
         """Insert, replace or (`value` None) delete any object, for repairs by hand.
 
-        It knows neither append-only types nor reserved config. `stored` is the row of an append-only object
-        as it is in the store, None where there is none. The fence token is refused as everywhere.
+        It knows neither append-only types nor reserved config, and lets anything go back. `stored` are the
+        rows of an append-only object as they are in the store. The fence token is refused as everywhere.
         """
         encoded = encode_key(collection, key)
         self._put(collection, encoded, None if value is None else encode(collection, key, value), value)
-        if stored is not None and not collection.cached:
+        if not collection.cached:
             self._retracted[encoded] = stored
+        if collection.append_only and value is not None:
+            self._move_beyond(collection, key)
 
     def allocate_ids(self, kind: IdKind, n: int = 1) -> list[int]:
-        """`n` ids that no object of the kind has or ever had."""
+        """`n` ids that were never given and that no object of the kind has."""
         if n < 0:
             raise BadInput(f"can't allocate {n} ids")
         key = pb.IdAllocatorKey(name=kind)
         allocator = self.get(ID_ALLOCATORS, key)
-        first = 1 if allocator is None else allocator.next_id
-        if first + n >= _ID_LIMIT:
-            raise BadInput(f"the ids of {kind} are used up")
+        next_id = 1 if allocator is None else allocator.next_id
+        found: list[int] = []
+        while len(found) < n:
+            # The rest of them may still not fit.
+            if next_id + n - len(found) >= _ID_LIMIT:
+                raise BadInput(f"the ids of {kind} are used up")
+            if not self._is_taken(kind, next_id):
+                found.append(next_id)
+            next_id += 1
         if n:
-            self.set(ID_ALLOCATORS, key, pb.IdAllocatorValue(next_id=first + n))
-        return list(range(first, first + n))
+            self.set(ID_ALLOCATORS, key, pb.IdAllocatorValue(next_id=next_id))
+        return found
 
     def audit(
         self,
@@ -195,18 +217,56 @@ class Transaction:
             if collection.cached:
                 self._check_unique(collection, changes)
             for key, row in changes.items():
-                stored = self._cache.table(kind).get(key) if collection.cached else self._retracted.get(key)
-                if stored == row:
-                    continue
-                if stored is not None:
-                    found.append(Update(stored, -1))
-                if row is not None:
+                stored = self._stored(collection, key)
+                found += (Update(old, -1) for old in stored if old != row)
+                if row is not None and row not in stored:
                     found.append(Update(row, 1))
         return tuple(found)
 
     def _row(self, collection: Collection[Any, Any], key: bytes) -> Row | None:
         changes = self._changes.get(collection.kind, {})
         return changes[key] if key in changes else self._cache.table(collection.kind).get(key)
+
+    def _stored(self, collection: Collection[Any, Any], key: bytes) -> Sequence[Row]:
+        if not collection.cached:
+            return self._retracted.get(key, ())
+        row = self._cache.table(collection.kind).get(key)
+        return () if row is None else (row,)
+
+    def _is_taken(self, kind: IdKind, number: int) -> bool:
+        """Whether an object has the id although it was not allocated: one that somebody put there."""
+        if kind not in allocation.KEYED:
+            return False
+        return self._row(allocation.KEYED[kind][0], allocation.key_with(kind, number)) is not None
+
+    def _check_new(self, collection: Collection[Any, Any], key: Any) -> None:
+        name = pb.IdAllocatorKey(name=allocation.APPENDED[collection.kind])
+        # As it was before this transaction, which may use all that it has allocated.
+        allocator = self._cache.get(ID_ALLOCATORS, name)
+        next_id = 1 if allocator is None else allocator.next_id
+        if key.id < next_id:
+            raise UniquenessViolation(
+                f"{collection} may have that key already: {_show(key)}; its next id is {next_id}"
+            )
+
+    def _move_beyond(self, collection: Collection[Any, Any], key: Any) -> None:
+        name = pb.IdAllocatorKey(name=allocation.APPENDED[collection.kind])
+        allocator = self.get(ID_ALLOCATORS, name)
+        if key.id < (1 if allocator is None else allocator.next_id):
+            return
+        if key.id + 1 >= _ID_LIMIT:
+            raise BadInput(f"no id of {collection} could follow: {_show(key)}")
+        self.set(ID_ALLOCATORS, name, pb.IdAllocatorValue(next_id=key.id + 1))
+
+    def _check_onward(
+        self, collection: Collection[Any, Any], key: Any, encoded: bytes, value: Message | None
+    ) -> None:
+        if collection not in (ID_ALLOCATORS, TIMESTAMPS):
+            return
+        # One that this transaction has deleted does not go back either.
+        for row in (self._row(collection, encoded), self._cache.table(collection.kind).get(encoded)):
+            there = None if row is None else decode_value(collection, row.value)
+            allocation.check_onward(collection, key, there, value)
 
     def _checked(self, collection: Collection[K, V], key: K, value: V) -> Row:
         row = encode(collection, key, value)

@@ -70,6 +70,8 @@ BAD_OBJECTS = [
     (["fence", "--at-least", "-1"], "range"),
     (["fence", "--at-least", str(1 << 64)], "range"),
     (["fence", "--at-least", str((1 << 64) - 1)], "out of range"),
+    (["fence", "--at-least", str(1 << 63)], "out of range"),
+    (["delete", "id_allocators", '{"name": "user_item"}'], "--force"),
     (["dump", "--as-of", "soon"], "range"),
     (["dump", "--target", "{dir}"], "no regular file"),
     (["dump", "--target", "{dir}/nothing/file"], "is no folder"),
