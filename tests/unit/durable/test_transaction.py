@@ -41,7 +41,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(steps, max_size=5))
 def test_transactions_do_what_a_dict_with_unique_values_does(transactions: list[Any]) -> None:
     cache, model = Cache(), dict[int, str]()
