@@ -106,19 +106,26 @@ def opened(place: Place) -> Catalog:
 
 
 def edit_and_delete(place: Place, collection: Collection[Any, Any]) -> None:
+    def contents() -> dict[str, dict[str, Any]]:
+        found = objects(place)
+        if collection.append_only:
+            # The allocator moves beyond what is put there.
+            del found["id_allocators"]
+        return found
+
     name = collection.name
     key, first, second = sample(collection.key, 1), sample(collection.value, 2), sample(collection.value, 3)
-    before = objects(place)
+    before = contents()
     shown = json.dumps(message_to_json(key))
     assert ": inserted" in done(place.run("edit", name, text(key), text(first)))
-    assert objects(place) == {**before, name: {**before[name], shown: message_to_json(first)}}
-    said = done(place.run("edit", name, text(key), "-", text=text(second)))
+    assert contents() == {**before, name: {**before[name], shown: message_to_json(first)}}
+    said = done(place.run("edit", name, text(key), "-", "--force", text=text(second)))
     assert said.endswith(f"replaced, before: {json.dumps(message_to_json(first), ensure_ascii=False)}")
-    assert objects(place) == {**before, name: {**before[name], shown: message_to_json(second)}}
-    assert "unchanged" in done(place.run("edit", name, text(key), text(second)), fenced=False)
-    said = done(place.run("delete", name, text(key)))
+    assert contents() == {**before, name: {**before[name], shown: message_to_json(second)}}
+    assert "unchanged" in done(place.run("edit", name, text(key), text(second), "--force"), fenced=False)
+    said = done(place.run("delete", name, text(key), "--force"))
     assert said.endswith(f"deleted, before: {json.dumps(message_to_json(second), ensure_ascii=False)}")
-    assert objects(place) == before
+    assert contents() == before
 
 
 @pytest.mark.parametrize("embedded", EMBEDDED, indirect=True)

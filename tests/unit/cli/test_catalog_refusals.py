@@ -71,7 +71,7 @@ BAD_OBJECTS = [
     (["fence", "--at-least", str(1 << 64)], "range"),
     (["fence", "--at-least", str((1 << 64) - 1)], "out of range"),
     (["fence", "--at-least", str(1 << 63)], "out of range"),
-    (["delete", "id_allocators", '{"name": "user_item"}'], "--force"),
+    (["delete", "id_allocators", '{"name": "user_item"}'], "can't be deleted"),
     (["dump", "--as-of", "soon"], "range"),
     (["dump", "--target", "{dir}"], "no regular file"),
     (["dump", "--target", "{dir}/nothing/file"], "is no folder"),
