@@ -226,6 +226,15 @@ class CatalogOutOfSync(HoldfastError):
     hint = "sync and try again"
 
 
+class OtherHistory(CatalogOutOfSync):
+    """The store does not go on from what was read: an older state of it was restored. Nothing happened."""
+
+    hint = "read it anew, and subscribe from there"
+
+    def __init__(self, place: str) -> None:
+        super().__init__(f"{place} has another history than what was read: an older state was restored")
+
+
 class ShadowDiverged(HoldfastError):
     """The two sides of a shadow catalog differ: one of two implementations, or of two stores, is wrong."""
 

@@ -38,11 +38,11 @@ def twisted(store: CatalogStore, twists: list[Twist]) -> CatalogStore:
     """The store, which from now on commits what `twists` make of what it is told, or raises what they do."""
     append, another = store.append, store.another
 
-    def twisted_append(updates: Iterable[Update], at: int, *, take_hold: bool = False) -> None:
+    def twisted_append(updates: Iterable[Update], at: int, **conditions: Any) -> None:
         found = list(updates)
         for twist in twists:
             found = twist(found)
-        append(found, at, take_hold=take_hold)
+        append(found, at, **conditions)
 
     store.append = twisted_append  # type: ignore[method-assign]
     store.another = lambda *, purpose: twisted(another(purpose=purpose), twists)  # type: ignore[method-assign]

@@ -130,20 +130,22 @@ class FaultyStore(CatalogStore):
         """As the inner one."""
         return self._inner.rows(as_of, kinds)
 
-    def changes(self, lower: int, upper: int) -> list[tuple[int, list[Update]]]:
+    def changes(self, lower: int, upper: int, *, fence: Row | None = None) -> list[tuple[int, list[Update]]]:
         """As the inner one."""
-        return self._inner.changes(lower, upper)
+        return self._inner.changes(lower, upper, fence=fence)
 
-    def feed(self, lower: int) -> Feed:
+    def feed(self, lower: int, *, fence: Row | None = None) -> Feed:
         """As the inner one."""
-        return self._inner.feed(lower)
+        return self._inner.feed(lower, fence=fence)
 
-    def append(self, updates: Iterable[Update], at: int, *, take_hold: bool = False) -> None:
+    def append(
+        self, updates: Iterable[Update], at: int, *, fence: Row | None = None, take_hold: bool = False
+    ) -> None:
         """One durable operation."""
         suffer(
             self._plan,
             Operation("store.append", (str(at),)),
-            lambda: self._inner.append(updates, at, take_hold=take_hold),
+            lambda: self._inner.append(updates, at, fence=fence, take_hold=take_hold),
         )
 
     def expect(self, upper: int) -> Prepared:

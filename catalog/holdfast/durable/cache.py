@@ -29,7 +29,7 @@ from holdfast.durable.codec import (
     kind_of,
 )
 from holdfast.durable.packed import Keys, pack, rows_of, shared
-from holdfast.durable.registry import COLLECTIONS, CONFIGS, Collection, K, Kind, V
+from holdfast.durable.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection, K, Kind, V
 from holdfast.errors import CatalogOutOfSync, CorruptBlob
 
 APPEND_ONLY = tuple(row.kind for row in COLLECTIONS.values() if not row.cached)
@@ -157,6 +157,11 @@ class Cache:
     def table(self, kind: Kind) -> Table:
         """The rows of a cached kind."""
         return self._tables[kind]
+
+    @property
+    def fence_row(self) -> Row | None:
+        """The row of the fence token."""
+        return self._tables[Kind.FENCE_TOKEN].get(encode_key(FENCE_TOKENS, FENCE_TOKENS.key()))
 
     def get(self, collection: Collection[K, V], key: K) -> V | None:
         """The value of a key."""

@@ -25,7 +25,7 @@ from holdfast.durable.contents import Contents
 from holdfast.durable.dump import dump_json
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.interfaces import Catalog, ReadOnlyCatalog
-from holdfast.durable.preamble import Preamble, read_preamble
+from holdfast.durable.preamble import Preamble, at_latest
 from holdfast.durable.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection, K, Kind, V
 from holdfast.durable.store import CatalogStore, Kept, let_go_of_old
 from holdfast.durable.subscription import StoreSubscription
@@ -40,6 +40,7 @@ from holdfast.errors import (
     HoldfastError,
     Indeterminate,
     LogRegressed,
+    OtherHistory,
     StorageError,
     TransactionInProgress,
     UpperMismatch,
@@ -130,9 +131,10 @@ class ReadOnlyHandle(ReadOnlyCatalog):
     def subscribe(self, since: int | None = None) -> StoreSubscription:
         with self._ready():
             lower = self._upper if since is None else since
+            fence = self._cache.fence_row if lower == self._upper else None
         store = self._store.another(purpose="catalog subscription")
         try:
-            return StoreSubscription(store, lower)
+            return StoreSubscription(store, lower, fence)
         except BaseException:
             store.close()
             raise
@@ -161,9 +163,10 @@ class ReadOnlyHandle(ReadOnlyCatalog):
             self._reload()
             return
         try:
-            for time, updates in self._store.changes(self._upper, target):
+            fence = self._cache.fence_row
+            for time, updates in self._store.changes(self._upper, target, fence=fence):
                 self._apply(time, updates)
-        except (AsOfTooEarly, HandleExpired):
+        except (AsOfTooEarly, HandleExpired, OtherHistory):
             self._reload()
             return
         self._upper = target
@@ -183,13 +186,17 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         """Read all of it anew, fence token and config before the rest."""
         self._in_doubt = True
         self._store.reopen()
-        preamble = read_preamble(self._store, self._store.upper())
+        self._cache, self._upper = at_latest(self._store, self._loaded)
+        self._content = self._upper
+        self._in_doubt = False
+
+    def _loaded(self, preamble: Preamble) -> tuple[Cache, int]:
         self._check_reloaded(preamble)
         preamble.check_initialized(self.place)
         preamble.check_current()
-        self._cache = Cache.load(self._store.batches(preamble.upper - 1, but=APPEND_ONLY))
-        self._upper = self._content = preamble.upper
-        self._in_doubt = False
+        cache = Cache.load(self._store.batches(preamble.upper - 1, but=APPEND_ONLY))
+        preamble.check_history(cache.fence_row, self.place)
+        return cache, preamble.upper
 
     def _check_reloaded(self, preamble: Preamble) -> None:
         """Whether this handle may go on with a state that it did not come to change by change."""
@@ -298,7 +305,11 @@ class WritableHandle(ReadOnlyHandle, Catalog):
 
     def _commit(self, updates: Sequence[Update]) -> None:
         try:
-            self._store.append(updates, self._upper)
+            self._store.append(updates, self._upper, fence=self._cache.fence_row)
+        except OtherHistory:
+            # Mostly it says that this process was fenced there.
+            self._reload()
+            raise
         except (Indeterminate, HandleExpired):
             self._in_doubt = True
             raise

@@ -69,6 +69,7 @@ class Subscription(Protocol):
 
         Raises:
             AsOfTooEarly: the catalog has let go of what comes next: read it anew, and subscribe from there.
+            OtherHistory: an older state of the store was restored: the same is to be done.
             VersionTooNew: the next change is the upgrade to a version that this Holdfast can't read.
         """
 

@@ -24,12 +24,12 @@ from holdfast.durable.fence import FenceToken
 from holdfast.durable.handle import ReadOnlyHandle, SavepointHandle, WritableHandle
 from holdfast.durable.initialize import Bootstrap, initial_updates
 from holdfast.durable.interfaces import Loaded, OpenableCatalog, OpenMode, ReadOnlyCatalog
-from holdfast.durable.preamble import Preamble, preamble_of, read_preamble
+from holdfast.durable.preamble import Preamble, at_latest, preamble_of, read_preamble
 from holdfast.durable.store import CatalogStore, Kept, let_go_of_old
 from holdfast.durable.upgrade.plan import Plan, released
 from holdfast.durable.upgrade.report import Size
 from holdfast.durable.upgrade.runner import Upgraded, upgrade
-from holdfast.errors import BadInput, NotWritable, StorageError, UpperMismatch
+from holdfast.errors import BadInput, NotWritable, OtherHistory, StorageError, UpperMismatch
 
 _log = logging.getLogger(__name__)
 
@@ -69,21 +69,15 @@ class StoredCatalog(OpenableCatalog):
 
     def dump_lines(self, as_of: int | None = None) -> Iterator[str]:
         with self._opened("catalog dump") as store:
-            upper = store.upper()
-            read_preamble(store, upper).check_initialized(self.place)
-            rows = list(store.rows(upper - 1 if as_of is None else as_of))
-        preamble_of(upper, rows).check_readable()
+            rows = at_latest(store, lambda seen: self._rows(store, seen) if as_of is None else [])
+            if as_of is not None:
+                rows = list(store.rows(as_of))
+        preamble_of(0, rows).check_readable()
         yield from dump_lines(rows)
 
     def check_open(self) -> None:
         with self._opened("catalog check") as store:
-            seen = read_preamble(store, store.upper())
-            seen.check_initialized(self.place)
-            seen.check_readable()
-            if seen.is_older:
-                Plan(store, seen, released()).close()
-            else:
-                _load(store, seen)
+            at_latest(store, lambda seen: self._check(store, seen))
 
     def sizes(self) -> Mapping[str, Size]:
         with self._opened("catalog sizes") as store:
@@ -111,8 +105,9 @@ class StoredCatalog(OpenableCatalog):
                 if seen.is_initialized:
                     return False
                 try:
-                    store.append(self._opening(seen, mine, bootstrap), seen.upper, take_hold=True)
-                except UpperMismatch:
+                    opening = self._opening(seen, mine, bootstrap)
+                    store.append(opening, seen.upper, fence=seen.fence_row, take_hold=True)
+                except (OtherHistory, UpperMismatch):
                     continue
                 return True
 
@@ -180,27 +175,28 @@ class StoredCatalog(OpenableCatalog):
 
     def _open_read_only(self, store: CatalogStore) -> ReadOnlyHandle:
         boot_ts = self._now_ms()
-        seen = read_preamble(store, store.upper())
-        seen.check_initialized(self.place)
-        return ReadOnlyHandle(store, _load(store, seen), upper=seen.upper, boot_ts=boot_ts)
+
+        def opened(seen: Preamble) -> ReadOnlyHandle:
+            seen.check_initialized(self.place)
+            return ReadOnlyHandle(store, _load(store, seen), upper=seen.upper, boot_ts=boot_ts)
+
+        return at_latest(store, opened)
 
     def _open_writable(
         self, store: CatalogStore, mine: FenceToken, bootstrap: Bootstrap | None
     ) -> WritableHandle:
         boot_ts = self._now_ms()
         while True:
-            seen = read_preamble(store, store.upper())
-            seen.check_readable()
-            if seen.is_older:
+            seen, cache = at_latest(store, lambda seen: (seen, _loaded_unless_older(store, seen)))
+            if cache is None:
                 upgraded = upgrade(store, released(), lambda seen: seen.take_over(mine))
                 if upgraded is None:
                     continue
                 return self._opened_upgraded(store, upgraded, boot_ts)
-            cache = _load(store, seen)
             opening = self._opening(seen, mine, bootstrap)
             try:
-                store.append(opening, seen.upper, take_hold=True)
-            except UpperMismatch:
+                store.append(opening, seen.upper, fence=seen.fence_row, take_hold=True)
+            except (OtherHistory, UpperMismatch):
                 continue
             cache.apply(opening)
             return WritableHandle(
@@ -230,14 +226,23 @@ class StoredCatalog(OpenableCatalog):
         self, store: CatalogStore, mine: FenceToken, bootstrap: Bootstrap | None
     ) -> SavepointHandle:
         boot_ts = self._now_ms()
-        seen = read_preamble(store, store.upper())
+        return at_latest(store, lambda seen: self._savepoint(store, seen, mine, bootstrap, boot_ts))
+
+    def _savepoint(
+        self,
+        store: CatalogStore,
+        seen: Preamble,
+        mine: FenceToken,
+        bootstrap: Bootstrap | None,
+        boot_ts: int,
+    ) -> SavepointHandle:
         seen.check_readable()
         opening = self._opening(seen, mine, bootstrap)
         with ExitStack() as unless_open:
             contents: Contents = StoredContents(store, seen.upper)
             if seen.is_older:
                 contents = unless_open.enter_context(Plan(store, seen, released()))
-            cache = _cached(contents, seen)
+            cache = _cached(contents, seen, self.place)
             cache.apply(opening)
             return SavepointHandle(
                 store,
@@ -277,7 +282,19 @@ class StoredCatalog(OpenableCatalog):
 
     def _preamble(self) -> Preamble:
         with self._opened("catalog preamble") as store:
-            return read_preamble(store, store.upper())
+            return at_latest(store, lambda seen: seen)
+
+    def _rows(self, store: CatalogStore, seen: Preamble) -> list[Row]:
+        seen.check_initialized(self.place)
+        return list(store.rows(seen.upper - 1))
+
+    def _check(self, store: CatalogStore, seen: Preamble) -> None:
+        seen.check_initialized(self.place)
+        seen.check_readable()
+        if seen.is_older:
+            Plan(store, seen, released()).close()
+        else:
+            _load(store, seen)
 
     def _opened(self, purpose: str) -> closing[CatalogStore]:
         return closing(self._store.another(purpose=purpose))
@@ -286,12 +303,21 @@ class StoredCatalog(OpenableCatalog):
 def _load(store: CatalogStore, seen: Preamble) -> Cache:
     """The contents that `seen` is the preamble of."""
     seen.check_current()
-    return _cached(StoredContents(store, seen.upper), seen)
+    return _cached(StoredContents(store, seen.upper), seen, store.place)
 
 
-def _cached(contents: Contents, seen: Preamble) -> Cache:
-    # Where there is nothing it is known how much there is of what isn't read.
-    return Cache.load(contents.batches(but=APPEND_ONLY)) if seen.upper else Cache()
+def _loaded_unless_older(store: CatalogStore, seen: Preamble) -> Cache | None:
+    seen.check_readable()
+    return None if seen.is_older else _load(store, seen)
+
+
+def _cached(contents: Contents, seen: Preamble, place: str) -> Cache:
+    if not seen.upper:
+        # Where there is nothing it is known how much there is of what isn't read.
+        return Cache()
+    cache = Cache.load(contents.batches(but=APPEND_ONLY))
+    seen.check_history(cache.fence_row, place)
+    return cache
 
 
 def _kept(store: CatalogStore, upper: int) -> tuple[Kept, ...]:

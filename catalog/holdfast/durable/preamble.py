@@ -3,8 +3,9 @@
 Whoever opens a catalog reads these first, to decide whether it may and can read the rest.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from holdfast.durable import config
 from holdfast.durable.codec import Row, Update, decode, encode
@@ -12,7 +13,12 @@ from holdfast.durable.fence import FenceToken
 from holdfast.durable.registry import CONFIGS, FENCE_TOKENS, Kind
 from holdfast.durable.store import CatalogStore
 from holdfast.durable.version import CATALOG_VERSION
-from holdfast.errors import CorruptBlob, Fenced, Uninitialized
+from holdfast.errors import AsOfTooEarly, CorruptBlob, Fenced, OtherHistory, Uninitialized
+
+T = TypeVar("T")
+
+READS = 5
+"""How many states are tried to be read, each newer, before it is told that one can't be."""
 
 KINDS = (Kind.FENCE_TOKEN, Kind.CONFIG)
 
@@ -44,6 +50,11 @@ class Preamble:
         """Raise `Uninitialized` when there is nothing to read yet."""
         if not self.is_initialized:
             raise Uninitialized(f"the catalog in {place} is not initialized")
+
+    def check_history(self, fence_row: Row | None, place: str) -> None:
+        """Raise `OtherHistory` where what was read beside this has another fence row."""
+        if fence_row != self.fence_row:
+            raise OtherHistory(place)
 
     def check_readable(self) -> None:
         """Raise `VersionTooNew`, `Deprecated` or `CorruptBlob` when this Holdfast can't read the rest."""
@@ -101,6 +112,21 @@ def _fence_row(token: FenceToken) -> Row:
 def read_preamble(store: CatalogStore, upper: int) -> Preamble:
     """The preamble at `upper - 1`; an empty one where `upper` is 0."""
     return preamble_of(upper, store.rows(upper - 1, KINDS) if upper else ())
+
+
+def at_latest(store: CatalogStore, read: Callable[[Preamble], T]) -> T:
+    """What `read` makes of the latest state, of which it gets the preamble.
+
+    Nothing holds that state while it is read: where it was let go of meanwhile, or the store was restored, a
+    newer one is read, but not for ever: `AsOfTooEarly` or `OtherHistory`.
+    """
+    for left in reversed(range(READS)):
+        try:
+            return read(read_preamble(store, store.upper()))
+        except (AsOfTooEarly, OtherHistory):
+            if not left:
+                raise
+    raise AssertionError
 
 
 def preamble_of(upper: int, rows: Iterable[Row]) -> Preamble:

@@ -100,7 +100,11 @@ def _between(lower: int, upper: int) -> KeyRange:
 
 
 class CatalogShard(CatalogStore):
-    """A catalog's store on persist."""
+    """A catalog's store on persist.
+
+    It does not look at the fence row: a command on a shard's state can't see rows, and another history is
+    told from the old one by `holdfast recover`, without which no location may be restored.
+    """
 
     def __init__(self, client: PersistClient, shard_id: str, *, purpose: str) -> None:
         self._shard_id = shard_id
@@ -153,7 +157,13 @@ class CatalogShard(CatalogStore):
                     )
                 yield batch
 
-    def changes(self, lower: int, upper: int) -> list[tuple[int, list[Update]]]:
+    def changes(
+        self,
+        lower: int,
+        upper: int,
+        *,
+        fence: Row | None = None,  # noqa: ARG002 - see the class
+    ) -> list[tuple[int, list[Update]]]:
         if lower >= upper:
             return []
         feed = self.feed(lower)
@@ -162,11 +172,19 @@ class CatalogShard(CatalogStore):
             found += feed.next(None)
         return [(time, updates) for time, updates in found if time < upper]
 
-    def feed(self, lower: int) -> "ShardFeed":
+    def feed(self, lower: int, *, fence: Row | None = None) -> "ShardFeed":  # noqa: ARG002 - see the class
         # The first commit is all that the contents at 0 are.
-        return ShardFeed(self._read().listen(lower - 1) if lower else self._read().subscribe(0))
+        listen = self._read().listen(lower - 1) if lower else self._read().subscribe(0)
+        return ShardFeed(listen, lower)
 
-    def append(self, updates: Iterable[Update], at: int, *, take_hold: bool = False) -> None:
+    def append(
+        self,
+        updates: Iterable[Update],
+        at: int,
+        *,
+        fence: Row | None = None,  # noqa: ARG002 - see the class
+        take_hold: bool = False,
+    ) -> None:
         if self._writer is None:
             self._writer = self._client.writer(self._shard_id, SCHEMA, purpose=self._purpose)
         rest = iter(updates)
@@ -237,20 +255,23 @@ class CatalogShard(CatalogStore):
 class ShardFeed(Feed):
     """The changes of a shard as they come."""
 
-    def __init__(self, listen: Listen) -> None:
+    def __init__(self, listen: Listen, lower: int) -> None:
         self._listen = listen
+        # Not that of `listen`, which is beyond what it has not given out yet.
+        self._frontier = lower
         self._waiting: list[tuple[int, Update]] = []
 
     @property
     def frontier(self) -> int:
-        return self._listen.frontier
+        return self._frontier
 
     def next(self, timeout: float | None) -> list[tuple[int, list[Update]]]:
         for event in self._listen.next(timeout):
             match event:
                 case Updates(table):
                     self._waiting += _timed_updates(table)
-                case Progress():
+                case Progress(frontier):
+                    self._frontier = frontier
                     found = sorted(self._waiting, key=itemgetter(0))
                     self._waiting = []
                     return [(time, [u for _, u in group]) for time, group in groupby(found, itemgetter(0))]

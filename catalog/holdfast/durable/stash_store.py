@@ -10,7 +10,7 @@ Invariants
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 
 import pyarrow as pa
@@ -30,7 +30,7 @@ from holdfast.durable.store import (
     kept_name,
     kept_of,
 )
-from holdfast.errors import BadInput, CorruptBlob, NoLocation, NotWritable
+from holdfast.errors import BadInput, CorruptBlob, NoLocation, NotWritable, OtherHistory
 from holdfast.persist import Prepared
 from holdfast.stash import MAX_ROW_BYTES, Frontiers, Stash, check_url, open_stash
 from holdfast.stash import Update as StashUpdate
@@ -110,14 +110,26 @@ class StashStore(CatalogStore):
         found = self._open().sizes(as_of)
         return Counter({kind: found.get(int(kind), 0) for kind in kinds})
 
-    def changes(self, lower: int, upper: int) -> list[tuple[int, list[Update]]]:
-        return _changes(self._open(), lower, upper) if lower < upper else []
+    def changes(self, lower: int, upper: int, *, fence: Row | None = None) -> list[tuple[int, list[Update]]]:
+        """Those in the interface; with `fence` the history is looked at where there are none, too."""
+        if lower >= upper and fence is None:
+            return []
+        return _changes(self._open(), lower, upper, fence)
 
-    def feed(self, lower: int) -> "StashFeed":
-        return StashFeed(self._open(), lower)
+    def feed(self, lower: int, *, fence: Row | None = None) -> "StashFeed":
+        if fence is None and lower:
+            fence = next(self.rows(lower - 1, (Kind.FENCE_TOKEN,)), None)
+        return StashFeed(self._open(), lower, fence)
 
-    def append(self, updates: Iterable[Update], at: int, *, take_hold: bool = False) -> None:  # noqa: ARG002 - there are none
-        self._open(create=True).append(map(_to_stash, updates), at)
+    def append(
+        self,
+        updates: Iterable[Update],
+        at: int,
+        *,
+        fence: Row | None = None,
+        take_hold: bool = False,  # noqa: ARG002 - there are none
+    ) -> None:
+        self._open(create=True).append(map(_to_stash, updates), at, sole=_sole(fence))
 
     def expect(self, upper: int) -> Prepared:  # noqa: ARG002 - it would be of no use
         raise BadInput(
@@ -180,11 +192,15 @@ class StashStore(CatalogStore):
 
 
 class StashFeed(Feed):
-    """The changes of a stash as they come: it is asked every `POLL_S` seconds."""
+    """The changes of a stash as they come: it is asked every `POLL_S` seconds.
 
-    def __init__(self, stash: Stash, lower: int) -> None:
+    `fence` is the fence row before `lower`.
+    """
+
+    def __init__(self, stash: Stash, lower: int, fence: Row | None) -> None:
         self._stash = stash
         self._frontier = lower
+        self._fence = fence
 
     @property
     def frontier(self) -> int:
@@ -193,21 +209,30 @@ class StashFeed(Feed):
     def next(self, timeout: float | None) -> list[tuple[int, list[Update]]]:
         deadline = None if timeout is None else time.monotonic() + timeout
         while (upper := self._stash.frontiers().upper) <= self._frontier:
+            if upper < self._frontier:
+                raise OtherHistory(self._stash.description)
             wait_s = POLL_S if deadline is None else min(POLL_S, deadline - time.monotonic())
             if wait_s <= 0:
                 return []
             time.sleep(wait_s)
         until = min(upper, self._frontier + FEED_VERSIONS)
-        found = _changes(self._stash, self._frontier, until)
+        found = _changes(self._stash, self._frontier, until, self._fence)
+        for row, diff in chain.from_iterable(updates for _, updates in found):
+            if diff == 1 and row.key[:TAG_BYTES] == Kind.FENCE_TOKEN.tag:
+                self._fence = row
         self._frontier = until
         return found
 
 
-def _changes(stash: Stash, lower: int, upper: int) -> list[tuple[int, list[Update]]]:
-    found = stash.changes(lower, upper)
+def _changes(stash: Stash, lower: int, upper: int, fence: Row | None) -> list[tuple[int, list[Update]]]:
+    found = stash.changes(lower, upper, sole=_sole(fence))
     return [
         (time_, [_of_stash(update) for _, update in group]) for time_, group in groupby(found, itemgetter(0))
     ]
+
+
+def _sole(fence: Row | None) -> StashUpdate | None:
+    return None if fence is None else _to_stash(Update(fence, 1))
 
 
 def _to_stash(update: Update) -> StashUpdate:

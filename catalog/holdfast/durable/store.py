@@ -7,6 +7,8 @@ Invariants
 - A commit at `upper` moves it to `upper + 1`: all changes of one commit have one time.
 - A commit is conditional on the upper that it was made for, and the fence token is a row like any other: no
   commit that was made before a foreign fence can succeed after it.
+- A restored store may reach any upper again. Its fence row, with the nonce of an open, tells that it has
+  another history: who says the fence row that it read gets `OtherHistory` where the store has another.
 """
 
 import re
@@ -77,7 +79,7 @@ class Feed(Protocol):
     def next(self, timeout: float | None) -> list[tuple[int, list[Update]]]:
         """The next times with changes; may be empty, and is when `timeout` (s) ran out.
 
-        Raises `AsOfTooEarly` when the store has let go of what comes next.
+        Raises `AsOfTooEarly` when the store has let go of what comes next, and `OtherHistory`.
         """
 
 
@@ -136,21 +138,28 @@ class CatalogStore(ABC):
         return Counter(row.kind for row in self.rows(as_of, kinds))
 
     @abstractmethod
-    def changes(self, lower: int, upper: int) -> list[tuple[int, list[Update]]]:
-        """The changes at times in `[lower, upper)`, by time; `AsOfTooEarly` when that past is gone."""
+    def changes(self, lower: int, upper: int, *, fence: Row | None = None) -> list[tuple[int, list[Update]]]:
+        """The changes at times in `[lower, upper)`, by time; `AsOfTooEarly` when that past is gone.
+
+        `fence` is the fence row at `lower - 1` as the caller read it, `upper` one that it saw.
+        """
 
     @abstractmethod
-    def feed(self, lower: int) -> Feed:
-        """All changes at times from `lower` on, and those to come."""
+    def feed(self, lower: int, *, fence: Row | None = None) -> Feed:
+        """All changes at times from `lower` on, and those to come; `fence` as for `changes`."""
 
     @abstractmethod
-    def append(self, updates: Iterable[Update], at: int, *, take_hold: bool = False) -> None:
+    def append(
+        self, updates: Iterable[Update], at: int, *, fence: Row | None = None, take_hold: bool = False
+    ) -> None:
         """Commit changes at time `at`, all or none; with `take_hold`, what keeps the last versions readable.
+
+        `fence` is the fence row that the changes were made under.
 
         `updates` are taken as a stream in no order, with bounded memory however many they are. A row may be
         both retracted and added among them, which comes to nothing.
 
-        Raises `UpperMismatch` when `at` isn't the upper: nothing happened.
+        Raises `UpperMismatch` when `at` isn't the upper, and `OtherHistory`: nothing happened.
         """
 
     @abstractmethod

@@ -10,7 +10,7 @@ Invariants
 import logging
 import time
 
-from holdfast.durable.codec import Update, decode
+from holdfast.durable.codec import Row, Update, decode
 from holdfast.durable.interfaces import Change, Subscription
 from holdfast.durable.preamble import preamble_of
 from holdfast.durable.registry import COLLECTIONS
@@ -28,9 +28,9 @@ _log = logging.getLogger(__name__)
 
 
 class StoreSubscription(Subscription):
-    """Changes at times from `lower` on."""
+    """Changes at times from `lower` on; `fence` is the fence row before it, where the caller knows it."""
 
-    def __init__(self, store: CatalogStore, lower: int) -> None:
+    def __init__(self, store: CatalogStore, lower: int, fence: Row | None = None) -> None:
         if lower < 0:
             raise BadInput(f"a subscription begins at time 0 or later, not at {lower}")
         upper = store.upper()
@@ -40,7 +40,7 @@ class StoreSubscription(Subscription):
         if since > max(lower - 1, 0):
             raise AsOfTooEarly(lower - 1, since)
         self._store = store
-        self._feed = store.feed(lower)
+        self._feed = store.feed(lower, fence=fence)
         self._frontier = lower
         self._due: list[tuple[int, list[Update]]] = []
 

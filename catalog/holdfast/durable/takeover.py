@@ -18,7 +18,7 @@ from holdfast.durable.registry import COLLECTIONS
 from holdfast.durable.replacing import contents_of, exact, merged
 from holdfast.durable.store import CatalogStore
 from holdfast.durable.version import CATALOG_VERSION
-from holdfast.errors import BadInput, CatalogOutOfSync, CorruptBlob, Fenced, UpperMismatch
+from holdfast.errors import BadInput, CatalogOutOfSync, CorruptBlob, Fenced, OtherHistory, UpperMismatch
 
 
 def raise_fence(
@@ -93,10 +93,10 @@ def _above(seen: Preamble, deploy_generation: int | None, claim: FenceToken) -> 
 
 
 def _written(store: CatalogStore, seen: Preamble, token: FenceToken, changes: Iterable[Update]) -> bool:
-    """Whether the commit found the upper that it was made for."""
+    """Whether the commit found the upper and the token that it was made for."""
     try:
-        store.append((*seen.fence(token), *changes), seen.upper, take_hold=True)
-    except UpperMismatch:
+        store.append((*seen.fence(token), *changes), seen.upper, fence=seen.fence_row, take_hold=True)
+    except (OtherHistory, UpperMismatch):
         return False
     return True
 

@@ -7,12 +7,14 @@ Invariants
 
 from collections.abc import Collection as SizeSet
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.durable.interfaces import OpenableCatalog, OpenMode
+from holdfast.durable.preamble import READS
 from holdfast.durable.registry import CLUSTER_REPLICAS, CLUSTERS, COLLECTIONS
-from holdfast.errors import BadInput, Uninitialized
+from holdfast.errors import AsOfTooEarly, BadInput, Determinate, OtherHistory, Uninitialized
 
 if TYPE_CHECKING:
     from holdfast.durable.interfaces import ReadOnlyCatalog
@@ -42,8 +44,18 @@ def check_upgrade(openable: OpenableCatalog, *, replica_sizes: SizeSet[str] | No
         VersionTooNew, Deprecated: it is of a version that this Holdfast doesn't know.
         CorruptBlob: a row does not decode, or two objects share what must be unique.
         BadInput: a size is not among `replica_sizes`.
-        StorageError: the store failed, which says nothing about the catalog.
+        StorageError: the store failed, or changes too fast to be read, which says nothing about the catalog.
     """
+    for _ in range(READS):
+        # A savepoint holds nothing of what it reads.
+        with suppress(AsOfTooEarly, OtherHistory):
+            return _checked(openable, replica_sizes)
+    raise Determinate(
+        f"the catalog in {openable.place} changes faster than it can be read", hint="try again later"
+    )
+
+
+def _checked(openable: OpenableCatalog, replica_sizes: SizeSet[str] | None) -> Upgradable:
     version = openable.config("user_version")
     if version is None:
         raise Uninitialized(f"the catalog in {openable.place} is not initialized")

@@ -8,6 +8,7 @@ Why it is safe, all commits being under READ COMMITTED with a durable commit
   the row's lock lets one through; the others wait for it, look at the row as it is then, and find another
   upper: they are rolled back with all that they put in. So it is one commit for each upper, and the row is
   locked only from then to COMMIT: who takes a catalog over never waits for a long commit of somebody else.
+  What a commit is conditional on beside the upper is read after that statement, and so under the same lock.
 - Rows of a time are seen with the upper above it or not at all, for they become visible in one step. A read
   takes frontiers and rows from one snapshot (REPEATABLE READ).
 - What a consolidation deletes, it puts in again as one row with the sum, in the same statement, from what
@@ -45,7 +46,9 @@ from holdfast.stash.stash import (
     check_commit_time,
     check_held,
     check_lower,
+    check_reached,
     check_since,
+    check_sole,
     in_batches,
     in_statements,
     name_of,
@@ -76,6 +79,9 @@ _RELEASE: Final = "DELETE FROM {schema}.holds WHERE name = %s"
 _ROWS: Final = """COPY (SELECT collection_id, key, value, sum(diff)::bigint FROM {schema}.data
   WHERE time <= {as_of} AND {wanted} AND {other} GROUP BY collection_id, key, value HAVING sum(diff) <> 0)
   TO STDOUT (FORMAT binary)"""
+_BEFORE: Final = """SELECT collection_id, key, value, sum(diff)::bigint FROM {schema}.data
+  WHERE collection_id = %s::int AND time < %s::bigint
+  GROUP BY collection_id, key, value HAVING sum(diff) <> 0"""
 _TRUE: Final = sql.SQL("true")
 _SIZES: Final = """SELECT collection_id, sum(diff)::bigint FROM {schema}.data WHERE time <= %s::bigint
   GROUP BY collection_id"""
@@ -133,12 +139,12 @@ class PostgresStash(Stash):
             except psycopg.Error as error:
                 raise self._failed(error, connection) from None
 
-    def append(self, updates: Iterable[Update], at: int) -> None:
+    def append(self, updates: Iterable[Update], at: int, *, sole: Update | None = None) -> None:
         self._check_writable()
         check_commit_time(at)
         with self._connection() as connection:
             try:
-                self._put_in(connection, updates, at)
+                self._put_in(connection, updates, at, sole)
             except psycopg.Error as error:
                 failure = self._failed(error, connection)
                 _roll_back(connection)
@@ -148,7 +154,9 @@ class PostgresStash(Stash):
                 raise
             self._commit(connection)
 
-    def _put_in(self, connection: Connection, updates: Iterable[Update], at: int) -> None:
+    def _put_in(
+        self, connection: Connection, updates: Iterable[Update], at: int, sole: Update | None
+    ) -> None:
         """Everything of a commit but COMMIT."""
         with connection.pipeline():
             connection.execute(b"BEGIN")
@@ -166,10 +174,20 @@ class PostgresStash(Stash):
             connection.execute(_HURRY)
             connection.execute(self._sql(_NAME), (ids, [name_of(id_, self._names) for id_ in ids]))
             moved = connection.execute(self._sql(_MOVE_UPPER), (at, at))
+            found = self._before(connection, sole, at)
         if moved.rowcount != 1:
             # Another statement sees what that one waited for.
             self._check_upper(connection.execute(self._sql(_FRONTIERS)), at)
             raise Determinate(f"{self.description}: the upper did not move")
+        if sole is not None:
+            check_sole(found.fetchall(), sole, self.description)
+
+    def _before(
+        self, connection: Connection, sole: Update | None, before: int
+    ) -> "psycopg.Cursor[tuple[Any, ...]]":
+        """What the collection of `sole` held before a time."""
+        id_ = None if sole is None else sole.collection
+        return connection.execute(self._sql(_BEFORE), (id_, before))
 
     def _check_upper(self, frontiers: "psycopg.Cursor[tuple[int, int]]", at: int) -> None:
         upper = _frontiers_of(frontiers, self.description).upper
@@ -203,10 +221,16 @@ class PostgresStash(Stash):
             check_as_of(as_of, self._frontiers(connection))
             return dict(connection.execute(self._sql(_SIZES), (as_of,)).fetchall())
 
-    def changes(self, lower: int, upper: int | None = None) -> Iterator[tuple[int, Update]]:
+    def changes(
+        self, lower: int, upper: int | None = None, *, sole: Update | None = None
+    ) -> Iterator[tuple[int, Update]]:
         with self._snapshot() as connection:
             frontiers = self._frontiers(connection)
+            if sole is not None:
+                check_reached(max(lower, upper or 0), frontiers, self.description)
             check_lower(lower, frontiers)
+            if sole is not None:
+                check_sole(self._before(connection, sole, lower).fetchall(), sole, self.description)
             until = frontiers.upper if upper is None else min(upper, frontiers.upper)
             statement = self._sql(_CHANGES, lower=sql.Literal(lower), upper=sql.Literal(until))
             for time, *row in _stream(connection, statement, _CHANGE_TYPES):

@@ -50,7 +50,9 @@ from holdfast.stash.stash import (
     check_commit_time,
     check_held,
     check_lower,
+    check_reached,
     check_since,
+    check_sole,
     in_batches,
     in_statements,
     name_of,
@@ -75,6 +77,8 @@ _COLLECTIONS: Final = "SELECT id FROM collections"
 # The index gives all updates of a key one after the other. A sorter would keep rows in memory, however large.
 _ROWS: Final = """SELECT collection_id, key, value, diff FROM data
   WHERE collection_id = ? AND time <= ? ORDER BY key"""
+_BEFORE: Final = """SELECT collection_id, key, value, diff FROM data
+  WHERE collection_id = ? AND time < ? ORDER BY key"""
 _SIZES: Final = "SELECT collection_id, sum(diff) FROM data WHERE time <= ? GROUP BY collection_id"
 # For the same reason values are not sorted, but looked up; the LIMIT keeps the two steps apart.
 _CHANGES: Final = """SELECT d.time, d.collection_id, d.key, d.value, d.diff
@@ -145,12 +149,13 @@ class SqliteStash(Stash):
         with self._snapshot() as connection:
             return _frontiers(connection)
 
-    def append(self, updates: Iterable[Update], at: int) -> None:
+    def append(self, updates: Iterable[Update], at: int, *, sole: Update | None = None) -> None:
         check_commit_time(at)
         with self._transaction() as connection:
             upper = _frontiers(connection).upper
             if upper != at:
                 raise UpperMismatch(at, upper, shard_id=f"the {self.description}")
+            self._check_sole(connection, sole, at)
             used: set[int] = set()
             for batch in in_statements(updates, self._names):
                 connection.executemany(_PUT, ((id_, key, value, at, diff) for id_, key, value, diff in batch))
@@ -172,13 +177,23 @@ class SqliteStash(Stash):
             check_as_of(as_of, _frontiers(connection))
             return dict(connection.execute(_SIZES, (as_of,)))
 
-    def changes(self, lower: int, upper: int | None = None) -> Iterator[tuple[int, Update]]:
+    def changes(
+        self, lower: int, upper: int | None = None, *, sole: Update | None = None
+    ) -> Iterator[tuple[int, Update]]:
         with self._snapshot() as connection:
             frontiers = _frontiers(connection)
+            if sole is not None:
+                check_reached(max(lower, upper or 0), frontiers, self.description)
             check_lower(lower, frontiers)
+            self._check_sole(connection, sole, lower)
             until = frontiers.upper if upper is None else min(upper, frontiers.upper)
             for time_, *row in self._summed(connection.execute(_CHANGES, (min(lower, until), until))):
                 yield time_, Update(*row)
+
+    def _check_sole(self, connection: sqlite3.Connection, sole: Update | None, before: int) -> None:
+        if sole is not None:
+            found = connection.execute(_BEFORE, (sole.collection, before))
+            check_sole((tuple(row) for row in self._summed(found)), sole, self.description)
 
     def _summed(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """The same with the diffs of equal rows added up: last come value and diff, before them the key."""

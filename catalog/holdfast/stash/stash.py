@@ -17,7 +17,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly, BadInput, Deprecated, VersionTooNew
+from holdfast.errors import (
+    AsOfNotYetAvailable,
+    AsOfTooEarly,
+    BadInput,
+    Deprecated,
+    OtherHistory,
+    VersionTooNew,
+)
 
 LAYOUT_VERSION: Final = 1
 """The version of the tables; every one from 1 on is still read."""
@@ -72,14 +79,17 @@ class Stash(ABC):
         """Since and upper, linearized."""
 
     @abstractmethod
-    def append(self, updates: Iterable[Update], at: int) -> None:
+    def append(self, updates: Iterable[Update], at: int, *, sole: Update | None = None) -> None:
         """Commit updates at time `at`, all or none, and make `at + 1` the upper.
+
+        With `sole`, only where its collection holds this row, as often as `diff` says, and no other.
 
         The updates may come from an iterator, which is read once; what it raises ends the append, of which
         nothing is kept. It may read the stash.
 
         Raises:
             UpperMismatch: `at` isn't the upper.
+            OtherHistory: the collection of `sole` holds something else.
             BadInput: an update that a stash can't hold, such as a row of more than `MAX_ROW_BYTES`.
             NotWritable: the stash was opened for reading.
             Indeterminate: the connection was lost in the commit: it may have happened.
@@ -102,8 +112,13 @@ class Stash(ABC):
         """How many rows the collections have at `as_of`, each row as often as it occurs. Raises as `rows`."""
 
     @abstractmethod
-    def changes(self, lower: int, upper: int | None = None) -> Iterator[tuple[int, Update]]:
+    def changes(
+        self, lower: int, upper: int | None = None, *, sole: Update | None = None
+    ) -> Iterator[tuple[int, Update]]:
         """The updates at times in `[lower, upper)`, below the stash's own upper, by time, consolidated.
+
+        With `sole`, which is what its collection held before `lower`, `OtherHistory` where it held something
+        else, or where the stash's upper is below one of the two times: an older stash was restored.
 
         Raises `AsOfTooEarly` when `lower - 1` is before `since`: what is not forgotten yet might be soon. At
         time 0 everything is a change. Raises with the first update.
@@ -229,6 +244,18 @@ def check_lower(lower: int, frontiers: Frontiers) -> None:
     """Raise `AsOfTooEarly` when changes from `lower` on may be forgotten."""
     if lower <= frontiers.since and (lower, frontiers.since) != (0, 0):
         raise AsOfTooEarly(lower - 1, frontiers.since)
+
+
+def check_reached(time: int, frontiers: Frontiers, where: str) -> None:
+    """Raise `OtherHistory` for an upper that is known to be reached, and isn't."""
+    if frontiers.upper < time:
+        raise OtherHistory(where)
+
+
+def check_sole(found: Iterable[tuple[int, bytes, bytes, int]], sole: Update, where: str) -> None:
+    """Raise `OtherHistory` unless `sole` is all that was found in its collection."""
+    if list(found) != [tuple(sole)]:
+        raise OtherHistory(where)
 
 
 def check_since(since: int, frontiers: Frontiers) -> None:

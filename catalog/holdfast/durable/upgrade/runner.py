@@ -25,7 +25,14 @@ from holdfast.durable.registry import COLLECTIONS
 from holdfast.durable.store import CatalogStore
 from holdfast.durable.upgrade.plan import Chain, Plan
 from holdfast.durable.upgrade.report import UpgradeReport
-from holdfast.errors import AsOfTooEarly, CatalogOutOfSync, Fenced, FenceRegressed, UpperMismatch
+from holdfast.errors import (
+    AsOfTooEarly,
+    CatalogOutOfSync,
+    Fenced,
+    FenceRegressed,
+    OtherHistory,
+    UpperMismatch,
+)
 
 PLANS_BEFORE_FENCE = 2
 """How many times the steps are worked out for nothing before the fence is put first."""
@@ -62,7 +69,10 @@ def upgrade(
         with ExitStack() as until_done:
             plan = None
             if attempt < PLANS_BEFORE_FENCE:
-                plan = until_done.enter_context(Plan(store, seen, chain))
+                try:
+                    plan = until_done.enter_context(Plan(store, seen, chain))
+                except AsOfTooEarly:
+                    continue  # whoever runs has changed it that often meanwhile
             fenced = _fence(store, seen, take_over)
             if fenced is None:
                 continue
@@ -81,8 +91,8 @@ def _fence(
         token = take_over(seen)
         store.keep(seen.upper - 1, seen.config[config.USER_VERSION])
         try:
-            store.append(seen.fence(token), seen.upper, take_hold=True)
-        except UpperMismatch:
+            store.append(seen.fence(token), seen.upper, fence=seen.fence_row, take_hold=True)
+        except (OtherHistory, UpperMismatch):
             seen = read_preamble(store, store.upper())
             if not _same_objects(store, planned, seen):
                 return None
@@ -107,8 +117,8 @@ def _commit_step(
     """Commit the step from `version` on the state of `seen`; the preamble after it."""
     while True:
         try:
-            store.append(plan.updates(version, seen), seen.upper)
-        except UpperMismatch:
+            store.append(plan.updates(version, seen), seen.upper, fence=seen.fence_row)
+        except (OtherHistory, UpperMismatch):
             found = read_preamble(store, store.upper())
             _check_token(token, found.token)
             if found.config.get(config.USER_VERSION) == version + 1:
@@ -137,7 +147,7 @@ def _same_objects(store: CatalogStore, old: Preamble, new: Preamble) -> bool:
     if new.upper < old.upper or new.config.get(config.USER_VERSION) != old.config[config.USER_VERSION]:
         return False
     try:
-        changes = store.changes(old.upper, new.upper)
-    except AsOfTooEarly:
+        changes = store.changes(old.upper, new.upper, fence=old.fence_row)
+    except (AsOfTooEarly, OtherHistory):
         return False
     return all(update.row.key[:TAG_BYTES] in _UNTOUCHED for _, updates in changes for update in updates)
