@@ -50,7 +50,7 @@ def everything(stores: Stores) -> list[tuple[object, ...]]:
     """All that commands change: the records and the frontiers and holds of every shard but the catalog's."""
     client = stores.open(mode="read")
     controller = StorageController(client)
-    catalog = persist_catalog(client, ORGANIZATION).shard_id
+    catalog = persist_catalog(client, ORGANIZATION).place
     shards = [client.inspect(shard) for shard in client.shards() if shard != catalog]
     held = [
         (
