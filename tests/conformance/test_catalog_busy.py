@@ -109,9 +109,9 @@ def test_a_writer_that_is_overtaken_takes_over_what_is_there_then(catalogs: Cata
         assert roles(mine) == ["r12"]
 
 
+# A reader of persist holds what it reads.
+@pytest.mark.parametrize("catalogs", ["stash in SQLite"], indirect=True)
 def test_who_is_overtaken_for_ever_is_told_and_it_is_no_negative_answer(catalogs: Catalogs) -> None:
-    if catalogs.kind.startswith("persist"):
-        pytest.skip("a reader of persist holds what it reads")
     _, catalog = busy(catalogs, lambda _: True)
     with pytest.raises(AsOfTooEarly):
         catalog.dump()
