@@ -8,7 +8,9 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.durable.cache import APPEND_ONLY, Cache
 from holdfast.durable.codec import TAG_BYTES, Row, kind_of
+from holdfast.durable.preamble import Preamble
 from holdfast.durable.registry import COLLECTIONS, Kind
 from holdfast.durable.store import BATCH_ROWS, CatalogStore, batch_of
 from holdfast.durable.upgrade.report import Size
@@ -49,6 +51,16 @@ class StoredContents(Contents):
     def count(self, kinds: Iterable[Kind]) -> Counter[Kind]:
         """How many there are."""
         return self._store.count(self._upper - 1, kinds) if self._upper else Counter()
+
+
+def cached(contents: Contents, seen: Preamble, place: str) -> Cache:
+    """The contents in memory, but for append-only rows; `OtherHistory` when `seen` is not their preamble."""
+    if not seen.upper:
+        # Where there is nothing it is known how much there is of what isn't read.
+        return Cache()
+    cache = Cache.load(contents.batches(but=APPEND_ONLY))
+    seen.check_history(cache.fence_row, place)
+    return cache
 
 
 def sizes_of(batches: Iterable[pa.RecordBatch]) -> Mapping[str, Size]:

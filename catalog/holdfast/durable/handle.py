@@ -21,7 +21,7 @@ from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import config
 from holdfast.durable.cache import APPEND_ONLY, Cache
 from holdfast.durable.codec import Object, Row, Update, canonical_key, decode, encode_key
-from holdfast.durable.contents import Contents
+from holdfast.durable.contents import Contents, StoredContents, cached
 from holdfast.durable.dump import dump_json
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.interfaces import Catalog, ReadOnlyCatalog
@@ -194,9 +194,8 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         self._check_reloaded(preamble)
         preamble.check_initialized(self.place)
         preamble.check_current()
-        cache = Cache.load(self._store.batches(preamble.upper - 1, but=APPEND_ONLY))
-        preamble.check_history(cache.fence_row, self.place)
-        return cache, preamble.upper
+        contents = StoredContents(self._store, preamble.upper)
+        return cached(contents, preamble, self.place), preamble.upper
 
     def _check_reloaded(self, preamble: Preamble) -> None:
         """Whether this handle may go on with a state that it did not come to change by change."""

@@ -16,20 +16,20 @@ from contextlib import ExitStack, closing
 from typing import assert_never
 
 from holdfast.durable import takeover
-from holdfast.durable.cache import APPEND_ONLY, Cache
+from holdfast.durable.cache import Cache
 from holdfast.durable.codec import Row, Update
-from holdfast.durable.contents import Contents, StoredContents, sizes_of
+from holdfast.durable.contents import Contents, StoredContents, cached, sizes_of
 from holdfast.durable.dump import dump_lines
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.handle import ReadOnlyHandle, SavepointHandle, WritableHandle
 from holdfast.durable.initialize import Bootstrap, initial_updates
 from holdfast.durable.interfaces import Loaded, OpenableCatalog, OpenMode, ReadOnlyCatalog
-from holdfast.durable.preamble import Preamble, at_latest, preamble_of, read_preamble
+from holdfast.durable.preamble import Preamble, at_latest, committed, preamble_of, read_preamble
 from holdfast.durable.store import CatalogStore, Kept, let_go_of_old
 from holdfast.durable.upgrade.plan import Plan, released
 from holdfast.durable.upgrade.report import Size
 from holdfast.durable.upgrade.runner import Upgraded, upgrade
-from holdfast.errors import BadInput, NotWritable, OtherHistory, StorageError, UpperMismatch
+from holdfast.errors import BadInput, NotWritable, StorageError
 
 _log = logging.getLogger(__name__)
 
@@ -104,12 +104,8 @@ class StoredCatalog(OpenableCatalog):
                 seen = read_preamble(store, store.upper())
                 if seen.is_initialized:
                     return False
-                try:
-                    opening = self._opening(seen, mine, bootstrap)
-                    store.append(opening, seen.upper, fence=seen.fence_row, take_hold=True)
-                except (OtherHistory, UpperMismatch):
-                    continue
-                return True
+                if committed(store, seen, self._opening(seen, mine, bootstrap)):
+                    return True
 
     def raise_fence(
         self, at_least: int, *, deploy_generation: int | None = None, holder: str, purpose: str
@@ -194,9 +190,7 @@ class StoredCatalog(OpenableCatalog):
                     continue
                 return self._opened_upgraded(store, upgraded, boot_ts)
             opening = self._opening(seen, mine, bootstrap)
-            try:
-                store.append(opening, seen.upper, fence=seen.fence_row, take_hold=True)
-            except (OtherHistory, UpperMismatch):
+            if not committed(store, seen, opening):
                 continue
             cache.apply(opening)
             return WritableHandle(
@@ -242,7 +236,7 @@ class StoredCatalog(OpenableCatalog):
             contents: Contents = StoredContents(store, seen.upper)
             if seen.is_older:
                 contents = unless_open.enter_context(Plan(store, seen, released()))
-            cache = _cached(contents, seen, self.place)
+            cache = cached(contents, seen, self.place)
             cache.apply(opening)
             return SavepointHandle(
                 store,
@@ -303,21 +297,12 @@ class StoredCatalog(OpenableCatalog):
 def _load(store: CatalogStore, seen: Preamble) -> Cache:
     """The contents that `seen` is the preamble of."""
     seen.check_current()
-    return _cached(StoredContents(store, seen.upper), seen, store.place)
+    return cached(StoredContents(store, seen.upper), seen, store.place)
 
 
 def _loaded_unless_older(store: CatalogStore, seen: Preamble) -> Cache | None:
     seen.check_readable()
     return None if seen.is_older else _load(store, seen)
-
-
-def _cached(contents: Contents, seen: Preamble, place: str) -> Cache:
-    if not seen.upper:
-        # Where there is nothing it is known how much there is of what isn't read.
-        return Cache()
-    cache = Cache.load(contents.batches(but=APPEND_ONLY))
-    seen.check_history(cache.fence_row, place)
-    return cache
 
 
 def _kept(store: CatalogStore, upper: int) -> tuple[Kept, ...]:

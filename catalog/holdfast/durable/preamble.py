@@ -13,7 +13,7 @@ from holdfast.durable.fence import FenceToken
 from holdfast.durable.registry import CONFIGS, FENCE_TOKENS, Kind
 from holdfast.durable.store import CatalogStore
 from holdfast.durable.version import CATALOG_VERSION
-from holdfast.errors import AsOfTooEarly, CorruptBlob, Fenced, OtherHistory, Uninitialized
+from holdfast.errors import AsOfTooEarly, CorruptBlob, Fenced, OtherHistory, Uninitialized, UpperMismatch
 
 T = TypeVar("T")
 
@@ -112,6 +112,15 @@ def _fence_row(token: FenceToken) -> Row:
 def read_preamble(store: CatalogStore, upper: int) -> Preamble:
     """The preamble at `upper - 1`; an empty one where `upper` is 0."""
     return preamble_of(upper, store.rows(upper - 1, KINDS) if upper else ())
+
+
+def committed(store: CatalogStore, seen: Preamble, updates: Iterable[Update]) -> bool:
+    """Commit what was made for the state of `seen`, with the hold; False when that is not the latest."""
+    try:
+        store.append(updates, seen.upper, fence=seen.fence_row, take_hold=True)
+    except (OtherHistory, UpperMismatch):
+        return False
+    return True
 
 
 def at_latest(store: CatalogStore, read: Callable[[Preamble], T]) -> T:

@@ -13,12 +13,12 @@ from holdfast.durable.cache import Cache
 from holdfast.durable.codec import Row, Update
 from holdfast.durable.fence import FenceToken, check_room
 from holdfast.durable.interfaces import Loaded
-from holdfast.durable.preamble import Preamble, preamble_of, read_preamble
+from holdfast.durable.preamble import Preamble, committed, preamble_of, read_preamble
 from holdfast.durable.registry import COLLECTIONS
 from holdfast.durable.replacing import contents_of, exact, merged
 from holdfast.durable.store import CatalogStore
 from holdfast.durable.version import CATALOG_VERSION
-from holdfast.errors import BadInput, CatalogOutOfSync, CorruptBlob, Fenced, OtherHistory, UpperMismatch
+from holdfast.errors import BadInput, CatalogOutOfSync, CorruptBlob
 
 
 def raise_fence(
@@ -37,7 +37,7 @@ def raise_fence(
             if durable.epoch >= at_least and durable.deploy_generation == token.deploy_generation:
                 return durable
             token = replace(token, epoch=max(at_least, durable.epoch))
-        if _written(store, seen, token, ()):
+        if committed(store, seen, seen.fence(token)):
             return token
 
 
@@ -74,7 +74,7 @@ def load(
             kept = {row.key: row for row in stored}
             changes = list(merged(kept.values(), wanted))
             _check_fits(version, _after(kept, changes))
-        if rehearse or _written(store, seen, token, changes):
+        if rehearse or committed(store, seen, (*seen.fence(token), *changes)):
             added = sum(update.diff == 1 for update in changes)
             return Loaded(added, len(changes) - added, token)
 
@@ -86,19 +86,7 @@ def _above(seen: Preamble, deploy_generation: int | None, claim: FenceToken) -> 
         generation = deploy_generation
     else:
         generation = 0 if durable is None else durable.deploy_generation
-    token = replace(claim, deploy_generation=generation).after(durable)
-    if durable is not None and generation < durable.deploy_generation:
-        raise Fenced(token, durable)
-    return token
-
-
-def _written(store: CatalogStore, seen: Preamble, token: FenceToken, changes: Iterable[Update]) -> bool:
-    """Whether the commit found the upper and the token that it was made for."""
-    try:
-        store.append((*seen.fence(token), *changes), seen.upper, fence=seen.fence_row, take_hold=True)
-    except (OtherHistory, UpperMismatch):
-        return False
-    return True
+    return seen.take_over(replace(claim, deploy_generation=generation))
 
 
 def _check_same_version(seen: Preamble, version: int, place: str) -> None:

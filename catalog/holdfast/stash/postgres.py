@@ -143,15 +143,8 @@ class PostgresStash(Stash):
         self._check_writable()
         check_commit_time(at)
         with self._connection() as connection:
-            try:
+            with self._rolled_back(connection):
                 self._put_in(connection, updates, at, sole)
-            except psycopg.Error as error:
-                failure = self._failed(error, connection)
-                _roll_back(connection)
-                raise failure from None
-            except BaseException:
-                _roll_back(connection)
-                raise
             self._commit(connection)
 
     def _put_in(
@@ -326,18 +319,23 @@ class PostgresStash(Stash):
     @contextmanager
     def _snapshot(self) -> Iterator[Connection]:
         """A connection that sees the database as it is now."""
-        with self._connection() as connection:
-            try:
-                connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-                yield connection
-                connection.execute(b"COMMIT")
-            except psycopg.Error as error:
-                failure = self._failed(error, connection)
-                _roll_back(connection)
-                raise failure from None
-            except BaseException:
-                _roll_back(connection)
-                raise
+        with self._connection() as connection, self._rolled_back(connection):
+            connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            yield connection
+            connection.execute(b"COMMIT")
+
+    @contextmanager
+    def _rolled_back(self, connection: Connection) -> Iterator[None]:
+        """Roll back what fails within; an error of the server is told as `_failed` has it."""
+        try:
+            yield
+        except psycopg.Error as error:
+            failure = self._failed(error, connection)
+            _roll_back(connection)
+            raise failure from None
+        except BaseException:
+            _roll_back(connection)
+            raise
 
     def _failed(self, error: psycopg.Error, connection: Connection) -> HoldfastError:
         """What a failure is that has changed nothing."""

@@ -20,7 +20,7 @@ from itertools import count
 from holdfast.durable import config
 from holdfast.durable.codec import TAG_BYTES
 from holdfast.durable.fence import FenceToken
-from holdfast.durable.preamble import Preamble, read_preamble
+from holdfast.durable.preamble import Preamble, committed, read_preamble
 from holdfast.durable.registry import COLLECTIONS
 from holdfast.durable.store import CatalogStore
 from holdfast.durable.upgrade.plan import Chain, Plan
@@ -90,14 +90,11 @@ def _fence(
     while True:
         token = take_over(seen)
         store.keep(seen.upper - 1, seen.config[config.USER_VERSION])
-        try:
-            store.append(seen.fence(token), seen.upper, fence=seen.fence_row, take_hold=True)
-        except (OtherHistory, UpperMismatch):
-            seen = read_preamble(store, store.upper())
-            if not _same_objects(store, planned, seen):
-                return None
-            continue
-        return seen.fenced(token), token
+        if committed(store, seen, seen.fence(token)):
+            return seen.fenced(token), token
+        seen = read_preamble(store, store.upper())
+        if not _same_objects(store, planned, seen):
+            return None
 
 
 def _commit(store: CatalogStore, seen: Preamble, token: FenceToken, plan: Plan, start: float) -> Upgraded:
