@@ -235,6 +235,56 @@ class OtherHistory(CatalogOutOfSync):
         super().__init__(f"{place} has another history than what was read: an older state was restored")
 
 
+class NotSourceOfTruth(HoldfastError):
+    """The catalog is in the other one of its two linked stores; this one must not be read or written.
+
+    `truth` is where it is (`Stash`, `Persist`), `place` the store that was used.
+    """
+
+    exit_code = 4
+
+    def __init__(self, place: str, truth: str, *, hint: str = "") -> None:
+        super().__init__(
+            f"the catalog is not in {place}: its source of truth is {truth}",
+            hint=hint or "open it with both of its stores, the stash and persist: that follows the truth",
+        )
+        self.place, self.truth = place, truth
+
+
+class LinkedElsewhere(HoldfastError):
+    """The store is one of two that are linked, and alone it doesn't tell which is the source of truth."""
+
+    exit_code = 4
+    hint = "open it with both of its stores, the stash and persist"
+
+
+class LinkConflict(HoldfastError):
+    """Two stores can't be linked, or aren't those that were: which one is the truth is for people to say."""
+
+    exit_code = 2
+
+
+class StrategyMismatch(BadInput):
+    """The catalog was linked with another migration strategy, which it keeps."""
+
+
+class MigrationInProgress(HoldfastError):
+    """A migration has the catalog: it can't be opened for writing before it ends or its time is over."""
+
+    exit_code = 4
+    hint = "wait and try again; 'holdfast migrate status' shows how far it is"
+
+    def __init__(self, migration_id: str, holder: str) -> None:
+        super().__init__(f"migration {migration_id} of the catalog is in progress ({holder})")
+        self.migration_id, self.holder = migration_id, holder
+
+
+class MigrationConflict(HoldfastError):
+    """Another migration of the catalog is in progress, or this one was begun with another target."""
+
+    exit_code = 4
+
+
 class ShadowDiverged(HoldfastError):
     """The two sides of a shadow catalog differ: one of two implementations, or of two stores, is wrong."""
 

@@ -7,13 +7,42 @@ from holdfast.durable.version import CATALOG_VERSION, MIN_VERSION
 from holdfast.errors import BadInput, CorruptBlob, Deprecated, UpgradeNeeded, VersionTooNew
 
 USER_VERSION = "user_version"
+
 TOMBSTONE = "tombstone"
+"""Whether this store is retired; see `backend_migration.truth`."""
 STASH_LINKED = "stash_linked"
-BOOLEANS = frozenset({TOMBSTONE, STASH_LINKED})
+"""On persist: 0 while a stash is being linked, 1 when it is."""
+LINK = "link"
+"""In both stores: the random number of their link, so that two stores that don't belong together are told."""
+MIGRATION_STRATEGY = "migration_strategy"
+"""In the stash: the `Strategy` of the link."""
+TRUTH = "truth"
+"""1 in a linked store that is certainly the source of truth; taken away before that could change."""
+TRUTH_SINCE = "truth_since"
+"""The time from which this store's contents are the catalog's: what it held before is no past of them."""
+MIGRATION_DEADLINE = "migration_deadline"
+"""In the stash: until when the migration that is running shuts others out, in ms since the epoch."""
+MIGRATION_TARGET = "migration_target"
+"""In the stash: where the migration that is running goes to, 1 the stash, 2 persist."""
+
+BOOLEANS = frozenset({TOMBSTONE, STASH_LINKED, TRUTH})
 
 # What only an open, an upgrade or a migration may write: it decides whether and by whom a catalog is read.
-RESERVED = frozenset({USER_VERSION, TOMBSTONE, STASH_LINKED, "migration_strategy", "truth"})
+RESERVED = frozenset(
+    {
+        USER_VERSION,
+        TOMBSTONE,
+        STASH_LINKED,
+        LINK,
+        MIGRATION_STRATEGY,
+        TRUTH,
+        TRUTH_SINCE,
+        MIGRATION_DEADLINE,
+        MIGRATION_TARGET,
+    }
+)
 RESERVED_PREFIX = "migration/"
+"""Of the keys that record the migrations, in the stash."""
 
 
 def is_reserved(key: str) -> bool:
