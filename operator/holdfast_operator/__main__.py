@@ -27,6 +27,7 @@ def main(argv: list[str] | None = None) -> int:
         unsteady=args.unsteady_interval,
         steady=args.steady_interval,
         concurrency=args.concurrency,
+        store_deadline=args.store_deadline,
     )
     try:
         kube = Kube.connect()
@@ -105,6 +106,14 @@ def _parser() -> argparse.ArgumentParser:
         default=60.0,
         metavar="S",
         help="seconds between two looks at what rests (default: %(default)s)",
+    )
+    run.add_argument(
+        "--store-deadline",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="seconds that a look at a store may take; after four times as long an open that waits for its "
+        "store shows StoreUnreachable (default: %(default)s)",
     )
     run.add_argument("--concurrency", type=int, default=8, metavar="N", help="reconciles at once")
     return parser

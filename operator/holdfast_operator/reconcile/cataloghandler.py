@@ -4,6 +4,7 @@ import asyncio
 import base64
 import logging
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -12,6 +13,7 @@ from holdfast.errors import (
     CatalogOutOfSync,
     Deprecated,
     Fenced,
+    FenceRegressed,
     HoldfastError,
     ShardFinalized,
     StorageError,
@@ -19,7 +21,7 @@ from holdfast.errors import (
 )
 from holdfast_operator.api.catalog import CatalogSpec, DeletionPolicy
 from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE, ANNOTATION_REOPEN, Kind, Reason
-from holdfast_operator.reconcile import catalog, fencing
+from holdfast_operator.reconcile import catalog, fencing, takeovers
 from holdfast_operator.reconcile.catalog import (
     Close,
     Destroy,
@@ -77,6 +79,8 @@ class Settings:
     data_dir: Path | None
     storage_shared: bool
     rhythm: Rhythm
+    silence: timedelta = timedelta(minutes=2)
+    """After this time a store that doesn't answer an open isn't only slow."""
 
 
 class CatalogHandler(Handler[Observed]):
@@ -232,11 +236,11 @@ class CatalogHandler(Handler[Observed]):
         await self._open(key, body, opening)
 
     async def _open(self, key: ObjectKey, body: Json, opening: Opening) -> None:
+        await self._check_fence(key, opening)
         try:
             await self._stores.open(key, opening, await self._stash_credentials(key, opening))
         except UnderWay as wait:
-            health = opening_since(opening, wait.since, await self._durable(opening))
-            raise Halt(self._soon(wait, health)) from None
+            raise Halt(self._soon(wait, await self._opening_since(wait, opening))) from None
         except (ShardFinalized, NothingThere) as error:
             if opening.observed and isinstance(error, NothingThere):
                 raise Halt(catalog.awaiting_writer(self._settings.rhythm)) from None
@@ -254,8 +258,7 @@ class CatalogHandler(Handler[Observed]):
         except (VersionTooNew, Deprecated, UpgradePending) as error:
             raise Halt(await self._not_opened(key, opening, error)) from None
         except Fenced as error:
-            message = f"{error}; set spec.deployGeneration to at least that of the durable token"
-            raise Halt(Settle(stalled(Reason.DEPLOY_GENERATION_TOO_LOW, message))) from None
+            raise Halt(takeovers.shut_out(error, opening)) from None
         facts = await self._facts(key)
         if facts is not None and opening.observed:
             log.info("observed; written by %s", facts.holder)
@@ -272,12 +275,21 @@ class CatalogHandler(Handler[Observed]):
         rhythm = self._settings.rhythm
         return Settle(health, requeue_after=rhythm.steady if wait.since else rhythm.unsteady)
 
-    async def _durable(self, opening: Opening) -> Durable | None:
-        try:
-            return await self._stores.durable_state(opening)
-        except HoldfastError:
-            # Nothing there yet, or it doesn't answer: it is only for a message.
-            return None
+    async def _check_fence(self, key: ObjectKey, opening: Opening) -> None:
+        """Halt where the catalog's token went back and nobody has raised it again."""
+        least = self._stores.least_epoch(key, opening)
+        if least is None or opening.observed:
+            return
+        found = _known(await self._stores.answer(opening))
+        if takeovers.needs_fence(found, least):
+            health = takeovers.regressed(opening, found, least)
+            fields = catalog.durable_fields(found) if found else None
+            raise Halt(Settle(health, fields=fields, requeue_after=self._settings.rhythm.steady))
+
+    async def _opening_since(self, wait: UnderWay, opening: Opening) -> Health:
+        found, now = await self._stores.answer(opening), self.services.clock.wall()
+        silent = takeovers.no_answer(opening, wait, now, found, self._settings.silence)
+        return silent or opening_since(opening, wait.since, _known(found))
 
     async def _not_opened(self, key: ObjectKey, opening: Opening, error: HoldfastError) -> Settle:
         """How a catalog rests whose format keeps it closed: its version is shown."""
@@ -303,11 +315,11 @@ class CatalogHandler(Handler[Observed]):
             return f"an upgrade-check could not be made ({error}): run holdfast catalog upgrade-check", False
 
     async def _tell_upgrade(self, key: ObjectKey, body: Json) -> None:
-        start = self._stores.started(key)
-        if start is None or start.upgraded is None:
+        start, opening = self._stores.started(key), self._stores.opened(key)
+        if start is None or start.upgraded is None or opening is None:
             return
         self.services.metrics.upgraded(key.namespace, key.name, *sizes_of(start.upgraded))
-        note = Note(Reason.CATALOG_UPGRADED, told_upgrade(start.upgraded, start.kept))
+        note = Note(Reason.CATALOG_UPGRADED, told_upgrade(start.upgraded, start.kept, opening))
         log.info(note.message)
         await self.services.events.post(key, body["metadata"]["uid"], note)
 
@@ -323,6 +335,9 @@ class CatalogHandler(Handler[Observed]):
             # The handle may not be able to go on; a new one reads everything again.
             await self._stores.close(key)
             raise
+        except FenceRegressed as error:
+            await self._stores.set_aside(key, error)
+            return None
         except NothingThere:
             # Observed, and its store was emptied.
             await self._stores.close(key)
@@ -383,6 +398,10 @@ def _decoded(secret: Json) -> dict[str, str]:
         if name.lower() not in _NO_SECRETS:
             hide(data[name], values[name])
     return values
+
+
+def _known(found: takeovers.Found) -> Durable | None:
+    return found if isinstance(found, Durable) else None
 
 
 def _to_drop(collection: Json) -> bool:

@@ -11,6 +11,7 @@ from holdfast_operator.api.names import ANNOTATION_REOPEN, ConditionType, Reason
 from holdfast_operator.reconcile.facts import Durable, Opening, ShadowFacts
 from holdfast_operator.reconcile.steps import reconciling
 from holdfast_operator.reconcile.storage import StashPlace
+from holdfast_operator.reconcile.takeovers import catalog_command
 from holdfast_operator.runtime.status import Health, Mark, timestamp
 
 
@@ -39,7 +40,7 @@ def mark_shadow(place: StashPlace | None, shadow: ShadowFacts | None) -> tuple[M
     return (Mark(ConditionType.SHADOW_DIVERGED, "False", Reason.SHADOW_IN_STEP, text),)
 
 
-def told_upgrade(report: UpgradeReport, kept: Kept | None) -> str:
+def told_upgrade(report: UpgradeReport, kept: Kept | None, opening: Opening) -> str:
     """One line on an upgrade: versions, sizes, and where the catalog of before is."""
     before, after = (_total(sizes.values()) for sizes in sizes_of(report))
     text = (
@@ -48,7 +49,8 @@ def told_upgrade(report: UpgradeReport, kept: Kept | None) -> str:
     )
     if kept is None:
         return text
-    return f"{text}; version {kept.version} is kept readable: holdfast catalog dump --as-of {kept.time}"
+    command = catalog_command("dump", opening, "--as-of", str(kept.time))
+    return f"{text}; version {kept.version} is kept readable: {command}"
 
 
 def sizes_of(report: UpgradeReport) -> tuple[dict[str, Size], dict[str, Size]]:

@@ -4,14 +4,18 @@ Invariants
 - A Catalog is opened by one call at a time: two would fence each other (see `longcalls`).
 - Whoever finds that a catalog was taken over by another process hears `Fenced`; what then happens is decided
   above, and nothing is written here after that.
+- A handle that found a lower token than its own is closed, and its epoch remembered until the catalog is
+  open again.
 """
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
-from holdfast.errors import HoldfastError, NotWritable
+from holdfast.durable import FenceToken
+from holdfast.errors import FenceRegressed, HoldfastError, NoLocation, NotWritable, StoreUnreachable
 from holdfast_operator.reconcile.facts import CatalogFacts, Durable, ItemName, Look, Opening, Start
 from holdfast_operator.reconcile.longcalls import Asked, LongCalls
 from holdfast_operator.reconcile.observedcatalog import ObservedCatalog
@@ -19,9 +23,12 @@ from holdfast_operator.reconcile.opencatalog import OpenCatalog
 from holdfast_operator.reconcile.opening import durable_state, preflight, try_upgrade
 from holdfast_operator.reconcile.pool import StorePool
 from holdfast_operator.reconcile.storage import Storage
+from holdfast_operator.reconcile.takeovers import Found
 from holdfast_operator.runtime.kube import ObjectKey
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class Stores:
@@ -32,6 +39,7 @@ class Stores:
         self._long = long
         self._open: dict[ObjectKey, OpenCatalog | ObservedCatalog] = {}
         self._void: set[ObjectKey] = set()
+        self._regressed: dict[ObjectKey, tuple[tuple[Storage, str], int]] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -73,11 +81,36 @@ class Stores:
             return OpenCatalog.open(opening, credentials)
 
         asked = Asked(catalog, "open", str(opening.storage), opening)
-        handle = await self._long.run(asked, work, late=_close)
+        try:
+            handle = await self._long.run(asked, work, late=_close)
+        except FenceRegressed as error:
+            self._note_regressed(catalog, opening, error)
+            raise
         # An upgrade-check of it is of no interest any more.
         self._long.give_up(catalog)
         self._open[catalog] = handle
         self._void.discard(catalog)
+        self._regressed.pop(catalog, None)
+
+    def least_epoch(self, catalog: ObjectKey, opening: Opening) -> int | None:
+        """The epoch that the store must have again to be opened; None where its token never went back."""
+        place, epoch = self._regressed.get(catalog, (None, 0))
+        return epoch if place == (opening.storage, opening.organization_id) else None
+
+    async def set_aside(self, catalog: ObjectKey, error: FenceRegressed) -> None:
+        """Close a catalog whose token went back: what it and its client know is of a history that is over."""
+        opening = self.opened(catalog)
+        if opening is None:
+            return
+        self._note_regressed(catalog, opening, error)
+        try:
+            await self.close(catalog)
+        except HoldfastError as failed:
+            log.info("what is left of the handle in %s can't be given back: %s", opening.storage, failed)
+
+    def _note_regressed(self, catalog: ObjectKey, opening: Opening, error: FenceRegressed) -> None:
+        if isinstance(error.mine, FenceToken):
+            self._regressed[catalog] = (opening.storage, opening.organization_id), error.mine.epoch
 
     def under_way(self, catalog: ObjectKey) -> bool:
         """Whether something that takes long goes on, or its outcome waits to be taken."""
@@ -98,6 +131,17 @@ class Stores:
     async def durable_state(self, opening: Opening) -> Durable:
         """What is known of a catalog that can't be opened."""
         return await self._pool.call("describe", str(opening.storage), lambda: durable_state(opening))
+
+    async def answer(self, opening: Opening) -> Found:
+        """The same, for messages: nothing is raised."""
+        try:
+            return await self.durable_state(opening)
+        except NoLocation:
+            return None
+        except StoreUnreachable as error:
+            return error
+        except HoldfastError:
+            return None
 
     async def try_upgrade(self, catalog: ObjectKey, opening: Opening) -> str:
         """What an upgrade-check of a catalog that isn't open says, for people. Raises `UnderWay`."""

@@ -14,6 +14,7 @@ import random
 import signal
 import socket
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,6 +50,8 @@ _RECORD_SECONDS: Final = 15.0
 _CRD_SECONDS: Final = 3.0
 _STUCK_WORK: Final = 300.0
 _STUCK_WAIT: Final = 120.0
+_SILENCE: Final = 4
+"""After so many store deadlines an open that waits is not slow any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +231,7 @@ class Operator:
             data_dir=self._options.data_dir,
             storage_shared=self._options.storage_shared,
             rhythm=Rhythm(self._options.unsteady, self._options.steady),
+            silence=timedelta(seconds=_SILENCE * self._options.store_deadline),
         )
         spark = KubeflowAdapter(self._kube)
         self._catalogs = CatalogHandler(services, self._stores, self._index, settings)

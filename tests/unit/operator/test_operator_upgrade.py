@@ -153,11 +153,12 @@ REPORT = UpgradeReport(
 )
 
 
-def test_an_upgrade_is_told_in_one_line() -> None:
-    text = told_upgrade(REPORT, Kept(time=7, version=15))
+def test_an_upgrade_is_told_in_one_line(opening: Opening) -> None:
+    text = told_upgrade(REPORT, Kept(time=7, version=15), opening)
     assert "from format version 15 to 17: 3 rows of 25 bytes became 4 of 49" in text
-    assert "version 15 is kept readable: holdfast catalog dump --as-of 7" in text
-    assert "kept" not in told_upgrade(REPORT, None)
+    place = f"--persist {opening.storage.url} --organization-id {ORGANIZATION}"
+    assert text.endswith(f"version 15 is kept readable: holdfast catalog dump {place} --as-of 7")
+    assert "kept" not in told_upgrade(REPORT, None, opening)
 
 
 def test_an_upgrade_is_measured_by_object_type_until_the_catalog_is_gone() -> None:
