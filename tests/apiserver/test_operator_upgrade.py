@@ -1,11 +1,14 @@
 """Catalogs of other formats: upgraded when that is wanted, named when they can't be opened."""
 
+import shlex
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from holdfast._pb import objects_pb2 as pb
+from holdfast.cli import main
 from holdfast.durable import CATALOG_VERSION, catalog_shard_id, persist_catalog
 from holdfast.durable.codec import Update, encode
 from holdfast.durable.config import USER_VERSION
@@ -68,6 +71,10 @@ def test_old_catalogs_are_upgraded_when_that_is_wanted(world: Any, make_catalog:
         (kept,) = closed.kept_dumps()
         assert kept.version == OLD
         assert f"--as-of {kept.time}" in event["message"]
+    command = shlex.split(event["message"].partition("is kept readable: ")[2])
+    dumped = CliRunner().invoke(main, command[1:])
+    assert dumped.exit_code == 0, dumped.output
+    assert f'{{"key": {{"key": "user_version"}}, "value": {{"value": "{OLD}"}}}}' in dumped.stdout
 
 
 def test_a_catalog_that_is_too_new_is_left_alone_until_it_is_not(world: Any, make_catalog: Make) -> None:
