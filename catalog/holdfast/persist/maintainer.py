@@ -3,6 +3,7 @@
 Upkeep is never needed for correctness: what fails is told in the log and tried again after a later commit.
 """
 
+import heapq
 import logging
 import queue
 import threading
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 
 _STOP: Final = ""
 _LONGEST_CLOSE_S: Final = 5.0
+# To merge all that came meanwhile in one go costs little more than to merge eight, and the writers of small
+# appends share their interpreter with it.
+_REST_S: Final = 0.1
 
 
 class Maintainer:
@@ -53,6 +57,9 @@ class Maintainer:
         self._survey = Survey(location, config, clock, fence, machines, start=f"s{self._writer.id[1:]}")
         self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._waiting: dict[str, Machine] = {}
+        # Of the thread: who is to have upkeep when, and when the last one was.
+        self._resting: list[tuple[float, str]] = []
+        self._kept_s: dict[str, float] = {}
         self._lock = threading.Lock()
         # Weak: a reader that is dropped without being closed loses its lease in time.
         self._readers: weakref.WeakSet[ReadHandle] = weakref.WeakSet()
@@ -136,17 +143,29 @@ class Maintainer:
         while True:
             # A shard that always has work must not keep the leases of others from their heartbeat.
             self._beat_when_due()
+            now = self._clock.monotonic()
+            if self._resting and self._resting[0][0] <= now:
+                self._run_waiting(heapq.heappop(self._resting)[1])
+                continue
+            until = min(self._next_beat, self._resting[0][0]) if self._resting else self._next_beat
             try:
-                shard_id = self._queue.get(timeout=max(0.0, self._next_beat - self._clock.monotonic()))
+                shard_id = self._queue.get(timeout=max(0.0, until - now))
             except queue.Empty:
                 continue
             if shard_id == _STOP:
+                for _, waiting in self._resting:
+                    self._run_waiting(waiting)
                 if self._has_written:
                     self._guarded(self._keep_young, "young shards")
                 return
-            with self._lock:
-                machine = self._waiting.pop(shard_id)
-            self._guarded(partial(self.run, machine), shard_id)
+            before = self._kept_s.get(shard_id)
+            heapq.heappush(self._resting, (now if before is None else before + _REST_S, shard_id))
+
+    def _run_waiting(self, shard_id: str) -> None:
+        with self._lock:
+            machine = self._waiting.pop(shard_id)
+        self._guarded(partial(self.run, machine), shard_id)
+        self._kept_s[shard_id] = self._clock.monotonic()
 
     def _beat_when_due(self) -> None:
         # Only the thread of its own sends heartbeats: with upkeep in the writer's there are none to be late.
