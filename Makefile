@@ -11,6 +11,8 @@ BIN := .venv/bin
 UV := $(if $(shell command -v uv),uv,.tools/uv/bin/uv)
 # What a test run may not skip: HOLDFAST_REQUIRE=kube,postgres,s3,spark fails where a tier is missing.
 export HOLDFAST_REQUIRE ?=
+# Processes that run tests: as many as processors, at most 4. Each has servers of its own.
+JOBS ?= auto
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -30,7 +32,7 @@ demo: setup  ## the whole path on a real API server: catalog, collection, Spark 
 	@PYTHONPATH=tests $(BIN)/python -m demo
 
 test: setup lint  ## lint, then all tests (HOLDFAST_REQUIRE=kube,postgres,s3,spark makes a missing tier a failure)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4
 
 soak: setup  ## kill writers on every pair of stores for minutes (ARGS="--seeds 100 --pairs file+sqlite")
 	@PYTHONPATH=tests $(BIN)/python -m crash $(ARGS)

@@ -1,7 +1,9 @@
 """Where the test bed keeps what takes long to make: outside the repository, shared by all clones."""
 
+import fcntl
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -13,3 +15,13 @@ def cache_folder(env: Mapping[str, str] | None = None) -> Path:
     if env.get("XDG_CACHE_HOME"):
         return Path(env["XDG_CACHE_HOME"]).absolute() / "holdfast" / "testbed"
     return Path(env["HOME"] if env.get("HOME") else Path.home()) / ".cache" / "holdfast" / "testbed"
+
+
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """Only one process of the machine at a time is in here, of those with this name and this cache folder."""
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

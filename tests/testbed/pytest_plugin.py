@@ -2,17 +2,18 @@
 
 A test marked `kube`, `postgres`, `s3` or `spark` runs where that tier is; elsewhere it is skipped with the
 reason, or fails if `$HOLDFAST_REQUIRE` names the tier. What a required tier takes is made before the first
-test, not within one.
+test, not within one. A run with `-n` is spread over processes by `spread`; each starts servers of its own.
 """
 
 import os
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from testbed import spark
+from testbed.cache import locked
 from testbed.errors import Unavailable
 from testbed.kube import ControlPlane
 from testbed.minio import Minio
@@ -21,6 +22,8 @@ from testbed.require import VARIABLE, Tier, missing, provide, required
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
+
+    from testbed.spread import Spread
 
 _REQUIRED = pytest.StashKey[frozenset[Tier]]()
 _REFUSED = pytest.StashKey[dict[Tier, str]]()
@@ -37,6 +40,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_REFUSED] = {}
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "Spread | None":
+    """How a run with `-n` is spread over processes, unless `--dist` says something else."""
+    if config.option.dist != "load":
+        return None
+    from testbed.spread import Spread
+
+    return Spread(config, log)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build what required tiers take, outside of every test's time limit and with its progress shown."""
     if session.config.option.collectonly:
@@ -49,7 +62,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     assert capture is not None
     for tier in sorted(asked & needed):
         try:
-            with capture.global_and_fixture_disabled():
+            # Of the processes of one run, one makes it and the others find it.
+            with capture.global_and_fixture_disabled(), locked("provide"):
                 provide(tier)
         except Unavailable as error:
             session.config.stash[_REFUSED][tier] = str(error)

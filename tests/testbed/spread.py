@@ -1,0 +1,41 @@
+"""Spreads a run with `-n` over processes: whole files, and what shares a costly server in one of them.
+
+Invariants
+- A unit is what one process does in one piece: all tests of a tier that starts its server once (the API
+  server, Spark), else all tests of a file. So a module's fixtures are made once, as in a run without `-n`.
+- The longest pieces are begun first, so that the processes end together; the order of tests within a piece
+  is that of a run without `-n`.
+"""
+
+from typing import Final
+
+from xdist.scheduler.loadscope import LoadScopeScheduling
+
+PIECES: Final = ("tests/apiserver", "tests/spark")
+"""Folders that are one unit."""
+FIRST: Final = (*PIECES, "tests/sim", "tests/crash", "tests/conformance")
+"""What takes longest in one piece; the many short files are left to even out the end."""
+
+
+def unit(nodeid: str) -> str:
+    """The unit that a test is in."""
+    file = nodeid.split("::", 1)[0]
+    return next((folder for folder in PIECES if file.startswith(f"{folder}/")), file)
+
+
+def rank(name: str, tests: int) -> tuple[int, int]:
+    """What a unit of so many tests is sorted by; the least is begun first."""
+    place = next((place for place, prefix in enumerate(FIRST) if name.startswith(prefix)), len(FIRST))
+    return place, -tests
+
+
+class Spread(LoadScopeScheduling):  # type: ignore[misc] # xdist comes without types
+    """Hands out units, the longest first."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit(nodeid)
+
+    def _assign_work_unit(self, node: object) -> None:
+        longest = min(self.workqueue, key=lambda name: rank(name, len(self.workqueue[name])))
+        self.workqueue.move_to_end(longest, last=False)
+        super()._assign_work_unit(node)
