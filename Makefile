@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo soak test lint format bench sim crds proto new-catalog-version format-fixture clean
+.PHONY: help setup demo soak test lint format bench sim crds docs proto new-catalog-version format-fixture clean
 
 PYTHON ?= python3
 export UV_PYTHON_DOWNLOADS := never
@@ -44,6 +44,7 @@ lint: setup  ## ruff, mypy --strict, import contracts, generated files up to dat
 	@$(BIN)/lint-imports
 	@$(BIN)/python proto/generate.py --check
 	@$(BIN)/python -m holdfast_operator.api.generate crds --check
+	@$(BIN)/python docs/generate.py --check
 
 format: setup  ## format the code
 	@$(BIN)/ruff format .
@@ -59,6 +60,9 @@ sim: setup  ## the simulation: SEEDS=10000 FROM=0 runs many worlds, SEED=123 tel
 
 crds: setup  ## generate crds/ from the models of the operator
 	@$(BIN)/python -m holdfast_operator.api.generate crds
+
+docs: setup  ## generate the tables and diagrams in docs/
+	@$(BIN)/python docs/generate.py
 
 proto: setup  ## generate holdfast/_pb from proto/
 	@$(BIN)/python proto/generate.py

@@ -1,0 +1,201 @@
+"""Writes the generated parts of the documentation's pages: `python docs/generate.py [--check]`.
+
+A part stands between `<!-- generated: name -->` and `<!-- end -->`; everything else on a page is written by
+hand. The tables and diagrams of a move between stores are made from `durable/backend_migration/truth.py`: the
+transitions are found by walking the steps from every state that can be reached.
+
+Invariants
+- A part is a function of the code only; `--check` changes nothing, and exits 1 where a page is stale.
+- A move may be cut off after any step, and the next one, in either direction, begins at step 1.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from holdfast.durable.backend_migration.truth import STATES, STEPS, Action, Backend, State, Strategy
+
+PAGES = Path(__file__).resolve().parent
+_PART = re.compile(r"^<!-- generated: ([a-z-]+) -->\n(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Tombstones:
+    """Those of both stores; None where there is none."""
+
+    stash: bool | None = None
+    persist: bool | None = None
+
+    def after(self, store: Backend, value: bool) -> "Tombstones":
+        """As they are when that of one store was set."""
+        return Tombstones(value, self.persist) if store is Backend.STASH else Tombstones(self.stash, value)
+
+    def state(self, strategy: Strategy) -> State:
+        """Their row of the state table."""
+        (state,) = (state for state in STATES[strategy] if state.covers(self.stash, self.persist))
+        return state
+
+
+@dataclass(frozen=True)
+class Transition:
+    """What one step of a move to `target` does to the tombstones."""
+
+    before: Tombstones
+    after: Tombstones
+    target: Backend
+    step: int
+
+
+LINKED: Mapping[tuple[Strategy, Backend], Tombstones] = {
+    (Strategy.ONE_TOMBSTONE, Backend.STASH): Tombstones(),
+    (Strategy.ONE_TOMBSTONE, Backend.PERSIST): Tombstones(stash=True),
+    (Strategy.TWO_TOMBSTONES, Backend.STASH): Tombstones(),
+    (Strategy.TWO_TOMBSTONES, Backend.PERSIST): Tombstones(stash=True, persist=False),
+}
+"""What the link of two stores leaves, by strategy and by where the catalog was."""
+
+
+def walk(strategy: Strategy, target: Backend, start: Tombstones) -> Iterator[tuple[int, Tombstones]]:
+    """The numbers of the steps that a move does, each with the tombstones after it."""
+    now = start
+    for step in STEPS[strategy, target]:
+        if step.tombstone is not None:
+            now = now.after(step.store, step.tombstone)
+        yield step.number, now
+        if step.action is Action.CHECK and now.state(strategy).truth is target:
+            return
+
+
+def transitions(strategy: Strategy) -> list[Transition]:
+    """All that can happen: moves in both directions, cut off after any step and begun anew."""
+    found: list[Transition] = []
+    waiting = [LINKED[strategy, truth] for truth in Backend]
+    for start in waiting:
+        for target in (Backend.PERSIST, Backend.STASH):
+            before = start
+            for step, after in walk(strategy, target, start):
+                transition = Transition(before, after, target, step)
+                if after != before and transition not in found:
+                    found.append(transition)
+                if after not in waiting:
+                    waiting.append(after)
+                before = after
+    return found
+
+
+def state_table(strategy: Strategy) -> str:
+    """The state table of a strategy."""
+    rows = [
+        (_values(state.stash), _values(state.persist), f"**{state.truth.value}**", state.meaning)
+        for state in STATES[strategy]
+    ]
+    return _table(("stash tombstone", "persist tombstone", "source of truth", "meaning"), rows)
+
+
+def step_tables(strategy: Strategy) -> str:
+    """The steps of a strategy, to persist and back from there."""
+    start, tables = LINKED[strategy, Backend.STASH], []
+    for target in (Backend.PERSIST, Backend.STASH):
+        rows = []
+        for number, now in walk(strategy, target, start):
+            _, _, text = str(STEPS[strategy, target][number - 1]).partition(". ")
+            rows.append((str(number), text, _tombstones(strategy, now), now.state(strategy).truth.value))
+            start = now
+        head = ("step", f"to {target.value.lower()}", _columns(strategy), "source of truth after it")
+        tables.append(_table(head, rows))
+    return "\n".join(tables)
+
+
+def diagram(strategy: Strategy) -> str:
+    """The states that can be reached and the steps between them, in Mermaid."""
+    edges: dict[tuple[Tombstones, Tombstones], list[str]] = {}
+    for each in transitions(strategy):
+        to = each.target.value.lower()
+        edges.setdefault((each.before, each.after), []).append(f"to {to}, step {each.step}")
+    linked = {LINKED[strategy, truth]: truth for truth in Backend}
+    states = list(dict.fromkeys([*linked, *(state for pair in edges for state in pair)]))
+    lines = ["stateDiagram-v2"]
+    for state in states:
+        truth = state.state(strategy).truth.value
+        lines.append(f'    state "{_tombstones(strategy, state)} ({truth})" as {_name(state)}')
+    lines += [f"    [*] --> {_name(state)}: linked, in {truth.value}" for state, truth in linked.items()]
+    for (before, after), steps in edges.items():
+        lines.append(f"    {_name(before)} --> {_name(after)}: {' or '.join(steps)}")
+    return "\n".join(["```mermaid", *lines, "```"]) + "\n"
+
+
+def _values(values: Iterable[bool | None]) -> str:
+    known = set(values)
+    return "any" if known == {None, False, True} else " or ".join(_value(v) for v in sorted(known, key=str))
+
+
+def _value(value: bool | None) -> str:
+    return "none" if value is None else str(int(value))
+
+
+def _tombstones(strategy: Strategy, tombstones: Tombstones) -> str:
+    match strategy:
+        case Strategy.ONE_TOMBSTONE:
+            return _value(tombstones.stash)
+        case Strategy.TWO_TOMBSTONES:
+            return f"{_value(tombstones.stash)}, {_value(tombstones.persist)}"
+
+
+def _columns(strategy: Strategy) -> str:
+    match strategy:
+        case Strategy.ONE_TOMBSTONE:
+            return "stash tombstone"
+        case Strategy.TWO_TOMBSTONES:
+            return "tombstones of stash, persist"
+
+
+def _name(tombstones: Tombstones) -> str:
+    return f"stash_{_value(tombstones.stash)}_persist_{_value(tombstones.persist)}"
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(head), *(list(row) for row in rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+PARTS: Mapping[str, Callable[[], str]] = {
+    f"{name}-of-{strategy.name.lower().replace('_', '-')}": partial(make, strategy)
+    for name, make in (("states", state_table), ("steps", step_tables), ("diagram", diagram))
+    for strategy in Strategy
+}
+
+
+def renewed(text: str) -> str:
+    """A page with its parts as the code makes them; `KeyError` for a part that nothing makes."""
+
+    def part(found: re.Match[str]) -> str:
+        return f"<!-- generated: {found[1]} -->\n{PARTS[found[1]]()}<!-- end -->"
+
+    return _PART.sub(part, text)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write or check the pages; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="generate", description="Write the generated parts of the pages.")
+    parser.add_argument("--check", action="store_true", help="change nothing, exit 1 where a page is stale")
+    check = parser.parse_args(argv).check
+    stale = False
+    for page in sorted(PAGES.rglob("*.md")):
+        text = page.read_text()
+        if (new := renewed(text)) == text:
+            continue
+        if check:
+            stale = True
+            print(f"{page} is not what the code says: run 'make docs'", file=sys.stderr)
+        else:
+            page.write_text(new)
+    return int(stale)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""The tables and diagrams of the documentation are what the code says, and the diagrams lead everywhere."""
+
+import importlib.util
+import re
+import sys
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from holdfast.durable.backend_migration.truth import STATES, STEPS, Backend, State, Strategy
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "docs" / "explanation" / "moving-a-catalog.md"
+VALUES = (None, False, True)
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    """`docs/generate.py`, which is in no package."""
+    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look for it there
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_pages_are_up_to_date(generate: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_every_part_is_on_a_page(generate: ModuleType) -> None:
+    found = [
+        name
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+        for name in re.findall(r"<!-- generated: ([a-z-]+) -->", page.read_text())
+    ]
+    assert sorted(found) == sorted(generate.PARTS)
+
+
+def test_a_page_that_differs_from_the_code_is_found(
+    generate: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.read_text())
+    monkeypatch.setattr(generate, "PAGES", tmp_path)
+    assert generate.main(["--check"]) == 0
+    page.write_text(PAGE.read_text().replace("moved back, or", "moved to the moon, or"))
+    assert generate.main(["--check"]) == 1
+    assert "make docs" in capsys.readouterr().err
+    assert generate.main([]) == 0
+    assert page.read_text() == PAGE.read_text()
+
+
+def test_another_table_makes_another_page(generate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = dict(STATES)
+    first, *rest = states[Strategy.ONE_TOMBSTONE]
+    states[Strategy.ONE_TOMBSTONE] = (State(first.stash, first.persist, first.truth, "planted"), *rest)
+    monkeypatch.setattr(generate, "STATES", states)
+    assert generate.renewed(PAGE.read_text()) != PAGE.read_text()
+    monkeypatch.undo()
+    target = (Strategy.TWO_TOMBSTONES, Backend.PERSIST)
+    monkeypatch.setattr(generate, "STEPS", {**STEPS, target: STEPS[target][:-1]})
+    assert generate.renewed(PAGE.read_text()) != PAGE.read_text()
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_the_diagram_has_every_transition_and_no_other(generate: ModuleType, strategy: Strategy) -> None:
+    """Found in another way: by the setting steps alone, tried on every two tombstones."""
+    reached = {generate.LINKED[strategy, truth] for truth in Backend}
+    expected = set()
+    for _ in range(9):  # as many rounds as there are states
+        for stash, persist, target in product(VALUES, VALUES, Backend):
+            state = generate.Tombstones(stash, persist)
+            if state not in reached:
+                continue
+            for number, after in generate.walk(strategy, target, state):
+                reached.add(after)
+                step = STEPS[strategy, target][number - 1]
+                before = {Backend.STASH: state.stash, Backend.PERSIST: state.persist}[step.store]
+                if step.tombstone is not None and step.tombstone is not before:
+                    expected.add((state, after, target, number))
+                state = after
+    found = {(t.before, t.after, t.target, t.step) for t in generate.transitions(strategy)}
+    assert found == expected
+    assert (None, False) not in {(state.stash, state.persist) for state in reached}
+    assert len(reached) == {Strategy.ONE_TOMBSTONE: 3, Strategy.TWO_TOMBSTONES: 7}[strategy]
+    lines = generate.diagram(strategy).splitlines()
+    assert sum(" as " in line for line in lines) == len(reached)
+    edges = {(before, after) for before, after, _, _ in expected}
+    assert sum("-->" in line and "[*]" not in line for line in lines) == len(edges)
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_from_every_state_one_move_leads_to_its_target(generate: ModuleType, strategy: Strategy) -> None:
+    for transition, target in product(generate.transitions(strategy), Backend):
+        (*_, (_, end)) = generate.walk(strategy, target, transition.after)
+        assert end.state(strategy).truth is target
