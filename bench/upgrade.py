@@ -117,7 +117,9 @@ def child(what: str, url: str, count: int) -> dict[str, Any]:
         before = peak()
         start = time.perf_counter()
         done = upgrade(
-            store, released(), lambda seen: seen.take_over(FenceToken(0, 0, "bench", "measure an upgrade"))
+            store,
+            released(),
+            lambda seen: seen.take_over(FenceToken(0, 0, "bench", "measure an upgrade"), store.place),
         )
         seconds = time.perf_counter() - start
         assert done is not None

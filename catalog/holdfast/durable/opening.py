@@ -50,6 +50,16 @@ class StoredCatalog(OpenableCatalog):
     def place(self) -> str:
         return self._store.place
 
+    @property
+    def store(self) -> CatalogStore:
+        """Where it is; to be opened anew for each use."""
+        return self._store
+
+    @property
+    def now_ms(self) -> Callable[[], int]:
+        """The clock that it is opened with, in milliseconds since the epoch."""
+        return self._now_ms
+
     def is_initialized(self) -> bool:
         return self._preamble().is_initialized
 
@@ -98,21 +108,25 @@ class StoredCatalog(OpenableCatalog):
     def initialize(
         self, *, deploy_generation: int = 0, holder: str, purpose: str, bootstrap: Bootstrap | None = None
     ) -> bool:
-        mine = self._claim(deploy_generation, holder, purpose)
+        mine = self.claim(deploy_generation, holder, purpose)
         with self._opened(purpose) as store:
+            claim = takeover.alone(store, mine)
             while True:
                 seen = read_preamble(store, store.upper())
+                seen.check_not_linked(self.place)
                 if seen.is_initialized:
                     return False
-                if committed(store, seen, self._opening(seen, mine, bootstrap)):
+                if committed(store, seen, opening_of(seen, claim(seen), bootstrap, self._now_ms())):
                     return True
 
     def raise_fence(
         self, at_least: int, *, deploy_generation: int | None = None, holder: str, purpose: str
     ) -> FenceToken:
-        claim = self._claim(deploy_generation or 0, holder, purpose)
+        mine = self.claim(deploy_generation or 0, holder, purpose)
         with self._opened(purpose) as store:
-            return takeover.raise_fence(store, at_least, deploy_generation, claim)
+            return takeover.raise_fence(
+                store, at_least, takeover.of_generation(store, deploy_generation, mine)
+            )
 
     def load(
         self,
@@ -126,15 +140,14 @@ class StoredCatalog(OpenableCatalog):
         rehearse: bool = False,
     ) -> Loaded:
         if rehearse:
-            claim = FenceToken(deploy_generation or 0, 0, holder, purpose)
+            mine = FenceToken(deploy_generation or 0, 0, holder, purpose)
         else:
-            claim = self._claim(deploy_generation or 0, holder, purpose)
+            mine = self.claim(deploy_generation or 0, holder, purpose)
         with self._opened(purpose or "rehearsal of a load") as store:
             return takeover.load(
                 store,
                 rows,
-                deploy_generation,
-                claim,
+                takeover.of_generation(store, deploy_generation, mine),
                 exactly=exact,
                 only_new=only_new,
                 rehearse=rehearse,
@@ -157,12 +170,13 @@ class StoredCatalog(OpenableCatalog):
                     return self._open_read_only(store)
                 case OpenMode.WRITABLE:
                     return self._open_writable(
-                        store, self._claim(deploy_generation, holder, purpose), bootstrap
+                        store,
+                        takeover.alone(store, self.claim(deploy_generation, holder, purpose)),
+                        bootstrap,
                     )
                 case OpenMode.SAVEPOINT:
-                    return self._open_savepoint(
-                        store, FenceToken(deploy_generation, 0, holder, purpose), bootstrap
-                    )
+                    mine = FenceToken(deploy_generation, 0, holder, purpose)
+                    return self._open_savepoint(store, mine, bootstrap)
                 case _:
                     assert_never(mode)
         except BaseException:
@@ -173,23 +187,25 @@ class StoredCatalog(OpenableCatalog):
         boot_ts = self._now_ms()
 
         def opened(seen: Preamble) -> ReadOnlyHandle:
+            seen.check_alone(self.place)
             seen.check_initialized(self.place)
-            return ReadOnlyHandle(store, _load(store, seen), upper=seen.upper, boot_ts=boot_ts)
+            return ReadOnlyHandle(store, loaded(store, seen), upper=seen.upper, boot_ts=boot_ts)
 
         return at_latest(store, opened)
 
     def _open_writable(
-        self, store: CatalogStore, mine: FenceToken, bootstrap: Bootstrap | None
+        self, store: CatalogStore, claim: takeover.Claim, bootstrap: Bootstrap | None
     ) -> WritableHandle:
         boot_ts = self._now_ms()
         while True:
             seen, cache = at_latest(store, lambda seen: (seen, _loaded_unless_older(store, seen)))
             if cache is None:
-                upgraded = upgrade(store, released(), lambda seen: seen.take_over(mine))
+                upgraded = upgrade(store, released(), claim)
                 if upgraded is None:
                     continue
-                return self._opened_upgraded(store, upgraded, boot_ts)
-            opening = self._opening(seen, mine, bootstrap)
+                return opened_upgraded(store, upgraded, boot_ts, self._now_ms)
+            token = claim(seen)
+            opening = opening_of(seen, token, bootstrap, self._now_ms())
             if not committed(store, seen, opening):
                 continue
             cache.apply(opening)
@@ -198,69 +214,24 @@ class StoredCatalog(OpenableCatalog):
                 cache,
                 upper=seen.upper + 1,
                 boot_ts=boot_ts,
-                token=mine.after(seen.token),
+                token=token,
                 now_ms=self._now_ms,
-                kept=_kept(store, seen.upper),
+                kept=kept_young(store, seen.upper),
             )
-
-    def _opened_upgraded(self, store: CatalogStore, upgraded: Upgraded, boot_ts: int) -> WritableHandle:
-        handle = WritableHandle(
-            store,
-            _load(store, upgraded.seen),
-            upper=upgraded.seen.upper,
-            boot_ts=boot_ts,
-            token=upgraded.token,
-            now_ms=self._now_ms,
-            kept=_kept(store, upgraded.seen.upper),
-        )
-        handle.upgrade_report = upgraded.report
-        return handle
 
     def _open_savepoint(
         self, store: CatalogStore, mine: FenceToken, bootstrap: Bootstrap | None
     ) -> SavepointHandle:
         boot_ts = self._now_ms()
-        return at_latest(store, lambda seen: self._savepoint(store, seen, mine, bootstrap, boot_ts))
 
-    def _savepoint(
-        self,
-        store: CatalogStore,
-        seen: Preamble,
-        mine: FenceToken,
-        bootstrap: Bootstrap | None,
-        boot_ts: int,
-    ) -> SavepointHandle:
-        seen.check_readable()
-        opening = self._opening(seen, mine, bootstrap)
-        with ExitStack() as unless_open:
-            contents: Contents = StoredContents(store, seen.upper)
-            if seen.is_older:
-                contents = unless_open.enter_context(Plan(store, seen, released()))
-            cache = cached(contents, seen, self.place)
-            cache.apply(opening)
-            return SavepointHandle(
-                store,
-                cache,
-                durable_upper=seen.upper,
-                boot_ts=boot_ts,
-                token=mine.after(seen.token),
-                opening=opening,
-                now_ms=self._now_ms,
-                contents=contents,
-                on_close=unless_open.pop_all().close,
-            )
+        def opened(seen: Preamble) -> SavepointHandle:
+            seen.check_alone(self.place)
+            return savepoint(store, seen, seen.next_token(mine), bootstrap, boot_ts, self._now_ms)
 
-    def _opening(self, seen: Preamble, mine: FenceToken, bootstrap: Bootstrap | None) -> Sequence[Update]:
-        """What a writable open commits: the token, and the initial objects where there are none.
+        return at_latest(store, opened)
 
-        Raises `Fenced` when the durable generation is greater than `mine`.
-        """
-        fence = seen.fence(seen.take_over(mine))
-        if seen.is_initialized:
-            return fence
-        return (*fence, *initial_updates(bootstrap or Bootstrap(), self._now_ms()))
-
-    def _claim(self, deploy_generation: int, holder: str, purpose: str) -> FenceToken:
+    def claim(self, deploy_generation: int, holder: str, purpose: str) -> FenceToken:
+        """Who opens it for writing, without an epoch yet. Raises `NotWritable` and `BadInput`."""
         self._check_writable()
         if not holder or not purpose:
             raise BadInput("a catalog that is opened for writing needs a holder and a purpose")
@@ -288,24 +259,83 @@ class StoredCatalog(OpenableCatalog):
         if seen.is_older:
             Plan(store, seen, released()).close()
         else:
-            _load(store, seen)
+            loaded(store, seen)
 
     def _opened(self, purpose: str) -> closing[CatalogStore]:
         return closing(self._store.another(purpose=purpose))
 
 
-def _load(store: CatalogStore, seen: Preamble) -> Cache:
-    """The contents that `seen` is the preamble of."""
+def opening_of(
+    seen: Preamble, token: FenceToken, bootstrap: Bootstrap | None, now_ms: int
+) -> Sequence[Update]:
+    """What a writable open commits: the token, and the initial objects where there are none."""
+    fence = seen.fence(token)
+    if seen.is_initialized:
+        return fence
+    return (*fence, *initial_updates(bootstrap or Bootstrap(), now_ms))
+
+
+def opened_upgraded(
+    store: CatalogStore, upgraded: Upgraded, boot_ts: int, now_ms: Callable[[], int]
+) -> WritableHandle:
+    """The handle of the process that has upgraded the catalog."""
+    handle = WritableHandle(
+        store,
+        loaded(store, upgraded.seen),
+        upper=upgraded.seen.upper,
+        boot_ts=boot_ts,
+        token=upgraded.token,
+        now_ms=now_ms,
+        kept=kept_young(store, upgraded.seen.upper),
+    )
+    handle.upgrade_report = upgraded.report
+    return handle
+
+
+def savepoint(
+    store: CatalogStore,
+    seen: Preamble,
+    token: FenceToken,
+    bootstrap: Bootstrap | None,
+    boot_ts: int,
+    now_ms: Callable[[], int],
+) -> SavepointHandle:
+    """A savepoint of what `seen` is the preamble of, with a token that is in memory only."""
+    seen.check_readable()
+    opening = opening_of(seen, token, bootstrap, now_ms())
+    with ExitStack() as unless_open:
+        contents: Contents = StoredContents(store, seen.upper)
+        if seen.is_older:
+            contents = unless_open.enter_context(Plan(store, seen, released()))
+        cache = cached(contents, seen, store.place)
+        cache.apply(opening)
+        return SavepointHandle(
+            store,
+            cache,
+            durable_upper=seen.upper,
+            boot_ts=boot_ts,
+            token=token,
+            opening=opening,
+            now_ms=now_ms,
+            contents=contents,
+            on_close=unless_open.pop_all().close,
+        )
+
+
+def loaded(store: CatalogStore, seen: Preamble) -> Cache:
+    """The contents that `seen` is the preamble of, at the current version."""
     seen.check_current()
     return cached(StoredContents(store, seen.upper), seen, store.place)
 
 
 def _loaded_unless_older(store: CatalogStore, seen: Preamble) -> Cache | None:
+    # Of a linked one it isn't told yet whether it matters that it can't be read.
+    seen.check_not_linked(store.place)
     seen.check_readable()
-    return None if seen.is_older else _load(store, seen)
+    return None if seen.is_older else loaded(store, seen)
 
 
-def _kept(store: CatalogStore, upper: int) -> tuple[Kept, ...]:
+def kept_young(store: CatalogStore, upper: int) -> tuple[Kept, ...]:
     """What is kept of times before upgrades, without what is too old."""
     try:
         return let_go_of_old(store, store.kept(), upper)

@@ -3,8 +3,8 @@
 Whoever opens a catalog reads these first, to decide whether it may and can read the rest.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from holdfast.durable import config
@@ -13,7 +13,15 @@ from holdfast.durable.fence import FenceToken
 from holdfast.durable.registry import CONFIGS, FENCE_TOKENS, Kind
 from holdfast.durable.store import CatalogStore
 from holdfast.durable.version import CATALOG_VERSION
-from holdfast.errors import AsOfTooEarly, CorruptBlob, Fenced, OtherHistory, Uninitialized, UpperMismatch
+from holdfast.errors import (
+    AsOfTooEarly,
+    CorruptBlob,
+    Fenced,
+    LinkedElsewhere,
+    OtherHistory,
+    Uninitialized,
+    UpperMismatch,
+)
 
 T = TypeVar("T")
 
@@ -21,6 +29,7 @@ READS = 5
 """How many states are tried to be read, each newer, before it is told that one can't be."""
 
 KINDS = (Kind.FENCE_TOKEN, Kind.CONFIG)
+_TAGS = tuple(kind.tag for kind in KINDS)
 
 
 @dataclass(frozen=True)
@@ -30,7 +39,12 @@ class Preamble:
     upper: int
     config: dict[str, int]
     fence_row: Row | None = None
-    version_row: Row | None = None
+    config_rows: Mapping[str, Row] = field(default_factory=dict)
+
+    @property
+    def version_row(self) -> Row | None:
+        """The row that tells the version."""
+        return self.config_rows.get(config.USER_VERSION)
 
     @property
     def token(self) -> FenceToken | None:
@@ -45,6 +59,36 @@ class Preamble:
     def is_initialized(self) -> bool:
         """Whether the initial objects are there."""
         return config.USER_VERSION in self.config
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether the store is one of two that are linked."""
+        return config.LINK in self.config
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether this state alone tells that the catalog is here; see `config.TRUTH`."""
+        return not self.is_linked or self.config.get(config.TRUTH) == 1
+
+    @property
+    def truth_since(self) -> int:
+        """The time from which the contents are the catalog's: those of before are no past of them."""
+        return self.config.get(config.TRUTH_SINCE, 0)
+
+    def check_alone(self, place: str) -> None:
+        """Raise `LinkedElsewhere` where only the other store could tell whether the catalog is here."""
+        if not self.is_certain:
+            raise LinkedElsewhere(
+                f"the catalog in {place} is linked with another store, and may be there:"
+                " it can't be read alone"
+            )
+
+    def check_not_linked(self, place: str) -> None:
+        """Raise `LinkedElsewhere` where writing takes both stores."""
+        if self.is_linked:
+            raise LinkedElsewhere(
+                f"the catalog in {place} is linked with another store: it can't be written alone"
+            )
 
     def check_initialized(self, place: str) -> None:
         """Raise `Uninitialized` when there is nothing to read yet."""
@@ -72,8 +116,17 @@ class Preamble:
         """Whether there is something, at a version below the current one."""
         return self.config.get(config.USER_VERSION, CATALOG_VERSION) < CATALOG_VERSION
 
-    def take_over(self, mine: FenceToken) -> FenceToken:
-        """The token to take over with; `Fenced` where the durable generation is greater than that of mine."""
+    def take_over(self, mine: FenceToken, place: str) -> FenceToken:
+        """The token to take over the store in `place` with.
+
+        `Fenced` where the durable generation is greater than that of mine, and `LinkedElsewhere`: a linked
+        store is taken over together with the other one (`backend_migration.two_stores`).
+        """
+        self.check_not_linked(place)
+        return self.next_token(mine)
+
+    def next_token(self, mine: FenceToken) -> FenceToken:
+        """Mine after the durable one; `Fenced` where that is of a greater generation."""
         durable = self.token
         token = mine.after(durable)
         if durable is not None and token.deploy_generation < durable.deploy_generation:
@@ -81,13 +134,43 @@ class Preamble:
         return token
 
     def fence(self, token: FenceToken) -> tuple[Update, ...]:
-        """The updates that put `token` in the place of the durable one."""
-        added = Update(_fence_row(token), 1)
-        return (added,) if self.fence_row is None else (Update(self.fence_row, -1), added)
+        """The updates that put `token` in the place of the durable one; none where it is that."""
+        added = _fence_row(token)
+        if self.fence_row == added:
+            return ()
+        return (*(() if self.fence_row is None else (Update(self.fence_row, -1),)), Update(added, 1))
 
     def fenced(self, token: FenceToken) -> "Preamble":
         """The preamble after the commit of `fence(token)`."""
         return replace(self, upper=self.upper + 1, fence_row=_fence_row(token))
+
+    def configured(self, wanted: Mapping[str, int | None]) -> tuple[Update, ...]:
+        """The updates that give these keys of the config these values; None takes one away."""
+        return tuple(
+            update
+            for key, value in wanted.items()
+            if value != self.config.get(key)
+            for update in self._configured(key, value)
+        )
+
+    def _configured(self, key: str, value: int | None) -> Iterable[Update]:
+        if key in self.config_rows:
+            yield Update(self.config_rows[key], -1)
+        if value is not None:
+            yield Update(config_row(key, value), 1)
+
+    def after(self, updates: Iterable[Update]) -> "Preamble":
+        """The preamble after a commit of these updates on this state."""
+        rows = {row.key: row for row in self.config_rows.values()}
+        if self.fence_row is not None:
+            rows[self.fence_row.key] = self.fence_row
+        ours = [update for update in updates if update.row.key[:2] in _TAGS]
+        for update in sorted(ours, key=lambda update: update.diff):
+            if update.diff == 1:
+                rows[update.row.key] = update.row
+            else:
+                rows.pop(update.row.key, None)
+        return preamble_of(self.upper + 1, rows.values())
 
     def raise_version(self, version: int) -> tuple[Update, ...]:
         """The updates that put `version` in the place of the stored one."""
@@ -96,13 +179,17 @@ class Preamble:
 
     def upgraded(self, version: int) -> "Preamble":
         """The preamble after a commit of `raise_version(version)`."""
-        found = {**self.config, config.USER_VERSION: version}
-        return replace(self, upper=self.upper + 1, config=found, version_row=version_row(version))
+        return self.after(self.raise_version(version))
 
 
 def version_row(version: int) -> Row:
     """The row that tells the version."""
-    return encode(CONFIGS, CONFIGS.key(key=config.USER_VERSION), CONFIGS.value(value=version))
+    return config_row(config.USER_VERSION, version)
+
+
+def config_row(key: str, value: int) -> Row:
+    """A row of the config."""
+    return encode(CONFIGS, CONFIGS.key(key=key), CONFIGS.value(value=value))
 
 
 def _fence_row(token: FenceToken) -> Row:
@@ -141,7 +228,8 @@ def at_latest(store: CatalogStore, read: Callable[[Preamble], T]) -> T:
 def preamble_of(upper: int, rows: Iterable[Row]) -> Preamble:
     """The preamble among `rows`; `CorruptBlob` when there are two fence tokens."""
     found: dict[str, int] = {}
-    fence_row = stored_version = None
+    config_rows: dict[str, Row] = {}
+    fence_row = None
     for row in rows:
         match row.key[:2]:
             case Kind.FENCE_TOKEN.tag:
@@ -151,6 +239,5 @@ def preamble_of(upper: int, rows: Iterable[Row]) -> Preamble:
             case Kind.CONFIG.tag:
                 object_ = decode(CONFIGS, row)
                 found[object_.key.key] = object_.value.value
-                if object_.key.key == config.USER_VERSION:
-                    stored_version = row
-    return Preamble(upper, found, fence_row, stored_version)
+                config_rows[object_.key.key] = row
+    return Preamble(upper, found, fence_row, config_rows)

@@ -1,7 +1,8 @@
 """From what a catalog holds to what it is to hold: the updates of one append. Pure.
 
 Invariants
-- The fence token is nobody's content: it is neither taken nor touched here.
+- The fence token is nobody's content: it is neither taken nor touched here. Nor is reserved config, which
+  says what one store is, but for the version, which belongs to the contents.
 - `exact` compares stored bytes and decodes nothing, so it also replaces what can't be decoded.
 - `merged` gives nothing back that must not go back: append-only rows stay, id allocators and timestamps
   only grow, and the config that decides by whom the catalog is read stays as it is.
@@ -17,21 +18,36 @@ from holdfast.errors import BadInput
 
 
 def contents_of(rows: Iterable[Row]) -> dict[bytes, Row]:
-    """Rows by their keys, without the fence token; `BadInput` when a key is there twice."""
+    """Rows by their keys, without what is of the store alone; `BadInput` when a key is there twice."""
     found: dict[bytes, Row] = {}
     for row in rows:
-        if row.key[:2] == Kind.FENCE_TOKEN.tag:
+        if not is_content(row):
             continue
         if found.setdefault(row.key, row) is not row:
             raise BadInput(f"an object of {COLLECTIONS[row.kind]} is there twice: {_show(row)}")
     return found
 
 
+def is_content(row: Row) -> bool:
+    """Whether a row goes where the contents go: all but the fence token and the config of the store itself.
+
+    Raises `CorruptBlob` for a row of the config that can't be decoded.
+    """
+    match row.key[:2]:
+        case Kind.FENCE_TOKEN.tag:
+            return False
+        case Kind.CONFIG.tag:
+            key = decode(CONFIGS, row).key.key
+            return key == config.USER_VERSION or not config.is_reserved(key)
+        case _:
+            return True
+
+
 def exact(stored: Iterable[Row], wanted: Mapping[bytes, Row]) -> Iterator[Update]:
     """The changes that leave exactly `wanted`."""
     missing = dict(wanted)
     for row in stored:
-        if row.key[:2] == Kind.FENCE_TOKEN.tag:
+        if not is_content(row):
             continue
         if missing.get(row.key) == row:
             del missing[row.key]

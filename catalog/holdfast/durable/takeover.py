@@ -5,7 +5,7 @@ Invariants
 - Neither lowers a token, and neither decodes a row that another version may have written.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from holdfast.durable import config
@@ -18,20 +18,58 @@ from holdfast.durable.registry import COLLECTIONS
 from holdfast.durable.replacing import contents_of, exact, merged
 from holdfast.durable.store import CatalogStore
 from holdfast.durable.version import CATALOG_VERSION
-from holdfast.errors import BadInput, CatalogOutOfSync, CorruptBlob
+from holdfast.errors import BadInput, CatalogOutOfSync, CorruptBlob, Fenced
+
+Claim = Callable[[Preamble], FenceToken]
+"""The token to write with, for what is there; the durable one, where that is taken over already.
+
+Raises `Fenced` and `LinkedElsewhere`.
+"""
 
 
-def raise_fence(
-    store: CatalogStore, at_least: int, deploy_generation: int | None, claim: FenceToken
-) -> FenceToken:
-    """See `OpenableCatalog.raise_fence`; `claim` says who does it."""
+def alone(store: CatalogStore, mine: FenceToken) -> Claim:
+    """The claim of a process for a store that isn't linked."""
+    return lambda seen: seen.take_over(mine, store.place)
+
+
+def of_generation(store: CatalogStore, deploy_generation: int | None, mine: FenceToken) -> Claim:
+    """As `alone`, with the durable generation by default."""
+
+    def claim(seen: Preamble) -> FenceToken:
+        durable = seen.token
+        generation = deploy_generation
+        if generation is None:
+            generation = 0 if durable is None else durable.deploy_generation
+        return seen.take_over(replace(mine, deploy_generation=generation), store.place)
+
+    return claim
+
+
+def under(token: FenceToken) -> Claim:
+    """The claim of the process that has taken over with `token`."""
+
+    def claim(seen: Preamble) -> FenceToken:
+        if seen.token != token:
+            raise Fenced(token, seen.token)
+        return token
+
+    return claim
+
+
+def check_epoch(at_least: int) -> None:
+    """`BadInput` for an epoch that a fence can't be raised to."""
     if at_least < 1:
         raise BadInput(f"epoch {at_least} is out of range: the first one is 1")
     check_room(at_least)
+
+
+def raise_fence(store: CatalogStore, at_least: int, claim: Claim) -> FenceToken:
+    """See `OpenableCatalog.raise_fence`."""
+    check_epoch(at_least)
     while True:
         seen = read_preamble(store, store.upper())
+        token = claim(seen)
         seen.check_initialized(store.place)
-        token = _above(seen, deploy_generation, claim)
         durable = seen.token
         if durable is not None:
             if durable.epoch >= at_least and durable.deploy_generation == token.deploy_generation:
@@ -44,14 +82,13 @@ def raise_fence(
 def load(
     store: CatalogStore,
     rows: Iterable[Row],
-    deploy_generation: int | None,
-    claim: FenceToken,
+    claim: Claim,
     *,
     exactly: bool,
     only_new: bool = False,
     rehearse: bool = False,
 ) -> Loaded:
-    """See `OpenableCatalog.load`; `claim` says who does it."""
+    """See `OpenableCatalog.load`."""
     wanted = contents_of(rows)
     loaded = preamble_of(0, (row for row in wanted.values()))
     if not loaded.is_initialized:
@@ -61,7 +98,7 @@ def load(
         seen = read_preamble(store, store.upper())
         if only_new and seen.is_initialized:
             raise CatalogOutOfSync(f"the catalog in {store.place} is initialized already: nothing is loaded")
-        token = _above(seen, deploy_generation, claim)
+        token = claim(seen)
         stored = store.rows(seen.upper - 1) if seen.upper else iter(())
         if exactly or not seen.is_initialized:
             changes = list(exact(stored, wanted))
@@ -74,19 +111,10 @@ def load(
             kept = {row.key: row for row in stored}
             changes = list(merged(kept.values(), wanted))
             _check_fits(version, _after(kept, changes))
-        if rehearse or committed(store, seen, (*seen.fence(token), *changes)):
+        updates = (*seen.fence(token), *changes)
+        if rehearse or not updates or committed(store, seen, updates):
             added = sum(update.diff == 1 for update in changes)
             return Loaded(added, len(changes) - added, token)
-
-
-def _above(seen: Preamble, deploy_generation: int | None, claim: FenceToken) -> FenceToken:
-    """The token after the durable one; `Fenced` when its generation is greater than the one asked for."""
-    durable = seen.token
-    if deploy_generation is not None:
-        generation = deploy_generation
-    else:
-        generation = 0 if durable is None else durable.deploy_generation
-    return seen.take_over(replace(claim, deploy_generation=generation))
 
 
 def _check_same_version(seen: Preamble, version: int, place: str) -> None:

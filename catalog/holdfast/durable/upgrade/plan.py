@@ -81,7 +81,7 @@ class Plan(Contents):
 
     def __init__(self, store: CatalogStore, seen: Preamble, chain: Chain) -> None:
         self._store = store
-        self._seen = seen
+        self.seen = seen
         self._chain = chain
         self.source = seen.config[config.USER_VERSION]
         self.steps: list[Planned] = []
@@ -107,8 +107,8 @@ class Plan(Contents):
         """The catalog as it will be, of the given kinds or of all, under the fence token that it has now."""
         asked = tuple(kinds) or tuple(COLLECTIONS)
         kept = [kind for kind in asked if not COLLECTIONS[kind].migratable]
-        for row in self._store.rows(self._seen.upper - 1, kept) if kept else ():
-            yield version_row(self._chain.current) if row == self._seen.version_row else row
+        for row in self._store.rows(self.seen.upper - 1, kept) if kept else ():
+            yield version_row(self._chain.current) if row == self.seen.version_row else row
         for kind in asked:
             if COLLECTIONS[kind].migratable:
                 yield from self._scratch.rows(kind)

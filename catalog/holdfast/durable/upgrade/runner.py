@@ -82,6 +82,18 @@ def upgrade(
     raise AssertionError
 
 
+def upgrade_under(store: CatalogStore, seen: Preamble, token: FenceToken, plan: Plan) -> Upgraded | None:
+    """Commit what was planned, on the state of `seen`, where `token` is the durable one already.
+
+    None when objects have changed since it was planned. Raises as `upgrade`.
+    """
+    start = time.monotonic()
+    if not _same_objects(store, plan.seen, seen):
+        return None
+    store.keep(seen.upper - 1, plan.source)
+    return _commit(store, seen, token, plan, start)
+
+
 def _fence(
     store: CatalogStore, planned: Preamble, take_over: Callable[[Preamble], FenceToken]
 ) -> tuple[Preamble, FenceToken] | None:

@@ -1,0 +1,220 @@
+"""How two stores are linked, told from their configs, and what a link writes. Pure.
+
+A link is three appends under one token that is durable in both stores: persist is marked, the stash is
+linked (the point of no return), persist's mark is completed. Where it broke off before the second, the next
+one decides anew, with the same number; after it, it is completed.
+
+Invariants
+- Which store is the truth of two that were never linked is decided only where one answer is certain.
+- Both stores hold the number of their link. One that does not fit, or is missing where it was, is a conflict
+  for people to solve: nobody may take an empty stash for the truth, nor a stale one.
+- Every note of the truth (`config.TRUTH`) agrees with the tombstones.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from holdfast.durable import config
+from holdfast.durable.backend_migration.truth import Backend, Strategy, source_of_truth, tombstone
+from holdfast.durable.fence import FenceToken
+from holdfast.durable.preamble import Preamble
+from holdfast.errors import CorruptBlob, LinkConflict, StrategyMismatch
+
+_ENDED = "use the two stores that were linked, or an empty stash for a new link"
+_LOST = (
+    "use the stash that it was linked with; if that is lost for good: 'holdfast migrate detach --stash-lost'"
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was read of both stores, at a time at which both were so."""
+
+    stash: Preamble
+    persist: Preamble
+
+    def of(self, backend: Backend) -> Preamble:
+        """That of one store."""
+        return self.stash if backend is Backend.STASH else self.persist
+
+    def where(self, backend: Backend, preamble: Preamble) -> "Seen":
+        """The same with another one in the place of one."""
+        if backend is Backend.STASH:
+            return Seen(preamble, self.persist)
+        return Seen(self.stash, preamble)
+
+    @property
+    def token(self) -> FenceToken | None:
+        """The greater of the durable tokens, by order; None before the first open."""
+        tokens = [token for token in (self.stash.token, self.persist.token) if token is not None]
+        return max(tokens, key=lambda token: token.rank, default=None)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the user says of a link: `backend` is the truth where neither store has a catalog yet.
+
+    `strategy` None is the one that the link has, ONE_TOMBSTONE for a new one; `truth` tells which one counts
+    where the stores can't.
+    """
+
+    backend: Backend = Backend.PERSIST
+    strategy: Strategy | None = None
+    truth: Backend | None = None
+
+
+@dataclass(frozen=True)
+class Linked:
+    """Two stores that are linked, and which of them is the source of truth."""
+
+    id: int
+    strategy: Strategy
+    truth: Backend
+
+
+@dataclass(frozen=True)
+class ToLink:
+    """Two stores that are to be linked: what their link will be; `id` None is a new number.
+
+    `finishing`: all but the last append is there.
+    """
+
+    id: int | None
+    strategy: Strategy
+    truth: Backend
+    finishing: bool = False
+
+
+def linkage(seen: Seen, terms: Terms, places: Mapping[Backend, str]) -> Linked | ToLink:
+    """How the stores are linked, or are to be; `places` names them in messages.
+
+    Raises `LinkConflict`, `StrategyMismatch`, and `CorruptBlob` for config without sense.
+    """
+    stash, persist = seen.stash.config, seen.persist.config
+    ours, theirs = stash.get(config.LINK), persist.get(config.LINK)
+    if theirs is not None:
+        config.check_stored(config.STASH_LINKED, persist.get(config.STASH_LINKED, 1))
+    broke_off = persist.get(config.STASH_LINKED) == 0
+    if ours is None and (theirs is None or broke_off):
+        return _to_link(seen, terms, places, theirs)
+    if ours != theirs:
+        _refuse(places, ours, theirs, lost=persist.get(config.TRUTH) == 1)
+    assert ours is not None
+    strategy = _strategy(stash, terms)
+    truth = source_of_truth(strategy, stash, persist)
+    _check_states(seen, strategy, truth, terms, places)
+    return ToLink(ours, strategy, truth, finishing=True) if broke_off else Linked(ours, strategy, truth)
+
+
+def begins_on_persist(link: ToLink, number: int) -> Mapping[str, int | None]:
+    """What persist's config becomes by the first append of a link."""
+    two = link.strategy is Strategy.TWO_TOMBSTONES and link.truth is Backend.PERSIST
+    return {
+        config.LINK: number,
+        config.STASH_LINKED: 0,
+        config.TOMBSTONE: 0 if two else None,
+        config.TRUTH: None,
+    }
+
+
+def links_stash(link: ToLink, number: int) -> Mapping[str, int | None]:
+    """What the stash's config becomes by the second: from then on the two are linked."""
+    return {
+        config.LINK: number,
+        config.MIGRATION_STRATEGY: link.strategy.value,
+        config.TOMBSTONE: 1 if link.truth is Backend.PERSIST else None,
+        config.TRUTH: None,
+    }
+
+
+ENDS_ON_PERSIST: Mapping[str, int | None] = {config.STASH_LINKED: 1}
+"""What persist's config becomes by the last."""
+
+UNLINKED: Mapping[str, int | None] = dict.fromkeys(
+    (config.LINK, config.STASH_LINKED, config.TOMBSTONE, config.TRUTH)
+)
+"""What persist's config becomes when its link is ended."""
+
+
+def _to_link(seen: Seen, terms: Terms, places: Mapping[Backend, str], number: int | None) -> ToLink:
+    with_catalog = [backend for backend in Backend if seen.of(backend).is_initialized]
+    match with_catalog:
+        case []:
+            truth = terms.truth or terms.backend
+        case [alone]:
+            truth = alone
+        case _ if terms.truth is None:
+            raise LinkConflict(
+                f"both {places[Backend.STASH]} and {places[Backend.PERSIST]} hold a catalog, and were never"
+                " linked: they can't be one",
+                hint="say which one counts (truth): its contents replace the other's in the next migration;"
+                " or use an empty store beside it",
+            )
+        case _:
+            truth = terms.truth
+    return ToLink(number, terms.strategy or Strategy.ONE_TOMBSTONE, truth)
+
+
+def _refuse(places: Mapping[Backend, str], ours: int | None, theirs: int | None, *, lost: bool) -> NoReturn:
+    stash, persist = places[Backend.STASH], places[Backend.PERSIST]
+    if ours is None:
+        raise LinkConflict(
+            f"the catalog in {persist} is linked with another stash than {stash}, which was never linked",
+            hint=_LOST if lost else "use the stash that it was linked with: it may hold the catalog",
+        )
+    if theirs is None:
+        raise LinkConflict(
+            f"the stash in {stash} is linked, but not with {persist}: the link was ended, or is another's",
+            hint=_ENDED,
+        )
+    raise LinkConflict(
+        f"the stash in {stash} (link {ours}) and the catalog in {persist} (link {theirs}) are not linked with"
+        " each other",
+        hint=_LOST if lost else _ENDED,
+    )
+
+
+def _strategy(stash: Mapping[str, int], terms: Terms) -> Strategy:
+    value = stash.get(config.MIGRATION_STRATEGY)
+    try:
+        strategy = Strategy(value)
+    except ValueError:
+        raise CorruptBlob(f"config {config.MIGRATION_STRATEGY}", "1 or 2", str(value)) from None
+    if terms.strategy not in (None, strategy):
+        raise StrategyMismatch(
+            f"the catalog was linked with {strategy.name}, which it keeps, not with {terms.strategy.name}",
+            hint=f"say {strategy.name}, or nothing",
+        )
+    return strategy
+
+
+def _check_states(
+    seen: Seen, strategy: Strategy, truth: Backend, terms: Terms, places: Mapping[Backend, str]
+) -> None:
+    two = strategy is Strategy.TWO_TOMBSTONES
+    if two and tombstone(seen.stash.config) is None and tombstone(seen.persist.config) is not None:
+        raise LinkConflict(
+            f"the tombstones of {places[Backend.STASH]} (none) and {places[Backend.PERSIST]} can't be so by"
+            " any migration: a store was restored from an older state, or changed by hand",
+            hint=_LOST,
+        )
+    noted = [backend for backend in Backend if seen.of(backend).config.get(config.TRUTH) == 1]
+    wrong = truth.other
+    if wrong in noted and terms.truth is not truth:
+        both = " both" if len(noted) > 1 else ""
+        raise LinkConflict(
+            f"the source of truth can't be told: by the tombstones it is {truth.value} ({places[truth]}), but"
+            f" {wrong.value} ({places[wrong]}) says{both and ' too'} that it is: a store was restored from an"
+            " older state",
+            hint=f"if {truth.value} is right, say so (truth={truth.value})"
+            + ("; if Persist is: 'holdfast migrate detach --stash-lost'" if wrong is Backend.PERSIST else ""),
+        )
+
+
+def notes(seen: Seen, truth: Backend) -> Iterator[tuple[Backend, Mapping[str, int | None]]]:
+    """What is to be written where, so that the note of the truth is in that store alone."""
+    if seen.of(truth).config.get(config.TRUTH) != 1:
+        yield truth, {config.TRUTH: 1}
+    if config.TRUTH in seen.of(truth.other).config:
+        yield truth.other, {config.TRUTH: None}

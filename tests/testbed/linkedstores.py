@@ -1,0 +1,81 @@
+"""A stash in SQLite and a catalog on persist in memory, in the hands of as many processes as a test wants."""
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast.durable import FenceToken, OpenableCatalog, persist_catalog, stash_catalog
+from holdfast.durable.backend_migration.link import Seen, Terms
+from holdfast.durable.backend_migration.truth import Backend
+from holdfast.durable.backend_migration.two_stores import TwoStores, read_both
+from holdfast.durable.codec import Row
+from holdfast.durable.preamble import read_preamble
+from holdfast.durable.shard import CatalogShard, catalog_shard_id
+from holdfast.durable.stash_store import StashStore
+from holdfast.durable.store import CatalogStore
+from holdfast.persist import PersistClient
+
+ORG = uuid.UUID("11111111-2222-3333-4444-555555555555")
+WHO: Mapping[str, str] = {"holder": "me", "purpose": "a test of two stores"}
+
+
+class LinkedPlace:
+    """Two stores, empty at first."""
+
+    def __init__(self, folder: Path) -> None:
+        self._stash_url = f"sqlite://{folder}/stash.sqlite"
+        self._client = PersistClient.open(url=f"memory://{uuid.uuid4()}")
+
+    def stash(self) -> OpenableCatalog:
+        """The stash alone."""
+        return stash_catalog(self._stash_url)
+
+    def persist(self) -> OpenableCatalog:
+        """The catalog on persist alone."""
+        return persist_catalog(self._client, ORG)
+
+    def alone(self, backend: Backend) -> OpenableCatalog:
+        """One of them alone."""
+        return self.stash() if backend is Backend.STASH else self.persist()
+
+    def stores(self, terms: Terms | None = None) -> TwoStores:
+        """Both stores."""
+        return TwoStores(
+            StashStore(self._stash_url),
+            CatalogShard(self._client, catalog_shard_id(ORG), purpose="a test"),
+            terms or Terms(),
+        )
+
+    def seen(self) -> Seen:
+        """What both say of themselves."""
+        return read_both(self.stores())
+
+    def configs(self) -> dict[Backend, dict[str, int]]:
+        """The config of both."""
+        return {backend: self.seen().of(backend).config for backend in Backend}
+
+    def uppers(self) -> tuple[int, int]:
+        """Of stash and persist: whether anything was written."""
+        seen = self.seen()
+        return seen.stash.upper, seen.persist.upper
+
+    def set_config(self, backend: Backend, **wanted: int | None) -> None:
+        """Change what no rule lets anybody change."""
+        store = self.stores().of(backend)
+        seen = read_preamble(store, store.upper())
+        store.append(seen.configured(wanted), seen.upper, fence=seen.fence_row)
+
+    def close(self) -> None:
+        """End all processes."""
+        self._client.close()
+
+
+def claim(generation: int = 0, holder: str = "me") -> FenceToken:
+    """Who takes over."""
+    return FenceToken(generation, 0, holder, "a test of two stores")
+
+
+def contents(store: CatalogStore) -> set[Row]:
+    """All rows."""
+    upper = store.upper()
+    return set(store.rows(upper - 1)) if upper else set()
