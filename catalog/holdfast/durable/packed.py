@@ -24,6 +24,9 @@ from holdfast.errors import CatalogOutOfSync, CorruptBlob
 
 # So many rows at a time are Python objects.
 _PIECE_ROWS = 4 * 1024
+# Up to so many rows are kept as Python objects too, once all were asked for: default privileges are with each
+# new object, and to take them out of columns costs more than the rest.
+_FEW_ROWS = 64
 _NAMES = ["key", "value"]
 
 
@@ -95,11 +98,19 @@ class PackedRows:
         self._collection = collection
         self._keys, self._values = keys, values
         self._by_key, self._by_unique = by_key, by_unique
+        self._few: tuple[Row, ...] | None = None
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def __iter__(self) -> Iterator[Row]:
+        if len(self) > _FEW_ROWS:
+            return self._unpacked()
+        if self._few is None:
+            self._few = tuple(self._unpacked())
+        return iter(self._few)
+
+    def _unpacked(self) -> Iterator[Row]:
         for columns in zip(self._keys.chunks, self._values.chunks, strict=True):
             yield from rows_of(pa.RecordBatch.from_arrays([*columns], _NAMES))
 

@@ -28,7 +28,7 @@ from holdfast.durable.store import (
     kept_name,
     kept_of,
 )
-from holdfast.errors import BadInput, CodecMismatch, CorruptBlob
+from holdfast.errors import CLOSED, BadInput, CodecMismatch, CorruptBlob
 from holdfast.persist import (
     CriticalSince,
     KeyRange,
@@ -191,7 +191,7 @@ class CatalogShard(CatalogStore):
         first = list(islice(rest, BATCH_ROWS))
         with ExitStack() as until_committed:
             if len(first) < BATCH_ROWS:
-                append = self._writer.prepare_append(_columns(first), at, at + 1)
+                append = self._writer.prepare_batch(_prepared(first, at), at, at + 1)
             else:
                 # Rather before all is uploaded than after it.
                 self._writer.check_upper(at)
@@ -278,11 +278,23 @@ class ShardFeed(Feed):
         return []
 
 
+def _prepared(updates: Sequence[Update], time: int) -> pa.RecordBatch:
+    """Updates at a time as persist stores them: to be converted by it costs small commits dear."""
+    keys, values, diffs = _arrays(updates)
+    # At the end of time the append is refused, whatever it holds.
+    times = pa.array([min(time, CLOSED - 1)] * len(updates), pa.uint64())
+    return pa.RecordBatch.from_arrays([keys, values, times, diffs], schema=SCHEMA.arrow_updates)
+
+
 def _columns(updates: Sequence[Update]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(_arrays(updates), ["key", "value", "_diff"])
+
+
+def _arrays(updates: Sequence[Update]) -> list[pa.Array]:
+    """Keys, values and diffs."""
     rows, diffs = zip(*updates, strict=True)
     keys, values = zip(*rows, strict=True)
-    columns = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), pa.array(diffs, pa.int64())]
-    return pa.RecordBatch.from_arrays(columns, ["key", "value", "_diff"])
+    return [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), pa.array(diffs, pa.int64())]
 
 
 def _timed_updates(table: pa.Table) -> list[tuple[int, Update]]:

@@ -36,6 +36,7 @@ from holdfast.durable.registry import (
 from holdfast.errors import BadInput, UniquenessViolation
 
 _ID_LIMIT = 1 << 64
+_ALLOCATOR_KEYS = {kind: encode_key(ID_ALLOCATORS, pb.IdAllocatorKey(name=kind)) for kind in IdKind}
 
 
 class Transaction:
@@ -167,9 +168,7 @@ class Transaction:
         """`n` ids that were never given and that no object of the kind has."""
         if n < 0:
             raise BadInput(f"can't allocate {n} ids")
-        key = pb.IdAllocatorKey(name=kind)
-        allocator = self.get(ID_ALLOCATORS, key)
-        next_id = 1 if allocator is None else allocator.next_id
+        next_id = _next_id(self._row(ID_ALLOCATORS, _ALLOCATOR_KEYS[kind]))
         found: list[int] = []
         while len(found) < n:
             # The rest of them may still not fit.
@@ -179,7 +178,7 @@ class Transaction:
                 found.append(next_id)
             next_id += 1
         if n:
-            self.set(ID_ALLOCATORS, key, pb.IdAllocatorValue(next_id=next_id))
+            self.set(ID_ALLOCATORS, pb.IdAllocatorKey(name=kind), pb.IdAllocatorValue(next_id=next_id))
         return found
 
     def audit(
@@ -240,31 +239,29 @@ class Transaction:
         return self._row(allocation.KEYED[kind][0], allocation.key_with(kind, number)) is not None
 
     def _check_new(self, collection: Collection[Any, Any], key: Any) -> None:
-        name = pb.IdAllocatorKey(name=allocation.APPENDED[collection.kind])
         # As it was before this transaction, which may use all that it has allocated.
-        allocator = self._cache.get(ID_ALLOCATORS, name)
-        next_id = 1 if allocator is None else allocator.next_id
+        encoded = _ALLOCATOR_KEYS[allocation.APPENDED[collection.kind]]
+        next_id = _next_id(self._cache.table(ID_ALLOCATORS.kind).get(encoded))
         if key.id < next_id:
             raise UniquenessViolation(
                 f"{collection} may have that key already: {_show(key)}; its next id is {next_id}"
             )
 
     def _move_beyond(self, collection: Collection[Any, Any], key: Any) -> None:
-        name = pb.IdAllocatorKey(name=allocation.APPENDED[collection.kind])
-        allocator = self.get(ID_ALLOCATORS, name)
-        if key.id < (1 if allocator is None else allocator.next_id):
+        kind = allocation.APPENDED[collection.kind]
+        if key.id < _next_id(self._row(ID_ALLOCATORS, _ALLOCATOR_KEYS[kind])):
             return
         if key.id + 1 >= _ID_LIMIT:
             raise BadInput(f"no id of {collection} could follow: {_show(key)}")
-        self.set(ID_ALLOCATORS, name, pb.IdAllocatorValue(next_id=key.id + 1))
+        self.set(ID_ALLOCATORS, pb.IdAllocatorKey(name=kind), pb.IdAllocatorValue(next_id=key.id + 1))
 
     def _check_onward(
         self, collection: Collection[Any, Any], key: Any, encoded: bytes, value: Message | None
     ) -> None:
         if collection not in (ID_ALLOCATORS, TIMESTAMPS):
             return
-        # One that this transaction has deleted does not go back either.
-        for row in (self._row(collection, encoded), self._cache.table(collection.kind).get(encoded)):
+        # One that this transaction has deleted does not go back either. Mostly both are one.
+        for row in {self._row(collection, encoded), self._cache.table(collection.kind).get(encoded)}:
             there = None if row is None else decode_value(collection, row.value)
             allocation.check_onward(collection, key, there, value)
 
@@ -307,6 +304,11 @@ class Transaction:
             shared = any(other != key for other in self._changed_with(collection, unique))
             if shared or not (holder is None or holder in changes):
                 raise UniquenessViolation(f"two of {collection} would be {_show(value)}")
+
+
+def _next_id(row: Row | None) -> int:
+    """The first id that an allocator would give."""
+    return 1 if row is None else decode_value(ID_ALLOCATORS, row.value).next_id
 
 
 def _cached(collection: Collection[K, V]) -> Collection[K, V]:

@@ -16,14 +16,16 @@ from holdfast.durable import (
     catalog_shard_id,
     persist_catalog,
 )
-from holdfast.durable.registry import ROLES
-from holdfast.durable.shard import SCHEMA
+from holdfast.durable.codec import Row, Update
+from holdfast.durable.registry import ROLES, Kind
+from holdfast.durable.shard import SCHEMA, CatalogShard
 from holdfast.durable.store import RETAIN_VERSIONS, RETENTION_STEP
 from holdfast.errors import (
     AsOfTooEarly,
     BadInput,
     CodecMismatch,
     NotWritable,
+    ShardFinalized,
 )
 from holdfast.persist import PersistClient, PersistConfig, Schema
 
@@ -152,3 +154,15 @@ def test_organizations_do_not_see_each_other(new_client: NewClient) -> None:
 
 def _pair(object_: Object[pb.RoleKey, pb.RoleValue]) -> tuple[pb.RoleKey, pb.RoleValue]:
     return object_.key, object_.value
+
+
+def test_nothing_is_committed_to_a_shard_that_has_ended(new_client: NewClient) -> None:
+    client = new_client()
+    store = CatalogShard(client, catalog_shard_id(ORG), purpose="test")
+    update = Update(Row(Kind.ROLE.tag, b""), 1)
+    store.append([update], 0)
+    client.finalize(catalog_shard_id(ORG))
+    with pytest.raises(ShardFinalized):
+        store.append([update], 1)
+    with pytest.raises(BadInput):
+        store.append([update], store.upper())
