@@ -15,6 +15,7 @@ import pytest
 
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.storage import StorageController
+from testbed.children import plain_path
 from testbed.kube import ControlPlane
 from testbed.process import Child
 
@@ -42,7 +43,9 @@ class OperatorProcess:
                 *flags,
             ],
             log=self.log,
-            env=cluster.environment({"PATH": "/usr/bin:/bin", "HOME": str(folder)}),
+            env=cluster.environment(
+                {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": plain_path()}
+            ),
         )
 
     def lines(self) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from holdfast.durable.preamble import read_preamble
 from holdfast.durable.registry import AUDIT_LOG, CONFIGS, FENCE_TOKENS, ROLES
 from holdfast.durable.store import CatalogStore
 from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly, BadInput, VersionTooNew
+from testbed.children import plain_path
 
 FOLLOWER = Path(__file__).with_name("catalog_follower.py")
 PATIENCE_S = 180.0
@@ -122,7 +123,7 @@ class Follower:
             [sys.executable, str(FOLLOWER), json.dumps(catalogs.address), str(kept)],
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(FOLLOWER.parent.parent)},
+            env={**os.environ, "PYTHONPATH": plain_path(FOLLOWER.parent.parent)},
         )
         assert self._process.stdout is not None
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,))

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from sim.campaign import CI_SEEDS, LOG_SEEDS
 from sim.patches import DoesNotApply, Hunk, apply_hunks, locate, parse, render
+from testbed.children import plain_path
 
 ROOT = Path(__file__).resolve().parents[2]
 PATCHES = Path(__file__).parent / "mutants"
@@ -114,7 +115,7 @@ def run_copy(mutant: Mutant, *command: str) -> subprocess.CompletedProcess[str]:
             cwd=ROOT / "tests",
             env={
                 **os.environ,
-                "PYTHONPATH": str(ROOT / "tests"),
+                "PYTHONPATH": plain_path(ROOT / "tests"),
                 "PYTHONDONTWRITEBYTECODE": "1",
                 "POLARS_MAX_THREADS": "1",
             },

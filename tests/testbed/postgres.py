@@ -1,6 +1,8 @@
-"""A Postgres server for tests and benchmarks: real, durable (fsync is on), on loopback only.
+"""A Postgres server for tests and benchmarks: real, on loopback only.
 
 Invariants
+- What it acknowledged outlives the machine (fsync is on) and so its processes, unless it is started with
+  `durable=False`: then it outlives its clients only, which is enough where nobody ends the server.
 - All files of a server are in one folder, which goes with it; no other server of the machine is touched.
 - `initdb` and `postgres` refuse to run as root: as root we run them as user `postgres`.
 - `start` returns when the server takes connections, or raises and leaves no process. Our end ends it too.
@@ -91,21 +93,22 @@ def provide() -> None:
 class PostgresServer:
     """A server of its own; as a context manager it is stopped and removed at the end."""
 
-    def __init__(self, folder: Path, port: int, password: str) -> None:
+    def __init__(self, folder: Path, port: int, password: str, *, durable: bool) -> None:
         """Use `start`."""
+        self._durable = durable
         self.folder = folder
         self.port = port
         self.password = password
         self._child: Child | None = None
 
     @classmethod
-    def start(cls) -> Self:
+    def start(cls, *, durable: bool = True) -> Self:
         """Make a server and start it; raises `Unavailable` or `PostgresError`."""
         lack = missing()
         if lack:
             raise Unavailable(lack)
         folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
-        server = cls(folder, _free_port(), secrets.token_urlsafe(16))
+        server = cls(folder, _free_port(), secrets.token_urlsafe(16), durable=durable)
         try:
             server._create()
             for attempt in range(1, _ATTEMPTS + 1):
@@ -153,12 +156,13 @@ class PostgresServer:
         """Start the server on its data, after `stop` or `kill`; on the same port."""
         deadline = time.monotonic() + _BOOT_SECONDS
         binary = _required_binary("postgres")
+        durable = "on" if self._durable else "off"
         flags = {
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
             "unix_socket_directories": "",
             "max_connections": "200",
-            "fsync": "on",
+            **dict.fromkeys(("fsync", "full_page_writes", "synchronous_commit"), durable),
         }
         command: list[str | Path] = [
             binary,

@@ -14,6 +14,7 @@ import pytest
 
 from testbed import spark
 from testbed.cache import locked
+from testbed.children import plain_path
 from testbed.errors import Unavailable
 from testbed.kube import ControlPlane
 from testbed.minio import Minio
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from testbed.spread import Spread
 
 _REQUIRED = pytest.StashKey[frozenset[Tier]]()
+_GIVEN_PATH = pytest.StashKey[list[str]]()
 _REFUSED = pytest.StashKey[dict[Tier, str]]()
 
 
@@ -38,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     config.stash[_REQUIRED] = tiers
     config.stash[_REFUSED] = {}
+    config.stash[_GIVEN_PATH] = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -70,7 +73,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for tier in _tiers(item):
+    tiers = _tiers(item)
+    given = item.config.stash[_GIVEN_PATH]
+    # Those of the API server run Spark too.
+    if Tier.SPARK not in tiers and Tier.KUBE not in tiers:
+        os.environ["PYTHONPATH"] = plain_path(*given)
+    elif given:
+        os.environ["PYTHONPATH"] = os.pathsep.join(given)
+    else:
+        os.environ.pop("PYTHONPATH", None)
+    for tier in tiers:
         refused = item.config.stash[_REFUSED].get(tier) or missing(tier)
         if refused and tier in item.config.stash[_REQUIRED]:
             pytest.fail(f"{VARIABLE} names {tier}, but {refused}", pytrace=False)
@@ -115,8 +127,11 @@ def minio() -> Iterator[Minio]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """The Postgres server of the whole run. Mark the test `postgres`; one that stops it starts its own."""
-    with PostgresServer.start() as server:
+    """The Postgres server of the whole run. Mark the test `postgres`; one that stops it starts its own.
+
+    It doesn't wait for the disk: no test pulls the plug of the machine.
+    """
+    with PostgresServer.start(durable=False) as server:
         yield server
 
 

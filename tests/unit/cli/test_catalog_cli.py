@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from holdfast.cli import GROUPS, main
 from holdfast.durable import CATALOG_VERSION, COLLECTIONS, OpenMode, catalog_shard_id, persist_catalog
 from holdfast.persist import PersistClient
+from testbed.children import plain_path
 
 ORG = "11111111-2222-3333-4444-555555555555"
 
@@ -37,7 +38,7 @@ def lines(result: Result) -> list[str]:
 
 
 def process(*args: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {**os.environ, "PYTHONPATH": plain_path()}
     command = [str(Path(sys.executable).parent / "holdfast"), *args]
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=120)
 

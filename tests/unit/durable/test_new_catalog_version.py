@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.durable.version import CATALOG_VERSION, RELEASED_VERSION
+from testbed.children import plain_path
 
 ROOT = Path(__file__).parents[3]
 NEXT = CATALOG_VERSION + 1
@@ -33,7 +34,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def run(copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join([str(copy / "catalog"), str(copy / "tests")])
+    paths = plain_path(copy / "catalog", copy / "tests")
     return subprocess.run(
         [sys.executable, *command],
         cwd=copy,
