@@ -1,6 +1,6 @@
 """The upgrade of a big catalog from the oldest version of its format to the current one.
 
-1,000,000 rows on persist (embedded storage: file blobs, SQLite consensus), a quarter of it in a stash on
+1,000,000 rows on persist (embedded storage: file blobs, SQLite consensus), a tenth of it in a stash on
 SQLite and on Postgres (a real server on this machine): items with definitions for the most part, and
 comments, storage usage, audit events. Two steps write every item anew, the first also all that is JSON.
 
@@ -8,13 +8,13 @@ Each upgrade runs in a new process, which does nothing else: the steps are worke
 temporary copy, the fence is put, the steps are committed. The open that follows is not part of it. The peers
 are the goals:
 
-- *time* for all of it, 90 s for a million rows (the note tells it by step);
+- *time* for all of it, 90 s for a million rows (the note tells it by step, and the CPU that the process
+  took: more seconds than that are those of others, the server's among them);
 - *memory*: 600 MB of resident memory at the peak, imports included;
 - *statement*: what the largest statement takes on the wire to Postgres, 16 MiB.
 """
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -44,6 +44,7 @@ from testbed.wiretap import WireTap
 
 ORGANIZATION = uuid.UUID("11111111-2222-3333-4444-555555555555")
 MILLION = 1_000_000
+STASHED = MILLION // 10
 SECONDS = 90.0
 MEGABYTE = 1e6
 MOST_MEMORY = 600.0
@@ -55,6 +56,7 @@ class Result:
     """What the upgrading process says of itself."""
 
     seconds: float
+    cpu_seconds: float
     steps: dict[str, float]
     peak_megabytes: float
     before_megabytes: float
@@ -64,12 +66,12 @@ def rows() -> Iterator[Row]:
     """All rows."""
     with scratch() as folder:
         yield from compared("persist", folder.as_uri(), MILLION)
-        yield from compared("stash on SQLite", f"sqlite://{folder}/stash.db", MILLION // 4)
+        yield from compared("stash on SQLite", f"sqlite://{folder}/stash.db", STASHED)
     with PostgresServer.start() as server, server.database() as name:
         tap = WireTap(server.port)
         url = server.url(name).replace(f":{server.port}/", f":{tap.port}/")
         # Neither encryption nor its offer, so that the bytes can be read.
-        yield from compared("stash on Postgres", f"{url}?sslmode=disable&gssencmode=disable", MILLION // 4)
+        yield from compared("stash on Postgres", f"{url}?sslmode=disable&gssencmode=disable", STASHED)
         largest = max(tap.statements) / 2**20
         tap.close()
     title = "upgrade, stash on Postgres: largest statement"
@@ -89,7 +91,7 @@ def compared(name: str, url: str, count: int) -> Iterator[Row]:
         SECONDS * count / MILLION,
         "s",
         at_most(1),
-        f"to version: {steps} s",
+        f"{done.cpu_seconds:.1f} s of CPU; to version: {steps} s",
     )
     note = f"{done.before_megabytes:.0f} MB before it"
     title = f"upgrade, {name}, {count:,} rows: memory"
@@ -115,17 +117,17 @@ def child(what: str, url: str, count: int) -> dict[str, Any]:
             store.append((Update(row, 1) for row in big_rows(count)), 0, take_hold=True)
             return {}
         before = peak()
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         done = upgrade(
             store,
             released(),
             lambda seen: seen.take_over(FenceToken(0, 0, "bench", "measure an upgrade"), store.place),
         )
-        seconds = time.perf_counter() - start
+        seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
         assert done is not None
         assert (done.report.source, done.report.target) == (MIN_VERSION, CATALOG_VERSION)
         steps = {str(step.target): step.seconds for step in done.report.steps}
-        return vars(Result(seconds, steps, peak(), before))
+        return vars(Result(seconds, cpu_seconds, steps, peak(), before))
 
 
 @contextmanager
@@ -148,7 +150,9 @@ def big_rows(count: int) -> Any:
 
 def peak() -> float:
     """The most resident memory that this process has had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MEGABYTE
+    # Not getrusage: its peak includes that of the process that started this one.
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024 / MEGABYTE
 
 
 if __name__ == "__main__":
