@@ -34,6 +34,7 @@ def main() -> None:
     if "--pin" in sys.argv[1:]:
         versions.pin()
     problems = versions.verify(versions.ROOT, versions.pinned(), *versions.library_versions())
+    problems += versions.unwritten(versions.ROOT)
     if problems:
         sys.exit("\n".join(f"proto: {problem}" for problem in problems))
     if "--check" not in sys.argv[1:]:

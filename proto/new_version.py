@@ -14,10 +14,7 @@ from pathlib import Path
 import generate
 import versions
 
-_STEP = '''"""What changes in the format, and why; then what becomes of that which is stored, case by case.
-
-This is the one place that tells it, to whoever wonders in years.
-"""
+_STEP = '''"""{unwritten}"""
 
 from collections.abc import Iterator
 
@@ -59,11 +56,8 @@ def main() -> None:
         sys.exit(f"new-catalog-version: version {version} was released and never changes: {versions.NEW}")
     files = {versions.snapshot_path(version), versions.step_path(version - 1)}
     about = files | {versions.CURRENT}
-    problems = [
-        problem
-        for problem in versions.verify(root, versions.pinned(), least, current)
-        if not problem.startswith(tuple(about))
-    ]
+    found = [*versions.verify(root, versions.pinned(), least, current), *versions.unwritten(root)]
+    problems = [problem for problem in found if not problem.startswith(tuple(about))]
     if problems:
         sys.exit("\n".join(f"new-catalog-version: {problem}" for problem in problems))
 
@@ -72,7 +66,7 @@ def main() -> None:
     kept = {file: _text(file) for file in (path, step, library, root / versions.HASHES)}
     path.write_text(snapshot((root / versions.CURRENT).read_text(), version))
     if not step.exists():
-        step.write_text(_STEP.format(old=version - 1, new=version))
+        step.write_text(_STEP.format(unwritten=versions.UNWRITTEN, old=version - 1, new=version))
     text = library.read_text()
     library.write_text(text.replace(f"CATALOG_VERSION = {current}", f"CATALOG_VERSION = {version}"))
     versions.pin(anew=frozenset(files))

@@ -28,6 +28,12 @@ JSON_VERSION = 14
 NEW = "run 'make new-catalog-version'"
 AGAIN = "run 'make new-catalog-version AGAIN=1'"
 
+# The docstring of a step that nobody has written yet.
+UNWRITTEN = """What changes in the format, and why; then what becomes of that which is stored, case by case.
+
+This is the one place that tells it, to whoever wonders in years.
+"""
+
 # What every version reads before it knows which version the rest has, and what is never migrated.
 FIXED = tuple(
     f"{name}{part}" for name in ("FenceToken", "Config", "Setting", "AuditLog") for part in ("Key", "Value")
@@ -114,6 +120,17 @@ def verify(root: Path, hashes: dict[str, str], least: int, current: int) -> list
             problems += _imports(root / name, name, int(match[1]))
     # Only files that fit together can be compared field by field.
     return problems or list(_incompatible(root, least, current))
+
+
+def unwritten(root: Path) -> list[str]:
+    """The steps that are still the template: what makes one writes it so, nothing else lets it pass."""
+    steps = sorted((root / UPGRADE).glob("v*_to_v*.py"))
+    return [
+        f"{step.relative_to(root).as_posix()} is still the template: write it, and in its docstring why the"
+        f" format changes and what becomes of what is stored; then {AGAIN}"
+        for step in steps
+        if ast.get_docstring(ast.parse(step.read_text()), clean=False) == UNWRITTEN
+    ]
 
 
 def _changed(actual: dict[str, str], hashes: dict[str, str], least: int) -> Iterator[str]:

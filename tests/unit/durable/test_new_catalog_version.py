@@ -85,9 +85,17 @@ def test_a_new_version_is_whole_and_may_be_made_again_until_it_is_released(copy:
         f"{GOLDEN}/v{NEXT}.json",
         f"{GOLDEN}/v{CATALOG_VERSION}_to_v{NEXT}.json",
     }
+    # A step that nobody has written is none, nor may another version follow it.
+    step = copy / STEP
+    for command in (["proto/generate.py", "--check"], ["proto/generate.py"], ["proto/new_version.py"]):
+        refused = run(copy, *command)
+        assert refused.returncode == 1
+        (line,) = refused.stderr.splitlines()
+        assert f"{STEP} is still the template: write it" in line
+    step.write_text(step.read_text().replace("What changes in the format, and why;", "Items have notes;"))
+    assert run(copy, "proto/new_version.py", "--again").returncode == 0
     check(copy)
 
-    step = copy / STEP
     step.write_text(
         step.read_text().replace("        yield from", '        new.note = "from before"\n        yield from')
     )
