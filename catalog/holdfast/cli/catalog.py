@@ -15,6 +15,7 @@ import click
 
 from holdfast.cli.catalog_change import delete, edit, fence, load
 from holdfast.cli.catalog_check import upgrade_check
+from holdfast.cli.catalog_kept import kept
 from holdfast.cli.catalog_place import CatalogPlace, catalog_options
 from holdfast.cli.files import regular_target, replacing
 from holdfast.cli.numbers import u64
@@ -105,5 +106,5 @@ def _state(openable: "OpenableCatalog") -> str:
     return f"catalog {openable.place}, version {version}, epoch {openable.epoch()}"
 
 
-for command in (load, edit, delete, fence, upgrade_check):
+for command in (load, edit, delete, fence, kept, upgrade_check):
     catalog.add_command(command)
