@@ -8,8 +8,12 @@ Invariants:
 - A connection that died while it was idle (the server was restarted) is found by a look at its socket and
   replaced before it is used, so a restart costs the calls in flight and no others.
 - No connection is used on both sides of a fork: a child opens its own.
+- What happens to the pool's own connections and threads is told by the errors of calls, never on the stderr
+  of a program that has no logging; who forgets `close` loses nothing by it.
 """
 
+import contextlib
+import logging
 import os
 import re
 import select
@@ -50,6 +54,9 @@ _SETTINGS: Final = {
     "synchronous_commit": "on",
     "jit": "off",
 }
+# Without any handler a program would be told of each attempt to connect, beside the error that it gets.
+logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
+
 _CONFIGURE: Final = """SELECT set_config(name, value, false)
   FROM unnest(%s::text[], %s::text[]) AS setting(name, value)
   WHERE name <> 'synchronous_commit' OR current_setting('synchronous_commit') = 'off'"""
@@ -130,6 +137,7 @@ class Sessions:
         self._lock = threading.Lock()
         self._closed = False
         self._pool: ConnectionPool[Connection] | None = None
+        self._finalizer: weakref.finalize[..., Any] | None = None
         _live.add(self)
 
     @contextmanager
@@ -150,6 +158,8 @@ class Sessions:
         with self._lock:
             self._closed = True
             pool, self._pool = self._pool, None
+            if self._finalizer is not None:
+                self._finalizer.detach()
         if pool is not None:
             pool.close()
 
@@ -169,6 +179,7 @@ class Sessions:
                     num_workers=1,
                     open=True,
                 )
+                self._finalizer = weakref.finalize(self, _forgotten, self._pool)
             return self._pool
 
     def _take(self, pool: ConnectionPool[Connection]) -> Connection:
@@ -195,6 +206,14 @@ class Sessions:
         self._lock = threading.Lock()
         _abandoned.append(self._pool)
         self._pool = None
+        if self._finalizer is not None:
+            self._finalizer.detach()
+
+
+def _forgotten(pool: ConnectionPool[Connection]) -> None:
+    """Close a pool that nobody closed, without waiting for its thread: it may be this one."""
+    with contextlib.suppress(RuntimeError):
+        pool.close(timeout=0.0)
 
 
 def _is_dead(connection: Connection) -> bool:

@@ -89,6 +89,7 @@ LOOKS: dict[str, Callable[[OpenableCatalog], object]] = {
     "savepoint": open_savepoint,
     "check": lambda catalog: catalog.check_open(),
     "dump": lambda catalog: catalog.dump(),
+    "sizes": lambda catalog: catalog.sizes()["roles"],
     "upgrade check": lambda catalog: check_upgrade(catalog).objects,
 }
 

@@ -91,8 +91,7 @@ class StoredCatalog(OpenableCatalog):
 
     def sizes(self) -> Mapping[str, Size]:
         with self._opened("catalog sizes") as store:
-            upper = store.upper()
-            return sizes_of(StoredContents(store, upper).batches())
+            return at_latest(store, lambda seen: sizes_of(StoredContents(store, seen.upper).batches()))
 
     def kept_dumps(self) -> list[Kept]:
         with self._opened("catalog kept dumps") as store:

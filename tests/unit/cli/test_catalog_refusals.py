@@ -22,6 +22,8 @@ EVERY_COMMAND = [
     ["delete", "settings", '{"name": "catalog_content_version"}'],
     ["load", "{dir}/good.json", "--yes"],
     ["fence", "--at-least", "7"],
+    ["kept"],
+    ["kept", "--release", "18", "--yes"],
     ["upgrade-check"],
 ]
 each_command = pytest.mark.parametrize("command", EVERY_COMMAND, ids=lambda command: command[0])
