@@ -5,7 +5,7 @@ From storage only two kinds come: `Determinate` (the operation certainly did not
 domain and are certain.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 CLOSED = 1 << 64
@@ -283,6 +283,32 @@ class MigrationConflict(HoldfastError):
     """Another migration of the catalog is in progress, or this one was begun with another target."""
 
     exit_code = 4
+
+
+class MigrationTimedOut(HoldfastError):
+    """The time of a migration is over: it stopped before its next step, and others may take the catalog over.
+
+    The source of truth has not moved.
+    """
+
+    hint = "run it again, with a longer timeout if it needs one; or roll it back"
+
+    def __init__(self, migration_id: str, step: str) -> None:
+        super().__init__(f"the time of migration {migration_id} is over: it stopped before step {step}")
+        self.migration_id = migration_id
+
+
+class ContentsDiffer(HoldfastError):
+    """A migration has written what it read, and finds something else: its source of truth did not move.
+
+    `object_types` are the names of those that differ.
+    """
+
+    hint = "run it again, which writes all of it anew; if it finds this again, one of the stores is damaged"
+
+    def __init__(self, object_types: Sequence[str], source: str, target: str) -> None:
+        super().__init__(f"the contents differ in {', '.join(object_types)}: {source}, {target}")
+        self.object_types = tuple(object_types)
 
 
 class ShadowDiverged(HoldfastError):

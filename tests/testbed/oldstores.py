@@ -148,6 +148,14 @@ class FaultyStore(CatalogStore):
             lambda: self._inner.append(updates, at, fence=fence, take_hold=take_hold),
         )
 
+    def advance(self, at: int, to: int, *, fence: Row | None = None) -> None:
+        """One durable operation."""
+        suffer(
+            self._plan,
+            Operation("store.advance", (str(at),)),
+            lambda: self._inner.advance(at, to, fence=fence),
+        )
+
     def expect(self, upper: int) -> Prepared:
         """As the inner one."""
         return self._inner.expect(upper)

@@ -185,17 +185,17 @@ class CatalogShard(CatalogStore):
         fence: Row | None = None,  # noqa: ARG002 - see the class
         take_hold: bool = False,
     ) -> None:
-        if self._writer is None:
-            self._writer = self._client.writer(self._shard_id, SCHEMA, purpose=self._purpose)
+        writer = self._write()
         rest = iter(updates)
         first = list(islice(rest, BATCH_ROWS))
         with ExitStack() as until_committed:
             if len(first) < BATCH_ROWS:
-                append = self._writer.prepare_batch(_prepared(first, at), at, at + 1)
+                batch = _prepared(first, at) if first else None
+                append = writer.prepare_batch(batch, at, at + 1)
             else:
                 # Rather before all is uploaded than after it.
-                self._writer.check_upper(at)
-                builder = until_committed.enter_context(self._writer.batch_builder(memory_bytes=_BUILD_BYTES))
+                writer.check_upper(at)
+                builder = until_committed.enter_context(writer.batch_builder(memory_bytes=_BUILD_BYTES))
                 builder.add(map(_columns, chain([first], iter(lambda: list(islice(rest, BATCH_ROWS)), []))))
                 append = builder.prepare_append(at, at + 1)
             commands = [append]
@@ -205,6 +205,9 @@ class CatalogShard(CatalogStore):
         if len(first) == BATCH_ROWS:
             # Sorting and encoding took several times as much, which the pool would hold on to.
             pa.default_memory_pool().release_unused()
+
+    def advance(self, at: int, to: int, *, fence: Row | None = None) -> None:  # noqa: ARG002 - see the class
+        self._client.multi_write([self._write().prepare_append(None, at, to)])
 
     def expect(self, upper: int) -> Prepared:
         return self._client.prepare_expect_upper(self._shard_id, upper)
@@ -242,6 +245,11 @@ class CatalogShard(CatalogStore):
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
+
+    def _write(self) -> WriteHandle:
+        if self._writer is None:
+            self._writer = self._client.writer(self._shard_id, SCHEMA, purpose=self._purpose)
+        return self._writer
 
     def _read(self) -> ReadHandle:
         if self._reader is None:

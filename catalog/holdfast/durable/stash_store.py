@@ -131,6 +131,9 @@ class StashStore(CatalogStore):
     ) -> None:
         self._open(create=True).append(map(_to_stash, updates), at, sole=_sole(fence))
 
+    def advance(self, at: int, to: int, *, fence: Row | None = None) -> None:
+        self._open(create=True).append((), at, sole=_sole(fence), upper=to)
+
     def expect(self, upper: int) -> Prepared:  # noqa: ARG002 - it would be of no use
         raise BadInput(
             f"the catalog in {self._place} can't guard writes on persist: it is in a stash",

@@ -4,7 +4,8 @@
 memory, transactions and upgrades are written once, above it.
 
 Invariants
-- A commit at `upper` moves it to `upper + 1`: all changes of one commit have one time.
+- A commit at `upper` moves it to `upper + 1`: all changes of one commit have one time. Only `advance`, which
+  changes nothing, moves it further.
 - A commit is conditional on the upper that it was made for, and the fence token is a row like any other: no
   commit that was made before a foreign fence can succeed after it.
 - A restored store may reach any upper again. Its fence row, with the nonce of an open, tells that it has
@@ -161,6 +162,14 @@ class CatalogStore(ABC):
 
         Raises `UpperMismatch` when `at` isn't the upper, and `OtherHistory`: nothing happened.
         """
+
+    def advance(self, at: int, to: int, *, fence: Row | None = None) -> None:
+        """Move the upper from `at` to `to`, which is after it, without a change. Raises as `append`.
+
+        What broke off half way may have moved it a part of the way.
+        """
+        for upper in range(at, to):
+            self.append((), upper, fence=fence)
 
     @abstractmethod
     def expect(self, upper: int) -> Prepared:

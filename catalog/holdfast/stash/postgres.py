@@ -65,7 +65,7 @@ _PUT: Final = "COPY {schema}.data (collection_id, key, value, time, diff) FROM S
 _PUT_TYPES: Final = ("int4", "bytea", "bytea", "int8", "int8")
 _NAME: Final = """INSERT INTO {schema}.collections
   SELECT id, name FROM unnest(%s::int[], %s::text[]) AS new(id, name) ORDER BY id ON CONFLICT DO NOTHING"""
-_MOVE_UPPER: Final = "UPDATE {schema}.uppers SET upper = %s::bigint + 1 WHERE upper = %s::bigint"
+_MOVE_UPPER: Final = "UPDATE {schema}.uppers SET upper = %s::bigint WHERE upper = %s::bigint"
 # From here on the upper's row is locked: a client that freezes now would hold up all others.
 _HURRY: Final = b"SET LOCAL idle_in_transaction_session_timeout = '10s'"
 # In a statement before the one that reads the holds, so that this one sees all that were put until then.
@@ -139,16 +139,18 @@ class PostgresStash(Stash):
             except psycopg.Error as error:
                 raise self._failed(error, connection) from None
 
-    def append(self, updates: Iterable[Update], at: int, *, sole: Update | None = None) -> None:
+    def append(
+        self, updates: Iterable[Update], at: int, *, sole: Update | None = None, upper: int | None = None
+    ) -> None:
         self._check_writable()
-        check_commit_time(at)
+        after = check_commit_time(at, upper)
         with self._connection() as connection:
             with self._rolled_back(connection):
-                self._put_in(connection, updates, at, sole)
+                self._put_in(connection, updates, at, after, sole)
             self._commit(connection)
 
     def _put_in(
-        self, connection: Connection, updates: Iterable[Update], at: int, sole: Update | None
+        self, connection: Connection, updates: Iterable[Update], at: int, after: int, sole: Update | None
     ) -> None:
         """Everything of a commit but COMMIT."""
         with connection.pipeline():
@@ -166,7 +168,7 @@ class PostgresStash(Stash):
         with connection.pipeline():
             connection.execute(_HURRY)
             connection.execute(self._sql(_NAME), (ids, [name_of(id_, self._names) for id_ in ids]))
-            moved = connection.execute(self._sql(_MOVE_UPPER), (at, at))
+            moved = connection.execute(self._sql(_MOVE_UPPER), (after, at))
             found = self._before(connection, sole, at)
         if moved.rowcount != 1:
             # Another statement sees what that one waited for.

@@ -149,19 +149,21 @@ class SqliteStash(Stash):
         with self._snapshot() as connection:
             return _frontiers(connection)
 
-    def append(self, updates: Iterable[Update], at: int, *, sole: Update | None = None) -> None:
-        check_commit_time(at)
+    def append(
+        self, updates: Iterable[Update], at: int, *, sole: Update | None = None, upper: int | None = None
+    ) -> None:
+        after = check_commit_time(at, upper)
         with self._transaction() as connection:
-            upper = _frontiers(connection).upper
-            if upper != at:
-                raise UpperMismatch(at, upper, shard_id=f"the {self.description}")
+            found = _frontiers(connection).upper
+            if found != at:
+                raise UpperMismatch(at, found, shard_id=f"the {self.description}")
             self._check_sole(connection, sole, at)
             used: set[int] = set()
             for batch in in_statements(updates, self._names):
                 connection.executemany(_PUT, ((id_, key, value, at, diff) for id_, key, value, diff in batch))
                 used.update(update.collection for update in batch)
             connection.executemany(_NAME, [(id_, name_of(id_, self._names)) for id_ in sorted(used)])
-            connection.execute(_MOVE_UPPER, (at + 1,))
+            connection.execute(_MOVE_UPPER, (after,))
 
     def rows(
         self, as_of: int, collections: Collection[int] = (), *, but: Collection[int] = ()

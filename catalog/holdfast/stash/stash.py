@@ -79,8 +79,10 @@ class Stash(ABC):
         """Since and upper, linearized."""
 
     @abstractmethod
-    def append(self, updates: Iterable[Update], at: int, *, sole: Update | None = None) -> None:
-        """Commit updates at time `at`, all or none, and make `at + 1` the upper.
+    def append(
+        self, updates: Iterable[Update], at: int, *, sole: Update | None = None, upper: int | None = None
+    ) -> None:
+        """Commit updates at time `at`, all or none, and make `upper` the upper: `at + 1` if it isn't given.
 
         With `sole`, only where its collection holds this row, as often as `diff` says, and no other.
 
@@ -226,10 +228,14 @@ def name_of(collection: int, names: Mapping[int, str]) -> str:
     return names.get(collection, f"collection {collection}")
 
 
-def check_commit_time(at: int) -> None:
-    """Raise `BadInput` for a time that no commit can have."""
+def check_commit_time(at: int, upper: int | None) -> int:
+    """The upper after a commit at `at`; `BadInput` for a time that none can have, or one not after it."""
     if not 0 <= at <= MAX_TIME:
         raise BadInput(f"time {at} is not in [0, {MAX_TIME}]")
+    after = at + 1 if upper is None else upper
+    if not at < after <= MAX_TIME + 1:
+        raise BadInput(f"upper {after} is not in [{at + 1}, {MAX_TIME + 1}]")
+    return after
 
 
 def check_as_of(as_of: int, frontiers: Frontiers) -> None:

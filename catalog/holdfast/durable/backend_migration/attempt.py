@@ -1,0 +1,265 @@
+"""One attempt at the steps of a migration: from the first to the last, each done once.
+
+The steps come from the tables of `truth`, as data. An attempt knows in memory alone how far it is: after any
+error it is over, and the next one begins at the first step.
+
+Invariants
+- Each step begins by finding the token of the attempt in both stores.
+- What the target holds does not matter until the truth moves, which is one commit: the tombstone of the last
+  step. Without verification it is set by the replace itself, where both are of one store.
+- Times never go back: the target's upper is beyond the source's before the contents come in, and what was
+  before them is no past of theirs.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from itertools import chain
+from typing import assert_never
+
+from holdfast.durable import config, takeover
+from holdfast.durable.backend_migration.held import Held
+from holdfast.durable.backend_migration.link import Seen
+from holdfast.durable.backend_migration.records import Record, ended
+from holdfast.durable.backend_migration.replace import changes
+from holdfast.durable.backend_migration.truth import (
+    STEPS,
+    Action,
+    Backend,
+    Step,
+    Strategy,
+    source_of_truth,
+    tombstone,
+)
+from holdfast.durable.backend_migration.two_stores import read_both
+from holdfast.durable.backend_migration.verify import Digest, compare, contents_of, digests_of, sizes_of
+from holdfast.durable.fence import FenceToken
+from holdfast.durable.upgrade.plan import released
+from holdfast.durable.upgrade.report import Size
+from holdfast.durable.upgrade.runner import upgrade
+from holdfast.errors import CatalogOutOfSync, Fenced
+
+_log = logging.getLogger(__name__)
+
+PAST = 2
+"""How far beyond the source's upper the target's is moved: the source's moves once more, when it retires."""
+
+
+class Verify(Enum):
+    """What is done to be sure of the target before the truth moves."""
+
+    NONE = "None"
+    """Nothing: where it can be, the contents and the truth move in one commit."""
+    COMPARE = "Compare"
+    """What the target holds is read again and compared, by a digest of every object type."""
+    SHADOW = "Shadow"
+    """As COMPARE, after a time in which every write went to both."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a migration is to do. `record` is what it runs under: forward or, rolling back, the other way."""
+
+    migration_id: str
+    destination: Backend
+    verify: Verify
+    record: Record
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A step that is done: where the source of truth is then, and how much was read, written or compared.
+
+    `sizes` and `digests` are by the name of the object type, None where the step has none; `seconds` is what
+    it took.
+    """
+
+    step: Step
+    truth: Backend
+    token: FenceToken
+    seconds: float
+    sizes: Mapping[str, Size] | None = None
+    digests: Mapping[str, Digest] | None = None
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What was read of the source of truth, at `upper - 1`."""
+
+    upper: int
+    digests: Mapping[str, Digest]
+
+
+class Attempt:
+    """The steps under a token that is in both stores."""
+
+    def __init__(self, held: Held, strategy: Strategy, orders: Orders) -> None:
+        self.held = held
+        self.strategy = strategy
+        self.orders = orders
+        self.steps = STEPS[strategy, orders.destination]
+        self.moved = False
+        self._next = 0
+        self._read: _Read | None = None
+
+    @property
+    def next_step(self) -> Step | None:
+        """The step that comes next; None when all are done."""
+        return self.steps[self._next] if self._next < len(self.steps) else None
+
+    def advance(self) -> Progress:
+        """Do the next step."""
+        step = self.steps[self._next]
+        start = time.monotonic()
+        seen = self.held.look()
+        self._next += 1
+        found: Mapping[str, Digest] | None = None
+        match step.action:
+            case Action.OPEN:
+                pass
+            case Action.CHECK:
+                self._check(seen)
+            case Action.READ:
+                found = self._read_source(step, seen)
+            case Action.REPLACE:
+                found = self._replace(step, seen)
+            case Action.SET_TOMBSTONE:
+                found = self._set_tombstone(step, seen)
+            case _:
+                assert_never(step.action)
+        return Progress(
+            step,
+            self.orders.destination if self.moved else self.truth(seen),
+            self.held.token,
+            time.monotonic() - start,
+            None if found is None else sizes_of(found),
+            found,
+        )
+
+    def close(self) -> None:
+        """Give up what it holds of the stores."""
+        self.held.stores.close()
+
+    def truth(self, seen: Seen) -> Backend:
+        """Which store counts."""
+        return source_of_truth(self.strategy, seen.stash.config, seen.persist.config)
+
+    def finish(self, truth: Backend, record: Record | None) -> None:
+        """Write into both stores what remains to be written of an end with the truth there.
+
+        Raises `Fenced` when somebody took over before the record was there: he goes on from what he finds.
+        """
+        seen = read_both(self.held.stores)
+        self.held.configure(seen, Backend.STASH, self._ending(Backend.STASH, truth, record))
+        try:
+            self.held.configure(seen, Backend.PERSIST, self._ending(Backend.PERSIST, truth, record))
+        except Fenced as error:
+            # With the record there nobody is shut out any more: whoever came notes the truth that he found.
+            _log.info("%s", error)
+
+    def _check(self, seen: Seen) -> None:
+        if self.truth(seen) is self.orders.destination:
+            self._end()
+
+    def _read_source(self, step: Step, seen: Seen) -> Mapping[str, Digest]:
+        store = self.held.stores.of(step.store)
+        if seen.of(step.store).is_older:
+            upgrade(store, released(), takeover.under(self.held.token))
+            seen = self.held.look()
+        upper = seen.of(step.store).upper
+        self._read = _Read(upper, digests_of(contents_of(store, upper)))
+        return self._read.digests
+
+    def _replace(self, step: Step, seen: Seen) -> Mapping[str, Digest]:
+        read = self._read_at(seen)
+        seen = self._beyond_source(step.store, seen)
+        at = seen.of(step.store)
+        wanted: dict[str, int | None] = {config.TRUTH_SINCE: at.upper}
+        following = self.steps[self._next]
+        if self.orders.verify is Verify.NONE and following.store is step.store:
+            wanted |= self._flipping(following)
+            self.moved = True
+        source, target = (self.held.stores.of(backend) for backend in (step.store.other, step.store))
+        updates = changes(lambda: contents_of(target, at.upper), lambda: contents_of(source, read.upper))
+        self.held.commit(seen, step.store, chain(at.configured(wanted), updates))
+        return read.digests
+
+    def _set_tombstone(self, step: Step, seen: Seen) -> Mapping[str, Digest] | None:
+        last = step is self.steps[-1]
+        is_set = tombstone(seen.of(step.store).config) is step.tombstone
+        found = None
+        if last and self.truth(seen) is not self.orders.destination:
+            found = self._verify(seen)
+            if self.orders.verify is Verify.SHADOW:
+                seen = self._seal(seen)
+        if not is_set:
+            wanted = self._flipping(step) if last else {config.TOMBSTONE: int(bool(step.tombstone))}
+            self.held.configure(seen, step.store, wanted)
+        if last:
+            self.moved = True
+            self._end()
+        return found
+
+    def _verify(self, seen: Seen) -> Mapping[str, Digest] | None:
+        """Compare what both hold, if that is ordered; raises `ContentsDiffer`."""
+        if self.orders.verify is Verify.NONE:
+            return None
+        target, source = self.orders.destination, self.orders.destination.other
+        wanted = self._source_digests(seen)
+        store = self.held.stores.of(target)
+        found = digests_of(contents_of(store, seen.of(target).upper))
+        compare(wanted, found, places=(self.held.stores.of(source).place, store.place))
+        return found
+
+    def _source_digests(self, seen: Seen) -> Mapping[str, Digest]:
+        """Those that were read, unless something was written since."""
+        source = self.orders.destination.other
+        upper = seen.of(source).upper
+        if self._read is None or self._read.upper != upper:
+            store = self.held.stores.of(source)
+            self._read = _Read(upper, digests_of(contents_of(store, upper)))
+        return self._read.digests
+
+    def _seal(self, seen: Seen) -> Seen:
+        """Say that what both stores were written meanwhile is no past of the target either."""
+        target = self.orders.destination
+        seen = self._beyond_source(target, seen)
+        self.held.configure(seen, target, {config.TRUTH_SINCE: seen.of(target).upper})
+        return self.held.look()
+
+    def _beyond_source(self, target: Backend, seen: Seen) -> Seen:
+        """Move the target's upper beyond any time that a reader of the source may have kept."""
+        least = seen.of(target.other).upper + PAST
+        if seen.of(target).upper >= least:
+            return seen
+        self.held.advance(seen, target, least)
+        return self.held.look()
+
+    def _read_at(self, seen: Seen) -> _Read:
+        """What was read, which nobody has changed since."""
+        read = self._read
+        assert read is not None
+        upper = seen.of(self.orders.destination.other).upper
+        if upper != read.upper:
+            raise CatalogOutOfSync(
+                f"the source of truth changed after it was read, from {read.upper} to {upper}",
+                hint="begin the migration again",
+            )
+        return read
+
+    def _end(self) -> None:
+        self.finish(self.orders.destination, self.orders.record.ended)
+        self._next = len(self.steps)
+
+    def _flipping(self, last: Step) -> dict[str, int | None]:
+        """What the config becomes in the store of the last step, in the commit that moves the truth."""
+        ending = self._ending(last.store, self.orders.destination, self.orders.record.ended)
+        return {config.TOMBSTONE: int(bool(last.tombstone)), **ending}
+
+    def _ending(self, backend: Backend, truth: Backend, record: Record | None) -> dict[str, int | None]:
+        """What is in a store's config after the end with the truth there."""
+        note = 1 if backend is truth else None
+        records = ended(self.orders.migration_id, record) if backend is Backend.STASH else {}
+        return {config.TRUTH: note, **records}

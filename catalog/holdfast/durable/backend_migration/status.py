@@ -1,0 +1,90 @@
+"""How the two stores of a catalog stand to one another, told from the stores alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.durable import config
+from holdfast.durable.backend_migration.link import Linked
+from holdfast.durable.backend_migration.migration import TwoStored
+from holdfast.durable.backend_migration.records import Record, Running, records_of, running_of
+from holdfast.durable.backend_migration.truth import Backend, Strategy, tombstone
+from holdfast.durable.backend_migration.two_stores import read_both
+from holdfast.durable.fence import FenceToken
+from holdfast.durable.preamble import Preamble
+from holdfast.errors import LinkConflict
+
+
+@dataclass(frozen=True)
+class StoreStatus:
+    """What one of the stores says of itself; `version` is None where no catalog ever was.
+
+    `noted`: it says that it is the source of truth, for sure.
+    """
+
+    place: str
+    version: int | None
+    upper: int
+    token: FenceToken | None
+    tombstone: bool | None
+    noted: bool
+    link: int | None
+
+
+@dataclass(frozen=True)
+class MigrationStatus:
+    """Both stores, and what follows from them.
+
+    `truth` and `strategy` are those of the link, or, with `linked` false, those that a link would have; None
+    where `conflict` tells why they can't be known. `holder` is who has the migration that is `running`.
+    """
+
+    stash: StoreStatus
+    persist: StoreStatus
+    linked: bool
+    strategy: Strategy | None
+    truth: Backend | None
+    conflict: LinkConflict | None
+    running: Running | None
+    holder: str | None
+    records: Mapping[str, Record]
+
+    def of(self, backend: Backend) -> StoreStatus:
+        """That of one store."""
+        return self.stash if backend is Backend.STASH else self.persist
+
+
+def migration_status(catalog: TwoStored) -> MigrationStatus:
+    """How it stands. Changes nothing and fences nobody; `StoreUnreachable` where a store can't be read."""
+    with catalog.stores.opened("status of a migration") as stores:
+        seen = read_both(stores)
+        conflict = None
+        link = None
+        try:
+            link = stores.linkage(seen)
+        except LinkConflict as error:
+            conflict = error
+        running = running_of(seen.stash.config)
+        token = seen.token
+        return MigrationStatus(
+            _status(stores.stash.place, seen.stash),
+            _status(stores.persist.place, seen.persist),
+            isinstance(link, Linked),
+            None if link is None else link.strategy,
+            None if link is None else link.truth,
+            conflict,
+            running,
+            None if running is None or token is None else token.holder,
+            records_of(seen.stash.config),
+        )
+
+
+def _status(place: str, seen: Preamble) -> StoreStatus:
+    return StoreStatus(
+        place,
+        seen.config.get(config.USER_VERSION),
+        seen.upper,
+        seen.token,
+        tombstone(seen.config),
+        seen.config.get(config.TRUTH) == 1,
+        seen.config.get(config.LINK),
+    )

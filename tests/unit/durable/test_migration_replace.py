@@ -1,0 +1,91 @@
+"""Replacing contents and comparing them: what is written, and which differences are seen."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.durable import config
+from holdfast.durable.backend_migration.replace import changes
+from holdfast.durable.backend_migration.verify import Digest, compare, digests_of
+from holdfast.durable.codec import Row
+from holdfast.durable.registry import Kind
+from holdfast.durable.store import BATCH_ROWS
+from holdfast.durable.upgrade.report import Size
+from holdfast.errors import ContentsDiffer, CorruptBlob
+
+KEYS = st.builds(
+    lambda kind, key: kind.tag + key, st.sampled_from([Kind.ITEM, Kind.AUDIT_LOG]), st.binary(max_size=2)
+)
+CONTENTS = st.dictionaries(KEYS, st.binary(max_size=2)).map(
+    lambda found: [Row(*item) for item in found.items()]
+)
+
+
+def applied(stored: Iterable[Row], wanted: Iterable[Row]) -> tuple[Counter[Row], int]:
+    """What is there after the changes, and how many they were."""
+    before, after = list(stored), list(wanted)
+    found = Counter(before)
+    updates = list(changes(lambda: before, lambda: iter(after)))
+    for row, diff in updates:
+        found[row] += diff
+    return +found, len(updates)
+
+
+@given(CONTENTS, CONTENTS)
+def test_the_changes_leave_what_is_wanted_and_write_nothing_that_is_there(
+    stored: list[Row], wanted: list[Row]
+) -> None:
+    found, written = applied(stored, wanted)
+    assert found == Counter(wanted)
+    assert written == len(set(stored) ^ set(wanted))
+
+
+def test_more_rows_than_one_batch() -> None:
+    stored = [Row(Kind.ITEM.tag + number.to_bytes(4, "big"), b"v") for number in range(BATCH_ROWS + 100)]
+    wanted = [*stored[50:], Row(Kind.ITEM.tag + b"new", b""), Row(stored[3].key, b"other")]
+    found, written = applied(stored, wanted)
+    assert found == Counter(wanted)
+    assert written == 52
+
+
+def test_rows_of_unknown_kinds_go() -> None:
+    found, _ = applied([Row(b"\xff\xff", b"?"), Row(b"", b"")], [Row(Kind.ITEM.tag, b"")])
+    assert found == Counter([Row(Kind.ITEM.tag, b"")])
+
+
+@given(CONTENTS, st.randoms())
+def test_a_digest_does_not_depend_on_the_order(contents: list[Row], random: object) -> None:
+    shuffled = sorted(contents, key=lambda _: random.random())  # type: ignore[attr-defined]
+    assert digests_of(contents) == digests_of(shuffled)
+
+
+@given(CONTENTS, CONTENTS)
+def test_two_contents_have_one_digest_only_where_they_are_equal(one: list[Row], other: list[Row]) -> None:
+    assert (digests_of(one) == digests_of(other)) == (Counter(one) == Counter(other))
+
+
+def test_a_digest_sees_where_a_key_ends_and_how_often_a_row_is_there() -> None:
+    row, moved = Row(Kind.ITEM.tag + b"ab", b"c"), Row(Kind.ITEM.tag + b"a", b"bc")
+    assert digests_of([row])["items"] != digests_of([moved])["items"]
+    assert digests_of([row])["items"] != digests_of([row, row])["items"]
+    assert digests_of([row])["items"].size == Size(1, 5)
+    assert digests_of([row])["roles"] == Digest()
+
+
+def test_a_row_of_an_unknown_kind_has_no_digest() -> None:
+    with pytest.raises(CorruptBlob, match="a known kind"):
+        digests_of([Row(b"\xff\xff", b"")])
+
+
+def test_a_difference_is_told_with_both_sides() -> None:
+    one, other = digests_of([Row(Kind.ITEM.tag, b"1")]), digests_of([Row(Kind.ITEM.tag, b"2")])
+    compare(one, one, places=("here", "there"))
+    with pytest.raises(
+        ContentsDiffer, match=r"differ in items: here has 1 rows of 3 bytes .* there has"
+    ) as told:
+        compare(one, other, places=("here", "there"))
+    assert told.value.object_types == ("items",)
+    assert config.USER_VERSION not in str(told.value)
