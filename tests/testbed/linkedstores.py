@@ -63,7 +63,9 @@ class LinkedPlace:
         """Change what no rule lets anybody change."""
         store = self.stores().of(backend)
         seen = read_preamble(store, store.upper())
-        store.append(seen.configured(wanted), seen.upper, fence=seen.fence_row)
+        updates = seen.configured(wanted)
+        if updates:
+            store.append(updates, seen.upper, fence=seen.fence_row)
 
     def close(self) -> None:
         """End all processes."""

@@ -2,8 +2,11 @@
 
 One registry (`holdfast.durable.registry`) declares the object types; `persist_catalog` gives the catalog of
 an organization, `stash_catalog` the one in a stash, to be opened for reading, for writing, or for trying.
+`linked_catalog` is the one in either of two, wherever it was moved.
 """
 
+from holdfast.durable.backend_migration.linked import LinkedCatalog, linked_catalog
+from holdfast.durable.backend_migration.truth import Backend, Strategy
 from holdfast.durable.codec import Object
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.ids import IdKind, format_id, parse_object_id
@@ -29,6 +32,7 @@ __all__ = [
     "CATALOG_VERSION",
     "COLLECTIONS",
     "MIN_VERSION",
+    "Backend",
     "Bootstrap",
     "Catalog",
     "Change",
@@ -36,16 +40,19 @@ __all__ = [
     "FenceToken",
     "IdKind",
     "Kind",
+    "LinkedCatalog",
     "Object",
     "OpenMode",
     "OpenableCatalog",
     "ReadOnlyCatalog",
     "ShadowCatalog",
     "ShadowReader",
+    "Strategy",
     "Subscription",
     "Transaction",
     "catalog_shard_id",
     "format_id",
+    "linked_catalog",
     "parse_object_id",
     "persist_catalog",
     "shadow_catalog",

@@ -7,6 +7,8 @@ Invariants
   rows that it can't decode.
 - A writer's token is kept beside the memory: the memory may be read anew without a new epoch.
 - An error half way through a change leaves the memory in doubt: it is read anew before the next answer.
+- A reader of a linked store answers only from contents that were the catalog's: where the state in memory
+  does not tell, the other store is asked. A writer need not ask: it is fenced in both before that changes.
 """
 
 import logging
@@ -27,6 +29,7 @@ from holdfast.durable.fence import FenceToken
 from holdfast.durable.interfaces import Catalog, ReadOnlyCatalog
 from holdfast.durable.preamble import Preamble, at_latest
 from holdfast.durable.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection, K, Kind, V
+from holdfast.durable.standing import Alone, Standing
 from holdfast.durable.store import CatalogStore, Kept, let_go_of_old
 from holdfast.durable.subscription import StoreSubscription
 from holdfast.durable.transaction import Transaction
@@ -39,7 +42,9 @@ from holdfast.errors import (
     HandleExpired,
     HoldfastError,
     Indeterminate,
+    LinkedElsewhere,
     LogRegressed,
+    NotSourceOfTruth,
     OtherHistory,
     StorageError,
     TransactionInProgress,
@@ -55,8 +60,19 @@ _log = logging.getLogger(__name__)
 class ReadOnlyHandle(ReadOnlyCatalog):
     """A catalog that reads. `cache` holds the contents at `upper - 1`."""
 
-    def __init__(self, store: CatalogStore, cache: Cache, *, upper: int, boot_ts: int) -> None:
+    def __init__(
+        self,
+        store: CatalogStore,
+        cache: Cache,
+        *,
+        upper: int,
+        boot_ts: int,
+        standing: Standing | None = None,
+    ) -> None:
         self._lock = threading.RLock()
+        self._standing = standing or Alone()
+        # Whether the contents in memory were the catalog's is still to be asked.
+        self._unconfirmed = False
         self._store = store
         self._cache = cache
         self._upper = upper
@@ -76,15 +92,15 @@ class ReadOnlyHandle(ReadOnlyCatalog):
 
     @property
     def since(self) -> int:
-        return self._store.since
+        return max(self._store.since, self._truth_since)
 
     @property
     def catalog_version(self) -> int:
-        with self._ready() as cache:
-            version = cache.get(CONFIGS, pb.ConfigKey(key=config.USER_VERSION))
+        with self._ready():
+            version = self._config(config.USER_VERSION)
         if version is None:
             raise CatalogOutOfSync("the catalog has lost its version")
-        return version.value
+        return version
 
     def fence_token(self) -> FenceToken:
         with self._ready() as cache:
@@ -127,14 +143,16 @@ class ReadOnlyHandle(ReadOnlyCatalog):
     def sync(self) -> None:
         with self._ready():
             self._sync_to(self._store.upper())
+            self._confirm()
 
     def subscribe(self, since: int | None = None) -> StoreSubscription:
         with self._ready():
             lower = self._upper if since is None else since
             fence = self._cache.fence_row if lower == self._upper else None
+            floor = self._truth_since
         store = self._store.another(purpose="catalog subscription")
         try:
-            return StoreSubscription(store, lower, fence)
+            return StoreSubscription(store, lower, fence, standing=self._standing, floor=floor)
         except BaseException:
             store.close()
             raise
@@ -142,11 +160,39 @@ class ReadOnlyHandle(ReadOnlyCatalog):
     def dump(self, as_of: int | None = None) -> str:
         with self._ready():
             time = self._upper - 1 if as_of is None else as_of
+            if time < self._truth_since:
+                raise AsOfTooEarly(time, self._truth_since)
         return dump_json(self._store.rows(time))
 
     def close(self) -> None:
         with self._lock:
             self._store.close()
+
+    def _config(self, key: str) -> int | None:
+        found = self._cache.get(CONFIGS, pb.ConfigKey(key=key))
+        return None if found is None else found.value
+
+    @property
+    def _truth_since(self) -> int:
+        return self._config(config.TRUTH_SINCE) or 0
+
+    def _confirm(self) -> None:
+        """Make sure that what is in memory is the catalog; ends the handle where it is not, or may not be."""
+        self._unconfirmed = True
+        while self._config(config.LINK) is not None and self._config(config.TRUTH) != 1:
+            try:
+                since = self._standing.confirm(self._store)
+            except (NotSourceOfTruth, LinkedElsewhere) as error:
+                self._end(error)
+            if since < self._upper:
+                break
+            # It was elsewhere meanwhile, and has come back.
+            self._sync_to(self._store.upper())
+        self._unconfirmed = False
+
+    def _end(self, error: HoldfastError) -> NoReturn:
+        self._ended = error
+        raise error
 
     @contextmanager
     def _ready(self) -> Iterator[Cache]:
@@ -156,6 +202,9 @@ class ReadOnlyHandle(ReadOnlyCatalog):
                 raise self._ended.with_traceback(None)
             if self._in_doubt:
                 self._reload()
+                self._unconfirmed = True
+            if self._unconfirmed:
+                self._confirm()
             yield self._cache
 
     def _sync_to(self, target: int) -> None:
@@ -214,8 +263,9 @@ class WritableHandle(ReadOnlyHandle, Catalog):
         token: FenceToken,
         now_ms: Callable[[], int],
         kept: Sequence[Kept] = (),
+        standing: Standing | None = None,
     ) -> None:
-        super().__init__(store, cache, upper=upper, boot_ts=boot_ts)
+        super().__init__(store, cache, upper=upper, boot_ts=boot_ts, standing=standing)
         # What is kept for dumps: only an open adds to it, so that nobody need be asked at each commit.
         self._kept = kept
         self.upgrade_report = None
@@ -275,13 +325,29 @@ class WritableHandle(ReadOnlyHandle, Catalog):
             self._sync_to(self._store.upper())
             return self._store.expect(self._upper)
 
+    def _confirm(self) -> None:
+        """Nothing: as long as its token is in the stores, the truth is where it was."""
+        self._unconfirmed = False
+
     def dangerous_edit(self, collection: Collection[K, V], key: K, value: V | None) -> V | None:
+        if isinstance(key, pb.ConfigKey):
+            self._check_not_of_link(key.key)
+
         def change(tx: Transaction) -> V | None:
             stored = self._stored_rows(collection, key)
             tx.dangerous_put(collection, key, value, stored=stored)
             return decode(collection, stored[0]).value if stored else None
 
         return self.in_transaction(change)
+
+    def _check_not_of_link(self, key: str) -> None:
+        with self._ready():
+            linked = self._config(config.LINK) is not None
+        if linked and config.is_reserved(key) and key != config.USER_VERSION:
+            raise BadInput(
+                f"config {key} tells which of two linked stores has the catalog: it is not changed by hand",
+                hint="'holdfast migrate' moves the catalog or ends the link",
+            )
 
     def _stored_rows(self, collection: Collection[K, V], key: K) -> Sequence[Row]:
         """The row of a key, with its stored bytes; several where an append-only type is damaged."""
@@ -348,11 +414,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
             return
         if durable is None or durable < self._token:
             self._end(FenceRegressed(self._token, durable, at_least=self._token.epoch))
-        self._end(Fenced(self._token, durable))
-
-    def _end(self, error: HoldfastError) -> NoReturn:
-        self._ended = error
-        raise error
+        self._end(self._standing.explain(Fenced(self._token, durable)))
 
 
 class SavepointHandle(WritableHandle):

@@ -11,7 +11,7 @@ Invariants
 - Every note of the truth (`config.TRUTH`) agrees with the tombstones.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -212,9 +212,6 @@ def _check_states(
         )
 
 
-def notes(seen: Seen, truth: Backend) -> Iterator[tuple[Backend, Mapping[str, int | None]]]:
+def notes(truth: Backend) -> Mapping[Backend, Mapping[str, int | None]]:
     """What is to be written where, so that the note of the truth is in that store alone."""
-    if seen.of(truth).config.get(config.TRUTH) != 1:
-        yield truth, {config.TRUTH: 1}
-    if config.TRUTH in seen.of(truth.other).config:
-        yield truth.other, {config.TRUTH: None}
+    return {truth: {config.TRUTH: 1}, truth.other: {config.TRUTH: None}}

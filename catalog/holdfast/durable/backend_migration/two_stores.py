@@ -172,7 +172,7 @@ def take_over_both(
     Raises `Fenced` for a generation below the durable one, and when others took over each time;
     `LinkConflict`, `StrategyMismatch`, what `check` does, and `Indeterminate`.
     """
-    pauses = _pauses()
+    left = pauses()
     while True:
         taking = _Taking(stores, check)
         try:
@@ -180,13 +180,14 @@ def take_over_both(
         except _ChangedError:
             continue
         except _OvertakenError as error:
-            pause = next(pauses, None)
+            pause = next(left, None)
             if pause is None:
                 raise error.fenced from None
             sleep(pause)
 
 
-def _pauses() -> Iterator[float]:
+def pauses() -> Iterator[float]:
+    """How long to wait before the next attempt, in seconds: longer each time, and never the same."""
     pause = _FIRST_PAUSE_S
     for _ in range(ATTEMPTS):
         # Two that overtake one another must not keep step.

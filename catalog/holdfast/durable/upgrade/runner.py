@@ -88,7 +88,7 @@ def upgrade_under(store: CatalogStore, seen: Preamble, token: FenceToken, plan: 
     None when objects have changed since it was planned. Raises as `upgrade`.
     """
     start = time.monotonic()
-    if not _same_objects(store, plan.seen, seen):
+    if not same_objects(store, plan.seen, seen):
         return None
     store.keep(seen.upper - 1, plan.source)
     return _commit(store, seen, token, plan, start)
@@ -102,10 +102,14 @@ def _fence(
     while True:
         token = take_over(seen)
         store.keep(seen.upper - 1, seen.config[config.USER_VERSION])
-        if committed(store, seen, seen.fence(token)):
+        fence = seen.fence(token)
+        if not fence:
+            # It was taken over with that token before.
+            return seen, token
+        if committed(store, seen, fence):
             return seen.fenced(token), token
         seen = read_preamble(store, store.upper())
-        if not _same_objects(store, planned, seen):
+        if not same_objects(store, planned, seen):
             return None
 
 
@@ -133,7 +137,7 @@ def _commit_step(
             if found.config.get(config.USER_VERSION) == version + 1:
                 # Nobody else has this token: it is what this process committed, and was not told of.
                 return found
-            if not _same_objects(store, seen, found):
+            if not same_objects(store, seen, found):
                 raise CatalogOutOfSync(
                     "somebody changed the catalog without taking over while it was upgraded",
                     hint="open it again: the upgrade goes on from where it is",
@@ -151,7 +155,7 @@ def _check_token(mine: FenceToken, durable: FenceToken | None) -> None:
     raise Fenced(mine, durable)
 
 
-def _same_objects(store: CatalogStore, old: Preamble, new: Preamble) -> bool:
+def same_objects(store: CatalogStore, old: Preamble, new: Preamble) -> bool:
     """Whether what was worked out on `old` holds on `new`: nothing but what no step may change differs."""
     if new.upper < old.upper or new.config.get(config.USER_VERSION) != old.config[config.USER_VERSION]:
         return False

@@ -1,0 +1,40 @@
+"""Whether a store is where its catalog is: asked by whoever reads it, when its own state doesn't tell.
+
+A state without a link, or with the note of the truth (`config.TRUTH`), tells it alone. Otherwise the other of
+two linked stores is asked (`backend_migration.standing`), or, by who has only this one, nobody.
+"""
+
+from abc import ABC, abstractmethod
+
+from holdfast.durable.preamble import Preamble, at_latest
+from holdfast.durable.store import CatalogStore
+from holdfast.errors import Fenced, HoldfastError
+
+
+class Standing(ABC):
+    """What is known of a store beside what it holds."""
+
+    def confirm(self, store: CatalogStore) -> int:
+        """The time since when the store's contents have been the catalog's, without a break until now.
+
+        Raises `NotSourceOfTruth` or `LinkedElsewhere` where they aren't, or may not be, and `StorageError`.
+        """
+        seen = at_latest(store, lambda seen: seen)
+        return seen.truth_since if seen.is_certain else self.confirm_linked(store, seen)
+
+    @abstractmethod
+    def confirm_linked(self, store: CatalogStore, seen: Preamble) -> int:
+        """The same for a store whose state `seen` is linked and without the note."""
+
+    def explain(self, error: Fenced) -> HoldfastError:
+        """Why a process was fenced, where more is known of it than by whom."""
+        return error
+
+
+class Alone(Standing):
+    """Of who has only this store."""
+
+    def confirm_linked(self, store: CatalogStore, seen: Preamble) -> int:
+        """Nobody can tell: `LinkedElsewhere`."""
+        seen.check_alone(store.place)
+        return seen.truth_since
