@@ -30,6 +30,9 @@ GROUPS: Mapping[str, LazyGroup] = {
     "collection": LazyGroup(
         "holdfast.cli.collection:collection", "Make, read and write storage collections."
     ),
+    "migrate": LazyGroup(
+        "holdfast.cli.migrate:migrate", "Move a catalog between a stash and persist, and back."
+    ),
     "persist": LazyGroup(
         "holdfast.cli.persist:persist", "Look at the shards of a location, and keep them in order."
     ),

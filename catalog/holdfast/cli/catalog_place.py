@@ -1,8 +1,10 @@
 """Which catalog a command is about: the options of all `holdfast catalog` commands.
 
-A catalog is in a stash, which holds exactly one, or on persist, where each organization has its own.
+A catalog is in a stash, which holds exactly one, or on persist, where each organization has its own; or it is
+linked, and in one of the two.
 """
 
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -13,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.location import open_to_look, open_to_write
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, NoLocation
 
 if TYPE_CHECKING:
     from holdfast.durable import OpenableCatalog
+    from holdfast.durable.backend_migration.linked import LinkedCatalog
+    from holdfast.durable.backend_migration.truth import Backend, Strategy
+    from holdfast.persist import PersistClient
 
-_HINT = "use --stash URL, or --persist URL --organization-id UUID"
+_HINT = "use --stash URL, or --persist URL --organization-id UUID; all of them for a linked catalog"
 
 
 class CatalogPlace(ABC):
@@ -47,7 +52,9 @@ class PersistPlace(CatalogPlace):
         from holdfast.durable import persist_catalog
 
         with open_to_look(self.persist, self.consensus) as client:
-            yield persist_catalog(client, self.organization_id)
+            openable = persist_catalog(client, self.organization_id)
+            _warn_of_link(openable, "--stash")
+            yield openable
 
     @contextmanager
     def open_to_write(self, *, create: bool = False) -> Iterator["OpenableCatalog"]:
@@ -69,7 +76,9 @@ class StashPlace(CatalogPlace):
         """See `CatalogPlace`; a stash that isn't there is a catalog that isn't initialized."""
         from holdfast.durable.stash_store import stash_catalog
 
-        yield stash_catalog(self.stash, read_only=True)
+        openable = stash_catalog(self.stash, read_only=True)
+        _warn_of_link(openable, "--persist and --organization-id")
+        yield openable
 
     @contextmanager
     def open_to_write(self, *, create: bool = False) -> Iterator["OpenableCatalog"]:  # noqa: ARG002
@@ -77,6 +86,59 @@ class StashPlace(CatalogPlace):
         from holdfast.durable.stash_store import stash_catalog
 
         yield stash_catalog(self.stash)
+
+
+@dataclass(frozen=True)
+class LinkedPlace(CatalogPlace):
+    """A catalog in one of two linked stores, which are linked when it is first written."""
+
+    stash: str
+    persist: PersistPlace
+    strategy: "Strategy | None" = None
+    truth: "Backend | None" = None
+
+    @contextmanager
+    def open_to_look(self) -> Iterator["LinkedCatalog"]:
+        """See `CatalogPlace`; a location that isn't there is one without a catalog."""
+        from holdfast.durable.stash_store import stash_catalog
+
+        with self._client() as client:
+            yield self._linked(stash_catalog(self.stash, read_only=True), client)
+
+    @contextmanager
+    def open_to_write(self, *, create: bool = False) -> Iterator["LinkedCatalog"]:
+        """See `CatalogPlace`."""
+        from holdfast.durable.stash_store import stash_catalog
+
+        with open_to_write(self.persist.persist, self.persist.consensus, create=create) as client:
+            yield self._linked(stash_catalog(self.stash), client)
+
+    def _client(self) -> "PersistClient":
+        from holdfast.persist import PersistClient
+
+        try:
+            return open_to_look(self.persist.persist, self.persist.consensus)
+        except NoLocation:
+            return PersistClient.open(f"memory://{uuid.uuid4()}")
+
+    def _linked(self, stash: "OpenableCatalog", client: "PersistClient") -> "LinkedCatalog":
+        from holdfast.durable import persist_catalog
+        from holdfast.durable.backend_migration.linked import linked_catalog
+
+        persist = persist_catalog(client, self.persist.organization_id)
+        return linked_catalog(stash, persist, strategy=self.strategy, truth=self.truth)
+
+
+def _warn_of_link(openable: "OpenableCatalog", others: str) -> None:
+    """Say on stderr that a store that is looked at alone may not be where the catalog is."""
+    from holdfast.durable import config
+
+    if openable.config(config.LINK) is not None and openable.config(config.TRUTH) != 1:
+        click.echo(
+            f"warning: {openable.place} is linked with another store, and is not surely where the catalog is;"
+            f" give {others} too",
+            err=True,
+        )
 
 
 def catalog_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -93,26 +155,56 @@ def catalog_options(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         command(*args, place=_place(persist, consensus, organization_id, stash), **rest)
 
-    chosen: Callable[..., None] = with_place
+    return _with_place_options(with_place)
+
+
+def linked_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that name a linked catalog, all needed, and as `place` what they name."""
+
+    @wraps(command)
+    def with_place(
+        *args: Any,
+        persist: str | None,
+        consensus: str | None,
+        organization_id: str | None,
+        stash: str | None,
+        **rest: Any,
+    ) -> None:
+        given = {"--stash": stash, "--persist": persist, "--organization-id": organization_id}
+        for name, value in given.items():
+            if value is None:
+                raise BadInput(
+                    f"{name} is missing: a migration is between two stores",
+                    hint="use --stash URL --persist URL --organization-id UUID",
+                )
+        command(*args, place=_place(persist, consensus, organization_id, stash), **rest)
+
+    return _with_place_options(with_place)
+
+
+def _with_place_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--organization-id", metavar="UUID", help="Whose catalog on persist."),
         click.option("--consensus", metavar="URL", help="The consensus store, where the two lie apart."),
         click.option("--persist", metavar="URL", help="The location (file:///dir), or its blob store."),
         click.option("--stash", metavar="URL", help="The stash (postgresql://..., sqlite:///file)."),
     ):
-        chosen = option(chosen)
-    return chosen
+        command = option(command)
+    return command
 
 
 def _place(
     persist: str | None, consensus: str | None, organization_id: str | None, stash: str | None
 ) -> CatalogPlace:
     if stash is not None:
-        others = {"--persist": persist, "--consensus": consensus, "--organization-id": organization_id}
-        for name, given in others.items():
-            if given is not None:
-                raise BadInput(f"--stash and {name} don't go together: a stash holds one catalog", hint=_HINT)
-        return StashPlace(_checked_stash(stash))
+        url = _checked_stash(stash)
+        if persist is None and consensus is None and organization_id is None:
+            return StashPlace(url)
+        return LinkedPlace(url, _persist_place(persist, consensus, organization_id))
+    return _persist_place(persist, consensus, organization_id)
+
+
+def _persist_place(persist: str | None, consensus: str | None, organization_id: str | None) -> PersistPlace:
     for name, given in {"--persist": persist, "--organization-id": organization_id}.items():
         if given is None:
             neither = not (persist or consensus or organization_id)
