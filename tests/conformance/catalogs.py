@@ -154,6 +154,10 @@ PLAIN = ("persist in memory", *SHARED)
 
 KINDS = (*PLAIN, "persist shadowed by a stash", "stash shadowed by persist")
 
+PROTOCOL = (*EMBEDDED, "persist shadowed by a stash")
+"""For what is decided by code that is written once over every store, and by no store: a test of its own asks
+whether the stores keep their side of it (`test_catalog_contract.py`, `KINDS`)."""
+
 RETAINING = ("holdfast.durable.shard", "holdfast.durable.stash_store")
 """The modules that say how much of the past a store keeps."""
 

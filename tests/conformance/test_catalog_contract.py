@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from conformance.catalogs import PLAIN, Catalogs, of, role, roles, writable
+from conformance.catalogs import EMBEDDED, PLAIN, PROTOCOL, Catalogs, of, role, roles, writable
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import Bootstrap, Catalog, FenceToken, IdKind, OpenMode
 from holdfast.durable.codec import Row, Update, encode
@@ -103,6 +103,7 @@ def test_the_first_handle_is_fenced_by_the_second(catalogs: Catalogs) -> None:
     assert roles(second) == []
 
 
+@pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)
 def test_a_fenced_handle_learns_it_by_asking(catalogs: Catalogs) -> None:
     first = writable(catalogs.openable(), "first")
     first.confirm_leadership()
@@ -112,6 +113,7 @@ def test_a_fenced_handle_learns_it_by_asking(catalogs: Catalogs) -> None:
         first.confirm_leadership()
 
 
+@pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)
 def test_a_lower_generation_is_refused_and_changes_nothing(catalogs: Catalogs) -> None:
     newer = writable(catalogs.openable(), "newer", generation=2)
     before = newer.dump()
@@ -148,6 +150,7 @@ def test_of_many_that_open_at_once_one_may_write(catalogs: Catalogs) -> None:
                 catalog.allocate_ids(IdKind.USER_ITEM)
 
 
+@pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)
 def test_a_lower_token_than_mine_stops_me(catalogs: Catalogs) -> None:
     catalog = writable(catalogs.openable(), generation=2)
     shard = catalogs.behind()
@@ -159,6 +162,7 @@ def test_a_lower_token_than_mine_stops_me(catalogs: Catalogs) -> None:
         catalog.confirm_leadership()
 
 
+@pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)
 def test_a_token_of_my_rank_with_another_nonce_is_not_mine(catalogs: Catalogs) -> None:
     catalog = writable(catalogs.openable())
     mine = catalog.fence_token()
@@ -167,6 +171,7 @@ def test_a_token_of_my_rank_with_another_nonce_is_not_mine(catalogs: Catalogs) -
         catalog.confirm_leadership()
 
 
+@pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)
 def test_a_lost_token_stops_me(catalogs: Catalogs) -> None:
     catalog = writable(catalogs.openable())
     shard = catalogs.behind()
@@ -177,7 +182,7 @@ def test_a_lost_token_stops_me(catalogs: Catalogs) -> None:
         catalog.sync()
 
 
-@pytest.mark.parametrize("catalogs", PLAIN, indirect=True)
+@pytest.mark.parametrize("catalogs", EMBEDDED, indirect=True)
 def test_contents_that_no_fence_announced_are_out_of_sync(catalogs: Catalogs) -> None:
     catalog = writable(catalogs.openable())
     shard = catalogs.behind()
@@ -197,7 +202,7 @@ def test_contents_that_no_fence_announced_are_out_of_sync(catalogs: Catalogs) ->
     catalog.confirm_leadership()
 
 
-@pytest.mark.parametrize("catalogs", PLAIN, indirect=True)
+@pytest.mark.parametrize("catalogs", EMBEDDED, indirect=True)
 def test_a_fenced_process_finds_the_fence_before_rows_that_it_cannot_decode(catalogs: Catalogs) -> None:
     catalog = writable(catalogs.openable())
     reader = catalogs.openable().open(OpenMode.READ_ONLY)
@@ -217,7 +222,7 @@ def test_a_fenced_process_finds_the_fence_before_rows_that_it_cannot_decode(cata
     assert openable.epoch() == 2
 
 
-@pytest.mark.parametrize("catalogs", PLAIN, indirect=True)
+@pytest.mark.parametrize("catalogs", EMBEDDED, indirect=True)
 def test_a_version_below_the_least_is_deprecated(catalogs: Catalogs) -> None:
     catalog = writable(catalogs.openable())
     _upgrade_to(catalogs.behind(), MIN_VERSION - 1, catalog.fence_token())
@@ -225,6 +230,7 @@ def test_a_version_below_the_least_is_deprecated(catalogs: Catalogs) -> None:
         writable(catalogs.openable())
 
 
+@pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)
 def test_one_transaction_at_a_time(catalogs: Catalogs) -> None:
     openable = catalogs.openable()
     catalog = writable(openable)
@@ -272,6 +278,7 @@ def test_a_reader_follows_and_is_not_fenced(catalogs: Catalogs) -> None:
     assert catalogs.openable().epoch() == 2
 
 
+@pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)
 @pytest.mark.parametrize("initialized", [True, False])
 def test_a_savepoint_changes_nothing_durable(catalogs: Catalogs, initialized: bool) -> None:
     openable = catalogs.openable()
@@ -310,6 +317,7 @@ def test_initializing_happens_once_and_fences_nobody(catalogs: Catalogs) -> None
     assert openable.epoch() == 2
 
 
+@pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)
 def test_a_writer_says_who_it_is(catalogs: Catalogs) -> None:
     openable = catalogs.openable()
     for holder, purpose in (("", "p"), ("h", "")):
@@ -318,6 +326,7 @@ def test_a_writer_says_who_it_is(catalogs: Catalogs) -> None:
     assert not openable.is_initialized()
 
 
+@pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)
 def test_every_type_has_a_getter(catalogs: Catalogs) -> None:
     openable = catalogs.openable()
     catalog = writable(openable)
@@ -344,7 +353,7 @@ def test_dumps_travel_in_time(catalogs: Catalogs) -> None:
         openable.dump(3)
 
 
-@pytest.mark.parametrize("catalogs", PLAIN, indirect=True)
+@pytest.mark.parametrize("catalogs", EMBEDDED, indirect=True)
 def test_a_row_that_is_there_twice_is_corrupt(catalogs: Catalogs) -> None:
     catalog = writable(catalogs.openable())
     row = encode(SETTINGS, pb.SettingKey(name="x"), pb.SettingValue(value="y"))
@@ -450,6 +459,7 @@ def test_ids_go_on_where_the_last_process_stopped(catalogs: Catalogs) -> None:
     assert seen == list(range(1, 10))
 
 
+@pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)
 def test_a_transaction_sees_its_base_and_not_what_came_after(catalogs: Catalogs) -> None:
     catalog = writable(catalogs.openable())
     catalog.set_objects(ROLES, [role(1, "a")])

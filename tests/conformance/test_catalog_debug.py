@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conformance.catalogs import EMBEDDED, HOLDER, Catalogs, make_catalogs, role, roles, writable
+from conformance.catalogs import EMBEDDED, HOLDER, PROTOCOL, Catalogs, make_catalogs, role, roles, writable
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import (
     Bootstrap,
@@ -137,6 +137,7 @@ def test_what_can_not_be_is_refused_and_fences_nobody(
     assert running.dump() == before
 
 
+@pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)
 def test_reserved_config_takes_force_and_never_what_could_not_be_opened(catalogs: Catalogs) -> None:
     openable = catalogs.openable()
     writable(openable)
@@ -202,6 +203,7 @@ def test_a_load_replaces_what_may_go_back_and_fences(catalogs: Catalogs) -> None
     assert catalogs.openable().config("tombstone") == 1
 
 
+@pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)
 def test_a_load_never_changes_an_append_only_object(catalogs: Catalogs) -> None:
     catalog = writable(catalogs.openable())
     dumped = json.loads(catalog.dump())
@@ -263,6 +265,7 @@ def test_a_dump_is_read_piece_by_piece() -> None:
     assert list(debug.rows_of_dump(Trickle(text))) == rows
 
 
+@pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)
 def test_the_fence_is_raised_and_never_lowered(catalogs: Catalogs) -> None:
     openable = catalogs.openable()
     with pytest.raises(Uninitialized):
@@ -287,6 +290,7 @@ def test_the_fence_is_raised_and_never_lowered(catalogs: Catalogs) -> None:
     assert writable(openable, generation=4).fence_token().rank == (4, 10)
 
 
+@pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)
 def test_after_a_restore_the_fence_is_raised_above_whoever_ran(catalogs: Catalogs) -> None:
     for _ in range(3):
         catalog = writable(catalogs.openable())
@@ -352,6 +356,7 @@ def event(number: int, name: str) -> tuple[pb.AuditLogKey, pb.AuditLogValue]:
     return pb.AuditLogKey(id=number), pb.AuditLogValue(object_name=name)
 
 
+@pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)
 def test_an_append_only_object_is_inserted_once(catalogs: Catalogs) -> None:
     catalog = writable(catalogs.openable())
     stored = next(iter(catalog.get_audit_log()))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from conformance.catalogs import EMBEDDED, Catalogs, writable
+from conformance.catalogs import EMBEDDED, PROTOCOL, Catalogs, writable
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import Catalog, IdKind, Object
 from holdfast.durable.registry import (
@@ -53,6 +53,7 @@ def mapping(
     return Object(key, pb.SystemObjectMappingValue(id=pb.ObjectId(system=number), fingerprint=fingerprint))
 
 
+@pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)
 def test_each_setter_is_one_commit_that_the_next_process_finds(catalogs: Catalogs) -> None:
     catalog = writable(catalogs.openable())
     one_commit(
@@ -98,6 +99,7 @@ def test_each_setter_is_one_commit_that_the_next_process_finds(catalogs: Catalog
     assert after.allocate_ids(IdKind.SYSTEM_ITEM) == [4]
 
 
+@pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)
 def test_what_is_removed_is_gone_and_removing_nothing_commits_nothing(catalogs: Catalogs) -> None:
     catalog = writable(catalogs.openable())
     for name in ("a", "b", "c"):

@@ -12,7 +12,7 @@ from typing import IO
 
 import pytest
 
-from conformance.catalogs import EMBEDDED, RETAINING, SHARED, Catalogs, role, writable
+from conformance.catalogs import EMBEDDED, PROTOCOL, RETAINING, SHARED, Catalogs, role, writable
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import Change, FenceToken, OpenMode, Subscription
 from holdfast.durable.codec import Row, Update, encode
@@ -76,6 +76,7 @@ def test_a_subscription_goes_on_from_where_another_stopped(catalogs: Catalogs) -
     second.close()
 
 
+@pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)
 def test_a_subscription_begins_within_the_history(catalogs: Catalogs) -> None:
     catalog = writable(catalogs.openable())
     for time, error in ((-1, BadInput), (3, AsOfNotYetAvailable)):
@@ -89,6 +90,7 @@ def test_a_subscription_begins_within_the_history(catalogs: Catalogs) -> None:
     waiting.close()
 
 
+@pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)
 def test_what_can_not_be_read_is_given_out_by_nobody(catalogs: Catalogs) -> None:
     catalog = writable(catalogs.openable())
     subscription = catalogs.openable().open(OpenMode.READ_ONLY).subscribe()

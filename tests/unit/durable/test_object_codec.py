@@ -10,7 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast._pb import objects_pb2 as pb
@@ -54,10 +54,13 @@ def messages(draw: Callable[..., Any], message_type: type[Message]) -> Message:
     return message
 
 
+EXAMPLES = 40
+"""Of each type; the code is the same for all of them."""
 each_collection = pytest.mark.parametrize("collection", COLLECTIONS.values(), ids=str)
 
 
 @each_collection
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(data=st.data())
 def test_any_object_comes_back_from_its_row_and_from_its_json(
     collection: Collection[Any, Any], data: st.DataObject
@@ -77,6 +80,7 @@ def test_any_object_comes_back_from_its_row_and_from_its_json(
 
 
 @each_collection
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(data=st.data())
 def test_the_order_in_which_fields_are_set_does_not_show(
     collection: Collection[Any, Any], data: st.DataObject
