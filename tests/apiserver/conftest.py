@@ -203,7 +203,7 @@ def world_in(control_plane: ControlPlane, namespace: str, folder: Path) -> Itera
         for operator in there.operators:
             print(f"--- {operator.log.name}\n{operator.child.tail(40)}")
         # What nobody finalizes any more would keep the namespace.
-        for kind in ("storagecollections", "catalogs"):
+        for kind in ("catalogmigrations", "storagecollections", "catalogs"):
             for name in there.kubectl("get", kind, "-o", "name").split():
                 there.kubectl("patch", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
 

@@ -7,7 +7,7 @@ Invariants
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
@@ -39,6 +39,17 @@ Frontier = Annotated[
 def frontier(time: int) -> int | Literal["closed"]:
     """How a frontier of the library is shown in a status."""
     return "closed" if time >= CLOSED else time
+
+
+PERIOD: Final = r"^[1-9][0-9]{0,8}(ms|s|m|h|d)$"
+"""A span of time as people write it: 90s, 12h, 7d."""
+_UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def milliseconds(period: str) -> int:
+    """How long a `PERIOD` is."""
+    number = period.rstrip("mshd")
+    return int(number) * _UNITS[period.removeprefix(number)]
 
 
 class LocalReference(ApiModel):

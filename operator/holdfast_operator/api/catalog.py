@@ -44,6 +44,11 @@ _NEVER_LESS = (
     "self.access == 'Observed' || (has(self.deployGeneration) ? self.deployGeneration : 0) >= "
     "(has(oldSelf.deployGeneration) ? oldSelf.deployGeneration : 0)"
 )
+_LINKED = "!has(oldSelf.status) || !has(oldSelf.status.link) || has(self.spec.stash)"
+_SAME_STRATEGY = (
+    "!has(oldSelf.migrationStrategy) || "
+    "(has(self.migrationStrategy) && self.migrationStrategy == oldSelf.migrationStrategy)"
+)
 _UNSEEN: dict[str, Any] = {"default": None}
 """A default that only this operator knows: a rule must see whether somebody set the field."""
 
@@ -52,6 +57,14 @@ class Backend(StrEnum):
     """Where a catalog's data is."""
 
     PERSIST = "Persist"
+    STASH = "Stash"
+
+
+class MigrationStrategy(StrEnum):
+    """How two linked stores tell which one is the source of truth."""
+
+    ONE_TOMBSTONE = "OneTombstone"
+    TWO_TOMBSTONES = "TwoTombstones"
 
 
 class DeletionPolicy(StrEnum):
@@ -118,7 +131,9 @@ class CatalogSpec(ApiModel):
         json_schema_extra=STORAGE_RULES | {"default": {}},
     )
     backend: Backend = Field(
-        default=Backend.PERSIST, description="What keeps the catalog's data. Only Persist in this version."
+        default=Backend.PERSIST,
+        description="Where a new catalog begins, Persist or Stash; one that exists stays where its source of "
+        "truth is until a CatalogMigration moves it.",
     )
     access: Access = Field(
         default=Access.MANAGED,
@@ -156,11 +171,20 @@ class CatalogSpec(ApiModel):
         description="What the operator keeps in step with the catalog; what others made is left alone.",
     )
     stash: CatalogStash | None = Field(
-        default=None, description="A second store of the catalog's contents; used with shadow."
+        default=None,
+        description="A database that is linked with the storage: the catalog is in one of the two, and a "
+        "CatalogMigration moves it. It can't be removed while they are linked. With shadow it is no more "
+        "than a copy.",
+    )
+    migration_strategy: MigrationStrategy | None = Field(
+        default=None,
+        description="How the two stores tell which one is the source of truth: OneTombstone where it isn't "
+        "given. It is recorded when they are linked, and can't change.",
     )
     shadow: bool = Field(
         default=False,
-        description="True: every call goes to the stash too, and what comes back is compared.",
+        description="True: every change of a catalog on persist is made in the stash too, and what comes "
+        "back is compared; the two aren't linked.",
     )
     deletion_policy: DeletionPolicy = Field(
         default=DeletionPolicy.RETAIN,
@@ -178,10 +202,14 @@ def _observed_refuses(field: str, is_set: str = "", what: str = "") -> tuple[str
 
 _SPEC_RULES = validations(
     (_NEVER_LESS, "deployGeneration never decreases: lower ones are shut out already"),
+    ("!self.shadow || has(self.stash)", "shadow needs stash: name a database to shadow the catalog in"),
+    ("self.backend != 'Stash' || has(self.stash)", "backend Stash needs stash"),
+    ("!has(self.migrationStrategy) || has(self.stash)", "migrationStrategy needs stash"),
     (
-        "has(self.stash) == self.shadow",
-        "shadow needs stash, and stash is for shadow: give both or none of them",
+        "!self.shadow || (self.backend == 'Persist' && !has(self.migrationStrategy))",
+        "a shadow is no source of truth: remove shadow, or backend Stash and migrationStrategy",
     ),
+    (_SAME_STRATEGY, "migrationStrategy is immutable"),
     _observed_refuses("bootstrap"),
     _observed_refuses("objects"),
     _observed_refuses("restoreFrom"),
@@ -217,6 +245,7 @@ class CatalogStatus(Status):
     )
     holder: str | None = Field(default=None, description="Who holds the durable fence token, and what for.")
     source_of_truth: str | None = Field(default=None, description="The backend that holds the truth.")
+    link: str | None = Field(default=None, description="What the two stores are linked by, in both of them.")
     catalog_version: int | None = Field(default=None, description="Version of the catalog's format.")
     since: Frontier | None = Field(default=None, description="The catalog can be read as of this version on.")
     upper: Frontier | None = Field(default=None, description="The next version to be written.")
@@ -259,6 +288,10 @@ class Catalog(Resource):
             (
                 _RESTORED_ONCE,
                 "spec.restoreFrom is for a catalog that isn't initialized: create another Catalog instead",
+            ),
+            (
+                _LINKED,
+                "spec.stash can't be removed while it is linked: 'holdfast migrate detach' ends that",
             ),
         ),
     )

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from holdfast_operator.api.base import (
     AGE_COLUMN,
+    PERIOD,
     READY_COLUMN,
     REASON_COLUMN,
     ApiModel,
@@ -17,6 +18,7 @@ from holdfast_operator.api.base import (
     PrinterColumn,
     Resource,
     Status,
+    milliseconds,
     validations,
 )
 from holdfast_operator.api.catalog import DeletionPolicy
@@ -24,7 +26,6 @@ from holdfast_operator.api.names import Kind
 from holdfast_operator.api.spark import SparkTemplate
 
 MAX_COLUMNS = 256
-_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _IMMUTABLE = "self == oldSelf"
 _UNBORN = "!has(oldSelf.status) || !has(oldSelf.status.collectionId)"
 _SAME_NAME = (
@@ -69,7 +70,7 @@ class CollectionRetention(ApiModel):
 
     period: str = Field(
         default="7d",
-        pattern=r"^[1-9][0-9]{0,8}(ms|s|m|h|d)$",
+        pattern=PERIOD,
         description="How far since trails upper, in the collection's own time, e.g. 90s, 12h or 7d. What was "
         "given up doesn't come back when it is made longer.",
     )
@@ -77,8 +78,7 @@ class CollectionRetention(ApiModel):
     @property
     def milliseconds(self) -> int:
         """The period in milliseconds."""
-        number = self.period.rstrip("mshd")
-        return int(number) * _UNITS[self.period.removeprefix(number)]
+        return milliseconds(self.period)
 
 
 class CollectionRendition(ApiModel):

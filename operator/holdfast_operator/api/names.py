@@ -36,6 +36,9 @@ ANNOTATION_REOPEN: Final = f"{GROUP}/reopen"
 ANNOTATION_APPROVE_UPGRADE: Final = f"{GROUP}/approve-upgrade"
 """On a Catalog with `upgradePolicy: Manual`: the format version that it may be upgraded to."""
 
+ANNOTATION_TRUTH: Final = f"{GROUP}/truth"
+"""On a Catalog whose two stores both hold a catalog when they are linked: which one counts."""
+
 LABEL_NAME: Final = "app.kubernetes.io/name"
 """On every object that the operator creates, with the value `holdfast`."""
 
@@ -56,6 +59,7 @@ class Kind(StrEnum):
     """The custom resources."""
 
     CATALOG = "Catalog"
+    CATALOG_MIGRATION = "CatalogMigration"
     STORAGE_COLLECTION = "StorageCollection"
 
     @property
@@ -88,6 +92,19 @@ class ConditionType(StrEnum):
     SHADOW_DIVERGED = "ShadowDiverged"
     """Of `spec.shadow`: True the stash answered otherwise than the catalog, False it never did since it was
     opened, Unknown it can't be asked."""
+
+    PROGRESSING = "Progressing"
+    """Of a CatalogMigration: True while its steps are taken."""
+
+    VERIFIED = "Verified"
+    """Of a CatalogMigration: True both stores were compared and held the same before the target became the
+    source of truth, False they differed, Unknown nobody has compared them."""
+
+    COMPLETED = "Completed"
+    """Of a CatalogMigration: True the target is the source of truth, by this migration."""
+
+    ROLLED_BACK = "RolledBack"
+    """Of `spec.rollback`: True the catalog is back where it was."""
 
 
 class Reason(StrEnum):
@@ -200,6 +217,72 @@ class Reason(StrEnum):
 
     OBJECTS_KEPT = "ObjectsKept"
     """What was taken out of `spec.objects` stays, because others use it; the message names by what."""
+
+    LINK_CONFLICT = "LinkConflict"
+    """The stash and persist don't belong together, or both hold a catalog; the message says what to do."""
+
+    STRATEGY_MISMATCH = "StrategyMismatch"
+    """The two stores were linked with another `spec.migrationStrategy`, which they keep."""
+
+    NOT_SOURCE_OF_TRUTH = "NotSourceOfTruth"
+    """The catalog is in the other one of its two stores."""
+
+    STASH_MISSING = "StashMissing"
+    """The store is one of two that are linked, and the spec doesn't name the stash."""
+
+    MIGRATION_IN_PROGRESS = "MigrationInProgress"
+    """A migration that this operator doesn't conduct has the catalog; the message names it."""
+
+    MIGRATING = "Migrating"
+    """A CatalogMigration has the catalog; it is opened again by itself where its source of truth is."""
+
+    CATALOG_NOT_LINKED = "CatalogNotLinked"
+    """The Catalog names no stash, so there is nothing to move between."""
+
+    MIGRATION_PENDING = "MigrationPending"
+    """The migration waits for its turn, or until the catalog is given up."""
+
+    MIGRATION_PLANNED = "MigrationPlanned"
+    """`spec.dryRun`: the plan is in the status, and nothing was written."""
+
+    MIGRATION_REFUSED = "MigrationRefused"
+    """`spec.dryRun`: the catalog can't be read as it is; the message says why, and nothing was written."""
+
+    MIGRATION_RUNNING = "MigrationRunning"
+    """The steps of the migration are being taken; the message names the last one."""
+
+    MIGRATION_STEP = "MigrationStep"
+    """Event: a numbered step of the migration is done."""
+
+    ROLLING_BACK = "RollingBack"
+    """The steps back are being taken; the message names the last one."""
+
+    MIGRATION_COMPLETED = "MigrationCompleted"
+    """The target is the source of truth, and the migration does nothing any more."""
+
+    ROLLED_BACK = "RolledBack"
+    """The catalog is back where it was, and the migration does nothing any more."""
+
+    MIGRATION_TIMED_OUT = "MigrationTimedOut"
+    """`spec.timeout` is over: no further step is taken; the message says where the source of truth is."""
+
+    CONFLICT = "Conflict"
+    """Another migration of the same catalog was first; the message names it."""
+
+    CONTENTS_DIFFER = "ContentsDiffer"
+    """Both stores were compared and differ: the target was not made the source of truth."""
+
+    CONTENTS_EQUAL = "ContentsEqual"
+    """Both stores were compared and hold the same."""
+
+    NOT_COMPARED = "NotCompared"
+    """Nothing was compared: not yet, or because `spec.verify` is None."""
+
+    ABANDONING = "Abandoning"
+    """The migration is being deleted: it is finished or undone first, so that one source of truth is left."""
+
+    WAITING_FOR_MIGRATIONS = "WaitingForMigrations"
+    """The Catalog is being deleted, but CatalogMigrations of it aren't over."""
 
     CATALOG_NOT_FOUND = "CatalogNotFound"
     """The Catalog that `catalogRef` names isn't there."""

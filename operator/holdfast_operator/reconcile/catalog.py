@@ -6,13 +6,14 @@ not open, open otherwise than asked, and at last: ready.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 from holdfast.durable import CATALOG_VERSION, MIN_VERSION
 from holdfast_operator.api.base import frontier
 from holdfast_operator.api.catalog import (
     Access,
+    Backend,
     CatalogFence,
     CatalogSpec,
     CatalogStatus,
@@ -94,6 +95,12 @@ class Observed:
     facts: CatalogFacts | None = None
     objects: ObjectsPlan = NOTHING_DECLARED
     """What is to change for `spec.objects`, of an open catalog."""
+    migration: str = ""
+    """The CatalogMigration that has it."""
+    named_truth: str = ""
+    """Which of two stores counts by somebody's word."""
+    migrations: tuple[str, ...] = ()
+    """CatalogMigrations of it that aren't over; looked at while it is being deleted."""
     dependents: tuple[str, ...] = ()
     """StorageCollections that refer to it; looked at while it is being deleted."""
     doomed_dependents: bool = False
@@ -156,9 +163,8 @@ def _plan(seen: Observed, rhythm: Rhythm) -> Step:
         return Wait(requeue_after=rhythm.unsteady)
     if seen.spec is None:
         return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec"))
-    if field := _not_supported(seen.spec):
-        text = f"this operator doesn't know spec.{field} yet: remove it"
-        return Close() if seen.opened else Settle(stalled(Reason.NOT_SUPPORTED, text))
+    if seen.migration:
+        return Close() if seen.opened else Settle(_migrating(seen.migration), requeue_after=rhythm.steady)
     if seen.spec.suspend:
         return Close() if seen.opened else Settle(SUSPENDED)
     if seen.older_twin is not None:
@@ -166,21 +172,12 @@ def _plan(seen: Observed, rhythm: Rhythm) -> Step:
     if isinstance(seen.storage, Refused):
         return Settle(stalled(Reason.UNSUPPORTED_STORAGE, seen.storage.message))
     if seen.missing_secret is not None:
-        return Settle(_no_secret(*seen.missing_secret), retry=True)
+        return Settle(no_secret(*seen.missing_secret), retry=True)
     if fencing.has_stopped(seen.fences):
         # Also where this process has it open: of two operators that fight both come to rest, or their
         # statuses would fight on.
         return Close() if seen.opened else Settle(fencing.health(seen.fences))
     return _plan_open(seen, seen.spec, seen.storage, rhythm)
-
-
-def _not_supported(spec: CatalogSpec) -> str:
-    """The first field that is set and that nothing here acts on; a line goes when its code comes."""
-    fields = {
-        "stash without spec.shadow": spec.stash is not None and not spec.shadow,
-        "shadow without spec.stash": spec.shadow and spec.stash is None,
-    }
-    return next((field for field, is_set in fields.items() if is_set), "")
 
 
 def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhythm) -> Step:
@@ -199,7 +196,7 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
     if seen.objects.changes:
         return KeepObjects(declared_by(spec.objects))
     moving = facts.upper != seen.known_upper
-    health = ready(f"open for writing at epoch {facts.epoch} of deploy generation {facts.deploy_generation}")
+    health = ready(_told_open(facts))
     if seen.objects.taken:
         health = stalled(Reason.NAME_TAKEN, _taken(seen.objects.taken))
     return Settle(
@@ -253,13 +250,19 @@ def _is_otherwise(opened: Opening, asked: Opening) -> bool:
     """Whether a catalog must be opened anew for what is asked now."""
     return any(
         getattr(opened, field) != getattr(asked, field)
-        for field in ("observed", "storage", "organization_id", "stash", "reopen")
+        for field in (
+            *("observed", "storage", "organization_id", "stash", "shadow", "strategy", "truth", "reopen"),
+        )
     )
 
 
 def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
     if not seen.has_finalizer:
         return Close() if seen.opened else Release()
+    if seen.migrations:
+        if seen.migration and seen.opened:
+            return Close()
+        return Settle(_waiting_for_migrations(seen.migrations), requeue_after=rhythm.unsteady)
     if seen.dependents:
         return _plan_waiting(seen, rhythm)
     spec = seen.spec
@@ -277,7 +280,7 @@ def _left_in_stash(spec: CatalogSpec) -> tuple[Note, ...]:
     place = stash_of(spec)
     if place is None:
         return ()
-    text = f"the stash in {place.url} may still hold the shadow of the catalog; empty it"
+    text = f"the stash in {place.url} still holds what the catalog had in it; empty it"
     return (Note(Reason.DELETION_INCOMPLETE, text, warning=True),)
 
 
@@ -311,6 +314,27 @@ def _is_managed(spec: CatalogSpec) -> bool:
 
 
 def _opening(seen: Observed, spec: CatalogSpec, storage: Storage, *, existing_only: bool = False) -> Opening:
+    opening = opening_for(
+        spec,
+        storage,
+        name=seen.name,
+        holder=seen.holder,
+        approved_upgrade=seen.approved_upgrade,
+        truth=seen.named_truth,
+    )
+    restore = None if isinstance(seen.restore, Refused) else seen.restore
+    opening = replace(opening, reopen=seen.reopen, restore=restore)
+    if not existing_only:
+        return opening
+    # Who deletes it, or a collection of it, doesn't mind what format it has.
+    stash = None if opening.shadow else opening.stash
+    return replace(opening, existing_only=True, upgrade=True, stash=stash, shadow=False, restore=None)
+
+
+def opening_for(
+    spec: CatalogSpec, storage: Storage, *, name: str, holder: str, approved_upgrade: str, truth: str
+) -> Opening:
+    """How the catalog of a spec is opened; `truth`: the store that counts by somebody's word, or empty."""
     return Opening(
         storage=storage,
         organization_id=spec.organization_id,
@@ -319,17 +343,15 @@ def _opening(seen: Observed, spec: CatalogSpec, storage: Storage, *, existing_on
         roles=spec.bootstrap.roles,
         replica_sizes=spec.bootstrap.replica_sizes,
         system_configurations=tuple(sorted(spec.bootstrap.system_configurations.items())),
-        holder=seen.holder,
-        purpose=f"operator for Catalog {seen.name}",
-        # Who deletes it, or a collection of it, doesn't mind what format it has.
-        upgrade=existing_only
-        or spec.upgrade_policy == UpgradePolicy.AUTOMATIC
-        or seen.approved_upgrade == str(CATALOG_VERSION),
-        stash=None if existing_only else stash_of(spec),
-        reopen=seen.reopen,
-        restore=None if existing_only or isinstance(seen.restore, Refused) else seen.restore,
+        holder=holder,
+        purpose=f"operator for Catalog {name}",
+        upgrade=spec.upgrade_policy == UpgradePolicy.AUTOMATIC or approved_upgrade == str(CATALOG_VERSION),
+        stash=stash_of(spec),
+        shadow=spec.shadow and spec.stash is not None,
+        backend=spec.backend,
+        strategy=spec.migration_strategy,
+        truth=truth if truth in set(Backend) else None,
         observed=not _is_managed(spec),
-        existing_only=existing_only,
     )
 
 
@@ -342,7 +364,8 @@ def status_fields(
         shard_id=facts.shard_id,
         epoch=facts.epoch,
         deploy_generation=facts.deploy_generation,
-        source_of_truth="Persist",
+        source_of_truth=facts.truth,
+        link=facts.link or None,
         catalog_version=facts.catalog_version,
         since=frontier(facts.since),
         upper=frontier(facts.upper),
@@ -365,7 +388,8 @@ def durable_fields(found: Durable) -> Mapping[str, Any]:
         shard_id=found.shard_id,
         epoch=found.epoch,
         deploy_generation=found.deploy_generation,
-        source_of_truth="Persist",
+        source_of_truth=found.truth,
+        link=found.link or None,
         catalog_version=found.catalog_version,
     )
     return status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"conditions"})
@@ -378,10 +402,27 @@ def _twin(older: str) -> Health:
     )
 
 
-def _no_secret(name: str, field: str) -> Health:
+def no_secret(name: str, field: str) -> Health:
+    """What is shown where a Secret isn't there that a spec names."""
     return stalled(
         Reason.SECRET_NOT_FOUND, f"Secret '{name}' is not in this namespace; create it or correct {field}"
     )
+
+
+def _told_open(facts: CatalogFacts) -> str:
+    where = f" in {facts.truth}" if facts.link else ""
+    token = f"epoch {facts.epoch} of deploy generation {facts.deploy_generation}"
+    return f"open for writing{where} at {token}"
+
+
+def _migrating(migration: str) -> Health:
+    text = f"{migration} has the catalog; it is opened again by itself, where its source of truth is then"
+    return reconciling(Reason.MIGRATING, text)
+
+
+def _waiting_for_migrations(migrations: tuple[str, ...]) -> Health:
+    text = f"deletion waits for CatalogMigrations that aren't over: {', '.join(migrations[:_NAMED])}"
+    return reconciling(Reason.WAITING_FOR_MIGRATIONS, f"{text}; delete them, or let them come to their end")
 
 
 def _waiting(dependents: tuple[str, ...]) -> Health:

@@ -1,8 +1,8 @@
 """Looks at, and acts on, what a Catalog stands for."""
 
 import asyncio
-import base64
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,12 +15,23 @@ from holdfast.errors import (
     Fenced,
     FenceRegressed,
     HoldfastError,
+    LinkConflict,
+    LinkedElsewhere,
+    MigrationInProgress,
+    NotSourceOfTruth,
     ShardFinalized,
     StorageError,
+    StrategyMismatch,
     VersionTooNew,
 )
 from holdfast_operator.api.catalog import CatalogSpec, DeletionPolicy
-from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE, ANNOTATION_REOPEN, Kind, Reason
+from holdfast_operator.api.names import (
+    ANNOTATION_APPROVE_UPGRADE,
+    ANNOTATION_REOPEN,
+    ANNOTATION_TRUTH,
+    Kind,
+    Reason,
+)
 from holdfast_operator.reconcile import catalog, fencing, takeovers
 from holdfast_operator.reconcile.catalog import (
     Close,
@@ -33,6 +44,7 @@ from holdfast_operator.reconcile.catalog import (
     RollOut,
 )
 from holdfast_operator.reconcile.catalogmarks import opening_since, sizes_of, told_upgrade
+from holdfast_operator.reconcile.credentials import credentials_of, missing_secret
 from holdfast_operator.reconcile.facts import (
     CatalogFacts,
     Durable,
@@ -54,14 +66,16 @@ from holdfast_operator.reconcile.handler import (
 )
 from holdfast_operator.reconcile.index import Index
 from holdfast_operator.reconcile.longcalls import UnderWay
+from holdfast_operator.reconcile.migrationmarks import AT_REST
+from holdfast_operator.reconcile.migrations import Migrations
 from holdfast_operator.reconcile.objects import NOTHING_DECLARED, ObjectsPlan, declared_by
 from holdfast_operator.reconcile.specs import parse_spec
 from holdfast_operator.reconcile.steps import Settle, Step, reconciling, stalled
-from holdfast_operator.reconcile.storage import Refused, Storage, resolve, resolve_restore, secrets_of
+from holdfast_operator.reconcile.storage import Refused, Storage, resolve, resolve_restore
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.events import Note
-from holdfast_operator.runtime.kube import SECRETS, Conflict, Gone, KubeError, ObjectKey, resource_type
-from holdfast_operator.runtime.logging import about, hide
+from holdfast_operator.runtime.kube import Conflict, KubeError, ObjectKey, resource_type
+from holdfast_operator.runtime.logging import about
 from holdfast_operator.runtime.status import Health, marks, next_status, timestamp
 
 log = logging.getLogger(__name__)
@@ -88,9 +102,12 @@ class CatalogHandler(Handler[Observed]):
 
     kind: ClassVar[Kind] = Kind.CATALOG
 
-    def __init__(self, services: Services, stores: Stores, index: Index, settings: Settings) -> None:
+    def __init__(
+        self, services: Services, stores: Stores, index: Index, settings: Settings, migrations: Migrations
+    ) -> None:
         super().__init__(services)
         self._stores = stores
+        self._migrations = migrations
         self._index = index
         self._settings = settings
 
@@ -126,11 +143,14 @@ class CatalogHandler(Handler[Observed]):
             reopen=annotation(body, ANNOTATION_REOPEN),
             approved_upgrade=annotation(body, ANNOTATION_APPROVE_UPGRADE),
             restored_from=self._restored_from(key, status),
-            missing_secret=None if spec is None else await self._missing_secret(key, spec),
+            missing_secret=None if spec is None else await missing_secret(self.services.kube, key, spec),
             under_way=self._stores.under_way(key),
             opened=self._stores.opened(key),
             facts=facts,
             objects=await self._plan_objects(key, spec) if facts and spec else NOTHING_DECLARED,
+            migration=str(self._migrations.conducts(key) or ""),
+            named_truth=annotation(body, ANNOTATION_TRUTH),
+            migrations=await self._unfinished(key) if deleting else (),
             dependents=tuple(name for name, _ in dependents),
             doomed_dependents=any(doomed for _, doomed in dependents),
             holder=self._settings.holder,
@@ -221,7 +241,7 @@ class CatalogHandler(Handler[Observed]):
     async def _roll_out(self, key: ObjectKey, body: Json, opening: Opening) -> None:
         """Let the next deploy generation take over, if it can open what is there."""
         try:
-            await self._stores.preflight(key, opening)
+            await self._stores.preflight(key, opening, await self._credentials(key, opening))
         except UnderWay as wait:
             since = f"since {timestamp(wait.since)}" if wait.since else "when others are done"
             text = f"deploy generation {opening.deploy_generation} is tried in memory {since}"
@@ -238,9 +258,9 @@ class CatalogHandler(Handler[Observed]):
     async def _open(self, key: ObjectKey, body: Json, opening: Opening) -> None:
         await self._check_fence(key, opening)
         try:
-            await self._stores.open(key, opening, await self._stash_credentials(key, opening))
+            await self._stores.open(key, opening, await self._credentials(key, opening))
         except UnderWay as wait:
-            raise Halt(self._soon(wait, await self._opening_since(wait, opening))) from None
+            raise Halt(self._soon(wait, await self._opening_since(key, wait, opening))) from None
         except (ShardFinalized, NothingThere) as error:
             if opening.observed and isinstance(error, NothingThere):
                 raise Halt(catalog.awaiting_writer(self._settings.rhythm)) from None
@@ -257,6 +277,8 @@ class CatalogHandler(Handler[Observed]):
             raise Halt(settled(error, reason=Reason.UNSUPPORTED_STORAGE)) from None
         except (VersionTooNew, Deprecated, UpgradePending) as error:
             raise Halt(await self._not_opened(key, opening, error)) from None
+        except (LinkConflict, StrategyMismatch, LinkedElsewhere) as error:
+            raise Halt(await self._not_linked(key, opening, error)) from None
         except Fenced as error:
             raise Halt(takeovers.shut_out(error, opening)) from None
         facts = await self._facts(key)
@@ -280,25 +302,31 @@ class CatalogHandler(Handler[Observed]):
         least = self._stores.least_epoch(key, opening)
         if least is None or opening.observed:
             return
-        found = _known(await self._stores.answer(opening))
+        found = _known(await self._stores.answer(opening, await self._credentials(key, opening)))
         if takeovers.needs_fence(found, least):
             health = takeovers.regressed(opening, found, least)
             fields = catalog.durable_fields(found) if found else None
             raise Halt(Settle(health, fields=fields, requeue_after=self._settings.rhythm.steady))
 
-    async def _opening_since(self, wait: UnderWay, opening: Opening) -> Health:
-        found, now = await self._stores.answer(opening), self.services.clock.wall()
+    async def _opening_since(self, key: ObjectKey, wait: UnderWay, opening: Opening) -> Health:
+        found = await self._stores.answer(opening, await self._credentials(key, opening))
+        now = self.services.clock.wall()
         silent = takeovers.no_answer(opening, wait, now, found, self._settings.silence)
         return silent or opening_since(opening, wait.since, _known(found))
 
     async def _not_opened(self, key: ObjectKey, opening: Opening, error: HoldfastError) -> Settle:
         """How a catalog rests whose format keeps it closed: its version is shown."""
-        found = await self._stores.durable_state(opening)
+        found = await self._stores.durable_state(opening, await self._credentials(key, opening))
         retry = True
         if isinstance(error, UpgradePending):
             said, retry = await self._try_upgrade(key, opening)
             error = UpgradePending(f"{error}; {said}", hint=error.hint)
         return replace(settled(error), fields=catalog.durable_fields(found), retry=retry)
+
+    async def _not_linked(self, key: ObjectKey, opening: Opening, error: HoldfastError) -> Settle:
+        """How a catalog rests whose stores don't fit together: a link that ended isn't shown any more."""
+        found = _known(await self._stores.answer(opening, await self._credentials(key, opening)))
+        return replace(settled(error), fields=catalog.durable_fields(found) if found else {})
 
     async def _try_upgrade(self, key: ObjectKey, opening: Opening) -> tuple[str, bool]:
         """What an upgrade-check says, and whether to ask again soon.
@@ -306,7 +334,8 @@ class CatalogHandler(Handler[Observed]):
         It reads all of a catalog: once made it is made again by the resync, or when something changes.
         """
         try:
-            return await self._stores.try_upgrade(key, opening), False
+            credentials = await self._credentials(key, opening)
+            return await self._stores.try_upgrade(key, opening, credentials), False
         except UnderWay as wait:
             if wait.since is None:
                 return "an upgrade-check waits for its turn", True
@@ -323,6 +352,9 @@ class CatalogHandler(Handler[Observed]):
         log.info(note.message)
         await self.services.events.post(key, body["metadata"]["uid"], note)
 
+    async def _credentials(self, key: ObjectKey, opening: Opening) -> Mapping[str, str]:
+        return await credentials_of(self.services.kube, key.namespace, opening)
+
     def _void(self, key: ObjectKey) -> None:
         if not self._stores.is_void(key):
             self._stores.note_void(key, void=True)
@@ -331,8 +363,8 @@ class CatalogHandler(Handler[Observed]):
     async def _facts(self, key: ObjectKey) -> CatalogFacts | None:
         try:
             return await self._stores.confirm(key)
-        except CatalogOutOfSync:
-            # The handle may not be able to go on; a new one reads everything again.
+        except (CatalogOutOfSync, NotSourceOfTruth, MigrationInProgress):
+            # The handle may not be able to go on; a new one reads everything again, where the truth is.
             await self._stores.close(key)
             raise
         except FenceRegressed as error:
@@ -354,22 +386,6 @@ class CatalogHandler(Handler[Observed]):
         start = self._stores.started(key)
         return (start.restored if start else "") or status.get("restoredFrom")
 
-    async def _missing_secret(self, key: ObjectKey, spec: CatalogSpec) -> tuple[str, str] | None:
-        """The first Secret that the spec names and that isn't there; those that are are hidden from logs."""
-        for name, field in secrets_of(spec):
-            try:
-                secret = await self.services.kube.get_of(SECRETS, key.namespace, name)
-            except Gone:
-                return name, field
-            _decoded(secret)
-        return None
-
-    async def _stash_credentials(self, key: ObjectKey, opening: Opening) -> dict[str, str]:
-        """What the Secret of the stash holds; not kept anywhere."""
-        if opening.stash is None or opening.stash.secret is None:
-            return {}
-        return _decoded(await self.services.kube.get_of(SECRETS, key.namespace, opening.stash.secret))
-
     async def _dependents(self, key: ObjectKey) -> tuple[tuple[str, bool], ...]:
         """The collections that refer to it, read fresh: name, and whether its deletion needs the catalog."""
         there = await self.services.kube.list(resource_type(Kind.STORAGE_COLLECTION), key.namespace)
@@ -378,26 +394,22 @@ class CatalogHandler(Handler[Observed]):
             sorted((body["metadata"]["name"], is_deleting(body) and _to_drop(body)) for body in found)
         )
 
+    async def _unfinished(self, key: ObjectKey) -> tuple[str, ...]:
+        """The migrations of it that aren't over, read fresh."""
+        there = await self.services.kube.list(resource_type(Kind.CATALOG_MIGRATION), key.namespace)
+        found = [body for body in there if body["spec"].get("catalogRef", {}).get("name") == key.name]
+        return tuple(
+            sorted(
+                body["metadata"]["name"]
+                for body in found
+                if body.get("status", {}).get("phase") not in AT_REST
+                or body["status"].get("observedGeneration") != body["metadata"]["generation"]
+            )
+        )
+
     def _wake_dependents(self, key: ObjectKey) -> None:
-        for collection in self._index.collections_of(key):
-            self.services.enqueue(collection, 0.0)
-
-
-_NO_SECRETS: Final = frozenset(
-    {"user", "username", "host", "hostname", "port", "dbname", "database", "region"}
-    | {"pguser", "pghost", "pgport", "pgdatabase", "aws_region", "aws_default_region"}
-)
-"""Keys of Secrets whose values stay legible: a user called postgres would mask half of every URL."""
-
-
-def _decoded(secret: Json) -> dict[str, str]:
-    """The values of a Secret; its secrets never get into a log line from now on."""
-    data = secret.get("data") or {}
-    values = {name: base64.b64decode(encoded).decode(errors="replace") for name, encoded in data.items()}
-    for name in data:
-        if name.lower() not in _NO_SECRETS:
-            hide(data[name], values[name])
-    return values
+        for dependent in self._index.dependents_of(key):
+            self.services.enqueue(dependent, 0.0)
 
 
 def _known(found: takeovers.Found) -> Durable | None:

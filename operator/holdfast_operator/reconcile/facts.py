@@ -37,6 +37,10 @@ class CatalogFacts:
     holder: str = ""
     """Who has the fence token, and what for."""
     shadow: ShadowFacts | None = None
+    truth: str = "Persist"
+    """The backend that holds the truth."""
+    link: str = ""
+    """What the two stores are linked by; empty where there is only one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,8 @@ class Durable:
     catalog_version: int | None
     epoch: int | None
     deploy_generation: int | None
+    truth: str | None = "Persist"
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +137,15 @@ class Opening:
     upgrade: bool = True
     """Whether a catalog of an older format may be upgraded: `UpgradePending` otherwise."""
     stash: StashPlace | None = None
-    """Where it is shadowed."""
+    """The other one of its two stores."""
+    shadow: bool = False
+    """Whether the stash only shadows what is on persist: the two aren't linked then."""
+    backend: str = "Persist"
+    """Where it begins, if it is new and has two stores."""
+    strategy: str | None = None
+    """How its two stores are to tell the truth; None: as they do already."""
+    truth: str | None = None
+    """Which store counts, by somebody's word, where both hold a catalog when they are linked."""
     reopen: str = ""
     """What somebody last asked with to open it anew."""
     restore: RestoreSource | None = None

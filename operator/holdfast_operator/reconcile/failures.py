@@ -5,17 +5,27 @@ Invariants
 - What may mend itself is tried again after a growing delay; so is what somebody mends outside of the cluster.
 """
 
+from collections.abc import Sequence
+
 from holdfast.errors import (
     BadInput,
     CatalogOutOfSync,
     CodecMismatch,
+    ContentsDiffer,
     CorruptBlob,
     Deprecated,
     FenceRegressed,
     HoldfastError,
+    LinkConflict,
+    LinkedElsewhere,
     LocationMismatch,
+    MigrationConflict,
+    MigrationInProgress,
+    MigrationTimedOut,
+    NotSourceOfTruth,
     ShardFinalized,
     StorageError,
+    StrategyMismatch,
     VersionTooNew,
 )
 from holdfast_operator.api.names import Reason
@@ -32,42 +42,47 @@ _NEXT = {
     Reason.FENCE_REGRESSED: "stop all writers and repair the fence",
     Reason.INTERNAL_ERROR: "it is tried again by itself; the operator's log has the details",
     Reason.CATALOG_OUT_OF_SYNC: "it is read again by itself",
+    Reason.MIGRATION_IN_PROGRESS: "it is tried again by itself",
+    Reason.LINK_CONFLICT: "see that spec.stash and spec.storage name the two stores of this catalog",
 }
+_MENDS_ITSELF = {Reason.CATALOG_OUT_OF_SYNC, Reason.NOT_SOURCE_OF_TRUTH, Reason.MIGRATION_IN_PROGRESS}
+
+
+_REASONS: Sequence[tuple[type[HoldfastError], Reason]] = (
+    (FenceRegressed, Reason.FENCE_REGRESSED),
+    (ShardFinalized, Reason.DATA_DELETED),
+    (CatalogOutOfSync, Reason.CATALOG_OUT_OF_SYNC),
+    (VersionTooNew, Reason.VERSION_TOO_NEW),
+    (Deprecated, Reason.DEPRECATED),
+    (UpgradePending, Reason.UPGRADE_PENDING),
+    (RestoreFailed, Reason.RESTORE_FAILED),
+    (LinkConflict, Reason.LINK_CONFLICT),
+    (StrategyMismatch, Reason.STRATEGY_MISMATCH),
+    (NotSourceOfTruth, Reason.NOT_SOURCE_OF_TRUTH),
+    (LinkedElsewhere, Reason.STASH_MISSING),
+    (MigrationInProgress, Reason.MIGRATION_IN_PROGRESS),
+    (MigrationConflict, Reason.CONFLICT),
+    (MigrationTimedOut, Reason.MIGRATION_TIMED_OUT),
+    (ContentsDiffer, Reason.CONTENTS_DIFFER),
+    (CorruptBlob, Reason.STORE_INCONSISTENT),
+    (LocationMismatch, Reason.STORE_INCONSISTENT),
+    (StorageError, Reason.STORE_UNREACHABLE),
+    (CodecMismatch, Reason.SCHEMA_MISMATCH),
+    (BadInput, Reason.INVALID_SPEC),
+)
+"""The first type that an error is of decides."""
 
 
 def reason_of(error: HoldfastError) -> Reason:
     """The reason that an error is shown as."""
-    match error:
-        case FenceRegressed():
-            return Reason.FENCE_REGRESSED
-        case ShardFinalized():
-            return Reason.DATA_DELETED
-        case CatalogOutOfSync():
-            return Reason.CATALOG_OUT_OF_SYNC
-        case VersionTooNew():
-            return Reason.VERSION_TOO_NEW
-        case Deprecated():
-            return Reason.DEPRECATED
-        case UpgradePending():
-            return Reason.UPGRADE_PENDING
-        case RestoreFailed():
-            return Reason.RESTORE_FAILED
-        case CorruptBlob() | LocationMismatch():
-            return Reason.STORE_INCONSISTENT
-        case StorageError():
-            return Reason.STORE_UNREACHABLE
-        case CodecMismatch():
-            return Reason.SCHEMA_MISMATCH
-        case BadInput():
-            return Reason.INVALID_SPEC
-        case _:
-            return Reason.INTERNAL_ERROR
+    found = (reason for type_, reason in _REASONS if isinstance(error, type_))
+    return next(found, Reason.INTERNAL_ERROR)
 
 
 def settled(error: HoldfastError, *, reason: Reason | None = None) -> Settle:
     """How a resource rests after `error`; `reason` where the caller knows better."""
     why = reason or reason_of(error)
     message = redact(f"{error}; {error.hint or _NEXT.get(why, 'correct the spec')}")
-    if why is Reason.CATALOG_OUT_OF_SYNC:
+    if why in _MENDS_ITSELF:
         return Settle(reconciling(why, message), retry=True)
     return Settle(stalled(why, message), retry=True)

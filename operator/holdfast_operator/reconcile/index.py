@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.collection import StorageCollectionSpec
+from holdfast_operator.api.migration import CatalogMigrationSpec
 from holdfast_operator.api.names import Kind
 from holdfast_operator.reconcile.storage import Storage, resolve
 from holdfast_operator.runtime.kube import ObjectKey
@@ -40,13 +41,13 @@ def _discard(groups: dict[G, set[ObjectKey]], group: G, key: ObjectKey) -> None:
 
 
 class Index:
-    """All Catalogs and StorageCollections that were seen and not yet gone."""
+    """All of our objects that were seen and not yet gone."""
 
     def __init__(self, data_dir: Path | None) -> None:
         self._data_dir = data_dir
         self._seen: dict[ObjectKey, _Seen] = {}
         self._claims: defaultdict[Hashable, set[ObjectKey]] = defaultdict(set)
-        self._collections: defaultdict[ObjectKey, set[ObjectKey]] = defaultdict(set)
+        self._dependents: defaultdict[ObjectKey, set[ObjectKey]] = defaultdict(set)
 
     def knows(self, key: ObjectKey) -> bool:
         """Whether the object was seen and isn't gone."""
@@ -63,7 +64,7 @@ class Index:
         if claim is not None:
             self._claims[claim].add(key)
         if catalog is not None:
-            self._collections[catalog].add(key)
+            self._dependents[catalog].add(key)
         return tuple(sorted(set(before) - set(self.rivals_of(key))))
 
     def drop(self, key: ObjectKey) -> None:
@@ -74,15 +75,15 @@ class Index:
         if seen.claim is not None:
             _discard(self._claims, seen.claim, key)
         if seen.catalog is not None:
-            _discard(self._collections, seen.catalog, key)
+            _discard(self._dependents, seen.catalog, key)
 
-    def collections_of(self, catalog: ObjectKey) -> tuple[ObjectKey, ...]:
-        """The StorageCollections that refer to a Catalog."""
-        return tuple(sorted(self._collections.get(catalog, ())))
+    def dependents_of(self, catalog: ObjectKey) -> tuple[ObjectKey, ...]:
+        """The StorageCollections and CatalogMigrations that refer to a Catalog."""
+        return tuple(sorted(self._dependents.get(catalog, ())))
 
-    def catalog_of(self, collection: ObjectKey) -> ObjectKey | None:
-        """The Catalog that a StorageCollection refers to."""
-        seen = self._seen.get(collection)
+    def catalog_of(self, dependent: ObjectKey) -> ObjectKey | None:
+        """The Catalog that a StorageCollection or a CatalogMigration refers to."""
+        seen = self._seen.get(dependent)
         return seen.catalog if seen else None
 
     def rivals_of(self, key: ObjectKey) -> tuple[ObjectKey, ...]:
@@ -113,5 +114,8 @@ class Index:
                     catalog = ObjectKey(Kind.CATALOG, key.namespace, wanted.catalog_ref.name)
                     name = wanted.name or key.name
                     return (catalog, wanted.database, wanted.schema_name, name), catalog
+                case Kind.CATALOG_MIGRATION:
+                    move = CatalogMigrationSpec.model_validate(spec)
+                    return None, ObjectKey(Kind.CATALOG, key.namespace, move.catalog_ref.name)
         except ValidationError:
             return None, None

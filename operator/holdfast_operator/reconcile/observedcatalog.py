@@ -5,10 +5,13 @@ Invariants
   writer compacts faster than we look; then it is read anew.
 - Fence token and version are read at every version of the format; the rest only at the one that this
   operator knows, and nothing is upgraded.
+- Of two linked stores the one is shown that is the source of truth whenever it is looked at.
 """
 
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from holdfast.durable import (
     CATALOG_VERSION,
@@ -16,34 +19,43 @@ from holdfast.durable import (
     OpenMode,
     ReadOnlyCatalog,
     catalog_shard_id,
-    persist_catalog,
 )
 from holdfast.durable import config as catalog_config
+from holdfast.durable.backend_migration.linked import LinkedCatalog
+from holdfast.durable.backend_migration.truth import Backend
 from holdfast.durable.preamble import Preamble, read_preamble
 from holdfast.durable.shard import CatalogShard
+from holdfast.durable.store import CatalogStore
 from holdfast.errors import HoldfastError, NoLocation, StorageError
 from holdfast.persist import PersistClient
 from holdfast.storage import StorageController
 from holdfast_operator.reconcile.collectionfacts import find_item, look_at
 from holdfast_operator.reconcile.facts import CatalogFacts, ItemName, Look, NothingThere, NotReadable, Opening
-from holdfast_operator.reconcile.opening import connect
+from holdfast_operator.reconcile.linking import closed_catalog, connect, linked_by
 
 
 class ObservedCatalog:
     """A catalog that is only looked at, with a read-only client of its location."""
 
-    def __init__(self, opening: Opening, client: PersistClient) -> None:
+    def __init__(self, opening: Opening, client: PersistClient, credentials: Mapping[str, str]) -> None:
         self.opening = opening
         self._client = client
-        self._closed = persist_catalog(client, opening.organization_id)
+        self._closed = closed_catalog(client, opening, credentials, read_only=True)
         shard = catalog_shard_id(opening.organization_id)
-        self._shard = CatalogShard(client, shard, purpose=opening.purpose)
+        self._stores: dict[Backend, CatalogStore] = {
+            Backend.PERSIST: CatalogShard(client, shard, purpose=opening.purpose)
+        }
+        if isinstance(self._closed, LinkedCatalog):
+            stash = self._closed.stores.of(Backend.STASH)
+            self._stores[Backend.STASH] = stash.another(purpose=opening.purpose)
         self._controller = StorageController(client)
         self._catalog: ReadOnlyCatalog | None = None
         self._lock = threading.RLock()
 
     @classmethod
-    def open(cls, opening: Opening) -> "ObservedCatalog":
+    def open(
+        cls, opening: Opening, credentials: Mapping[str, str] = MappingProxyType({})
+    ) -> "ObservedCatalog":
         """Open the location for reading.
 
         Raises `NothingThere` where no writer has initialized the catalog yet, `UnknownLocation` for storage
@@ -54,7 +66,7 @@ class ObservedCatalog:
         except NoLocation as error:
             raise NothingThere(str(error), hint=error.hint) from error
         try:
-            found = cls(opening, client)
+            found = cls(opening, client, credentials)
             found._preamble()
         except BaseException:
             client.close()
@@ -64,18 +76,19 @@ class ObservedCatalog:
     def confirm(self) -> CatalogFacts:
         """What the catalog holds. Raises `NothingThere` where it isn't initialized."""
         with self._lock:
-            seen, token = self._preamble()
+            store, seen, token = self._preamble()
             version = seen.config[catalog_config.USER_VERSION]
             facts = CatalogFacts(
                 organization_id=self.opening.organization_id,
-                shard_id=self._shard.place,
+                shard_id=catalog_shard_id(self.opening.organization_id),
                 epoch=token.epoch,
                 deploy_generation=token.deploy_generation,
                 catalog_version=version,
-                since=self._shard.since,
+                since=store.since,
                 upper=seen.upper,
                 object_counts=(),
                 holder=f"{token.holder}, {token.purpose}",
+                **linked_by(self._closed),
             )
             if version != CATALOG_VERSION:
                 self._let_go()
@@ -87,7 +100,7 @@ class ObservedCatalog:
     def look(self, name: ItemName, request_id: str | None) -> Look:
         """What there is of a collection. Raises `NotReadable`, and as `find_item`."""
         with self._lock:
-            seen, _ = self._preamble()
+            _, seen, _ = self._preamble()
             if (version := seen.config[catalog_config.USER_VERSION]) != CATALOG_VERSION:
                 raise NotReadable(f"the catalog has format version {version}, not {CATALOG_VERSION}")
             item_id = find_item(self._synced(), name)
@@ -97,15 +110,20 @@ class ObservedCatalog:
         """Give up the handles."""
         with self._lock:
             self._let_go()
-            self._shard.close()
+            for store in self._stores.values():
+                store.close()
             self._controller.close()
             self._client.close()
 
-    def _preamble(self) -> tuple[Preamble, FenceToken]:
-        seen = read_preamble(self._shard, self._shard.upper())
+    def _preamble(self) -> tuple[CatalogStore, Preamble, FenceToken]:
+        truth = Backend.PERSIST
+        if isinstance(self._closed, LinkedCatalog):
+            truth = self._closed.source_of_truth()
+        store = self._stores[truth]
+        seen = read_preamble(store, store.upper())
         if not seen.is_initialized or seen.token is None:
             raise NothingThere(f"{self.opening.storage} has no catalog of {self.opening.organization_id} yet")
-        return seen, seen.token
+        return store, seen, seen.token
 
     def _synced(self) -> ReadOnlyCatalog:
         """The catalog with all that is committed. What a handle can't follow a new one reads anew."""

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from holdfast.durable import Catalog, Transaction, catalog_shard_id
+from holdfast.durable.backend_migration.truth import Backend
 from holdfast.durable.shadow_handle import ShadowCatalog
 from holdfast.errors import CollectionNotFound, Fenced, ShardFinalized, UpperMismatch
 from holdfast.persist import PersistClient, Schema
@@ -24,6 +25,7 @@ from holdfast_operator.api.names import FIELD_MANAGER
 from holdfast_operator.reconcile import objectrows
 from holdfast_operator.reconcile.collectionfacts import SNAPSHOT, find_item, look_at
 from holdfast_operator.reconcile.facts import CatalogFacts, ItemName, Look, Opening, Start
+from holdfast_operator.reconcile.linking import InTwo, StashGuard
 from holdfast_operator.reconcile.objects import ObjectName, ObjectsPlan, plan_objects
 from holdfast_operator.reconcile.opening import open_writable
 from holdfast_operator.reconcile.shadowing import Shadow
@@ -32,13 +34,24 @@ from holdfast_operator.reconcile.shadowing import Shadow
 class OpenCatalog:
     """A writable catalog with the client and the controller of its location."""
 
-    def __init__(self, opening: Opening, client: PersistClient, catalog: Catalog, start: Start) -> None:
+    def __init__(
+        self,
+        opening: Opening,
+        client: PersistClient,
+        catalog: Catalog,
+        start: Start,
+        link: InTwo | None = None,
+    ) -> None:
         self.opening = opening
         self.start = start
+        self._link = link
         self._client = client
         self._catalog = catalog
+        in_stash = link is not None and link.truth is Backend.STASH
+        self._stash_guard = StashGuard(link.stores, catalog) if link and in_stash else None
+        self._guard = self._stash_guard or catalog.fence_guard
         self._controller = StorageController(
-            client, who=opening.holder, token=str(catalog.fence_token()), guard=catalog.fence_guard
+            client, who=opening.holder, token=str(catalog.fence_token()), guard=self._guard
         )
         self._lock = threading.RLock()
         self._destroyed = False
@@ -60,7 +73,7 @@ class OpenCatalog:
             token = self._catalog.fence_token()
             return CatalogFacts(
                 organization_id=self.opening.organization_id,
-                shard_id=self._catalog.place,
+                shard_id=catalog_shard_id(self.opening.organization_id),
                 epoch=token.epoch,
                 deploy_generation=token.deploy_generation,
                 catalog_version=self._catalog.catalog_version,
@@ -69,6 +82,7 @@ class OpenCatalog:
                 object_counts=tuple(sorted(self._catalog.object_counts().items())),
                 holder=f"{token.holder}, {token.purpose}",
                 shadow=self._shadow.look() if self._shadow else None,
+                **(self._link.facts if self._link else {}),
             )
 
     def plan_objects(self, declared: Mapping[ObjectName, str]) -> ObjectsPlan:
@@ -154,7 +168,7 @@ class OpenCatalog:
         except Fenced:
             # Of two fences: out of the catalog, or the attempt committed or failed by its own word.
             with self._lock:
-                self._catalog.fence_guard()
+                self._guard()
 
     def destroy(self) -> None:
         """End the catalog's shard for ever; no catalog of its organization can be here again.
@@ -173,6 +187,8 @@ class OpenCatalog:
             try:
                 if not self._destroyed:
                     self._catalog.close()
+                if self._stash_guard is not None:
+                    self._stash_guard.close()
                 self._controller.close()
             finally:
                 self._client.close()
@@ -180,7 +196,7 @@ class OpenCatalog:
     def _finalize(self) -> None:
         end = self._client.prepare_finalize(catalog_shard_id(self.opening.organization_id))
         while True:
-            guard = self._catalog.fence_guard()
+            guard = self._guard()
             try:
                 self._client.multi_write([guard, end])
             except UpperMismatch:

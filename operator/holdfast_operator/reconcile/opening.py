@@ -7,7 +7,6 @@ Invariants
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Literal
 
 from holdfast.durable import (
     CATALOG_VERSION,
@@ -15,12 +14,11 @@ from holdfast.durable import (
     Catalog,
     OpenableCatalog,
     OpenMode,
-    persist_catalog,
+    catalog_shard_id,
 )
 from holdfast.durable.config import USER_VERSION
-from holdfast.durable.shadow import shadow_catalog
 from holdfast.durable.upgradecheck import check_upgrade
-from holdfast.errors import BadInput, CorruptBlob, HoldfastError, NoLocation, StorageError, UnusablePath
+from holdfast.errors import CorruptBlob, HoldfastError, NoLocation, StorageError
 from holdfast.persist import PersistClient
 from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE
 from holdfast_operator.reconcile.facts import (
@@ -28,50 +26,44 @@ from holdfast_operator.reconcile.facts import (
     NothingThere,
     Opening,
     Start,
-    UnknownLocation,
     UpgradePending,
 )
+from holdfast_operator.reconcile.linking import InTwo, closed_catalog, connect, in_two, linked_by
 from holdfast_operator.reconcile.restoring import commit, prepare
-from holdfast_operator.reconcile.shadowing import ShadowStash
-from holdfast_operator.reconcile.storage import Storage
+
+Credentials = Mapping[str, str]
+_NO_CREDENTIALS: Credentials = MappingProxyType({})
 
 
-def connect(storage: Storage, *, mode: Literal["write", "read"] = "write") -> PersistClient:
-    """A client of a location. Raises `UnknownLocation` for URLs without a meaning, `StoreUnreachable`."""
-    try:
-        return PersistClient.open(storage.url, blob=storage.blob, consensus=storage.consensus, mode=mode)
-    except UnusablePath:
-        raise
-    except BadInput as error:
-        raise UnknownLocation(str(error), hint=error.hint) from error
-
-
-def is_initialized(opening: Opening) -> bool:
+def is_initialized(opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> bool:
     """Whether there is a catalog; nothing is made to find out."""
     try:
         client = connect(opening.storage, mode="read")
     except NoLocation:
-        return False
+        if opening.stash is None:
+            return False
+        # It may be in the stash, which is asked together with a location that is made for it.
+        client = connect(opening.storage)
     with client:
-        return persist_catalog(client, opening.organization_id).is_initialized()
+        return closed_catalog(client, opening, credentials, read_only=True).is_initialized()
 
 
 def open_writable(
-    opening: Opening, credentials: Mapping[str, str] = MappingProxyType({})
-) -> tuple[PersistClient, Catalog, Start]:
+    opening: Opening, credentials: Credentials = _NO_CREDENTIALS
+) -> tuple[PersistClient, Catalog, Start, InTwo | None]:
     """Open a catalog for writing; a new one is initialized first, or filled with what is to be restored.
 
-    `credentials` are those of the stash that it is shadowed in.
+    `credentials` are those of its stash.
 
     Raises `NothingThere` where it is new and isn't to be made, `UnknownLocation` for storage that has no
     meaning, `StoreUnreachable`, `RestoreFailed`, `Fenced` where the durable deploy generation is greater.
     """
     rows = None
-    if opening.restore is not None and not opening.existing_only and not is_initialized(opening):
+    if opening.restore is not None and not opening.existing_only and not is_initialized(opening, credentials):
         rows = prepare(opening.restore, opening.organization_id, opening.holder)
     client = connect(opening.storage)
     try:
-        closed = persist_catalog(client, opening.organization_id)
+        closed = closed_catalog(client, opening, credentials)
         start = Start()
         if opening.existing_only and not closed.is_initialized():
             raise NothingThere(f"{opening.storage} has no catalog of {opening.organization_id}")
@@ -82,8 +74,6 @@ def open_writable(
         # One that was just restored isn't anybody's yet: what it was made from is kept where it is.
         if not opening.upgrade and not start.restored:
             _check_current(closed)
-        if opening.stash is not None:
-            closed = shadow_catalog(closed, ShadowStash(opening.stash, credentials))
         catalog = closed.open(
             OpenMode.WRITABLE,
             deploy_generation=opening.deploy_generation,
@@ -94,10 +84,12 @@ def open_writable(
         if (report := catalog.upgrade_report) is not None:
             kept = next((each for each in closed.kept_dumps() if each.version == report.source), None)
             start = replace(start, upgraded=report, kept=kept)
+        # The token is in both stores: where the truth is now it stays as long as the handle isn't fenced.
+        link = in_two(closed)
     except BaseException:
         client.close()
         raise
-    return client, catalog, start
+    return client, catalog, start, link
 
 
 def _check_current(closed: OpenableCatalog) -> None:
@@ -112,14 +104,14 @@ def _check_current(closed: OpenableCatalog) -> None:
     )
 
 
-def try_upgrade(opening: Opening) -> str:
+def try_upgrade(opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> str:
     """What an upgrade-check of a catalog says, for people: it is upgraded in memory, and read whole.
 
     Raises `StorageError` where the store fails, which says nothing about the catalog.
     """
     with connect(opening.storage, mode="read") as client:
         try:
-            found = check_upgrade(persist_catalog(client, opening.organization_id))
+            found = check_upgrade(closed_catalog(client, opening, credentials, read_only=True))
         except HoldfastError as error:
             if isinstance(error, StorageError) and not isinstance(error, CorruptBlob):
                 raise
@@ -127,26 +119,27 @@ def try_upgrade(opening: Opening) -> str:
     return f"an upgrade-check of its {found.objects} objects passes"
 
 
-def durable_state(opening: Opening) -> Durable:
+def durable_state(opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> Durable:
     """What is known of a catalog that can't be opened."""
     with connect(opening.storage, mode="read") as client:
-        closed = persist_catalog(client, opening.organization_id)
+        closed = closed_catalog(client, opening, credentials, read_only=True)
         return Durable(
             opening.organization_id,
-            closed.place,
+            catalog_shard_id(opening.organization_id),
             closed.config(USER_VERSION),
             closed.epoch(),
             closed.deploy_generation(),
+            **linked_by(closed),
         )
 
 
-def preflight(opening: Opening) -> None:
+def preflight(opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> None:
     """Open a catalog in memory only, with a client of its own: nothing is changed, nobody is fenced.
 
     Raises what opening it for writing would.
     """
     with connect(opening.storage) as client:
-        closed = persist_catalog(client, opening.organization_id)
+        closed = closed_catalog(client, opening, credentials)
         savepoint = closed.open(
             OpenMode.SAVEPOINT,
             deploy_generation=opening.deploy_generation,

@@ -9,7 +9,6 @@ Invariants
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
-from urllib.parse import quote, urlsplit
 
 from holdfast.durable.codec import Row
 from holdfast.durable.interfaces import Loaded
@@ -18,7 +17,7 @@ from holdfast.durable.shadow_handle import ShadowCatalog
 from holdfast.durable.stash_store import StashStore
 from holdfast.errors import Determinate
 from holdfast_operator.reconcile.facts import ShadowFacts
-from holdfast_operator.reconcile.storage import StashPlace
+from holdfast_operator.reconcile.storage import StashPlace, url_with
 
 RESYNC_SECONDS: Final = 60.0
 """How long a stash that failed is left alone: while it is asked, the catalog waits."""
@@ -78,18 +77,3 @@ class Shadow:
             self._next = self._monotonic() + RESYNC_SECONDS
         diverged = self._catalog.diverged
         return ShadowFacts(str(diverged) if diverged else "", self._catalog.out_of_date or "")
-
-
-def url_with(place: StashPlace, credentials: Mapping[str, str]) -> str:
-    """The URL that opens a stash: with the schema, and with `user` and `password` where they are given."""
-    parts = urlsplit(place.url)
-    if parts.scheme == "sqlite":
-        return place.url
-    user, password = (credentials.get(name, "") for name in ("user", "password"))
-    if user or password:
-        secret = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
-        parts = parts._replace(netloc=f"{secret}@{parts.netloc}")
-    if place.schema is not None:
-        query = f"{parts.query}&" if parts.query else ""
-        parts = parts._replace(query=f"{query}schema={place.schema}")
-    return parts.geturl()

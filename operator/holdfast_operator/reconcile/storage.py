@@ -1,10 +1,11 @@
 """Where a Catalog's data is and comes from: the places in its spec resolved to URLs. Pure."""
 
 import posixpath
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from holdfast.persist.storage.url import BLOB_FOLDER, CONSENSUS_FILE, LOG_FOLDER
 from holdfast_operator.api.catalog import CatalogSpec
@@ -97,11 +98,26 @@ class StashPlace:
 
 
 def stash_of(spec: CatalogSpec) -> StashPlace | None:
-    """The stash that shadows a Catalog."""
-    if spec.stash is None or not spec.shadow:
+    """The stash of a Catalog."""
+    if spec.stash is None:
         return None
     reference = spec.stash.credentials_secret_ref
     return StashPlace(spec.stash.url, spec.stash.schema_name, reference.name if reference else None)
+
+
+def url_with(place: StashPlace, credentials: Mapping[str, str]) -> str:
+    """The URL that opens a stash: with the schema, and with `user` and `password` where they are given."""
+    parts = urlsplit(place.url)
+    if parts.scheme == "sqlite":
+        return place.url
+    user, password = (credentials.get(name, "") for name in ("user", "password"))
+    if user or password:
+        secret = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
+        parts = parts._replace(netloc=f"{secret}@{parts.netloc}")
+    if place.schema is not None:
+        query = f"{parts.query}&" if parts.query else ""
+        parts = parts._replace(query=f"{query}schema={place.schema}")
+    return parts.geturl()
 
 
 def resolve(spec: CatalogSpec, namespace: str, data_dir: Path | None) -> Storage | Refused:

@@ -28,6 +28,9 @@ from holdfast_operator.runtime.kube import ObjectKey
 
 T = TypeVar("T")
 
+Credentials = Mapping[str, str]
+_NO_CREDENTIALS: Credentials = MappingProxyType({})
+
 log = logging.getLogger(__name__)
 
 
@@ -66,18 +69,19 @@ class Stores:
         (self._void.add if void else self._void.discard)(catalog)
 
     async def open(
-        self, catalog: ObjectKey, opening: Opening, credentials: Mapping[str, str] = MappingProxyType({})
+        self, catalog: ObjectKey, opening: Opening, credentials: Credentials = _NO_CREDENTIALS
     ) -> None:
         """Take a catalog over, so that the epoch grows; or, if it is to be observed, only look.
 
-        `credentials` are those of its stash: they aren't kept. Raises `UnderWay`: ask for the same again.
+        Here and elsewhere `credentials` are those of its stash: they aren't kept. Raises `UnderWay`: ask for
+        the same again.
         """
         if catalog in self._open:
             return
 
         def work() -> OpenCatalog | ObservedCatalog:
             if opening.observed:
-                return ObservedCatalog.open(opening)
+                return ObservedCatalog.open(opening, credentials)
             return OpenCatalog.open(opening, credentials)
 
         asked = Asked(catalog, "open", str(opening.storage), opening)
@@ -120,22 +124,25 @@ class Stores:
         """Nobody asks any more for what is under way: a handle that it brings is closed."""
         self._long.give_up(catalog)
 
-    async def preflight(self, catalog: ObjectKey, opening: Opening) -> None:
+    async def preflight(
+        self, catalog: ObjectKey, opening: Opening, credentials: Credentials = _NO_CREDENTIALS
+    ) -> None:
         """Try whether a catalog could be opened like this; it changes nothing.
 
         Raises what opening would; `UnderWay`.
         """
         asked = Asked(catalog, "preflight", str(opening.storage), opening)
-        await self._long.run(asked, lambda: preflight(opening))
+        await self._long.run(asked, lambda: preflight(opening, credentials))
 
-    async def durable_state(self, opening: Opening) -> Durable:
+    async def durable_state(self, opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> Durable:
         """What is known of a catalog that can't be opened."""
-        return await self._pool.call("describe", str(opening.storage), lambda: durable_state(opening))
+        location = str(opening.storage)
+        return await self._pool.call("describe", location, lambda: durable_state(opening, credentials))
 
-    async def answer(self, opening: Opening) -> Found:
+    async def answer(self, opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> Found:
         """The same, for messages: nothing is raised."""
         try:
-            return await self.durable_state(opening)
+            return await self.durable_state(opening, credentials)
         except NoLocation:
             return None
         except StoreUnreachable as error:
@@ -143,10 +150,12 @@ class Stores:
         except HoldfastError:
             return None
 
-    async def try_upgrade(self, catalog: ObjectKey, opening: Opening) -> str:
+    async def try_upgrade(
+        self, catalog: ObjectKey, opening: Opening, credentials: Credentials = _NO_CREDENTIALS
+    ) -> str:
         """What an upgrade-check of a catalog that isn't open says, for people. Raises `UnderWay`."""
         asked = Asked(catalog, "try_upgrade", str(opening.storage), opening)
-        return await self._long.run(asked, lambda: try_upgrade(opening))
+        return await self._long.run(asked, lambda: try_upgrade(opening, credentials))
 
     async def confirm(self, catalog: ObjectKey) -> CatalogFacts | None:
         """What an open catalog holds, after asking whether it is still ours; None where it isn't open."""

@@ -26,6 +26,8 @@ from holdfast_operator.reconcile.collectionhandler import CollectionHandler
 from holdfast_operator.reconcile.handler import Handler, Services
 from holdfast_operator.reconcile.index import Index
 from holdfast_operator.reconcile.longcalls import LongCalls
+from holdfast_operator.reconcile.migrationhandler import MigrationHandler
+from holdfast_operator.reconcile.migrations import Migrations
 from holdfast_operator.reconcile.pool import StorePool
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.clock import SystemClock
@@ -87,6 +89,7 @@ class Operator:
         self._pool = StorePool(self._metrics, deadline=options.store_deadline)
         self._long = LongCalls(self._metrics, lambda key: self._queue.add(key))
         self._stores = Stores(self._pool, self._long)
+        self._migrations = Migrations(self._pool, self._long, self._stores)
         self._stop = asyncio.Event()
         self._exit_code = 0
         self._fenced = False
@@ -136,7 +139,7 @@ class Operator:
             await self._informer.stop()
         if not self._fenced:
             try:
-                await asyncio.wait_for(self._stores.close_all(), _CLOSE_SECONDS)
+                await asyncio.wait_for(self._close_all(), _CLOSE_SECONDS)
             except TimeoutError:
                 log.warning("a store did not answer in time; its leases run out by themselves")
         self._pool.close()
@@ -144,6 +147,10 @@ class Operator:
         await self._server.stop()
         self._kube.close()
         log.info("stopped")
+
+    async def _close_all(self) -> None:
+        await self._stores.close_all()
+        await self._migrations.close_all()
 
     async def _list_all(self) -> bool:
         """List all objects, waiting until their CRDs are there; False where told to stop before that."""
@@ -204,8 +211,8 @@ class Operator:
             self._queue.add(rival)
         self._queue.add(key)
         if key.kind is Kind.CATALOG and (not known or body["metadata"].get("deletionTimestamp")):
-            for collection in self._index.collections_of(key):
-                self._queue.add(collection)
+            for dependent in self._index.dependents_of(key):
+                self._queue.add(dependent)
 
     def _on_informer_end(self, error: BaseException | None) -> None:
         log.error("the informer ended by itself: %s", error)
@@ -234,9 +241,12 @@ class Operator:
             silence=timedelta(seconds=_SILENCE * self._options.store_deadline),
         )
         spark = KubeflowAdapter(self._kube)
-        self._catalogs = CatalogHandler(services, self._stores, self._index, settings)
+        self._catalogs = CatalogHandler(services, self._stores, self._index, settings, self._migrations)
         return {
             Kind.CATALOG: self._catalogs,
+            Kind.CATALOG_MIGRATION: MigrationHandler(
+                services, self._stores, self._index, settings, self._migrations
+            ),
             Kind.STORAGE_COLLECTION: CollectionHandler(services, self._stores, self._index, settings, spark),
         }
 

@@ -24,6 +24,15 @@ Json = dict[str, Any]
 log = logging.getLogger(__name__)
 
 _MAX_NAME: Final = 200
+_TOLD_BY_READY: Final = frozenset(
+    {
+        ConditionType.PROGRESSING,
+        ConditionType.VERIFIED,
+        ConditionType.COMPLETED,
+        ConditionType.ROLLED_BACK,
+    }
+)
+"""What a CatalogMigration's other conditions tell, Ready tells too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,8 @@ def transitions(old: Sequence[Json], health: Health, others: Sequence[Mark]) -> 
         notes.append(Note(health.reason, health.message, warning=health.phase is Phase.STALLED))
     said = {each.get("type"): each.get("message") for each in old}
     for mark in others:
+        if mark.type in _TOLD_BY_READY:
+            continue
         same = before.get(mark.type.value) == (mark.status, mark.reason.value)
         # Each failed attempt is told, also where nobody saw the one between two of them run.
         if same and (

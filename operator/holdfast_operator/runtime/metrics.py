@@ -82,6 +82,14 @@ class Metrics:
             registry=self.registry,
         )
 
+        self.migration_steps = Counter(
+            "holdfast_migration_steps_total",
+            "Numbered steps of catalog migrations by what they do and to which store, and by outcome: ok or "
+            "error.",
+            ["step", "store", "outcome"],
+            registry=self.registry,
+        )
+
     def upgraded(
         self, namespace: str, name: str, before: Mapping[str, Size], after: Mapping[str, Size]
     ) -> None:

@@ -117,20 +117,6 @@ def test_what_somebody_has_to_mend_is_stalled_and_named(seen: Observed, reason: 
 
 
 @pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        ({"stash": {"url": "sqlite:///a"}}, "spec.stash without spec.shadow"),
-        ({"shadow": True}, "spec.shadow without spec.stash"),
-    ],
-)
-def test_a_field_that_nothing_acts_on_is_not_ignored(fields: dict[str, Any], named: str) -> None:
-    step = rest(replace(FRESH, spec=spec(**fields)))
-    assert step.health.reason is Reason.NOT_SUPPORTED
-    assert named in step.health.message
-    assert decided(replace(OPENED, spec=spec(**fields))) == Close()
-
-
-@pytest.mark.parametrize(
     ("policy", "approved", "upgrade"),
     [
         (None, "", True),
@@ -166,10 +152,10 @@ STASH = StashPlace("postgresql://h/d", "s", "k")
 
 
 def test_a_catalog_is_opened_with_its_shadow_and_anew_when_that_changes() -> None:
-    assert decided(replace(FRESH, spec=SHADOWED)) == Open(replace(OPENING, stash=STASH))
+    assert decided(replace(FRESH, spec=SHADOWED)) == Open(replace(OPENING, stash=STASH, shadow=True))
     assert decided(replace(OPENED, spec=SHADOWED)) == Close()
     shadowed = replace(
-        OPENED, opened=replace(OPENING, stash=STASH), facts=replace(FACTS, shadow=ShadowFacts())
+        OPENED, opened=replace(OPENING, stash=STASH, shadow=True), facts=replace(FACTS, shadow=ShadowFacts())
     )
     (mark,) = rest(replace(shadowed, spec=SHADOWED)).marks
     assert (mark.type, mark.status) == (ConditionType.SHADOW_DIVERGED, "False")
@@ -183,6 +169,44 @@ def test_what_a_deletion_leaves_in_a_stash_is_named() -> None:
     (note,) = step.notes
     assert note.reason is Reason.DELETION_INCOMPLETE
     assert "postgresql://h/d" in note.message
+
+
+LINKED = spec(backend="Stash", stash={"url": "sqlite:///a"}, migrationStrategy="TwoTombstones")
+IN_TWO = replace(OPENING, stash=StashPlace("sqlite:///a"), backend="Stash", strategy="TwoTombstones")
+IN_STASH = replace(OPENED, spec=LINKED, opened=IN_TWO, facts=replace(FACTS, truth="Stash", link="7f"))
+MOVE = "CatalogMigration ns/move"
+
+
+def test_a_linked_catalog_shows_where_it_is() -> None:
+    assert decided(replace(FRESH, spec=LINKED)) == Open(IN_TWO)
+    named = replace(FRESH, spec=LINKED, named_truth="Persist")
+    assert decided(named) == Open(replace(IN_TWO, truth="Persist"))
+    assert decided(replace(named, named_truth="the old one")) == Open(IN_TWO)
+    step = rest(IN_STASH)
+    assert step.health.phase is Phase.READY
+    assert "open for writing in Stash" in step.health.message
+    assert step.fields is not None
+    assert (step.fields["sourceOfTruth"], step.fields["link"]) == ("Stash", "7f")
+    assert decided(replace(IN_STASH, spec=spec(stash={"url": "sqlite:///a"}))) == Close()
+
+
+def test_a_migration_has_the_catalog_to_itself() -> None:
+    moving = replace(IN_STASH, migration=MOVE)
+    assert decided(moving) == Close()
+    closed = rest(replace(moving, opened=None, facts=None))
+    assert (closed.health.phase, closed.health.reason) == (Phase.RECONCILING, Reason.MIGRATING)
+    assert MOVE in closed.health.message
+    assert decided(replace(moving, opened=None, facts=None, under_way=True)) == GiveUp()
+
+
+def test_a_deletion_waits_for_migrations() -> None:
+    doomed = replace(FRESH, spec=LINKED, deleting=True, migrations=("move",), dependents=("flights",))
+    step = rest(doomed)
+    assert step.health.reason is Reason.WAITING_FOR_MIGRATIONS
+    assert "move" in step.health.message
+    open_yet = replace(doomed, opened=IN_TWO, migration=MOVE)
+    assert decided(open_yet) == Close()
+    assert rest(replace(doomed, migrations=())).health.reason is Reason.WAITING_FOR_COLLECTIONS
 
 
 RESTORED = spec(restoreFrom={"dump": {"url": "s3://b/dump.json"}})

@@ -9,6 +9,7 @@ import yaml
 from holdfast_operator.api import generate
 from holdfast_operator.api.catalog import Catalog, CatalogSpec
 from holdfast_operator.api.collection import CollectionRetention, StorageCollection, StorageCollectionSpec
+from holdfast_operator.api.migration import CatalogMigration, CatalogMigrationSpec
 from holdfast_operator.api.names import ConditionType, Reason
 
 CRDS = Path(__file__).parents[3] / "crds"
@@ -39,6 +40,11 @@ def test_check_tells_a_stale_file_and_changes_nothing(
     ("model", "short", "columns"),
     [
         (Catalog, ["cat"], ["Ready", "Epoch", "Truth", "Version", "Upper", "Age"]),
+        (
+            CatalogMigration,
+            ["catmig"],
+            ["Ready", "Catalog", "Target", "Phase", "Step", "Truth", "Rows", "Age"],
+        ),
         (StorageCollection, ["coll"], ["Ready", "Catalog", "Since", "Upper", "Rendition", "Shards", "Age"]),
     ],
 )
@@ -48,7 +54,7 @@ def test_kubectl_get_tells_the_story(model: Any, short: list[str], columns: list
     assert (spec["names"]["shortNames"], spec["names"]["categories"], shown) == (short, ["holdfast"], columns)
 
 
-@pytest.mark.parametrize("model", [Catalog, StorageCollection])
+@pytest.mark.parametrize("model", [Catalog, CatalogMigration, StorageCollection])
 def test_every_field_is_described_and_structural(model: Any) -> None:
     def walk(node: dict[str, Any], path: str) -> list[str]:
         wrong = [path] if {"$ref", "anyOf", "allOf", "title"} & set(node) else []
@@ -67,7 +73,7 @@ def test_every_field_is_described_and_structural(model: Any) -> None:
         assert walk(schema(model)["properties"][part], part) == []
 
 
-@pytest.mark.parametrize("model", [Catalog, StorageCollection])
+@pytest.mark.parametrize("model", [Catalog, CatalogMigration, StorageCollection])
 def test_an_object_that_nobody_looked_at_says_so(model: Any) -> None:
     assert schema(model)["properties"]["status"]["default"] == {"observedGeneration": -1}
 
@@ -90,8 +96,8 @@ def test_the_samples_fit_the_models() -> None:
 )
 def test_the_other_samples_fit_the_models(path: Path) -> None:
     for document in yaml.safe_load_all(path.read_text()):
-        assert document["kind"] == "Catalog"
-        fields = CatalogSpec.model_validate(document["spec"]).model_dump(by_alias=True)
+        model = {"Catalog": CatalogSpec, "CatalogMigration": CatalogMigrationSpec}[document["kind"]]
+        fields = model.model_validate(document["spec"]).model_dump(by_alias=True)
         assert document["spec"].keys() <= fields.keys()
 
 

@@ -17,9 +17,9 @@ from holdfast_operator.reconcile import shadowing
 from holdfast_operator.reconcile.catalogmarks import mark_shadow
 from holdfast_operator.reconcile.facts import ItemName, Opening, ShadowFacts
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
-from holdfast_operator.reconcile.shadowing import Shadow, ShadowStash, url_with
+from holdfast_operator.reconcile.shadowing import Shadow, ShadowStash
 from holdfast_operator.reconcile.steps import ready
-from holdfast_operator.reconcile.storage import StashPlace, Storage
+from holdfast_operator.reconcile.storage import StashPlace, Storage, url_with
 from holdfast_operator.runtime.events import transitions
 
 ORGANIZATION = "11111111-2222-3333-4444-555555555555"
@@ -32,7 +32,7 @@ SCHEMA = Schema.of(key={"id": "int64"}, value={})
 def opening(tmp_path: Path) -> Opening:
     stash = StashPlace(f"sqlite://{tmp_path}/stash.sqlite")
     storage = Storage(url=(tmp_path / "store").as_uri())
-    return Opening(storage, ORGANIZATION, 0, "default", (), "me", PURPOSE, stash=stash)
+    return Opening(storage, ORGANIZATION, 0, "default", (), "me", PURPOSE, stash=stash, shadow=True)
 
 
 def stash_url(opening: Opening) -> str:

@@ -1,0 +1,147 @@
+"""Taking the steps of one move of a catalog, with clients of its own. Blocking.
+
+Invariants
+- What a step finds is in the stores; this object only remembers what it showed. After an error the next step
+  is the first one again.
+- Every step is logged before it is begun and after it is done.
+"""
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+
+from holdfast.durable.backend_migration.attempt import Progress
+from holdfast.durable.backend_migration.attempt import Verify as HowVerified
+from holdfast.durable.backend_migration.linked import LinkedCatalog
+from holdfast.durable.backend_migration.migration import BackendMigration
+from holdfast.durable.backend_migration.status import StoreStatus, migration_status
+from holdfast.durable.backend_migration.truth import Action, Backend
+from holdfast.errors import NoLocation
+from holdfast.persist import PersistClient
+from holdfast_operator.reconcile.linking import connect, linked
+from holdfast_operator.reconcile.migrationfacts import Course, Move, Planned, Stand, told_plan, total
+
+log = logging.getLogger(__name__)
+
+Credentials = Mapping[str, str]
+
+
+class Conductor:
+    """One move of one catalog, from its first step on."""
+
+    def __init__(self, move: Move, client: PersistClient, migration: BackendMigration) -> None:
+        self.move = move
+        self._client = client
+        self._migration = migration
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, move: Move, credentials: Credentials, *, timeout: float) -> "Conductor":
+        """Connect to both stores; others are shut out for `timeout` seconds from the first step on."""
+        client = connect(move.opening.storage)
+        try:
+            catalog = linked(client, move.opening, credentials)
+            return cls(move, client, _migration(move, catalog, timeout))
+        except BaseException:
+            client.close()
+            raise
+
+    def advance(self, course: Course) -> Course | None:
+        """Take the next numbered step; None when there is none left. Raises as `BackendMigration.advance`."""
+        with self._lock:
+            log.info("%s: begins step %s", self.move.migration_id, course.next or "none: all are done")
+            progress = self._migration.advance()
+            if progress is None:
+                log.info("%s: all steps are done", self.move.migration_id)
+                return None
+            log.info("%s: did step %s", self.move.migration_id, progress.step)
+            return after(course, progress)
+
+    def abandon(self) -> Backend:
+        """Finish it or take it back; where the source of truth is then."""
+        with self._lock:
+            truth = self._migration.abandon()
+            log.info("%s: is abandoned; the source of truth is %s", self.move.migration_id, truth.value)
+            return truth
+
+    def close(self) -> None:
+        """Let go of both stores."""
+        with self._lock:
+            try:
+                self._migration.close()
+            finally:
+                self._client.close()
+
+
+def look(move: Move, credentials: Credentials) -> Stand:
+    """What both stores say; nothing is written."""
+    try:
+        client = connect(move.opening.storage, mode="read")
+    except NoLocation:
+        # No catalog was ever opened with this storage: nothing is linked, and nothing on record.
+        return Stand()
+    with client:
+        found = migration_status(linked(client, move.opening, credentials, read_only=True))
+        running = found.running
+        other = running is not None and running.migration_id != move.migration_id
+        return Stand(
+            strategy=found.strategy,
+            truth=found.truth,
+            stash_epoch=_epoch(found.stash),
+            persist_epoch=_epoch(found.persist),
+            record=found.records.get(move.migration_id),
+            version=None if found.truth is None else found.of(found.truth).version,
+            other=running.migration_id if running is not None and other else "",
+        )
+
+
+def dry_run(move: Move, credentials: Credentials) -> Planned:
+    """What the migration would do; nothing is written."""
+    with connect(move.opening.storage, mode="read") as client:
+        migration = _migration(move, linked(client, move.opening, credentials), 1.0)
+        try:
+            return told_plan(migration.plan())
+        finally:
+            migration.close()
+
+
+def after(course: Course, progress: Progress) -> Course:
+    """What is known after a step."""
+    compared = course.compared
+    is_compared = progress.step.action is Action.SET_TOMBSTONE and progress.digests
+    if is_compared and progress.sizes is not None:
+        size = total(progress.sizes)
+        compared = f"both stores held the same {size.rows} rows of {size.bytes} bytes"
+    return replace(
+        course,
+        calls=course.calls + 1,
+        done=progress.step,
+        truth=progress.truth,
+        epoch=progress.token.epoch,
+        sizes=progress.sizes or course.sizes,
+        compared=compared,
+    )
+
+
+def _epoch(store: StoreStatus) -> int | None:
+    return store.token.epoch if store.token else None
+
+
+def _migration(move: Move, catalog: LinkedCatalog, timeout: float) -> BackendMigration:
+    opening = move.opening
+    generation = opening.deploy_generation
+    if opening.observed:
+        # Its database process decides about generations: the one that it has is kept.
+        generation = max(generation, catalog.deploy_generation() or 0)
+    return BackendMigration(
+        catalog,
+        migration_id=move.migration_id,
+        target=move.target,
+        verify=HowVerified(move.verify),
+        rollback=move.rollback,
+        timeout_s=timeout,
+        deploy_generation=generation,
+        holder=opening.holder,
+        purpose=move.purpose,
+    )

@@ -1,0 +1,287 @@
+"""Looks at, and acts on, what a CatalogMigration stands for."""
+
+import logging
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from pydantic import ValidationError
+
+from holdfast.durable import FenceToken
+from holdfast.durable.backend_migration.truth import Backend
+from holdfast.errors import Fenced, HoldfastError
+from holdfast_operator.api.catalog import Access, CatalogSpec
+from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus
+from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE, ANNOTATION_TRUTH, Kind, Reason
+from holdfast_operator.reconcile import catalog, migration
+from holdfast_operator.reconcile.cataloghandler import Settings
+from holdfast_operator.reconcile.credentials import credentials_of, missing_secret
+from holdfast_operator.reconcile.facts import Opening
+from holdfast_operator.reconcile.failures import settled
+from holdfast_operator.reconcile.handler import (
+    Halt,
+    Handler,
+    Json,
+    Services,
+    annotation,
+    has_finalizer,
+    is_deleting,
+    is_overdue,
+)
+from holdfast_operator.reconcile.index import Index
+from holdfast_operator.reconcile.longcalls import UnderWay
+from holdfast_operator.reconcile.migration import (
+    Abandon,
+    Advance,
+    Begin,
+    DryRun,
+    Observed,
+    Stop,
+    running,
+)
+from holdfast_operator.reconcile.migrationfacts import Course, Move, migration_id
+from holdfast_operator.reconcile.migrationmarks import resting
+from holdfast_operator.reconcile.migrations import Migrations
+from holdfast_operator.reconcile.specs import parse_spec
+from holdfast_operator.reconcile.steps import Settle, Step, reconciling, stalled
+from holdfast_operator.reconcile.storage import Refused, resolve
+from holdfast_operator.reconcile.stores import Stores
+from holdfast_operator.runtime.events import Note
+from holdfast_operator.runtime.kube import Gone, ObjectKey
+from holdfast_operator.runtime.status import Health, timestamp
+
+log = logging.getLogger(__name__)
+
+
+class MigrationHandler(Handler[Observed]):
+    """Reconciles CatalogMigrations."""
+
+    kind: ClassVar[Kind] = Kind.CATALOG_MIGRATION
+
+    def __init__(
+        self, services: Services, stores: Stores, index: Index, settings: Settings, migrations: Migrations
+    ) -> None:
+        super().__init__(services)
+        self._stores = stores
+        self._index = index
+        self._settings = settings
+        self._migrations = migrations
+
+    async def observe(self, key: ObjectKey, body: Json) -> Observed:
+        """Look at the spec, the Catalog, and what is on record in its stores."""
+        self._index.put(key, body)
+        spec, problem = parse_spec(CatalogMigrationSpec, body)
+        status = body.get("status", {})
+        seen = Observed(
+            name=f"{key.namespace}/{key.name}",
+            spec=spec,
+            problem=problem,
+            deleting=is_deleting(body),
+            overdue=is_overdue(body, self.services.clock.wall()),
+            has_finalizer=has_finalizer(body),
+            now=self.services.clock.wall(),
+            changed=status.get("observedGeneration") != body["metadata"]["generation"],
+            shown=_shown(status),
+            course=self._migrations.course(key),
+            stepping=self._migrations.is_stepping(key),
+        )
+        if spec is None or not (seen.has_finalizer or seen.deleting):
+            return seen
+        seen = await self._with_catalog(seen, spec, key)
+        if seen.move is None or seen.overdue:
+            return seen
+        try:
+            credentials = await credentials_of(self.services.kube, key.namespace, seen.move.opening)
+            stand = await self._migrations.stand(key, seen.move, credentials)
+        except HoldfastError as error:
+            return replace(seen, trouble=settled(error).health)
+        return replace(seen, stand=stand, planned=self._migrations.planned(key, seen.move))
+
+    def plan(self, observed: Observed) -> Step:
+        """Decide; pure."""
+        return migration.plan(observed, self._settings.rhythm)
+
+    async def apply(self, key: ObjectKey, body: Json, step: Step) -> None:
+        """Take a step, or let go of the Catalog."""
+        owner = ObjectKey(Kind.CATALOG, key.namespace, body["spec"]["catalogRef"]["name"])
+        match step:
+            case Begin():
+                move = step.move
+                log.info("%s: has the catalog, to move it to %s", move.migration_id, move.destination.value)
+                self._migrations.begin(key, owner, move)
+                self.services.enqueue(owner, 0.0)
+            case Advance():
+                await self._advance(key, body, step)
+            case Abandon():
+                await self._abandon(key, step)
+            case DryRun():
+                await self._dry_run(key, step)
+            case Stop():
+                await self._migrations.stop(key)
+                self._wake(owner)
+            case _:
+                raise AssertionError(step)
+
+    async def gone(self, key: ObjectKey) -> None:
+        """Let go of its Catalog, and let that and the others that wait for it know."""
+        owner = self._index.catalog_of(key)
+        self._index.drop(key)
+        if self._migrations.course(key) is not None:
+            await self._migrations.stop(key)
+        self._migrations.forget(key)
+        if owner is not None:
+            self._wake(owner)
+
+    async def _with_catalog(self, seen: Observed, spec: CatalogMigrationSpec, key: ObjectKey) -> Observed:
+        owner = ObjectKey(Kind.CATALOG, key.namespace, spec.catalog_ref.name)
+        conducts = self._migrations.conducts(owner)
+        seen = replace(
+            seen,
+            rival="" if conducts in (None, key) else str(conducts),
+            catalog_open=self._stores.opened(owner) is not None or self._stores.under_way(owner),
+        )
+        try:
+            body = await self.services.kube.get(owner)
+        except Gone:
+            text = f"there is no Catalog '{owner.name}' in this namespace: create it"
+            health = stalled(Reason.CATALOG_NOT_FOUND, text)
+            return replace(seen, catalog_missing=True, no_catalog=health)
+        asked, problem = parse_spec(CatalogSpec, body)
+        seen = replace(
+            seen,
+            catalog_deleting=is_deleting(body),
+            catalog_observed=asked is not None and asked.access == Access.OBSERVED,
+        )
+        if asked is None:
+            text = f"Catalog '{owner.name}' can't be understood: {problem}; correct it"
+            return replace(seen, no_catalog=stalled(Reason.CATALOG_NOT_READY, text))
+        opening = await self._opening(owner, asked, body, key)
+        if isinstance(opening, Health):
+            return replace(seen, no_catalog=opening)
+        move = Move(
+            migration_id=migration_id(key, spec),
+            target=Backend(spec.target),
+            rollback=spec.rollback,
+            verify=spec.verify,
+            purpose=f"operator for CatalogMigration {seen.name}",
+            opening=opening,
+        )
+        return replace(seen, move=move)
+
+    async def _opening(
+        self, owner: ObjectKey, asked: CatalogSpec, body: Json, key: ObjectKey
+    ) -> Opening | Health:
+        """How the catalog is opened, or why there is nothing to move."""
+        if asked.stash is None:
+            text = f"Catalog '{owner.name}' names no stash: set its spec.stash"
+            return stalled(Reason.CATALOG_NOT_LINKED, text)
+        if asked.shadow:
+            text = f"the stash of Catalog '{owner.name}' is its shadow: set its spec.shadow to false"
+            return stalled(Reason.CATALOG_NOT_LINKED, text)
+        if asked.suspend:
+            text = f"Catalog '{owner.name}' is suspended: set its spec.suspend to false"
+            return stalled(Reason.CATALOG_NOT_READY, text)
+        if (older := self._index.older_rival(owner)) is not None:
+            text = f"{older} has the catalog of Catalog '{owner.name}': move that one"
+            return stalled(Reason.DUPLICATE_CATALOG, text)
+        storage = resolve(asked, key.namespace, self._settings.data_dir)
+        if isinstance(storage, Refused):
+            return stalled(Reason.UNSUPPORTED_STORAGE, storage.message)
+        if (missing := await missing_secret(self.services.kube, owner, asked)) is not None:
+            return catalog.no_secret(*missing)
+        return catalog.opening_for(
+            asked,
+            storage,
+            name=f"{owner.namespace}/{owner.name}",
+            holder=self._settings.holder,
+            approved_upgrade=annotation(body, ANNOTATION_APPROVE_UPGRADE),
+            truth=annotation(body, ANNOTATION_TRUTH),
+        )
+
+    async def _advance(self, key: ObjectKey, body: Json, step: Advance) -> None:
+        seen, course = step.seen, step.seen.course
+        assert course is not None
+        until = seen.deadline or seen.now
+        try:
+            credentials = await credentials_of(self.services.kube, key.namespace, step.move.opening)
+            after = await self._migrations.advance(
+                key, step.move, credentials, seconds=(until - seen.now).total_seconds()
+            )
+        except UnderWay as wait:
+            raise Halt(self._waiting(seen, running(course), wait)) from None
+        except HoldfastError as error:
+            self._count(course, "error")
+            raise Halt(self._failed(key, seen, error)) from None
+        if after is None:
+            return
+        self._count(after, "ok")
+        note = Note(Reason.MIGRATION_STEP, f"done: {after.done} (epoch {after.epoch})")
+        await self.services.events.post(key, body["metadata"]["uid"], note)
+        # What the status shows of it is written before the next one is begun.
+        raise Halt(resting(replace(seen, course=after), running(after), requeue_after=0.0))
+
+    def _failed(self, key: ObjectKey, seen: Observed, error: HoldfastError) -> Settle:
+        """How a migration rests after a step that failed; the next one is the first one again."""
+        course = self._migrations.course(key)
+        log.warning("%s: the step failed, it begins anew: %s", _id(seen), error)
+        if isinstance(error, Fenced):
+            durable = error.durable
+            purpose = durable.purpose if isinstance(durable, FenceToken) else ""
+            if seen.move is not None and purpose == seen.move.purpose:
+                # Another operator conducts the same migration.
+                raise error
+            text = f"{error}; its steps are begun anew by itself"
+            return resting(
+                replace(seen, course=course), reconciling(Reason.FENCED_BY_OTHER, text), retry=True
+            )
+        return resting(replace(seen, course=course), settled(error).health, retry=True)
+
+    async def _abandon(self, key: ObjectKey, step: Abandon) -> None:
+        seen = step.seen
+        try:
+            credentials = await credentials_of(self.services.kube, key.namespace, step.move.opening)
+            await self._migrations.abandon(key, step.move, credentials)
+        except UnderWay as wait:
+            text = "what is on record is finished or taken back"
+            raise Halt(self._waiting(seen, reconciling(Reason.ABANDONING, text), wait)) from None
+        except HoldfastError as error:
+            raise Halt(self._failed(key, seen, error)) from None
+
+    async def _dry_run(self, key: ObjectKey, step: DryRun) -> None:
+        try:
+            credentials = await credentials_of(self.services.kube, key.namespace, step.move.opening)
+            await self._migrations.dry_run(key, step.move, credentials)
+        except UnderWay as wait:
+            text = "reads the catalog to tell what would be done"
+            raise Halt(self._waiting(step.seen, reconciling(Reason.MIGRATION_PENDING, text), wait)) from None
+        except HoldfastError as error:
+            raise Halt(resting(step.seen, settled(error).health, retry=True)) from None
+
+    def _waiting(self, seen: Observed, health: Health, wait: UnderWay) -> Settle:
+        """How it rests while something takes long: it comes back when that ends."""
+        rhythm = self._settings.rhythm
+        since = f"since {timestamp(wait.since)}" if wait.since else "waits for its turn"
+        health = replace(health, message=f"{health.message}; {since}")
+        return resting(seen, health, requeue_after=rhythm.steady if wait.since else rhythm.unsteady)
+
+    def _wake(self, owner: ObjectKey) -> None:
+        self.services.enqueue(owner, 0.0)
+        for dependent in self._index.dependents_of(owner):
+            self.services.enqueue(dependent, 0.0)
+
+    def _count(self, course: Course, outcome: str) -> None:
+        step = course.done if outcome == "ok" else course.next
+        name = step.action.name.lower() if step else "end"
+        store = step.store.value if step else ""
+        self.services.metrics.migration_steps.labels(name, store, outcome).inc()
+
+
+def _id(seen: Observed) -> str:
+    return seen.move.migration_id if seen.move else seen.name
+
+
+def _shown(status: dict[str, Any]) -> CatalogMigrationStatus:
+    """The status as it is shown; nothing where another version of the operator wrote what we don't know."""
+    try:
+        return CatalogMigrationStatus.model_validate(status)
+    except ValidationError:
+        return CatalogMigrationStatus()

@@ -1,0 +1,163 @@
+"""All moves that this process conducts: at most one for a Catalog.
+
+Invariants
+- While a move has a Catalog, this process opens no handle of its own for it.
+- A step is one call at a time; its outcome is taken before anything else is done for the move.
+- After an error, and in another process, a move begins at its first step.
+"""
+
+import contextlib
+from typing import Final
+
+from holdfast.errors import HoldfastError, StoreUnreachable
+from holdfast_operator.reconcile import conducting
+from holdfast_operator.reconcile.conducting import Conductor, Credentials
+from holdfast_operator.reconcile.longcalls import Asked, LongCalls, UnderWay
+from holdfast_operator.reconcile.migrationfacts import Course, Move, Planned, Stand
+from holdfast_operator.reconcile.pool import StorePool
+from holdfast_operator.reconcile.stores import Stores
+from holdfast_operator.runtime.kube import ObjectKey
+
+_LEAST_SECONDS: Final = 1.0
+
+
+class Migrations:
+    """Claims Catalogs, takes steps, and remembers how far they are."""
+
+    def __init__(self, pool: StorePool, long: LongCalls, stores: Stores) -> None:
+        self._pool = pool
+        self._long = long
+        self._stores = stores
+        self._claims: dict[ObjectKey, ObjectKey] = {}
+        self._courses: dict[ObjectKey, Course] = {}
+        self._conductors: dict[ObjectKey, Conductor] = {}
+        self._stands: dict[ObjectKey, Stand] = {}
+        self._plans: dict[ObjectKey, tuple[Move, Planned]] = {}
+        self._stepping: set[ObjectKey] = set()
+
+    def conducts(self, catalog: ObjectKey) -> ObjectKey | None:
+        """The CatalogMigration that has a Catalog."""
+        return self._claims.get(catalog)
+
+    def course(self, key: ObjectKey) -> Course | None:
+        """What was done for a CatalogMigration; None where it isn't conducted here."""
+        return self._courses.get(key)
+
+    def is_stepping(self, key: ObjectKey) -> bool:
+        """Whether a step of it is under way, or its outcome wasn't taken yet."""
+        return key in self._stepping
+
+    def planned(self, key: ObjectKey, move: Move) -> Planned | None:
+        """What a dry run found for this move."""
+        found = self._plans.get(key)
+        return found[1] if found is not None and found[0] == move else None
+
+    async def stand(self, key: ObjectKey, move: Move, credentials: Credentials) -> Stand:
+        """What the stores say: read anew unless it is over, or steps are being taken."""
+        known = self._stands.get(key)
+        over = known is not None and known.record is not None and not known.record.is_running
+        if known is not None and (key in self._courses or (over and not move.rollback)):
+            return known
+        return await self.look(key, move, credentials)
+
+    async def look(self, key: ObjectKey, move: Move, credentials: Credentials) -> Stand:
+        """What the stores say now."""
+        location = str(move.opening.storage)
+        self._stands[key] = await self._pool.call(
+            "look_migration", location, lambda: conducting.look(move, credentials)
+        )
+        return self._stands[key]
+
+    def begin(self, key: ObjectKey, catalog: ObjectKey, move: Move) -> None:
+        """Claim a Catalog that nobody has."""
+        assert self._claims.get(catalog, key) == key
+        self._claims[catalog] = key
+        self._courses[key] = Course(
+            move, strategy=self._stands[key].strategy if key in self._stands else None
+        )
+
+    async def advance(
+        self, key: ObjectKey, move: Move, credentials: Credentials, *, seconds: float
+    ) -> Course | None:
+        """Take the next step; None when there is none left. Raises `UnderWay`: ask for the same again.
+
+        Steps that are begun with the first one may be taken for so many seconds.
+        """
+        course = self._courses[key]
+
+        def work() -> Course | None:
+            conductor = self._conductors.get(key)
+            if conductor is None:
+                conductor = Conductor.of(move, credentials, timeout=max(_LEAST_SECONDS, seconds))
+                self._conductors[key] = conductor
+            return conductor.advance(course)
+
+        self._stepping.add(key)
+        asked = Asked(key, "advance_migration", str(move.opening.storage), (move, course.calls))
+        try:
+            after = await self._long.run(asked, work)
+        except UnderWay:
+            raise
+        except BaseException:
+            self._stepping.discard(key)
+            await self._begin_anew(key)
+            raise
+        self._stepping.discard(key)
+        if after is None:
+            await self.look(key, move, credentials)
+        else:
+            self._courses[key] = after
+        return after
+
+    async def abandon(self, key: ObjectKey, move: Move, credentials: Credentials) -> None:
+        """Finish or take back what is on record. Raises `UnderWay`."""
+        await self._close(key)
+
+        def work() -> None:
+            conductor = Conductor.of(move, credentials, timeout=_LEAST_SECONDS)
+            try:
+                conductor.abandon()
+            finally:
+                conductor.close()
+
+        asked = Asked(key, "abandon_migration", str(move.opening.storage), move)
+        await self._long.run(asked, work)
+        self._long.give_up(key)
+        await self.look(key, move, credentials)
+
+    async def dry_run(self, key: ObjectKey, move: Move, credentials: Credentials) -> None:
+        """Find out what it would do. Raises `UnderWay`."""
+        asked = Asked(key, "plan_migration", str(move.opening.storage), move)
+        self._plans[key] = move, await self._long.run(asked, lambda: conducting.dry_run(move, credentials))
+
+    async def stop(self, key: ObjectKey) -> None:
+        """Let go of the Catalog, and of what is known of the stores where it may change."""
+        self._stepping.discard(key)
+        self._long.give_up(key)
+        with contextlib.suppress(StoreUnreachable):
+            # A step that is under way is waited for, but not for ever.
+            await self._close(key)
+        self._courses.pop(key, None)
+        for catalog in [each for each, owner in self._claims.items() if owner == key]:
+            del self._claims[catalog]
+
+    def forget(self, key: ObjectKey) -> None:
+        """The object is no more."""
+        self._stands.pop(key, None)
+        self._plans.pop(key, None)
+
+    async def close_all(self) -> None:
+        """Let go of everything, as far as the stores let us."""
+        for key in list(self._conductors):
+            with contextlib.suppress(HoldfastError):
+                await self._close(key)
+
+    async def _begin_anew(self, key: ObjectKey) -> None:
+        course = self._courses[key]
+        self._courses[key] = Course(course.move, calls=course.calls + 1, strategy=course.strategy)
+        await self._close(key)
+
+    async def _close(self, key: ObjectKey) -> None:
+        conductor = self._conductors.pop(key, None)
+        if conductor is not None:
+            await self._pool.call("close", str(conductor.move.opening.storage), conductor.close)

@@ -1,0 +1,235 @@
+"""A catalog is moved between its two stores and back, on a real API server, SQLite and files."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast.durable import OpenMode, persist_catalog
+from holdfast.durable.backend_migration.linked import LinkedCatalog, linked_catalog
+from holdfast.durable.backend_migration.migration import BackendMigration
+from holdfast.durable.backend_migration.records import Record
+from holdfast.durable.backend_migration.status import MigrationStatus, migration_status
+from holdfast.durable.backend_migration.truth import Backend
+from holdfast.durable.stash_store import stash_catalog
+from testbed.errors import KubectlError
+
+pytestmark = pytest.mark.kube
+
+Make = Callable[..., dict[str, Any]]
+
+
+def migration(name: str = "move", **spec: Any) -> dict[str, Any]:
+    """A CatalogMigration of the Catalog `demo`."""
+    return {
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "CatalogMigration",
+        "metadata": {"name": name},
+        "spec": {"catalogRef": {"name": "demo"}, "target": "Persist", **spec},
+    }
+
+
+def stash_of(world: Any) -> dict[str, str]:
+    return {"url": f"sqlite://{world.folder}/stash.sqlite"}
+
+
+def patch(world: Any, what: str, **spec: Any) -> None:
+    world.kubectl("patch", what, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+
+def closed(world: Any, organization: str) -> LinkedCatalog:
+    """The catalog as an application has it: both stores, not open."""
+    client = world.store(world.volume(organization))
+    return linked_catalog(stash_catalog(stash_of(world)["url"]), persist_catalog(client, organization))
+
+
+def stands(world: Any, organization: str) -> MigrationStatus:
+    return migration_status(closed(world, organization))
+
+
+def phase(world: Any, value: str, name: str = "move") -> dict[str, Any]:
+    world.wait_for(f"catmig/{name}", ".status.phase", value)
+    return dict(world.status(f"catmig/{name}"))
+
+
+def items_of(world: Any, organization: str) -> int:
+    with closed(world, organization).open(OpenMode.READ_ONLY) as found:
+        return int(found.object_counts()["items"])
+
+
+def test_there_and_back_again(world: Any, make_catalog: Make, make_collection: Make) -> None:
+    operator = world.start()
+    there = make_catalog(backend="Stash", stash=stash_of(world))
+    organization = there["spec"]["organizationId"]
+    world.apply(there, make_collection())
+    world.wait_ready("catalog/demo", "storagecollection/flights")
+    assert world.status("catalog/demo")["sourceOfTruth"] == "Stash"
+    with pytest.raises(KubectlError, match="can't be removed while it is linked"):
+        patch(world, "catalog/demo", stash=None, backend="Persist")
+
+    world.apply(migration("look", dryRun=True))
+    plan = "\n".join(phase(world, "Planned", "look")["plan"])
+    assert "the source of truth is Stash" in plan
+    assert "step 6. set the stash tombstone to true" in plan
+    assert stands(world, organization).records == {}
+
+    world.apply(migration())
+    world.kubectl("wait", "--for=condition=Completed", "catmig/move", "--timeout=60s")
+    status = phase(world, "Completed")
+    assert (status["sourceOfTruth"], status["strategy"]) == ("Persist", "OneTombstone")
+    assert status["step"] == "6. set the stash tombstone to true"
+    assert status["stashEpoch"] == status["persistEpoch"]
+    assert status["objects"]["items"]["rows"] == 1
+    assert status["rows"] == sum(each["rows"] for each in status["objects"].values())
+    assert world.condition("catmig/move", "Verified")["reason"] == "ContentsEqual"
+    world.wait_for("catalog/demo", ".status.sourceOfTruth", "Persist")
+    world.wait_ready("catalog/demo", "catmig/move")
+    assert {each["message"].split(" (")[0] for each in world.events("MigrationStep")} >= {
+        "done: 1. open the stash catalog",
+        "done: 5. replace the contents of the persist catalog",
+        "done: 6. set the stash tombstone to true",
+    }
+    assert operator.metric("holdfast_migration_steps_total") == 6.0
+    table = world.kubectl("get", "catmig,cat", "-o", "wide")
+    assert "6. set the stash tombstone to true" in table
+
+    # The catalog goes on where it is, and what is written there comes back.
+    world.apply(make_collection("more"))
+    world.wait_ready("storagecollection/more")
+    patch(world, "catmig/move", rollback=True)
+    world.kubectl("wait", "--for=condition=RolledBack", "catmig/move", "--timeout=60s")
+    assert phase(world, "RolledBack")["sourceOfTruth"] == "Stash"
+    world.wait_for("catalog/demo", ".status.sourceOfTruth", "Stash")
+    world.wait_ready("catalog/demo", "storagecollection/more")
+    assert items_of(world, organization) == 2
+    assert stands(world, organization).records == {f"{world.namespace}/move": Record.ROLLED_BACK}
+
+    # An id that is done does nothing, whoever brings it.
+    epoch = world.status("catalog/demo")["epoch"]
+    world.apply(migration("again", migrationId=f"{world.namespace}/move"))
+    assert phase(world, "RolledBack", "again")["sourceOfTruth"] == "Stash"
+    assert world.status("catalog/demo")["epoch"] == epoch
+    for change, message in (
+        ({"rollback": False}, "rollback can't be taken back"),
+        ({"target": "Stash"}, "only suspend and rollback can change"),
+        ({"migrationId": "other"}, "only suspend and rollback can change"),
+        ({"timeout": "1h"}, "only suspend and rollback can change"),
+    ):
+        with pytest.raises(KubectlError, match=message):
+            patch(world, "catmig/move", **change)
+    world.kubectl("delete", "catmig", "--all", "--timeout=60s")
+    assert operator.child.poll() is None
+
+
+def test_an_operator_that_was_killed_is_replaced_in_the_middle(
+    world: Any, make_catalog: Make, make_collection: Make
+) -> None:
+    first = world.start()
+    there = make_catalog(backend="Stash", stash=stash_of(world), migrationStrategy="TwoTombstones")
+    organization = there["spec"]["organizationId"]
+    world.apply(there, make_collection())
+    world.wait_ready("catalog/demo", "storagecollection/flights")
+    world.apply(migration())
+    first.wait_until_it_says("did step 3.")
+    first.child.kill()
+    assert stands(world, organization).truth is not None
+    second = world.start()
+    phase(world, "Completed")
+    assert second.said("did step 1.") or first.said("did step 7.")
+    world.wait_for("catalog/demo", ".status.sourceOfTruth", "Persist")
+    world.wait_ready("catalog/demo", "storagecollection/flights")
+    assert items_of(world, organization) == 1
+    found = stands(world, organization)
+    assert (found.running, found.records) == (None, {f"{world.namespace}/move": Record.DONE})
+
+
+READY_REASON = '.status.conditions[?(@.type=="Ready")].reason'
+
+
+def begun(world: Any, organization: str, migration_id: str, target: Backend, steps: int) -> None:
+    """A process that began a migration, and died after so many steps."""
+    with BackendMigration(
+        closed(world, organization), migration_id=migration_id, target=target, timeout_s=3600, holder="dead"
+    ) as move:
+        for _ in range(steps):
+            assert move.advance() is not None
+
+
+def test_what_another_process_began_is_waited_for_finished_and_undone(
+    world: Any, make_catalog: Make, make_collection: Make
+) -> None:
+    operator = world.start()
+    there = make_catalog(backend="Stash", stash=stash_of(world))
+    organization = there["spec"]["organizationId"]
+    world.apply(there, make_collection())
+    world.wait_ready("catalog/demo", "storagecollection/flights")
+    begun(world, organization, "there", Backend.PERSIST, 5)
+    # The operator's own handle is fenced by that, which isn't a fight.
+    world.wait_for("catalog/demo", READY_REASON, "MigrationInProgress")
+    assert "there" in world.condition("catalog/demo", "Ready")["message"]
+    world.apply(migration("late"), migration("there", migrationId="there", suspend=True))
+    assert "there" in world.wait_stalled("catmig/late", "Conflict")
+    assert phase(world, "Suspended", "there")["sourceOfTruth"] == "Stash"
+    patch(world, "catmig/there", suspend=False)
+    assert phase(world, "Completed", "there")["sourceOfTruth"] == "Persist"
+    # Its turn, and nothing to move.
+    phase(world, "Completed", "late")
+    world.wait_for("catalog/demo", ".status.sourceOfTruth", "Persist")
+    world.wait_ready("catalog/demo", "storagecollection/flights")
+
+    # Deleted in the middle: it is taken back, and a Catalog waits for that.
+    begun(world, organization, "back", Backend.STASH, 4)
+    world.apply(migration("back", migrationId="back", target="Stash", suspend=True))
+    phase(world, "Suspended", "back")
+    world.kubectl("delete", "catalog/demo", "--wait=false")
+    world.wait_for("catalog/demo", READY_REASON, "WaitingForMigrations")
+    world.kubectl("delete", "catmig/back", "--timeout=60s")
+    found = stands(world, organization)
+    assert (found.truth, found.running) == (Backend.PERSIST, None)
+    assert found.records == {"there": Record.DONE, f"{world.namespace}/late": Record.DONE}
+    world.kubectl("delete", "storagecollection/flights", "--timeout=60s")
+    world.wait_gone("catalog/demo")
+    assert items_of(world, organization) == 1
+    assert operator.child.poll() is None
+
+
+def test_a_catalog_that_a_database_process_writes_is_moved_while_that_is_down(
+    world: Any, make_catalog: Make
+) -> None:
+    there = make_catalog(access="Observed", stash=stash_of(world))
+    organization = there["spec"]["organizationId"]
+    catalog = closed(world, organization)
+    with catalog.open(OpenMode.WRITABLE, deploy_generation=4, holder="database", purpose="serving") as mine:
+        mine.ensure_item("holdfast", "public", "orders")
+    world.start()
+    world.apply(there, migration(target="Stash", verify="None"))
+    phase(world, "Completed")
+    world.wait_for("catalog/demo", ".status.sourceOfTruth", "Stash")
+    world.wait_ready("catalog/demo")
+    assert world.status("catalog/demo")["deployGeneration"] == 4
+    assert world.condition("catmig/move", "Verified")["reason"] == "NotCompared"
+    with catalog.open(OpenMode.WRITABLE, deploy_generation=4, holder="database", purpose="serving") as mine:
+        assert mine.object_counts()["items"] == 1
+        world.wait_for("catalog/demo", ".status.epoch", mine.fence_token().epoch)
+
+
+def test_what_can_not_be_moved_says_why(world: Any, make_catalog: Make) -> None:
+    world.start()
+    alone = make_catalog("alone")
+    elsewhere = {"url": "postgresql://127.0.0.1:1/nowhere?connect_timeout=2"}
+    both = make_catalog(stash=elsewhere)
+    world.apply(
+        alone,
+        both,
+        migration("nowhere", catalogRef={"name": "missing"}),
+        migration("one", catalogRef={"name": "alone"}),
+        migration("deaf"),
+    )
+    assert "create it" in world.wait_stalled("catmig/nowhere", "CatalogNotFound")
+    assert "set its spec.stash" in world.wait_stalled("catmig/one", "CatalogNotLinked")
+    world.wait_stalled("catmig/deaf", "StoreUnreachable")
+    # A stash that doesn't answer may be the source of truth.
+    world.wait_stalled("catalog/demo", "StoreUnreachable")
+    world.wait_ready("catalog/alone")
+    world.kubectl("delete", "catmig", "nowhere", "one", "--timeout=60s")
