@@ -258,6 +258,13 @@ class LinkedElsewhere(HoldfastError):
     hint = "open it with both of its stores, the stash and persist"
 
 
+class NeedsPersist(HoldfastError):
+    """The stash alone doesn't tell that the catalog is in it, so that persist is needed to open it."""
+
+    exit_code = 4
+    hint = "bring persist back, and open the catalog with both of its stores"
+
+
 class LinkConflict(HoldfastError):
     """Two stores can't be linked, or aren't those that were: which one is the truth is for people to say."""
 

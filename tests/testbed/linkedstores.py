@@ -4,12 +4,13 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from holdfast.durable import FenceToken, OpenableCatalog, persist_catalog, stash_catalog
+from holdfast.durable import FenceToken, OpenableCatalog, config, persist_catalog, stash_catalog
 from holdfast.durable.backend_migration.link import Seen, Terms
 from holdfast.durable.backend_migration.truth import Backend
-from holdfast.durable.backend_migration.two_stores import TwoStores, read_both
-from holdfast.durable.codec import Row
+from holdfast.durable.backend_migration.two_stores import TwoStores, read_both, take_over_both
+from holdfast.durable.codec import Row, Update
 from holdfast.durable.preamble import read_preamble
+from holdfast.durable.replacing import is_content
 from holdfast.durable.shard import CatalogShard, catalog_shard_id
 from holdfast.durable.stash_store import StashStore
 from holdfast.durable.store import CatalogStore
@@ -66,6 +67,26 @@ class LinkedPlace:
         updates = seen.configured(wanted)
         if updates:
             store.append(updates, seen.upper, fence=seen.fence_row)
+
+    def moved(self, to: Backend) -> None:
+        """What a migration of a link with ONE_TOMBSTONE comes to, all at once."""
+        stores = self.stores()
+        taken = take_over_both(stores, claim(holder="migration"))
+        source, target = stores.of(to.other), stores.of(to)
+        # The times of the target go on from those of the source.
+        while target.upper() < source.upper() + 2:
+            self.set_config(to, filler=target.upper())
+        self.set_config(to.other, truth=None)
+        at = self.seen().of(to)
+        there = contents(target)
+        wanted = {row for row in there if not is_content(row)}
+        wanted |= {row for row in contents(source) if is_content(row)}
+        updates = [Update(row, -1) for row in there - wanted] + [Update(row, 1) for row in wanted - there]
+        updates += at.configured({config.TRUTH_SINCE: at.upper})
+        target.append(updates, at.upper, fence=at.fence_row)
+        self.set_config(Backend.STASH, tombstone=int(to is Backend.PERSIST))
+        self.set_config(to, truth=1)
+        assert taken.token == self.seen().stash.token
 
     def close(self) -> None:
         """End all processes."""

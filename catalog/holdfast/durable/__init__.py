@@ -5,7 +5,10 @@ an organization, `stash_catalog` the one in a stash, to be opened for reading, f
 `linked_catalog` is the one in either of two, wherever it was moved.
 """
 
+from holdfast.durable.backend_migration.detach import detach
+from holdfast.durable.backend_migration.emergency import emergency_catalog
 from holdfast.durable.backend_migration.linked import LinkedCatalog, linked_catalog
+from holdfast.durable.backend_migration.reopen import reopened
 from holdfast.durable.backend_migration.truth import Backend, Strategy
 from holdfast.durable.codec import Object
 from holdfast.durable.fence import FenceToken
@@ -51,10 +54,13 @@ __all__ = [
     "Subscription",
     "Transaction",
     "catalog_shard_id",
+    "detach",
+    "emergency_catalog",
     "format_id",
     "linked_catalog",
     "parse_object_id",
     "persist_catalog",
+    "reopened",
     "shadow_catalog",
     "stash_catalog",
 ]

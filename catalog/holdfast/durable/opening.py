@@ -25,6 +25,7 @@ from holdfast.durable.handle import ReadOnlyHandle, SavepointHandle, WritableHan
 from holdfast.durable.initialize import Bootstrap, initial_updates
 from holdfast.durable.interfaces import Loaded, OpenableCatalog, OpenMode, ReadOnlyCatalog
 from holdfast.durable.preamble import Preamble, at_latest, committed, preamble_of, read_preamble
+from holdfast.durable.standing import Alone, Standing
 from holdfast.durable.store import CatalogStore, Kept, let_go_of_old
 from holdfast.durable.upgrade.plan import Plan, released
 from holdfast.durable.upgrade.report import Size
@@ -42,9 +43,12 @@ def wall_clock_ms() -> int:
 class StoredCatalog(OpenableCatalog):
     """A catalog on a store, not open. `store` is opened anew for each use, with a purpose of its own."""
 
-    def __init__(self, store: CatalogStore, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, store: CatalogStore, now_ms: Callable[[], int], *, standing: Standing | None = None
+    ) -> None:
         self._store = store
         self._now_ms = now_ms
+        self._standing = standing or Alone()
 
     @property
     def place(self) -> str:
@@ -78,7 +82,7 @@ class StoredCatalog(OpenableCatalog):
         return "".join(self.dump_lines(as_of))
 
     def dump_lines(self, as_of: int | None = None) -> Iterator[str]:
-        with self._opened("catalog dump") as store:
+        with self.opened("catalog dump") as store:
             rows = at_latest(store, lambda seen: self._rows(store, seen) if as_of is None else [])
             if as_of is not None:
                 rows = list(store.rows(as_of))
@@ -86,20 +90,20 @@ class StoredCatalog(OpenableCatalog):
         yield from dump_lines(rows)
 
     def check_open(self) -> None:
-        with self._opened("catalog check") as store:
+        with self.opened("catalog check") as store:
             at_latest(store, lambda seen: self._check(store, seen))
 
     def sizes(self) -> Mapping[str, Size]:
-        with self._opened("catalog sizes") as store:
+        with self.opened("catalog sizes") as store:
             return at_latest(store, lambda seen: sizes_of(StoredContents(store, seen.upper).batches()))
 
     def kept_dumps(self) -> list[Kept]:
-        with self._opened("catalog kept dumps") as store:
+        with self.opened("catalog kept dumps") as store:
             return store.kept()
 
     def release_dump(self, version: int) -> None:
         self._check_writable()
-        with self._opened("catalog kept dumps") as store:
+        with self.opened("catalog kept dumps") as store:
             if version not in {kept.version for kept in store.kept()}:
                 raise BadInput(f"the catalog in {self.place} keeps no dump of version {version}")
             store.let_go(version)
@@ -108,11 +112,11 @@ class StoredCatalog(OpenableCatalog):
         self, *, deploy_generation: int = 0, holder: str, purpose: str, bootstrap: Bootstrap | None = None
     ) -> bool:
         mine = self.claim(deploy_generation, holder, purpose)
-        with self._opened(purpose) as store:
-            claim = takeover.alone(store, mine)
+        with self.opened(purpose) as store:
+            claim = takeover.alone(store, mine, self._standing)
             while True:
                 seen = read_preamble(store, store.upper())
-                seen.check_not_linked(self.place)
+                self._standing.check_write(seen, self.place)
                 if seen.is_initialized:
                     return False
                 if committed(store, seen, opening_of(seen, claim(seen), bootstrap, self._now_ms())):
@@ -122,9 +126,9 @@ class StoredCatalog(OpenableCatalog):
         self, at_least: int, *, deploy_generation: int | None = None, holder: str, purpose: str
     ) -> FenceToken:
         mine = self.claim(deploy_generation or 0, holder, purpose)
-        with self._opened(purpose) as store:
+        with self.opened(purpose) as store:
             return takeover.raise_fence(
-                store, at_least, takeover.of_generation(store, deploy_generation, mine)
+                store, at_least, takeover.of_generation(store, deploy_generation, mine, self._standing)
             )
 
     def load(
@@ -142,11 +146,11 @@ class StoredCatalog(OpenableCatalog):
             mine = FenceToken(deploy_generation or 0, 0, holder, purpose)
         else:
             mine = self.claim(deploy_generation or 0, holder, purpose)
-        with self._opened(purpose or "rehearsal of a load") as store:
+        with self.opened(purpose or "rehearsal of a load") as store:
             return takeover.load(
                 store,
                 rows,
-                takeover.of_generation(store, deploy_generation, mine),
+                takeover.of_generation(store, deploy_generation, mine, self._standing),
                 exactly=exact,
                 only_new=only_new,
                 rehearse=rehearse,
@@ -168,11 +172,8 @@ class StoredCatalog(OpenableCatalog):
                 case OpenMode.READ_ONLY:
                     return self._open_read_only(store)
                 case OpenMode.WRITABLE:
-                    return self._open_writable(
-                        store,
-                        takeover.alone(store, self.claim(deploy_generation, holder, purpose)),
-                        bootstrap,
-                    )
+                    mine = self.claim(deploy_generation, holder, purpose)
+                    return self._open_writable(store, takeover.alone(store, mine, self._standing), bootstrap)
                 case OpenMode.SAVEPOINT:
                     mine = FenceToken(deploy_generation, 0, holder, purpose)
                     return self._open_savepoint(store, mine, bootstrap)
@@ -186,9 +187,11 @@ class StoredCatalog(OpenableCatalog):
         boot_ts = self._now_ms()
 
         def opened(seen: Preamble) -> ReadOnlyHandle:
-            seen.check_alone(self.place)
+            self._standing.check_read(seen, self.place)
             seen.check_initialized(self.place)
-            return ReadOnlyHandle(store, loaded(store, seen), upper=seen.upper, boot_ts=boot_ts)
+            return ReadOnlyHandle(
+                store, loaded(store, seen), upper=seen.upper, boot_ts=boot_ts, standing=self._standing
+            )
 
         return at_latest(store, opened)
 
@@ -196,8 +199,14 @@ class StoredCatalog(OpenableCatalog):
         self, store: CatalogStore, claim: takeover.Claim, bootstrap: Bootstrap | None
     ) -> WritableHandle:
         boot_ts = self._now_ms()
+
+        def load(seen: Preamble) -> tuple[Preamble, Cache | None]:
+            # Of a linked one it may not matter that it can't be read.
+            self._standing.check_write(seen, self.place)
+            return seen, _loaded_unless_older(store, seen)
+
         while True:
-            seen, cache = at_latest(store, lambda seen: (seen, _loaded_unless_older(store, seen)))
+            seen, cache = at_latest(store, load)
             if cache is None:
                 upgraded = upgrade(store, released(), claim)
                 if upgraded is None:
@@ -224,7 +233,7 @@ class StoredCatalog(OpenableCatalog):
         boot_ts = self._now_ms()
 
         def opened(seen: Preamble) -> SavepointHandle:
-            seen.check_alone(self.place)
+            self._standing.check_read(seen, self.place)
             return savepoint(store, seen, seen.next_token(mine), bootstrap, boot_ts, self._now_ms)
 
         return at_latest(store, opened)
@@ -245,7 +254,7 @@ class StoredCatalog(OpenableCatalog):
             )
 
     def _preamble(self) -> Preamble:
-        with self._opened("catalog preamble") as store:
+        with self.opened("catalog preamble") as store:
             return at_latest(store, lambda seen: seen)
 
     def _rows(self, store: CatalogStore, seen: Preamble) -> list[Row]:
@@ -260,7 +269,8 @@ class StoredCatalog(OpenableCatalog):
         else:
             loaded(store, seen)
 
-    def _opened(self, purpose: str) -> closing[CatalogStore]:
+    def opened(self, purpose: str) -> closing[CatalogStore]:
+        """Its store, with handles of its own."""
         return closing(self._store.another(purpose=purpose))
 
 
@@ -328,8 +338,6 @@ def loaded(store: CatalogStore, seen: Preamble) -> Cache:
 
 
 def _loaded_unless_older(store: CatalogStore, seen: Preamble) -> Cache | None:
-    # Of a linked one it isn't told yet whether it matters that it can't be read.
-    seen.check_not_linked(store.place)
     seen.check_readable()
     return None if seen.is_older else loaded(store, seen)
 

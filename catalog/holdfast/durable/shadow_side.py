@@ -14,6 +14,8 @@ from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
 
+from holdfast._pb import objects_pb2 as pb
+from holdfast.durable import config
 from holdfast.durable.codec import Object
 from holdfast.durable.interfaces import ReadOnlyCatalog
 from holdfast.durable.registry import COLLECTIONS, FENCE_TOKENS, Collection
@@ -139,7 +141,10 @@ def differing(primary: object, secondary: object) -> tuple[str, str] | None:
     """What each side has that the other has not, for people; None when they are equal."""
     match primary, secondary:
         case (list() | tuple(), list() | tuple()):
-            mine, theirs = ([(canonical(each), each) for each in side] for side in (primary, secondary))
+            mine, theirs = (
+                [(canonical(each), each) for each in side if not _is_of_store(each)]
+                for side in (primary, secondary)
+            )
             more, less = (Counter(form for form, _ in side) for side in (mine, theirs))
             if more == less:
                 return None
@@ -148,6 +153,15 @@ def differing(primary: object, secondary: object) -> tuple[str, str] | None:
             return None
         case _:
             return _text(primary), _text(secondary)
+
+
+def _is_of_store(answer: object) -> bool:
+    """Whether it is config that says what one store is, and not what the catalog is."""
+    match answer:
+        case Object(pb.ConfigKey() as key, _):
+            return key.key != config.USER_VERSION and config.is_reserved(key.key)
+        case _:
+            return False
 
 
 def _alone(side: Iterable[tuple[Hashable, object]], wanted: Counter[Hashable]) -> str:

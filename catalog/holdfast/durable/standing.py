@@ -14,6 +14,14 @@ from holdfast.errors import Fenced, HoldfastError
 class Standing(ABC):
     """What is known of a store beside what it holds."""
 
+    def check_read(self, seen: Preamble, place: str) -> None:
+        """Raise `LinkedElsewhere` where the store in `place` can't be read by its state `seen`."""
+        seen.check_alone(place)
+
+    def check_write(self, seen: Preamble, place: str) -> None:
+        """Raise `LinkedElsewhere` where it can't be written."""
+        seen.check_not_linked(place)
+
     def confirm(self, store: CatalogStore) -> int:
         """The time since when the store's contents have been the catalog's, without a break until now.
 

@@ -16,6 +16,7 @@ from holdfast.durable.interfaces import Loaded
 from holdfast.durable.preamble import Preamble, committed, preamble_of, read_preamble
 from holdfast.durable.registry import COLLECTIONS
 from holdfast.durable.replacing import contents_of, exact, merged
+from holdfast.durable.standing import Standing
 from holdfast.durable.store import CatalogStore
 from holdfast.durable.version import CATALOG_VERSION
 from holdfast.errors import BadInput, CatalogOutOfSync, CorruptBlob, Fenced
@@ -27,12 +28,19 @@ Raises `Fenced` and `LinkedElsewhere`.
 """
 
 
-def alone(store: CatalogStore, mine: FenceToken) -> Claim:
-    """The claim of a process for a store that isn't linked."""
-    return lambda seen: seen.take_over(mine, store.place)
+def alone(store: CatalogStore, mine: FenceToken, standing: Standing) -> Claim:
+    """The claim of a process that has this store only."""
+
+    def claim(seen: Preamble) -> FenceToken:
+        standing.check_write(seen, store.place)
+        return seen.next_token(mine)
+
+    return claim
 
 
-def of_generation(store: CatalogStore, deploy_generation: int | None, mine: FenceToken) -> Claim:
+def of_generation(
+    store: CatalogStore, deploy_generation: int | None, mine: FenceToken, standing: Standing
+) -> Claim:
     """As `alone`, with the durable generation by default."""
 
     def claim(seen: Preamble) -> FenceToken:
@@ -40,7 +48,7 @@ def of_generation(store: CatalogStore, deploy_generation: int | None, mine: Fenc
         generation = deploy_generation
         if generation is None:
             generation = 0 if durable is None else durable.deploy_generation
-        return seen.take_over(replace(mine, deploy_generation=generation), store.place)
+        return alone(store, replace(mine, deploy_generation=generation), standing)(seen)
 
     return claim
 

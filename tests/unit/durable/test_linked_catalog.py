@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import CATALOG_VERSION, MIN_VERSION, IdKind, OpenMode, config
+from holdfast.durable import CATALOG_VERSION, MIN_VERSION, IdKind, OpenMode
 from holdfast.durable.backend_migration.linked import LinkedCatalog, linked_catalog
 from holdfast.durable.backend_migration.truth import Backend, Strategy
 from holdfast.durable.backend_migration.two_stores import take_over_both
 from holdfast.durable.cache import Cache
-from holdfast.durable.codec import Update
 from holdfast.durable.preamble import read_preamble
 from holdfast.durable.registry import CONFIGS
 from holdfast.durable.replacing import is_content
@@ -52,28 +51,6 @@ def begun(place: LinkedPlace, truth: Backend, strategy: Strategy = ONE) -> Linke
     with catalog.open(OpenMode.WRITABLE, **WHO) as opened:
         opened.ensure_item("holdfast", "public", "first")
     return catalog
-
-
-def moved(place: LinkedPlace, to: Backend) -> None:
-    """What a migration of a ONE_TOMBSTONE link does, all at once."""
-    stores = place.stores()
-    taken = take_over_both(stores, claim(holder="migration"))
-    source, target = stores.of(to.other), stores.of(to)
-    # The time of the target does not go back.
-    while target.upper() < source.upper() + 1:
-        place.set_config(to, filler=target.upper())
-    place.set_config(to.other, truth=None)
-    target_at = place.seen().of(to)
-    source_rows = contents(source)
-    kept = {row for row in contents(target) if not is_content(row)}
-    wanted = kept | {row for row in source_rows if is_content(row)}
-    there = contents(target)
-    updates = [Update(row, -1) for row in there - wanted] + [Update(row, 1) for row in wanted - there]
-    updates += target_at.configured({config.TRUTH_SINCE: target_at.upper})
-    target.append(updates, target_at.upper, fence=target_at.fence_row)
-    place.set_config(Backend.STASH, tombstone=int(to is Backend.PERSIST))
-    place.set_config(to, truth=1)
-    assert taken.token == place.seen().stash.token
 
 
 @pytest.mark.parametrize("strategy", Strategy)
@@ -276,7 +253,7 @@ def test_all_follow_the_truth_when_it_moves(place: LinkedPlace, start: Backend) 
     reader = catalog.open(OpenMode.READ_ONLY)
     alone = place.alone(start).open(OpenMode.READ_ONLY)
     upper = writer.upper
-    moved(place, start.other)
+    place.moved(start.other)
     assert catalog.source_of_truth() is start.other
     for handle in (writer, reader):
         with pytest.raises(NotSourceOfTruth, match=f"source of truth is {start.other.value}") as caught:
@@ -311,10 +288,10 @@ def test_a_reader_without_the_note_asks_the_other_store(place: LinkedPlace, trut
     reader.sync()
     assert len(reader.get_items()) == 1
     # There and back, while it does not look.
-    moved(place, truth.other)
+    place.moved(truth.other)
     with both(place).open(OpenMode.WRITABLE, **WHO) as opened:
         opened.ensure_item("holdfast", "public", "second")
-    moved(place, truth)
+    place.moved(truth)
     place.set_config(truth, truth=None)
     reader.sync()
     assert len(reader.get_items()) == 2
@@ -335,7 +312,7 @@ def test_a_subscriber_of_a_store_that_stops_being_the_truth_is_told(
     place.set_config(truth, truth=None)
     # It is still the truth: the note is gone, but the other store says so.
     assert [change.collection.name for change in subscription.next(60)] == ["config"]
-    moved(place, truth.other)
+    place.moved(truth.other)
     with pytest.raises(NotSourceOfTruth):
         _until(subscription, "nothing")
     # Nothing is lost by it, and it stays so.
@@ -343,7 +320,7 @@ def test_a_subscriber_of_a_store_that_stops_being_the_truth_is_told(
         subscription.next()
     assert [c.object.value.name for c in _until(late, "items") if c.collection.name == "items"] == ["second"]
     # There and back: what comes is no past of what it was told.
-    moved(place, truth)
+    place.moved(truth)
     with pytest.raises(AsOfTooEarly):
         _until(late, "nothing")
 

@@ -101,7 +101,7 @@ def linkage(seen: Seen, terms: Terms, places: Mapping[Backend, str]) -> Linked |
     if ours != theirs:
         _refuse(places, ours, theirs, lost=persist.get(config.TRUTH) == 1)
     assert ours is not None
-    strategy = _strategy(stash, terms)
+    strategy = _kept(strategy_of(stash), terms)
     truth = source_of_truth(strategy, stash, persist)
     _check_states(seen, strategy, truth, terms, places)
     return ToLink(ours, strategy, truth, finishing=True) if broke_off else Linked(ours, strategy, truth)
@@ -175,12 +175,16 @@ def _refuse(places: Mapping[Backend, str], ours: int | None, theirs: int | None,
     )
 
 
-def _strategy(stash: Mapping[str, int], terms: Terms) -> Strategy:
+def strategy_of(stash: Mapping[str, int]) -> Strategy:
+    """The strategy in the config of a linked stash; `CorruptBlob` for none."""
     value = stash.get(config.MIGRATION_STRATEGY)
     try:
-        strategy = Strategy(value)
+        return Strategy(value)
     except ValueError:
         raise CorruptBlob(f"config {config.MIGRATION_STRATEGY}", "1 or 2", str(value)) from None
+
+
+def _kept(strategy: Strategy, terms: Terms) -> Strategy:
     if terms.strategy not in (None, strategy):
         raise StrategyMismatch(
             f"the catalog was linked with {strategy.name}, which it keeps, not with {terms.strategy.name}",

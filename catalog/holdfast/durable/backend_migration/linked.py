@@ -15,12 +15,19 @@ from dataclasses import replace
 from typing import TypeVar, assert_never
 
 from holdfast.durable import takeover
+from holdfast.durable.backend_migration.dual import Dual
 from holdfast.durable.backend_migration.holding import TruthContents, hold
 from holdfast.durable.backend_migration.link import Linked, Seen, Terms
-from holdfast.durable.backend_migration.records import running_of
-from holdfast.durable.backend_migration.standing import OneOfTwo, holder_of
+from holdfast.durable.backend_migration.standing import OneOfTwo, refuse_running
 from holdfast.durable.backend_migration.truth import Backend, Strategy
-from holdfast.durable.backend_migration.two_stores import Check, Taken, TwoStores, next_token, read_both
+from holdfast.durable.backend_migration.two_stores import (
+    Check,
+    Taken,
+    TwoStores,
+    next_token,
+    of_generation,
+    read_both,
+)
 from holdfast.durable.cache import Cache
 from holdfast.durable.codec import Row
 from holdfast.durable.dump import dump_lines
@@ -30,13 +37,13 @@ from holdfast.durable.initialize import Bootstrap, initial_updates
 from holdfast.durable.interfaces import Loaded, OpenableCatalog, OpenMode, ReadOnlyCatalog
 from holdfast.durable.opening import StoredCatalog, kept_young, loaded, savepoint
 from holdfast.durable.preamble import READS, Preamble, preamble_of
+from holdfast.durable.shadow_side import OnDiverged
 from holdfast.durable.store import CatalogStore, Kept
 from holdfast.durable.upgrade.plan import Plan, released
 from holdfast.durable.upgrade.report import Size
 from holdfast.errors import (
     AsOfTooEarly,
     BadInput,
-    MigrationInProgress,
     NotSourceOfTruth,
     OtherHistory,
     StorageError,
@@ -53,6 +60,8 @@ def linked_catalog(
     strategy: Strategy | None = None,
     truth: Backend | None = None,
     through: Backend | None = None,
+    shadow: bool = False,
+    on_diverged: OnDiverged | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> "LinkedCatalog":
     """The catalog of which one of two stores is the source of truth, wherever it is; they may be linked yet.
@@ -64,10 +73,13 @@ def linked_catalog(
 
     With `through` it is opened only while that one is the truth: `NotSourceOfTruth` else. While a migration
     has it, whoever would write gets `MigrationInProgress`.
+
+    With `shadow` whoever writes has every change made and compared in the other store too, as
+    `shadow_catalog` does; `on_diverged` is told of a difference.
     """
-    return LinkedCatalog(
-        _stored(stash), _stored(persist), Terms(backend, strategy, truth), through=through, sleep=sleep
-    )
+    terms = Terms(backend, strategy, truth)
+    dual = Dual(on_diverged) if shadow else None
+    return LinkedCatalog(_stored(stash), _stored(persist), terms, through=through, dual=dual, sleep=sleep)
 
 
 class LinkedCatalog(OpenableCatalog):
@@ -80,10 +92,12 @@ class LinkedCatalog(OpenableCatalog):
         terms: Terms,
         *,
         through: Backend | None,
+        dual: Dual | None,
         sleep: Callable[[float], None],
     ) -> None:
         self._stash, self._persist = stash, persist
         self._through = through
+        self._dual = dual
         self._sleep = sleep
         self._now_ms = persist.now_ms
         self.stores = TwoStores(stash.store, persist.store, terms)
@@ -91,6 +105,11 @@ class LinkedCatalog(OpenableCatalog):
     @property
     def place(self) -> str:
         return f"{self._stash.place} and {self._persist.place}"
+
+    @property
+    def on_persist(self) -> StoredCatalog:
+        """The store on persist as a catalog of its own."""
+        return self._persist
 
     @property
     def now_ms(self) -> Callable[[], int]:
@@ -163,12 +182,12 @@ class LinkedCatalog(OpenableCatalog):
     def initialize(
         self, *, deploy_generation: int = 0, holder: str, purpose: str, bootstrap: Bootstrap | None = None
     ) -> bool:
-        claim = self._claim(deploy_generation, holder, purpose)
+        claim = self.claim(deploy_generation, holder, purpose)
 
         def check(seen: Seen) -> None:
             if seen.of(self.stores.linkage(seen).truth).is_initialized:
                 raise _InitializedError
-            self._refuse_running(seen, None)
+            self._refuse_running(seen)
 
         with self._opened(purpose) as stores:
             try:
@@ -180,18 +199,18 @@ class LinkedCatalog(OpenableCatalog):
     def raise_fence(
         self, at_least: int, *, deploy_generation: int | None = None, holder: str, purpose: str
     ) -> FenceToken:
-        claim = self._claim(deploy_generation or 0, holder, purpose)
+        claim = self.claim(deploy_generation or 0, holder, purpose)
         takeover.check_epoch(at_least)
 
         def check(seen: Seen) -> None:
-            self._refuse_running(seen, None)
+            self._refuse_running(seen)
             truth = self.stores.linkage(seen).truth
             seen.of(truth).check_initialized(self.stores.of(truth).place)
 
         with self._opened(purpose) as stores:
             seen = read_both(stores)
             check(seen)
-            claim = _of_generation(seen, deploy_generation, claim)
+            claim = of_generation(seen, deploy_generation, claim)
             token = next_token(seen, claim)
             if all(_is_high_enough(seen.of(backend).token, at_least, token) for backend in Backend):
                 assert seen.token is not None
@@ -213,7 +232,7 @@ class LinkedCatalog(OpenableCatalog):
         if rehearse:
             claim = FenceToken(deploy_generation or 0, 0, holder, purpose)
         else:
-            claim = self._claim(deploy_generation or 0, holder, purpose)
+            claim = self.claim(deploy_generation or 0, holder, purpose)
 
         def load(stores: TwoStores, truth: Backend, by: takeover.Claim, *, rehearse: bool) -> Loaded:
             return takeover.load(
@@ -225,12 +244,12 @@ class LinkedCatalog(OpenableCatalog):
 
             def check(seen: Seen) -> None:
                 if not rehearse:
-                    self._refuse_running(seen, None)
+                    self._refuse_running(seen)
                 token = next_token(seen, claim)
                 rehearsed.append(load(stores, stores.linkage(seen).truth, lambda _: token, rehearse=True))
 
             seen = read_both(stores)
-            claim = _of_generation(seen, deploy_generation, claim)
+            claim = of_generation(seen, deploy_generation, claim)
             if rehearse:
                 check(seen)
                 return rehearsed[-1]
@@ -252,13 +271,16 @@ class LinkedCatalog(OpenableCatalog):
         stores = self.stores.another(purpose or f"catalog {mode.name.lower()}")
         with ExitStack() as unless_open:
             unless_open.callback(stores.close)
-            opened: ReadOnlyHandle
+            opened: ReadOnlyCatalog
             match mode:
                 case OpenMode.READ_ONLY:
                     truth, opened = self._open_read_only(stores)
                 case OpenMode.WRITABLE:
-                    claim = self._claim(deploy_generation, holder, purpose)
-                    truth, opened = self._open_writable(stores, claim, bootstrap, migration_id)
+                    claim = self.claim(deploy_generation, holder, purpose)
+                    truth, handle = self._open_writable(stores, claim, bootstrap, migration_id)
+                    opened = handle
+                    if self._dual is not None:
+                        opened = self._dual.written(handle, stores, truth, now_ms=self._now_ms)
                 case OpenMode.SAVEPOINT:
                     mine = FenceToken(deploy_generation, 0, holder, purpose)
                     truth, opened = self._open_savepoint(stores, mine, bootstrap)
@@ -375,14 +397,13 @@ class LinkedCatalog(OpenableCatalog):
         with self._opened("catalog preamble") as stores:
             return read_both(stores).token
 
-    def _claim(self, deploy_generation: int, holder: str, purpose: str) -> FenceToken:
+    def claim(self, deploy_generation: int, holder: str, purpose: str) -> FenceToken:
+        """Who opens it for writing, without an epoch yet. Raises `NotWritable` and `BadInput`."""
         self._stash.claim(deploy_generation, holder, purpose)
         return self._persist.claim(deploy_generation, holder, purpose)
 
-    def _refuse_running(self, seen: Seen, migration_id: str | None) -> None:
-        running = running_of(seen.stash.config)
-        if running is not None and running.migration_id != migration_id and running.shuts_out(self._now_ms()):
-            raise MigrationInProgress(running.migration_id, holder_of(seen.stash))
+    def _refuse_running(self, seen: Seen, migration_id: str | None = None) -> None:
+        refuse_running(seen, self._now_ms(), but=migration_id)
 
     def _refuse_other(self, truth: Backend) -> None:
         if self._through not in (None, truth):
@@ -394,13 +415,6 @@ class LinkedCatalog(OpenableCatalog):
 
 class _InitializedError(Exception):
     """It is initialized already: nobody is to be fenced."""
-
-
-def _of_generation(seen: Seen, deploy_generation: int | None, claim: FenceToken) -> FenceToken:
-    """The claim with the durable generation, where none is asked for."""
-    generations = [token.deploy_generation for token in (seen.stash.token, seen.persist.token) if token]
-    generation = max(generations, default=0) if deploy_generation is None else deploy_generation
-    return replace(claim, deploy_generation=generation)
 
 
 def _is_high_enough(durable: FenceToken | None, at_least: int, token: FenceToken) -> bool:

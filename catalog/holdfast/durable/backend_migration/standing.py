@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from holdfast.durable.backend_migration.link import Linked
+from holdfast.durable.backend_migration.link import Linked, Seen
 from holdfast.durable.backend_migration.records import running_of
 from holdfast.durable.backend_migration.truth import Backend
 from holdfast.durable.backend_migration.two_stores import TwoStores, read_both
@@ -42,6 +42,13 @@ class OneOfTwo(Standing):
         if isinstance(link, Linked) and link.truth is not self.backend:
             return NotSourceOfTruth(self.stores.of(self.backend).place, link.truth.value)
         return error
+
+
+def refuse_running(seen: Seen, now_ms: int, *, but: str | None) -> None:
+    """Raise `MigrationInProgress` while a migration other than `but` shuts others out."""
+    running = running_of(seen.stash.config)
+    if running is not None and running.migration_id != but and running.shuts_out(now_ms):
+        raise MigrationInProgress(running.migration_id, holder_of(seen.stash))
 
 
 def holder_of(seen: Preamble) -> str:

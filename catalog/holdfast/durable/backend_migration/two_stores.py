@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.durable.backend_migration.link import (
     ENDS_ON_PERSIST,
@@ -152,6 +152,13 @@ def next_token(seen: Seen, claim: FenceToken) -> FenceToken:
             raise Fenced(following, durable)
         after = max(after, following, key=lambda token: token.epoch)
     return after
+
+
+def of_generation(seen: Seen, deploy_generation: int | None, claim: FenceToken) -> FenceToken:
+    """The claim with the durable generation, where none is asked for."""
+    generations = [token.deploy_generation for token in (seen.stash.token, seen.persist.token) if token]
+    generation = max(generations, default=0) if deploy_generation is None else deploy_generation
+    return replace(claim, deploy_generation=generation)
 
 
 def take_over_both(

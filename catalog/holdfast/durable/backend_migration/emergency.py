@@ -1,0 +1,64 @@
+"""A linked catalog while persist can't be reached: the stash alone, where its own state says that it counts.
+
+Whoever would move the truth away needs his token in the stash, which an open of this kind overwrites: what he
+does next is refused. So the stash alone is enough where no tombstone of persist has a say.
+"""
+
+from collections.abc import Callable
+
+from holdfast.durable.backend_migration.link import strategy_of
+from holdfast.durable.backend_migration.records import running_of
+from holdfast.durable.backend_migration.standing import holder_of
+from holdfast.durable.backend_migration.truth import Strategy, tombstone
+from holdfast.durable.interfaces import OpenableCatalog
+from holdfast.durable.opening import StoredCatalog
+from holdfast.durable.preamble import Preamble
+from holdfast.durable.standing import Standing
+from holdfast.durable.store import CatalogStore
+from holdfast.errors import BadInput, MigrationInProgress, NeedsPersist
+
+
+def emergency_catalog(stash: OpenableCatalog) -> OpenableCatalog:
+    """The catalog in a stash, opened without its persist: for emergencies.
+
+    `stash` is what `stash_catalog` gave. Opening, loading and fencing raise `NeedsPersist` where the stash
+    alone doesn't tell that it is the source of truth: with ONE_TOMBSTONE while its tombstone is set, with
+    TWO_TOMBSTONES as soon as it has one. `MigrationInProgress` while a migration has it.
+    """
+    if not isinstance(stash, StoredCatalog):
+        raise BadInput(
+            f"the catalog in {stash.place} is not in a stash", hint="give what stash_catalog gives"
+        )
+    return StoredCatalog(stash.store, stash.now_ms, standing=_Emergency(stash.now_ms))
+
+
+class _Emergency(Standing):
+    """Of who has the stash, and can't ask persist."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+
+    def check_read(self, seen: Preamble, place: str) -> None:
+        """Raise `NeedsPersist` unless the stash is certainly the truth."""
+        if not seen.is_linked:
+            if not seen.is_initialized:
+                raise NeedsPersist(f"the stash in {place} is empty: nothing tells that the catalog is there")
+            return
+        retired = tombstone(seen.config)
+        if strategy_of(seen.config) is Strategy.TWO_TOMBSTONES:
+            if retired is not None:
+                raise NeedsPersist(f"the catalog was moved before: {place} alone can't tell where it is")
+        elif retired:
+            raise NeedsPersist(f"the catalog is not in {place}: it was moved to persist")
+
+    def check_write(self, seen: Preamble, place: str) -> None:
+        """As `check_read`; and `MigrationInProgress`."""
+        self.check_read(seen, place)
+        running = running_of(seen.config)
+        if running is not None and running.shuts_out(self._now_ms()):
+            raise MigrationInProgress(running.migration_id, holder_of(seen))
+
+    def confirm_linked(self, store: CatalogStore, seen: Preamble) -> int:
+        """See `Standing`; raises `NeedsPersist`."""
+        self.check_read(seen, store.place)
+        return seen.truth_since
