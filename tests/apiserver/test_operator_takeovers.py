@@ -49,6 +49,14 @@ def test_what_can_not_be_taken_over_says_why_and_goes_on_by_itself(
         go_back(client, organization, 2)
     _, command, _ = world.wait_stalled("catalog/demo", "FenceRegressed").split("`")
     world.wait_for("catalog/demo", ".status.epoch", 2)
+    # The list has one word of it; the message is in the conditions.
+    one = ("get", "catalogs", "--field-selector=metadata.name=demo")
+    heading, shown = world.kubectl(*one).splitlines()
+    assert heading.split() == ["NAME", "READY", "EPOCH", "TRUTH", "VERSION", "UPPER", "AGE", "REASON"]
+    assert (shown.split()[:4], shown.split()[-1]) == (["demo", "False", "2", "Persist"], "FenceRegressed")
+    heading, shown = world.kubectl(*one, "-o", "wide").splitlines()
+    assert heading.split()[-2:] == ["REASON", "ORGANIZATION"]
+    assert shown.split()[-2:] == ["FenceRegressed", organization]
     # Nobody mended it: neither time nor a change of the resource lets it go on.
     world.kubectl("annotate", "catalog/demo", "holdfast.dev/reopen=1")
     operator.wait_for_looks(6)

@@ -82,7 +82,7 @@ def test_what_a_dump_shows_can_be_edited_deleted_and_put_back(catalogs: Catalogs
         assert {**after, name: before[name]} == before
         with pytest.raises(BadInput, match="no such key"):
             debug.delete(openable, name, key, **HOLDER, force=True)
-        assert debug.edit(openable, name, key, value, **HOLDER) is None
+        assert debug.edit(openable, name, key, value, **HOLDER, force=True) is None
         assert contents(openable.dump()) == before
 
 

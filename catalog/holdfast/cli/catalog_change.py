@@ -39,7 +39,9 @@ class _Claim(TypedDict):
 
 
 _yes = click.option("--yes", is_flag=True, help="Don't ask.")
-_force = click.option("--force", is_flag=True, help="Even what decides who reads it, or goes back.")
+_force = click.option(
+    "--force", is_flag=True, help="Even what decides who reads it, goes back, or refers to nothing."
+)
 
 
 @click.command(short_help="Insert an object, or replace its value.")

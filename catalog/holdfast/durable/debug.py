@@ -24,6 +24,7 @@ from holdfast.durable.objectjson import (
     parse_value,
     read_dump,
 )
+from holdfast.durable.references import dangling
 from holdfast.durable.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection
 from holdfast.durable.upgrade import objects
 from holdfast.durable.version import CATALOG_VERSION
@@ -73,8 +74,9 @@ def edit(
     """Give the object of `key` that value, or insert it; the value that it had, None when it is new.
 
     `collection` is the name of the type, key and value are JSON as a dump shows them. `force` is needed for
-    config that decides whether and by whom the catalog is read, and to let an id allocator or a timeline go
-    back. Raises `BadInput` and changes nothing when the catalog could not hold the result.
+    config that decides whether and by whom the catalog is read, to let an id allocator or a timeline go back,
+    and for an id that is empty or that nothing has. Raises `BadInput` and changes nothing when the catalog
+    could not hold the result.
     """
     planned = rehearse(openable, collection, key, value, force=force)
     return _put(openable, planned, holder=holder, purpose=purpose, force=force)
@@ -175,6 +177,12 @@ def _put(
 def _edited(
     catalog: Catalog, collection: Collection[Any, Any], key: Message, value: Message | None, *, force: bool
 ) -> Message | None:
+    if value is not None and not force:
+        problem = catalog.in_transaction(
+            lambda tx: dangling(collection, key, value, lambda of, its: tx.get(of, its) is not None)
+        )
+        if problem is not None:
+            raise BadInput(problem, hint="to put it in all the same: --force")
     if collection.cached and not force:
         # Looked at again after the rehearsal: a process that was running until then may have moved it on.
         there = catalog.in_transaction(lambda tx: tx.get(collection, key))

@@ -126,7 +126,6 @@ REASON_COLUMN = PrinterColumn(
     "Reason",
     "string",
     '.status.conditions[?(@.type=="Ready")].reason',
-    "Why it is ready or not.",
-    wide=True,
+    "Why it is ready or not, in a word; the conditions say it in full.",
 )
 AGE_COLUMN = PrinterColumn("Age", "date", ".metadata.creationTimestamp", "How long ago it was created.")

@@ -272,12 +272,15 @@ class Catalog(Resource):
         short_names=("cat",),
         columns=(
             READY_COLUMN,
-            REASON_COLUMN,
             PrinterColumn("Epoch", "integer", ".status.epoch", "Epoch of the durable fence token."),
             PrinterColumn("Truth", "string", ".status.sourceOfTruth", "The backend that holds the truth."),
             PrinterColumn("Version", "integer", ".status.catalogVersion", "Version of the catalog's format."),
             PrinterColumn("Upper", "string", ".status.upper", "The next version to be written."),
             AGE_COLUMN,
+            REASON_COLUMN,
+            PrinterColumn(
+                "Organization", "string", ".spec.organizationId", "Whose catalog it is.", wide=True
+            ),
         ),
         description="A Catalog is one durable, fenced and versioned catalog of one organization.",
         rules=(

@@ -264,7 +264,6 @@ class StorageCollection(Resource):
         short_names=("coll",),
         columns=(
             READY_COLUMN,
-            REASON_COLUMN,
             PrinterColumn("Catalog", "string", ".spec.catalogRef.name", "The Catalog that names it."),
             PrinterColumn("Since", "string", ".status.since", "It can be read as of this time on."),
             PrinterColumn("Upper", "string", ".status.upper", "It is complete before this time."),
@@ -275,6 +274,7 @@ class StorageCollection(Resource):
                 "Shards", "integer", ".spec.rendition.shards", "Over how many shards it is spread."
             ),
             AGE_COLUMN,
+            REASON_COLUMN,
         ),
         description="A StorageCollection is one definite, time-travelling collection of rows.",
         rules=(

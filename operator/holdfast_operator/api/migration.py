@@ -145,7 +145,6 @@ class CatalogMigration(Resource):
         short_names=("catmig",),
         columns=(
             READY_COLUMN,
-            REASON_COLUMN,
             PrinterColumn("Catalog", "string", ".spec.catalogRef.name", "The Catalog that is moved."),
             PrinterColumn("Target", "string", ".spec.target", "Where it is moved to."),
             PrinterColumn("Phase", "string", ".status.phase", "Where the migration is."),
@@ -165,6 +164,7 @@ class CatalogMigration(Resource):
                 wide=True,
             ),
             AGE_COLUMN,
+            REASON_COLUMN,
         ),
         description="A CatalogMigration moves a catalog's source of truth between its stash and persist.",
     )

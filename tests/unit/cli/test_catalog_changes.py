@@ -117,7 +117,7 @@ def edit_and_delete(place: Place, collection: Collection[Any, Any]) -> None:
     key, first, second = sample(collection.key, 1), sample(collection.value, 2), sample(collection.value, 3)
     before = contents()
     shown = json.dumps(message_to_json(key))
-    assert ": inserted" in done(place.run("edit", name, text(key), text(first)))
+    assert ": inserted" in done(place.run("edit", name, text(key), text(first), "--force"))
     assert contents() == {**before, name: {**before[name], shown: message_to_json(first)}}
     said = done(place.run("edit", name, text(key), "-", "--force", text=text(second)))
     assert said.endswith(f"replaced, before: {json.dumps(message_to_json(first), ensure_ascii=False)}")

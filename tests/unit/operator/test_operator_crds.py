@@ -39,13 +39,17 @@ def test_check_tells_a_stale_file_and_changes_nothing(
 @pytest.mark.parametrize(
     ("model", "short", "columns"),
     [
-        (Catalog, ["cat"], ["Ready", "Epoch", "Truth", "Version", "Upper", "Age"]),
+        (Catalog, ["cat"], ["Ready", "Epoch", "Truth", "Version", "Upper", "Age", "Reason"]),
         (
             CatalogMigration,
             ["catmig"],
-            ["Ready", "Catalog", "Target", "Phase", "Step", "Truth", "Rows", "Age"],
+            ["Ready", "Catalog", "Target", "Phase", "Step", "Truth", "Rows", "Age", "Reason"],
         ),
-        (StorageCollection, ["coll"], ["Ready", "Catalog", "Since", "Upper", "Rendition", "Shards", "Age"]),
+        (
+            StorageCollection,
+            ["coll"],
+            ["Ready", "Catalog", "Since", "Upper", "Rendition", "Shards", "Age", "Reason"],
+        ),
     ],
 )
 def test_kubectl_get_tells_the_story(model: Any, short: list[str], columns: list[str]) -> None:
