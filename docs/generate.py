@@ -2,7 +2,7 @@
 
 A part stands between `<!-- generated: name -->` and `<!-- end -->`; everything else on a page is written by
 hand. The tables and diagrams of a move between stores are made from `durable/backend_migration/truth.py`: the
-transitions are found by walking the steps from every state that can be reached.
+transitions are found by walking the steps from every state that a link leaves or a move leads to.
 
 Invariants
 - A part is a function of the code only; `--check` changes nothing, and exits 1 where a page is stale.
@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from holdfast.durable import config
+from holdfast.durable.backend_migration.link import ToLink, begins_on_persist, links_stash
 from holdfast.durable.backend_migration.truth import STATES, STEPS, Action, Backend, State, Strategy
 
 PAGES = Path(__file__).resolve().parent
@@ -50,11 +52,14 @@ class Transition:
     step: int
 
 
+def _linked(strategy: Strategy, truth: Backend) -> Tombstones:
+    link = ToLink(None, strategy, truth)
+    written = (makes(link, 1)[config.TOMBSTONE] for makes in (links_stash, begins_on_persist))
+    return Tombstones(*(None if value is None else bool(value) for value in written))
+
+
 LINKED: Mapping[tuple[Strategy, Backend], Tombstones] = {
-    (Strategy.ONE_TOMBSTONE, Backend.STASH): Tombstones(),
-    (Strategy.ONE_TOMBSTONE, Backend.PERSIST): Tombstones(stash=True),
-    (Strategy.TWO_TOMBSTONES, Backend.STASH): Tombstones(),
-    (Strategy.TWO_TOMBSTONES, Backend.PERSIST): Tombstones(stash=True, persist=False),
+    (strategy, truth): _linked(strategy, truth) for strategy in Strategy for truth in Backend
 }
 """What the link of two stores leaves, by strategy and by where the catalog was."""
 
