@@ -55,6 +55,10 @@ class Preamble:
             else FenceToken.from_proto(decode(FENCE_TOKENS, self.fence_row).value)
         )
 
+    def tells_as(self, other: "Preamble") -> bool:
+        """Whether another state tells the same: nobody took over in between, nor changed the config."""
+        return (self.fence_row, self.config_rows) == (other.fence_row, other.config_rows)
+
     @property
     def is_initialized(self) -> bool:
         """Whether the initial objects are there."""

@@ -260,7 +260,12 @@ class BackendMigration:
         source = stores.linkage(seen).truth
         preamble = seen.of(source)
         preamble.check_initialized(stores.of(source).place)
-        if source is not self.destination and self._readable != (source, preamble):
+        if source is self.destination:
+            return
+        # What a writer commits meanwhile under the same token and version can be read like the rest: to read
+        # it all for each of its commits would let it keep the migration out for ever.
+        known = self._readable
+        if known is None or known[0] is not source or not known[1].tells_as(preamble):
             check_source(stores, source, preamble)
             self._readable = source, preamble
 

@@ -126,7 +126,7 @@ def read_both(stores: TwoStores) -> Seen:
         if stores.stash.upper() == stash.upper:
             return Seen(stash, persist)
         again = _read(stores.stash)
-        if (again.fence_row, again.config_rows) == (stash.fence_row, stash.config_rows):
+        if again.tells_as(stash):
             return Seen(again, persist)
         stash = again
     raise StorageError(
@@ -246,11 +246,10 @@ class _Taking:
             updates = (*seen.fence(self._token), *also(self._seen, backend))
             if not updates or self._append(backend, updates):
                 return
-            if backend is Backend.STASH and seen.token != self._token:
-                # Nothing is written yet: both are to be read at one time.
-                self._reread(backend)
-                raise _ChangedError
             self._reread(backend)
+            if backend is Backend.STASH and seen.token != self._token and not seen.tells_as(self._seen.stash):
+                # Nothing is written yet: both are to be read at one time.
+                raise _ChangedError
             self._stores.linkage(self._seen)
             self._check(self._seen)
 

@@ -1,0 +1,56 @@
+"""A migration takes over from a writer that commits all the time, which must not keep it out for ever."""
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+
+from holdfast._pb import objects_pb2 as pb
+from holdfast.durable import Kind, OpenMode, linked_catalog
+from holdfast.durable.backend_migration.linked import LinkedCatalog
+from holdfast.durable.backend_migration.migration import BackendMigration
+from holdfast.durable.backend_migration.truth import Backend
+from holdfast.durable.backend_migration.two_stores import TwoStores
+from holdfast.durable.codec import Update, encode
+from holdfast.durable.preamble import read_preamble
+from holdfast.durable.registry import SETTINGS
+from holdfast.durable.stash_store import StashStore
+from testbed.linkedstores import WHO, LinkedPlace
+
+
+class BusyStash(StashStore):
+    """A stash to which somebody commits whenever its contents were read."""
+
+    def __init__(self, url: str, written: list[str]) -> None:
+        super().__init__(url)
+        self._url_of_all, self.written = url, written
+
+    def another(self, *, purpose: str) -> "BusyStash":
+        return BusyStash(self._url_of_all, self.written)
+
+    def batches(self, as_of: int, *, but: Collection[Kind] = ()) -> Iterator[pa.RecordBatch]:
+        yield from super().batches(as_of, but=but)
+        assert len(self.written) < 5, "the contents are read again for each commit"
+        self.written.append(f"w{len(self.written)}")
+        row = encode(SETTINGS, pb.SettingKey(name=self.written[-1]), pb.SettingValue(value="written"))
+        writer = StashStore(self._url_of_all)
+        seen = read_preamble(writer, writer.upper())
+        writer.append([Update(row, 1)], seen.upper, fence=seen.fence_row)
+        writer.close()
+
+
+def test_a_writer_does_not_keep_a_migration_out(tmp_path: Path) -> None:
+    place = LinkedPlace(tmp_path)
+    catalog = linked_catalog(place.stash(), place.persist(), backend=Backend.STASH)
+    catalog.open(OpenMode.WRITABLE, **WHO).close()
+    written: list[str] = []
+    busy = TwoStores(BusyStash(f"sqlite://{tmp_path}/stash.sqlite", written), place.stores().persist)
+    options: dict[str, Any] = {"migration_id": "m", "target": Backend.PERSIST, "holder": "me"}
+    outcome = BackendMigration(cast("LinkedCatalog", SimpleNamespace(stores=busy)), **options).run()
+    assert outcome.moved
+    with catalog.open(OpenMode.READ_ONLY) as moved:
+        assert {*written} <= {each.key.name for each in moved.objects(SETTINGS)}
+    assert written
+    place.close()
