@@ -168,6 +168,12 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         with self._lock:
             self._store.close()
 
+    def retire(self, error: HoldfastError) -> None:
+        """Close it for good: whoever uses it from now on is told `error`."""
+        with self._lock:
+            self._ended = error
+            self._store.close()
+
     def _config(self, key: str) -> int | None:
         found = self._cache.get(CONFIGS, pb.ConfigKey(key=key))
         return None if found is None else found.value

@@ -13,7 +13,7 @@ Invariants
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
@@ -24,6 +24,7 @@ from holdfast.durable.backend_migration.held import Held
 from holdfast.durable.backend_migration.link import Seen
 from holdfast.durable.backend_migration.records import Record, ended
 from holdfast.durable.backend_migration.replace import changes
+from holdfast.durable.backend_migration.shadowing import ShadowOfMigration, open_shadow
 from holdfast.durable.backend_migration.truth import (
     STEPS,
     Action,
@@ -36,10 +37,11 @@ from holdfast.durable.backend_migration.truth import (
 from holdfast.durable.backend_migration.two_stores import read_both
 from holdfast.durable.backend_migration.verify import Digest, compare, contents_of, digests_of, sizes_of
 from holdfast.durable.fence import FenceToken
+from holdfast.durable.interfaces import Catalog
 from holdfast.durable.upgrade.plan import released
 from holdfast.durable.upgrade.report import Size
 from holdfast.durable.upgrade.runner import upgrade
-from holdfast.errors import CatalogOutOfSync, Fenced
+from holdfast.errors import CatalogOutOfSync, Fenced, MigrationInProgress
 
 _log = logging.getLogger(__name__)
 
@@ -103,6 +105,7 @@ class Attempt:
         self.moved = False
         self._next = 0
         self._read: _Read | None = None
+        self._shadow: ShadowOfMigration | None = None
 
     @property
     def next_step(self) -> Step | None:
@@ -113,6 +116,7 @@ class Attempt:
         """Do the next step."""
         step = self.steps[self._next]
         start = time.monotonic()
+        self._end_shadow(step)
         seen = self.held.look()
         self._next += 1
         found: Mapping[str, Digest] | None = None
@@ -138,8 +142,18 @@ class Attempt:
             found,
         )
 
+    def open_shadow(self, now_ms: Callable[[], int]) -> Catalog:
+        """Open the source before the last step, with every write made in the target too."""
+        step = self.next_step
+        assert step is self.steps[-1]
+        self._end_shadow(step)
+        self._shadow = open_shadow(self.held, self.held.look(), self.orders.destination.other, now_ms)
+        return self._shadow
+
     def close(self) -> None:
         """Give up what it holds of the stores."""
+        if self._shadow is not None:
+            self._shadow.end(self._going_on())
         self.held.stores.close()
 
     def truth(self, seen: Seen) -> Backend:
@@ -158,6 +172,18 @@ class Attempt:
         except Fenced as error:
             # With the record there nobody is shut out any more: whoever came notes the truth that he found.
             _log.info("%s", error)
+
+    def _end_shadow(self, step: Step) -> None:
+        """Let nothing be written to both any more before the last step; raises where the target differs."""
+        shadow, self._shadow = self._shadow, None
+        if shadow is not None:
+            assert step is self.steps[-1]
+            shadow.end(self._going_on())
+            shadow.check()
+
+    def _going_on(self) -> MigrationInProgress:
+        """What whoever writes to a shadow that has ended is told: open the catalog again, wherever it is."""
+        return MigrationInProgress(self.orders.migration_id, self.held.token.holder)
 
     def _check(self, seen: Seen) -> None:
         if self.truth(seen) is self.orders.destination:

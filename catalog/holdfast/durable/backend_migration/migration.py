@@ -36,6 +36,7 @@ from holdfast.durable.backend_migration.truth import Backend, Step
 from holdfast.durable.backend_migration.two_stores import TwoStores, take_over_both
 from holdfast.durable.codec import Update
 from holdfast.durable.fence import FenceToken
+from holdfast.durable.interfaces import Catalog
 from holdfast.durable.opening import wall_clock_ms
 from holdfast.durable.preamble import Preamble
 from holdfast.errors import BadInput, HoldfastError, MigrationTimedOut
@@ -183,6 +184,21 @@ class BackendMigration:
             on_progress(progress)
         assert self._outcome is not None
         return self._outcome
+
+    def open_shadow(self) -> Catalog:
+        """Do all steps but the last; the catalog open for writing, with every write made in both stores.
+
+        The next `advance` closes it, compares both stores and moves the truth. Meanwhile nobody else may
+        open the catalog for writing, as long as the timeout is not over. Raises as `advance`, and `BadInput`
+        where there is nothing left to move.
+        """
+        if self.verify is not Verify.SHADOW:
+            raise BadInput(f"a migration with verification {self.verify.value} has no shadow")
+        while (attempt := self._attempt) is None or attempt.next_step is not attempt.steps[-1]:
+            if self.advance() is None or self._outcome is not None:
+                raise BadInput(f"migration {self.migration_id} has ended: there is nothing to write to both")
+        with self._over_on_error():
+            return attempt.open_shadow(self._now_ms)
 
     def abandon(self) -> Backend:
         """End it where it is, so that nobody is shut out: the one source of truth that there is then.
