@@ -22,6 +22,8 @@ from demo import flights
 from demo.operator_process import OperatorProcess
 from demo.screen import ClaimError, Screen, console
 from holdfast.durable import OpenMode, persist_catalog
+from holdfast.durable.registry import ROLES
+from holdfast.durable.stash_store import stash_catalog
 from holdfast.errors import Fenced, HoldfastError
 from holdfast.persist import PersistClient
 from holdfast.spark.manifest import verify_snapshot
@@ -33,6 +35,8 @@ from testbed.sparkoperator import SparkOperatorStandIn, install_crd
 ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE = "holdfast-demo"
 CATALOG, COLLECTION = "demo", "flights"
+SHOP = "shop"
+"""The catalog that is moved, and its move."""
 MARCH, DECEMBER = 1_364_774_399_999, 1_388_620_799_999
 """The last milliseconds of 2013-03-31 and 2014-01-01 (UTC): two times to travel to."""
 
@@ -58,6 +62,7 @@ class Demo:
         self.ingest()
         self.travel()
         self.snapshot()
+        self.move()
         second = self.crash(first)
         self.fence(second)
 
@@ -144,9 +149,53 @@ class Demo:
             job and f"attempt {job.attempt}",
         )
 
+    def move(self) -> None:
+        """A catalog is moved out of a database, written there, and moved back with all of it."""
+        self.screen.act("6. Move a catalog out of a database, write, and roll back")
+        stash = f"sqlite://{self.folder}/shop.sqlite"
+        for sample in shop(stash):
+            self.cluster.apply({**sample, "metadata": {**sample["metadata"], "namespace": NAMESPACE}})
+            if sample["kind"] == "Catalog":
+                self.kubectl("wait", "--for=condition=Ready", f"catalog/{SHOP}", "--timeout=60s")
+                begins = self.status("catalog", SHOP)["sourceOfTruth"]
+                self.screen.check("the catalog begins in SQLite", begins == "Stash", begins)
+        self.kubectl("wait", "--for=condition=Completed", f"catalogmigration/{SHOP}", "--timeout=90s")
+        self.kubectl(
+            "wait", "--for=jsonpath={.status.sourceOfTruth}=Persist", f"catalog/{SHOP}", "--timeout=60s"
+        )
+        self.kubectl("wait", "--for=condition=Ready", f"catalog/{SHOP}", "--timeout=60s")
+        self.moves()
+        compared = self.condition("catalogmigration", SHOP, "Verified")
+        self.screen.check(
+            "both stores were compared before that", compared["status"] == "True", compared["message"]
+        )
+        roles = self.status("catalog", SHOP)["objectCounts"]["roles"]
+        self.kubectl(
+            "patch",
+            f"catalog/{SHOP}",
+            "--type=merge",
+            "-p",
+            '{"spec":{"objects":{"roles":[{"name":"analyst"}]}}}',
+        )
+        self.await_status(SHOP, lambda status: status["objectCounts"]["roles"] == roles + 1, kind="catalog")
+        self.screen.check("a role is written where the catalog is now", True)
+        self.kubectl("patch", f"catalogmigration/{SHOP}", "--type=merge", "-p", '{"spec":{"rollback":true}}')
+        self.kubectl("wait", "--for=condition=RolledBack", f"catalogmigration/{SHOP}", "--timeout=90s")
+        self.kubectl(
+            "wait", "--for=jsonpath={.status.sourceOfTruth}=Stash", f"catalog/{SHOP}", "--timeout=60s"
+        )
+        self.moves()
+        with stash_catalog(stash, read_only=True).open(OpenMode.READ_ONLY) as catalog:
+            found = {role.value.name for role in catalog.objects(ROLES)}
+        self.screen.check("rolled back, SQLite has the catalog, and the role with it", "analyst" in found)
+
+    def moves(self) -> None:
+        """What a user sees of the catalog that is moved."""
+        self.show("get", f"catalogmigration/{SHOP}", f"catalog/{SHOP}", "-n", NAMESPACE)
+
     def crash(self, first: OperatorProcess) -> OperatorProcess:
         """The operator dies; the next one takes over with a greater epoch."""
-        self.screen.act("6. Kill the operator with SIGKILL; a second one takes over")
+        self.screen.act("7. Kill the operator with SIGKILL; a second one takes over")
         first.send(signal.SIGKILL)
         first.wait(10)
         self.screen.check("the first operator is dead", first.exit_code == -signal.SIGKILL)
@@ -157,7 +206,7 @@ class Demo:
 
     def fence(self, second: OperatorProcess) -> None:
         """The operator is frozen, replaced, and resumed: it must notice and end by itself."""
-        self.screen.act("7. Freeze the operator; a third takes over; resume the frozen one")
+        self.screen.act("8. Freeze the operator; a third takes over; resume the frozen one")
         second.send(signal.SIGSTOP)
         third = self.start_operator("3")
         self.await_epoch(3)
@@ -253,6 +302,11 @@ class Demo:
         found = json.loads(self.kubectl("get", kind, name, "-o", "json"))
         return dict(found.get("status") or {})
 
+    def condition(self, kind: str, name: str, type_: str) -> dict[str, Any]:
+        """A condition of an object."""
+        (found,) = (each for each in self.status(kind, name)["conditions"] if each["type"] == type_)
+        return dict(found)
+
     def tables(self) -> None:
         """What a user sees."""
         self.show("get", "catalogs,storagecollections", "-n", NAMESPACE)
@@ -265,6 +319,21 @@ class Demo:
     def kubectl(self, *arguments: str) -> str:
         """Run kubectl in the demo's namespace."""
         return self.cluster.kubectl("-n", NAMESPACE, *arguments)
+
+
+def shop(stash: str) -> list[dict[str, Any]]:
+    """A Catalog that begins in a database, and its move to persist."""
+    catalog = {
+        "kind": "Catalog",
+        "spec": {
+            "organizationId": "5b8e2f14-6c7d-4a9b-8e1f-3d2c1b0a9f8e",
+            "backend": "Stash",
+            "stash": {"url": stash},
+        },
+    }
+    move = {"kind": "CatalogMigration", "spec": {"catalogRef": {"name": SHOP}, "target": "Persist"}}
+    head = {"apiVersion": "holdfast.dev/v1alpha1", "metadata": {"name": SHOP}}
+    return [{**head, **each} for each in (catalog, move)]
 
 
 def same(found: list[flights.Answer], expected: list[flights.Answer]) -> bool:
