@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.asking import confirm, somebody_answers
-from holdfast.cli.catalog_place import LinkedPlace, linked_options
+from holdfast.cli.catalog_place import CatalogPlace, LinkedPlace, catalog_options, linked_options
 from holdfast.cli.numbers import u64
 from holdfast.errors import BadInput, LinkConflict, Uninitialized
 
@@ -224,6 +224,45 @@ def link(place: LinkedPlace, truth: str, strategy: str | None, yes: bool) -> Non
         done = linked.link()
     assert done is not None
     click.echo(f"linked ({strategy_name(done.strategy)}): the source of truth is {done.truth.value} ({at})")
+
+
+@migrate.command(short_help="End the link of a catalog on persist.")
+@catalog_options
+@click.option("--stash-lost", is_flag=True, help="The stash is gone for good: give persist alone.")
+@_generation
+@_yes
+def detach(place: CatalogPlace, stash_lost: bool, deploy_generation: int | None, yes: bool) -> None:
+    """End the link, so that the catalog is on persist alone; only while persist is its source of truth.
+
+    The stash keeps what it has, but can't be linked with it again. Every process that writes to the catalog
+    is fenced.
+    """
+    from holdfast.durable.backend_migration.detach import check_detach
+    from holdfast.durable.backend_migration.detach import detach as end_link
+
+    if isinstance(place, LinkedPlace) is stash_lost:
+        raise BadInput(
+            "--stash-lost is for a stash that is gone: --stash can't be given with it"
+            if stash_lost
+            else "--stash is missing: a link is ended with both of its stores",
+            hint="if the stash is gone for good, give --stash-lost with --persist URL --organization-id UUID",
+        )
+    with place.open_to_look() as openable:
+        check_detach(openable, stash_lost=stash_lost)
+        click.echo(f"fencing every process that writes to catalog {openable.place}", err=True)
+    if not yes:
+        if not somebody_answers():
+            raise BadInput("ending a link needs a yes", hint="give --yes")
+        confirm("Go on?")
+    with place.open_to_write() as openable:
+        token = end_link(
+            openable,
+            stash_lost=stash_lost,
+            deploy_generation=deploy_generation,
+            holder=_holder(),
+            purpose="holdfast migrate detach",
+        )
+        click.echo(f"detached: the catalog is on persist alone, epoch {token.epoch}")
 
 
 def _run(

@@ -60,6 +60,11 @@ def linked(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Linked]:
     persist.close()
 
 
+def alone(place: Place, command: str, *arguments: str) -> Result:
+    """A command of `holdfast migrate` with the options of one store."""
+    return CliRunner().invoke(main, ["migrate", command, *place.options, *arguments])
+
+
 def ok(result: Result) -> str:
     assert result.exit_code == 0, result.output
     return result.stdout
@@ -68,7 +73,7 @@ def ok(result: Result) -> str:
 def refused(result: Result, code: int, *words: str) -> None:
     """One line that says what is wrong, a hint at most, and no traceback."""
     assert result.exit_code == code, result.output
-    lines = [line for line in result.stderr.splitlines() if not line.startswith("fencing ")]
+    lines = [line for line in result.stderr.splitlines() if not line.startswith(("fencing ", "warning: "))]
     assert lines[0].startswith("holdfast: ")
     assert len(lines) <= 2
     for word in words:
@@ -215,6 +220,34 @@ def test_every_catalog_command_follows_the_truth(linked: Linked, tmp_path: Path)
         assert found["stash"]["epoch"] == found["persist"]["epoch"] > number
     assert ok(linked.catalog("epoch")) == "40\n"
     assert "objects are well" in ok(linked.catalog("upgrade-check"))
+
+
+def test_a_link_is_ended_while_the_catalog_is_on_persist(linked: Linked) -> None:
+    ok(linked.migrate("run", "--id", "m", "--target", "stash"))
+    before = linked.stored()
+    refused(
+        linked.migrate("detach", "--yes"), 2, "the catalog is in the stash", "hint: move it to persist first"
+    )
+    refused(linked.migrate("detach", "--stash-lost", "--yes"), 2, "--stash can't be given with it")
+    refused(alone(linked.persist, "detach", "--yes"), 2, "--stash is missing")
+    refused(alone(linked.persist, "detach", "--stash-lost", "--yes"), 2, "does not say that it is the source")
+    assert linked.stored() == before
+    ok(linked.migrate("run", "--id", "n", "--target", "persist"))
+    before = linked.stored()
+    refused(linked.migrate("detach"), 2, "needs a yes")
+    assert linked.stored() == before
+    ended = linked.migrate("detach", "--yes")
+    assert ok(ended).startswith("detached: the catalog is on persist alone, epoch ")
+    ok(linked.persist.run(*EDIT, '{"value": "alone"}', "--yes"))
+    # Nobody takes what the stash still has for the catalog.
+    refused(linked.catalog("dump"), 2, "linked")
+
+
+def test_a_link_with_a_stash_that_is_lost_is_ended_on_persist(linked: Linked) -> None:
+    ok(linked.migrate("run", "--id", "m", "--target", "persist"))
+    ok(alone(linked.persist, "detach", "--stash-lost", "--yes"))
+    assert ok(linked.persist.run("epoch")) > "0"
+    ok(linked.persist.run(*EDIT, '{"value": "alone"}', "--yes"))
 
 
 def test_no_password_is_shown(linked: Linked) -> None:

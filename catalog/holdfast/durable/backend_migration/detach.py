@@ -12,7 +12,7 @@ from holdfast.durable.backend_migration.linked import LinkedCatalog
 from holdfast.durable.backend_migration.records import running_of
 from holdfast.durable.backend_migration.standing import holder_of
 from holdfast.durable.backend_migration.truth import Backend
-from holdfast.durable.backend_migration.two_stores import next_token, take_over_both
+from holdfast.durable.backend_migration.two_stores import next_token, read_both, take_over_both
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.interfaces import OpenableCatalog
 from holdfast.durable.opening import StoredCatalog
@@ -38,9 +38,7 @@ def detach(
     does not tell that it is the truth; `MigrationInProgress`, `Fenced`. Nothing is changed then.
     """
     if stash_lost:
-        persist = catalog.on_persist if isinstance(catalog, LinkedCatalog) else catalog
-        if not isinstance(persist, StoredCatalog):
-            raise BadInput(f"the catalog in {catalog.place} is not on persist")
+        persist = _on_persist(catalog)
         claim = persist.claim(deploy_generation or 0, holder, purpose)
         return _detach_alone(persist, deploy_generation, claim)
     if not isinstance(catalog, LinkedCatalog):
@@ -51,30 +49,49 @@ def detach(
     return _detach_both(catalog, deploy_generation, catalog.claim(deploy_generation or 0, holder, purpose))
 
 
-def _detach_both(catalog: LinkedCatalog, deploy_generation: int | None, claim: FenceToken) -> FenceToken:
-    def check(seen: Seen) -> None:
-        link = catalog.stores.linkage(seen)
-        if not isinstance(link, Linked):
-            raise BadInput(f"the catalog in {catalog.place} is not linked: there is nothing to end")
-        if link.truth is not Backend.PERSIST:
-            raise BadInput(
-                f"the catalog is in the stash, in {catalog.stores.stash.place}: its link can't be ended",
-                hint="move it to persist first: holdfast migrate run",
-            )
-        running = running_of(seen.stash.config)
-        if running is not None:
-            raise MigrationInProgress(running.migration_id, holder_of(seen.stash))
+def check_detach(catalog: OpenableCatalog, *, stash_lost: bool = False) -> None:
+    """Raise what `detach` would; needs clients that only read."""
+    if isinstance(catalog, LinkedCatalog) and not stash_lost:
+        with catalog.stores.opened("rehearsal of a detach") as stores:
+            _check_both(catalog, read_both(stores))
+        return
+    persist = _on_persist(catalog)
+    with persist.opened("rehearsal of a detach") as store:
+        _check_alone(read_preamble(store, store.upper()), persist.place)
 
+
+def _on_persist(catalog: OpenableCatalog) -> StoredCatalog:
+    persist = catalog.on_persist if isinstance(catalog, LinkedCatalog) else catalog
+    if not isinstance(persist, StoredCatalog):
+        raise BadInput(f"the catalog in {catalog.place} is not on persist")
+    return persist
+
+
+def _detach_both(catalog: LinkedCatalog, deploy_generation: int | None, claim: FenceToken) -> FenceToken:
     if deploy_generation is None:
         claim = replace(claim, deploy_generation=catalog.deploy_generation() or 0)
     with catalog.stores.opened(claim.purpose) as stores:
-        taken = take_over_both(stores, claim, check=check)
+        taken = take_over_both(stores, claim, check=lambda seen: _check_both(catalog, seen))
         seen = taken.seen.persist
         while not committed(stores.persist, seen, seen.configured(UNLINKED)):
             seen = read_preamble(stores.persist, stores.persist.upper())
             if seen.token != taken.token:
                 raise Fenced(taken.token, seen.token)
         return taken.token
+
+
+def _check_both(catalog: LinkedCatalog, seen: Seen) -> None:
+    link = catalog.stores.linkage(seen)
+    if not isinstance(link, Linked):
+        raise BadInput(f"the catalog in {catalog.place} is not linked: there is nothing to end")
+    if link.truth is not Backend.PERSIST:
+        raise BadInput(
+            f"the catalog is in the stash, in {catalog.stores.stash.place}: its link can't be ended",
+            hint="move it to persist first: holdfast migrate run",
+        )
+    running = running_of(seen.stash.config)
+    if running is not None:
+        raise MigrationInProgress(running.migration_id, holder_of(seen.stash))
 
 
 def _detach_alone(catalog: StoredCatalog, deploy_generation: int | None, claim: FenceToken) -> FenceToken:
