@@ -8,12 +8,14 @@ import pytest
 
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import (
+    Backend,
     Catalog,
     Object,
     OpenableCatalog,
     OpenMode,
     ReadOnlyCatalog,
     catalog_shard_id,
+    linked_catalog,
     persist_catalog,
     shadow_catalog,
     stash_catalog,
@@ -123,6 +125,30 @@ class ShadowCatalogs(Catalogs):
         self.secondary.close()
 
 
+class LinkedCatalogs(Catalogs):
+    """One in a stash and on persist, linked: `truth` is the one that has it."""
+
+    def __init__(self, kind: str, truth: Backend, stash: Catalogs, persist: Catalogs) -> None:
+        self.kind = kind
+        self._truth = truth
+        self._stores = {Backend.STASH: stash, Backend.PERSIST: persist}
+
+    @property
+    def address(self) -> dict[str, str]:
+        return self._stores[self._truth].address
+
+    def openable(self, mode: str = "write") -> OpenableCatalog:
+        stash, persist = (self._stores[backend].openable(mode) for backend in Backend)
+        return linked_catalog(stash, persist, backend=self._truth)
+
+    def behind(self) -> CatalogStore:
+        return self._stores[self._truth].behind()
+
+    def close(self) -> None:
+        for store in self._stores.values():
+            store.close()
+
+
 def persist_client(address: dict[str, str], mode: str = "write") -> PersistClient:
     """A client as a process of its own has it."""
     config = PersistConfig(debug_validate=True, maintenance="inline")
@@ -152,7 +178,12 @@ SHARED = (
 PLAIN = ("persist in memory", *SHARED)
 """What has one store, with which a test may meddle."""
 
-KINDS = (*PLAIN, "persist shadowed by a stash", "stash shadowed by persist")
+ONE_STORE_EACH = (*PLAIN, "persist shadowed by a stash", "stash shadowed by persist")
+"""What begins at time 0, with an open for each epoch: two stores take commits to be linked."""
+
+LINKED = ("linked, in the stash", "linked, on persist")
+
+KINDS = (*ONE_STORE_EACH, *LINKED)
 
 PROTOCOL = (*EMBEDDED, "persist shadowed by a stash")
 """For what is decided by code that is written once over every store, and by no store: a test of its own asks
@@ -183,6 +214,14 @@ def make_catalogs(kind: str, folder: Path, request: pytest.FixtureRequest) -> Ca
                 kind,
                 make_catalogs(primary, folder / "primary", request),
                 make_catalogs(secondary, folder / "secondary", request),
+            )
+        case "linked, in the stash" | "linked, on persist":
+            persist, stash = EMBEDDED
+            return LinkedCatalogs(
+                kind,
+                Backend.STASH if kind.endswith("stash") else Backend.PERSIST,
+                make_catalogs(stash, folder, request),
+                make_catalogs(persist, folder, request),
             )
     raise AssertionError(kind)
 

@@ -5,7 +5,18 @@ import threading
 
 import pytest
 
-from conformance.catalogs import EMBEDDED, PLAIN, PROTOCOL, Catalogs, of, role, roles, writable
+from conformance.catalogs import (
+    EMBEDDED,
+    LINKED,
+    ONE_STORE_EACH,
+    PLAIN,
+    PROTOCOL,
+    Catalogs,
+    of,
+    role,
+    roles,
+    writable,
+)
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import Bootstrap, Catalog, FenceToken, IdKind, OpenMode
 from holdfast.durable.codec import Row, Update, encode
@@ -40,6 +51,7 @@ def test_before_the_first_open_there_is_nothing(catalogs: Catalogs) -> None:
             ask()
 
 
+@pytest.mark.parametrize("catalogs", ONE_STORE_EACH, indirect=True)
 def test_the_first_open_writes_the_initial_objects_at_time_0(catalogs: Catalogs) -> None:
     openable = catalogs.openable()
     catalog = openable.open(
@@ -60,6 +72,7 @@ def test_the_first_open_writes_the_initial_objects_at_time_0(catalogs: Catalogs)
     openable.check_open()
 
 
+@pytest.mark.parametrize("catalogs", ONE_STORE_EACH, indirect=True)
 def test_each_open_for_writing_raises_the_epoch_by_one_commit(catalogs: Catalogs) -> None:
     for expected in (1, 2, 3):
         catalog = writable(catalogs.openable())
@@ -141,9 +154,14 @@ def test_of_many_that_open_at_once_one_may_write(catalogs: Catalogs) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(catalog.fence_token().epoch for catalog in opened) == list(range(1, count + 1))
+    epochs = sorted(catalog.fence_token().epoch for catalog in opened)
+    if catalogs.kind in LINKED:
+        # Who is overtaken between the two stores takes another one.
+        assert len({*epochs}) == count
+    else:
+        assert epochs == list(range(1, count + 1))
     for catalog in opened:
-        if catalog.fence_token().epoch == count:
+        if catalog.fence_token().epoch == epochs[-1]:
             assert catalog.allocate_ids(IdKind.USER_ITEM) == [1]
         else:
             with pytest.raises(Fenced):
@@ -342,15 +360,16 @@ def test_every_type_has_a_getter(catalogs: Catalogs) -> None:
 def test_dumps_travel_in_time(catalogs: Catalogs) -> None:
     openable = catalogs.openable()
     catalog = writable(openable)
+    start = catalog.upper - 1
     catalog.set_objects(ROLES, [role(1, "a")])
     catalog.set_objects(ROLES, [role(1, "b")])
-    for as_of, expected in ((0, []), (1, ["a"]), (2, ["b"]), (None, ["b"])):
+    for as_of, expected in ((start, []), (start + 1, ["a"]), (start + 2, ["b"]), (None, ["b"])):
         for dumped in (json.loads(openable.dump(as_of)), json.loads(catalog.dump(as_of))):
             assert set(dumped) == {row.name for row in COLLECTIONS.values()}
             found = [row["value"]["name"] for row in dumped["roles"] if "user" in row["key"]["id"]]
             assert found == expected
-    with pytest.raises(HoldfastError, match="as_of 3 is not complete"):
-        openable.dump(3)
+    with pytest.raises(HoldfastError, match=f"as_of {start + 3} is not complete"):
+        openable.dump(start + 3)
 
 
 @pytest.mark.parametrize("catalogs", EMBEDDED, indirect=True)

@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from conformance.catalogs import EMBEDDED, HOLDER, PROTOCOL, Catalogs, make_catalogs, role, roles, writable
+from conformance.catalogs import (
+    EMBEDDED,
+    HOLDER,
+    ONE_STORE_EACH,
+    PROTOCOL,
+    Catalogs,
+    make_catalogs,
+    role,
+    roles,
+    writable,
+)
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import (
     Bootstrap,
@@ -158,6 +168,7 @@ def test_reserved_config_takes_force_and_never_what_could_not_be_opened(catalogs
     assert openable.config("tombstone") is None
 
 
+@pytest.mark.parametrize("catalogs", ONE_STORE_EACH, indirect=True)
 def test_a_dump_loaded_into_a_new_catalog_is_dumped_again(
     catalogs: Catalogs, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -178,6 +189,7 @@ def test_a_dump_loaded_into_a_new_catalog_is_dumped_again(
         debug.load(target, io.StringIO(dumped), deploy_generation=1, **HOLDER)
 
 
+@pytest.mark.parametrize("catalogs", ONE_STORE_EACH, indirect=True)
 def test_a_load_replaces_what_may_go_back_and_fences(catalogs: Catalogs) -> None:
     catalog = writable(catalogs.openable())
     catalog.set_objects(ROLES, [role(1, "a"), role(2, "b")])

@@ -191,6 +191,8 @@ class LinkedCatalog(OpenableCatalog):
 
         with self._opened(purpose) as stores:
             try:
+                # Nobody is refused what he need not do.
+                check(read_both(stores))
                 self._hold(stores, claim, check, bootstrap or Bootstrap())
             except _InitializedError:
                 return False
