@@ -194,6 +194,40 @@ def test_what_another_process_began_is_waited_for_finished_and_undone(
     assert operator.child.poll() is None
 
 
+def test_every_change_is_made_in_both_stores_before_the_truth_moves(
+    world: Any, make_catalog: Make, make_collection: Make
+) -> None:
+    operator = world.start()
+    there = make_catalog(backend="Stash", stash=stash_of(world))
+    organization = there["spec"]["organizationId"]
+    world.apply(there, make_collection())
+    world.wait_ready("catalog/demo", "storagecollection/flights")
+    # As long as nobody ends it.
+    world.apply(migration(verify="Shadow", shadowFor="1h"))
+    assert phase(world, "Shadowing")["step"] == "5. replace the contents of the persist catalog"
+    world.wait_ready("catalog/demo")
+    world.apply(make_collection("more"), migration("late"))
+    world.wait_ready("storagecollection/more")
+    assert "CatalogMigration" in world.wait_stalled("catmig/late", "Conflict")
+    world.kubectl("delete", "catmig/late", "--timeout=60s")
+    found = stands(world, organization)
+    assert found.truth is Backend.STASH
+    assert found.stash.version == found.persist.version
+    patch(world, "catmig/move", suspend=True)
+    phase(world, "Suspended")
+    world.wait_for("catalog/demo", READY_REASON, "MigrationInProgress")
+    world.kubectl("delete", "catmig/move", "--timeout=60s")
+    world.wait_ready("catalog/demo", "storagecollection/more")
+    # Once more, to its end.
+    world.apply(migration(verify="Shadow", shadowFor="1s"))
+    assert phase(world, "Completed")["sourceOfTruth"] == "Persist"
+    assert world.condition("catmig/move", "Verified")["status"] == "True"
+    world.wait_for("catalog/demo", ".status.sourceOfTruth", "Persist")
+    world.wait_ready("catalog/demo", "storagecollection/more")
+    assert items_of(world, organization) == 2
+    assert operator.child.poll() is None
+
+
 def test_a_catalog_that_a_database_process_writes_is_moved_while_that_is_down(
     world: Any, make_catalog: Make
 ) -> None:
@@ -212,6 +246,26 @@ def test_a_catalog_that_a_database_process_writes_is_moved_while_that_is_down(
     with catalog.open(OpenMode.WRITABLE, deploy_generation=4, holder="database", purpose="serving") as mine:
         assert mine.object_counts()["items"] == 1
         world.wait_for("catalog/demo", ".status.epoch", mine.fence_token().epoch)
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"target": "Elsewhere"}, "Unsupported value"),
+    ({"verify": "Guess"}, "Unsupported value"),
+    ({"timeout": "soon"}, "spec.timeout"),
+    ({"migrationId": "a b"}, "spec.migrationId"),
+    ({"shadowFor": "5m"}, "shadowFor is for verify Shadow"),
+    ({"dryRun": True, "rollback": True}, "a dry run has nothing to roll back"),
+]
+
+
+def test_what_makes_no_migration_is_refused(world: Any) -> None:
+    # One call for all: it goes on after each that is refused.
+    with pytest.raises(KubectlError) as refused:
+        world.apply(*(migration(f"m{number}", **spec) for number, (spec, _) in enumerate(REFUSED)))
+    answers = str(refused.value).split('CatalogMigration.holdfast.dev "')
+    for number, (spec, message) in enumerate(REFUSED):
+        (answer,) = (each for each in answers if each.startswith(f'm{number}"'))
+        assert message in answer, spec
 
 
 def test_what_can_not_be_moved_says_why(world: Any, make_catalog: Make) -> None:

@@ -24,7 +24,7 @@ from holdfast_operator.api.catalog import Backend
 from holdfast_operator.api.names import Kind
 
 _FIXED: Final = ("catalogRef", "target", "verify", "dryRun", "timeout")
-_FIXED_OPTIONAL: Final = ("migrationId",)
+_FIXED_OPTIONAL: Final = ("migrationId", "shadowFor")
 _UNCHANGED: Final = " && ".join(
     [
         *(f"self.{field} == oldSelf.{field}" for field in _FIXED),
@@ -35,6 +35,7 @@ _UNCHANGED: Final = " && ".join(
         ),
     ]
 )
+_SHADOW_FOR: Final = "5m"
 
 
 class Verify(StrEnum):
@@ -42,6 +43,7 @@ class Verify(StrEnum):
 
     NONE = "None"
     COMPARE = "Compare"
+    SHADOW = "Shadow"
 
 
 class MigrationPhase(StrEnum):
@@ -50,6 +52,7 @@ class MigrationPhase(StrEnum):
     PENDING = "Pending"
     PLANNED = "Planned"
     MIGRATING = "Migrating"
+    SHADOWING = "Shadowing"
     ROLLING_BACK = "RollingBack"
     SUSPENDED = "Suspended"
     STALLED = "Stalled"
@@ -74,7 +77,14 @@ class CatalogMigrationSpec(ApiModel):
     verify: Verify = Field(
         default=Verify.COMPARE,
         description="Compare reads both stores and compares them before the target becomes the source of "
-        "truth; None compares nothing.",
+        "truth; Shadow makes every change in both for shadowFor first; None compares nothing.",
+    )
+    shadow_for: str | None = Field(
+        default=None,
+        max_length=16,
+        pattern=PERIOD,
+        description="How long changes are made in both stores with verify Shadow, e.g. 90s or 1h; 5m where "
+        "it isn't given.",
     )
     dry_run: bool = Field(
         default=False, description="True only writes the plan into the status; neither store is written."
@@ -93,13 +103,19 @@ class CatalogMigrationSpec(ApiModel):
 
     @property
     def timeout_seconds(self) -> float:
-        """For how long steps are taken."""
+        """For how long steps are taken, the time of shadowing aside."""
         return milliseconds(self.timeout) / 1000
+
+    @property
+    def shadow_seconds(self) -> float:
+        """For how long changes are made in both stores."""
+        return milliseconds(self.shadow_for or _SHADOW_FOR) / 1000 if self.verify == Verify.SHADOW else 0.0
 
 
 _SPEC_RULES: Final = validations(
     (_UNCHANGED, "only suspend and rollback can change: create another CatalogMigration instead"),
     ("!oldSelf.rollback || self.rollback", "rollback can't be taken back: create another CatalogMigration"),
+    ("!has(self.shadowFor) || self.verify == 'Shadow'", "shadowFor is for verify Shadow"),
     ("!(self.dryRun && self.rollback)", "a dry run has nothing to roll back"),
 )
 

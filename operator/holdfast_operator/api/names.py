@@ -254,6 +254,9 @@ class Reason(StrEnum):
     MIGRATION_STEP = "MigrationStep"
     """Event: a numbered step of the migration is done."""
 
+    SHADOWING = "Shadowing"
+    """Every change of the catalog is made in both stores, until `spec.shadowFor` is over."""
+
     ROLLING_BACK = "RollingBack"
     """The steps back are being taken; the message names the last one."""
 

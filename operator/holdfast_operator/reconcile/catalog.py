@@ -97,6 +97,8 @@ class Observed:
     """What is to change for `spec.objects`, of an open catalog."""
     migration: str = ""
     """The CatalogMigration that has it."""
+    in_both: bool = False
+    """Whether that one opened it in both stores."""
     named_truth: str = ""
     """Which of two stores counts by somebody's word."""
     migrations: tuple[str, ...] = ()
@@ -163,7 +165,7 @@ def _plan(seen: Observed, rhythm: Rhythm) -> Step:
         return Wait(requeue_after=rhythm.unsteady)
     if seen.spec is None:
         return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec"))
-    if seen.migration:
+    if seen.migration and not seen.in_both:
         return Close() if seen.opened else Settle(_migrating(seen.migration), requeue_after=rhythm.steady)
     if seen.spec.suspend:
         return Close() if seen.opened else Settle(SUSPENDED)
@@ -186,9 +188,9 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
         if isinstance(seen.restore, Refused) and not seen.initialized:
             return Settle(stalled(Reason.RESTORE_FAILED, seen.restore.message))
         return Open(opening)
-    if _is_otherwise(seen.opened, opening):
+    if not seen.in_both and _is_otherwise(seen.opened, opening):
         return Close()
-    if seen.opened.deploy_generation < spec.deploy_generation:
+    if not seen.in_both and seen.opened.deploy_generation < spec.deploy_generation:
         return RollOut(opening)
     facts = seen.facts
     if opening.observed:
@@ -196,7 +198,7 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
     if seen.objects.changes:
         return KeepObjects(declared_by(spec.objects))
     moving = facts.upper != seen.known_upper
-    health = ready(_told_open(facts))
+    health = ready(_told_open(seen, facts))
     if seen.objects.taken:
         health = stalled(Reason.NAME_TAKEN, _taken(seen.objects.taken))
     return Settle(
@@ -260,7 +262,7 @@ def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
     if not seen.has_finalizer:
         return Close() if seen.opened else Release()
     if seen.migrations:
-        if seen.migration and seen.opened:
+        if seen.migration and not seen.in_both and seen.opened:
             return Close()
         return Settle(_waiting_for_migrations(seen.migrations), requeue_after=rhythm.unsteady)
     if seen.dependents:
@@ -409,10 +411,11 @@ def no_secret(name: str, field: str) -> Health:
     )
 
 
-def _told_open(facts: CatalogFacts) -> str:
+def _told_open(seen: Observed, facts: CatalogFacts) -> str:
     where = f" in {facts.truth}" if facts.link else ""
+    both = f"; {seen.migration} makes every change in both stores" if seen.in_both else ""
     token = f"epoch {facts.epoch} of deploy generation {facts.deploy_generation}"
-    return f"open for writing{where} at {token}"
+    return f"open for writing{where} at {token}{both}"
 
 
 def _migrating(migration: str) -> Health:

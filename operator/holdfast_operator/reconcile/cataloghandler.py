@@ -149,6 +149,7 @@ class CatalogHandler(Handler[Observed]):
             facts=facts,
             objects=await self._plan_objects(key, spec) if facts and spec else NOTHING_DECLARED,
             migration=str(self._migrations.conducts(key) or ""),
+            in_both=self._migrations.is_shadowing(key),
             named_truth=annotation(body, ANNOTATION_TRUTH),
             migrations=await self._unfinished(key) if deleting else (),
             dependents=tuple(name for name, _ in dependents),

@@ -19,8 +19,11 @@ from holdfast.durable.backend_migration.status import StoreStatus, migration_sta
 from holdfast.durable.backend_migration.truth import Action, Backend
 from holdfast.errors import NoLocation
 from holdfast.persist import PersistClient
-from holdfast_operator.reconcile.linking import connect, linked
+from holdfast_operator.api.migration import Verify
+from holdfast_operator.reconcile.facts import Start
+from holdfast_operator.reconcile.linking import connect, in_two, linked
 from holdfast_operator.reconcile.migrationfacts import Course, Move, Planned, Stand, told_plan, total
+from holdfast_operator.reconcile.opencatalog import OpenCatalog
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +33,12 @@ Credentials = Mapping[str, str]
 class Conductor:
     """One move of one catalog, from its first step on."""
 
-    def __init__(self, move: Move, client: PersistClient, migration: BackendMigration) -> None:
+    def __init__(
+        self, move: Move, client: PersistClient, catalog: LinkedCatalog, migration: BackendMigration
+    ) -> None:
         self.move = move
         self._client = client
+        self._catalog = catalog
         self._migration = migration
         self._lock = threading.Lock()
 
@@ -42,7 +48,7 @@ class Conductor:
         client = connect(move.opening.storage)
         try:
             catalog = linked(client, move.opening, credentials)
-            return cls(move, client, _migration(move, catalog, timeout))
+            return cls(move, client, catalog, _migration(move, catalog, timeout))
         except BaseException:
             client.close()
             raise
@@ -57,6 +63,18 @@ class Conductor:
                 return None
             log.info("%s: did step %s", self.move.migration_id, progress.step)
             return after(course, progress)
+
+    def open_shadow(self) -> OpenCatalog:
+        """Open the catalog so that every change is made in both stores."""
+        with self._lock:
+            log.info("%s: opens the catalog in both stores", self.move.migration_id)
+            client = connect(self.move.opening.storage)
+            try:
+                catalog = self._migration.open_shadow()
+                return OpenCatalog(self.move.opening, client, catalog, Start(), in_two(self._catalog))
+            except BaseException:
+                client.close()
+                raise
 
     def abandon(self) -> Backend:
         """Finish it or take it back; where the source of truth is then."""
@@ -134,11 +152,14 @@ def _migration(move: Move, catalog: LinkedCatalog, timeout: float) -> BackendMig
     if opening.observed:
         # Its database process decides about generations: the one that it has is kept.
         generation = max(generation, catalog.deploy_generation() or 0)
+    verify = HowVerified(move.verify)
+    if move.rollback and move.verify == Verify.SHADOW:
+        verify = HowVerified.COMPARE
     return BackendMigration(
         catalog,
         migration_id=move.migration_id,
         target=move.target,
-        verify=HowVerified(move.verify),
+        verify=verify,
         rollback=move.rollback,
         timeout_s=timeout,
         deploy_generation=generation,

@@ -16,7 +16,8 @@ from typing import ClassVar
 
 from holdfast.durable import CATALOG_VERSION
 from holdfast.durable.backend_migration.records import Record
-from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus
+from holdfast.durable.backend_migration.truth import Action
+from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus, Verify
 from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE, Reason
 from holdfast_operator.reconcile.catalog import Rhythm
 from holdfast_operator.reconcile.migrationfacts import Course, Move, Planned, Stand
@@ -30,7 +31,7 @@ from holdfast_operator.reconcile.steps import (
     stalled,
 )
 from holdfast_operator.runtime.events import Note
-from holdfast_operator.runtime.status import Health, Phase
+from holdfast_operator.runtime.status import Health, Phase, timestamp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,8 @@ class Observed:
         """Until when steps are taken: as it was shown, anew where the spec was changed."""
         if self.spec is None or (self.shown.deadline is not None and not self.changed):
             return self.shown.deadline
-        return (self.now + timedelta(seconds=self.spec.timeout_seconds)).replace(microsecond=0)
+        span = self.spec.timeout_seconds + (0.0 if self.spec.rollback else self.spec.shadow_seconds)
+        return (self.now + timedelta(seconds=span)).replace(microsecond=0)
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,20 @@ class Advance(Step):
     irreversible: ClassVar[bool] = True
     move: Move
     seen: Observed = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class OpenShadow(Step):
+    """Open the catalog so that every change is made in both stores."""
+
+    irreversible: ClassVar[bool] = True
+    move: Move
+    seen: Observed = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class CloseShadow(Step):
+    """Close the catalog that was open in both stores."""
 
 
 @dataclass(frozen=True)
@@ -146,23 +162,35 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
         text = "waits until there is a catalog: whoever opens it for writing initializes it"
         pending = reconciling(Reason.MIGRATION_PENDING, text)
         return _still(seen, pending, requeue_after=rhythm.unsteady)
-    if (conflict := _conflict(seen, seen.move)) is not None:
+    if (conflict := _conflict(seen, seen.spec, seen.move)) is not None:
         return _still(seen, conflict, requeue_after=rhythm.steady)
     if seen.shown.deadline is not None and not seen.changed and seen.now >= seen.shown.deadline:
         return _still(seen, _timed_out(seen, seen.spec))
-    return _plan_steps(seen, seen.move, rhythm)
+    return _plan_steps(seen, seen.spec, seen.move, rhythm)
 
 
-def _plan_steps(seen: Observed, move: Move, rhythm: Rhythm) -> Step:
+def _plan_steps(seen: Observed, spec: CatalogMigrationSpec, move: Move, rhythm: Rhythm) -> Step:
     course = seen.course
     if course is None:
         return Begin(move)
     if seen.stepping:
         return Advance(move, seen)
+    if course.shadow_until is not None and not course.shadowed:
+        if seen.now < course.shadow_until:
+            left = (course.shadow_until - seen.now).total_seconds()
+            return resting(seen, _shadowing(course), requeue_after=min(left, rhythm.steady))
+        return CloseShadow()
     if seen.catalog_open:
         text = "waits until the operator has given up its own handle of the catalog"
         return resting(seen, reconciling(Reason.MIGRATION_PENDING, text), requeue_after=rhythm.unsteady)
+    if spec.verify == Verify.SHADOW and not move.rollback and not course.shadowed and _is_copied(course):
+        return OpenShadow(move, seen)
     return Advance(move, seen)
+
+
+def _is_copied(course: Course) -> bool:
+    """Whether the last step made the target hold what the source of truth holds."""
+    return course.done is not None and course.done.action is Action.REPLACE
 
 
 def _still(seen: Observed, health: Health, *, requeue_after: float | None = None) -> Step:
@@ -218,7 +246,10 @@ def _suspended(seen: Observed) -> Health:
     return Health(Phase.SUSPENDED, Reason.SUSPENDED, text)
 
 
-def _conflict(seen: Observed, move: Move) -> Health | None:
+def _conflict(seen: Observed, spec: CatalogMigrationSpec, move: Move) -> Health | None:
+    if seen.catalog_observed and spec.verify == Verify.SHADOW:
+        text = "a database process writes the catalog, so the operator can't make its changes twice"
+        return stalled(Reason.NOT_SUPPORTED, f"{text}: create it anew with verify Compare")
     if seen.rival:
         text = f"{seen.rival} has the catalog"
         return stalled(Reason.CONFLICT, f"{text}; this one begins when that has ended or is suspended")
@@ -258,6 +289,12 @@ def _timed_out(seen: Observed, spec: CatalogMigrationSpec) -> Health:
     return stalled(Reason.MIGRATION_TIMED_OUT, text)
 
 
+def _shadowing(course: Course) -> Health:
+    assert course.shadow_until is not None
+    text = f"every change is made in both stores until {timestamp(course.shadow_until)}"
+    return reconciling(Reason.SHADOWING, f"{text}; then they are compared, and the truth is moved")
+
+
 def running(course: Course) -> Health:
     """How a migration shows while its steps are taken."""
     done = f"done: {course.done}" if course.done else "begins"
@@ -284,6 +321,8 @@ def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
         return Begin(seen.move)
     if seen.stepping:
         return Advance(seen.course.move, seen)
+    if seen.course.shadow_until is not None and not seen.course.shadowed:
+        return CloseShadow()
     if seen.catalog_open:
         text = "waits until the operator has given up its own handle of the catalog"
         return resting(seen, reconciling(Reason.ABANDONING, text), requeue_after=rhythm.unsteady)

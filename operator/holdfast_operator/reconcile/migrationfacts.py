@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
 
 from holdfast.durable.backend_migration.plan import MigrationPlan
@@ -69,6 +70,10 @@ class Course:
     sizes: Mapping[str, Size] = field(default_factory=dict)
     compared: str = ""
     """What was compared and found equal, for people."""
+    shadow_until: datetime | None = None
+    """When the catalog was opened in both stores: until then it stays so."""
+    shadowed: bool = False
+    """Whether that is over."""
 
     @property
     def next(self) -> Step | None:

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, ClassVar
 
 from pydantic import ValidationError
@@ -33,8 +34,10 @@ from holdfast_operator.reconcile.migration import (
     Abandon,
     Advance,
     Begin,
+    CloseShadow,
     DryRun,
     Observed,
+    OpenShadow,
     Stop,
     running,
 )
@@ -111,6 +114,10 @@ class MigrationHandler(Handler[Observed]):
                 self.services.enqueue(owner, 0.0)
             case Advance():
                 await self._advance(key, body, step)
+            case OpenShadow():
+                await self._open_shadow(key, owner, step)
+            case CloseShadow():
+                await self._migrations.close_shadow(key, owner)
             case Abandon():
                 await self._abandon(key, step)
             case DryRun():
@@ -234,6 +241,19 @@ class MigrationHandler(Handler[Observed]):
                 replace(seen, course=course), reconciling(Reason.FENCED_BY_OTHER, text), retry=True
             )
         return resting(replace(seen, course=course), settled(error).health, retry=True)
+
+    async def _open_shadow(self, key: ObjectKey, owner: ObjectKey, step: OpenShadow) -> None:
+        seen = step.seen
+        assert seen.spec is not None
+        until = self.services.clock.wall() + timedelta(seconds=seen.spec.shadow_seconds)
+        try:
+            await self._migrations.open_shadow(key, owner, until.replace(microsecond=0))
+        except UnderWay as wait:
+            text = "the catalog is being opened in both stores"
+            raise Halt(self._waiting(seen, reconciling(Reason.SHADOWING, text), wait)) from None
+        except HoldfastError as error:
+            raise Halt(self._failed(key, seen, error)) from None
+        self._wake(owner)
 
     async def _abandon(self, key: ObjectKey, step: Abandon) -> None:
         seen = step.seen

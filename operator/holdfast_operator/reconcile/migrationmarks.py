@@ -26,6 +26,7 @@ AT_REST: Final = frozenset({MigrationPhase.PLANNED, MigrationPhase.COMPLETED, Mi
 _PHASES: Final[Mapping[Reason, MigrationPhase]] = {
     Reason.MIGRATION_PENDING: MigrationPhase.PENDING,
     Reason.MIGRATION_RUNNING: MigrationPhase.MIGRATING,
+    Reason.SHADOWING: MigrationPhase.SHADOWING,
     Reason.ROLLING_BACK: MigrationPhase.ROLLING_BACK,
     Reason.ABANDONING: MigrationPhase.ABANDONING,
     Reason.MIGRATION_PLANNED: MigrationPhase.PLANNED,

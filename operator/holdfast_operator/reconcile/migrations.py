@@ -1,12 +1,15 @@
 """All moves that this process conducts: at most one for a Catalog.
 
 Invariants
-- While a move has a Catalog, this process opens no handle of its own for it.
+- While a move has a Catalog, this process opens no handle of its own for it, but the one that the move opens
+  in both stores.
 - A step is one call at a time; its outcome is taken before anything else is done for the move.
 - After an error, and in another process, a move begins at its first step.
 """
 
 import contextlib
+from dataclasses import replace
+from datetime import datetime
 from typing import Final
 
 from holdfast.errors import HoldfastError, StoreUnreachable
@@ -38,6 +41,11 @@ class Migrations:
     def conducts(self, catalog: ObjectKey) -> ObjectKey | None:
         """The CatalogMigration that has a Catalog."""
         return self._claims.get(catalog)
+
+    def is_shadowing(self, catalog: ObjectKey) -> bool:
+        """Whether it opened the Catalog in both stores."""
+        course = self._courses.get(self._claims.get(catalog, catalog))
+        return course is not None and course.shadow_until is not None and not course.shadowed
 
     def course(self, key: ObjectKey) -> Course | None:
         """What was done for a CatalogMigration; None where it isn't conducted here."""
@@ -108,6 +116,25 @@ class Migrations:
         else:
             self._courses[key] = after
         return after
+
+    async def open_shadow(self, key: ObjectKey, catalog: ObjectKey, until: datetime) -> None:
+        """Open the Catalog in both stores, as this process's handle of it."""
+        course, conductor = self._courses[key], self._conductors[key]
+        asked = Asked(key, "open_shadow", str(course.move.opening.storage), course.calls)
+        try:
+            handle = await self._long.run(asked, conductor.open_shadow, late=lambda handle: handle.close())
+        except UnderWay:
+            raise
+        except BaseException:
+            await self._begin_anew(key)
+            raise
+        self._stores.adopt(catalog, handle)
+        self._courses[key] = replace(course, shadow_until=until)
+
+    async def close_shadow(self, key: ObjectKey, catalog: ObjectKey) -> None:
+        """Close it again."""
+        self._courses[key] = replace(self._courses[key], shadowed=True)
+        await self._stores.close(catalog)
 
     async def abandon(self, key: ObjectKey, move: Move, credentials: Credentials) -> None:
         """Finish or take back what is on record. Raises `UnderWay`."""

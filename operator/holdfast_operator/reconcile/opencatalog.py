@@ -56,7 +56,8 @@ class OpenCatalog:
         self._lock = threading.RLock()
         self._destroyed = False
         self._planned: tuple[int, Mapping[ObjectName, str], ObjectsPlan] | None = None
-        self._shadow = Shadow(catalog) if isinstance(catalog, ShadowCatalog) else None
+        # That of a migration is compared by it, and never made anew.
+        self._shadow = Shadow(catalog) if isinstance(catalog, ShadowCatalog) and opening.shadow else None
 
     @classmethod
     def open(cls, opening: Opening, credentials: Mapping[str, str] = MappingProxyType({})) -> "OpenCatalog":

@@ -124,6 +124,11 @@ class Stores:
         """Nobody asks any more for what is under way: a handle that it brings is closed."""
         self._long.give_up(catalog)
 
+    def adopt(self, catalog: ObjectKey, handle: OpenCatalog) -> None:
+        """Keep a handle that somebody else opened, until the catalog is closed."""
+        assert catalog not in self._open
+        self._open[catalog] = handle
+
     async def preflight(
         self, catalog: ObjectKey, opening: Opening, credentials: Credentials = _NO_CREDENTIALS
     ) -> None:

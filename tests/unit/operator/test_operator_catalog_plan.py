@@ -197,6 +197,10 @@ def test_a_migration_has_the_catalog_to_itself() -> None:
     assert (closed.health.phase, closed.health.reason) == (Phase.RECONCILING, Reason.MIGRATING)
     assert MOVE in closed.health.message
     assert decided(replace(moving, opened=None, facts=None, under_way=True)) == GiveUp()
+    # It opened the catalog in both stores, in its own way.
+    both = rest(replace(moving, in_both=True, opened=replace(IN_TWO, holder="it", existing_only=True)))
+    assert both.health.phase is Phase.READY
+    assert MOVE in both.health.message
 
 
 def test_a_deletion_waits_for_migrations() -> None:
@@ -206,6 +210,7 @@ def test_a_deletion_waits_for_migrations() -> None:
     assert "move" in step.health.message
     open_yet = replace(doomed, opened=IN_TWO, migration=MOVE)
     assert decided(open_yet) == Close()
+    assert isinstance(decided(replace(open_yet, in_both=True)), Settle)
     assert rest(replace(doomed, migrations=())).health.reason is Reason.WAITING_FOR_COLLECTIONS
 
 

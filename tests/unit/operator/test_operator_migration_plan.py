@@ -11,7 +11,7 @@ from holdfast.durable.backend_migration.records import Record
 from holdfast.durable.backend_migration.truth import STEPS, Backend, Strategy
 from holdfast.durable.upgrade.report import Size
 from holdfast.errors import ContentsDiffer, MigrationConflict, MigrationTimedOut, StoreUnreachable
-from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus
+from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus, Verify
 from holdfast_operator.api.names import ConditionType, Kind, Reason
 from holdfast_operator.reconcile.catalog import Rhythm
 from holdfast_operator.reconcile.facts import Opening
@@ -20,8 +20,10 @@ from holdfast_operator.reconcile.migration import (
     Abandon,
     Advance,
     Begin,
+    CloseShadow,
     DryRun,
     Observed,
+    OpenShadow,
     Stop,
     plan,
 )
@@ -130,6 +132,11 @@ def test_the_way_of_a_migration() -> None:
         (replace(FRESH, catalog_deleting=True), Phase.STALLED, Reason.CATALOG_DELETING),
         (asked(FRESH, rollback=True), Phase.STALLED, Reason.INVALID_SPEC),
         (
+            replace(asked(FRESH, verify="Shadow"), catalog_observed=True),
+            Phase.STALLED,
+            Reason.NOT_SUPPORTED,
+        ),
+        (
             replace(FRESH, catalog_observed=True, stand=replace(UNTOUCHED, version=CATALOG_VERSION - 1)),
             Phase.STALLED,
             Reason.UPGRADE_PENDING,
@@ -176,6 +183,28 @@ def test_a_rollback_begins_anew_from_wherever_it_is() -> None:
     assert decided(replace(after(4), spec=spec(rollback=True), move=back, stepping=True)) == Advance(
         move(), FRESH
     )
+
+
+@pytest.mark.parametrize("strategy", [ONE, TWO])
+def test_shadowing_is_before_the_last_step(strategy: Strategy) -> None:
+    last = len(STEPS[strategy, Backend.PERSIST])
+    way = {"verify": "Shadow", "shadowFor": "90s"}
+    for number in range(last - 1):
+        assert isinstance(decided(after(number, strategy=strategy, **way)), Advance)
+    copied = after(last - 1, strategy=strategy, **way)
+    assert isinstance(decided(copied), OpenShadow)
+    assert copied.course is not None
+    until = NOW + timedelta(seconds=30)
+    both = replace(copied, course=replace(copied.course, shadow_until=until), catalog_open=True)
+    assert (rest(both).health.reason, rest(both).requeue_after) == (Reason.SHADOWING, 30.0)
+    over = replace(both, now=until)
+    assert decided(over) == CloseShadow()
+    assert over.course is not None
+    closed = replace(over, course=replace(over.course, shadowed=True), catalog_open=False)
+    assert isinstance(decided(closed), Advance)
+    # Nothing is done twice on the way back.
+    back = after(last - 1, strategy=strategy, rollback=True, **way)
+    assert isinstance(decided(back), Advance)
 
 
 def test_a_dry_run_takes_no_step() -> None:
@@ -319,3 +348,14 @@ def test_the_id_of_a_migration_fits_into_the_records() -> None:
     ids = {migration_id(ObjectKey(Kind.CATALOG_MIGRATION, "n" * 63, "m" * 252 + end), spec()) for end in "ab"}
     assert len(ids) == 2
     assert {len(each) <= 200 for each in ids} == {True}
+
+
+def test_the_spec_in_seconds() -> None:
+    assert (spec().timeout_seconds, spec().shadow_seconds) == (600.0, 0.0)
+    assert (
+        spec(verify="Shadow").shadow_seconds,
+        spec(verify=Verify.SHADOW, shadowFor="90s").shadow_seconds,
+    ) == (
+        300.0,
+        90.0,
+    )
