@@ -17,6 +17,7 @@ PAGES = Path(__file__).resolve().parents[3] / "docs" / "how-to"
         ("keep-a-catalog-in-a-database.md", "sqlite:///tmp/shop"),
         ("observe-a-catalog.md", "file:///tmp/shop"),
         ("follow-a-catalog.md", "file:///tmp/shop"),
+        ("follow-a-moving-catalog.md", '"/tmp/shop"'),
     ],
 )
 def test_a_page_does_what_it_says(page: str, place: str, tmp_path: Path) -> None:

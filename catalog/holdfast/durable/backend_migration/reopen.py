@@ -8,7 +8,7 @@ from holdfast.durable.interfaces import Catalog, OpenableCatalog, OpenMode, Read
 from holdfast.errors import HoldfastError, LinkedElsewhere, MigrationInProgress, NotSourceOfTruth
 
 _FIRST_PAUSE_S = 0.1
-_LAST_PAUSE_S = 5.0
+_LAST_PAUSE_S = 1.0
 
 
 @overload

@@ -1,0 +1,308 @@
+"""A catalog of 100,000 items and their audit log moves from a stash in Postgres to persist, and back.
+
+Persist has its blobs in S3 (a MinIO server on this machine) and its consensus in Postgres; the stash is a
+schema of another database of that server. Each move runs in a process of its own, opened anew, and compares
+the contents before it is done (`verify` Compare). Beside it an application in another process writes to the
+catalog all the time, and goes on by `reopened`; what it does is part of the load.
+
+- *time*: from opening the stores to the end of the last step. The first peer is the goal, 10 s.
+- *copy*: the second peer moves the same bytes between the same servers and does nothing else: psycopg's COPY
+  out of the stash's table, boto3 puts them as one object, and a row in the other database names it; back,
+  boto3 gets it, and COPY fills an empty table with the stash's columns and indexes. It decodes and compares
+  nothing, keeps no history, and nobody may write meanwhile.
+- *unavailability*: what the application saw, from the begin of its first commit that was refused to the end
+  of the first one that was accepted afterwards, its own opening of 100,000 items included. The peer is the
+  time of the move, which an application that is stopped by hand can't undercut.
+- *memory*: the peak of the process that moves, imports included. The peer is the goal, 400 MB.
+"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from catalog import ITEM_COUNT, event, item, memory
+from common import Goal, Row, log, main, median
+
+from holdfast.durable import OpenMode, persist_catalog, stash_catalog
+from holdfast.durable.backend_migration.linked import LinkedCatalog, linked_catalog
+from holdfast.durable.backend_migration.migration import BackendMigration
+from holdfast.durable.backend_migration.reopen import reopened
+from holdfast.durable.backend_migration.truth import Backend
+from holdfast.durable.codec import Update, encode
+from holdfast.durable.registry import AUDIT_LOG, ITEMS
+from holdfast.durable.stash_store import StashStore
+from holdfast.errors import MigrationInProgress, NotSourceOfTruth
+from holdfast.persist import PersistClient
+from holdfast.stash import DEFAULT_SCHEMA
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from testbed.minio import Minio
+from testbed.postgres import PostgresServer
+
+ORGANIZATION = uuid.UUID("11111111-2222-3333-4444-555555555555")
+ROUNDS = 3
+SECONDS = 10.0
+MOST_MEMORY = 400.0
+MEGABYTE = 1e6
+PATIENCE_S = 300.0
+KEY = "peer/contents"
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the catalog's two stores are."""
+
+    stash: str
+    blob: str
+    consensus: str
+
+
+@dataclass(frozen=True)
+class Move:
+    """What the migrating process says of itself."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_megabytes: float
+    before_megabytes: float
+    steps: dict[str, float]
+
+
+@contextmanager
+def opened(place: Place) -> Iterator[LinkedCatalog]:
+    """The linked catalog, not open."""
+    with PersistClient.open(blob=place.blob, consensus=place.consensus) as client:
+        stash = stash_catalog(place.stash)
+        yield linked_catalog(stash, persist_catalog(client, ORGANIZATION), backend=Backend.STASH)
+
+
+def fill(place: Place) -> None:
+    """A catalog with the items in the stash, linked with persist."""
+    with opened(place) as catalog:
+        catalog.open(OpenMode.WRITABLE, holder="bench", purpose="fill").close()
+    store = StashStore(place.stash)
+    numbers = range(ITEM_COUNT)
+    rows = [encode(ITEMS, *item(n)) for n in numbers] + [encode(AUDIT_LOG, *event(n)) for n in numbers]
+    store.append((Update(row, 1) for row in rows), store.upper())
+    store.close()
+
+
+def move(place: Place, migration: str, rollback: bool) -> Move:
+    """One move, to persist or back, as the command does it."""
+    before = memory("VmRSS")
+    start, cpu_start = time.perf_counter(), time.process_time()
+    steps: dict[str, float] = {}
+    with opened(place) as catalog:
+        moving = BackendMigration(
+            catalog, migration_id=migration, target=Backend.PERSIST, rollback=rollback, holder="bench"
+        )
+        outcome = moving.run(lambda done: steps.update({str(done.step): done.seconds}))
+    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu_start
+    assert outcome.moved
+    peak = memory("VmHWM")
+    return Move(seconds, cpu, peak / MEGABYTE, before / MEGABYTE, steps)
+
+
+def write(place: Place) -> None:
+    """An application that writes until its standard input ends, and prints what became of each commit."""
+    opened_for = {"holder": "application", "purpose": "bench"}
+    with opened(place) as openable:
+        catalog = openable.open(OpenMode.WRITABLE, **opened_for)
+        number = 0
+        while not select.select([sys.stdin], [], [], 0.02)[0]:
+            began = time.monotonic()
+            try:
+                catalog.set_setting("application", str(number))
+            except (NotSourceOfTruth, MigrationInProgress) as error:
+                print(json.dumps(["refused", began, time.monotonic()]), flush=True)
+                catalog = reopened(
+                    openable, error, timeout_s=PATIENCE_S, mode=OpenMode.WRITABLE, **opened_for
+                )
+            else:
+                print(json.dumps(["accepted", began, time.monotonic()]), flush=True)
+                number += 1
+
+
+class Application:
+    """The process that writes."""
+
+    def __init__(self, place: Place) -> None:
+        self._process = start("write", place, stdin=subprocess.PIPE)
+        self._told: list[tuple[str, float, float]] = []
+        self._came = threading.Condition()
+        self._listener = threading.Thread(target=self._listen)
+        self._listener.start()
+
+    def next(self, what: str, since: float) -> tuple[float, float]:
+        """Begin and end of its first commit that began after `since` and became this."""
+
+        def found() -> list[tuple[float, float]]:
+            return [(began, ended) for kind, began, ended in self._told if kind == what and began > since]
+
+        with self._came:
+            self._came.wait_for(lambda: found() or not self._listener.is_alive(), PATIENCE_S)
+            return found()[0]
+
+    def end(self) -> None:
+        """Let it end."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._listener.join()
+        self._process.wait()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._came:
+                self._told.append(tuple(json.loads(line)))
+                self._came.notify_all()
+        with self._came:
+            self._came.notify_all()
+
+
+class Copies:
+    """The peer: the same bytes, by COPY and boto3."""
+
+    def __init__(self, server: PostgresServer, minio: Minio, bucket: str, stash: str, other: str) -> None:
+        self._source: Connection = psycopg.connect(server.url(stash), autocommit=True)
+        self._other: Connection = psycopg.connect(server.url(other), autocommit=True)
+        self._minio, self._bucket = minio, bucket
+        self._other.execute("CREATE TABLE pointer (object text NOT NULL)")
+        with self._source.transaction():
+            self._source.execute(f"CREATE TABLE copied (LIKE {DEFAULT_SCHEMA}.data INCLUDING ALL)".encode())
+            self._source.execute(f"INSERT INTO copied SELECT * FROM {DEFAULT_SCHEMA}.data".encode())
+
+    def there(self) -> float:
+        """Out of the table into an object; the seconds."""
+        start = time.perf_counter()
+        with self._source.cursor().copy("COPY copied TO STDOUT (FORMAT binary)") as copy:
+            contents = b"".join(bytes(piece) for piece in copy)
+        self._minio.client.put_object(Bucket=self._bucket, Key=KEY, Body=contents)
+        with self._other.transaction():
+            self._other.execute("DELETE FROM pointer")
+            self._other.execute("INSERT INTO pointer VALUES (%s)", (KEY,))
+        return time.perf_counter() - start
+
+    def back(self) -> float:
+        """Out of the object into the table; the seconds."""
+        start = time.perf_counter()
+        row = self._other.execute("SELECT object FROM pointer").fetchone()
+        assert row is not None
+        contents = self._minio.client.get_object(Bucket=self._bucket, Key=row[0])["Body"].read()
+        with self._source.transaction():
+            self._source.execute("TRUNCATE copied")
+            with self._source.cursor().copy("COPY copied FROM STDIN (FORMAT binary)") as copy:
+                copy.write(contents)
+        return time.perf_counter() - start
+
+    def close(self) -> None:
+        """Give up the connections."""
+        self._source.close()
+        self._other.close()
+
+
+def start(what: str, place: Place, *more: str, stdin: int | None = None) -> subprocess.Popen[str]:
+    """A process of this file."""
+    command = [sys.executable, __file__, "--child", what, json.dumps(asdict(place)), *more]
+    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True)
+
+
+def moved(place: Place, migration: str, way: str) -> Move:
+    """What a move in a process of its own says."""
+    process = start(way, place, migration)
+    output, _ = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"the move failed with exit code {process.returncode}")
+    return Move(**json.loads(output))
+
+
+def measured(
+    place: Place, copies: Copies, application: Application
+) -> tuple[dict[str, list[Move]], dict[str, list[float]], dict[str, list[float]]]:
+    """Moves, copies and times without a commit, by way."""
+    moves: dict[str, list[Move]] = {"there": [], "back": []}
+    peers: dict[str, list[float]] = {"there": [], "back": []}
+    gaps: dict[str, list[float]] = {"there": [], "back": []}
+    for number in range(ROUNDS):
+        for way, copy in (("there", copies.there), ("back", copies.back)):
+            peers[way].append(copy())
+            since = time.monotonic()
+            application.next("accepted", since)
+            moves[way].append(moved(place, f"bench-{number}", way))
+            refused, _ = application.next("refused", since)
+            _, accepted = application.next("accepted", refused)
+            gaps[way].append(accepted - refused)
+            log(f"{way}: {moves[way][-1].seconds:.1f} s, no commit for {gaps[way][-1]:.1f} s")
+    return moves, peers, gaps
+
+
+def rows() -> Iterator[Row]:
+    """The rows of this file."""
+    with (
+        Minio.start() as minio,
+        PostgresServer.start() as server,
+        server.database() as stash,
+        server.database() as other,
+    ):
+        os.environ.update(minio.credentials)
+        bucket = minio.make_bucket()
+        blob = f"s3://{bucket}/catalog?endpoint={minio.endpoint}"
+        place = Place(server.url(stash), blob, server.url(other))
+        fill(place)
+        log("filled the stash")
+        copies = Copies(server, minio, bucket, stash, other)
+        application = Application(place)
+        try:
+            moves, peers, gaps = measured(place, copies, application)
+        finally:
+            application.end()
+            copies.close()
+    for way, name in (("there", "stash -> persist"), ("back", "persist -> stash")):
+        yield from compared(f"move {ITEM_COUNT // 1000}k items {name}", moves[way], peers[way], gaps[way])
+
+
+def compared(name: str, moves: list[Move], copies: list[float], gaps: list[float]) -> Iterator[Row]:
+    """The rows of one way."""
+    seconds = median(each.seconds for each in moves)
+    cpu = median(each.cpu_seconds for each in moves)
+    steps = ", ".join(
+        f"{step.partition('.')[0]}: {median(each.steps[step] for each in moves):.1f}"
+        for step in moves[0].steps
+    )
+    note = f"median of {len(moves)}, {cpu:.1f} s of it CPU; by step {steps} s; the peer is the goal"
+    yield Row(f"{name}: time", seconds, SECONDS, "s", Goal("<=", 1), note)
+    note = "peer: the bytes of the table by psycopg COPY and boto3, nothing decoded, compared or fenced"
+    yield Row(f"{name} / plain copy", seconds, median(copies), "s", Goal("<=", 10), note)
+    note = f"from {min(gaps):.1f} to {max(gaps):.1f} s; the peer is the time of the move"
+    yield Row(f"{name}: unavailability", median(gaps), seconds, "s", Goal("<=", 1.5), note)
+    peak = max(each.peak_megabytes for each in moves)
+    note = f"peak; {max(each.before_megabytes for each in moves):.0f} MB before it; the peer is the goal"
+    yield Row(f"{name}: memory", peak, MOST_MEMORY, "MB", Goal("<=", 1), note)
+
+
+def child(what: str, place: Place, *more: str) -> None:
+    """What one of the processes does."""
+    if what == "write":
+        write(place)
+    else:
+        print(json.dumps(asdict(move(place, more[0], rollback=what == "back"))))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        child(sys.argv[2], Place(**json.loads(sys.argv[3])), *sys.argv[4:])
+    else:
+        main(rows)
