@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.durable import OpenMode, persist_catalog
+from holdfast.durable.backend_migration.detach import detach
 from holdfast.durable.backend_migration.linked import LinkedCatalog, linked_catalog
 from holdfast.durable.backend_migration.migration import BackendMigration
 from holdfast.durable.backend_migration.records import Record
@@ -246,6 +247,26 @@ def test_a_catalog_that_a_database_process_writes_is_moved_while_that_is_down(
     with catalog.open(OpenMode.WRITABLE, deploy_generation=4, holder="database", purpose="serving") as mine:
         assert mine.object_counts()["items"] == 1
         world.wait_for("catalog/demo", ".status.epoch", mine.fence_token().epoch)
+
+
+def test_a_link_that_was_ended_lets_the_stash_go(world: Any, make_catalog: Make) -> None:
+    world.start()
+    there = make_catalog(stash=stash_of(world))
+    organization = there["spec"]["organizationId"]
+    world.apply(there)
+    world.wait_ready("catalog/demo")
+    link = world.status("catalog/demo")["link"]
+    patch(world, "catalog/demo", suspend=True)
+    world.wait_for("catalog/demo", READY_REASON, "Suspended")
+    assert world.status("catalog/demo")["link"] == link
+    detach(closed(world, organization), holder="me", purpose="end of a link")
+    patch(world, "catalog/demo", suspend=False)
+    world.wait_stalled("catalog/demo", "LinkConflict")
+    assert "link" not in world.status("catalog/demo")
+    assert world.status("catalog/demo")["organizationId"] == organization
+    patch(world, "catalog/demo", stash=None)
+    world.wait_ready("catalog/demo")
+    assert world.status("catalog/demo")["sourceOfTruth"] == "Persist"
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

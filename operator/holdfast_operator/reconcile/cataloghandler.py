@@ -1,6 +1,7 @@
 """Looks at, and acts on, what a Catalog stands for."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -279,7 +280,7 @@ class CatalogHandler(Handler[Observed]):
         except (VersionTooNew, Deprecated, UpgradePending) as error:
             raise Halt(await self._not_opened(key, opening, error)) from None
         except (LinkConflict, StrategyMismatch, LinkedElsewhere) as error:
-            raise Halt(await self._not_linked(key, opening, error)) from None
+            raise Halt(await self._not_linked(body, opening, error)) from None
         except Fenced as error:
             raise Halt(takeovers.shut_out(error, opening)) from None
         facts = await self._facts(key)
@@ -324,10 +325,17 @@ class CatalogHandler(Handler[Observed]):
             error = UpgradePending(f"{error}; {said}", hint=error.hint)
         return replace(settled(error), fields=catalog.durable_fields(found), retry=retry)
 
-    async def _not_linked(self, key: ObjectKey, opening: Opening, error: HoldfastError) -> Settle:
-        """How a catalog rests whose stores don't fit together: a link that ended isn't shown any more."""
-        found = _known(await self._stores.answer(opening, await self._credentials(key, opening)))
-        return replace(settled(error), fields=catalog.durable_fields(found) if found else {})
+    async def _not_linked(self, body: Json, opening: Opening, error: HoldfastError) -> Settle:
+        """How a catalog rests whose stores don't fit together: a link that was ended isn't shown any more.
+
+        As long as one is shown, nobody can take the stash out of the spec.
+        """
+        status = body.get("status", {})
+        fields = {name: status[name] for name in status if name not in {"observedGeneration", "conditions"}}
+        with contextlib.suppress(HoldfastError):
+            if not await self._stores.is_linked(opening):
+                fields.pop("link", None)
+        return replace(settled(error), fields=fields)
 
     async def _try_upgrade(self, key: ObjectKey, opening: Opening) -> tuple[str, bool]:
         """What an upgrade-check says, and whether to ask again soon.

@@ -15,8 +15,9 @@ from holdfast.durable import (
     OpenableCatalog,
     OpenMode,
     catalog_shard_id,
+    persist_catalog,
 )
-from holdfast.durable.config import USER_VERSION
+from holdfast.durable.config import LINK, USER_VERSION
 from holdfast.durable.upgradecheck import check_upgrade
 from holdfast.errors import CorruptBlob, HoldfastError, NoLocation, StorageError
 from holdfast.persist import PersistClient
@@ -131,6 +132,12 @@ def durable_state(opening: Opening, credentials: Credentials = _NO_CREDENTIALS) 
             closed.deploy_generation(),
             **linked_by(closed),
         )
+
+
+def is_linked(opening: Opening) -> bool:
+    """Whether what is on persist says that it is one of two stores."""
+    with connect(opening.storage, mode="read") as client:
+        return persist_catalog(client, opening.organization_id).config(LINK) is not None
 
 
 def preflight(opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> None:

@@ -20,7 +20,7 @@ from holdfast_operator.reconcile.facts import CatalogFacts, Durable, ItemName, L
 from holdfast_operator.reconcile.longcalls import Asked, LongCalls
 from holdfast_operator.reconcile.observedcatalog import ObservedCatalog
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
-from holdfast_operator.reconcile.opening import durable_state, preflight, try_upgrade
+from holdfast_operator.reconcile.opening import durable_state, is_linked, preflight, try_upgrade
 from holdfast_operator.reconcile.pool import StorePool
 from holdfast_operator.reconcile.storage import Storage
 from holdfast_operator.reconcile.takeovers import Found
@@ -143,6 +143,10 @@ class Stores:
         """What is known of a catalog that can't be opened."""
         location = str(opening.storage)
         return await self._pool.call("describe", location, lambda: durable_state(opening, credentials))
+
+    async def is_linked(self, opening: Opening) -> bool:
+        """Whether what is on persist says that it is one of two stores."""
+        return await self._pool.call("describe", str(opening.storage), lambda: is_linked(opening))
 
     async def answer(self, opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> Found:
         """The same, for messages: nothing is raised."""
