@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo soak test lint format bench sim crds docs proto new-catalog-version format-fixture clean
+.PHONY: help setup demo soak moves test lint format bench sim crds docs proto new-catalog-version format-fixture clean
 
 PYTHON ?= python3
 export UV_PYTHON_DOWNLOADS := never
@@ -36,6 +36,9 @@ test: setup lint  ## lint, then all tests (HOLDFAST_REQUIRE=kube,postgres,s3,spa
 
 soak: setup  ## kill writers on every pair of stores for minutes (ARGS="--seeds 100 --pairs file+sqlite")
 	@PYTHONPATH=tests $(BIN)/python -m crash $(ARGS)
+
+moves: setup  ## all crashes and meetings of moving a catalog, and a large one: some minutes
+	@cd tests && ../$(BIN)/python -m moves soak
 
 lint: setup  ## ruff, mypy --strict, import contracts, generated files up to date
 	@$(BIN)/ruff format --check --quiet . || { echo "lint: run 'make format'" >&2; exit 1; }

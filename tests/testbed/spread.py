@@ -13,7 +13,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 PIECES: Final = ("tests/apiserver", "tests/spark")
 """Folders that are one unit."""
-FIRST: Final = (*PIECES, "tests/sim", "tests/crash", "tests/conformance")
+FIRST: Final = (*PIECES, "tests/sim", "tests/moves", "tests/crash", "tests/conformance")
 """What takes longest in one piece; the many short files are left to even out the end."""
 
 

@@ -1,0 +1,72 @@
+"""The proof of moving a catalog, from the command line in `tests/`.
+
+python -m moves crashes [PART] [--all]        break off the acts with PART in their names (those of make test)
+python -m moves meet [PART] [--all]           explore the meetings with PART in their names (the same)
+python -m moves mutants [NAME...] [--refresh] hunt the mutants, where they say
+python -m moves soak                          all acts, all meetings, a large catalog: some minutes
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+
+from moves import campaign
+from moves.crashes import Visited
+from moves.explorer import Explored
+
+
+def crashes(part: str, *, everything: bool) -> int:
+    visited, started = Visited(), time.process_time()
+    acts = [act for act in campaign.all_acts() if part in str(act) and (everything or campaign.is_quick(act))]
+    for act in acts:
+        visited.visit(act)
+        print(f"{time.process_time() - started:6.1f} s  {act}", flush=True)
+    visited.check_all()
+    print("\n".join(campaign.told(visited)), flush=True)
+    return 0
+
+
+def meet(part: str, *, everything: bool) -> int:
+    total = Explored()
+    for meeting in campaign.meetings():
+        if part in str(meeting) and (everything or campaign.is_quick_meeting(meeting)):
+            started = time.process_time()
+            found = meeting.explore()
+            total += found
+            seconds = time.process_time() - started
+            print(f"{seconds:6.1f} s {found.schedules:6,} {found.runs:6,}  {meeting}", flush=True)
+    print(f"{total.schedules:,} schedules, {total.runs:,} run", flush=True)
+    return 0
+
+
+def large() -> int:
+    with tempfile.TemporaryDirectory(prefix="holdfast-large-") as folder:
+        command = [sys.executable, "-m", "moves.large", folder, "100000", "300000"]
+        return subprocess.run(command, check=False).returncode
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m moves", description=__doc__)
+    parser.add_argument("what", choices=("crashes", "meet", "mutants", "soak"))
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--all", action="store_true", dest="everything")
+    parser.add_argument("--refresh", action="store_true")
+    options = parser.parse_args()
+    part = " ".join(options.names)
+    match options.what:
+        case "crashes":
+            return crashes(part, everything=options.everything)
+        case "meet":
+            return meet(part, everything=options.everything)
+        case "mutants":
+            from moves.mutation import hunt_all
+
+            return hunt_all(options.names, refreshing=options.refresh)
+        case _:
+            return crashes(part, everything=True) or meet(part, everything=True) or large()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

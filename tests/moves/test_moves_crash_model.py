@@ -1,0 +1,27 @@
+"""A move, its way back or a first open ends at any durable operation, and nothing is lost or forked."""
+
+import pytest
+
+from moves import campaign
+from moves.crashes import HOWS, Visited
+from moves.watched import Call
+from sim.report import tell
+
+
+@pytest.mark.timeout(1800)
+def test_nothing_is_lost_wherever_a_move_ends(request: pytest.FixtureRequest) -> None:
+    visited = campaign.crashes(filter(campaign.is_quick, campaign.all_acts()))
+    tell(request.config, campaign.told(visited))
+    # Four tables of steps, both verifications, and the links before them.
+    assert len(visited.recorded) > 200
+    assert visited.stories > 500
+
+
+def test_an_operation_that_was_not_broken_off_is_told() -> None:
+    visited = Visited()
+    operation = ("an act", 0, Call("stash", "append", durable=True))
+    visited.recorded.add(operation)
+    for how in HOWS[:-1]:
+        visited.broken[how].add(operation)
+    with pytest.raises(AssertionError, match=r"never in doubt, happened: .*an act"):
+        visited.check_all()

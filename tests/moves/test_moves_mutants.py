@@ -1,0 +1,20 @@
+"""A proof that can't fail proves nothing: each bug of `mutants/` is found where its patch says."""
+
+import pytest
+
+from moves.mutation import MoveMutant, found, load
+
+MUTANTS = load()
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.timeout(3600)
+def test_the_proof_finds(mutant: MoveMutant) -> None:
+    assert found(mutant), f"not noticed: {mutant.story}"
+
+
+@pytest.mark.parametrize(
+    "where", ["[crashes: open to Stash, one, from new]", "[meet: link || link, one, new]"]
+)
+def test_code_without_a_bug_is_not_found_guilty(where: str) -> None:
+    assert found(MoveMutant("none", f"No bug at all. {where}", ())) == ""

@@ -1,0 +1,33 @@
+"""A catalog on persist that is linked can't be linked with another stash than its own, least an empty one."""
+
+import pytest
+
+from holdfast.durable import OpenMode
+from holdfast.durable.backend_migration.truth import Backend, Strategy
+from holdfast.errors import LinkConflict
+from moves.actors import write
+from moves.crashes import begun
+from moves.memorystore import Disk
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+@pytest.mark.parametrize("truth", Backend)
+@pytest.mark.parametrize("stash", ["empty", "another"])
+def test_another_stash_is_not_linked(strategy: Strategy, truth: Backend, stash: str) -> None:
+    world, book = begun("migrate", strategy, truth.other, "linked")
+    other, _ = begun("migrate", strategy, truth.other, "linked")
+    if stash == "another":
+        # With its own link, made under another number.
+        other, _ = begun("migrate", Strategy(3 - strategy.value), truth.other, "linked")
+    world.is_watched = False
+    world.stash = Disk("the stash") if stash == "empty" else other.stash
+    world.strategy = None
+    before = world.disks
+    linked = world.process().linked()
+    with pytest.raises(LinkConflict):
+        write(world.process(), book, "x")
+    with pytest.raises(LinkConflict):
+        linked.open(OpenMode.READ_ONLY)
+    with pytest.raises(LinkConflict):
+        linked.source_of_truth()
+    assert world.disks == before

@@ -1,0 +1,297 @@
+"""A catalog on two disks, the processes that open it, and what must be true of it after every commit.
+
+The witness sees the disks themselves. It knows the tables of tombstones by itself, and of a linked catalog:
+
+- there is exactly one source of truth, and a note that says so stands in no other store;
+- the truth moves to a store only while that holds exactly the contents of the one that it moves from;
+- fence tokens only rise, and no time of the truth comes again after it moved;
+- contents of the truth change only under a token that has been put into both stores.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from holdfast._pb import objects_pb2 as pb
+from holdfast.durable.backend_migration.linked import LinkedCatalog, linked_catalog
+from holdfast.durable.backend_migration.truth import Backend, Strategy
+from holdfast.durable.codec import Row, decode, encode
+from holdfast.durable.opening import StoredCatalog
+from holdfast.durable.registry import CONFIGS, FENCE_TOKENS, Kind
+from holdfast.durable.version import CATALOG_VERSION
+from moves.memorystore import Disk, MemoryStore, Stored
+from moves.watched import Calls, WatchedStore, straight
+
+VERSION = "user_version"
+OF_THE_STORE = {
+    *("tombstone", "stash_linked", "link", "migration_strategy"),
+    *("truth", "truth_since", "migration_deadline", "migration_target"),
+}
+"""The keys of the config that tell of a store, not of the catalog; those of migrations beside."""
+
+_CONFIG, _FENCE = Kind.CONFIG.tag, Kind.FENCE_TOKEN.tag
+
+TRUTH = {
+    # By strategy, stash tombstone and persist tombstone, as the requirements have them.
+    **{(1, None, persist): Backend.STASH for persist in (None, 0, 1)},
+    **{(1, 1, persist): Backend.PERSIST for persist in (None, 0, 1)},
+    **{(1, 0, persist): Backend.STASH for persist in (None, 0, 1)},
+    **{(2, None, persist): Backend.STASH for persist in (None, 0, 1)},
+    **{(2, stash, None): Backend.STASH for stash in (0, 1)},
+    (2, 1, 0): Backend.PERSIST,
+    (2, 0, 1): Backend.STASH,
+    (2, 1, 1): Backend.STASH,
+    (2, 0, 0): Backend.PERSIST,
+}
+
+
+@lru_cache(maxsize=2_000)
+def config_of(stored: Stored) -> Mapping[str, int]:
+    """The config of a store."""
+    found = [_config(row) for row in stored.rows if row.key[:2] == _CONFIG]
+    assert len({key for key, _ in found}) == len(found), "a key of the config is there twice"
+    return dict(found)
+
+
+@lru_cache(maxsize=2_000)
+def fence_of(stored: Stored) -> Row | None:
+    """The fence row of a store."""
+    rows = [row for row in stored.rows if row.key[:2] == _FENCE]
+    assert len(rows) < 2, "two fence tokens"
+    return rows[0] if rows else None
+
+
+@lru_cache(maxsize=2_000)
+def contents_of(stored: Stored) -> frozenset[Row]:
+    """What a catalog is, beside what a store says of itself: the version belongs to it."""
+    return frozenset(row for row in stored.rows if _is_content(row))
+
+
+def _is_content(row: Row) -> bool:
+    tag = row.key[:2]
+    return tag != _FENCE and (tag != _CONFIG or not _is_of_the_store(_config(row)[0]))
+
+
+def _is_of_the_store(key: str) -> bool:
+    return key in OF_THE_STORE or key.startswith("migration/")
+
+
+@lru_cache(maxsize=1000)
+def _config(row: Row) -> tuple[str, int]:
+    found = decode(CONFIGS, row)
+    return found.key.key, found.value.value
+
+
+@dataclass(frozen=True)
+class Disks:
+    """What is stored in both stores."""
+
+    stash: Stored
+    persist: Stored
+
+    def of(self, backend: Backend) -> Stored:
+        """What is stored in one of them."""
+        return self.stash if backend is Backend.STASH else self.persist
+
+    @property
+    def truth(self) -> Backend | None:
+        """The source of truth; None while they aren't linked and not exactly one has something."""
+        config = config_of(self.stash)
+        if "link" not in config:
+            has = [each for each in Backend if VERSION in config_of(self.of(each))]
+            return has[0] if len(has) == 1 else None
+        persist = config_of(self.persist)
+        return TRUTH[config["migration_strategy"], config.get("tombstone"), persist.get("tombstone")]
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether the stash says that it is linked."""
+        return "link" in config_of(self.stash)
+
+    def record(self, migration_id: str) -> int | None:
+        """The record of a migration."""
+        return config_of(self.stash).get(f"migration/{migration_id}")
+
+    @property
+    def contents(self) -> frozenset[Row]:
+        """The contents of the catalog."""
+        truth = self.truth
+        return frozenset() if truth is None else contents_of(self.of(truth))
+
+    @property
+    def fingerprint(self) -> tuple[object, ...]:
+        """Equal where nothing that follows can differ: times, nonces and numbers of links are left out."""
+        configs = []
+        for backend in Backend:
+            config = config_of(self.of(backend))
+            for key in ("link", "truth_since", "migration_deadline"):
+                config = {**config, key: min(config[key], 1)} if key in config else config
+            configs.append(frozenset(config.items()))
+        stash, persist = self.stash, self.persist
+        fences = [
+            None if row is None else decode(FENCE_TOKENS, row).value
+            for row in map(fence_of, (stash, persist))
+        ]
+        ranks = [None if each is None else each.epoch for each in fences]
+        ahead = None if None in ranks else (ranks[0] > ranks[1]) - (ranks[0] < ranks[1])  # type: ignore[operator]
+        return (
+            *configs,
+            contents_of(stash),
+            contents_of(persist),
+            fences[0] == fences[1],
+            ahead,
+            (stash.upper > persist.upper) - (stash.upper < persist.upper),
+            (stash.upper == 0, persist.upper == 0),
+            self.config_link_is_one,
+            frozenset(stash.kept),
+            frozenset(persist.kept),
+        )
+
+    @property
+    def config_link_is_one(self) -> bool:
+        """Whether both stores have the same link, or none."""
+        return config_of(self.stash).get("link") == config_of(self.persist).get("link")
+
+    def check(self) -> None:
+        """Whether what the stores say of themselves can be true."""
+        truth = self.truth
+        for backend in Backend:
+            config = config_of(self.of(backend))
+            assert config.get("truth", 1) == 1, f"{backend} has the note {config['truth']}"
+            assert "truth" not in config or backend is truth, f"{backend} says it is the truth: {truth} is"
+        if self.is_linked:
+            stash, persist = config_of(self.stash), config_of(self.persist)
+            assert persist.get("link", stash["link"]) == stash["link"], "two links"
+            running = [
+                key for key, value in stash.items() if key.startswith("migration/") and value in (1, 3)
+            ]
+            assert len(running) < 2, f"several migrations run: {running}"
+
+
+class Witnessed(MemoryStore):
+    """A store of a world that looks at each of its commits."""
+
+    def __init__(self, world: "World", disk: Disk, *, checks_history: bool) -> None:
+        super().__init__(disk, checks_history=checks_history)
+        self._world = world
+
+    def another(self, *, purpose: str) -> "Witnessed":
+        return Witnessed(self._world, self._disk, checks_history=self._checks_history)
+
+    def _commit(self, *commit: object) -> None:  # type: ignore[override]
+        before = self._world.disks
+        super()._commit(*commit)  # type: ignore[arg-type]
+        self._world.witness(before)
+
+
+@dataclass(eq=False)
+class World:
+    """Two disks and a clock."""
+
+    stash: Disk = field(default_factory=lambda: Disk("the stash"))
+    persist: Disk = field(default_factory=lambda: Disk("persist"))
+    now_ms: int = 1_000_000_000
+    strategy: Strategy | None = None
+    emergency: bool = False
+    """Whether somebody may write to the stash alone."""
+    is_watched: bool = True
+
+    @property
+    def disks(self) -> Disks:
+        """What is stored now."""
+        return Disks(self.stash.stored, self.persist.stored)
+
+    def copy(self) -> "World":
+        """The same world, which goes its own way from here."""
+        stash, persist = Disk("the stash", self.stash.stored), Disk("persist", self.persist.stored)
+        return replace(self, stash=stash, persist=persist)
+
+    def witness(self, before: Disks) -> None:
+        """See the commit after which the disks are as they are."""
+        if not self.is_watched:
+            return
+        after = self.disks
+        after.check()
+        was, is_ = before.truth, after.truth
+        if was is None:
+            return
+        assert is_ is not None, "the catalog is lost"
+        if before.is_linked:
+            assert after.is_linked or before.stash is after.stash, "the stash has lost its link"
+        for backend in Backend:
+            self._check_token(fence_of(before.of(backend)), fence_of(after.of(backend)))
+        held, holds = contents_of(before.of(was)), contents_of(after.of(is_))
+        if was is not is_:
+            assert after.of(is_).upper >= before.of(was).upper, "times went back"
+            assert held == holds, f"the truth moved to {is_} without its contents: {_told(held ^ holds)}"
+        elif held != holds and after.is_linked and not self.emergency:
+            fence = fence_of(after.of(is_))
+            assert fence in after.of(is_.other).fences, f"{is_} was changed under a token of its own"
+
+    @staticmethod
+    def _check_token(was: Row | None, is_: Row | None) -> None:
+        if was != is_:
+            assert is_ is not None, "a fence token is lost"
+            assert was is None or _epoch(was) < _epoch(is_), "a fence token was not raised"
+
+    def process(
+        self, calls: Calls = straight, sleep: Callable[[float], None] | None = None, *, ahead_ms: int = 0
+    ) -> "Process":
+        """A new process, whose clock may be ahead."""
+        return Process(self, calls, sleep or self.sleep, ahead_ms)
+
+    def sleep(self, seconds: float) -> None:
+        """Time passes."""
+        self.now_ms += int(seconds * 1000)
+
+
+@dataclass(eq=False)
+class Process:
+    """A process: what it opens, it opens through `calls`."""
+
+    world: World
+    calls: Calls
+    sleep: Callable[[float], None]
+    ahead_ms: int = 0
+
+    def now_ms(self) -> int:
+        """What its clock shows."""
+        return self.world.now_ms + self.ahead_ms
+
+    def alone(self, backend: Backend) -> StoredCatalog:
+        """The catalog in one store, as who doesn't know of the other has it."""
+        is_stash = backend is Backend.STASH
+        disk = self.world.stash if is_stash else self.world.persist
+        store = Witnessed(self.world, disk, checks_history=is_stash)
+        name = "stash" if is_stash else "persist"
+        return StoredCatalog(WatchedStore(store, name, self.calls), self.now_ms)
+
+    def linked(self, **options: object) -> LinkedCatalog:
+        """The catalog on both stores."""
+        options = {"strategy": self.world.strategy, **options}
+        return linked_catalog(
+            self.alone(Backend.STASH),
+            self.alone(Backend.PERSIST),
+            sleep=self.sleep,
+            **options,  # type: ignore[arg-type]
+        )
+
+
+def aged(stored: Stored) -> Stored:
+    """The same catalog as the Holdfast before this one would have left it."""
+    version = encode(CONFIGS, pb.ConfigKey(key=VERSION), pb.ConfigValue(value=CATALOG_VERSION))
+    older = encode(CONFIGS, pb.ConfigKey(key=VERSION), pb.ConfigValue(value=CATALOG_VERSION - 1))
+    assert version in stored.rows
+    rows = [
+        older if row == version else row for row in stored.rows if row.key[:2] != Kind.DEFAULT_PRIVILEGE.tag
+    ]
+    return Stored(stored.upper, stored.time, (), dict.fromkeys(rows), Stored(), {}, stored.fences)
+
+
+@lru_cache(maxsize=2_000)
+def _epoch(row: Row) -> int:
+    return decode(FENCE_TOKENS, row).value.epoch
+
+
+def _told(rows: frozenset[Row]) -> str:
+    return ", ".join(sorted(f"{row.kind.name.lower()} {row.key[2:]!r}" for row in rows)[:5])
