@@ -25,7 +25,7 @@ class LinkedPlace:
 
     def __init__(self, folder: Path) -> None:
         self._stash_url = f"sqlite://{folder}/stash.sqlite"
-        self._client = PersistClient.open(url=f"memory://{uuid.uuid4()}")
+        self.client = PersistClient.open(url=f"memory://{uuid.uuid4()}")
 
     def stash(self) -> OpenableCatalog:
         """The stash alone."""
@@ -33,7 +33,7 @@ class LinkedPlace:
 
     def persist(self) -> OpenableCatalog:
         """The catalog on persist alone."""
-        return persist_catalog(self._client, ORG)
+        return persist_catalog(self.client, ORG)
 
     def alone(self, backend: Backend) -> OpenableCatalog:
         """One of them alone."""
@@ -43,7 +43,7 @@ class LinkedPlace:
         """Both stores."""
         return TwoStores(
             StashStore(self._stash_url),
-            CatalogShard(self._client, catalog_shard_id(ORG), purpose="a test"),
+            CatalogShard(self.client, catalog_shard_id(ORG), purpose="a test"),
             terms or Terms(),
         )
 
@@ -90,7 +90,7 @@ class LinkedPlace:
 
     def close(self) -> None:
         """End all processes."""
-        self._client.close()
+        self.client.close()
 
 
 def claim(generation: int = 0, holder: str = "me") -> FenceToken:

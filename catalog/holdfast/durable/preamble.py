@@ -17,6 +17,7 @@ from holdfast.errors import (
     AsOfTooEarly,
     CorruptBlob,
     Fenced,
+    HandleExpired,
     LinkedElsewhere,
     OtherHistory,
     Uninitialized,
@@ -227,6 +228,23 @@ def at_latest(store: CatalogStore, read: Callable[[Preamble], T]) -> T:
             if not left:
                 raise
     raise AssertionError
+
+
+def caught_up(store: CatalogStore, seen: Preamble) -> Preamble:
+    """The preamble of the latest state, from what was committed since that of `seen`.
+
+    Who reads a state anew for each commit of a busy writer may never be ready before the next one.
+    """
+    upper = store.upper()
+    if not 0 < seen.upper <= upper:
+        return at_latest(store, lambda found: found)
+    try:
+        for time, updates in store.changes(seen.upper, upper, fence=seen.fence_row):
+            seen = replace(seen, upper=time).after(updates)
+    except (AsOfTooEarly, HandleExpired, OtherHistory):
+        store.reopen()
+        return at_latest(store, lambda found: found)
+    return replace(seen, upper=upper)
 
 
 def preamble_of(upper: int, rows: Iterable[Row]) -> Preamble:

@@ -28,7 +28,7 @@ from holdfast.durable.backend_migration.link import (
 from holdfast.durable.backend_migration.truth import Backend
 from holdfast.durable.codec import Update
 from holdfast.durable.fence import FenceToken
-from holdfast.durable.preamble import Preamble, at_latest, committed
+from holdfast.durable.preamble import Preamble, at_latest, caught_up, committed
 from holdfast.durable.store import CatalogStore
 from holdfast.errors import Fenced, StorageError
 
@@ -280,7 +280,7 @@ class _Taking:
 
     def _reread(self, backend: Backend) -> None:
         """Take the state of a store that somebody changed, unless he has taken it over."""
-        found = _read(self._stores.of(backend))
+        found = caught_up(self._stores.of(backend), self._seen.of(backend))
         durable = found.token
         if durable is not None and durable != self._token and not durable < self._token:
             raise _OvertakenError(Fenced(self._token, durable))
