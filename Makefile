@@ -34,7 +34,7 @@ demo: setup  ## the whole path on a real API server: catalog, collection, Spark 
 test: setup lint  ## lint, then all tests (HOLDFAST_REQUIRE=kube,postgres,s3,spark makes a missing tier a failure)
 	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4
 
-soak: setup  ## kill writers on every pair of stores for minutes (ARGS="--seeds 100 --pairs file+sqlite")
+soak: setup  ## kill writers and operators for minutes (ARGS="--seeds 100 --pairs file+sqlite operator")
 	@PYTHONPATH=tests $(BIN)/python -m crash $(ARGS)
 
 moves: setup  ## all crashes and meetings of moving a catalog, and a large one: some minutes

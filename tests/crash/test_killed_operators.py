@@ -1,0 +1,43 @@
+"""Operators that are killed in the middle of migrations leave one source of truth, with all that was written.
+
+The API server, Postgres and the object store are real, and so is the operator's process. `make soak` kills
+more of them.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from crash.moves import Moves, servers_of
+from sim.report import tell
+from testbed.kube import ControlPlane
+from testbed.minio import Minio
+from testbed.postgres import PostgresServer
+
+pytestmark = [pytest.mark.kube, pytest.mark.postgres, pytest.mark.s3]
+
+KILLS = 10
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_operators_leave_one_source_of_truth(
+    seed: int,
+    control_plane: ControlPlane,
+    postgres: PostgresServer,
+    minio: Minio,
+    bucket: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    with (
+        servers_of(control_plane, postgres, minio, bucket) as servers,
+        Moves(servers, tmp_path, seed) as moves,
+    ):
+        try:
+            moves.run(KILLS)
+        finally:
+            tell(request.config, moves.report())
+    assert sum(moves.deaths.values()) == KILLS
+    assert any("in step" in place or "after step" in place for place in moves.deaths)
+    assert moves.lies >= KILLS // 3
+    assert moves.writer.reopened >= 1
