@@ -1,7 +1,11 @@
 """A catalog is moved between its two stores and back, on a real API server, SQLite and files."""
 
 import json
-from collections.abc import Callable
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -214,11 +218,9 @@ def test_every_change_is_made_in_both_stores_before_the_truth_moves(
     found = stands(world, organization)
     assert found.truth is Backend.STASH
     assert found.stash.version == found.persist.version
-    patch(world, "catmig/move", suspend=True)
-    phase(world, "Suspended")
-    world.wait_for("catalog/demo", READY_REASON, "MigrationInProgress")
     world.kubectl("delete", "catmig/move", "--timeout=60s")
     world.wait_ready("catalog/demo", "storagecollection/more")
+    assert stands(world, organization).running is None
     # Once more, to its end.
     world.apply(migration(verify="Shadow", shadowFor="1s"))
     assert phase(world, "Completed")["sourceOfTruth"] == "Persist"
@@ -226,6 +228,50 @@ def test_every_change_is_made_in_both_stores_before_the_truth_moves(
     world.wait_for("catalog/demo", ".status.sourceOfTruth", "Persist")
     world.wait_ready("catalog/demo", "storagecollection/more")
     assert items_of(world, organization) == 2
+    assert operator.child.poll() is None
+
+
+@contextmanager
+def locked(world: Any) -> Iterator[None]:
+    """Nobody can write to the stash: a step that needs to is held up."""
+    with closing(sqlite3.connect(f"{world.folder}/stash.sqlite", timeout=60, isolation_level=None)) as stash:
+        stash.execute("BEGIN IMMEDIATE")
+        yield
+
+
+def test_a_step_in_flight_is_waited_for_before_anything_else_is_done(world: Any, make_catalog: Make) -> None:
+    operator = world.start()
+    there = make_catalog(backend="Stash", stash=stash_of(world))
+    organization = there["spec"]["organizationId"]
+    world.apply(there)
+    world.wait_ready("catalog/demo")
+    with locked(world):
+        world.apply(migration())
+        operator.wait_until_it_says("move: begins step 1.")
+        patch(world, "catmig/move", rollback=True)
+        operator.wait_for_looks(3)
+        assert not operator.said("move: did step 1.")
+    assert phase(world, "RolledBack")["sourceOfTruth"] == "Stash"
+    with locked(world):
+        world.apply(migration("deleted"))
+        operator.wait_until_it_says("deleted: begins step 1.")
+        world.kubectl("delete", "catmig/deleted", "--wait=false")
+    world.wait_gone("catmig/deleted")
+    with locked(world):
+        world.apply(migration("late", timeout="1s"))
+        operator.wait_until_it_says("late: begins step 1.")
+        world.wait_for("catmig/late", ".status.phase", "Migrating")
+        deadline = datetime.fromisoformat(world.status("catmig/late")["deadline"])
+        while datetime.now(UTC) <= deadline:
+            threading.Event().wait(0.1)
+    world.wait_stalled("catmig/late", "MigrationTimedOut")
+    found = stands(world, organization)
+    assert found.truth is Backend.STASH
+    assert found.records[f"{world.namespace}/move"] is Record.ROLLED_BACK
+    # Nobody is shut out any more.
+    world.wait_ready("catalog/demo")
+    world.kubectl("delete", "catmig/late", "--timeout=60s")
+    assert stands(world, organization).running is None
     assert operator.child.poll() is None
 
 

@@ -103,6 +103,8 @@ class StashGuard:
     """Guards writes on persist by a catalog that is in the stash: its token is in both stores.
 
     Whoever takes the catalog over puts another one into both, and then nothing that this guards takes effect.
+    An open in an emergency writes to the stash alone: so the stash is asked each time, and what was under way
+    when it was opened is not shut out.
     """
 
     def __init__(self, stores: TwoStores, catalog: Catalog) -> None:
@@ -112,6 +114,7 @@ class StashGuard:
 
     def __call__(self) -> Prepared:
         """The condition that nobody has taken it over. Raises as `confirm_leadership`."""
+        self._catalog.confirm_leadership()
         upper = self._persist.upper()
         if upper != self._mine_at:
             durable = read_preamble(self._persist, upper).token

@@ -150,6 +150,8 @@ class Migrations:
         asked = Asked(key, "abandon_migration", str(move.opening.storage), move)
         await self._long.run(asked, work)
         self._long.give_up(key)
+        # Nothing is on record by what was done until now: a course with its calls says that there may be.
+        self._courses[key] = Course(move, strategy=self._courses[key].strategy)
         await self.look(key, move, credentials)
 
     async def dry_run(self, key: ObjectKey, move: Move, credentials: Credentials) -> None:
