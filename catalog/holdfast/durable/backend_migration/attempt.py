@@ -204,12 +204,13 @@ class Attempt:
         at = seen.of(step.store)
         wanted: dict[str, int | None] = {config.TRUTH_SINCE: at.upper}
         following = self.steps[self._next]
-        if self.orders.verify is Verify.NONE and following.store is step.store:
+        flips = self.orders.verify is Verify.NONE and following.store is step.store
+        if flips:
             wanted |= self._flipping(following)
-            self.moved = True
         source, target = (self.held.stores.of(backend) for backend in (step.store.other, step.store))
         updates = changes(lambda: contents_of(target, at.upper), lambda: contents_of(source, read.upper))
         self.held.commit(seen, step.store, chain(at.configured(wanted), updates))
+        self.moved = flips
         return read.digests
 
     def _set_tombstone(self, step: Step, seen: Seen) -> Mapping[str, Digest] | None:
