@@ -25,7 +25,7 @@ from moves.watched import Calls, WatchedStore, straight
 VERSION = "user_version"
 OF_THE_STORE = {
     *("tombstone", "stash_linked", "link", "migration_strategy"),
-    *("truth", "truth_since", "migration_deadline", "migration_target"),
+    *("truth", "truth_since", "migration_deadline"),
 }
 """The keys of the config that tell of a store, not of the catalog; those of migrations beside."""
 
@@ -73,7 +73,7 @@ def _is_content(row: Row) -> bool:
 
 
 def _is_of_the_store(key: str) -> bool:
-    return key in OF_THE_STORE or key.startswith("migration/")
+    return key in OF_THE_STORE or key.startswith(("migration/", "migration_target/"))
 
 
 @lru_cache(maxsize=1000)

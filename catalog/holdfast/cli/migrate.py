@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.durable.backend_migration.attempt import Progress
     from holdfast.durable.backend_migration.linked import LinkedCatalog
     from holdfast.durable.backend_migration.migration import BackendMigration
+    from holdfast.durable.backend_migration.truth import Backend
 
 _BACKENDS = ["stash", "persist"]
 
@@ -65,10 +66,12 @@ def migrate() -> None:
 @migrate.command(short_help="Show what a migration would do.")
 @linked_options
 @_id
-@_target
+@click.option("--target", type=click.Choice(_BACKENDS), help="Where the catalog goes; not with --rollback.")
 @_strategy
 @click.option("--rollback", is_flag=True, help="The way back of it.")
-def plan(place: LinkedPlace, migration_id: str, target: str, strategy: str | None, rollback: bool) -> None:
+def plan(
+    place: LinkedPlace, migration_id: str, target: str | None, strategy: str | None, rollback: bool
+) -> None:
     """Show what 'run', or with --rollback 'rollback', would do; nothing is written and nobody is fenced.
 
     Exit code 1 if the source of truth can't be read, so that it would be refused.
@@ -76,8 +79,15 @@ def plan(place: LinkedPlace, migration_id: str, target: str, strategy: str | Non
     from holdfast.cli.migrate_show import plan_lines
     from holdfast.errors import HoldfastError
 
+    if rollback is (target is not None):
+        raise BadInput(
+            "--target can't be given with --rollback: it leads back from the target that the migration had"
+            if rollback
+            else "--target is missing: where does the catalog go?"
+        )
     with _with_terms(place, strategy).open_to_look() as linked:
-        found = _migration(linked, migration_id, target, rollback=rollback).plan()
+        to = _begun_with(linked, migration_id) if target is None else _backend(target)
+        found = _migration(linked, migration_id, to, rollback=rollback).plan()
         for line in plan_lines(found):
             click.echo(line)
     if found.refused is not None:
@@ -110,7 +120,7 @@ def run(
         _with_terms(place, strategy),
         create=True,
         migration_id=migration_id,
-        target=target,
+        target=_backend(target),
         verify=verify,
         timeout_s=timeout,
         deploy_generation=deploy_generation,
@@ -120,19 +130,17 @@ def run(
 @migrate.command(short_help="Take a migration back.")
 @linked_options
 @_id
-@_target
 @_verify
 @_timeout
 @_generation
 def rollback(
     place: LinkedPlace,
     migration_id: str,
-    target: str,
     verify: str,
     timeout: float,
     deploy_generation: int | None,
 ) -> None:
-    """Move the catalog back from the target of the migration, with all that was written since.
+    """Move the catalog back from the target that the migration had, with all that was written since.
 
     For one that is done, or that is still running. What broke off goes on with the same command.
     """
@@ -140,7 +148,7 @@ def rollback(
         place,
         create=False,
         migration_id=migration_id,
-        target=target,
+        target=None,
         verify=verify,
         timeout_s=timeout,
         deploy_generation=deploy_generation,
@@ -185,9 +193,8 @@ def link(place: LinkedPlace, truth: str, strategy: str | None, yes: bool) -> Non
     """
     from holdfast.cli.migrate_show import strategy_name
     from holdfast.durable import OpenMode
-    from holdfast.durable.backend_migration.truth import Backend
 
-    named = Backend[truth.upper()]
+    named = _backend(truth)
     place = replace(_with_terms(place, strategy), truth=named)
     with place.open_to_look() as linked:
         found = linked.link()
@@ -270,12 +277,15 @@ def _run(
     *,
     create: bool,
     migration_id: str,
-    target: str,
+    target: "Backend | None",
     verify: str,
     deploy_generation: int | None,
     **options: Any,
 ) -> None:
-    """Run a migration, after a look by clients that write nothing at what it is."""
+    """Run a migration, after a look by clients that write nothing at what it is.
+
+    `target` None: the one that it was begun with.
+    """
     from holdfast.cli.migrate_show import at, progress_line
     from holdfast.cli.persist_show import Progress as Line
     from holdfast.durable.backend_migration.attempt import Verify
@@ -289,6 +299,8 @@ def _run(
     with place.open_to_look() as linked:
         if deploy_generation is None:
             deploy_generation = linked.deploy_generation() or 0
+        if target is None:
+            target = _begun_with(linked, migration_id)
         planned = _migration(linked, migration_id, target, **options).plan()
     if planned.refused is not None:
         raise planned.refused
@@ -298,6 +310,8 @@ def _run(
         return
     source, target_ = (at(planned.places, each) for each in (planned.destination.other, planned.destination))
     click.echo(f"migration {migration_id}: {source} -> {target_}")
+    if planned.is_there:
+        click.echo(f"the catalog is in {target_} already: nothing is moved")
     line = Line(" ")
     with place.open_to_write(create=create) as linked:
         migration = _migration(linked, migration_id, target, deploy_generation=deploy_generation, **options)
@@ -319,14 +333,32 @@ def _run(
     click.echo(f"migration {migration_id} is {outcome.record}: the source of truth is {truth}")
 
 
-def _migration(linked: "LinkedCatalog", migration_id: str, target: str, **options: Any) -> "BackendMigration":
-    from holdfast.durable.backend_migration.migration import BackendMigration
+def _begun_with(linked: "LinkedCatalog", migration_id: str) -> "Backend":
+    """The target that a migration was begun with."""
+    from holdfast.durable.backend_migration.records import target_to_leave
+    from holdfast.durable.backend_migration.status import migration_status
+
+    found = migration_status(linked)
+    if found.conflict is not None:
+        raise found.conflict
+    return target_to_leave(found.targets, migration_id)
+
+
+def _backend(name: str) -> "Backend":
     from holdfast.durable.backend_migration.truth import Backend
+
+    return Backend[name.upper()]
+
+
+def _migration(
+    linked: "LinkedCatalog", migration_id: str, target: "Backend", **options: Any
+) -> "BackendMigration":
+    from holdfast.durable.backend_migration.migration import BackendMigration
 
     return BackendMigration(
         linked,
         migration_id=migration_id,
-        target=Backend[target.upper()],
+        target=target,
         holder=_holder(),
         purpose="holdfast migrate",
         **options,

@@ -20,7 +20,8 @@ def plan_lines(plan: "MigrationPlan") -> Iterator[str]:
     source, target = plan.destination.other, plan.destination
     yield f"migration {plan.migration_id}: {at(plan.places, source)} -> {at(plan.places, target)}"
     yield _field("record", "none" if plan.record is None else str(plan.record))
-    yield _field("truth", at(plan.places, plan.source))
+    already = " already: nothing is moved" if plan.is_there and plan.steps else ""
+    yield _field("truth", f"{at(plan.places, plan.source)}{already}")
     yield _field("strategy", strategy_name(plan.strategy))
     if plan.links:
         yield _field("link", "not linked yet: it would link the two stores first")
@@ -87,7 +88,8 @@ def status_lines(status: "MigrationStatus", now_ms: int) -> Iterator[str]:
         yield ""
         yield "migrations"
         width = max(map(len, status.records))
-        yield from (f"  {id_:<{width}}  {record}" for id_, record in status.records.items())
+        for id_, record in status.records.items():
+            yield f"  {id_:<{width}}  {record}, target {status.targets[id_].value}"
 
 
 def _side_by_side(status: "MigrationStatus") -> Iterator[str]:
@@ -128,6 +130,7 @@ def status_json(status: "MigrationStatus") -> dict[str, Any]:
             "holder": status.holder,
         },
         "migrations": {id_: str(record) for id_, record in status.records.items()},
+        "targets": {id_: target.value for id_, target in status.targets.items()},
         "stash": _store_json(status.stash),
         "persist": _store_json(status.persist),
     }

@@ -22,8 +22,6 @@ TRUTH_SINCE = "truth_since"
 """The time from which this store's contents are the catalog's: what it held before is no past of them."""
 MIGRATION_DEADLINE = "migration_deadline"
 """In the stash: until when the migration that is running shuts others out, in ms since the epoch."""
-MIGRATION_TARGET = "migration_target"
-"""In the stash: where the migration that is running goes to, 1 the stash, 2 persist."""
 
 BOOLEANS = frozenset({TOMBSTONE, STASH_LINKED, TRUTH})
 
@@ -38,16 +36,17 @@ RESERVED = frozenset(
         TRUTH,
         TRUTH_SINCE,
         MIGRATION_DEADLINE,
-        MIGRATION_TARGET,
     }
 )
-RESERVED_PREFIX = "migration/"
-"""Of the keys that record the migrations, in the stash."""
+MIGRATION_RECORD = "migration/"
+"""In the stash: the beginning of the keys that tell how far each migration is."""
+MIGRATION_TARGET = "migration_target/"
+"""In the stash: of those that tell where each of them goes to, 1 the stash, 2 persist."""
 
 
 def is_reserved(key: str) -> bool:
     """Whether only an open, an upgrade or a migration may write the key."""
-    return key in RESERVED or key.startswith(RESERVED_PREFIX)
+    return key in RESERVED or key.startswith((MIGRATION_RECORD, MIGRATION_TARGET))
 
 
 def check_version(version: int) -> None:

@@ -96,7 +96,9 @@ def test_there_and_back_with_what_was_written_between(linked: Linked, strategy: 
     again = ok(linked.migrate("run", "--id", "m", "--target", "persist"))
     assert again.startswith("migration m is done already; the source of truth is Persist")
     ok(linked.catalog(*EDIT, '{"value": "on persist"}'))
-    back = ok(linked.migrate("rollback", "--id", "m", "--target", "persist", "--verify", "none"))
+    planned = ok(linked.migrate("plan", "--id", "m", "--rollback"))
+    assert planned.startswith("migration m: Persist (s")
+    back = ok(linked.migrate("rollback", "--id", "m", "--verify", "none"))
     assert "migration m is rolled back: the source of truth is Stash (/" in back
     assert '"on persist"' in ok(linked.catalog("dump"))
     assert '"on persist"' in linked.stash.dump()
@@ -106,6 +108,38 @@ def test_there_and_back_with_what_was_written_between(linked: Linked, strategy: 
     assert found["stash"]["epoch"] == found["persist"]["epoch"] == int(ok(linked.catalog("epoch")))
     again = ok(linked.migrate("run", "--id", "m", "--target", "persist"))
     assert again.startswith("migration m is rolled back already; the source of truth is Stash")
+
+
+def test_a_target_that_the_migration_did_not_have_burns_nothing(linked: Linked) -> None:
+    ok(linked.migrate("run", "--id", "m", "--target", "persist"))
+    before = linked.stored()
+    for command in ("plan", "run"):
+        asked = linked.migrate(command, "--id", "m", "--target", "stash")
+        refused(
+            asked, 4, "migration m was begun with target Persist, not Stash: it is done", "under a new id"
+        )
+    asked = linked.migrate("rollback", "--id", "m", "--target", "stash")
+    assert asked.exit_code == 2
+    assert linked.stored() == before
+    assert "migration m is rolled back: the source of truth is Stash" in ok(
+        linked.migrate("rollback", "--id", "m")
+    )
+    assert ok(linked.migrate("rollback", "--id", "m")).startswith("migration m is rolled back already")
+
+
+def test_a_migration_to_where_the_catalog_is(linked: Linked) -> None:
+    planned = ok(linked.migrate("plan", "--id", "m", "--target", "stash"))
+    assert any(
+        line.startswith("truth       Stash (") and line.endswith("already: nothing is moved")
+        for line in planned.splitlines()
+    )
+    done = ok(linked.migrate("run", "--id", "m", "--target", "stash")).splitlines()
+    assert done[1].startswith("the catalog is in Stash (")
+    assert done[1].endswith(" already: nothing is moved")
+    assert done[-1].startswith("migration m is done: the source of truth is Stash (")
+    refused(
+        linked.migrate("run", "--id", "m", "--target", "persist"), 4, "begun with target Stash, not Persist"
+    )
 
 
 def test_status_for_people(linked: Linked) -> None:
@@ -121,7 +155,7 @@ def test_status_for_people(linked: Linked) -> None:
     assert shown[2].startswith(
         "running     b, running to Stash (last: somebody); others are shut out for 10 min"
     )
-    assert shown[-3:] == ["migrations", "  a  done", "  b  running"]
+    assert shown[-3:] == ["migrations", "  a  done, target Persist", "  b  running, target Stash"]
     assert any(line.startswith("tombstone   true ") for line in shown)
     # It keeps out whoever isn't it, and is resumed.
     refused(linked.catalog(*EDIT, '{"value": "1"}', "--yes"), 4, "migration b of the catalog is in progress")
@@ -135,9 +169,14 @@ def test_status_for_people(linked: Linked) -> None:
         (["run", "--id", "a b", "--target", "persist"], 2, "migration id 'a b' is not one"),
         (["run", "--id", "m", "--target", "moon"], 2, "'moon' is not one of 'stash', 'persist'"),
         (["run", "--id", "m", "--target", "persist", "--timeout", "0"], 2, "more than 0 seconds"),
+        (["run", "--id", "m", "--target", "persist", "--timeout", "nan"], 2, "more than 0 seconds"),
+        (["run", "--id", "m", "--target", "persist", "--timeout", "1e300"], 2, "more than 0 seconds"),
         (["run", "--id", "m", "--target", "persist", "--verify", "shadow"], 2, "a shadow needs the process"),
-        (["rollback", "--id", "m", "--target", "persist"], 2, "no migration m of this catalog to roll back"),
-        (["plan", "--id", "m", "--target", "persist", "--rollback"], 2, "no migration m of this catalog"),
+        (["rollback", "--id", "m"], 2, "no migration m of this catalog to roll back"),
+        (["rollback", "--id", "a b"], 2, "migration id 'a b' is not one"),
+        (["plan", "--id", "m", "--rollback"], 2, "no migration m of this catalog"),
+        (["plan", "--id", "m", "--target", "persist", "--rollback"], 2, "--target can't be given"),
+        (["plan", "--id", "m"], 2, "--target is missing"),
         (["link", "--truth", "persist", "--yes"], 1, "there is no catalog in s"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -273,7 +312,7 @@ def test_on_postgres_and_s3(tmp_path: Path, request: pytest.FixtureRequest) -> N
     ok(linked.migrate("run", "--id", "m", "--target", "persist"))
     assert '"in the stash"' in persist.dump()
     ok(linked.catalog(*EDIT, '{"value": "on persist"}', "--yes"))
-    ok(linked.migrate("rollback", "--id", "m", "--target", "persist"))
+    ok(linked.migrate("rollback", "--id", "m"))
     assert '"on persist"' in stash.dump()
     assert linked.status()["migrations"] == {"m": "rolled back"}
     persist.close()

@@ -351,7 +351,8 @@ def test_a_running_migration_shuts_out_whoever_would_write(place: LinkedPlace) -
     far = 1 << 50
     taken = take_over_both(place.stores(), claim(holder="the migrator"))
     place.set_config(
-        Backend.STASH, **{"migration/m1": 1, "migration_target": 2, "migration_deadline": far, "truth": None}
+        Backend.STASH,
+        **{"migration/m1": 1, "migration_target/m1": 2, "migration_deadline": far, "truth": None},
     )
     with pytest.raises(MigrationInProgress, match="m1") as caught:
         writer.confirm_leadership()

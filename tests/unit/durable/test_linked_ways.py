@@ -23,8 +23,8 @@ from holdfast.errors import (
 from testbed.linkedstores import WHO, LinkedPlace, claim, contents
 
 ONE, TWO = Strategy.ONE_TOMBSTONE, Strategy.TWO_TOMBSTONES
-RUNNING = {"migration/m1": 1, "migration_target": 2, "migration_deadline": 1 << 50}
-ENDED = {"migration/m1": 2, "migration_target": None, "migration_deadline": None}
+RUNNING = {"migration/m1": 1, "migration_target/m1": 2, "migration_deadline": 1 << 50}
+ENDED = {"migration/m1": 2, "migration_deadline": None}
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from holdfast.durable.backend_migration.records import (
     key_of,
     records_of,
     running_of,
+    target_key_of,
+    targets_of,
     to_begin,
 )
 from holdfast.durable.backend_migration.truth import Backend
@@ -23,7 +25,8 @@ def stash(**records: Record) -> dict[str, int]:
     """The config of a stash with these records; what is running has its deadline and its target."""
     found: dict[str, int] = {}
     for id_, record in records.items():
-        wanted = begun(id_, record, TO, 99) if record.is_running else ended(id_, record)
+        wanted = dict(begun(id_, record, TO, 99))
+        wanted |= {} if record.is_running else ended(id_, record)
         found |= {key: value for key, value in wanted.items() if value is not None}
     return found
 
@@ -58,6 +61,17 @@ def test_a_record_says_what_a_command_begins_with(
         (stash(n=Record.DONE, m=Record.RUNNING), "n", TO, True, "m of this catalog has not ended"),
         (stash(m=Record.RUNNING), "m", TO.other, False, "begun with target Persist, not Stash"),
         (stash(m=Record.RUNNING), "m", TO.other, True, "begun with target Persist, not Stash"),
+        *(
+            (
+                stash(m=record),
+                "m",
+                TO.other,
+                rollback,
+                f"begun with target Persist, not Stash: it is {record}",
+            )
+            for record in (Record.DONE, Record.ROLLED_BACK)
+            for rollback in (False, True)
+        ),
     ],
 )
 def test_what_is_refused(
@@ -86,8 +100,13 @@ def test_what_is_running_is_told_with_its_deadline_and_where_it_leads() -> None:
 
 def test_an_end_takes_away_what_a_begin_wrote() -> None:
     found: dict[str, int | None] = {**begun("m", Record.RUNNING, TO, 5), **ended("m", None)}
-    assert set(found) == {key_of("m"), config.MIGRATION_TARGET, config.MIGRATION_DEADLINE}
+    assert set(found) == {key_of("m"), target_key_of("m"), config.MIGRATION_DEADLINE}
     assert set(found.values()) == {None}
+
+
+def test_every_migration_keeps_its_target() -> None:
+    found = stash(a=Record.DONE, b=Record.ROLLED_BACK, m=Record.RUNNING)
+    assert targets_of(found) == {"a": TO, "b": TO, "m": TO}
 
 
 @pytest.mark.parametrize(
@@ -96,8 +115,9 @@ def test_an_end_takes_away_what_a_begin_wrote() -> None:
         {"migration/m": 5},
         {"migration/m": 0},
         {"migration/m": 1},
-        {"migration/m": 1, "migration_target": 3},
-        {"migration/m": 1, "migration/n": 3, "migration_target": 1},
+        {"migration/m": 1, "migration_target/m": 3},
+        {"migration/m": 1, "migration/n": 3, "migration_target/m": 1, "migration_target/n": 1},
+        {"migration/m": 1, "migration_target/n": 1},
     ],
     ids=str,
 )
@@ -115,3 +135,4 @@ def test_an_id_that_is_none(id_: str) -> None:
 @pytest.mark.parametrize("id_", ["a", "x" * 200, "ns/name", "2026-11-22T01:02:03.4"])
 def test_an_id(id_: str) -> None:
     assert config.is_reserved(key_of(id_))
+    assert config.is_reserved(target_key_of(id_))

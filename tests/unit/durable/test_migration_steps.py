@@ -87,7 +87,7 @@ class Catalog:
         assert (self.record(), self.truth()) == (record, truth)
         configs = self.place.configs()
         assert [configs[backend].get(config.TRUTH) for backend in (truth, truth.other)] == [1, None]
-        assert not {config.MIGRATION_DEADLINE, config.MIGRATION_TARGET} & set(configs[Backend.STASH])
+        assert config.MIGRATION_DEADLINE not in configs[Backend.STASH]
 
 
 @pytest.fixture
@@ -226,6 +226,42 @@ def test_what_has_ended_does_nothing(place: LinkedPlace, strategy: Strategy, tar
         again = catalog.migration(target, rollback=rollback).run()
         assert (again.record, again.truth, again.moved) == (Record.ROLLED_BACK, target.other, False)
     assert place.uppers() == before
+
+
+@every_way
+def test_what_has_ended_keeps_its_target(place: LinkedPlace, strategy: Strategy, target: Backend) -> None:
+    catalog = begun(place, strategy, target.other)
+
+    def other_target_is_refused() -> None:
+        before = place.uppers()
+        for rollback in (False, True):
+            asked = catalog.migration(target.other, rollback=rollback)
+            with pytest.raises(
+                MigrationConflict, match=f"with target {target.value}, not {target.other.value}"
+            ):
+                asked.plan()
+            with pytest.raises(MigrationConflict, match=f"with target {target.value}"):
+                asked.run()
+        assert place.uppers() == before
+
+    for rollback, leads_to in ((False, target), (True, target.other)):
+        assert catalog.migration(target, rollback=rollback).run().truth is leads_to
+        other_target_is_refused()
+        assert migration_status(catalog).targets == {"m": target}
+    # An id that was taken back is free for another target.
+    with catalog.migration(target, migration_id="n") as given_up:
+        given_up.advance()
+        assert given_up.abandon() is target.other
+    assert catalog.migration(target.other, migration_id="n").run().record is Record.DONE
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0, float("nan"), float("inf"), 1e300, 1e9 + 1])
+def test_a_timeout_that_is_none(place: LinkedPlace, timeout_s: float) -> None:
+    with pytest.raises(
+        BadInput, match="the timeout of a migration is more than 0 seconds, at most 1,000,000,000"
+    ):
+        Catalog(place).migration(Backend.PERSIST, timeout_s=timeout_s)
+    Catalog(place).migration(Backend.PERSIST, timeout_s=1e9).close()
 
 
 @every_way

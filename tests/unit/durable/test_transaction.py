@@ -192,7 +192,16 @@ def test_the_fence_token_is_no_transactions_business() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["user_version", "tombstone", "stash_linked", "migration_strategy", "truth", "migration/7"]
+    "name",
+    [
+        "user_version",
+        "tombstone",
+        "stash_linked",
+        "migration_strategy",
+        "truth",
+        "migration/7",
+        "migration_target/7",
+    ],
 )
 def test_what_decides_whether_a_catalog_can_be_read_is_no_transactions_business(name: str) -> None:
     key, value = pb.ConfigKey(key=name), pb.ConfigValue(value=CATALOG_VERSION)

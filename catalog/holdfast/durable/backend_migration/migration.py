@@ -43,6 +43,9 @@ from holdfast.errors import BadInput, HoldfastError, MigrationTimedOut
 
 _log = logging.getLogger(__name__)
 
+LONGEST_S = 10**9
+"""The longest time for which a migration may shut others out, in seconds: some thirty years."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -86,7 +89,7 @@ class BackendMigration:
     be resumed, as after any error, by any process that gives the same id and target. `holder` and `purpose`
     tell people who does it.
 
-    Raises `BadInput` for an id that can't be one.
+    Raises `BadInput` for an id that can't be one, or a timeout that is none.
     """
 
     def __init__(
@@ -105,8 +108,10 @@ class BackendMigration:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         key_of(migration_id)
-        if timeout_s <= 0:
-            raise BadInput(f"the timeout of a migration is more than 0 seconds, not {timeout_s:g}")
+        if not 0 < timeout_s <= LONGEST_S:
+            raise BadInput(
+                f"the timeout of a migration is more than 0 seconds, at most {LONGEST_S:,}, not {timeout_s:g}"
+            )
         if not holder or not purpose:
             raise BadInput("a migration needs a holder and a purpose")
         self.migration_id = migration_id
@@ -152,7 +157,8 @@ class BackendMigration:
         After an error the next call begins at the first step again.
 
         Raises:
-            MigrationConflict: another migration has not ended, or this one was begun with another target.
+            MigrationConflict: another migration has not ended, or this one was begun with another target
+                (whether it has ended or not).
             LinkConflict, StrategyMismatch: the stores aren't two of one catalog, or not linked like this.
             Fenced: somebody took over; nothing has moved, or the record tells that it has ended.
             Uninitialized, VersionTooNew, Deprecated, CorruptBlob: the source of truth can't be read.

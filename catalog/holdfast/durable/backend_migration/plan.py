@@ -43,6 +43,11 @@ class MigrationPlan:
     upgrade: tuple[int, int] | None
     refused: HoldfastError | None
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the source of truth is where the migration leads to, so that nothing is moved."""
+        return self.source is self.destination
+
 
 def plan_of(stores: TwoStores, migration_id: str, target: Backend, *, rollback: bool) -> MigrationPlan:
     """See `BackendMigration.plan`."""

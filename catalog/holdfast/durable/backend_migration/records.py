@@ -1,9 +1,9 @@
 """What the stash's config tells of migrations: which were done, which one is running and until when. Pure.
 
 Invariants
-- At most one migration is running; the record, its deadline and its target are written and taken away in one
-  append, so that they are there together.
-- What is done or rolled back stays so: a migration of that id does nothing any more.
+- At most one migration is running; its record, its target and its deadline are written in one append.
+- What is done or rolled back stays so: a migration of that id does nothing any more. Record and target stay
+  together for ever: an id that was used for one target is never taken for a migration to the other.
 """
 
 import re
@@ -82,16 +82,26 @@ def key_of(migration_id: str) -> str:
             f"migration id {migration_id!r} is not one",
             hint="it has at most 200 letters, digits and .-_:/@, with a letter or a digit at both ends",
         )
-    return f"{config.RESERVED_PREFIX}{migration_id}"
+    return f"{config.MIGRATION_RECORD}{migration_id}"
+
+
+def target_key_of(migration_id: str) -> str:
+    """The config key of a migration's target."""
+    return f"{config.MIGRATION_TARGET}{migration_id}"
 
 
 def records_of(stash: Mapping[str, int]) -> dict[str, Record]:
     """The records of all migrations in a stash's config, by id; `CorruptBlob` for one without sense."""
     found = {}
     for key, value in sorted(stash.items()):
-        if key.startswith(config.RESERVED_PREFIX):
-            found[key.removeprefix(config.RESERVED_PREFIX)] = _record(key, value)
+        if key.startswith(config.MIGRATION_RECORD):
+            found[key.removeprefix(config.MIGRATION_RECORD)] = _record(key, value)
     return found
+
+
+def targets_of(stash: Mapping[str, int]) -> dict[str, Backend]:
+    """The targets of all of them, by id; `CorruptBlob` where a record is without one."""
+    return {migration_id: _target(stash, migration_id) for migration_id in records_of(stash)}
 
 
 def running_of(stash: Mapping[str, int]) -> Running | None:
@@ -103,11 +113,7 @@ def running_of(stash: Mapping[str, int]) -> Running | None:
         names = ", ".join(id_ for id_, _ in running)
         raise CorruptBlob("the config of the stash", "at most one running migration", names)
     ((id_, record),) = running
-    number = stash.get(config.MIGRATION_TARGET)
-    for target, value in _TARGETS.items():
-        if value == number:
-            return Running(id_, record, target, stash.get(config.MIGRATION_DEADLINE, 0))
-    raise CorruptBlob(f"config {config.MIGRATION_TARGET}", "1 or 2", str(number))
+    return Running(id_, record, _target(stash, id_), stash.get(config.MIGRATION_DEADLINE, 0))
 
 
 def to_begin(
@@ -115,21 +121,24 @@ def to_begin(
 ) -> Record | None:
     """The record that a migration, or its way back, begins or resumes with; None when there is nothing to do.
 
-    Raises `MigrationConflict` while another one is running, where this one is running to another target, or
-    when one that is rolling back is to go forward; and `BadInput` to roll back what was never begun.
+    Raises `MigrationConflict` where this one was begun with another target, even if it has ended; while
+    another one is running; or when one that is rolling back is to go forward; and `BadInput` to roll back
+    what was never begun.
     """
     key = key_of(migration_id)
     found = None if key not in stash else _record(key, stash[key])
+    if found is not None:
+        _check_target(migration_id, found, _target(stash, migration_id), target)
     if found is Record.ROLLED_BACK or (found is Record.DONE and not rollback):
         return None
     running = running_of(stash)
-    if running is not None:
-        _check_same(running, migration_id, target)
-    if found is None and rollback:
-        raise BadInput(
-            f"there is no migration {migration_id} of this catalog to roll back",
-            hint="'holdfast migrate status' shows those that there were",
+    if running is not None and running.migration_id != migration_id:
+        raise MigrationConflict(
+            f"migration {running.migration_id} of this catalog has not ended: {running.record}",
+            hint=f"run it to its end, or roll it back, before migration {migration_id}",
         )
+    if found is None and rollback:
+        raise _never_begun(migration_id)
     if found is Record.ROLLING_BACK and not rollback:
         raise MigrationConflict(
             f"migration {migration_id} is being rolled back",
@@ -138,35 +147,48 @@ def to_begin(
     return Record.ROLLING_BACK if rollback else Record.RUNNING
 
 
-def _check_same(running: Running, migration_id: str, target: Backend) -> None:
-    if running.migration_id != migration_id:
-        raise MigrationConflict(
-            f"migration {running.migration_id} of this catalog has not ended: {running.record}",
-            hint=f"run it to its end, or roll it back, before migration {migration_id}",
-        )
-    if running.target is not target:
-        raise MigrationConflict(
-            f"migration {migration_id} was begun with target {running.target.value}, not {target.value}",
-            hint=f"go on with target {running.target.value.lower()}, or migrate under a new id",
-        )
+def target_to_leave(targets: Mapping[str, Backend], migration_id: str) -> Backend:
+    """The target that a migration to roll back was begun with; `BadInput` if it never was."""
+    key_of(migration_id)
+    if migration_id not in targets:
+        raise _never_begun(migration_id)
+    return targets[migration_id]
+
+
+def _never_begun(migration_id: str) -> BadInput:
+    return BadInput(
+        f"there is no migration {migration_id} of this catalog to roll back",
+        hint="'holdfast migrate status' shows those that there were",
+    )
+
+
+def _check_target(migration_id: str, record: Record, begun_with: Backend, target: Backend) -> None:
+    if begun_with is target:
+        return
+    begun_to = begun_with.value
+    raise MigrationConflict(
+        f"migration {migration_id} was begun with target {begun_to}, not {target.value}: it is {record}",
+        hint=f"go on with target {begun_to.lower()}, or migrate under a new id"
+        if record.is_running
+        else "migrate under a new id",
+    )
 
 
 def begun(migration_id: str, record: Record, target: Backend, deadline_ms: int) -> Mapping[str, int | None]:
     """What the config of the stash becomes when a migration begins or is resumed."""
     return {
         key_of(migration_id): record.value,
-        config.MIGRATION_TARGET: _TARGETS[target],
+        target_key_of(migration_id): _TARGETS[target],
         config.MIGRATION_DEADLINE: deadline_ms,
     }
 
 
 def ended(migration_id: str, record: Record | None) -> Mapping[str, int | None]:
-    """What it becomes when it ends, with its last record; None takes the record back."""
-    return {
-        key_of(migration_id): None if record is None else record.value,
-        config.MIGRATION_TARGET: None,
-        config.MIGRATION_DEADLINE: None,
-    }
+    """What it becomes when it ends, with its last record; None takes the record back, and the target."""
+    over: dict[str, int | None] = {config.MIGRATION_DEADLINE: None}
+    if record is None:
+        return {**over, key_of(migration_id): None, target_key_of(migration_id): None}
+    return {**over, key_of(migration_id): record.value}
 
 
 def _record(key: str, value: int) -> Record:
@@ -174,3 +196,11 @@ def _record(key: str, value: int) -> Record:
         return Record(value)
     except ValueError:
         raise CorruptBlob(f"config {key}", "1 to 4", str(value)) from None
+
+
+def _target(stash: Mapping[str, int], migration_id: str) -> Backend:
+    key = target_key_of(migration_id)
+    for target, value in _TARGETS.items():
+        if value == stash.get(key):
+            return target
+    raise CorruptBlob(f"config {key}", "1 or 2", str(stash.get(key)))

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from holdfast.durable import config
 from holdfast.durable.backend_migration.link import Linked
 from holdfast.durable.backend_migration.migration import TwoStored
-from holdfast.durable.backend_migration.records import Record, Running, records_of, running_of
+from holdfast.durable.backend_migration.records import (
+    Record,
+    Running,
+    records_of,
+    running_of,
+    targets_of,
+)
 from holdfast.durable.backend_migration.truth import Backend, Strategy, tombstone
 from holdfast.durable.backend_migration.two_stores import read_both
 from holdfast.durable.fence import FenceToken
@@ -35,7 +41,8 @@ class MigrationStatus:
     """Both stores, and what follows from them.
 
     `truth` and `strategy` are those of the link, or, with `linked` false, those that a link would have; None
-    where `conflict` tells why they can't be known. `holder` is who has the migration that is `running`.
+    where `conflict` tells why they can't be known. `holder` is who has the migration that is `running`;
+    `records` and `targets` are by the id of each migration that there was.
     """
 
     stash: StoreStatus
@@ -47,6 +54,7 @@ class MigrationStatus:
     running: Running | None
     holder: str | None
     records: Mapping[str, Record]
+    targets: Mapping[str, Backend]
 
     def of(self, backend: Backend) -> StoreStatus:
         """That of one store."""
@@ -75,6 +83,7 @@ def migration_status(catalog: TwoStored) -> MigrationStatus:
             running,
             None if running is None or token is None else token.holder,
             records_of(seen.stash.config),
+            targets_of(seen.stash.config),
         )
 
 
