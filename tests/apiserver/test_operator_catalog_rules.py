@@ -42,7 +42,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"restoreFrom": {"catalog": {"organizationId": OTHER, "asOf": -1}}}, "asOf"),
     ({"restoreFrom": {"catalog": {"organizationId": OTHER, "storage": {"blob": "s3://b"}}}}, "give either"),
     ({"shadow": True}, "shadow needs stash"),
-    ({"shadow": True, "stash": STASH, "backend": "Stash"}, "a shadow is no source of truth"),
     ({"backend": "Stash"}, "backend Stash needs stash"),
     ({"migrationStrategy": "OneTombstone"}, "migrationStrategy needs stash"),
     ({"stash": STASH, "migrationStrategy": "NoTombstone"}, "Unsupported value"),

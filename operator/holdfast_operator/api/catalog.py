@@ -173,8 +173,7 @@ class CatalogSpec(ApiModel):
     stash: CatalogStash | None = Field(
         default=None,
         description="A database that is linked with the storage: the catalog is in one of the two, and a "
-        "CatalogMigration moves it. It can't be removed while they are linked. With shadow it is no more "
-        "than a copy.",
+        "CatalogMigration moves it. It can't be removed while they are linked.",
     )
     migration_strategy: MigrationStrategy | None = Field(
         default=None,
@@ -183,8 +182,8 @@ class CatalogSpec(ApiModel):
     )
     shadow: bool = Field(
         default=False,
-        description="True: every change of a catalog on persist is made in the stash too, and what comes "
-        "back is compared; the two aren't linked.",
+        description="True: every change of the catalog is made in the other one of its two stores too, and "
+        "what comes back is compared.",
     )
     deletion_policy: DeletionPolicy = Field(
         default=DeletionPolicy.RETAIN,
@@ -205,10 +204,6 @@ _SPEC_RULES = validations(
     ("!self.shadow || has(self.stash)", "shadow needs stash: name a database to shadow the catalog in"),
     ("self.backend != 'Stash' || has(self.stash)", "backend Stash needs stash"),
     ("!has(self.migrationStrategy) || has(self.stash)", "migrationStrategy needs stash"),
-    (
-        "!self.shadow || (self.backend == 'Persist' && !has(self.migrationStrategy))",
-        "a shadow is no source of truth: remove shadow, or backend Stash and migrationStrategy",
-    ),
     (_SAME_STRATEGY, "migrationStrategy is immutable"),
     _observed_refuses("bootstrap"),
     _observed_refuses("objects"),

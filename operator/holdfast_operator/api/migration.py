@@ -20,7 +20,7 @@ from holdfast_operator.api.base import (
     milliseconds,
     validations,
 )
-from holdfast_operator.api.catalog import Backend
+from holdfast_operator.api.catalog import Backend, CatalogFence
 from holdfast_operator.api.names import Kind
 
 _FIXED: Final = ("catalogRef", "target", "verify", "dryRun", "timeout")
@@ -151,6 +151,13 @@ class CatalogMigrationStatus(Status):
     start_time: datetime | None = Field(default=None, description="When the first step was begun.")
     deadline: datetime | None = Field(default=None, description="When no further step is taken.")
     completion_time: datetime | None = Field(default=None, description="When the last step was done.")
+    fenced_by: tuple[CatalogFence, ...] | None = Field(
+        default=None,
+        max_length=3,
+        description="Which other operators took this migration over since the resource was last changed; "
+        "after three times within ten minutes no further step is taken.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
 
 
 class CatalogMigration(Resource):

@@ -37,7 +37,8 @@ ANNOTATION_APPROVE_UPGRADE: Final = f"{GROUP}/approve-upgrade"
 """On a Catalog with `upgradePolicy: Manual`: the format version that it may be upgraded to."""
 
 ANNOTATION_TRUTH: Final = f"{GROUP}/truth"
-"""On a Catalog whose two stores both hold a catalog when they are linked: which one counts."""
+"""On a Catalog whose two stores both hold a catalog when they are linked: which one counts. The operator
+removes it when they are linked, so that it decides once."""
 
 LABEL_NAME: Final = "app.kubernetes.io/name"
 """On every object that the operator creates, with the value `holdfast`."""
@@ -90,8 +91,8 @@ class ConditionType(StrEnum):
     """Of `spec.restoreFrom`: True the catalog was filled with it, False it was there already."""
 
     SHADOW_DIVERGED = "ShadowDiverged"
-    """Of `spec.shadow`: True the stash answered otherwise than the catalog, False it never did since it was
-    opened, Unknown it can't be asked."""
+    """Of `spec.shadow`: True the other store answered otherwise than the catalog, False it never did
+    since it was opened, Unknown it can't be asked."""
 
     PROGRESSING = "Progressing"
     """Of a CatalogMigration: True while its steps are taken."""
@@ -204,19 +205,22 @@ class Reason(StrEnum):
     """There was a catalog already, so nothing is done about `spec.restoreFrom`."""
 
     SHADOW_DIVERGED = "ShadowDiverged"
-    """The stash answered otherwise than the catalog; the message shows both sides."""
+    """The other store answered otherwise than the catalog; the message shows both sides."""
 
     SHADOW_IN_STEP = "ShadowInStep"
-    """The stash holds what the catalog holds, as far as anybody looked."""
+    """Both stores hold the same, as far as anybody looked."""
 
     SHADOW_OUT_OF_DATE = "ShadowOutOfDate"
-    """The stash can't be reached, or isn't ours: nothing is compared; it is tried again by itself."""
+    """The other store can't be reached: nothing is compared; it is tried again by itself."""
 
     OBJECTS_DECLARED = "ObjectsDeclared"
     """Everything in `spec.objects` is in the catalog as it is declared there."""
 
     OBJECTS_KEPT = "ObjectsKept"
     """What was taken out of `spec.objects` stays, because others use it; the message names by what."""
+
+    TRUTH_TAKEN = "TruthTaken"
+    """Event: the annotation that says which store counts did its duty, and was removed."""
 
     LINK_CONFLICT = "LinkConflict"
     """The stash and persist don't belong together, or both hold a catalog; the message says what to do."""

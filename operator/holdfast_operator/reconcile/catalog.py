@@ -127,6 +127,13 @@ class KeepObjects(Step):
 
 
 @dataclass(frozen=True)
+class ForgetTruth(Step):
+    """Take somebody's word which store counts off the Catalog: it was needed to link the two, once."""
+
+    irreversible: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
 class RollOut(Step):
     """Take over from our own lower deploy generation, after the greater one was tried in memory."""
 
@@ -193,6 +200,8 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
     if not seen.in_both and seen.opened.deploy_generation < spec.deploy_generation:
         return RollOut(opening)
     facts = seen.facts
+    if seen.named_truth and facts.link and not seen.in_both:
+        return ForgetTruth()
     if opening.observed:
         return _plan_observed(seen, facts, rhythm)
     if seen.objects.changes:
@@ -252,9 +261,7 @@ def _is_otherwise(opened: Opening, asked: Opening) -> bool:
     """Whether a catalog must be opened anew for what is asked now."""
     return any(
         getattr(opened, field) != getattr(asked, field)
-        for field in (
-            *("observed", "storage", "organization_id", "stash", "shadow", "strategy", "truth", "reopen"),
-        )
+        for field in (*("observed", "storage", "organization_id", "stash", "shadow", "strategy", "reopen"),)
     )
 
 
@@ -328,9 +335,8 @@ def _opening(seen: Observed, spec: CatalogSpec, storage: Storage, *, existing_on
     opening = replace(opening, reopen=seen.reopen, restore=restore)
     if not existing_only:
         return opening
-    # Who deletes it, or a collection of it, doesn't mind what format it has.
-    stash = None if opening.shadow else opening.stash
-    return replace(opening, existing_only=True, upgrade=True, stash=stash, shadow=False, restore=None)
+    # Who deletes it, or a collection of it, doesn't mind what format it has, nor what a shadow holds.
+    return replace(opening, existing_only=True, upgrade=True, shadow=False, restore=None)
 
 
 def opening_for(

@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar, Final
 
-from holdfast.durable import FenceToken
 from holdfast.errors import (
     CatalogOutOfSync,
     Deprecated,
@@ -37,6 +36,7 @@ from holdfast_operator.reconcile import catalog, fencing, takeovers
 from holdfast_operator.reconcile.catalog import (
     Close,
     Destroy,
+    ForgetTruth,
     GiveUp,
     KeepObjects,
     Observed,
@@ -55,6 +55,7 @@ from holdfast_operator.reconcile.facts import (
     UpgradePending,
 )
 from holdfast_operator.reconcile.failures import settled
+from holdfast_operator.reconcile.fencerecords import record
 from holdfast_operator.reconcile.handler import (
     Halt,
     Handler,
@@ -75,15 +76,14 @@ from holdfast_operator.reconcile.steps import Settle, Step, reconciling, stalled
 from holdfast_operator.reconcile.storage import Refused, Storage, resolve, resolve_restore
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.events import Note
-from holdfast_operator.runtime.kube import Conflict, KubeError, ObjectKey, resource_type
+from holdfast_operator.runtime.kube import ObjectKey, resource_type
 from holdfast_operator.runtime.logging import about
-from holdfast_operator.runtime.status import Health, marks, next_status, timestamp
+from holdfast_operator.runtime.status import Health, timestamp
 
 log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 4
 """So many catalogs are asked at once who has them: fewer than a location has shares of the pool."""
-_ROUNDS: Final = 5
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,8 @@ class CatalogHandler(Handler[Observed]):
                 await self._stores.use(key, "keep_objects", lambda h: h.keep_objects(step.declared))
                 log.info("the declared objects are in step with the catalog")
                 self._wake_dependents(key)
+            case ForgetTruth():
+                await self._forget_truth(key, body)
             case RollOut():
                 await self._roll_out(key, body, step.opening)
             case GiveUp():
@@ -202,43 +204,28 @@ class CatalogHandler(Handler[Observed]):
         """
         few = asyncio.Semaphore(_AT_ONCE)
 
-        async def record(key: ObjectKey) -> None:
+        async def ask(key: ObjectKey) -> None:
             async with few:
                 with about(key):
                     await self._record_fence(key)
 
-        await asyncio.gather(*(record(key) for key in self._stores))
+        await asyncio.gather(*(ask(key) for key in self._stores))
 
     async def _record_fence(self, key: ObjectKey) -> None:
         try:
             await self._stores.confirm(key)
             return
         except Fenced as error:
-            durable = error.durable
+            fenced = error
         except HoldfastError:
             return
-        holder, epoch = str(durable), 0
-        if isinstance(durable, FenceToken):
-            holder, epoch = f"{durable.holder}, {durable.purpose}", durable.epoch
-        try:
-            for _ in range(_ROUNDS):
-                body = await self.services.kube.get(key)
-                now = self.services.clock.wall()
-                fences = fencing.with_fence(body, holder, epoch, now)
-                health = fencing.health(fences)
-                old = body.get("status", {})
-                fields = {k: v for k, v in old.items() if k not in {"observedGeneration", "conditions"}}
-                fields["fencedBy"] = [each.model_dump(mode="json", by_alias=True) for each in fences]
-                status = next_status(old, fields, marks(health), body["metadata"]["generation"], now)
-                try:
-                    await self.services.status.write(key, body, status)
-                except Conflict:
-                    continue
-                note = Note(health.reason, health.message, warning=True)
-                await self.services.events.post(key, body["metadata"]["uid"], note)
-                return
-        except KubeError as error:
-            log.warning("a fence could not be recorded: %s", error)
+        await record(self.services, key, fenced, fencing.health)
+
+    async def _forget_truth(self, key: ObjectKey, body: Json) -> None:
+        gone = {"metadata": {"annotations": {ANNOTATION_TRUTH: None}}}
+        await self.services.kube.patch(resource_type(Kind.CATALOG), key.namespace, key.name, gone)
+        text = f"the two stores are linked: the annotation {ANNOTATION_TRUTH} is removed"
+        await self.services.events.post(key, body["metadata"]["uid"], Note(Reason.TRUTH_TAKEN, text))
 
     async def _roll_out(self, key: ObjectKey, body: Json, opening: Opening) -> None:
         """Let the next deploy generation take over, if it can open what is there."""

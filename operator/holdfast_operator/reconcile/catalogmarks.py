@@ -36,7 +36,7 @@ def mark_shadow(place: StashPlace | None, shadow: ShadowFacts | None) -> tuple[M
     if shadow.out_of_date:
         text = f"nothing is compared, the catalog goes on without: {shadow.out_of_date}"
         return (Mark(ConditionType.SHADOW_DIVERGED, "Unknown", Reason.SHADOW_OUT_OF_DATE, text),)
-    text = f"the stash in {place.url} is in step with the catalog"
+    text = f"the catalog holds the same on persist and in the stash in {place.url}"
     return (Mark(ConditionType.SHADOW_DIVERGED, "False", Reason.SHADOW_IN_STEP, text),)
 
 

@@ -71,7 +71,9 @@ class Conductor:
             client = connect(self.move.opening.storage)
             try:
                 catalog = self._migration.open_shadow()
-                return OpenCatalog(self.move.opening, client, catalog, Start(), in_two(self._catalog))
+                # The migration compares the two itself, and neither is ever made anew.
+                opening = replace(self.move.opening, shadow=False)
+                return OpenCatalog(opening, client, catalog, Start(), in_two(self._catalog))
             except BaseException:
                 client.close()
                 raise

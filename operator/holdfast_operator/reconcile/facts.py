@@ -139,7 +139,7 @@ class Opening:
     stash: StashPlace | None = None
     """The other one of its two stores."""
     shadow: bool = False
-    """Whether the stash only shadows what is on persist: the two aren't linked then."""
+    """Whether every change is made and compared in the other one of its two stores too."""
     backend: str = "Persist"
     """Where it begins, if it is new and has two stores."""
     strategy: str | None = None

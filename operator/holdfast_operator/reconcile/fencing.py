@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 
 def fences_of(body: Json) -> tuple[CatalogFence, ...]:
-    """The recorded fences that count for the Catalog as it is asked for now; oldest first."""
+    """The recorded fences that count for the resource as it is asked for now; oldest first."""
     try:
         recorded = [CatalogFence.model_validate(each) for each in body.get("status", {}).get("fencedBy", [])]
     except ValidationError:
@@ -63,6 +63,22 @@ def health(fences: Sequence[CatalogFence]) -> Health:
         Reason.FENCED_BY_OTHER,
         f"fenced out {MOST} times within {WINDOW.seconds // 60} minutes, last by {by}; let only one process "
         f"write to the catalog, then set the annotation {ANNOTATION_REOPEN} to a new value",
+    )
+
+
+def health_of_move(fences: Sequence[CatalogFence]) -> Health:
+    """What a CatalogMigration shows after another operator took it over that conducts it too."""
+    last = fences[-1]
+    by = f"{last.holder} (epoch {last.epoch})"
+    if not has_stopped(fences):
+        return reconciling(
+            Reason.FENCED_BY_OTHER,
+            f"{by} took the migration over; this operator restarts and goes on with it",
+        )
+    return stalled(
+        Reason.FENCED_BY_OTHER,
+        f"fenced out {MOST} times within {WINDOW.seconds // 60} minutes, last by {by}: no further step is "
+        f"taken; let one operator conduct it, then set the annotation {ANNOTATION_REOPEN} to a new value",
     )
 
 

@@ -14,12 +14,10 @@ from holdfast.durable.backend_migration.linked import LinkedCatalog, linked_cata
 from holdfast.durable.backend_migration.truth import Backend, Strategy
 from holdfast.durable.backend_migration.two_stores import TwoStores
 from holdfast.durable.preamble import read_preamble
-from holdfast.durable.shadow import shadow_catalog
 from holdfast.durable.stash_store import stash_catalog
 from holdfast.errors import BadInput, Fenced, UnusablePath
 from holdfast.persist import PersistClient, Prepared
 from holdfast_operator.reconcile.facts import Opening, UnknownLocation
-from holdfast_operator.reconcile.shadowing import ShadowStash
 from holdfast_operator.reconcile.storage import Storage, url_with
 
 _STRATEGIES: Final = {"OneTombstone": Strategy.ONE_TOMBSTONE, "TwoTombstones": Strategy.TWO_TOMBSTONES}
@@ -45,15 +43,9 @@ def connect(storage: Storage, *, mode: Literal["write", "read"] = "write") -> Pe
 def closed_catalog(
     client: PersistClient, opening: Opening, credentials: Mapping[str, str], *, read_only: bool = False
 ) -> OpenableCatalog:
-    """The catalog of `opening`; `credentials` are those of its stash, where it has one.
-
-    A stash that only shadows the catalog has no part in what can be read.
-    """
-    alone = persist_catalog(client, opening.organization_id)
-    if opening.stash is None or (opening.shadow and read_only):
-        return alone
-    if opening.shadow:
-        return shadow_catalog(alone, ShadowStash(opening.stash, credentials))
+    """The catalog of `opening`; `credentials` are those of its stash, where it has one."""
+    if opening.stash is None:
+        return persist_catalog(client, opening.organization_id)
     return linked(client, opening, credentials, read_only=read_only)
 
 
@@ -68,6 +60,7 @@ def linked(
         backend=Backend(opening.backend),
         strategy=_STRATEGIES.get(opening.strategy or ""),
         truth=None if opening.truth is None else Backend(opening.truth),
+        shadow=opening.shadow,
     )
 
 

@@ -2,7 +2,7 @@
 
 From top to bottom, the first that holds decides: being deleted, no finalizer yet, a spec that can't be
 understood, over by the catalog's own records, no catalog to move, a dry run, suspended, another migration in
-its place, out of time, the catalog still open, and at last: the next step.
+its place, taken over by others too often, out of time, the catalog still open, and at last: the next step.
 
 Invariants
 - Whether it is over is read from the stores; the status is asked only for what nothing hangs on but its own
@@ -17,8 +17,10 @@ from typing import ClassVar
 from holdfast.durable import CATALOG_VERSION
 from holdfast.durable.backend_migration.records import Record
 from holdfast.durable.backend_migration.truth import Action
+from holdfast_operator.api.catalog import CatalogFence
 from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus, Verify
 from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE, Reason
+from holdfast_operator.reconcile import fencing
 from holdfast_operator.reconcile.catalog import Rhythm
 from holdfast_operator.reconcile.migrationfacts import Course, Move, Planned, Stand
 from holdfast_operator.reconcile.migrationmarks import AT_REST, resting
@@ -73,6 +75,8 @@ class Observed:
     """Whether a step is under way, or its outcome waits to be taken."""
     planned: Planned | None = None
     """What a dry run found."""
+    fences: tuple[CatalogFence, ...] = ()
+    """Which other operators took the migration over, since the resource was last changed."""
 
     @property
     def deadline(self) -> datetime | None:
@@ -164,6 +168,8 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
         return _still(seen, pending, requeue_after=rhythm.unsteady)
     if (conflict := _conflict(seen, seen.spec, seen.move)) is not None:
         return _still(seen, conflict, requeue_after=rhythm.steady)
+    if fencing.has_stopped(seen.fences):
+        return _still(seen, fencing.health_of_move(seen.fences))
     if seen.shown.deadline is not None and not seen.changed and seen.now >= seen.shown.deadline:
         return _still(seen, _timed_out(seen, seen.spec))
     return _plan_steps(seen, seen.spec, seen.move, rhythm)

@@ -13,11 +13,12 @@ from holdfast.errors import Fenced, HoldfastError
 from holdfast_operator.api.catalog import Access, CatalogSpec
 from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus
 from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE, ANNOTATION_TRUTH, Kind, Reason
-from holdfast_operator.reconcile import catalog, migration
+from holdfast_operator.reconcile import catalog, fencing, migration
 from holdfast_operator.reconcile.cataloghandler import Settings
 from holdfast_operator.reconcile.credentials import credentials_of, missing_secret
 from holdfast_operator.reconcile.facts import Opening
 from holdfast_operator.reconcile.failures import settled
+from holdfast_operator.reconcile.fencerecords import record
 from holdfast_operator.reconcile.handler import (
     Halt,
     Handler,
@@ -86,6 +87,7 @@ class MigrationHandler(Handler[Observed]):
             shown=_shown(status),
             course=self._migrations.course(key),
             stepping=self._migrations.is_stepping(key),
+            fences=fencing.fences_of(body),
         )
         if spec is None or not (seen.has_finalizer or seen.deleting):
             return seen
@@ -115,7 +117,7 @@ class MigrationHandler(Handler[Observed]):
             case Advance():
                 await self._advance(key, body, step)
             case OpenShadow():
-                await self._open_shadow(key, owner, step)
+                await self._open_shadow(key, body, owner, step)
             case CloseShadow():
                 await self._migrations.close_shadow(key, owner)
             case Abandon():
@@ -181,9 +183,6 @@ class MigrationHandler(Handler[Observed]):
         if asked.stash is None:
             text = f"Catalog '{owner.name}' names no stash: set its spec.stash"
             return stalled(Reason.CATALOG_NOT_LINKED, text)
-        if asked.shadow:
-            text = f"the stash of Catalog '{owner.name}' is its shadow: set its spec.shadow to false"
-            return stalled(Reason.CATALOG_NOT_LINKED, text)
         if asked.suspend:
             text = f"Catalog '{owner.name}' is suspended: set its spec.suspend to false"
             return stalled(Reason.CATALOG_NOT_READY, text)
@@ -217,7 +216,7 @@ class MigrationHandler(Handler[Observed]):
             raise Halt(self._waiting(seen, running(course), wait)) from None
         except HoldfastError as error:
             self._count(course, "error")
-            raise Halt(self._failed(key, seen, error)) from None
+            raise Halt(await self._failed(key, seen, error)) from None
         if after is None:
             return
         self._count(after, "ok")
@@ -226,7 +225,7 @@ class MigrationHandler(Handler[Observed]):
         # What the status shows of it is written before the next one is begun.
         raise Halt(resting(replace(seen, course=after), running(after), requeue_after=0.0))
 
-    def _failed(self, key: ObjectKey, seen: Observed, error: HoldfastError) -> Settle:
+    async def _failed(self, key: ObjectKey, seen: Observed, error: HoldfastError) -> Settle:
         """How a migration rests after a step that failed; the next one is the first one again."""
         course = self._migrations.course(key)
         log.warning("%s: the step failed, it begins anew: %s", _id(seen), error)
@@ -235,6 +234,7 @@ class MigrationHandler(Handler[Observed]):
             purpose = durable.purpose if isinstance(durable, FenceToken) else ""
             if seen.move is not None and purpose == seen.move.purpose:
                 # Another operator conducts the same migration.
+                await record(self.services, key, error, fencing.health_of_move)
                 raise error
             text = f"{error}; its steps are begun anew by itself"
             return resting(
@@ -242,7 +242,7 @@ class MigrationHandler(Handler[Observed]):
             )
         return resting(replace(seen, course=course), settled(error).health, retry=True)
 
-    async def _open_shadow(self, key: ObjectKey, owner: ObjectKey, step: OpenShadow) -> None:
+    async def _open_shadow(self, key: ObjectKey, body: Json, owner: ObjectKey, step: OpenShadow) -> None:
         seen = step.seen
         assert seen.spec is not None
         until = self.services.clock.wall() + timedelta(seconds=seen.spec.shadow_seconds)
@@ -252,7 +252,9 @@ class MigrationHandler(Handler[Observed]):
             text = "the catalog is being opened in both stores"
             raise Halt(self._waiting(seen, reconciling(Reason.SHADOWING, text), wait)) from None
         except HoldfastError as error:
-            raise Halt(self._failed(key, seen, error)) from None
+            raise Halt(await self._failed(key, seen, error)) from None
+        text = f"every change is made in both stores until {timestamp(until)}"
+        await self.services.events.post(key, body["metadata"]["uid"], Note(Reason.SHADOWING, text))
         self._wake(owner)
 
     async def _abandon(self, key: ObjectKey, step: Abandon) -> None:
@@ -264,7 +266,7 @@ class MigrationHandler(Handler[Observed]):
             text = "what is on record is finished or taken back"
             raise Halt(self._waiting(seen, reconciling(Reason.ABANDONING, text), wait)) from None
         except HoldfastError as error:
-            raise Halt(self._failed(key, seen, error)) from None
+            raise Halt(await self._failed(key, seen, error)) from None
 
     async def _dry_run(self, key: ObjectKey, step: DryRun) -> None:
         try:

@@ -72,7 +72,7 @@ def status_fields(seen: "Observed", health: Health) -> Mapping[str, Any]:
     if seen.planned:
         news |= _sized(seen.planned.sizes)
         news["plan"] = seen.planned.lines
-    news |= _by_stores(seen) | _by_course(seen)
+    news |= _by_stores(seen) | _by_course(seen) | {"fenced_by": seen.fences or None}
     begun = seen.course is not None or (seen.stand is not None and seen.stand.record is not None)
     if begun and seen.shown.start_time is None:
         news["start_time"] = seen.now.replace(microsecond=0)

@@ -56,7 +56,6 @@ class OpenCatalog:
         self._lock = threading.RLock()
         self._destroyed = False
         self._planned: tuple[int, Mapping[ObjectName, str], ObjectsPlan] | None = None
-        # That of a migration is compared by it, and never made anew.
         self._shadow = Shadow(catalog) if isinstance(catalog, ShadowCatalog) and opening.shadow else None
 
     @classmethod

@@ -20,6 +20,7 @@ from holdfast_operator.api.names import ConditionType, Kind, Reason
 from holdfast_operator.reconcile.catalog import (
     Close,
     Destroy,
+    ForgetTruth,
     GiveUp,
     KeepObjects,
     Observed,
@@ -182,6 +183,9 @@ def test_a_linked_catalog_shows_where_it_is() -> None:
     named = replace(FRESH, spec=LINKED, named_truth="Persist")
     assert decided(named) == Open(replace(IN_TWO, truth="Persist"))
     assert decided(replace(named, named_truth="the old one")) == Open(IN_TWO)
+    # It decides once: from then on the stores tell.
+    assert decided(replace(IN_STASH, named_truth="Stash")) == ForgetTruth()
+    assert isinstance(decided(replace(IN_STASH, named_truth="Stash", migration=MOVE, in_both=True)), Settle)
     step = rest(IN_STASH)
     assert step.health.phase is Phase.READY
     assert "open for writing in Stash" in step.health.message

@@ -11,6 +11,7 @@ from holdfast.durable.backend_migration.records import Record
 from holdfast.durable.backend_migration.truth import STEPS, Backend, Strategy
 from holdfast.durable.upgrade.report import Size
 from holdfast.errors import ContentsDiffer, MigrationConflict, MigrationTimedOut, StoreUnreachable
+from holdfast_operator.api.catalog import CatalogFence
 from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus, Verify
 from holdfast_operator.api.names import ConditionType, Kind, Reason
 from holdfast_operator.reconcile.catalog import Rhythm
@@ -98,6 +99,18 @@ def told(seen: Observed) -> tuple[Phase, Reason]:
 
 def shown(seen: Observed, **fields: Any) -> Observed:
     return replace(seen, shown=CatalogMigrationStatus(**fields))
+
+
+def test_operators_that_take_a_migration_from_each_other_come_to_rest() -> None:
+    fence = CatalogFence(time=NOW, holder="other, me", epoch=4, generation=1)
+    assert decided(replace(BEGUN, fences=(fence, fence))) == Advance(move(), BEGUN)
+    fought = replace(FRESH, stand=RUNNING, fences=(fence,) * 3)
+    assert told(fought) == (Phase.STALLED, Reason.FENCED_BY_OTHER)
+    assert "other, me" in rest(fought).health.message
+    assert rest(fought).fields["fencedBy"][0]["epoch"] == 4
+    assert decided(replace(fought, course=Course(move()))) == Stop()
+    # It may have come to its end meanwhile.
+    assert told(replace(fought, stand=DONE)) == (Phase.READY, Reason.MIGRATION_COMPLETED)
 
 
 def test_the_way_of_a_migration() -> None:

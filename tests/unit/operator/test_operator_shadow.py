@@ -1,4 +1,4 @@
-"""A catalog that is shadowed in a stash: in step, diverged, out of reach, and another's."""
+"""A catalog that is made and compared in both of its stores: in step, diverged, out of reach, moved."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,18 +6,22 @@ from pathlib import Path
 import pytest
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import OpenMode, persist_catalog
+from holdfast.durable import Backend, Catalog, OpenMode
 from holdfast.durable.codec import Update, encode
-from holdfast.durable.registry import SYSTEM_CONFIGURATIONS
-from holdfast.durable.shadow import shadow_catalog
+from holdfast.durable.registry import ITEMS, SYSTEM_CONFIGURATIONS
 from holdfast.durable.shadow_handle import ShadowCatalog
+from holdfast.durable.shadow_side import ShadowSide
 from holdfast.durable.stash_store import StashStore, stash_catalog
-from holdfast.persist import PersistClient, Schema
+from holdfast.errors import LinkConflict, StoreUnreachable
+from holdfast.persist import Schema
+from holdfast_operator.api.migration import Verify
 from holdfast_operator.reconcile import shadowing
 from holdfast_operator.reconcile.catalogmarks import mark_shadow
+from holdfast_operator.reconcile.conducting import Conductor
 from holdfast_operator.reconcile.facts import ItemName, Opening, ShadowFacts
+from holdfast_operator.reconcile.migrationfacts import Course, Move
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
-from holdfast_operator.reconcile.shadowing import Shadow, ShadowStash
+from holdfast_operator.reconcile.shadowing import Shadow
 from holdfast_operator.reconcile.steps import ready
 from holdfast_operator.reconcile.storage import StashPlace, Storage, url_with
 from holdfast_operator.runtime.events import transitions
@@ -40,6 +44,15 @@ def stash_url(opening: Opening) -> str:
     return opening.stash.url
 
 
+def items_in_stash(opening: Opening) -> int:
+    """As they are stored there, whichever store is the truth."""
+    store = StashStore(stash_url(opening), read_only=True)
+    try:
+        return sum(row.kind == ITEMS.kind for row in store.rows(store.upper() - 1))
+    finally:
+        store.close()
+
+
 def plant(opening: Opening) -> None:
     """Change the stash behind the back of whoever shadows in it."""
     store = StashStore(stash_url(opening))
@@ -59,8 +72,7 @@ def test_what_is_done_is_done_on_both(opening: Opening) -> None:
     assert facts.shadow == ShadowFacts()
     assert dict(facts.object_counts)["items"] == 1
     catalog.close()
-    with stash_catalog(stash_url(opening), read_only=True).open(OpenMode.READ_ONLY) as found:
-        assert found.object_counts()["items"] == 1
+    assert items_in_stash(opening) == 1
 
 
 def test_a_difference_is_told_once_and_the_catalog_goes_on(opening: Opening) -> None:
@@ -80,53 +92,63 @@ def test_a_difference_is_told_once_and_the_catalog_goes_on(opening: Opening) -> 
     again.close()
 
 
-def test_a_stash_out_of_reach_stops_nobody_and_is_tried_again(
-    opening: Opening, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shadowing, "RESYNC_SECONDS", 0.0)
+def test_a_store_that_failed_is_not_asked_all_the_time(tmp_path: Path) -> None:
+    now, asked = [0.0], []
+    with stash_catalog(f"sqlite://{tmp_path}/a").open(
+        OpenMode.WRITABLE, holder="me", purpose="test"
+    ) as catalog:
+
+        def attach(_: Catalog) -> Catalog:
+            asked.append(now[0])
+            raise StoreUnreachable("down")
+
+        side: ShadowSide[Catalog] = ShadowSide("there", strict=False, on_diverged=None)
+        shadowed = ShadowCatalog(catalog, side, attach)
+        shadowed.resync()
+        shadow = Shadow(shadowed, lambda: now[0])
+        for now[0] in (0.0, shadowing.RESYNC_SECONDS - 1, shadowing.RESYNC_SECONDS):
+            assert "down" in shadow.look().out_of_date
+        assert asked == [0.0, shadowing.RESYNC_SECONDS]
+
+
+def test_a_stash_out_of_reach_may_be_the_source_of_truth(opening: Opening, tmp_path: Path) -> None:
     (tmp_path / "stash.sqlite").mkdir()
+    with pytest.raises(StoreUnreachable):
+        OpenCatalog.open(opening)
+    (tmp_path / "stash.sqlite").rmdir()
+    OpenCatalog.open(opening).close()
+
+
+def test_a_shadow_is_turned_on_and_off_and_the_truth_moves_between(opening: Opening) -> None:
+    alone = replace(opening, shadow=False)
+    for each in (alone, opening, alone, opening):
+        catalog = OpenCatalog.open(each)
+        assert catalog.confirm().truth == "Persist"
+        assert catalog.confirm().shadow == (ShadowFacts() if each.shadow else None)
+        catalog.close()
+    move = Move("m", Backend.STASH, False, Verify.COMPARE, "move", opening)
+    conductor, course = Conductor.of(move, {}, timeout=60), Course(move)
+    while (after := conductor.advance(course)) is not None:
+        course = after
+    conductor.close()
     catalog = OpenCatalog.open(opening)
     catalog.ensure_item(NAME, SCHEMA, 1)
-    shadow = catalog.confirm().shadow
-    assert shadow is not None
-    assert shadow.out_of_date
-    (tmp_path / "stash.sqlite").rmdir()
-    assert catalog.confirm().shadow == ShadowFacts()
+    facts = catalog.confirm()
+    assert (facts.truth, facts.shadow) == ("Stash", ShadowFacts())
+    assert dict(facts.object_counts)["items"] == 1
     catalog.close()
-    with stash_catalog(stash_url(opening), read_only=True).open(OpenMode.READ_ONLY) as found:
-        assert found.object_counts()["items"] == 1
 
 
-@pytest.mark.parametrize("purpose", ["nightly load", "operator for Catalog ns/other"])
-def test_the_stash_of_another_catalog_is_left_alone(opening: Opening, purpose: str) -> None:
+@pytest.mark.parametrize("purpose", ["nightly load", PURPOSE])
+def test_a_stash_that_holds_a_catalog_already_is_left_alone(opening: Opening, purpose: str) -> None:
     other = stash_catalog(stash_url(opening))
     with other.open(OpenMode.WRITABLE, holder="them", purpose=purpose) as theirs:
         theirs.ensure_item("holdfast", "public", "precious")
+    OpenCatalog.open(replace(opening, stash=None, shadow=False)).close()
     before = other.dump()
-    catalog = OpenCatalog.open(opening)
-    shadow = catalog.confirm().shadow
-    assert shadow is not None
-    assert purpose in shadow.out_of_date
-    assert "left alone" in shadow.out_of_date
-    assert not shadow.diverged
-    catalog.close()
+    with pytest.raises(LinkConflict, match="both"):
+        OpenCatalog.open(opening)
     assert other.dump() == before
-
-
-def test_a_stash_that_failed_is_not_asked_all_the_time(opening: Opening, tmp_path: Path) -> None:
-    (tmp_path / "stash.sqlite").mkdir()
-    now = [0.0]
-    with PersistClient.open(opening.storage.url) as client:
-        assert opening.stash is not None
-        closed = shadow_catalog(persist_catalog(client, ORGANIZATION), ShadowStash(opening.stash, {}))
-        with closed.open(OpenMode.WRITABLE, holder="me", purpose=PURPOSE) as catalog:
-            assert isinstance(catalog, ShadowCatalog)
-            shadow = Shadow(catalog, lambda: now[0])
-            (tmp_path / "stash.sqlite").rmdir()
-            now[0] = shadowing.RESYNC_SECONDS - 1
-            assert shadow.look().out_of_date
-            now[0] += 1
-            assert shadow.look() == ShadowFacts()
 
 
 @pytest.mark.parametrize(
@@ -149,12 +171,9 @@ def test_the_url_with_its_credentials(place: StashPlace, credentials: dict[str, 
 def test_no_credentials_are_shown(opening: Opening) -> None:
     place = StashPlace("postgresql://127.0.0.1:1/d?connect_timeout=2", secret="keys")
     credentials = {"user": "planted-user", "password": "planted-p@ssword"}
-    catalog = OpenCatalog.open(replace(opening, stash=place), credentials)
-    facts = catalog.confirm()
-    assert facts.shadow is not None
-    assert "127.0.0.1" in facts.shadow.out_of_date
-    assert "planted" not in repr((facts, catalog.opening, vars(catalog)))
-    catalog.close()
+    with pytest.raises(StoreUnreachable, match=r"127\.0\.0\.1") as error:
+        OpenCatalog.open(replace(opening, stash=place), credentials)
+    assert "planted" not in str(error.value)
 
 
 PLACE = StashPlace("sqlite:///a")
