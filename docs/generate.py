@@ -53,7 +53,7 @@ class Transition:
 
 
 def _linked(strategy: Strategy, truth: Backend) -> Tombstones:
-    link = ToLink(None, strategy, truth)
+    link = ToLink(strategy, truth)
     written = (makes(link, 1)[config.TOMBSTONE] for makes in (links_stash, begins_on_persist))
     return Tombstones(*(None if value is None else bool(value) for value in written))
 

@@ -142,11 +142,16 @@ class ReadOnlyHandle(ReadOnlyCatalog):
 
     def sync(self) -> None:
         with self._ready():
-            self._sync_to(self._store.upper())
-            self._confirm()
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        self._sync_to(self._store.upper())
+        self._confirm()
 
     def subscribe(self, since: int | None = None) -> StoreSubscription:
         with self._ready():
+            if since is not None and since > self._upper:
+                self._catch_up()
             lower = self._upper if since is None else since
             fence = self._cache.fence_row if lower == self._upper else None
             floor = self._truth_since
@@ -160,6 +165,9 @@ class ReadOnlyHandle(ReadOnlyCatalog):
     def dump(self, as_of: int | None = None) -> str:
         with self._ready():
             time = self._upper - 1 if as_of is None else as_of
+            if time >= self._upper:
+                # What is in memory doesn't tell whether the catalog was here then.
+                self._catch_up()
             if time < self._truth_since:
                 raise AsOfTooEarly(time, self._truth_since)
         return dump_json(self._store.rows(time))

@@ -2,6 +2,10 @@
 
 Whoever would move the truth away needs his token in the stash, which an open of this kind overwrites: what he
 does next is refused. So the stash alone is enough where no tombstone of persist has a say.
+
+Shut out is every other writer of this catalog. Persist knows nothing of it: what a process that had the
+catalog open writes to other shards there, guarded by its token on persist (the operator does), is shut out
+only once that process has asked the stash again, which it does for each such write; one in flight may pass.
 """
 
 from collections.abc import Callable
@@ -23,7 +27,8 @@ def emergency_catalog(stash: OpenableCatalog) -> OpenableCatalog:
 
     `stash` is what `stash_catalog` gave. Opening, loading and fencing raise `NeedsPersist` where the stash
     alone doesn't tell that it is the source of truth: with ONE_TOMBSTONE while its tombstone is set, with
-    TWO_TOMBSTONES as soon as it has one. `MigrationInProgress` while a migration has it.
+    TWO_TOMBSTONES as soon as it has one. `MigrationInProgress` while a migration has it. Other writers of the
+    catalog are fenced; guarded writes on persist that are in flight are not.
     """
     if not isinstance(stash, StoredCatalog):
         raise BadInput(

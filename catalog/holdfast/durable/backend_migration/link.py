@@ -2,12 +2,15 @@
 
 A link is three appends under one token that is durable in both stores: persist is marked, the stash is
 linked (the point of no return), persist's mark is completed. Where it broke off before the second, the next
-one decides anew, with the same number; after it, it is completed.
+one decides anew, with another number; after it, it is completed. A stash that somebody links late, or has
+linked, under a number that persist has no more belongs to nothing.
 
 Invariants
 - Which store is the truth of two that were never linked is decided only where one answer is certain.
 - Both stores hold the number of their link. One that does not fit, or is missing where it was, is a conflict
   for people to solve: nobody may take an empty stash for the truth, nor a stale one.
+- The token of the stash is never below that of persist, as it comes first there: where it is, this is another
+  stash than the one that the link was made or begun with, or an older state of it.
 - Every note of the truth (`config.TRUTH`) agrees with the tombstones.
 """
 
@@ -56,7 +59,7 @@ class Terms:
     """What the user says of a link: `backend` is the truth where neither store has a catalog yet.
 
     `strategy` None is the one that the link has, ONE_TOMBSTONE for a new one; `truth` tells which one counts
-    where the stores can't.
+    of two that aren't linked, where they can't. Once they are it has no say, so that it may stay said.
     """
 
     backend: Backend = Backend.PERSIST
@@ -75,15 +78,14 @@ class Linked:
 
 @dataclass(frozen=True)
 class ToLink:
-    """Two stores that are to be linked: what their link will be; `id` None is a new number.
+    """Two stores that are to be linked: what their link will be.
 
-    `finishing`: all but the last append is there.
+    `finishing` is the number of one of which all but the last append is there; None: it gets a new one.
     """
 
-    id: int | None
     strategy: Strategy
     truth: Backend
-    finishing: bool = False
+    finishing: int | None = None
 
 
 def linkage(seen: Seen, terms: Terms, places: Mapping[Backend, str]) -> Linked | ToLink:
@@ -97,14 +99,16 @@ def linkage(seen: Seen, terms: Terms, places: Mapping[Backend, str]) -> Linked |
         config.check_stored(config.STASH_LINKED, persist.get(config.STASH_LINKED, 1))
     broke_off = persist.get(config.STASH_LINKED) == 0
     if ours is None and (theirs is None or broke_off):
-        return _to_link(seen, terms, places, theirs)
+        if broke_off and terms.truth is None:
+            _check_begun_with(seen, places)
+        return _to_link(seen, terms, places)
     if ours != theirs:
         _refuse(places, ours, theirs, lost=persist.get(config.TRUTH) == 1)
     assert ours is not None
     strategy = _kept(strategy_of(stash), terms)
     truth = source_of_truth(strategy, stash, persist)
-    _check_states(seen, strategy, truth, terms, places)
-    return ToLink(ours, strategy, truth, finishing=True) if broke_off else Linked(ours, strategy, truth)
+    _check_states(seen, strategy, truth, places)
+    return ToLink(strategy, truth, finishing=ours) if broke_off else Linked(ours, strategy, truth)
 
 
 def begins_on_persist(link: ToLink, number: int) -> Mapping[str, int | None]:
@@ -137,7 +141,7 @@ UNLINKED: Mapping[str, int | None] = dict.fromkeys(
 """What persist's config becomes when its link is ended."""
 
 
-def _to_link(seen: Seen, terms: Terms, places: Mapping[Backend, str], number: int | None) -> ToLink:
+def _to_link(seen: Seen, terms: Terms, places: Mapping[Backend, str]) -> ToLink:
     with_catalog = [backend for backend in Backend if seen.of(backend).is_initialized]
     match with_catalog:
         case []:
@@ -153,7 +157,24 @@ def _to_link(seen: Seen, terms: Terms, places: Mapping[Backend, str], number: in
             )
         case _:
             truth = terms.truth
-    return ToLink(number, terms.strategy or Strategy.ONE_TOMBSTONE, truth)
+    return ToLink(terms.strategy or Strategy.ONE_TOMBSTONE, truth)
+
+
+def _stash_is_behind(seen: Seen) -> bool:
+    """Whether persist has a token that the stash never had, or has no more."""
+    ours, theirs = seen.stash.token, seen.persist.token
+    return theirs is not None and (ours is None or not theirs <= ours)
+
+
+def _check_begun_with(seen: Seen, places: Mapping[Backend, str]) -> None:
+    """Raise `LinkConflict` for a stash that the link that broke off was not begun with."""
+    if _stash_is_behind(seen):
+        raise LinkConflict(
+            f"a link of the catalog in {places[Backend.PERSIST]} was begun with another stash than"
+            f" {places[Backend.STASH]}, which may hold the catalog",
+            hint="use the stash that it was begun with; if this one is right, say which store counts (truth):"
+            " the other stash can't be used with this catalog any more",
+        )
 
 
 def _refuse(places: Mapping[Backend, str], ours: int | None, theirs: int | None, *, lost: bool) -> NoReturn:
@@ -193,9 +214,13 @@ def _kept(strategy: Strategy, terms: Terms) -> Strategy:
     return strategy
 
 
-def _check_states(
-    seen: Seen, strategy: Strategy, truth: Backend, terms: Terms, places: Mapping[Backend, str]
-) -> None:
+def _check_states(seen: Seen, strategy: Strategy, truth: Backend, places: Mapping[Backend, str]) -> None:
+    if _stash_is_behind(seen):
+        raise LinkConflict(
+            f"the stash in {places[Backend.STASH]} is older than the catalog in {places[Backend.PERSIST]}"
+            " that it is linked with: it was restored from an older state, or persist was changed by hand",
+            hint=_LOST,
+        )
     two = strategy is Strategy.TWO_TOMBSTONES
     if two and tombstone(seen.stash.config) is None and tombstone(seen.persist.config) is not None:
         raise LinkConflict(
@@ -205,14 +230,18 @@ def _check_states(
         )
     noted = [backend for backend in Backend if seen.of(backend).config.get(config.TRUTH) == 1]
     wrong = truth.other
-    if wrong in noted and terms.truth is not truth:
+    if wrong in noted:
         both = " both" if len(noted) > 1 else ""
         raise LinkConflict(
             f"the source of truth can't be told: by the tombstones it is {truth.value} ({places[truth]}), but"
             f" {wrong.value} ({places[wrong]}) says{both and ' too'} that it is: a store was restored from an"
             " older state",
-            hint=f"if {truth.value} is right, say so (truth={truth.value})"
-            + ("; if Persist is: 'holdfast migrate detach --stash-lost'" if wrong is Backend.PERSIST else ""),
+            hint="bring back the newer state of the store that was restored"
+            + (
+                "; if Persist is right: 'holdfast migrate detach --stash-lost'"
+                if wrong is Backend.PERSIST
+                else ""
+            ),
         )
 
 

@@ -258,8 +258,9 @@ class _Taking:
         link = self._stores.linkage(self._seen)
         if isinstance(link, Linked):
             return
-        number = link.id or 1 + secrets.randbelow((1 << 63) - 1)
-        if not link.finishing:
+        if link.finishing is None:
+            # Never that of a link that broke off: who began it may only be slow, and with another stash.
+            number = 1 + secrets.randbelow((1 << 63) - 1)
             self._write(Backend.PERSIST, begins_on_persist(link, number))
             self._write(Backend.STASH, links_stash(link, number))
         self._write(Backend.PERSIST, ENDS_ON_PERSIST)
