@@ -29,6 +29,12 @@ _LOST = (
     "use the stash that it was linked with; if that is lost for good: 'holdfast migrate detach --stash-lost'"
 )
 
+_BEHIND = (
+    "bring its newest state back; or accept what is lost: if this stash has the catalog that counts, raise"
+    " its fence alone (emergency_catalog) above that of persist; if Persist has:"
+    " 'holdfast migrate detach --stash-lost'"
+)
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -219,7 +225,7 @@ def _check_states(seen: Seen, strategy: Strategy, truth: Backend, places: Mappin
         raise LinkConflict(
             f"the stash in {places[Backend.STASH]} is older than the catalog in {places[Backend.PERSIST]}"
             " that it is linked with: it was restored from an older state, or persist was changed by hand",
-            hint=_LOST,
+            hint=_BEHIND,
         )
     two = strategy is Strategy.TWO_TOMBSTONES
     if two and tombstone(seen.stash.config) is None and tombstone(seen.persist.config) is not None:

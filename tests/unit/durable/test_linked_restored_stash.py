@@ -1,0 +1,55 @@
+"""A stash with the catalog that was restored from a backup: refused, until somebody accepts what is lost."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from holdfast.durable import OpenMode, stash_catalog
+from holdfast.durable.backend_migration.emergency import emergency_catalog
+from holdfast.durable.backend_migration.linked import LinkedCatalog, linked_catalog
+from holdfast.durable.backend_migration.truth import Backend
+from holdfast.errors import LinkConflict
+from testbed.linkedstores import WHO, LinkedPlace
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[LinkedPlace]:
+    made = LinkedPlace(tmp_path)
+    yield made
+    made.close()
+
+
+def copied(source: Path, target: Path) -> None:
+    with closing(sqlite3.connect(source)) as stash, closing(sqlite3.connect(target)) as copy:
+        stash.backup(copy)
+
+
+def write(catalog: LinkedCatalog, name: str) -> None:
+    with catalog.open(OpenMode.WRITABLE, **WHO) as opened:
+        opened.ensure_item("holdfast", "public", name)
+
+
+@pytest.mark.parametrize("said", [None, *Backend])
+def test_it_is_used_again_once_its_fence_was_raised_alone(
+    place: LinkedPlace, tmp_path: Path, said: Backend | None
+) -> None:
+    write(linked_catalog(place.stash(), place.persist(), backend=Backend.STASH), "kept")
+    copied(tmp_path / "stash.sqlite", tmp_path / "restored.sqlite")
+    write(linked_catalog(place.stash(), place.persist()), "lost")
+    stash = stash_catalog(f"sqlite://{tmp_path}/restored.sqlite")
+    both = linked_catalog(stash, place.persist(), truth=said)
+    uppers = stash.epoch(), place.uppers()
+    for refused in (both.source_of_truth, lambda: write(both, "x"), lambda: both.open(OpenMode.READ_ONLY)):
+        with pytest.raises(LinkConflict, match="restored from an older state") as caught:
+            refused()
+        assert "fence alone" in caught.value.hint
+    assert (stash.epoch(), place.uppers()) == uppers
+    epoch = place.persist().epoch()
+    assert epoch is not None
+    emergency_catalog(stash).raise_fence(epoch + 1, **WHO)
+    write(both, "new")
+    with both.open(OpenMode.READ_ONLY) as reader:
+        assert {item.value.name for item in reader.get_items()} == {"kept", "new"}
