@@ -25,7 +25,7 @@ def test_the_api_server_refuses_what_has_no_meaning(
         (make_catalog(storage={"url": "s3://me:secret@host/x"}), "must not contain a user or a password"),
         (make_catalog(storage={"blob": "file:///x"}), "give either url, or blob and consensus together"),
         (make_catalog(storage={"url": "file:///x", "blob": "file:///y"}), "give either url"),
-        (make_catalog(backend="Stash"), "Unsupported value"),
+        (make_catalog(backend="Elsewhere"), "Unsupported value"),
         (make_catalog(deployGeneration=-1), "deployGeneration"),
         (make_collection(columns=[{"name": "id", "type": "int65"}]), "unknown column type: use bool"),
         (make_collection(columns=[{"name": "_time", "type": "int64"}], key=[]), "are reserved"),

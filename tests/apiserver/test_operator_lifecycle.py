@@ -44,8 +44,8 @@ def test_a_catalog_and_its_collection_become_ready(world: Any, demo: dict[str, A
     table = world.kubectl("get", "catalogs,storagecollections").splitlines()
     heads = [line.split() for line in table if line.startswith("NAME")]
     assert heads == [
-        ["NAME", "READY", "EPOCH", "TRUTH", "VERSION", "UPPER", "AGE"],
-        ["NAME", "READY", "CATALOG", "SINCE", "UPPER", "RENDITION", "SHARDS", "AGE"],
+        ["NAME", "READY", "EPOCH", "TRUTH", "VERSION", "UPPER", "AGE", "REASON"],
+        ["NAME", "READY", "CATALOG", "SINCE", "UPPER", "RENDITION", "SHARDS", "AGE", "REASON"],
     ]
     rows = [line.split() for line in table if line.startswith(("catalog.", "storagecollection."))]
     assert [rows[0][0], *rows[0][1:5]] == [

@@ -115,6 +115,8 @@ def test_there_and_back_again(world: Any, make_catalog: Make, make_collection: M
     world.apply(migration("again", migrationId=f"{world.namespace}/move"))
     assert phase(world, "RolledBack", "again")["sourceOfTruth"] == "Stash"
     assert world.status("catalog/demo")["epoch"] == epoch
+    world.apply(migration("across", migrationId=f"{world.namespace}/move", target="Stash"))
+    assert "goes to Persist" in world.wait_stalled("catmig/across", "Conflict")
     for change, message in (
         ({"rollback": False}, "rollback can't be taken back"),
         ({"target": "Stash"}, "only suspend and rollback can change"),

@@ -111,6 +111,7 @@ def look(move: Move, credentials: Credentials) -> Stand:
             stash_epoch=_epoch(found.stash),
             persist_epoch=_epoch(found.persist),
             record=found.records.get(move.migration_id),
+            target=found.targets.get(move.migration_id),
             version=None if found.truth is None else found.of(found.truth).version,
             other=running.migration_id if running is not None and other else "",
         )

@@ -1,8 +1,9 @@
 """The plan for a CatalogMigration: a pure function of what was observed.
 
 From top to bottom, the first that holds decides: being deleted, no finalizer yet, a spec that can't be
-understood, over by the catalog's own records, no catalog to move, a dry run, suspended, another migration in
-its place, taken over by others too often, out of time, the catalog still open, and at last: the next step.
+understood, the id of another move, over by the catalog's own records, no catalog to move, a dry run,
+suspended, another migration in its place, taken over by others too often, out of time, the catalog open,
+and at last: the next step.
 
 Invariants
 - Whether it is over is read from the stores; the status is asked only for what nothing hangs on but its own
@@ -147,7 +148,7 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
         return Wait(requeue_after=rhythm.unsteady)
     if seen.spec is None:
         return _still(seen, stalled(Reason.INVALID_SPEC, f"{seen.problem}; create it anew"))
-    if (over := _over(seen, seen.spec)) is not None:
+    if (over := _another_move(seen) or _over(seen, seen.spec)) is not None:
         return _still(seen, over)
     if seen.no_catalog is not None:
         if seen.shown.phase in AT_REST and not seen.changed:
@@ -212,6 +213,14 @@ def _end(seen: Observed) -> Step | None:
     if seen.course is None:
         return None
     return Advance(seen.course.move, seen) if seen.stepping else Stop()
+
+
+def _another_move(seen: Observed) -> Health | None:
+    """What is shown where the id is that of a migration to the other store."""
+    if seen.stand is None or seen.move is None or seen.stand.target in (None, seen.move.target):
+        return None
+    text = f"migration {seen.move.migration_id} goes to {seen.move.target.other.value}"
+    return stalled(Reason.CONFLICT, f"{text}: create this one anew, with another spec.migrationId")
 
 
 def _over(seen: Observed, spec: CatalogMigrationSpec) -> Health | None:
@@ -337,7 +346,7 @@ def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
 
 def _may_be_on_record(seen: Observed) -> bool:
     """Whether the stores may hold that it is running."""
-    if seen.spec is None or seen.spec.dry_run:
+    if seen.spec is None or seen.spec.dry_run or _another_move(seen) is not None:
         return False
     if seen.stand is not None:
         begun = seen.course is not None and seen.course.calls > 0

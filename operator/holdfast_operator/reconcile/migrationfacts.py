@@ -33,6 +33,8 @@ class Stand:
     """Version of the format of what is the truth; None where it isn't initialized, or isn't known."""
     other: str = ""
     """The id of another migration that is running."""
+    target: Backend | None = None
+    """Where the migration of that id was to go when it began."""
 
 
 @dataclass(frozen=True, slots=True)

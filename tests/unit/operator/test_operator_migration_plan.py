@@ -113,6 +113,17 @@ def test_operators_that_take_a_migration_from_each_other_come_to_rest() -> None:
     assert told(replace(fought, stand=DONE)) == (Phase.READY, Reason.MIGRATION_COMPLETED)
 
 
+@pytest.mark.parametrize("record", [Record.RUNNING, Record.DONE, Record.ROLLED_BACK])
+def test_the_id_of_a_move_to_the_other_store_is_refused(record: Record) -> None:
+    other = replace(FRESH, stand=replace(UNTOUCHED, record=record, target=Backend.STASH))
+    assert told(other) == (Phase.STALLED, Reason.CONFLICT)
+    assert "ns/move goes to Stash" in rest(other).health.message
+    # Deleting it leaves that one alone.
+    assert decided(replace(other, deleting=True)) == Release()
+    same = replace(FRESH, stand=replace(DONE, target=Backend.PERSIST))
+    assert told(same) == (Phase.READY, Reason.MIGRATION_COMPLETED)
+
+
 def test_the_way_of_a_migration() -> None:
     assert decided(replace(FRESH, has_finalizer=False)) == Wait(2.0)
     assert decided(FRESH) == Begin(move())
