@@ -1,5 +1,6 @@
 """From the URL of a stash to an open one. Messages repeat scheme and path only: the rest may hold secrets."""
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from holdfast.stash.stash import Stash
 DEFAULT_SCHEMA: Final = "holdfast_stash"
 _FORMS: Final = "postgresql://user@host:port/database?schema=name, sqlite:///path"
 _POSTGRES: Final = ("postgresql", "postgres")
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 
 
 def open_stash(
@@ -45,7 +47,8 @@ def open_stash(
 def check_url(url: str) -> str:
     """What messages call the place of a stash; `BadInput` for what is no URL of one. Asks nobody."""
     scheme, separator, _ = url.partition("://")
-    if not separator:
+    if not separator or not _SCHEME.fullmatch(scheme):
+        # Perhaps a user and a password, so it isn't repeated.
         raise BadInput("the URL of the stash has no scheme", hint=f"known forms: {_FORMS}")
     if scheme in _POSTGRES:
         with _needs_psycopg():

@@ -63,6 +63,7 @@ def refuse(url: str, kind: type[HoldfastError], *, told: str = ".") -> None:
         ("", "no scheme"),
         ("/a/path", "no scheme"),
         ("s3://bucket/prefix", "s3:// of a stash is unknown"),
+        ("someone:" + SECRET + "@host://prefix", "the URL of the stash has no scheme"),
         ("sqlite://relative/path", "absolute"),
         ("sqlite:///", "absolute"),
         ("sqlite:///a?b=c", "no options"),
