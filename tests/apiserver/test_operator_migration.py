@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -241,6 +242,14 @@ def locked(world: Any) -> Iterator[None]:
         yield
 
 
+def opened_again(operator: Any, times: int) -> None:
+    """Wait until the operator has opened the catalog so often: it waits for no lock then."""
+    limit = time.monotonic() + 60
+    while sum("opened for writing at epoch" in line["message"] for line in operator.lines()) < times:
+        assert time.monotonic() < limit, "the catalog is not opened again"
+        threading.Event().wait(0.05)
+
+
 def test_a_step_in_flight_is_waited_for_before_anything_else_is_done(world: Any, make_catalog: Make) -> None:
     operator = world.start()
     there = make_catalog(backend="Stash", stash=stash_of(world))
@@ -254,15 +263,16 @@ def test_a_step_in_flight_is_waited_for_before_anything_else_is_done(world: Any,
         operator.wait_for_looks(3)
         assert not operator.said("move: did step 1.")
     assert phase(world, "RolledBack")["sourceOfTruth"] == "Stash"
+    opened_again(operator, 2)
     with locked(world):
         world.apply(migration("deleted"))
         operator.wait_until_it_says("deleted: begins step 1.")
         world.kubectl("delete", "catmig/deleted", "--wait=false")
     world.wait_gone("catmig/deleted")
+    opened_again(operator, 3)
     with locked(world):
         world.apply(migration("late", timeout="1s"))
-        operator.wait_until_it_says("late: begins step 1.")
-        world.wait_for("catmig/late", ".status.phase", "Migrating")
+        world.kubectl("wait", "--for=jsonpath={.status.deadline}", "catmig/late", "--timeout=60s")
         deadline = datetime.fromisoformat(world.status("catmig/late")["deadline"])
         while datetime.now(UTC) <= deadline:
             threading.Event().wait(0.1)
