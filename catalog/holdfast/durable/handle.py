@@ -355,6 +355,11 @@ class WritableHandle(ReadOnlyHandle, Catalog):
         return self.in_transaction(change)
 
     def _check_not_of_link(self, key: str) -> None:
+        if key in (config.LINK, config.STASH_LINKED):
+            raise BadInput(
+                f"config {key} would tie the catalog to a store that knows nothing of it",
+                hint="the first open of a linked catalog for writing links two stores",
+            )
         with self._ready():
             linked = self._config(config.LINK) is not None
         if linked and config.is_reserved(key) and key != config.USER_VERSION:

@@ -381,11 +381,21 @@ def test_what_tells_the_truth_is_not_edited_by_hand(place: LinkedPlace, truth: B
     before = place.configs()
     for mode in (OpenMode.WRITABLE, OpenMode.SAVEPOINT):
         with catalog.open(mode, **WHO) as opened:
-            for key in ("tombstone", "link", "migration/7"):
-                with pytest.raises(BadInput, match="linked stores"):
+            for key in ("tombstone", "link", "stash_linked", "migration/7"):
+                with pytest.raises(BadInput, match=r"linked stores|would tie"):
                     opened.dangerous_edit(CONFIGS, pb.ConfigKey(key=key), pb.ConfigValue(value=1))
             opened.dangerous_edit(CONFIGS, pb.ConfigKey(key="mine"), pb.ConfigValue(value=1))
     assert place.configs()[truth] == {**before[truth], "mine": 1}
+
+
+@pytest.mark.parametrize("key", ["link", "stash_linked"])
+def test_a_catalog_is_not_linked_by_hand(place: LinkedPlace, key: str) -> None:
+    with (
+        place.persist().open(OpenMode.WRITABLE, **WHO) as opened,
+        pytest.raises(BadInput, match="would tie"),
+    ):
+        opened.dangerous_edit(CONFIGS, pb.ConfigKey(key=key), pb.ConfigValue(value=1))
+    place.persist().open(OpenMode.WRITABLE, **WHO).close()
 
 
 def test_a_conflict_is_told_by_every_question(place: LinkedPlace) -> None:
