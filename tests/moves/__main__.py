@@ -36,8 +36,13 @@ def meet(part: str, *, everything: bool) -> int:
             found = meeting.explore()
             total += found
             seconds = time.process_time() - started
-            print(f"{seconds:6.1f} s {found.schedules:6,} {found.runs:6,}  {meeting}", flush=True)
-    print(f"{total.schedules:,} schedules, {total.runs:,} run", flush=True)
+            print(
+                f"{seconds:6.1f} s {found.schedules:6,} {found.runs:6,} {found.twice:6,}  {meeting}",
+                flush=True,
+            )
+    print(
+        f"{total.schedules:,} schedules, {total.runs:,} run, {total.twice:,} with two preemptions", flush=True
+    )
     return 0
 
 

@@ -5,9 +5,12 @@ not; of what is in doubt only the catalog knows.
 """
 
 from dataclasses import dataclass, field
+from itertools import product
 
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import Catalog, Object, OpenMode, ReadOnlyCatalog
+from holdfast.durable.backend_migration.detach import detach
+from holdfast.durable.backend_migration.emergency import emergency_catalog
 from holdfast.durable.backend_migration.migration import BackendMigration, Verify
 from holdfast.durable.backend_migration.truth import Backend
 from holdfast.durable.codec import decode
@@ -16,12 +19,15 @@ from holdfast.durable.registry import ROLES, Kind
 from holdfast.errors import (
     AsOfTooEarly,
     BadInput,
+    CatalogOutOfSync,
     Fenced,
     FenceRegressed,
     Indeterminate,
+    LinkConflict,
     LinkedElsewhere,
     MigrationConflict,
     MigrationInProgress,
+    NeedsPersist,
     NotSourceOfTruth,
     Uninitialized,
     UpgradeNeeded,
@@ -103,8 +109,11 @@ def opened(openable: OpenableCatalog, book: Book) -> Catalog | None:
 
 
 def write(process: Process, book: Book, name: str, **options: object) -> bool:
-    """Open the linked catalog as anybody does, and add a role; whether that was acknowledged."""
-    catalog = opened(process.linked(**options), book)
+    """Open the catalog as anybody does who knows whether it is linked, and add a role; whether that was
+    acknowledged.
+    """
+    is_alone = process.world.disks.is_detached
+    catalog = opened(process.alone(Backend.PERSIST) if is_alone else process.linked(**options), book)
     return catalog is not None and add(catalog, book, name)
 
 
@@ -136,11 +145,16 @@ def migrate(process: Process, book: Book, target: Backend, **options: object) ->
     try:
         with migration(process, target, **options) as moving:  # type: ignore[arg-type]
             try:
-                moving.run()
-            except Indeterminate:
+                _run(moving, book)
+            except (Indeterminate, CatalogOutOfSync):
                 # It knows how far it was; the stores know better.
-                book.told.append("migration in doubt")
-                moving.run()
+                book.told.append("migration again")
+                _run(moving, book)
+    except LinkConflict:
+        if not process.world.disks.is_detached:
+            raise
+        book.told.append("migration refused: the link has ended")
+        return False
     except SHUT_OUT as error:
         book.told.append(f"migration refused: {type(error).__name__}")
         return False
@@ -153,6 +167,64 @@ def migrate(process: Process, book: Book, target: Backend, **options: object) ->
             raise
         book.told.append("nothing to roll back")
         return False
+    return True
+
+
+def _run(moving: BackendMigration, book: Book) -> None:
+    """Do all steps, with writes to both stores before the last one where that is its verification."""
+    if moving.verify is Verify.SHADOW:
+        known = set(book.acked)
+        try:
+            catalog = moving.open_shadow()
+        except BadInput as error:
+            if "nothing to write to both" not in str(error):
+                raise
+        else:
+            book.handles.append(catalog)
+            book.check(names(catalog), least=known)
+            for _ in range(2):
+                add(catalog, book, free(book))
+    moving.run()
+
+
+def abandon(process: Process, book: Book, target: Backend, *, rollback: bool) -> bool:
+    """Give a migration up, in whatever state it is; False where somebody else has the catalog."""
+    try:
+        with migration(process, target, rollback=rollback) as moving:
+            try:
+                truth = moving.abandon()
+            except Indeterminate:
+                book.told.append("abandoned in doubt")
+                truth = moving.abandon()
+    except SHUT_OUT as error:
+        book.told.append(f"abandon refused: {type(error).__name__}")
+        return False
+    disks = process.world.disks
+    assert disks.truth in (None, truth), f"given up with the truth in {truth}, but it is in {disks.truth}"
+    assert disks.record(MOVE) not in (1, 3), "given up, but it runs"
+    return True
+
+
+def end_link(process: Process, book: Book, *, stash_lost: bool) -> bool:
+    """End the link, as who says that the stash is lost if so; False where that may not be."""
+    catalog = process.alone(Backend.PERSIST) if stash_lost else process.linked()
+    for _ in range(2):
+        try:
+            detach(catalog, stash_lost=stash_lost, holder="somebody", purpose="a detach")
+        except Indeterminate:
+            book.told.append("detached in doubt")
+        except SHUT_OUT as error:
+            book.told.append(f"detach refused: {type(error).__name__}")
+            return False
+        except (BadInput, LinkConflict):
+            # It has ended, or the catalog is in the stash.
+            if not process.world.disks.is_detached and process.world.disks.truth is Backend.PERSIST:
+                raise
+            book.told.append("nothing to detach")
+            return process.world.disks.is_detached
+        else:
+            break
+    assert process.world.disks.is_detached, "the link has ended, but is there"
     return True
 
 
@@ -181,8 +253,12 @@ def settle(world: World, book: Book, known: set[object]) -> None:
     known.add(key)
     world.now_ms += int(TIMEOUT_S * 1000) + 1
     process = world.process()
-    linked = process.linked()
-    truth = linked.source_of_truth()
+    linked: OpenableCatalog = process.linked()
+    if disks.is_detached:
+        _check_ended(process)
+        linked, truth = process.alone(Backend.PERSIST), Backend.PERSIST
+    else:
+        truth = process.linked().source_of_truth()
     # Where there is nothing yet, it tells where it will be.
     assert disks.truth in (None, truth), f"told {truth}, but it is {disks.truth}"
     if world.disks.is_linked:
@@ -220,6 +296,20 @@ def _check_alone(process: Process, truth: Backend) -> None:
                 assert mode is OpenMode.READ_ONLY
             assert mode is OpenMode.READ_ONLY, f"{backend} was opened for writing alone"
             assert backend is truth, f"{backend} was read alone, but the truth is {truth}"
+    assert process.world.disks == before, "who was refused has changed something"
+
+
+def _check_ended(process: Process) -> None:
+    """Nobody takes the stash of a link that has ended for the catalog, nor the two for one."""
+    before = process.world.disks
+    linked, stash = process.linked(), process.alone(Backend.STASH)
+    tries: list[OpenableCatalog] = [linked, stash, emergency_catalog(stash)]
+    for openable, mode in product(tries, (OpenMode.WRITABLE, OpenMode.READ_ONLY)):
+        try:
+            openable.open(mode, holder="late", purpose="a try").close()
+        except (LinkConflict, LinkedElsewhere, NotSourceOfTruth, NeedsPersist):
+            continue
+        raise AssertionError(f"{openable.place} was opened ({mode.name}), but its link has ended")
     assert process.world.disks == before, "who was refused has changed something"
 
 

@@ -8,81 +8,30 @@ or begins another migration. States that are the same but for times, nonces and 
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TypeVar
 
 from holdfast.durable import OpenMode
 from holdfast.durable.backend_migration.migration import Verify
-from holdfast.durable.backend_migration.truth import Backend, Strategy
+from holdfast.durable.backend_migration.truth import Backend
 from holdfast.errors import HoldfastError, Indeterminate
-from moves.actors import MOVE, OTHER, TIMEOUT_S, Book, add, migrate, read_again, roles_of, settle, write
+from moves.actors import (
+    MOVE,
+    OTHER,
+    TIMEOUT_S,
+    Book,
+    abandon,
+    end_link,
+    migrate,
+    read_again,
+    roles_of,
+    settle,
+    write,
+)
+from moves.acts import ENDS_LINK, GIVES_UP, Act
 from moves.watched import Call, Killed
-from moves.world import Process, World, aged
+from moves.world import Process, World
 
 T = TypeVar("T")
-
-STARTS = ("new", "linked", "unlinked", "older", "older, unlinked")
-
-
-@dataclass(frozen=True)
-class Act:
-    """What a process does, from its start to its end: a move, its way back, or the first open of a link."""
-
-    kind: str
-    strategy: Strategy
-    target: Backend
-    start: str
-    verify: Verify = Verify.NONE
-
-    def __str__(self) -> str:
-        strategy = "one" if self.strategy is Strategy.ONE_TOMBSTONE else "two"
-        return f"{self.kind} to {self.target.value}, {strategy}, from {self.start}, {self.verify.value}"
-
-    def do(self, process: Process, book: Book) -> None:
-        """Do it all; whoever is refused has failed, as nobody disturbs."""
-        if self.kind == "open":
-            assert write(process, book, "x"), book.told
-            return
-        target = self.target.other if self.kind == "roll back" else self.target
-        done = migrate(process, book, target, rollback=self.kind == "roll back", verify=self.verify)
-        assert done, book.told
-
-    def begun(self) -> tuple[World, Book]:
-        """A world for it to happen in."""
-        return begun(self.kind, self.strategy, self.target, self.start)
-
-
-def begun(kind: str, strategy: Strategy, target: Backend, start: str) -> tuple[World, Book]:
-    """A world of one's own where the catalog is in the store that is not `target`, and what was written."""
-    world, book = _begun(kind, strategy, target, start)
-    return world.copy(), book.copy()
-
-
-@cache
-def _begun(kind: str, strategy: Strategy, target: Backend, start: str) -> tuple[World, Book]:
-    world, book = World(strategy=strategy), Book()
-    process = world.process()
-    source = target.other
-    if start == "new":
-        return world, book
-    if kind == "roll back":
-        # First there, so that it may come back to `target`.
-        _filled(world, book, target, linked=True)
-        assert migrate(process, book, source)
-        assert write(process, book, "b")
-    else:
-        _filled(world, book, source, linked="unlinked" not in start)
-    if "older" in start:
-        disk = world.stash if source is Backend.STASH else world.persist
-        disk.stored = aged(disk.stored)
-    return world, book
-
-
-def _filled(world: World, book: Book, backend: Backend, *, linked: bool) -> None:
-    process = world.process()
-    openable = process.linked(backend=backend) if linked else process.alone(backend)
-    with openable.open(OpenMode.WRITABLE, holder="the first", purpose="a start") as catalog:
-        assert add(catalog, book, "a")
 
 
 class Recorder:
@@ -134,24 +83,31 @@ def recorded(act: Act) -> list[Call]:
     act.do(world.process(recorder), book)
     # Not what its handles do later.
     made = list(recorder.made)
-    assert act.kind == "open" or world.disks.truth is act.target
+    assert act.ends_in in (None, world.disks.truth)
+    assert "migration again" not in book.told, book.told
+    if act.kind in GIVES_UP:
+        assert write(world.process(), book, _free(book)), f"given up, but still shut out: {book.told}"
     settle(world, book, set())
     return made
 
 
-NEXT = ("resume", "roll back", "open", "other id")
+NEXT = ("resume", "roll back", "open", "other id", "abandon")
 
 
 def go_on(what: str, act: Act, world: World, book: Book) -> None:
     """Somebody does something with what is left behind."""
-    moves_to = act.target.other if act.kind == "roll back" else act.target
+    moves_to = act.migrates_to
     process = world.process()
     match what:
         case "resume":
             if act.kind == "open":
                 write(process, book, _free(book))
+            elif act.kind in ENDS_LINK:
+                end_link(process, book, stash_lost=act.kind != "detach")
+            elif act.kind in GIVES_UP:
+                abandon(process, book, moves_to, rollback=act.is_back)
             else:
-                _again(process, book, moves_to, rollback=act.kind == "roll back", verify=act.verify)
+                _again(process, book, moves_to, rollback=act.is_back, verify=act.verify)
         case "roll back":
             migrate(process, book, moves_to, rollback=True, verify=act.verify)
         case "open":
@@ -160,6 +116,8 @@ def go_on(what: str, act: Act, world: World, book: Book) -> None:
                 assert write(process, book, _free(book)), f"shut out for ever: {book.told}"
         case "other id":
             migrate(process, book, world_truth_other(world), migration_id=OTHER, verify=act.verify)
+        case "abandon" if act.is_move:
+            abandon(process, book, moves_to, rollback=act.is_back)
 
 
 def _again(process: Process, book: Book, target: Backend, *, rollback: bool, verify: Verify) -> None:
@@ -263,7 +221,15 @@ class Visited:
             raise AssertionError(f"{told}: {type(error).__name__}: {error}") from error
 
     def _is_new(self, act: Act, world: World, book: Book, what: str) -> bool:
-        key = (act.kind, act.target, act.strategy, what, world.disks.fingerprint, frozenset(book.acked))
+        key = (
+            act.kind,
+            act.target,
+            act.strategy,
+            act.verify,
+            what,
+            world.disks.fingerprint,
+            frozenset(book.acked),
+        )
         known = key in self._known
         self._known.add(key)
         return not known

@@ -11,6 +11,7 @@ the two changed anything) are one: of each such class one is run, all are counte
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TypeVar
 
 from moves.watched import Call, Calls
@@ -161,13 +162,20 @@ class Race:
 
 @dataclass
 class Explored:
-    """How many schedules there are, and how many classes of them were run."""
+    """How many schedules there are, how many classes of them were run, and in how many of these both
+    preemptions took place.
+    """
 
     schedules: int = 0
     runs: int = 0
+    twice: int = 0
 
     def __add__(self, other: "Explored") -> "Explored":
-        return Explored(self.schedules + other.schedules, self.runs + other.runs)
+        return Explored(self.schedules + other.schedules, self.runs + other.runs, self.twice + other.twice)
+
+    def falls_short_of(self, least: "Explored") -> bool:
+        """Whether there is less of anything."""
+        return self.schedules < least.schedules or self.runs < least.runs or self.twice < least.twice
 
 
 def explore(run: Callable[[Sequence[tuple[int, int | None]]], Race]) -> Explored:
@@ -188,6 +196,7 @@ def _explore(run: Callable[[Sequence[tuple[int, int | None]]], Race], first: int
                 continue
             race = run([(first, i), (second, j), (first, None), (second, None)])
             found.runs += 1
+            found.twice += preemptions(race.trace) > 1
             mine = [made for made in race.trace if made.who == first]
             if len(mine) < i:
                 # The first one ends before that: nothing more to see.
@@ -202,6 +211,15 @@ def _explore(run: Callable[[Sequence[tuple[int, int | None]]], Race], first: int
         found.schedules += j
         i += 1
     return found
+
+
+def preemptions(trace: Sequence[Made]) -> int:
+    """How often a process had to let the other one run that neither slept nor was at its end."""
+    last = {made.who: number for number, made in enumerate(trace)}
+    return sum(
+        made.who != following.who and made.call is not SLEPT and last[made.who] > number
+        for number, (made, following) in enumerate(pairwise(trace))
+    )
 
 
 def _same(trace: Sequence[Made], first: int, i: int, j: int) -> set[tuple[int, int]]:

@@ -28,7 +28,7 @@ from moves.actors import (
     settle,
     write,
 )
-from moves.crashes import begun
+from moves.acts import begun
 from moves.explorer import Explored, Race, explore
 from moves.world import Process
 

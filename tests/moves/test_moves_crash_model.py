@@ -3,6 +3,7 @@
 import pytest
 
 from moves import campaign
+from moves.acts import ENDS_LINK, GIVES_UP
 from moves.crashes import HOWS, Visited
 from moves.watched import Call
 from sim.report import tell
@@ -12,9 +13,14 @@ from sim.report import tell
 def test_nothing_is_lost_wherever_a_move_ends(request: pytest.FixtureRequest) -> None:
     visited = campaign.crashes(filter(campaign.is_quick, campaign.all_acts()))
     tell(request.config, campaign.told(visited))
-    # Four tables of steps, both verifications, and the links before them.
-    assert len(visited.recorded) > 200
-    assert visited.stories > 500
+    # Four tables of steps, each verification, what is given up, and the links before and after them.
+    assert len(visited.recorded) > 300
+    assert visited.stories > 1000
+    for kind in ("migrate", "roll back", "open", *GIVES_UP, *ENDS_LINK):
+        assert any(act.startswith(kind) for act, _, _ in visited.recorded)
+    # What a shadow was written, in both stores.
+    written = {call.store for act, _, call in visited.recorded if "Shadow" in act and "role" in call.what}
+    assert written == {"stash", "persist"}
 
 
 def test_an_operation_that_was_not_broken_off_is_told() -> None:

@@ -6,8 +6,9 @@ from holdfast.durable import OpenMode
 from holdfast.durable.backend_migration.truth import Backend, Strategy
 from holdfast.errors import LinkConflict
 from moves.actors import write
-from moves.crashes import begun
+from moves.acts import Act, begun
 from moves.memorystore import Disk
+from moves.two_stashes import link_with_two
 
 
 @pytest.mark.parametrize("strategy", Strategy)
@@ -31,3 +32,15 @@ def test_another_stash_is_not_linked(strategy: Strategy, truth: Backend, stash: 
     with pytest.raises(LinkConflict):
         linked.source_of_truth()
     assert world.disks == before
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [(Strategy.TWO_TOMBSTONES, None), *((Strategy.ONE_TOMBSTONE, said) for said in (None, *Backend))],
+)
+@pytest.mark.parametrize("target", Backend)
+def test_a_link_that_breaks_off_is_never_one_of_two_stashes(
+    strategy: Strategy, target: Backend, said: Backend | None
+) -> None:
+    stories = link_with_two(Act("open", strategy, target, "unlinked"), said=said)
+    assert stories >= 4 * len(("fence", "fence", "mark", "link", "end of the link", "write"))

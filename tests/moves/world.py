@@ -97,6 +97,8 @@ class Disks:
     def truth(self) -> Backend | None:
         """The source of truth; None while they aren't linked and not exactly one has something."""
         config = config_of(self.stash)
+        if self.is_detached:
+            return Backend.PERSIST
         if "link" not in config:
             has = [each for each in Backend if VERSION in config_of(self.of(each))]
             return has[0] if len(has) == 1 else None
@@ -105,8 +107,20 @@ class Disks:
 
     @property
     def is_linked(self) -> bool:
-        """Whether the stash says that it is linked."""
-        return "link" in config_of(self.stash)
+        """Whether the stash says that it is linked, and the link has not ended."""
+        return "link" in config_of(self.stash) and not self.is_detached
+
+    @property
+    def is_detached(self) -> bool:
+        """Whether there was a link that has ended: it begins on persist, and ends there."""
+        return "link" in config_of(self.stash) and "link" not in config_of(self.persist)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a migration is running."""
+        return any(
+            key.startswith("migration/") and value in (1, 3) for key, value in config_of(self.stash).items()
+        )
 
     def record(self, migration_id: str) -> int | None:
         """The record of a migration."""
@@ -218,12 +232,15 @@ class World:
         assert is_ is not None, "the catalog is lost"
         if before.is_linked:
             assert after.is_linked or before.stash is after.stash, "the stash has lost its link"
+            if after.is_detached:
+                assert was is Backend.PERSIST, "a link ended while the catalog was in the stash"
+                assert not before.is_moving, "a link ended while a migration ran"
         for backend in Backend:
             self._check_token(fence_of(before.of(backend)), fence_of(after.of(backend)))
         held, holds = contents_of(before.of(was)), contents_of(after.of(is_))
         if was is not is_:
-            assert after.of(is_).upper >= before.of(was).upper, "times went back"
             assert held == holds, f"the truth moved to {is_} without its contents: {_told(held ^ holds)}"
+            assert after.of(is_).upper >= before.of(was).upper, "times went back"
         elif held != holds and after.is_linked and not self.emergency:
             fence = fence_of(after.of(is_))
             assert fence in after.of(is_.other).fences, f"{is_} was changed under a token of its own"
