@@ -16,6 +16,9 @@ from holdfast.durable.codec import Row, Update, decode
 from holdfast.durable.registry import COLLECTIONS, CONFIGS, ID_ALLOCATORS, TIMESTAMPS, Kind
 from holdfast.errors import BadInput
 
+# Of a tag a new bytes object is made each time, which costs more than to compare it with that of a row.
+_FENCE_TOKEN, _CONFIG = Kind.FENCE_TOKEN.tag, Kind.CONFIG.tag
+
 
 def contents_of(rows: Iterable[Row]) -> dict[bytes, Row]:
     """Rows by their keys, without what is of the store alone; `BadInput` when a key is there twice."""
@@ -33,14 +36,11 @@ def is_content(row: Row) -> bool:
 
     Raises `CorruptBlob` for a row of the config that can't be decoded.
     """
-    match row.key[:2]:
-        case Kind.FENCE_TOKEN.tag:
-            return False
-        case Kind.CONFIG.tag:
-            key = decode(CONFIGS, row).key.key
-            return key == config.USER_VERSION or not config.is_reserved(key)
-        case _:
-            return True
+    tag = row.key[:2]
+    if tag == _CONFIG:
+        key = decode(CONFIGS, row).key.key
+        return key == config.USER_VERSION or not config.is_reserved(key)
+    return tag != _FENCE_TOKEN
 
 
 def exact(stored: Iterable[Row], wanted: Mapping[bytes, Row]) -> Iterator[Update]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.durable import config
-from holdfast.durable.backend_migration.replace import changes
+from holdfast.durable.backend_migration.replace import changes, wanted_of
 from holdfast.durable.backend_migration.verify import Digest, compare, digests_of
 from holdfast.durable.codec import Row
 from holdfast.durable.registry import Kind
@@ -28,7 +28,12 @@ def applied(stored: Iterable[Row], wanted: Iterable[Row]) -> tuple[Counter[Row],
     """What is there after the changes, and how many they were."""
     before, after = list(stored), list(wanted)
     found = Counter(before)
-    updates = list(changes(lambda: before, lambda: iter(after)))
+
+    def rows(kinds: Iterable[Kind]) -> Iterable[Row]:
+        tags = {kind.tag for kind in kinds}
+        return (row for row in after if not tags or row.key[:2] in tags)
+
+    updates = list(changes(before, wanted_of(after), rows))
     for row, diff in updates:
         found[row] += diff
     return +found, len(updates)

@@ -23,7 +23,7 @@ from holdfast.durable import config, takeover
 from holdfast.durable.backend_migration.held import Held
 from holdfast.durable.backend_migration.link import Seen
 from holdfast.durable.backend_migration.records import Record, ended
-from holdfast.durable.backend_migration.replace import changes
+from holdfast.durable.backend_migration.replace import Wanted, changes, wanted_of
 from holdfast.durable.backend_migration.shadowing import ShadowOfMigration, open_shadow
 from holdfast.durable.backend_migration.truth import (
     STEPS,
@@ -91,7 +91,11 @@ class _Read:
     """What was read of the source of truth, at `upper - 1`."""
 
     upper: int
-    digests: Mapping[str, Digest]
+    wanted: Wanted
+
+    @property
+    def digests(self) -> Mapping[str, Digest]:
+        return self.wanted.digests
 
 
 class Attempt:
@@ -195,7 +199,7 @@ class Attempt:
             upgrade(store, released(), takeover.under(self.held.token))
             seen = self.held.look()
         upper = seen.of(step.store).upper
-        self._read = _Read(upper, digests_of(contents_of(store, upper)))
+        self._read = _Read(upper, wanted_of(contents_of(store, upper)))
         return self._read.digests
 
     def _replace(self, step: Step, seen: Seen) -> Mapping[str, Digest]:
@@ -208,7 +212,9 @@ class Attempt:
         if flips:
             wanted |= self._flipping(following)
         source, target = (self.held.stores.of(backend) for backend in (step.store.other, step.store))
-        updates = changes(lambda: contents_of(target, at.upper), lambda: contents_of(source, read.upper))
+        updates = changes(
+            contents_of(target, at.upper), read.wanted, lambda kinds: contents_of(source, read.upper, kinds)
+        )
         self.held.commit(seen, step.store, chain(at.configured(wanted), updates))
         self.moved = flips
         return read.digests
@@ -246,7 +252,7 @@ class Attempt:
         upper = seen.of(source).upper
         if self._read is None or self._read.upper != upper:
             store = self.held.stores.of(source)
-            self._read = _Read(upper, digests_of(contents_of(store, upper)))
+            self._read = _Read(upper, wanted_of(contents_of(store, upper)))
         return self._read.digests
 
     def _seal(self, seen: Seen) -> Seen:

@@ -13,14 +13,16 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from holdfast.durable.codec import TAG_BYTES, Row
-from holdfast.durable.registry import COLLECTIONS
+from holdfast.durable.registry import COLLECTIONS, Kind
 from holdfast.durable.replacing import is_content
 from holdfast.durable.store import CatalogStore
 from holdfast.durable.upgrade.report import Size
 from holdfast.errors import ContentsDiffer
 
-_HASH_BYTES = 32
-_MODULUS = 1 << 8 * _HASH_BYTES
+HASH_BYTES = 32
+SHORT_BYTES = 16
+"""How many of them are kept for each row, to find what two stores have in common."""
+_MODULUS = 1 << 8 * HASH_BYTES
 
 
 @dataclass(frozen=True)
@@ -36,27 +38,37 @@ class Digest:
     @property
     def short(self) -> str:
         """The first of its hexadecimal digits."""
-        return self.sum.to_bytes(_HASH_BYTES, "big").hex()[:12]
+        return self.sum.to_bytes(HASH_BYTES, "big").hex()[:12]
 
 
-def contents_of(store: CatalogStore, upper: int) -> Iterable[Row]:
-    """The contents of a store at `upper - 1`, as stored; nothing where `upper` is 0."""
-    return filter(is_content, store.rows(upper - 1) if upper else ())
+def contents_of(store: CatalogStore, upper: int, kinds: Iterable[Kind] = ()) -> Iterable[Row]:
+    """The contents of a store at `upper - 1` as stored, of these kinds or all; none where `upper` is 0."""
+    return filter(is_content, store.rows(upper - 1, kinds) if upper else ())
 
 
-def digests_of(rows: Iterable[Row]) -> Mapping[str, Digest]:
-    """The digest of every object type by its name; `CorruptBlob` for a row of a kind that isn't known."""
+def hash_of(row: Row) -> bytes:
+    """`HASH_BYTES` that tell a row from any other, where its key ends included."""
+    key, value = row
+    return blake2b(len(key).to_bytes(8, "big") + key + value, digest_size=HASH_BYTES).digest()
+
+
+def digests_of(rows: Iterable[Row], shorts: bytearray | None = None) -> Mapping[str, Digest]:
+    """The digest of every object type by its name; `CorruptBlob` for a row of a kind that isn't known.
+
+    The first `SHORT_BYTES` of the hash of every row are added to `shorts`.
+    """
     rows_of: dict[bytes, int] = {}
     bytes_of: dict[bytes, int] = {}
     sums: dict[bytes, int] = {}
-    for key, value in rows:
+    for row in rows:
+        key, value = row
         tag = key[:TAG_BYTES]
-        size = len(key)
-        framed = size.to_bytes(8, "big") + key + value
-        hashed = int.from_bytes(blake2b(framed, digest_size=_HASH_BYTES).digest(), "big")
+        hashed = hash_of(row)
+        if shorts is not None:
+            shorts += hashed[:SHORT_BYTES]
         rows_of[tag] = rows_of.get(tag, 0) + 1
-        bytes_of[tag] = bytes_of.get(tag, 0) + size + len(value)
-        sums[tag] = sums.get(tag, 0) + hashed
+        bytes_of[tag] = bytes_of.get(tag, 0) + len(key) + len(value)
+        sums[tag] = sums.get(tag, 0) + int.from_bytes(hashed, "big")
     found = dict.fromkeys((collection.name for collection in COLLECTIONS.values()), Digest())
     for tag, sum_ in sums.items():
         name = COLLECTIONS[Row(tag, b"").kind].name
