@@ -111,7 +111,7 @@ def migrate(address: Line, command: str) -> None:
         [
             *(Path(sys.executable).parent / "holdfast", "migrate", command),
             *("--stash", address["stash"], *persist_options, "--organization-id", str(ORG)),
-            *("--id", "there", "--target", "persist"),
+            *("--id", "there", *(("--target", "persist") if command == "run" else ())),
         ],
         capture_output=True,
         text=True,

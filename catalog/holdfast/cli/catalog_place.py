@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.location import open_to_look, open_to_write
-from holdfast.errors import BadInput, NoLocation
+from holdfast.errors import BadInput, CorruptBlob, NoLocation
 
 if TYPE_CHECKING:
     from holdfast.durable import OpenableCatalog
@@ -133,7 +133,12 @@ def _warn_of_link(openable: "OpenableCatalog", others: str) -> None:
     """Say on stderr that a store that is looked at alone may not be where the catalog is."""
     from holdfast.durable import config
 
-    if openable.config(config.LINK) is not None and openable.config(config.TRUTH) != 1:
+    try:
+        told = openable.config(config.LINK) is None or openable.config(config.TRUTH) == 1
+    except CorruptBlob:
+        # The command itself says what is wrong with it.
+        return
+    if not told:
         click.echo(
             f"warning: {openable.place} is linked with another store, and is not surely where the catalog is;"
             f" give {others} too",

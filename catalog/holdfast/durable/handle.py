@@ -142,19 +142,19 @@ class ReadOnlyHandle(ReadOnlyCatalog):
 
     def sync(self) -> None:
         with self._ready():
-            self._catch_up()
+            self._sync_to(self._store.upper())
+            self._confirm()
 
-    def _catch_up(self) -> None:
-        self._sync_to(self._store.upper())
-        self._confirm()
+    def _floor(self, time: int) -> int:
+        """The time from which the store's contents are the catalog's, to who reads at `time`."""
+        # What is in memory doesn't tell where the catalog was after it.
+        return self._standing.confirm(self._store) if time >= self._upper else self._truth_since
 
     def subscribe(self, since: int | None = None) -> StoreSubscription:
         with self._ready():
-            if since is not None and since > self._upper:
-                self._catch_up()
             lower = self._upper if since is None else since
             fence = self._cache.fence_row if lower == self._upper else None
-            floor = self._truth_since
+            floor = self._floor(lower - 1)
         store = self._store.another(purpose="catalog subscription")
         try:
             return StoreSubscription(store, lower, fence, standing=self._standing, floor=floor)
@@ -165,11 +165,9 @@ class ReadOnlyHandle(ReadOnlyCatalog):
     def dump(self, as_of: int | None = None) -> str:
         with self._ready():
             time = self._upper - 1 if as_of is None else as_of
-            if time >= self._upper:
-                # What is in memory doesn't tell whether the catalog was here then.
-                self._catch_up()
-            if time < self._truth_since:
-                raise AsOfTooEarly(time, self._truth_since)
+            floor = self._floor(time)
+            if time < floor:
+                raise AsOfTooEarly(time, floor)
         return dump_json(self._store.rows(time))
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
 """The catalog's commands as processes: at a terminal that asks, interrupted, into a pipe that ends."""
 
+import contextlib
 import os
 import pty
 import signal
@@ -53,7 +54,11 @@ def at_a_terminal(place: Place, command: tuple[str, ...], answer: bytes | None) 
         shown += more
         if not answered and b"[y/N]: " in shown:
             if answer is None:
-                done.send_signal(signal.SIGINT)
+                # One that comes just before the process waits for an answer is not seen until the next.
+                while done.poll() is None:
+                    done.send_signal(signal.SIGINT)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        done.wait(1)
             else:
                 os.write(ours, answer)
             answered = True
