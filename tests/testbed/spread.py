@@ -1,8 +1,8 @@
-"""Spreads a run with `-n` over processes: whole files, and what shares a costly server in one of them.
+"""Spreads a run with `-n` over processes: whole files, and what shares a costly start in one of them.
 
 Invariants
-- A unit is what one process does in one piece: all tests of a tier that starts its server once (the API
-  server, Spark), else all tests of a file. So a module's fixtures are made once, as in a run without `-n`.
+- A unit is what one process does in one piece: all tests of Spark, whose session costs the most to start,
+  else all tests of a file. So a module's fixtures are made once, as in a run without `-n`.
 - The longest pieces are begun first, so that the processes end together; the order of tests within a piece
   is that of a run without `-n`.
 """
@@ -11,9 +11,9 @@ from typing import Final
 
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-PIECES: Final = ("tests/apiserver", "tests/spark")
+PIECES: Final = ("tests/spark",)
 """Folders that are one unit."""
-FIRST: Final = (*PIECES, "tests/sim", "tests/moves", "tests/crash", "tests/conformance")
+FIRST: Final = (*PIECES, "tests/apiserver", "tests/sim", "tests/moves", "tests/crash", "tests/conformance")
 """What takes longest in one piece; the many short files are left to even out the end."""
 
 

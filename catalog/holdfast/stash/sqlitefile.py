@@ -63,14 +63,16 @@ def make_file(path: Path) -> None:
 
 def check_is_stash(connection: sqlite3.Connection, path: Path) -> None:
     """Raise what `open_stash` does for a file that is empty, of something else, or of another version."""
+    connection.execute("BEGIN")  # its mark and its tables at one instant, whoever makes it meanwhile
     application = _number(connection, "PRAGMA application_id")
+    version = _number(connection, "PRAGMA user_version")
     tables = [str(name) for (name,) in connection.execute(_LISTING)]
+    connection.execute("COMMIT")
     if application == 0 and not tables:
         raise NoLocation(
             f"there is no stash {path}: the file is empty",
             hint="it is made by the first process that opens it for writing",
         )
-    version = _number(connection, "PRAGMA user_version")
     if application == APPLICATION_ID:
         check_layout(version, f"the stash {path}")
     if application != APPLICATION_ID or not set(tables) >= TABLES:

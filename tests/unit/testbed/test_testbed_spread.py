@@ -23,16 +23,15 @@ def test_it(number, request):
 """
 
 
-def test_a_file_is_one_piece_and_so_are_the_folders_with_one_server() -> None:
+def test_a_file_is_one_piece_and_so_is_all_of_spark() -> None:
     assert unit("tests/unit/test_a.py::test_x[a::b]") == "tests/unit/test_a.py"
     assert unit("tests/spark/test_a.py::test_x") == unit("tests/spark/test_b.py::test_y") == "tests/spark"
-    assert unit("tests/apiserver/test_a.py::test_x") == "tests/apiserver"
 
 
 def test_the_longest_pieces_are_begun_first_and_short_files_fill_the_end() -> None:
-    pieces = {"tests/unit/a.py": 1, "tests/unit/b.py": 50, "tests/conformance/c.py": 2, "tests/apiserver": 3}
+    pieces = {"tests/unit/a.py": 1, "tests/unit/b.py": 50, "tests/conformance/c.py": 2, "tests/spark": 3}
     assert sorted(pieces, key=lambda name: rank(name, pieces[name])) == [
-        "tests/apiserver",
+        "tests/spark",
         "tests/conformance/c.py",
         "tests/unit/b.py",
         "tests/unit/a.py",

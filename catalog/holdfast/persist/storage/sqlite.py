@@ -392,9 +392,12 @@ def _prepare(connection: sqlite3.Connection, *, create: bool) -> None:
 
 
 def _check_format(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("BEGIN")  # its mark and its tables at one instant, whoever makes it meanwhile
     application = _value(connection, "PRAGMA application_id")
     version = _value(connection, "PRAGMA user_version")
-    if application == 0 and not _value(connection, "SELECT count(*) FROM sqlite_schema"):
+    tables = _value(connection, "SELECT count(*) FROM sqlite_schema")
+    connection.execute("COMMIT")
+    if application == 0 and not tables:
         raise NoLocation(
             f"consensus file {path} is empty",
             hint="open it once with a client that writes, or check the path",
