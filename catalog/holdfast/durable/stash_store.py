@@ -10,7 +10,7 @@ Invariants
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from operator import itemgetter
 
 import pyarrow as pa
@@ -91,19 +91,11 @@ class StashStore(CatalogStore):
         return self._frontiers().since
 
     def rows(self, as_of: int, kinds: Iterable[Kind] = ()) -> Iterator[Row]:
-        for id_, key, value, diff in self._open().rows(as_of, [int(kind) for kind in kinds]):
-            self._check_once(diff)
-            yield Row(id_.to_bytes(TAG_BYTES, "big") + key, value)
+        yield from self._rows(self._open().rows(as_of, [int(kind) for kind in kinds]))
 
     def batches(self, as_of: int, *, but: Collection[Kind] = ()) -> Iterator[pa.RecordBatch]:
-        batch = []
-        for id_, key, value, diff in self._open().rows(as_of, but=[int(kind) for kind in but]):
-            self._check_once(diff)
-            batch.append(Row(id_.to_bytes(TAG_BYTES, "big") + key, value))
-            if len(batch) == BATCH_ROWS:
-                yield batch_of(batch)
-                batch = []
-        if batch:
+        rows = self._rows(self._open().rows(as_of, but=[int(kind) for kind in but]))
+        while batch := list(islice(rows, BATCH_ROWS)):
             yield batch_of(batch)
 
     def count(self, as_of: int, kinds: Iterable[Kind]) -> Counter[Kind]:
@@ -189,9 +181,13 @@ class StashStore(CatalogStore):
             self._stash = open_stash(self._url, create=create, read_only=self._read_only, names=_NAMES)
         return self._stash
 
-    def _check_once(self, diff: int) -> None:
-        if diff != 1:
-            raise CorruptBlob(f"the catalog in {self._place}", "each row once", "a row several times")
+    def _rows(self, found: Iterable[StashUpdate]) -> Iterator[Row]:
+        tags: dict[int, bytes] = {}
+        for id_, key, value, diff in found:
+            if diff != 1:
+                raise CorruptBlob(f"the catalog in {self._place}", "each row once", "a row several times")
+            tag = tags.get(id_) or tags.setdefault(id_, id_.to_bytes(TAG_BYTES, "big"))
+            yield Row(tag + key, value)
 
 
 class StashFeed(Feed):

@@ -166,6 +166,46 @@ def test_a_consolidation_that_is_cut_off_changes_nothing(
     assert other.execute("SELECT time, diff FROM data").fetchall() == [(2, 1)]
 
 
+def test_rows_are_the_same_some_at_a_time_and_one_by_one(stash: Stash) -> None:
+    small = [Update(1, str(number).encode(), b"v", 1) for number in range(2 * postgres.FETCHED_ROWS + 1)]
+    stash.append(small, 0)
+    large = Update(2, b"large", bytes(postgres.STATEMENT_BYTES // postgres.LEAST_FETCHED_ROWS), 1)
+    stash.append([large], 1)
+    stash.append([Update(1, small[0].key, b"v", -1)], 2)
+    # With the large row there, rows come one by one, whatever is asked for.
+    assert sorted(stash.rows(1)) == sorted([*small, large])
+    assert sorted(stash.rows(2, but=[2])) == sorted(small[1:])
+
+
+def test_a_stash_that_never_held_a_large_row_is_read_some_at_a_time(stash: Stash) -> None:
+    rows = [Update(1, str(number).encode(), b"v", 1) for number in range(2 * postgres.FETCHED_ROWS + 1)]
+    stash.append(rows, 0)
+    assert sorted(stash.rows(0)) == sorted(rows)
+    assert sorted(stash.rows(0, but=[1])) == []
+    reading = stash.rows(0)
+    some = [next(reading) for _ in range(postgres.FETCHED_ROWS)]
+    # A commit meanwhile is not among them, even a consolidation.
+    stash.append([Update(1, row.key, b"v", -1) for row in rows], 1)
+    stash.allow_compaction(1)
+    stash.consolidate()
+    assert sorted([*some, *reading]) == sorted(rows)
+
+
+def test_a_connection_that_is_lost_between_two_fetches_is_no_end_of_the_rows(
+    stash: Stash, other: Session
+) -> None:
+    stash.append((Update(1, str(number).encode(), b"v", 1) for number in range(2 * postgres.FETCHED_ROWS)), 0)
+    reading = stash.rows(0)
+    next(reading)
+    other.execute(
+        "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
+        " WHERE state = 'idle in transaction' AND datname = current_database()"
+    )
+    with pytest.raises(StoreUnreachable):
+        list(reading)
+    assert len(keys(stash, 0)) == 2 * postgres.FETCHED_ROWS
+
+
 def test_one_process_consolidates_at_a_time(stash: Stash, other: Session) -> None:
     stash.append([ROW, ROW._replace(diff=-1)], 0)
     other.execute("BEGIN")
