@@ -344,6 +344,16 @@ class CollectionNotFound(BadInput):
     """No collection has that name or id."""
 
 
+class HandoverInProgress(HoldfastError):
+    """A rendition has taken over and doesn't have yet what was written before that time."""
+
+    hint = "try again: whoever writes its contents goes on"
+
+
+class NotCaughtUp(HoldfastError):
+    """A rendition can't take over yet."""
+
+
 class CollectionInUse(HoldfastError):
     """A collection can't be dropped yet: readers hold it."""
 

@@ -7,6 +7,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class RenditionState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    HOLDING: _ClassVar[RenditionState]
+    HYDRATING: _ClassVar[RenditionState]
+    RETIRED: _ClassVar[RenditionState]
+    RENDITION_DROPPED: _ClassVar[RenditionState]
+    ABORTED: _ClassVar[RenditionState]
+
+class Recipe(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COPY: _ClassVar[Recipe]
+    SOURCE: _ClassVar[Recipe]
+    RESTORED: _ClassVar[Recipe]
+
 class CollectionState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     COLLECTION_STATE_UNSPECIFIED: _ClassVar[CollectionState]
@@ -20,6 +34,13 @@ class CommandKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     COMMAND_KIND_UNSPECIFIED: _ClassVar[CommandKind]
     CREATE_COLLECTION: _ClassVar[CommandKind]
     DROP_COLLECTION: _ClassVar[CommandKind]
+    CREATE_RENDITION: _ClassVar[CommandKind]
+    ABORT_RENDITION: _ClassVar[CommandKind]
+    HAND_OVER: _ClassVar[CommandKind]
+    DROP_RENDITION: _ClassVar[CommandKind]
+    EVOLVE_COLLECTION: _ClassVar[CommandKind]
+    RESTORE_COLLECTION: _ClassVar[CommandKind]
+    SUSPECT_RENDITION: _ClassVar[CommandKind]
 
 class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -27,6 +48,14 @@ class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RUNNING: _ClassVar[JobState]
     DONE: _ClassVar[JobState]
     FAILED: _ClassVar[JobState]
+HOLDING: RenditionState
+HYDRATING: RenditionState
+RETIRED: RenditionState
+RENDITION_DROPPED: RenditionState
+ABORTED: RenditionState
+COPY: Recipe
+SOURCE: Recipe
+RESTORED: Recipe
 COLLECTION_STATE_UNSPECIFIED: CollectionState
 CREATING: CollectionState
 ACTIVE: CollectionState
@@ -35,6 +64,13 @@ DROPPED: CollectionState
 COMMAND_KIND_UNSPECIFIED: CommandKind
 CREATE_COLLECTION: CommandKind
 DROP_COLLECTION: CommandKind
+CREATE_RENDITION: CommandKind
+ABORT_RENDITION: CommandKind
+HAND_OVER: CommandKind
+DROP_RENDITION: CommandKind
+EVOLVE_COLLECTION: CommandKind
+RESTORE_COLLECTION: CommandKind
+SUSPECT_RENDITION: CommandKind
 JOB_STATE_UNSPECIFIED: JobState
 RUNNING: JobState
 DONE: JobState
@@ -69,16 +105,30 @@ class Schema(_message.Message):
     def __init__(self, key: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., value: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., codec: _Optional[_Union[Codec, _Mapping]] = ...) -> None: ...
 
 class Rendition(_message.Message):
-    __slots__ = ("id", "shards", "start", "hash_columns")
+    __slots__ = ("id", "shards", "start", "hash_columns", "state", "recipe", "held_from", "held_to", "difference_shard", "suspect", "created_ms")
     ID_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     HASH_COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    RECIPE_FIELD_NUMBER: _ClassVar[int]
+    HELD_FROM_FIELD_NUMBER: _ClassVar[int]
+    HELD_TO_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCE_SHARD_FIELD_NUMBER: _ClassVar[int]
+    SUSPECT_FIELD_NUMBER: _ClassVar[int]
+    CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     id: str
     shards: _containers.RepeatedScalarFieldContainer[str]
     start: int
     hash_columns: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., shards: _Optional[_Iterable[str]] = ..., start: _Optional[int] = ..., hash_columns: _Optional[_Iterable[str]] = ...) -> None: ...
+    state: RenditionState
+    recipe: Recipe
+    held_from: int
+    held_to: int
+    difference_shard: str
+    suspect: str
+    created_ms: int
+    def __init__(self, id: _Optional[str] = ..., shards: _Optional[_Iterable[str]] = ..., start: _Optional[int] = ..., hash_columns: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[RenditionState, str]] = ..., recipe: _Optional[_Union[Recipe, str]] = ..., held_from: _Optional[int] = ..., held_to: _Optional[int] = ..., difference_shard: _Optional[str] = ..., suspect: _Optional[str] = ..., created_ms: _Optional[int] = ...) -> None: ...
 
 class Collection(_message.Message):
     __slots__ = ("name", "schema", "shards", "hash_columns", "metadata_shard", "renditions", "state", "created_ms", "dropped_ms")

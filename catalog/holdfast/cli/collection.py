@@ -264,7 +264,7 @@ def _facts(controller: "StorageController", info: "CollectionInfo") -> dict[str,
         "name": info.name,
         "id": info.collection_id,
         "state": info.state.name.capitalize(),
-        "shards": len(info.renditions[-1].shards),
+        "shards": len(info.holding.shards),
         "since": None,
         "upper": None,
     }

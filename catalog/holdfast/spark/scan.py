@@ -90,7 +90,7 @@ def plan(scan: Scan) -> list[ScanTask]:
     where = f"collection {scan.name} at {scan.as_of}"
     with _open(scan.url, scan.location_id) as client:
         reader = StorageController(client).reader(scan.collection_id, purpose="spark scan")
-        shards = reader.info.data_shards
+        shards = reader.info.holding.shards
         rows = sum(client.inspect(shard).rows for shard in shards)
         worth = max(len(shards), math.ceil(rows / ROWS_PER_TASK))
         parts = reader.snapshot_parts(scan.as_of, min(scan.partitions, worth))

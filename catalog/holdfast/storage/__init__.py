@@ -8,13 +8,16 @@ from holdfast.storage.controller import StorageController
 from holdfast.storage.jobs import JobRecord, JobState, job_id
 from holdfast.storage.listen import CollectionListen
 from holdfast.storage.reader import CollectionReader
+from holdfast.storage.renditions import Renditions
 from holdfast.storage.snapshot import CollectionPart, CollectionSnapshot, read_collection_part
 from holdfast.storage.spec import (
     CollectionInfo,
     CollectionSpec,
     CollectionState,
     Frontiers,
+    Recipe,
     RenditionInfo,
+    RenditionState,
 )
 from holdfast.storage.writer import CollectionWriter
 
@@ -30,7 +33,10 @@ __all__ = [
     "Frontiers",
     "JobRecord",
     "JobState",
+    "Recipe",
     "RenditionInfo",
+    "RenditionState",
+    "Renditions",
     "StorageController",
     "job_id",
     "read_collection_part",

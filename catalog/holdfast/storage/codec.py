@@ -10,10 +10,10 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from holdfast._pb import controller_pb2 as pb
-from holdfast.errors import CorruptBlob, VersionTooNew
+from holdfast.errors import CLOSED, CorruptBlob, VersionTooNew
 from holdfast.persist.schema import Column, Schema
 from holdfast.storage.jobs import JobRecord, JobState, Json
-from holdfast.storage.spec import CollectionInfo, CollectionState, RenditionInfo
+from holdfast.storage.spec import CollectionInfo, CollectionState, Recipe, RenditionInfo, RenditionState
 from holdfast.storage.state import CommandKind, CommandRecord, Record, record_id
 
 CODEC: Final = ("holdfast.controller", 1)
@@ -38,7 +38,22 @@ _COLLECTION_STATES: Final = {
 _COMMAND_KINDS: Final = {
     CommandKind.CREATE_COLLECTION: pb.CREATE_COLLECTION,
     CommandKind.DROP_COLLECTION: pb.DROP_COLLECTION,
+    CommandKind.CREATE_RENDITION: pb.CREATE_RENDITION,
+    CommandKind.ABORT_RENDITION: pb.ABORT_RENDITION,
+    CommandKind.HAND_OVER: pb.HAND_OVER,
+    CommandKind.DROP_RENDITION: pb.DROP_RENDITION,
+    CommandKind.EVOLVE_COLLECTION: pb.EVOLVE_COLLECTION,
+    CommandKind.RESTORE_COLLECTION: pb.RESTORE_COLLECTION,
+    CommandKind.SUSPECT_RENDITION: pb.SUSPECT_RENDITION,
 }
+_RENDITION_STATES: Final = {
+    RenditionState.HOLDING: pb.HOLDING,
+    RenditionState.HYDRATING: pb.HYDRATING,
+    RenditionState.RETIRED: pb.RETIRED,
+    RenditionState.DROPPED: pb.RENDITION_DROPPED,
+    RenditionState.ABORTED: pb.ABORTED,
+}
+_RECIPES: Final = {Recipe.COPY: pb.COPY, Recipe.SOURCE: pb.SOURCE, Recipe.RESTORED: pb.RESTORED}
 _JOB_STATES: Final = {JobState.RUNNING: pb.RUNNING, JobState.DONE: pb.DONE, JobState.FAILED: pb.FAILED}
 
 
@@ -153,18 +168,43 @@ def _collection_to_proto(info: CollectionInfo) -> pb.Collection:
         shards=info.shards,
         hash_columns=info.hash_columns,
         metadata_shard=info.metadata_shard,
-        renditions=[
-            pb.Rendition(
-                id=rendition.id,
-                shards=rendition.shards,
-                start=rendition.start,
-                hash_columns=rendition.hash_columns,
-            )
-            for rendition in info.renditions
-        ],
+        renditions=[_rendition_to_proto(rendition) for rendition in info.renditions],
         state=_COLLECTION_STATES[info.state],
         created_ms=info.created_ms,
         dropped_ms=info.dropped_ms,
+    )
+
+
+def _rendition_to_proto(rendition: RenditionInfo) -> pb.Rendition:
+    return pb.Rendition(
+        id=rendition.id,
+        shards=rendition.shards,
+        start=rendition.start,
+        hash_columns=rendition.hash_columns,
+        state=_RENDITION_STATES[rendition.state],
+        recipe=_RECIPES[rendition.recipe],
+        held_from=0 if rendition.held_from == CLOSED else rendition.held_from,
+        held_to=0 if rendition.held_to == CLOSED else rendition.held_to,
+        difference_shard=rendition.difference_shard,
+        suspect=rendition.suspect,
+        created_ms=rendition.created_ms,
+    )
+
+
+def _rendition_from_proto(message: pb.Rendition) -> RenditionInfo:
+    state = RenditionState(message.state)
+    return RenditionInfo(
+        id=message.id,
+        shards=tuple(message.shards),
+        start=message.start,
+        hash_columns=tuple(message.hash_columns),
+        state=state,
+        recipe=Recipe(message.recipe),
+        held_from=CLOSED if state.never_held else message.held_from,
+        held_to=message.held_to or CLOSED,
+        difference_shard=message.difference_shard,
+        suspect=message.suspect,
+        created_ms=message.created_ms,
     )
 
 
@@ -176,15 +216,7 @@ def _collection_from_proto(id_: str, message: pb.Collection) -> CollectionInfo:
         shards=message.shards,
         hash_columns=tuple(message.hash_columns),
         metadata_shard=message.metadata_shard,
-        renditions=tuple(
-            RenditionInfo(
-                id=rendition.id,
-                shards=tuple(rendition.shards),
-                start=rendition.start,
-                hash_columns=tuple(rendition.hash_columns),
-            )
-            for rendition in message.renditions
-        ),
+        renditions=tuple(_rendition_from_proto(rendition) for rendition in message.renditions),
         state=CollectionState(message.state),
         created_ms=message.created_ms,
         dropped_ms=message.dropped_ms,

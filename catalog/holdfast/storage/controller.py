@@ -20,11 +20,14 @@ from holdfast.errors import (
 )
 from holdfast.persist import PersistClient, Prepared
 from holdfast.storage import transitions
+from holdfast.storage.bringing import rendition_hold
 from holdfast.storage.controller_log import ControllerLog, Guard
-from holdfast.storage.frontiers import collection_upper, retained_since
+from holdfast.storage.frontiers import retained_since
 from holdfast.storage.jobs import JobRecord, JobState, Json, hold_purpose, job_id
 from holdfast.storage.metadata import METADATA_SCHEMA, first_rendition
 from holdfast.storage.reader import CollectionReader
+from holdfast.storage.renditions import Renditions
+from holdfast.storage.retention import RETENTION_PURPOSE
 from holdfast.storage.spec import (
     FIRST_RENDITION,
     CollectionInfo,
@@ -34,10 +37,9 @@ from holdfast.storage.spec import (
 )
 from holdfast.storage.state import ControllerState
 from holdfast.storage.transitions import Origin, ShardIds
-from holdfast.storage.uppers import common_upper
+from holdfast.storage.uppers import look
 from holdfast.storage.writer import CollectionWriter
 
-RETENTION_PURPOSE: Final = "retention"
 _CREATION_PURPOSE: Final = "collection creation"
 
 
@@ -56,6 +58,7 @@ class StorageController:
         self._who = who
         self._token = token
         self._log = ControllerLog(client, guard)
+        self.renditions = Renditions(client, self._log, self._origin, self._open)
 
     @property
     def shard_id(self) -> str:
@@ -126,14 +129,18 @@ class StorageController:
         metadata = self.client.inspect(info.metadata_shard)
         if metadata.finalized:
             _refuse_dropped(info)
-        uppers = [common_upper(info, rendition, self.client.recent_upper) for rendition in info.renditions]
-        return Frontiers(metadata.since, collection_upper(uppers, metadata.upper))
+        view = look(
+            lambda: self._open(info.collection_id),
+            lambda: self.client.recent_upper(info.metadata_shard),
+            self.client.recent_upper,
+        )
+        return Frontiers(metadata.since, view.upper)
 
     def writer(self, id_or_name: str, *, purpose: str) -> CollectionWriter:
         """A handle that appends to a collection; `purpose` is for people to read. Raises as `describe`."""
         info = self._open(id_or_name)
         try:
-            return CollectionWriter(self.client, info, purpose=purpose)
+            return CollectionWriter(self.client, info, self._describer(info), purpose=purpose)
         except ShardFinalized:
             _refuse_dropped(info)
 
@@ -141,7 +148,7 @@ class StorageController:
         """A handle that reads a collection and holds its since. Raises as `describe`."""
         info = self._open(id_or_name)
         try:
-            return CollectionReader(self.client, info, purpose=purpose)
+            return CollectionReader(self.client, info, self._describer(info), purpose=purpose)
         except ShardFinalized:
             _refuse_dropped(info)
 
@@ -157,7 +164,7 @@ class StorageController:
         kept = self.client.inspect(info.metadata_shard).since
         moves = [
             self._move_retention(shard, retained_since(since, kept, rendition.start))
-            for rendition in info.renditions
+            for rendition in info.held
             for shard in rendition.shards
         ]
         self._log.write([step for move in moves for step in move])
@@ -252,6 +259,9 @@ class StorageController:
             at_ms=self.client.clock.wall_ms(),
         )
 
+    def _describer(self, info: CollectionInfo) -> Callable[[], CollectionInfo]:
+        return lambda: self.describe(info.collection_id)
+
     def _open(self, id_or_name: str) -> CollectionInfo:
         info = self.describe(id_or_name)
         if info.dropped:
@@ -261,11 +271,12 @@ class StorageController:
         return info
 
     def _refuse_while_read(self, info: CollectionInfo, shards: Sequence[str]) -> None:
+        own = {RETENTION_PURPOSE, *(rendition_hold(each.id) for each in info.renditions)}
         holds = {
             f"'{hold.purpose}' on {hold.hostname}" if hold.hostname else f"'{hold.purpose}'"
             for shard in shards
             for hold in self.client.inspect(shard).holds
-            if (hold.kind, hold.purpose) != ("critical", RETENTION_PURPOSE)
+            if hold.kind != "critical" or hold.purpose not in own
         }
         if holds:
             raise CollectionInUse(

@@ -1,13 +1,14 @@
 """The rules by which a collection's frontiers follow from those of its shards.
 
 - The metadata shard's upper is a promise: no other rendition takes over below it. Readers go no further.
-- A collection's upper is the least time up to that promise which is not written yet.
+- A collection's upper is the least time up to that promise which is not written yet, by the rendition that
+  holds there.
 - A collection's since is the metadata shard's; no data shard is compacted past it.
 - All shards of a rendition move from one common upper to the next in one step.
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from holdfast.errors import CLOSED, AsOfNotYetAvailable, AsOfTooEarly
 
@@ -15,14 +16,24 @@ PROMISE_MS: Final = 10_000
 """How far beyond a write the metadata shard is sealed with it, in collection time (ms)."""
 
 
-def rendition_upper(uppers: Iterable[int]) -> int:
-    """The least upper of a rendition's shards: what is complete in all of them."""
-    return min(uppers)
+class Held(NamedTuple):
+    """That a rendition is the collection in `[held_from, held_to)`, and how far it is written."""
+
+    held_from: int
+    held_to: int
+    upper: int
 
 
-def collection_upper(shard_uppers: Iterable[int], metadata_upper: int) -> int:
-    """The least time up to `metadata_upper` that the rendition holding there has not written."""
-    return min(rendition_upper(shard_uppers), metadata_upper)
+def collection_upper(held: Iterable[Held], metadata_upper: int) -> int:
+    """The least time up to `metadata_upper` that the rendition holding there has not written.
+
+    `held` are the renditions that are not dropped, in the order of their times: what a dropped one held is
+    written.
+    """
+    for each in held:
+        if each.upper < min(each.held_to, metadata_upper):
+            return max(each.upper, each.held_from)
+    return metadata_upper
 
 
 def promise_for(new_upper: int, metadata_upper: int) -> int | None:

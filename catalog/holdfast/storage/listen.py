@@ -3,10 +3,13 @@
 - `Progress(f)` comes out when all shards and the metadata shard have passed `f`; the updates before it are
   all those at times below `f`, and none at or after it.
 - A shard that is ahead is kept back; one that is behind is what a wait waits for.
+- A handover is read from the metadata before anything of its time comes out. From the old rendition come all
+  updates below that time; then, at that time, what differs between the two, and the new one's own updates.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,8 +17,23 @@ import pyarrow.compute as pc
 from holdfast.errors import CLOSED
 from holdfast.persist import Event, Listen, Progress, Updates
 from holdfast.persist.schema import TIME
-from holdfast.storage.metadata import refuse_handover
-from holdfast.storage.spec import CollectionInfo
+from holdfast.storage.spec import RenditionInfo
+
+
+class Renditions(Protocol):
+    """What a listen asks where a collection is handed over."""
+
+    def described(self, rendition_id: str) -> RenditionInfo:
+        """What is on record now for a rendition."""
+
+    def follower(self, rendition: RenditionInfo) -> RenditionInfo:
+        """The one that took over from a retired rendition."""
+
+    def listens(self, rendition: RenditionInfo, as_of: int) -> list[Listen]:
+        """The changes of a rendition's shards after `as_of`."""
+
+    def handed_over(self, old: RenditionInfo, new: RenditionInfo) -> pa.Table:
+        """The updates, at the time of the handover, that turn the contents before it into the new ones."""
 
 
 class _Source:
@@ -54,9 +72,16 @@ class CollectionListen:
     """
 
     def __init__(
-        self, info: CollectionInfo, shards: Sequence[Listen], metadata: Listen, frontier: int
+        self,
+        renditions: Renditions,
+        rendition: RenditionInfo,
+        shards: Iterable[Listen],
+        metadata: Listen,
+        frontier: int,
     ) -> None:
-        self._info = info
+        self._renditions = renditions
+        self._rendition = rendition
+        self._before: RenditionInfo | None = None
         self._shards = [_Source(listen, frontier) for listen in shards]
         self._metadata = _Source(metadata, metadata.frontier)
         self.frontier = frontier
@@ -67,15 +92,17 @@ class CollectionListen:
         Raises `AsOfTooEarly` where the collection's since has passed this listen: its hold was lost.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        sources = [*self._shards, self._metadata]
         while True:
-            laggard = min(sources, key=lambda source: source.frontier)
+            if self.frontier >= self._rendition.held_to < CLOSED:
+                self._turn()
+            laggard = min((*self._shards, self._metadata), key=lambda source: source.frontier)
             left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             before = laggard.frontier
             laggard.poll(left)
-            for table in self._metadata.held:
-                refuse_handover(self._info, table)
-            frontier = min(source.frontier for source in sources)
+            if self._metadata.held:
+                self._metadata.held.clear()
+                self._rendition = self._renditions.described(self._rendition.id)
+            frontier = min(self._reached(), self._rendition.held_to)
             if frontier > self.frontier:
                 return self._advance(frontier)
             if laggard.frontier == before and deadline is not None and time.monotonic() >= deadline:
@@ -85,8 +112,24 @@ class CollectionListen:
         while self.frontier < CLOSED:
             yield from self.next()
 
+    def _reached(self) -> int:
+        return min(source.frontier for source in (*self._shards, self._metadata))
+
+    def _turn(self) -> None:
+        """Go on with the rendition that took over, from what it had just before."""
+        self._before = self._rendition
+        self._rendition = self._renditions.follower(self._rendition)
+        at = self._rendition.held_from
+        self._shards = [_Source(listen, at) for listen in self._renditions.listens(self._rendition, at - 1)]
+
     def _advance(self, frontier: int) -> list[Event]:
         tables = [table for source in self._shards for table in source.take(frontier) if table.num_rows]
+        if self._before is not None:
+            # Beyond the handover, so what the new rendition begins with is complete.
+            differing = self._renditions.handed_over(self._before, self._rendition)
+            self._before = None
+            if differing.num_rows:
+                tables.append(differing)
         self.frontier = frontier
         events: list[Event] = []
         if tables:

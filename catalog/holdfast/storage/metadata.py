@@ -7,30 +7,27 @@ from typing import Final
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError, VersionTooNew
-from holdfast.persist.schema import DIFF, TIME, Column, Schema
-from holdfast.storage.spec import CollectionInfo, RenditionInfo
+from holdfast.errors import HoldfastError
+from holdfast.persist.schema import DIFF, Column, Schema
+from holdfast.storage.spec import CollectionInfo
 
 METADATA_SCHEMA: Final = Schema(key=(Column("rendition", "string", nullable=False),), value=())
 
 
 def first_rendition(rendition_id: str) -> pa.RecordBatch:
     """The updates of the first append."""
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([rendition_id], pa.string()),
-            pa.array([0], pa.uint64()),
-            pa.array([1], pa.int64()),
-        ],
-        schema=METADATA_SCHEMA.arrow_updates,
-    )
+    return _updates([(rendition_id, 0, 1)])
 
 
-def holder(info: CollectionInfo, contents: pa.Table) -> RenditionInfo:
+def handover(old: str, new: str, at: int) -> pa.RecordBatch:
+    """The updates of a handover at the time `at`."""
+    return _updates([(old, at, -1), (new, at, 1)])
+
+
+def holder(info: CollectionInfo, contents: pa.Table) -> str:
     """The rendition that holds, from the metadata shard's contents at one time.
 
-    Raises `HoldfastError` where not exactly one holds, `VersionTooNew` where the record of the collection
-    doesn't know it.
+    Raises `HoldfastError` where not exactly one holds.
     """
     held = {row["rendition"]: row[DIFF] for row in contents.to_pylist()}
     if list(held.values()) != [1]:
@@ -38,16 +35,12 @@ def holder(info: CollectionInfo, contents: pa.Table) -> RenditionInfo:
             f"collection {info.name}, metadata {info.metadata_shard}: expected one rendition, found {held}"
         )
     (rendition_id,) = held
-    try:
-        return info.rendition(rendition_id)
-    except KeyError:
-        raise VersionTooNew(
-            f"collection {info.name}: rendition {rendition_id} is not in the record of the collection"
-        ) from None
+    return str(rendition_id)
 
 
-def refuse_handover(info: CollectionInfo, updates: pa.Table) -> None:
-    """Raise `VersionTooNew` where updates tell of a handover: this version can't follow one."""
-    if updates.num_rows:
-        at = min(updates.column(TIME).to_pylist())
-        raise VersionTooNew(f"collection {info.name} is handed over to another rendition at {at}")
+def _updates(rows: list[tuple[str, int, int]]) -> pa.RecordBatch:
+    renditions, times, diffs = zip(*rows, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(renditions, pa.string()), pa.array(times, pa.uint64()), pa.array(diffs, pa.int64())],
+        schema=METADATA_SCHEMA.arrow_updates,
+    )

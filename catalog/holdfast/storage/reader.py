@@ -1,14 +1,17 @@
 """Reading a collection: one capability, held at the metadata shard, and the shards behind it.
 
 - The metadata tells which rendition holds at a time; nothing is read beyond its upper.
-- A collection's since is the metadata shard's. Data shards are moved after it and never past it, so whoever
-  holds the metadata holds the data.
+- A collection's since is the metadata shard's. Data shards are moved after it and never past it, and a
+  rendition is dropped only when it is past that one's times: so whoever holds the metadata holds the data.
 - Of a dropped collection nothing is told but that: its shards' last frontiers mean nothing.
 """
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
+
+import pyarrow as pa
 
 from holdfast.errors import (
     CLOSED,
@@ -18,12 +21,14 @@ from holdfast.errors import (
     ShardFinalized,
     VersionTooNew,
 )
-from holdfast.persist import PersistClient, ReadHandle, Schema
-from holdfast.storage.frontiers import check_as_of, collection_upper, latest, retained_since
+from holdfast.persist import Listen, PersistClient, ReadHandle, Schema
+from holdfast.storage.difference import difference
+from holdfast.storage.frontiers import check_as_of, latest, retained_since
 from holdfast.storage.listen import CollectionListen
 from holdfast.storage.metadata import holder
 from holdfast.storage.snapshot import CollectionPart, CollectionSnapshot, group_parts
 from holdfast.storage.spec import CollectionInfo, RenditionInfo
+from holdfast.storage.uppers import look
 
 
 class CollectionReader:
@@ -32,14 +37,22 @@ class CollectionReader:
     With a client of mode "read" nothing is held, and what is compacted meanwhile may not be read any more.
     """
 
-    def __init__(self, client: PersistClient, info: CollectionInfo, *, purpose: str) -> None:
-        if len(info.renditions) != 1:
-            raise VersionTooNew(f"collection {info.name} has {len(info.renditions)} renditions")
+    def __init__(
+        self,
+        client: PersistClient,
+        info: CollectionInfo,
+        describe: Callable[[], CollectionInfo],
+        *,
+        purpose: str,
+    ) -> None:
         self.info = info
         self._client = client
-        # The metadata first: from then on no data shard can be compacted past this reader's since.
+        self._describe = describe
+        self._purpose = purpose
+        self._lock = threading.Lock()
+        self._shards: dict[str, ReadHandle] = {}
+        # From now on no data shard can be compacted past this reader's since.
         self._metadata = client.reader(info.metadata_shard, purpose=purpose)
-        self._shards = {shard: client.reader(shard, purpose=purpose) for shard in info.data_shards}
 
     @property
     def schema(self) -> Schema:
@@ -54,8 +67,9 @@ class CollectionReader:
     def upper(self) -> int:
         """The upper, linearized: the latest time that can be read is the one before."""
         with self._there():
-            uppers = [shard.upper() for shard in self._shards.values()]
-            return self._known(collection_upper(uppers, self._metadata.upper()))
+            view = look(self._describe, self._metadata.upper, self._client.recent_upper)
+            self.info = view.info
+            return self._known(view.upper)
 
     def snapshot(self, as_of: int | None = None) -> CollectionSnapshot:
         """The contents at `as_of`, the latest complete time where it is not given.
@@ -64,7 +78,7 @@ class CollectionReader:
         """
         with self._there():
             as_of = self._check(as_of)
-            shards = [shard.snapshot(as_of) for shard in self._holding(as_of)]
+            shards = [shard.snapshot(as_of) for shard in self._handles(self._holding(as_of))]
             return CollectionSnapshot(self.schema, as_of, shards, self._there)
 
     def snapshot_parts(self, as_of: int | None = None, max_parts: int | None = None) -> list[CollectionPart]:
@@ -74,7 +88,7 @@ class CollectionReader:
         """
         with self._there():
             as_of = self._check(as_of)
-            shards = self._holding(as_of)
+            shards = self._handles(self._holding(as_of))
             # As many of each shard as together suffice.
             most = None if max_parts is None else max(1, max_parts // len(shards))
             parts = [part for shard in shards for part in shard.snapshot_parts(as_of, most)]
@@ -86,15 +100,13 @@ class CollectionReader:
             since = self.since()
             if as_of < since:
                 raise AsOfTooEarly(as_of, since)
-            shards = [shard.listen(as_of) for shard in self._shards.values()]
-            return CollectionListen(self.info, shards, self._metadata.listen(as_of), as_of + 1)
+            return self._listen(as_of, as_of + 1, ReadHandle.listen)
 
     def subscribe(self, as_of: int | None = None) -> CollectionListen:
         """The contents at `as_of` as updates at that time, then all changes after. Raises as `snapshot`."""
         with self._there():
             as_of = self._check(as_of)
-            shards = [shard.subscribe(as_of) for shard in self._holding(as_of)]
-            return CollectionListen(self.info, shards, self._metadata.listen(as_of), as_of)
+            return self._listen(as_of, as_of, ReadHandle.subscribe)
 
     def allow_compaction(self, since: int) -> None:
         """Give up the distinction between times before `since`, as far as this reader is concerned.
@@ -105,13 +117,18 @@ class CollectionReader:
             since = min(since, max(self.upper() - 1, 0))
             self._metadata.allow_compaction(since)
             kept = self._metadata.since()
-            for rendition in self.info.renditions:
-                for shard in rendition.shards:
-                    self._shards[shard].allow_compaction(retained_since(since, kept, rendition.start))
+            with self._lock:
+                shards = dict(self._shards)
+            for rendition in self.info.live:
+                for shard in set(rendition.shards) & shards.keys():
+                    shards[shard].allow_compaction(retained_since(since, kept, rendition.start))
 
     def close(self) -> None:
         """Give up the capability."""
-        for shard in self._shards.values():
+        with self._lock:
+            shards = [*self._shards.values()]
+            self._shards.clear()
+        for shard in shards:
             shard.close()
         self._metadata.close()
 
@@ -147,7 +164,52 @@ class CollectionReader:
         check_as_of(as_of, self.since(), upper)
         return as_of
 
-    def _holding(self, as_of: int) -> Sequence[ReadHandle]:
-        """The shards of the rendition that holds at `as_of`."""
-        rendition: RenditionInfo = holder(self.info, self._metadata.snapshot(as_of).to_table())
-        return [self._shards[shard] for shard in rendition.shards]
+    def _holding(self, as_of: int) -> RenditionInfo:
+        """The rendition that holds at `as_of`."""
+        found = holder(self.info, self._metadata.snapshot(as_of).to_table())
+        for info in (self.info, self._described()):
+            for rendition in info.live:
+                if rendition.id == found and rendition.holds_at(as_of):
+                    return rendition
+        raise VersionTooNew(
+            f"collection {self.info.name}: its record has no rendition {found} that holds at {as_of}"
+        )
+
+    def _listen(
+        self, as_of: int, frontier: int, follow: Callable[[ReadHandle, int], Listen]
+    ) -> CollectionListen:
+        metadata = self._metadata.listen(as_of)
+        rendition = self._holding(as_of) if as_of < self._metadata.upper() else self._described().holding
+        shards = [follow(shard, as_of) for shard in self._handles(rendition)]
+        return CollectionListen(self, rendition, shards, metadata, frontier)
+
+    def described(self, rendition_id: str) -> RenditionInfo:
+        """What is on record now for a rendition."""
+        return self._described().rendition(rendition_id)
+
+    def follower(self, rendition: RenditionInfo) -> RenditionInfo:
+        """The one that took over from a retired rendition."""
+        (follower,) = (each for each in self._described().held if each.held_from == rendition.held_to)
+        return follower
+
+    def listens(self, rendition: RenditionInfo, as_of: int) -> list[Listen]:
+        """The changes of a rendition's shards after `as_of`."""
+        return [shard.listen(as_of) for shard in self._handles(rendition)]
+
+    def handed_over(self, old: RenditionInfo, new: RenditionInfo) -> pa.Table:
+        """The updates, at the time of the handover, that turn the contents before it into the new ones."""
+        at = new.held_from
+        now, before = ([shard.snapshot(at - 1) for shard in self._handles(each)] for each in (new, old))
+        return difference(self.schema, now, before, at)
+
+    def _described(self) -> CollectionInfo:
+        self.info = self._describe()
+        return self.info
+
+    def _handles(self, rendition: RenditionInfo) -> Sequence[ReadHandle]:
+        """Handles of a rendition's shards, opened when they are first needed."""
+        with self._lock:
+            for shard in rendition.shards:
+                if shard not in self._shards:
+                    self._shards[shard] = self._client.reader(shard, purpose=self._purpose)
+            return [self._shards[shard] for shard in rendition.shards]

@@ -4,11 +4,11 @@ A collection has a metadata shard, which tells which rendition holds at which ti
 a fixed number of data shards. An id is never used twice in a location, a name by one live collection only.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
-from holdfast.errors import BadInput
+from holdfast.errors import CLOSED, BadInput
 from holdfast.persist.schema import Schema
 
 MAX_SHARDS: Final = 1024
@@ -72,14 +72,73 @@ class CollectionSpec:
         object.__setattr__(self, "hash_columns", chosen)
 
 
+class RenditionState(IntEnum):
+    """Where a rendition is in its life; the numbers are those of the stored record.
+
+    `HOLDING`: it is the collection from `held_from` on. `HYDRATING`: it is being filled, nobody reads it.
+    `RETIRED`: it was the collection in `[held_from, held_to)`, and somebody may still read it there.
+    `DROPPED`: its shards are gone. `ABORTED`: so are those of one that never held.
+    """
+
+    HOLDING = 0
+    HYDRATING = 1
+    RETIRED = 2
+    DROPPED = 3
+    ABORTED = 4
+
+    @property
+    def never_held(self) -> bool:
+        """Whether a rendition in this state has not been the collection at any time."""
+        return self in {RenditionState.HYDRATING, RenditionState.ABORTED}
+
+
+class Recipe(IntEnum):
+    """Where the contents of a rendition come from; the numbers are those of the stored record.
+
+    `COPY`: from the collection itself. `SOURCE`: from a pipeline of its own, which alone writes it, before
+    and after it holds. `RESTORED`: from a snapshot; what the collection had otherwise is given up.
+    """
+
+    COPY = 0
+    SOURCE = 1
+    RESTORED = 2
+
+
 @dataclass(frozen=True, slots=True)
 class RenditionInfo:
-    """One rendition: its id, its data shards in routing order, and the first time that it is for."""
+    """One rendition: its id, its data shards in routing order, and the times for which it is the collection.
+
+    It is the collection in `[held_from, held_to)`; `held_from` is `CLOSED` for one that never was. `start` is
+    the first time that it has contents of its own for: its shards are never compacted past that and the
+    collection's since. `difference_shard` holds what differs, at `held_from`, from the one that held
+    before; `suspect` says why its contents are not to be trusted.
+    """
 
     id: str
     shards: tuple[str, ...]
     start: int
     hash_columns: tuple[str, ...]
+    state: RenditionState = RenditionState.HOLDING
+    recipe: Recipe = Recipe.COPY
+    held_from: int = 0
+    held_to: int = CLOSED
+    difference_shard: str = ""
+    suspect: str = ""
+    created_ms: int = 0
+
+    @property
+    def all_shards(self) -> tuple[str, ...]:
+        """Its shards, with that of the difference where there is one."""
+        return (*self.shards, *([self.difference_shard] if self.difference_shard else []))
+
+    @property
+    def dropped(self) -> bool:
+        """Whether its shards are gone."""
+        return self.state in {RenditionState.DROPPED, RenditionState.ABORTED}
+
+    def holds_at(self, time: int) -> bool:
+        """Whether it is the collection at this time."""
+        return self.held_from <= time < self.held_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +166,34 @@ class CollectionInfo:
 
     @property
     def data_shards(self) -> tuple[str, ...]:
-        """The data shards of all renditions."""
-        return tuple(shard for rendition in self.renditions for shard in rendition.shards)
+        """The shards of all renditions, those of differences among them; not the metadata shard."""
+        return tuple(shard for rendition in self.renditions for shard in rendition.all_shards)
+
+    @property
+    def live(self) -> tuple[RenditionInfo, ...]:
+        """The renditions that have shards, in the order of their creation."""
+        return tuple(each for each in self.renditions if not each.dropped)
+
+    @property
+    def held(self) -> tuple[RenditionInfo, ...]:
+        """The renditions that hold or held and are not dropped, in the order of their times."""
+        held = (each for each in self.live if each.state is not RenditionState.HYDRATING)
+        return tuple(sorted(held, key=lambda each: each.held_from))
+
+    @property
+    def holding(self) -> RenditionInfo:
+        """The rendition that is the collection from its `held_from` on."""
+        (holding,) = (each for each in self.renditions if each.state is RenditionState.HOLDING)
+        return holding
+
+    def with_renditions(self, *changed: RenditionInfo) -> "CollectionInfo":
+        """The same with these renditions in place of those of their ids, or new at the end."""
+        ids = {each.id: each for each in changed}
+        known = tuple(ids.pop(each.id, each) for each in self.renditions)
+        return replace(self, renditions=(*known, *ids.values()))
 
     def rendition(self, rendition_id: str) -> RenditionInfo:
-        """The rendition with this id; `KeyError` where the record doesn't know it."""
+        """The rendition with this id, dropped or not; `KeyError` where the record doesn't know it."""
         for rendition in self.renditions:
             if rendition.id == rendition_id:
                 return rendition

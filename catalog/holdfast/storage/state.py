@@ -21,6 +21,13 @@ class CommandKind(IntEnum):
 
     CREATE_COLLECTION = 1
     DROP_COLLECTION = 2
+    CREATE_RENDITION = 3
+    ABORT_RENDITION = 4
+    HAND_OVER = 5
+    DROP_RENDITION = 6
+    EVOLVE_COLLECTION = 7
+    RESTORE_COLLECTION = 8
+    SUSPECT_RENDITION = 9
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,10 +45,10 @@ class Origin:
     token: str
     at_ms: int
 
-    def record(self, kind: CommandKind, object_id: str) -> CommandRecord:
+    def record(self, kind: CommandKind, object_id: str, result: Json | None = None) -> CommandRecord:
         """What is kept of the command."""
         return CommandRecord(
-            self.command_id, kind, object_id, self.who, self.host, self.token, self.at_ms, {}
+            self.command_id, kind, object_id, self.who, self.host, self.token, self.at_ms, result or {}
         )
 
 
@@ -101,7 +101,7 @@ def create_collection(
         created_ms=origin.at_ms,
     )
     command = origin.record(CommandKind.CREATE_COLLECTION, spec.collection_id)
-    return Commit(info, (info, command), _expired(state, origin.at_ms))
+    return Commit(info, (info, command), expired(state, origin.at_ms))
 
 
 def begin_drop(state: ControllerState, collection_id: str, origin: Origin) -> Outcome[CollectionInfo]:
@@ -113,7 +113,7 @@ def begin_drop(state: ControllerState, collection_id: str, origin: Origin) -> Ou
         return NoOp(known)
     dropping = replace(known, state=CollectionState.DROPPING)
     command = origin.record(CommandKind.DROP_COLLECTION, known.collection_id)
-    return Commit(dropping, (dropping, command), _expired(state, origin.at_ms))
+    return Commit(dropping, (dropping, command), expired(state, origin.at_ms))
 
 
 def finish_drop(state: ControllerState, collection_id: str, now_ms: int) -> Outcome[CollectionInfo]:
@@ -215,7 +215,9 @@ def _seen(
     return NoOp(known)
 
 
-def _expired(state: ControllerState, now_ms: int) -> tuple[Record, ...]:
+def expired(state: ControllerState, now_ms: int) -> tuple[Record, ...]:
+    """Records of commands that are kept no longer: some of them, to go with another commit."""
+
     def old() -> Iterable[Record]:
         return (each for each in state.commands.values() if each.at_ms < now_ms - COMMANDS_KEPT_MS)
 

@@ -1,13 +1,48 @@
-"""The uppers of a rendition's shards, read so that a state that can't be is told from a race.
+"""The uppers of a collection's renditions, read so that a state that can't be is told from a race.
 
-All shards move together in one step, and none moves back. So where the first shard has the same upper before
-and after the others are read, nothing was written in between, and all must be equal.
+- All shards of a rendition move together in one step, and none moves back. So where the first shard has the
+  same upper before and after the others are read, nothing was written in between, and all must be equal.
+- The promise is read before the record: a handover below it is in the record then. What was written beyond a
+  promise tells nothing; then the promise has moved, and is read again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from holdfast.errors import TornRendition
-from holdfast.storage.spec import CollectionInfo, RenditionInfo
+from holdfast.storage.frontiers import Held, collection_upper
+from holdfast.storage.spec import CollectionInfo, Recipe, RenditionInfo
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A collection as it was at one moment.
+
+    `promised` is the metadata shard's upper: no handover that isn't in `info` is below it. `uppers` are those
+    of the renditions that hold or held, `upper` is the collection's.
+    """
+
+    info: CollectionInfo
+    promised: int
+    uppers: Mapping[str, int]
+    upper: int
+
+
+def look(
+    describe: Callable[[], CollectionInfo], promise: Callable[[], int], read: Callable[[str], int]
+) -> View:
+    """The collection now, by linearized reads of its record, its promise and its shards' uppers.
+
+    Raises `TornRendition` where the shards of a rendition differ at one moment.
+    """
+    promised = promise()
+    while True:
+        info = describe()
+        uppers = _held_uppers(info, read)
+        held = [Held(each.held_from, each.held_to, uppers[each.id]) for each in info.held]
+        upper = collection_upper(held, promised)
+        if upper < promised or promised == (promised := promise()):
+            return View(info, promised, uppers, upper)
 
 
 def common_upper(info: CollectionInfo, rendition: RenditionInfo, read: Callable[[str], int]) -> int:
@@ -24,3 +59,15 @@ def common_upper(info: CollectionInfo, rendition: RenditionInfo, read: Callable[
         if again == first:
             raise TornRendition(info.name, rendition.id, uppers)
         first = again
+
+
+def _held_uppers(info: CollectionInfo, read: Callable[[str], int]) -> dict[str, int]:
+    """The uppers of all that hold or held. A handover from what is not fed by a source sealed it."""
+    held = info.held
+    followers = (*held[1:], None)
+    return {
+        each.id: each.held_to
+        if follower is not None and follower.recipe is not Recipe.SOURCE
+        else common_upper(info, each, read)
+        for each, follower in zip(held, followers, strict=True)
+    }

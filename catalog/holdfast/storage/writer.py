@@ -1,40 +1,61 @@
-"""Writing a collection: an append takes all shards of the rendition to one new upper, in one step.
+"""Writing a collection: an append takes all shards of the rendition that holds to one new upper, in one step.
 
-- A write below the metadata shard's upper needs nothing of it: that upper is the promise that no other
-  rendition takes over there. A write that reaches beyond moves the promise along, expecting it where it was.
+- A write below the promise that this writer knows needs nothing of the metadata shard: no other rendition
+  takes over there. A write that reaches beyond moves the promise along, expecting it where it was, so that a
+  handover in between makes it fail; then it goes to the rendition that holds now.
+- The promise is read before the record that tells which rendition holds; a newer promise says nothing of an
+  older record.
+- A rendition that has taken over gets what was written before that first. Who finds it missing brings it.
 - An append that lost changes nothing anywhere; it tells the collection's own upper.
 """
 
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import pyarrow as pa
 
-from holdfast.errors import CLOSED, BadInput, CollectionNotFound, ShardFinalized, UpperMismatch, VersionTooNew
-from holdfast.persist import PersistClient, Prepared, Schema
+from holdfast.errors import CLOSED, BadInput, CollectionNotFound, ShardFinalized, UpperMismatch
+from holdfast.persist import PersistClient, Prepared, Schema, WriteHandle
 from holdfast.persist.canonical import check_times, prepare_updates
-from holdfast.storage.frontiers import collection_upper, promise_for
+from holdfast.storage.bringing import bring_tail
+from holdfast.storage.frontiers import promise_for
 from holdfast.storage.metadata import METADATA_SCHEMA
 from holdfast.storage.routing import split_rows
-from holdfast.storage.spec import CollectionInfo
-from holdfast.storage.uppers import common_upper
+from holdfast.storage.spec import CollectionInfo, RenditionInfo
+from holdfast.storage.uppers import View, look
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """Where rows go at times below `promised` and, if that is expected where it is, beyond."""
+
+    rendition: RenditionInfo
+    shards: tuple[WriteHandle, ...]
+    promised: int
 
 
 class CollectionWriter:
     """Appends to one collection. Thread-safe; made by `StorageController.writer`."""
 
-    def __init__(self, client: PersistClient, info: CollectionInfo, *, purpose: str) -> None:
-        if len(info.renditions) != 1:
-            raise VersionTooNew(f"collection {info.name} has {len(info.renditions)} renditions")
-        (self._rendition,) = info.renditions
+    def __init__(
+        self,
+        client: PersistClient,
+        info: CollectionInfo,
+        describe: Callable[[], CollectionInfo],
+        *,
+        purpose: str,
+    ) -> None:
         self._client = client
+        self._describe = describe
+        self._purpose = purpose
         self._lock = threading.Lock()
-        self._shards = [
-            client.writer(shard, info.schema, purpose=purpose) for shard in self._rendition.shards
-        ]
         self._metadata = client.writer(info.metadata_shard, METADATA_SCHEMA, purpose=purpose)
         self.info = info
-        self.upper()
+        self._route: _Route | None = None
+        with self._lock:
+            self._find()
 
     @property
     def schema(self) -> Schema:
@@ -47,11 +68,7 @@ class CollectionWriter:
         Raises `TornRendition` where somebody wrote to a shard past the collection, `CollectionNotFound`
         where the collection was dropped meanwhile.
         """
-        written = common_upper(self.info, self._rendition, self._client.recent_upper)
-        upper = collection_upper([written], self._metadata.upper())
-        if upper == CLOSED and self._client.inspect(self.info.metadata_shard).finalized:
-            self._refuse_dropped()
-        return upper
+        return self._look().upper
 
     def append(self, updates: object, expected_upper: int, new_upper: int) -> None:
         """Append `updates` and move the upper from `expected_upper` to `new_upper`, durably, or do nothing.
@@ -61,29 +78,21 @@ class CollectionWriter:
         `[expected_upper, new_upper)` and `_diff` (default +1).
 
         Raises `UpperMismatch` with the collection's upper where it is another, `BadInput` where the updates
-        don't fit, `CollectionNotFound` where the collection was dropped: nothing happened. `Indeterminate`
+        don't fit, `CollectionNotFound` where the collection was dropped, `HandoverInProgress` where a source
+        is still to write what the rendition that took over begins with: nothing happened. `Indeterminate`
         where it could not be found out whether it happened: open a new writer and look at the upper.
         """
         if not 0 <= expected_upper < new_upper <= CLOSED:
             raise BadInput(f"an append must move the upper forward, not from {expected_upper} to {new_upper}")
         batch = prepare_updates(self.schema, updates, default_time=expected_upper)
         check_times(batch, expected_upper, new_upper)
-        rows = split_rows(self._rendition, batch)
         with self._lock:
-            while True:
-                try:
-                    self._client.multi_write(self._prepare(rows, expected_upper, new_upper))
-                except UpperMismatch as mismatch:
-                    if mismatch.shard_id == self._metadata.shard_id:
-                        # Only the promise moved. Its new upper is known now: prepare again beside it.
-                        self._metadata.upper()
-                        continue
-                    raise UpperMismatch(
-                        expected_upper, self.upper(), shard_id=f"collection {self.info.name}"
-                    ) from None
-                except ShardFinalized:
-                    self._refuse_dropped()
-                return
+            route = self._route or self._find()[0]
+            while not self._appended(route, batch, expected_upper, new_upper):
+                # The promise moved, or a handover came between: go on where the collection is unmoved.
+                route, upper = self._find()
+                if upper != expected_upper:
+                    raise UpperMismatch(expected_upper, upper, shard_id=f"collection {self.info.name}")
 
     def seal(self, new_upper: int) -> None:
         """Advance the upper to `new_upper` with no updates; nothing to do where it is there already."""
@@ -94,17 +103,53 @@ class CollectionWriter:
                 if mismatch.actual >= new_upper:
                     return
 
-    def _prepare(self, rows: list[pa.RecordBatch], expected_upper: int, new_upper: int) -> list[Prepared]:
-        # The data shards come first: where both they and the promise moved, the append has lost.
+    def _appended(self, route: _Route, batch: pa.RecordBatch, expected_upper: int, new_upper: int) -> bool:
+        """Whether the append took place on this route."""
+        if expected_upper < route.rendition.held_from:
+            return False
+        promise = promise_for(new_upper, route.promised)
+        try:
+            self._client.multi_write(self._prepare(route, batch, expected_upper, new_upper, promise))
+        except (UpperMismatch, ShardFinalized):
+            return False
+        if promise is not None:
+            self._route = replace(route, promised=promise)
+        return True
+
+    def _prepare(
+        self, route: _Route, batch: pa.RecordBatch, expected_upper: int, new_upper: int, promise: int | None
+    ) -> list[Prepared]:
         steps = [
             shard.prepare_batch(part if part.num_rows else None, expected_upper, new_upper)
-            for shard, part in zip(self._shards, rows, strict=True)
+            for shard, part in zip(route.shards, split_rows(route.rendition, batch), strict=True)
         ]
-        promised = self._metadata.cached_upper
-        promise = promise_for(new_upper, promised)
         if promise is not None:
-            steps.append(self._metadata.prepare_seal(promised, promise))
+            steps.append(self._metadata.prepare_seal(route.promised, promise))
         return steps
+
+    def _find(self) -> tuple[_Route, int]:
+        """Where rows go now, complete up to where it took over, and the collection's upper."""
+        view = self._look()
+        while view.uppers[view.info.holding.id] < view.info.holding.held_from:
+            bring_tail(self._client, view, self._describe)
+            view = self._look()
+        rendition = view.info.holding
+        if self._route is not None and self._route.rendition.id == rendition.id:
+            shards = self._route.shards
+        else:
+            shards = tuple(
+                self._client.writer(shard, self.schema, purpose=self._purpose) for shard in rendition.shards
+            )
+        self._route = _Route(rendition, shards, view.promised)
+        return self._route, view.upper
+
+    def _look(self) -> View:
+        view = look(self._describe, self._metadata.upper, self._client.recent_upper)
+        if view.info.dropped or (
+            view.upper == CLOSED and self._client.inspect(self.info.metadata_shard).finalized
+        ):
+            self._refuse_dropped()
+        return view
 
     def _refuse_dropped(self) -> NoReturn:
         raise CollectionNotFound(f"collection {self.info.name} ({self.info.collection_id}) was dropped")

@@ -87,7 +87,7 @@ def _collection(client: PersistClient, controller: StorageController, id_: str) 
 def _facts(client: PersistClient, controller: StorageController, info: CollectionInfo) -> CollectionFacts:
     frontiers = controller.frontiers(info.collection_id)
     renditions = []
-    for rendition in info.renditions:
+    for rendition in info.live:
         shards = [client.inspect(shard) for shard in rendition.shards]
         renditions.append(
             RenditionFacts(
@@ -107,6 +107,6 @@ def _facts(client: PersistClient, controller: StorageController, info: Collectio
         dropped=False,
         since=frontiers.since,
         upper=frontiers.upper,
-        active_rendition=info.renditions[-1].id,
+        active_rendition=info.holding.id,
         renditions=tuple(renditions),
     )

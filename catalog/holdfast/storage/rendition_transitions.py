@@ -1,0 +1,170 @@
+"""What the controller's commands do to the renditions of a collection: pure, without I/O and without a clock.
+
+- At any time exactly one rendition holds: the times that renditions hold at follow each other without a gap.
+- A handover is one step, recorded here and in the metadata shard: there is no half-done one. What it leaves
+  to do, the copy of what the old one had last, follows from the shards.
+- An id of a rendition is used once for ever. One that has held is dropped only after it has retired.
+"""
+
+from dataclasses import replace
+
+from holdfast.errors import CLOSED, BadInput
+from holdfast.storage.spec import CollectionInfo, CollectionState, RenditionInfo, RenditionState
+from holdfast.storage.state import CommandKind, Commit, ControllerState, NoOp, Outcome, Reject
+from holdfast.storage.transitions import Origin, expired
+
+
+def create_rendition(
+    state: ControllerState, collection_id: str, rendition: RenditionInfo, origin: Origin
+) -> Outcome[CollectionInfo]:
+    """Record a rendition that is to be filled. Its shards and their holds come into being in the same step.
+
+    One of this id that was made alike, and is not dropped, is the answer as it is.
+    """
+    info = state.find(collection_id)
+    if (refused := refuse_unless_active(info)) is not None:
+        return refused
+    known = _known(info, rendition.id)
+    if known is not None:
+        alike = (len(known.shards), known.hash_columns, known.recipe)
+        if not known.dropped and alike == (len(rendition.shards), rendition.hash_columns, rendition.recipe):
+            return NoOp(info)
+        return Reject(
+            BadInput(
+                f"collection {info.name} has or had another rendition {rendition.id}",
+                hint="choose another id: ids are never used again",
+            )
+        )
+    made = replace(
+        rendition,
+        state=RenditionState.HYDRATING,
+        held_from=CLOSED,
+        held_to=CLOSED,
+        created_ms=origin.at_ms,
+    )
+    return _changed(state, info, made, CommandKind.CREATE_RENDITION, origin)
+
+
+def abort_rendition(
+    state: ControllerState, collection_id: str, rendition_id: str, origin: Origin
+) -> Outcome[CollectionInfo]:
+    """Give up a rendition that is being filled. Its shards are finalized in the same step."""
+    info = state.find(collection_id)
+    known = _known(info, rendition_id)
+    if known is None:
+        return _unknown(info, rendition_id)
+    if known.dropped:
+        return NoOp(info)
+    if known.state is not RenditionState.HYDRATING:
+        return Reject(
+            BadInput(
+                f"rendition {rendition_id} of collection {info.name} is {known.state.name}, not HYDRATING",
+                hint="hand the collection over to another rendition; then it retires",
+            )
+        )
+    gone = _gone(known, RenditionState.ABORTED)
+    return _changed(state, info, gone, CommandKind.ABORT_RENDITION, origin)
+
+
+def hand_over(
+    state: ControllerState, collection_id: str, rendition_id: str, at: int, origin: Origin
+) -> Outcome[CollectionInfo]:
+    """From the time `at` on this rendition is the collection. The metadata shard says so in the same step.
+
+    One that has taken over already is the answer as it is, whatever `at` says.
+    """
+    info = state.find(collection_id)
+    if (refused := refuse_unless_active(info)) is not None:
+        return refused
+    known = _known(info, rendition_id)
+    if known is None:
+        return _unknown(info, rendition_id)
+    if known.state is RenditionState.HOLDING:
+        return NoOp(info)
+    if known.state is not RenditionState.HYDRATING:
+        return Reject(
+            BadInput(
+                f"rendition {rendition_id} of collection {info.name} is {known.state.name}: it held once"
+            )
+        )
+    if known.suspect:
+        return Reject(
+            BadInput(
+                f"rendition {rendition_id} of collection {info.name} is suspect: {known.suspect}",
+                hint="abort it and make another one",
+            )
+        )
+    old = info.holding
+    if at <= old.held_from:
+        return Reject(
+            BadInput(f"a handover of collection {info.name} at {at} is before that at {old.held_from}")
+        )
+    retired = replace(old, state=RenditionState.RETIRED, held_to=at)
+    holding = replace(known, state=RenditionState.HOLDING, held_from=at)
+    changed = info.with_renditions(retired, holding)
+    command = origin.record(CommandKind.HAND_OVER, info.collection_id, _told(holding, at=at, old=old.id))
+    return Commit(changed, (changed, command), expired(state, origin.at_ms))
+
+
+def drop_rendition(
+    state: ControllerState, collection_id: str, rendition_id: str, origin: Origin
+) -> Outcome[CollectionInfo]:
+    """A retired rendition is gone. Its shards are finalized in the same step."""
+    info = state.find(collection_id)
+    known = _known(info, rendition_id)
+    if known is None:
+        return _unknown(info, rendition_id)
+    if known.dropped:
+        return NoOp(info)
+    if known.state is not RenditionState.RETIRED:
+        return Reject(
+            BadInput(f"rendition {rendition_id} of collection {info.name} is {known.state.name}, not RETIRED")
+        )
+    gone = _gone(known, RenditionState.DROPPED)
+    return _changed(state, info, gone, CommandKind.DROP_RENDITION, origin)
+
+
+def suspect_rendition(
+    state: ControllerState, collection_id: str, rendition_id: str, why: str, origin: Origin
+) -> Outcome[CollectionInfo]:
+    """Mark a rendition as one whose contents are not to be trusted; the first reason stays."""
+    info = state.find(collection_id)
+    known = _known(info, rendition_id)
+    if known is None:
+        return _unknown(info, rendition_id)
+    if known.suspect or known.dropped:
+        return NoOp(info)
+    return _changed(state, info, replace(known, suspect=why), CommandKind.SUSPECT_RENDITION, origin)
+
+
+def refuse_unless_active(info: CollectionInfo) -> Reject | None:
+    """The refusal of what is asked of a collection that is not there for use."""
+    if info.state is CollectionState.ACTIVE:
+        return None
+    return Reject(BadInput(f"collection {info.name} ({info.collection_id}) is {info.state.name}"))
+
+
+def _changed(
+    state: ControllerState, info: CollectionInfo, rendition: RenditionInfo, kind: CommandKind, origin: Origin
+) -> Commit[CollectionInfo]:
+    changed = info.with_renditions(rendition)
+    command = origin.record(kind, info.collection_id, _told(rendition))
+    return Commit(changed, (changed, command), expired(state, origin.at_ms))
+
+
+def _told(rendition: RenditionInfo, **more: object) -> dict[str, object]:
+    """What the history says of a rendition beside who, when and which command."""
+    return {"rendition": rendition.id, **({"why": rendition.suspect} if rendition.suspect else {}), **more}
+
+
+def _gone(rendition: RenditionInfo, state: RenditionState) -> RenditionInfo:
+    return replace(rendition, state=state, shards=(), difference_shard="")
+
+
+def _known(info: CollectionInfo, rendition_id: str) -> RenditionInfo | None:
+    return next((each for each in info.renditions if each.id == rendition_id), None)
+
+
+def _unknown(info: CollectionInfo, rendition_id: str) -> Reject:
+    known = ", ".join(each.id for each in info.renditions)
+    return Reject(BadInput(f"collection {info.name} has no rendition {rendition_id}", hint=f"it has {known}"))

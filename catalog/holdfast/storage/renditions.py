@@ -1,0 +1,240 @@
+"""The renditions of collections: made, filled, handed over to, given up and dropped.
+
+- A handover at `t_h` is one step: the old shards are sealed to `t_h`, the metadata shard tells it and is
+  sealed beyond it, and the record of the collection says the same. `t_h` is not below the promise.
+- Where a source feeds the new rendition, nothing is sealed: its pipeline writes the old one up to `t_h`.
+- What the new one still lacks of the times before `t_h` is brought by whoever comes first; no other handover
+  begins before.
+- A retired rendition is dropped when nobody can read its times any more: since is past them.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from holdfast.errors import BadInput, NotCaughtUp, UpperMismatch
+from holdfast.persist import PersistClient, Prepared
+from holdfast.storage import rendition_transitions as transitions
+from holdfast.storage.bringing import bring, bring_tail, rendition_hold
+from holdfast.storage.controller_log import ControllerLog
+from holdfast.storage.metadata import METADATA_SCHEMA, handover
+from holdfast.storage.retention import RETENTION_PURPOSE
+from holdfast.storage.spec import (
+    CollectionInfo,
+    CollectionSpec,
+    Recipe,
+    RenditionInfo,
+    RenditionState,
+)
+from holdfast.storage.state import ControllerState
+from holdfast.storage.transitions import Origin
+from holdfast.storage.uppers import View, common_upper, look
+
+MAX_LAG_MS: Final = 60_000
+"""How far a rendition may be behind what it takes over from, in collection time (ms)."""
+FARTHEST_MS: Final = 60_000
+"""How far ahead of the wall clock a handover may be: the collection is sealed up to there."""
+
+_CREATION_PURPOSE: Final = "rendition creation"
+_HANDOVER_PURPOSE: Final = "handover"
+
+
+class Renditions:
+    """The commands on renditions. Thread-safe; it is `StorageController.renditions`."""
+
+    def __init__(
+        self,
+        client: PersistClient,
+        log: ControllerLog,
+        origin: Callable[[str | None], Origin],
+        describe: Callable[[str], CollectionInfo],
+    ) -> None:
+        self._client = client
+        self._log = log
+        self._origin = origin
+        self._describe = describe
+
+    def create(
+        self,
+        collection: str,
+        *,
+        shards: int,
+        hash_columns: tuple[str, ...] = (),
+        recipe: Recipe = Recipe.COPY,
+        rendition_id: str = "",
+        command_id: str | None = None,
+    ) -> RenditionInfo:
+        """Make an empty rendition of a collection, or find the one of this id that was made alike.
+
+        `hash_columns` as in `CollectionSpec`; without an id the next of "r2", "r3", ... is taken. Until it
+        takes over or is aborted it holds back what it is filled from. Raises `BadInput` where the id was used
+        for another, `CollectionNotFound`.
+        """
+        info = self._describe(collection)
+        rendition_id = rendition_id or f"r{len(info.renditions) + 1}"
+        # Checks the numbers and names, and chooses the columns where none are given.
+        spec = CollectionSpec(info.collection_id, info.name, info.schema, shards, hash_columns)
+        data = tuple(self._client.new_shard_id() for _ in range(shards))
+        made = RenditionInfo(rendition_id, data, 0, spec.hash_columns, recipe=recipe)
+        origin = self._origin(command_id)
+
+        def effects(_: ControllerState) -> list[Prepared]:
+            client, purpose = self._client, _CREATION_PURPOSE
+            return [
+                client.prepare_critical(info.metadata_shard, purpose=rendition_hold(rendition_id)),
+                *(client.prepare_create(shard, info.schema, purpose=purpose) for shard in data),
+                *(client.prepare_critical(shard, purpose=RETENTION_PURPOSE) for shard in data),
+            ]
+
+        changed = self._log.commit(
+            lambda state: transitions.create_rendition(state, info.collection_id, made, origin), effects
+        )
+        return changed.rendition(rendition_id)
+
+    def catch_up(self, collection: str, rendition_id: str) -> int:
+        """Bring a rendition that is being filled all that the collection has; answers its upper then.
+
+        Raises `BadInput` for one that only its source fills, or that is not being filled.
+        """
+        view = self._look(collection)
+        rendition = self._hydrating(view.info, rendition_id)
+        if rendition.recipe is not Recipe.COPY:
+            raise BadInput(
+                f"rendition {rendition_id} of collection {view.info.name} is not filled from the collection",
+                hint="write it with a writer of the rendition",
+            )
+        id_ = view.info.collection_id
+        return bring(self._client, view.info, rendition, view.upper, partial(self._describe, id_))
+
+    def hand_over(
+        self,
+        collection: str,
+        rendition_id: str,
+        *,
+        at: int | None = None,
+        max_lag_ms: int = MAX_LAG_MS,
+        command_id: str | None = None,
+    ) -> RenditionInfo:
+        """Make this rendition the collection, from the first time that is possible and not below `at`.
+
+        Answers it with the time, `held_from`, when it has all that was written before; one that took over
+        already as it is. Writers and readers go on. Raises `NotCaughtUp` where it lacks more than
+        `max_lag_ms`, `BadInput` where it is suspect, has retired, was aborted, or `at` is too far ahead,
+        `HandoverInProgress` where an earlier handover waits for its source.
+        """
+        origin = self._origin(command_id)
+        while True:
+            view = self._look(collection)
+            info = view.info
+            taken = info.holding.id == rendition_id
+            if view.uppers[info.holding.id] < info.holding.held_from and not (
+                taken and info.holding.recipe is Recipe.SOURCE
+            ):
+                bring_tail(self._client, view, partial(self._describe, info.collection_id))
+            elif taken:
+                return info.holding
+            else:
+                time = max(view.promised, at or 0)
+                self._check_time(info, time, view)
+                self._check_lag(view, rendition_id, max_lag_ms)
+                with suppress(UpperMismatch):  # Somebody wrote meanwhile.
+                    self._log.commit(
+                        partial(
+                            transitions.hand_over,
+                            collection_id=info.collection_id,
+                            rendition_id=rendition_id,
+                            at=time,
+                            origin=origin,
+                        ),
+                        partial(self._turn, view, rendition_id, time),
+                    )
+
+    def abort(self, collection: str, rendition_id: str, *, command_id: str | None = None) -> None:
+        """Give up a rendition that is being filled; its data goes. Raises `BadInput` for any other."""
+        info = self._describe(collection)
+        known = next((each for each in info.renditions if each.id == rendition_id), None)
+        origin = self._origin(command_id)
+        self._log.commit(
+            lambda state: transitions.abort_rendition(state, info.collection_id, rendition_id, origin),
+            lambda state: [
+                self._client.prepare_release_critical(
+                    info.metadata_shard, purpose=rendition_hold(rendition_id)
+                ),
+                *([] if known is None else self._end(known, state)),
+            ],
+        )
+
+    def drop_retired(self, collection: str) -> tuple[str, ...]:
+        """Drop the retired renditions whose times nobody can read any more; answers their ids."""
+        view = self._look(collection)
+        since = self._client.inspect(view.info.metadata_shard).since
+        gone = [
+            each
+            for each in view.info.held
+            if each.state is RenditionState.RETIRED and view.uppers[each.id] >= each.held_to <= since
+        ]
+        for each in gone:
+            self._log.commit(
+                partial(
+                    transitions.drop_rendition,
+                    collection_id=view.info.collection_id,
+                    rendition_id=each.id,
+                    origin=self._origin(None),
+                ),
+                partial(self._end, each),
+            )
+        return tuple(each.id for each in gone)
+
+    def _end(self, rendition: RenditionInfo, _: ControllerState) -> list[Prepared]:
+        """What the end of a rendition does to its shards."""
+        return [self._client.prepare_finalize(shard) for shard in rendition.all_shards]
+
+    def _turn(self, view: View, rendition_id: str, at: int, _: ControllerState) -> list[Prepared]:
+        """What a handover at `at` does to the shards."""
+        info, client = view.info, self._client
+        old, new = info.holding, info.rendition(rendition_id)
+        metadata = client.writer(info.metadata_shard, METADATA_SCHEMA, purpose=_HANDOVER_PURPOSE)
+        rows = metadata.prepare_append(handover(old.id, new.id, at), view.promised, at + 1)
+        if new.recipe is Recipe.SOURCE:
+            hold = client.prepare_release_critical(info.metadata_shard, purpose=rendition_hold(new.id))
+            return [rows, hold]
+        upper = view.uppers[old.id]
+        if upper == at:
+            return [rows, *(client.prepare_expect_upper(shard, at) for shard in old.shards)]
+        writers = [client.writer(shard, info.schema, purpose=_HANDOVER_PURPOSE) for shard in old.shards]
+        return [rows, *(writer.prepare_seal(upper, at) for writer in writers)]
+
+    def _check_lag(self, view: View, rendition_id: str, max_lag_ms: int) -> None:
+        known = next((each for each in view.info.live if each.id == rendition_id), None)
+        if known is None or known.state is not RenditionState.HYDRATING or known.recipe is Recipe.SOURCE:
+            return  # The command refuses what can't be.
+        upper = common_upper(view.info, known, self._client.recent_upper)
+        lag = view.upper - upper
+        if lag > max_lag_ms or (upper == 0 < view.upper):
+            raise NotCaughtUp(
+                f"rendition {rendition_id} of collection {view.info.name} has what was written up to {upper},"
+                f" {lag} ms less than the collection; it may lack {max_lag_ms} ms",
+                hint="catch up first",
+            )
+
+    def _check_time(self, info: CollectionInfo, time: int, view: View) -> None:
+        if time > max(view.promised, self._client.clock.wall_ms() + FARTHEST_MS):
+            raise BadInput(
+                f"a handover of collection {info.name} at {time} would seal it up to then",
+                hint=f"ask again when that is less than {FARTHEST_MS // 1000} s ahead",
+            )
+
+    def _hydrating(self, info: CollectionInfo, rendition_id: str) -> RenditionInfo:
+        for each in info.renditions:
+            if each.id == rendition_id and each.state is RenditionState.HYDRATING:
+                return each
+        raise BadInput(f"collection {info.name} has no rendition {rendition_id} that is being filled")
+
+    def _look(self, collection: str) -> View:
+        info = self._describe(collection)
+        return look(
+            lambda: self._describe(info.collection_id),
+            lambda: self._client.recent_upper(info.metadata_shard),
+            self._client.recent_upper,
+        )
