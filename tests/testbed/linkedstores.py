@@ -88,6 +88,11 @@ class LinkedPlace:
         self.set_config(to, truth=1)
         assert taken.token == self.seen().stash.token
 
+    def renew_persist(self) -> None:
+        """Lose what is on persist."""
+        self.client.close()
+        self.client = PersistClient.open(url=f"memory://{uuid.uuid4()}")
+
     def close(self) -> None:
         """End all processes."""
         self.client.close()

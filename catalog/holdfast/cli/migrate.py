@@ -4,17 +4,22 @@ What is heavy is imported in the commands. What is refused is found out by clien
 anything is opened for writing.
 """
 
-import os
-import socket
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.asking import confirm, somebody_answers
-from holdfast.cli.catalog_place import CatalogPlace, LinkedPlace, catalog_options, linked_options
-from holdfast.cli.numbers import u64
-from holdfast.errors import BadInput, LinkConflict, Uninitialized
+from holdfast.cli.catalog_place import LinkedPlace, linked_options
+from holdfast.cli.migrate_link import detach, link
+from holdfast.cli.migrate_options import (
+    BACKENDS,
+    backend_named,
+    generation_option,
+    holder,
+    migration_id_option,
+    strategy_option,
+    with_strategy,
+)
+from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.durable.backend_migration.attempt import Progress
@@ -22,17 +27,7 @@ if TYPE_CHECKING:
     from holdfast.durable.backend_migration.migration import BackendMigration
     from holdfast.durable.backend_migration.truth import Backend
 
-_BACKENDS = ["stash", "persist"]
-
-_strategy = click.option(
-    "--strategy",
-    type=click.Choice(["one-tombstone", "two-tombstones"]),
-    help="Of the link; one-tombstone for a new one.",
-)
-_id = click.option("--id", "migration_id", metavar="ID", required=True, help="Its name, for ever.")
-_target = click.option(
-    "--target", type=click.Choice(_BACKENDS), required=True, help="Where the catalog goes."
-)
+_target = click.option("--target", type=click.Choice(BACKENDS), required=True, help="Where the catalog goes.")
 _verify = click.option(
     "--verify",
     type=click.Choice(["none", "compare", "shadow"]),
@@ -48,10 +43,6 @@ _timeout = click.option(
     show_default=True,
     help="For how many seconds others are shut out; it stops before the next step then.",
 )
-_yes = click.option("--yes", is_flag=True, help="Don't ask.")
-_generation = click.option(
-    "--deploy-generation", metavar="G", type=u64, help="If not given, the greatest of the two stores."
-)
 
 
 @click.group()
@@ -65,9 +56,9 @@ def migrate() -> None:
 
 @migrate.command(short_help="Show what a migration would do.")
 @linked_options
-@_id
-@click.option("--target", type=click.Choice(_BACKENDS), help="Where the catalog goes; not with --rollback.")
-@_strategy
+@migration_id_option
+@click.option("--target", type=click.Choice(BACKENDS), help="Where the catalog goes; not with --rollback.")
+@strategy_option
 @click.option("--rollback", is_flag=True, help="The way back of it.")
 def plan(
     place: LinkedPlace, migration_id: str, target: str | None, strategy: str | None, rollback: bool
@@ -85,8 +76,8 @@ def plan(
             if rollback
             else "--target is missing: where does the catalog go?"
         )
-    with _with_terms(place, strategy).open_to_look() as linked:
-        to = _begun_with(linked, migration_id) if target is None else _backend(target)
+    with with_strategy(place, strategy).open_to_look() as linked:
+        to = _begun_with(linked, migration_id) if target is None else backend_named(target)
         found = _migration(linked, migration_id, to, rollback=rollback).plan()
         for line in plan_lines(found):
             click.echo(line)
@@ -96,12 +87,12 @@ def plan(
 
 @migrate.command(short_help="Move a catalog to the other store.")
 @linked_options
-@_id
+@migration_id_option
 @_target
-@_strategy
+@strategy_option
 @_verify
 @_timeout
-@_generation
+@generation_option
 def run(
     place: LinkedPlace,
     migration_id: str,
@@ -117,10 +108,10 @@ def run(
     on with the same ID; an ID that has ended does nothing.
     """
     _run(
-        _with_terms(place, strategy),
+        with_strategy(place, strategy),
         create=True,
         migration_id=migration_id,
-        target=_backend(target),
+        target=backend_named(target),
         verify=verify,
         timeout_s=timeout,
         deploy_generation=deploy_generation,
@@ -129,10 +120,10 @@ def run(
 
 @migrate.command(short_help="Take a migration back.")
 @linked_options
-@_id
+@migration_id_option
 @_verify
 @_timeout
-@_generation
+@generation_option
 def rollback(
     place: LinkedPlace,
     migration_id: str,
@@ -178,98 +169,6 @@ def status(place: LinkedPlace, as_json: bool) -> None:
             click.echo(line)
     if found.conflict is not None:
         raise click.exceptions.Exit(found.conflict.exit_code)
-
-
-@migrate.command(short_help="Say which of two catalogs counts, and link them.")
-@linked_options
-@click.option("--truth", type=click.Choice(_BACKENDS), required=True, help="Which store has the catalog.")
-@_strategy
-@_yes
-def link(place: LinkedPlace, truth: str, strategy: str | None, yes: bool) -> None:
-    """Link two stores that both hold a catalog: the one that is named counts from then on.
-
-    What the other one holds is lost with the next migration. Two stores of which one is empty are linked by
-    the first open for writing, and need no such word. Every process that writes to either of them is fenced.
-    """
-    from holdfast.cli.migrate_show import strategy_name
-    from holdfast.durable import OpenMode
-
-    named = _backend(truth)
-    place = replace(_with_terms(place, strategy), truth=named)
-    with place.open_to_look() as linked:
-        found = linked.link()
-        if found is not None:
-            at = linked.stores.places[found.truth]
-            if found.truth is not named:
-                raise LinkConflict(
-                    f"they are linked already, and the source of truth is {found.truth.value} ({at})",
-                    hint="'holdfast migrate run' moves it",
-                )
-            click.echo(
-                f"linked already ({strategy_name(found.strategy)}): the source of truth is {truth} ({at})"
-            )
-            return
-        at, other = (linked.stores.places[each] for each in (named, named.other))
-        if linked.source_of_truth() is not named:
-            raise Uninitialized(
-                f"there is no catalog in {at}, but there is one in {other}", hint="only that can be named"
-            )
-        linked.check_open()
-        generation = linked.deploy_generation() or 0
-        click.echo(
-            f"fencing every process that writes to {linked.place}; the catalog in {other} does not count",
-            err=True,
-        )
-        if not yes:
-            if not somebody_answers():
-                raise BadInput(f"linking {at} with {other} needs a yes", hint="give --yes")
-            confirm("Go on?")
-    with place.open_to_write(create=True) as linked:
-        linked.open(
-            OpenMode.WRITABLE, deploy_generation=generation, holder=_holder(), purpose="holdfast migrate link"
-        ).close()
-        done = linked.link()
-    assert done is not None
-    click.echo(f"linked ({strategy_name(done.strategy)}): the source of truth is {done.truth.value} ({at})")
-
-
-@migrate.command(short_help="End the link of a catalog on persist.")
-@catalog_options
-@click.option("--stash-lost", is_flag=True, help="The stash is gone for good: give persist alone.")
-@_generation
-@_yes
-def detach(place: CatalogPlace, stash_lost: bool, deploy_generation: int | None, yes: bool) -> None:
-    """End the link, so that the catalog is on persist alone; only while persist is its source of truth.
-
-    The stash keeps what it has, but can't be linked with it again. Every process that writes to the catalog
-    is fenced.
-    """
-    from holdfast.durable.backend_migration.detach import check_detach
-    from holdfast.durable.backend_migration.detach import detach as end_link
-
-    if isinstance(place, LinkedPlace) is stash_lost:
-        raise BadInput(
-            "--stash-lost is for a stash that is gone: --stash can't be given with it"
-            if stash_lost
-            else "--stash is missing: a link is ended with both of its stores",
-            hint="if the stash is gone for good, give --stash-lost with --persist URL --organization-id UUID",
-        )
-    with place.open_to_look() as openable:
-        check_detach(openable, stash_lost=stash_lost)
-        click.echo(f"fencing every process that writes to catalog {openable.place}", err=True)
-    if not yes:
-        if not somebody_answers():
-            raise BadInput("ending a link needs a yes", hint="give --yes")
-        confirm("Go on?")
-    with place.open_to_write() as openable:
-        token = end_link(
-            openable,
-            stash_lost=stash_lost,
-            deploy_generation=deploy_generation,
-            holder=_holder(),
-            purpose="holdfast migrate detach",
-        )
-        click.echo(f"detached: the catalog is on persist alone, epoch {token.epoch}")
 
 
 def _run(
@@ -344,12 +243,6 @@ def _begun_with(linked: "LinkedCatalog", migration_id: str) -> "Backend":
     return target_to_leave(found.targets, migration_id)
 
 
-def _backend(name: str) -> "Backend":
-    from holdfast.durable.backend_migration.truth import Backend
-
-    return Backend[name.upper()]
-
-
 def _migration(
     linked: "LinkedCatalog", migration_id: str, target: "Backend", **options: Any
 ) -> "BackendMigration":
@@ -359,18 +252,11 @@ def _migration(
         linked,
         migration_id=migration_id,
         target=target,
-        holder=_holder(),
+        holder=holder(),
         purpose="holdfast migrate",
         **options,
     )
 
 
-def _holder() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def _with_terms(place: LinkedPlace, strategy: str | None) -> LinkedPlace:
-    from holdfast.durable.backend_migration.truth import Strategy
-
-    chosen = None if strategy is None else Strategy[strategy.upper().replace("-", "_")]
-    return replace(place, strategy=chosen)
+for command in (link, detach):
+    migrate.add_command(command)

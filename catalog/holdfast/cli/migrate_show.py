@@ -7,10 +7,13 @@ from holdfast.cli.persist_show import age, count, size
 
 if TYPE_CHECKING:
     from holdfast.durable.backend_migration.attempt import Progress
+    from holdfast.durable.backend_migration.decision import Decision
     from holdfast.durable.backend_migration.plan import MigrationPlan
     from holdfast.durable.backend_migration.status import MigrationStatus, StoreStatus
     from holdfast.durable.backend_migration.truth import Backend, Strategy
+    from holdfast.durable.preamble import Preamble
     from holdfast.durable.upgrade.report import Size
+    from holdfast.errors import HoldfastError
 
 _LABEL = 12
 
@@ -38,8 +41,7 @@ def plan_lines(plan: "MigrationPlan") -> Iterator[str]:
 
 
 def _contents(sizes: Mapping[str, "Size"]) -> Iterator[str]:
-    rows, bytes_ = (sum(getattr(each, name) for each in sizes.values()) for name in ("rows", "bytes"))
-    yield _field("contents", f"{count(rows, 'row')}, {size(bytes_)}")
+    yield _field("contents", held_in(sizes))
     width = max(map(len, sizes))
     for name, each in sizes.items():
         if each.rows:
@@ -83,7 +85,7 @@ def status_lines(status: "MigrationStatus", now_ms: int) -> Iterator[str]:
             f" (last: {status.holder}); {shut}",
         )
     yield ""
-    yield from _side_by_side(status)
+    yield from _side_by_side((status.stash, status.persist))
     if status.records:
         yield ""
         yield "migrations"
@@ -92,15 +94,54 @@ def status_lines(status: "MigrationStatus", now_ms: int) -> Iterator[str]:
             yield f"  {id_:<{width}}  {record}, target {status.targets[id_].value}"
 
 
-def _side_by_side(status: "MigrationStatus") -> Iterator[str]:
-    stores = (status.stash, status.persist)
+def decision_lines(decision: "Decision") -> Iterator[str]:
+    """What a decision would mean."""
+    from holdfast.durable.backend_migration.status import store_status
+
+    kept, given_up = decision.truth, decision.truth.other
+    if decision.told is not None:
+        yield _field("truth", f"{at(decision.places, decision.told)}, as both stores tell")
+    else:
+        yield _field("truth", f"can't be told: {decision.conflict}")
+    yield _field("to keep", f"{at(decision.places, kept)}: its contents are the catalog from then on")
+    yield _field("to give up", f"{at(decision.places, given_up)}: what is in it alone is lost")
+    yield ""
+    sides = (kept, given_up) if kept.value == "Stash" else (given_up, kept)
+    stores = tuple(store_status(decision.places[each], decision.seen.of(each)) for each in sides)
+    held = [held_in(decision.unreadable.get(each) or decision.sizes[each]) for each in sides]
+    yield from _side_by_side(stores, ("contents", held))
+
+
+def loss_lines(
+    place: str, seen: "Preamble", sizes: "Mapping[str, Size] | HoldfastError | None"
+) -> Iterator[str]:
+    """What it would mean that a stash is lost which may have had the catalog."""
+    token = seen.token
+    epoch = "none" if token is None else f"{token.epoch} of generation {token.deploy_generation}"
+    yield _field("truth", "can't be told: persist does not say that it is, and the stash is lost")
+    yield _field("to keep", f"Persist ({place}): {held_in(sizes)}, upper {seen.upper}, epoch {epoch}")
+    yield _field("to give up", "what the stash had beside, of which nothing is known")
+
+
+def held_in(sizes: "Mapping[str, Size] | HoldfastError | None") -> str:
+    """How much a store holds."""
+    if sizes is None:
+        return "no catalog"
+    if not isinstance(sizes, Mapping):
+        return f"can't be read: {sizes}"
+    rows, bytes_ = (sum(getattr(each, name) for each in sizes.values()) for name in ("rows", "bytes"))
+    return f"{count(rows, 'row')}, {size(bytes_)}"
+
+
+def _side_by_side(stores: "tuple[StoreStatus, ...]", *more: tuple[str, list[str]]) -> Iterator[str]:
     rows: list[tuple[str, list[str]]] = [("", ["STASH", "PERSIST"])]
     rows += [(name, [str(fact) for fact in facts]) for name, facts in _facts(stores)]
+    rows += more
     width = max(len(texts[0]) for _, texts in rows)
     yield from (f"{name:<{_LABEL}}{texts[0]:<{width}}  {texts[1]}".rstrip() for name, texts in rows)
 
 
-def _facts(stores: "tuple[StoreStatus, StoreStatus]") -> Iterator[tuple[str, list[Any]]]:
+def _facts(stores: "tuple[StoreStatus, ...]") -> Iterator[tuple[str, list[Any]]]:
     yield "place", [store.place for store in stores]
     yield "version", ["-" if store.version is None else store.version for store in stores]
     yield "epoch", ["-" if store.token is None else store.token.epoch for store in stores]

@@ -20,6 +20,8 @@ TRUTH = "truth"
 """1 in a linked store that is certainly the source of truth; taken away before that could change."""
 TRUTH_SINCE = "truth_since"
 """The time from which this store's contents are the catalog's: what it held before is no past of them."""
+SETTLING = "settling"
+"""On persist: while it is being decided by hand which store counts; 1 the stash, 2 persist."""
 MIGRATION_DEADLINE = "migration_deadline"
 """In the stash: until when the migration that is running shuts others out, in ms since the epoch."""
 
@@ -35,6 +37,7 @@ RESERVED = frozenset(
         MIGRATION_STRATEGY,
         TRUTH,
         TRUTH_SINCE,
+        SETTLING,
         MIGRATION_DEADLINE,
     }
 )

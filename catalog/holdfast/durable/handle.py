@@ -353,7 +353,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
         return self.in_transaction(change)
 
     def _check_not_of_link(self, key: str) -> None:
-        if key in (config.LINK, config.STASH_LINKED):
+        if key in (config.LINK, config.STASH_LINKED, config.SETTLING):
             raise BadInput(
                 f"config {key} would tie the catalog to a store that knows nothing of it",
                 hint="the first open of a linked catalog for writing links two stores",

@@ -65,18 +65,18 @@ class StoredCatalog(OpenableCatalog):
         return self._now_ms
 
     def is_initialized(self) -> bool:
-        return self._preamble().is_initialized
+        return self.preamble().is_initialized
 
     def epoch(self) -> int | None:
-        token = self._preamble().token
+        token = self.preamble().token
         return None if token is None else token.epoch
 
     def deploy_generation(self) -> int | None:
-        token = self._preamble().token
+        token = self.preamble().token
         return None if token is None else token.deploy_generation
 
     def config(self, key: str) -> int | None:
-        return self._preamble().config.get(key)
+        return self.preamble().config.get(key)
 
     def dump(self, as_of: int | None = None) -> str:
         return "".join(self.dump_lines(as_of))
@@ -253,7 +253,8 @@ class StoredCatalog(OpenableCatalog):
                 "the catalog can't be opened for writing: its store was opened for reading only"
             )
 
-    def _preamble(self) -> Preamble:
+    def preamble(self) -> Preamble:
+        """Its fence token and its config, of the latest state."""
         with self.opened("catalog preamble") as store:
             return at_latest(store, lambda seen: seen)
 

@@ -73,6 +73,8 @@ class Preamble:
     @property
     def is_certain(self) -> bool:
         """Whether this state alone tells that the catalog is here; see `config.TRUTH`."""
+        if config.SETTLING in self.config:
+            return False
         return not self.is_linked or self.config.get(config.TRUTH) == 1
 
     @property

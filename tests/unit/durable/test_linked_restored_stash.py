@@ -45,7 +45,7 @@ def test_it_is_used_again_once_its_fence_was_raised_alone(
     for refused in (both.source_of_truth, lambda: write(both, "x"), lambda: both.open(OpenMode.READ_ONLY)):
         with pytest.raises(LinkConflict, match="restored from an older state") as caught:
             refused()
-        assert "fence alone" in caught.value.hint
+        assert "--accept-loss" in caught.value.hint
     assert (stash.epoch(), place.uppers()) == uppers
     epoch = place.persist().epoch()
     assert epoch is not None

@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
+from holdfast.durable import config, takeover
 from holdfast.durable.backend_migration.link import Linked, Seen, notes
 from holdfast.durable.backend_migration.truth import Backend
 from holdfast.durable.backend_migration.two_stores import (
@@ -54,19 +55,19 @@ def hold(
         if backend is Backend.STASH:
             return ()
         link = stores.linkage(seen)
-        return _settling(seen, link, backend, first) if isinstance(link, Linked) else ()
+        return _noting(seen, link, backend, first) if isinstance(link, Linked) else ()
 
     for pause in pauses():
         taken = take_over_both(stores, claim, also=also, check=check, sleep=sleep)
         try:
-            return _settled(stores, taken, first)
+            return _noted(stores, taken, first)
         except Fenced as error:
             last = error
             sleep(pause)
     raise last
 
 
-def _settling(seen: Seen, link: Linked, backend: Backend, first: _First | None) -> tuple[Update, ...]:
+def _noting(seen: Seen, link: Linked, backend: Backend, first: _First | None) -> tuple[Update, ...]:
     """What is to be written to a store by who has taken both over."""
     updates = seen.of(backend).configured(notes(link.truth)[backend])
     if backend is link.truth and first is not None and not seen.of(backend).is_initialized:
@@ -74,11 +75,11 @@ def _settling(seen: Seen, link: Linked, backend: Backend, first: _First | None) 
     return updates
 
 
-def _settled(stores: TwoStores, taken: Taken, first: _First | None) -> Taken:
+def _noted(stores: TwoStores, taken: Taken, first: _First | None) -> Taken:
     truth = taken.link.truth
     # A note that is wrong goes before the right one comes.
     for backend in (truth.other, truth):
-        updates = _settling(taken.seen, taken.link, backend, first)
+        updates = _noting(taken.seen, taken.link, backend, first)
         while updates:
             at = taken.seen.of(backend)
             if committed(stores.of(backend), at, updates):
@@ -90,10 +91,12 @@ def _settled(stores: TwoStores, taken: Taken, first: _First | None) -> Taken:
                 )
                 break
             found = read_preamble(stores.of(backend), stores.of(backend).upper())
-            if found.token != taken.token:
-                raise Fenced(taken.token, found.token)
+            takeover.under(taken.token)(found)
             taken = replace(taken, seen=taken.seen.where(backend, found))
-            updates = _settling(taken.seen, taken.link, backend, first)
+            if config.SETTLING in found.config:
+                # Somebody has begun to decide about the link, under no token yet: it is for him to say.
+                stores.linkage(taken.seen)
+            updates = _noting(taken.seen, taken.link, backend, first)
     return taken
 
 

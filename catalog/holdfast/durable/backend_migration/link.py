@@ -12,6 +12,7 @@ Invariants
 - The token of the stash is never below that of persist, as it comes first there: where it is, this is another
   stash than the one that the link was made or begun with, or an older state of it.
 - Every note of the truth (`config.TRUTH`) agrees with the tombstones.
+- While it is being decided by hand which store counts (`config.SETTLING`), neither does: see `decision`.
 """
 
 from collections.abc import Mapping
@@ -19,21 +20,31 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from holdfast.durable import config
-from holdfast.durable.backend_migration.truth import Backend, Strategy, source_of_truth, tombstone
+from holdfast.durable.backend_migration.truth import (
+    NUMBERS,
+    Backend,
+    Strategy,
+    named,
+    source_of_truth,
+    tombstone,
+)
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.preamble import Preamble
 from holdfast.errors import CorruptBlob, LinkConflict, StrategyMismatch
 
-_ENDED = "use the two stores that were linked, or an empty stash for a new link"
+_DECIDE = (
+    "if that can't be, 'holdfast migrate link --truth stash|persist' shows what would be lost, and decides it"
+    " with --accept-loss"
+)
+_ENDED = f"use the two stores that were linked, or an empty stash for a new link; {_DECIDE}"
 _LOST = (
     "use the stash that it was linked with; if that is lost for good: 'holdfast migrate detach --stash-lost'"
 )
-
-_BEHIND = (
-    "bring its newest state back; or accept what is lost: if this stash has the catalog that counts, raise"
-    " its fence alone (emergency_catalog) above that of persist; if Persist has:"
-    " 'holdfast migrate detach --stash-lost'"
+_LOST_WITH_IT = (
+    "use the stash that it was linked with: it may hold the catalog; if that is lost for good, 'holdfast"
+    " migrate detach --stash-lost' shows what would be lost with it, and accepts that with --accept-loss"
 )
+_NEWEST = f"bring back the newest state of the store that was restored; {_DECIDE}"
 
 
 @dataclass(frozen=True)
@@ -101,6 +112,8 @@ def linkage(seen: Seen, terms: Terms, places: Mapping[Backend, str]) -> Linked |
     """
     stash, persist = seen.stash.config, seen.persist.config
     ours, theirs = stash.get(config.LINK), persist.get(config.LINK)
+    if config.SETTLING in persist:
+        _refuse_undecided(named(persist, config.SETTLING), places)
     if theirs is not None:
         config.check_stored(config.STASH_LINKED, persist.get(config.STASH_LINKED, 1))
     broke_off = persist.get(config.STASH_LINKED) == 0
@@ -111,7 +124,7 @@ def linkage(seen: Seen, terms: Terms, places: Mapping[Backend, str]) -> Linked |
     if ours != theirs:
         _refuse(places, ours, theirs, lost=persist.get(config.TRUTH) == 1)
     assert ours is not None
-    strategy = _kept(strategy_of(stash), terms)
+    strategy = strategy_kept(stash, terms)
     truth = source_of_truth(strategy, stash, persist)
     _check_states(seen, strategy, truth, places)
     return ToLink(strategy, truth, finishing=ours) if broke_off else Linked(ours, strategy, truth)
@@ -138,11 +151,17 @@ def links_stash(link: ToLink, number: int) -> Mapping[str, int | None]:
     }
 
 
+def decides_on_persist(link: ToLink, number: int) -> Mapping[str, int | None]:
+    """What persist's config becomes while it is decided by hand that the truth is that of `link`."""
+    marks = {config.STASH_LINKED: 1, config.SETTLING: NUMBERS[link.truth]}
+    return {**begins_on_persist(link, number), **marks}
+
+
 ENDS_ON_PERSIST: Mapping[str, int | None] = {config.STASH_LINKED: 1}
 """What persist's config becomes by the last."""
 
 UNLINKED: Mapping[str, int | None] = dict.fromkeys(
-    (config.LINK, config.STASH_LINKED, config.TOMBSTONE, config.TRUTH)
+    (config.LINK, config.STASH_LINKED, config.TOMBSTONE, config.TRUTH, config.SETTLING)
 )
 """What persist's config becomes when its link is ended."""
 
@@ -158,8 +177,8 @@ def _to_link(seen: Seen, terms: Terms, places: Mapping[Backend, str]) -> ToLink:
             raise LinkConflict(
                 f"both {places[Backend.STASH]} and {places[Backend.PERSIST]} hold a catalog, and were never"
                 " linked: they can't be one",
-                hint="say which one counts (truth): its contents replace the other's in the next migration;"
-                " or use an empty store beside it",
+                hint="say which one counts, whose contents replace the other's in the next migration:"
+                " 'holdfast migrate link --truth stash|persist'; or use an empty store beside it",
             )
         case _:
             truth = terms.truth
@@ -183,12 +202,22 @@ def _check_begun_with(seen: Seen, places: Mapping[Backend, str]) -> None:
         )
 
 
+def _refuse_undecided(truth: Backend, places: Mapping[Backend, str]) -> NoReturn:
+    command = "'holdfast migrate link --truth {} --accept-loss'"
+    raise LinkConflict(
+        f"somebody has begun to decide that the source of truth of {places[Backend.STASH]} and"
+        f" {places[Backend.PERSIST]} is {truth.value}, and has not ended",
+        hint=f"{command.format(truth.value.lower())} goes on with it;"
+        f" {command.format(truth.other.value.lower())} decides the other way",
+    )
+
+
 def _refuse(places: Mapping[Backend, str], ours: int | None, theirs: int | None, *, lost: bool) -> NoReturn:
     stash, persist = places[Backend.STASH], places[Backend.PERSIST]
     if ours is None:
         raise LinkConflict(
             f"the catalog in {persist} is linked with another stash than {stash}, which was never linked",
-            hint=_LOST if lost else "use the stash that it was linked with: it may hold the catalog",
+            hint=_LOST if lost else _LOST_WITH_IT,
         )
     if theirs is None:
         raise LinkConflict(
@@ -211,7 +240,14 @@ def strategy_of(stash: Mapping[str, int]) -> Strategy:
         raise CorruptBlob(f"config {config.MIGRATION_STRATEGY}", "1 or 2", str(value)) from None
 
 
-def _kept(strategy: Strategy, terms: Terms) -> Strategy:
+def strategy_kept(stash: Mapping[str, int], terms: Terms) -> Strategy:
+    """The strategy of a link, from the stash's config: the one that it was linked with, if it was.
+
+    Raises `StrategyMismatch` for other terms, and `CorruptBlob`.
+    """
+    if config.LINK not in stash:
+        return terms.strategy or Strategy.ONE_TOMBSTONE
+    strategy = strategy_of(stash)
     if terms.strategy not in (None, strategy):
         raise StrategyMismatch(
             f"the catalog was linked with {strategy.name}, which it keeps, not with {terms.strategy.name}",
@@ -225,14 +261,14 @@ def _check_states(seen: Seen, strategy: Strategy, truth: Backend, places: Mappin
         raise LinkConflict(
             f"the stash in {places[Backend.STASH]} is older than the catalog in {places[Backend.PERSIST]}"
             " that it is linked with: it was restored from an older state, or persist was changed by hand",
-            hint=_BEHIND,
+            hint=_NEWEST,
         )
     two = strategy is Strategy.TWO_TOMBSTONES
     if two and tombstone(seen.stash.config) is None and tombstone(seen.persist.config) is not None:
         raise LinkConflict(
             f"the tombstones of {places[Backend.STASH]} (none) and {places[Backend.PERSIST]} can't be so by"
             " any migration: a store was restored from an older state, or changed by hand",
-            hint=_LOST,
+            hint=_NEWEST,
         )
     noted = [backend for backend in Backend if seen.of(backend).config.get(config.TRUTH) == 1]
     wrong = truth.other
@@ -242,12 +278,7 @@ def _check_states(seen: Seen, strategy: Strategy, truth: Backend, places: Mappin
             f"the source of truth can't be told: by the tombstones it is {truth.value} ({places[truth]}), but"
             f" {wrong.value} ({places[wrong]}) says{both and ' too'} that it is: a store was restored from an"
             " older state",
-            hint="bring back the newer state of the store that was restored"
-            + (
-                "; if Persist is right: 'holdfast migrate detach --stash-lost'"
-                if wrong is Backend.PERSIST
-                else ""
-            ),
+            hint=_NEWEST,
         )
 
 

@@ -106,10 +106,9 @@ class LinkedCatalog(OpenableCatalog):
     def place(self) -> str:
         return f"{self._stash.place} and {self._persist.place}"
 
-    @property
-    def on_persist(self) -> StoredCatalog:
-        """The store on persist as a catalog of its own."""
-        return self._persist
+    def of(self, backend: Backend) -> StoredCatalog:
+        """One of the stores as a catalog of its own."""
+        return self._stash if backend is Backend.STASH else self._persist
 
     @property
     def now_ms(self) -> Callable[[], int]:
@@ -393,7 +392,7 @@ class LinkedCatalog(OpenableCatalog):
             return truth, seen.of(truth)
 
     def _of_truth(self) -> StoredCatalog:
-        return self._stash if self.source_of_truth() is Backend.STASH else self._persist
+        return self.of(self.source_of_truth())
 
     def _token(self) -> FenceToken | None:
         with self._opened("catalog preamble") as stores:

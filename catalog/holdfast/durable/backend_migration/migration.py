@@ -27,6 +27,7 @@ from holdfast.durable.backend_migration.records import (
     Record,
     begun,
     destination,
+    ended_with,
     key_of,
     records_of,
     running_of,
@@ -223,10 +224,7 @@ class BackendMigration:
             orders = Orders(self.migration_id, running.destination, Verify.NONE, running.record)
             attempt = Attempt(Held(stores, taken.token), taken.link.strategy, orders)
             truth = taken.link.truth
-            record: Record | None = running.record.ended
-            if truth is not running.destination:
-                record = Record.DONE if running.record is Record.ROLLING_BACK else None
-            attempt.finish(truth, record)
+            attempt.finish(truth, ended_with(running, truth))
             return truth
 
     def close(self) -> None:

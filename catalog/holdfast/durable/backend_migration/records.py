@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from holdfast.durable import config
-from holdfast.durable.backend_migration.truth import Backend
+from holdfast.durable.backend_migration.truth import NUMBERS, Backend, named
 from holdfast.errors import BadInput, CorruptBlob, MigrationConflict
 
 _ID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:/@-]{0,198}[A-Za-z0-9])?")
-
-_TARGETS: Mapping[Backend, int] = {Backend.STASH: 1, Backend.PERSIST: 2}
 
 
 class Record(Enum):
@@ -101,7 +99,7 @@ def records_of(stash: Mapping[str, int]) -> dict[str, Record]:
 
 def targets_of(stash: Mapping[str, int]) -> dict[str, Backend]:
     """The targets of all of them, by id; `CorruptBlob` where a record is without one."""
-    return {migration_id: _target(stash, migration_id) for migration_id in records_of(stash)}
+    return {migration_id: named(stash, target_key_of(migration_id)) for migration_id in records_of(stash)}
 
 
 def running_of(stash: Mapping[str, int]) -> Running | None:
@@ -113,7 +111,7 @@ def running_of(stash: Mapping[str, int]) -> Running | None:
         names = ", ".join(id_ for id_, _ in running)
         raise CorruptBlob("the config of the stash", "at most one running migration", names)
     ((id_, record),) = running
-    return Running(id_, record, _target(stash, id_), stash.get(config.MIGRATION_DEADLINE, 0))
+    return Running(id_, record, named(stash, target_key_of(id_)), stash.get(config.MIGRATION_DEADLINE, 0))
 
 
 def to_begin(
@@ -128,7 +126,7 @@ def to_begin(
     key = key_of(migration_id)
     found = None if key not in stash else _record(key, stash[key])
     if found is not None:
-        _check_target(migration_id, found, _target(stash, migration_id), target)
+        _check_target(migration_id, found, named(stash, target_key_of(migration_id)), target)
     if found is Record.ROLLED_BACK or (found is Record.DONE and not rollback):
         return None
     running = running_of(stash)
@@ -178,7 +176,7 @@ def begun(migration_id: str, record: Record, target: Backend, deadline_ms: int) 
     """What the config of the stash becomes when a migration begins or is resumed."""
     return {
         key_of(migration_id): record.value,
-        target_key_of(migration_id): _TARGETS[target],
+        target_key_of(migration_id): NUMBERS[target],
         config.MIGRATION_DEADLINE: deadline_ms,
     }
 
@@ -191,16 +189,27 @@ def ended(migration_id: str, record: Record | None) -> Mapping[str, int | None]:
     return {**over, key_of(migration_id): record.value}
 
 
+def ending_with(stash: Mapping[str, int], truth: Backend) -> Mapping[str, int | None]:
+    """What it becomes when the migration that is running, if one is, ends with the truth there.
+
+    It is done where the truth has moved; else its record is taken back, or, where it was rolling back, is
+    again that of a migration that is done.
+    """
+    running = running_of(stash)
+    if running is None:
+        return {}
+    return ended(running.migration_id, ended_with(running, truth))
+
+
+def ended_with(running: Running, truth: Backend) -> Record | None:
+    """The record of a migration that ends with the truth there; None for none."""
+    if truth is running.destination:
+        return running.record.ended
+    return Record.DONE if running.record is Record.ROLLING_BACK else None
+
+
 def _record(key: str, value: int) -> Record:
     try:
         return Record(value)
     except ValueError:
         raise CorruptBlob(f"config {key}", "1 to 4", str(value)) from None
-
-
-def _target(stash: Mapping[str, int], migration_id: str) -> Backend:
-    key = target_key_of(migration_id)
-    for target, value in _TARGETS.items():
-        if value == stash.get(key):
-            return target
-    raise CorruptBlob(f"config {key}", "1 or 2", str(stash.get(key)))

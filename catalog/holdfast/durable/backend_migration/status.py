@@ -74,8 +74,8 @@ def migration_status(catalog: TwoStored) -> MigrationStatus:
         running = running_of(seen.stash.config)
         token = seen.token
         return MigrationStatus(
-            _status(stores.stash.place, seen.stash),
-            _status(stores.persist.place, seen.persist),
+            store_status(stores.stash.place, seen.stash),
+            store_status(stores.persist.place, seen.persist),
             isinstance(link, Linked),
             None if link is None else link.strategy,
             None if link is None else link.truth,
@@ -87,7 +87,8 @@ def migration_status(catalog: TwoStored) -> MigrationStatus:
         )
 
 
-def _status(place: str, seen: Preamble) -> StoreStatus:
+def store_status(place: str, seen: Preamble) -> StoreStatus:
+    """What a store's preamble tells."""
     return StoreStatus(
         place,
         seen.config.get(config.USER_VERSION),

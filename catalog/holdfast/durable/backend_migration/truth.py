@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from holdfast.durable import config
+from holdfast.errors import CorruptBlob
 
 
 class Backend(Enum):
@@ -26,6 +27,18 @@ class Backend(Enum):
     def other(self) -> "Backend":
         """The one that this is moved to or from."""
         return Backend.PERSIST if self is Backend.STASH else Backend.STASH
+
+
+NUMBERS: Mapping[Backend, int] = {Backend.STASH: 1, Backend.PERSIST: 2}
+"""How the config of a store names one of the two."""
+
+
+def named(stored: Mapping[str, int], key: str) -> Backend:
+    """The one that a store's config names under `key`. Raises `CorruptBlob`."""
+    for backend, number in NUMBERS.items():
+        if number == stored.get(key):
+            return backend
+    raise CorruptBlob(f"config {key}", "1 or 2", str(stored.get(key)))
 
 
 class Strategy(Enum):

@@ -193,6 +193,11 @@ def take_over_both(
             sleep(pause)
 
 
+def new_number() -> int:
+    """A number for a link, that no other has."""
+    return 1 + secrets.randbelow((1 << 63) - 1)
+
+
 def pauses() -> Iterator[float]:
     """How long to wait before the next attempt, in seconds: longer each time, and never the same."""
     pause = _FIRST_PAUSE_S
@@ -260,7 +265,7 @@ class _Taking:
             return
         if link.finishing is None:
             # Never that of a link that broke off: who began it may only be slow, and with another stash.
-            number = 1 + secrets.randbelow((1 << 63) - 1)
+            number = new_number()
             self._write(Backend.PERSIST, begins_on_persist(link, number))
             self._write(Backend.STASH, links_stash(link, number))
         self._write(Backend.PERSIST, ENDS_ON_PERSIST)

@@ -1,0 +1,116 @@
+"""`holdfast migrate link|detach --accept-loss`: what would be lost is shown, and given up only on purpose."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast.cli import main
+from holdfast.durable.backend_migration.truth import Backend
+from holdfast.durable.preamble import read_preamble
+from unit.cli.catalogs import make_place
+from unit.cli.test_migrate_cli import EDIT, Linked, alone, ok, refused
+
+
+@pytest.fixture
+def linked(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Linked]:
+    """A catalog that was moved from its stash to persist, and written there."""
+    for name in ("stash", "persist"):
+        (tmp_path / name).mkdir()
+    stash = make_place("stash in a file", tmp_path / "stash", request)
+    persist = make_place("persist in files", tmp_path / "persist", request)
+    made = Linked(stash, persist)
+    ok(stash.run("init"))
+    ok(stash.run(*EDIT, '{"value": "in the stash"}', "--yes"))
+    ok(made.migrate("run", "--id", "m", "--target", "persist", "--verify", "none"))
+    ok(made.catalog(*EDIT, '{"value": "on persist"}', "--yes"))
+    yield made
+    persist.close()
+
+
+def both_noted(linked: Linked) -> None:
+    """What a stash says that was restored from before the move."""
+    store = linked.library().stores.stash
+    seen = read_preamble(store, store.upper())
+    store.append(seen.configured({"truth": 1, "tombstone": None}), seen.upper)
+    store.close()
+
+
+def test_against_what_the_stores_tell(linked: Linked) -> None:
+    before = linked.stored()
+    shown = linked.migrate("link", "--truth", "stash", "--yes")
+    refused(
+        shown, 2, "linked already, and the source of truth is Persist (", "--accept-loss decides for Stash"
+    )
+    assert "fencing" not in shown.stderr
+    lines = shown.stdout.splitlines()
+    assert lines[0].startswith("truth       Persist (")
+    assert lines[1].startswith("to keep     Stash (")
+    assert lines[2].startswith("to give up  Persist (")
+    found = linked.status()
+    for fact in ("upper", "epoch"):
+        (line,) = (line.split() for line in lines if line.startswith(fact))
+        assert line == [fact, str(found["stash"][fact]), str(found["persist"][fact])]
+    (contents,) = (line for line in lines if line.startswith("contents"))
+    assert contents.count(" rows, ") == 2
+    refused(linked.migrate("link", "--truth", "stash", "--accept-loss"), 2, "a decision needs a yes")
+    assert linked.stored() == before
+    done = linked.migrate("link", "--truth", "stash", "--accept-loss", "--yes")
+    assert ok(done).splitlines()[-1].startswith("decided (one-tombstone): the source of truth is Stash (")
+    assert done.stderr.startswith("fencing every process that writes to ")
+    assert "alone is given up" in done.stderr
+    assert '"in the stash"' in ok(linked.catalog("dump"))
+    before = linked.stored()
+    again = ok(linked.migrate("link", "--truth", "stash", "--accept-loss"))
+    assert again.startswith("linked already (one-tombstone): the source of truth is stash (")
+    assert linked.stored() == before
+
+
+@pytest.mark.parametrize("truth", Backend, ids=lambda truth: truth.value)
+def test_where_nothing_tells_it(linked: Linked, truth: Backend) -> None:
+    both_noted(linked)
+    before = linked.stored()
+    refused(linked.catalog("dump"), 2, "the source of truth can't be told", "holdfast migrate link --truth")
+    name = truth.value.lower()
+    shown = linked.migrate("link", "--truth", name)
+    refused(shown, 2, "the source of truth can't be told", f"--accept-loss decides for {truth.value}")
+    assert shown.stdout.startswith("truth       can't be told: ")
+    assert linked.stored() == before
+    ok(linked.migrate("link", "--truth", name, "--accept-loss", "--yes"))
+    kept = '"in the stash"' if truth is Backend.STASH else '"on persist"'
+    assert kept in ok(linked.catalog("dump"))
+    found = linked.status()
+    assert (found["sourceOfTruth"], found["conflict"]) == (truth.value, None)
+    assert found["stash"]["epoch"] == found["persist"]["epoch"]
+
+
+def test_the_loss_of_a_stash_that_had_the_catalog(linked: Linked) -> None:
+    ok(linked.migrate("rollback", "--id", "m", "--verify", "none"))
+    ok(linked.catalog(*EDIT, '{"value": "lost"}', "--yes"))
+    before = linked.stored()
+    shown = alone(linked.persist, "detach", "--stash-lost", "--yes")
+    refused(shown, 2, "does not say that it is the source of truth", "--accept-loss gives up")
+    assert "to keep     Persist (s" in shown.stdout
+    assert " rows, " in shown.stdout
+    assert "fencing" not in shown.stderr
+    refused(alone(linked.persist, "detach", "--stash-lost", "--accept-loss"), 2, "needs a yes")
+    refused(
+        linked.migrate("detach", "--accept-loss", "--yes"), 2, "--accept-loss is for a stash that is lost"
+    )
+    assert linked.stored() == before
+    done = alone(linked.persist, "detach", "--stash-lost", "--accept-loss", "--yes")
+    assert ok(done).splitlines()[-1].startswith("detached: the catalog is on persist alone, epoch ")
+    assert '"on persist"' in linked.persist.dump()
+    ok(linked.persist.run(*EDIT, '{"value": "afterwards"}', "--yes"))
+
+
+def test_a_decision_for_nothing_is_refused(linked: Linked, tmp_path: Path) -> None:
+    options = ["--stash", f"sqlite://{tmp_path}/other.sqlite", *linked.persist.options]
+    before = linked.stored()
+    result = CliRunner().invoke(
+        main, ["migrate", "link", *options, "--truth", "stash", "--accept-loss", "--yes"]
+    )
+    refused(result, 1, "there is no catalog in ", "only that can be named")
+    assert linked.stored() == before
+    assert not (tmp_path / "other.sqlite").exists()
