@@ -25,7 +25,7 @@ from moves.watched import Calls, WatchedStore, straight
 VERSION = "user_version"
 OF_THE_STORE = {
     *("tombstone", "stash_linked", "link", "migration_strategy"),
-    *("truth", "truth_since", "migration_deadline"),
+    *("truth", "truth_since", "settling", "migration_deadline"),
 }
 """The keys of the config that tell of a store, not of the catalog; those of migrations beside."""
 
