@@ -339,11 +339,12 @@ def test_an_empty_stash_is_never_taken_for_that_of_a_linked_catalog(
     before = place.uppers()
     with pytest.raises(LinkConflict, match="never linked") as caught:
         take_over_both(stores, claim())
-    assert "stash-lost" not in caught.value.hint
+    assert "--stash-lost' shows what would be lost" in caught.value.hint
     place.set_config(Backend.PERSIST, truth=1)
     with pytest.raises(LinkConflict, match="never linked") as caught:
         take_over_both(stores, claim())
-    assert "stash-lost" in caught.value.hint
+    assert "detach --stash-lost'" in caught.value.hint
+    assert "--accept-loss" not in caught.value.hint
     assert contents(empty) == set()
     assert place.uppers() == (before[0], before[1] + 1)
 
@@ -387,7 +388,7 @@ def test_a_note_that_the_tombstones_deny_is_a_conflict_whatever_is_said(place: L
     for truth in (None, *Backend):
         with pytest.raises(LinkConflict, match="restored from an older state") as caught:
             taken(place, Terms(truth=truth))
-    assert "stash-lost" in caught.value.hint
+    assert "--accept-loss" in caught.value.hint
     assert place.uppers() == before
 
 
