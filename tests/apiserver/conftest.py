@@ -7,7 +7,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ import pytest
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.storage import StorageController
 from testbed.children import plain_path
+from testbed.errors import KubectlError
 from testbed.kube import ControlPlane
+from testbed.objects import Objects, new_namespace
 from testbed.process import Child
 
 CRDS = Path(__file__).parents[2] / "crds"
@@ -94,6 +96,7 @@ class World:
         self.cluster = cluster
         self.namespace = namespace
         self.folder = folder
+        self.objects = Objects(cluster, namespace)
         self.operators: list[OperatorProcess] = []
 
     def start(self, *flags: str) -> OperatorProcess:
@@ -110,17 +113,24 @@ class World:
         self.kubectl("apply", *flags, "-f", "-", stdin=items)
 
     def get(self, what: str) -> dict[str, Any]:
-        return dict(json.loads(self.kubectl("get", what, "-o", "json")))
+        return self.objects.get(what)
 
     def status(self, what: str) -> dict[str, Any]:
         return dict(self.get(what)["status"])
 
+    def patch(self, what: str, change: str) -> None:
+        """Merge some JSON into an object."""
+        self.objects.patch(what, json.loads(change))
+
+    def delete(self, *what: str, wait: bool = True) -> None:
+        self.objects.delete(*what, wait=wait)
+
     def wait_ready(self, *what: str) -> None:
         for each in what:
-            self.kubectl("wait", "--for=condition=Ready", each, WAIT)
+            self.objects.wait_until(each, "Ready")
 
     def wait_for(self, what: str, path: str, value: object) -> None:
-        self.kubectl("wait", f"--for=jsonpath={{{path}}}={value}", what, WAIT)
+        self.objects.wait_for(what, path, value)
 
     def wait_stalled(self, what: str, reason: str) -> str:
         """Wait for Stalled with this reason; its message."""
@@ -130,15 +140,14 @@ class World:
         return str(self.condition(what, "Stalled")["message"])
 
     def wait_gone(self, what: str) -> None:
-        self.kubectl("wait", "--for=delete", what, WAIT)
+        self.objects.wait_gone(what)
 
     def condition(self, what: str, type_: str) -> dict[str, Any]:
         (found,) = (each for each in self.status(what)["conditions"] if each["type"] == type_)
         return dict(found)
 
     def events(self, reason: str) -> list[dict[str, Any]]:
-        found = json.loads(self.kubectl("get", "events", f"--field-selector=reason={reason}", "-o", "json"))
-        return list(found["items"])
+        return self.objects.list("events", fieldSelector=f"reason={reason}")
 
     def volume(self, organization: str) -> str:
         """The URL of a catalog that names no storage."""
@@ -154,6 +163,16 @@ class World:
     def stop(self) -> None:
         for operator in self.operators:
             operator.child.kill()
+
+    def close(self) -> None:
+        """Stop the operators, and let go of what nobody finalizes any more: it would keep the namespace."""
+        self.stop()
+        for kind in ("catalogmigrations", "storagecollections", "catalogs"):
+            for each in self.objects.list(kind):
+                # One that is being deleted goes with its finalizer, perhaps before it is asked for.
+                with suppress(KubectlError):
+                    self.patch(f"{kind}/{each['metadata']['name']}", '{"metadata":{"finalizers":null}}')
+        self.objects.close()
 
 
 def catalog(name: str = "demo", /, **spec: Any) -> dict[str, Any]:
@@ -199,13 +218,9 @@ def world_in(control_plane: ControlPlane, namespace: str, folder: Path) -> Itera
     try:
         yield there
     finally:
-        there.stop()
+        there.close()
         for operator in there.operators:
             print(f"--- {operator.log.name}\n{operator.child.tail(40)}")
-        # What nobody finalizes any more would keep the namespace.
-        for kind in ("catalogmigrations", "storagecollections", "catalogs"):
-            for name in there.kubectl("get", kind, "-o", "name").split():
-                there.kubectl("patch", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
 
 
 @pytest.fixture
@@ -219,11 +234,9 @@ def world(control_plane: ControlPlane, namespace: str, crds: None, tmp_path: Pat
 def neighbour(world: World, control_plane: ControlPlane) -> Iterator[World]:
     """Another namespace of the same world; its operators are those of `world`."""
     name = f"{world.namespace}-next"
-    control_plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    with world_in(control_plane, name, world.folder) as there:
+    with new_namespace(control_plane, name), world_in(control_plane, name, world.folder) as there:
         yield there
         world.stop()
-    control_plane.kubectl("delete", "namespace", name, "--wait=false")
 
 
 @pytest.fixture

@@ -62,9 +62,9 @@ def test_what_is_immutable_can_not_be_changed(world: Any, make_catalog: Make, ma
         ("storagecollection/flights", '{"catalogRef":{"name":"x"}}', "can't change once the collection"),
     ):
         with pytest.raises(KubectlError) as refused:
-            world.kubectl("patch", what, "--type=merge", "-p", f'{{"spec":{patch}}}')
+            world.patch(what, f'{{"spec":{patch}}}')
         assert message in str(refused.value)
-    world.kubectl("patch", "catalog/demo", "--type=merge", "-p", '{"spec":{"deployGeneration":3}}')
+    world.patch("catalog/demo", '{"spec":{"deployGeneration":3}}')
     world.wait_for("catalog/demo", ".status.deployGeneration", 3)
     world.wait_for("catalog/demo", ".status.epoch", 2)
 
@@ -169,7 +169,7 @@ def test_of_two_namespaces_that_ask_for_the_same_the_older_catalog_has_it(
     neighbour.apply(there)
     assert f"{world.namespace}/demo" in neighbour.wait_stalled("catalog/demo", "DuplicateCatalog")
     assert world.status("catalog/demo")["epoch"] == 1
-    world.kubectl("delete", "catalog/demo", "--timeout=60s")
+    world.delete("catalog/demo")
     neighbour.wait_ready("catalog/demo")
     assert neighbour.status("catalog/demo")["epoch"] == 2
 
@@ -191,9 +191,9 @@ def test_of_two_that_ask_for_the_same_the_older_one_has_it(
     assert f"{world.namespace}/demo" in world.wait_stalled("catalog/twin", "DuplicateCatalog")
     assert "flights" in world.wait_stalled("storagecollection/twin", "DuplicateCollection")
     assert world.status("catalog/demo")["epoch"] == 1
-    world.kubectl("delete", "storagecollection/flights", "--timeout=60s")
+    world.delete("storagecollection/flights")
     world.wait_ready("storagecollection/twin")
-    world.kubectl("delete", "storagecollection/twin", "catalog/demo", "--timeout=60s")
+    world.delete("storagecollection/twin", "catalog/demo")
     world.wait_ready("catalog/twin")
     assert world.status("catalog/twin")["epoch"] == 2
 
@@ -213,7 +213,7 @@ def test_a_deploy_generation_that_is_too_low(world: Any, make_catalog: Make) -> 
         newer.confirm_leadership()
         assert newer.upper == upper
     assert operator.child.poll() is None
-    world.kubectl("patch", "catalog/demo", "--type=merge", "-p", '{"spec":{"deployGeneration":7}}')
+    world.patch("catalog/demo", '{"spec":{"deployGeneration":7}}')
     world.wait_ready("catalog/demo")
     assert world.status("catalog/demo")["epoch"] == 2
 
@@ -225,7 +225,7 @@ def test_a_collection_that_exists_otherwise_is_left_alone(
     there = make_catalog()
     world.apply(there, make_collection())
     world.wait_ready("storagecollection/flights")
-    world.kubectl("delete", "storagecollection/flights", "--timeout=60s")
+    world.delete("storagecollection/flights")
     world.wait_for("catalog/demo", ".status.objectCounts.items", 1)
     upper = world.status("catalog/demo")["upper"]
     world.apply(make_collection(columns=[{"name": "id", "type": "string"}]))

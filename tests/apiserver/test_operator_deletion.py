@@ -25,7 +25,7 @@ def test_retain_keeps_everything_and_a_new_resource_finds_it(
     with world.controller(world.volume(there["spec"]["organizationId"])) as controller:
         writer = controller.writer(before["collectionId"], purpose="test")
         writer.append(pa.table({"id": [1, 2, 3], "note": ["a", "b", None]}), writer.upper(), 11)
-    world.kubectl("delete", "storagecollection/flights", "catalog/demo", "--timeout=60s")
+    world.delete("storagecollection/flights", "catalog/demo")
     world.apply(there, make_collection())
     world.wait_ready("catalog/demo", "storagecollection/flights")
     after = world.status("storagecollection/flights")
@@ -44,29 +44,29 @@ def test_delete_drops_the_collection_and_ends_the_catalog(
     url = world.volume(there["spec"]["organizationId"])
     collection_id = world.status("storagecollection/flights")["collectionId"]
     shard = world.status("catalog/demo")["shardId"]
-    world.kubectl("delete", "storagecollection/flights", "--timeout=60s")
+    world.delete("storagecollection/flights")
     world.wait_for("catalog/demo", ".status.objectCounts.items", 0)
     with world.controller(url) as controller:
         assert controller.describe(collection_id).state is CollectionState.DROPPED
-    world.kubectl("delete", "catalog/demo", "--timeout=60s")
+    world.delete("catalog/demo")
     with world.store(url) as client:
         assert client.inspect(shard).finalized
     # The same organization can't be here again, and the resource says so.
     world.apply(there)
     message = world.wait_stalled("catalog/demo", "DataDeleted")
     assert "another organizationId" in message
-    world.kubectl("delete", "catalog/demo", "--timeout=60s")
+    world.delete("catalog/demo")
 
 
 def test_a_catalog_waits_for_its_collections(world: Any, make_catalog: Make, make_collection: Make) -> None:
     world.start("--steady-interval=600", "--unsteady-interval=600")
     world.apply(make_catalog(), make_collection())
     world.wait_ready("catalog/demo", "storagecollection/flights")
-    world.kubectl("delete", "catalog/demo", "--wait=false")
+    world.delete("catalog/demo", wait=False)
     reason = '.status.conditions[?(@.type=="Reconciling")].reason'
     world.wait_for("catalog/demo", reason, "WaitingForCollections")
     assert "flights" in world.condition("catalog/demo", "Reconciling")["message"]
-    world.kubectl("delete", "storagecollection/flights", "--timeout=60s")
+    world.delete("storagecollection/flights")
     world.wait_gone("catalog/demo")
 
 
@@ -79,7 +79,7 @@ def test_a_doomed_collection_of_a_closed_catalog_is_still_dropped(
     world.wait_ready("catalog/demo", "storagecollection/flights")
     collection_id = world.status("storagecollection/flights")["collectionId"]
     operator.child.kill()
-    world.kubectl("delete", "catalog/demo", "storagecollection/flights", "--wait=false")
+    world.delete("catalog/demo", "storagecollection/flights", wait=False)
     world.start()
     world.wait_gone("storagecollection/flights")
     world.wait_gone("catalog/demo")
@@ -99,7 +99,7 @@ def test_what_never_became_ready_is_deleted_without_a_store(
     world.wait_for(
         "storagecollection/flights", '.status.conditions[?(@.type=="Ready")].reason', "CatalogNotReady"
     )
-    world.kubectl("delete", "storagecollection/flights", "catalog/demo", "--timeout=60s")
+    world.delete("storagecollection/flights", "catalog/demo")
 
 
 def test_a_reader_holds_up_the_drop_until_it_is_gone(
@@ -112,7 +112,7 @@ def test_a_reader_holds_up_the_drop_until_it_is_gone(
     with world.controller(world.volume(there["spec"]["organizationId"])) as controller:
         collection_id = world.status("storagecollection/flights")["collectionId"]
         reader = controller.reader(collection_id, purpose="a report")
-        world.kubectl("delete", "storagecollection/flights", "--wait=false")
+        world.delete("storagecollection/flights", wait=False)
         world.wait_for(
             "storagecollection/flights",
             '.status.conditions[?(@.type=="Reconciling")].reason',
@@ -138,7 +138,7 @@ def test_what_no_status_ever_told_is_dropped_all_the_same(
     for name, field in (("catalog/demo", "shardId"), ("storagecollection/flights", "collectionId")):
         patch = f'[{{"op": "remove", "path": "/status/{field}"}}]'
         world.kubectl("patch", name, "--subresource=status", "--type=json", "-p", patch)
-    world.kubectl("delete", "catalog/demo", "storagecollection/flights", "--wait=false")
+    world.delete("catalog/demo", "storagecollection/flights", wait=False)
     world.start()
     world.wait_gone("storagecollection/flights")
     world.wait_gone("catalog/demo")

@@ -79,7 +79,7 @@ def test_two_operators_that_fight_come_to_rest(world: Any, make_catalog: Make, m
     assert after == at_rest
     # One is taken away, and the spec is touched: the other goes on.
     again.child.kill()
-    world.kubectl("patch", "catalog/demo", "--type=merge", "-p", '{"spec":{"deployGeneration":1}}')
+    world.patch("catalog/demo", '{"spec":{"deployGeneration":1}}')
     world.wait_for("catalog/demo", ".status.epoch", 5)
     world.wait_ready("catalog/demo", "storagecollection/flights")
 
@@ -100,7 +100,7 @@ def test_a_generation_that_can_not_open_leaves_the_running_one_in_charge(
     away.mkdir()
     for number, path in enumerate(parts):
         path.rename(away / str(number))
-    world.kubectl("patch", "catalog/demo", "--type=merge", "-p", '{"spec":{"deployGeneration":3}}')
+    world.patch("catalog/demo", '{"spec":{"deployGeneration":3}}')
     message = world.wait_stalled("catalog/demo", "PreflightFailed")
     assert "deploy generation 3 can't open the catalog" in message
     assert "generation 0 goes on" in message
@@ -115,7 +115,7 @@ def test_a_generation_that_can_not_open_leaves_the_running_one_in_charge(
     assert world.status("catalog/demo")["epoch"] == 2
     assert operator.child.poll() is None
     # Lower than the durable one: a resource that forgot.
-    world.kubectl("delete", "storagecollection/flights", "catalog/demo", "--timeout=60s")
+    world.delete("storagecollection/flights", "catalog/demo")
     there["spec"]["deployGeneration"] = 2
     world.apply(there)
     world.wait_stalled("catalog/demo", "DeployGenerationTooLow")

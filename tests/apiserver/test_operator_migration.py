@@ -41,7 +41,7 @@ def stash_of(world: Any) -> dict[str, str]:
 
 
 def patch(world: Any, what: str, **spec: Any) -> None:
-    world.kubectl("patch", what, "--type=merge", "-p", json.dumps({"spec": spec}))
+    world.patch(what, json.dumps({"spec": spec}))
 
 
 def closed(world: Any, organization: str) -> LinkedCatalog:
@@ -81,7 +81,7 @@ def test_there_and_back_again(world: Any, make_catalog: Make, make_collection: M
     assert stands(world, organization).records == {}
 
     world.apply(migration())
-    world.kubectl("wait", "--for=condition=Completed", "catmig/move", "--timeout=60s")
+    world.objects.wait_until("catmig/move", "Completed")
     status = phase(world, "Completed")
     assert (status["sourceOfTruth"], status["strategy"]) == ("Persist", "OneTombstone")
     assert status["step"] == "6. set the stash tombstone to true"
@@ -104,7 +104,7 @@ def test_there_and_back_again(world: Any, make_catalog: Make, make_collection: M
     world.apply(make_collection("more"))
     world.wait_ready("storagecollection/more")
     patch(world, "catmig/move", rollback=True)
-    world.kubectl("wait", "--for=condition=RolledBack", "catmig/move", "--timeout=60s")
+    world.objects.wait_until("catmig/move", "RolledBack")
     assert phase(world, "RolledBack")["sourceOfTruth"] == "Stash"
     world.wait_for("catalog/demo", ".status.sourceOfTruth", "Stash")
     world.wait_ready("catalog/demo", "storagecollection/more")
@@ -126,7 +126,7 @@ def test_there_and_back_again(world: Any, make_catalog: Make, make_collection: M
     ):
         with pytest.raises(KubectlError, match=message):
             patch(world, "catmig/move", **change)
-    world.kubectl("delete", "catmig", "--all", "--timeout=60s")
+    world.delete(*(f"catmig/{name}" for name in ("look", "move", "again", "across")))
     assert operator.child.poll() is None
 
 
@@ -190,13 +190,13 @@ def test_what_another_process_began_is_waited_for_finished_and_undone(
     begun(world, organization, "back", Backend.STASH, 4)
     world.apply(migration("back", migrationId="back", target="Stash", suspend=True))
     phase(world, "Suspended", "back")
-    world.kubectl("delete", "catalog/demo", "--wait=false")
+    world.delete("catalog/demo", wait=False)
     world.wait_for("catalog/demo", READY_REASON, "WaitingForMigrations")
-    world.kubectl("delete", "catmig/back", "--timeout=60s")
+    world.delete("catmig/back")
     found = stands(world, organization)
     assert (found.truth, found.running) == (Backend.PERSIST, None)
     assert found.records == {"there": Record.DONE, f"{world.namespace}/late": Record.DONE}
-    world.kubectl("delete", "storagecollection/flights", "--timeout=60s")
+    world.delete("storagecollection/flights")
     world.wait_gone("catalog/demo")
     assert items_of(world, organization) == 1
     assert operator.child.poll() is None
@@ -217,11 +217,11 @@ def test_every_change_is_made_in_both_stores_before_the_truth_moves(
     world.apply(make_collection("more"), migration("late"))
     world.wait_ready("storagecollection/more")
     assert "CatalogMigration" in world.wait_stalled("catmig/late", "Conflict")
-    world.kubectl("delete", "catmig/late", "--timeout=60s")
+    world.delete("catmig/late")
     found = stands(world, organization)
     assert found.truth is Backend.STASH
     assert found.stash.version == found.persist.version
-    world.kubectl("delete", "catmig/move", "--timeout=60s")
+    world.delete("catmig/move")
     world.wait_ready("catalog/demo", "storagecollection/more")
     assert stands(world, organization).running is None
     # Once more, to its end.
@@ -267,12 +267,12 @@ def test_a_step_in_flight_is_waited_for_before_anything_else_is_done(world: Any,
     with locked(world):
         world.apply(migration("deleted"))
         operator.wait_until_it_says("deleted: begins step 1.")
-        world.kubectl("delete", "catmig/deleted", "--wait=false")
+        world.delete("catmig/deleted", wait=False)
     world.wait_gone("catmig/deleted")
     opened_again(operator, 3)
     with locked(world):
         world.apply(migration("late", timeout="1s"))
-        world.kubectl("wait", "--for=jsonpath={.status.deadline}", "catmig/late", "--timeout=60s")
+        world.objects.wait_for_any("catmig/late", ".status.deadline")
         deadline = datetime.fromisoformat(world.status("catmig/late")["deadline"])
         while datetime.now(UTC) <= deadline:
             threading.Event().wait(0.1)
@@ -282,7 +282,7 @@ def test_a_step_in_flight_is_waited_for_before_anything_else_is_done(world: Any,
     assert found.records[f"{world.namespace}/move"] is Record.ROLLED_BACK
     # Nobody is shut out any more.
     world.wait_ready("catalog/demo")
-    world.kubectl("delete", "catmig/late", "--timeout=60s")
+    world.delete("catmig/late")
     assert stands(world, organization).running is None
     assert operator.child.poll() is None
 
@@ -365,4 +365,4 @@ def test_what_can_not_be_moved_says_why(world: Any, make_catalog: Make) -> None:
     # A stash that doesn't answer may be the source of truth.
     world.wait_stalled("catalog/demo", "StoreUnreachable")
     world.wait_ready("catalog/alone")
-    world.kubectl("delete", "catmig", "nowhere", "one", "--timeout=60s")
+    world.delete("catmig/nowhere", "catmig/one")

@@ -25,7 +25,7 @@ def names(catalog: Any, collection: Any) -> set[str]:
 
 
 def patch(world: Any, spec: str) -> None:
-    world.kubectl("patch", "catalog/demo", "--type=merge", "-p", f'{{"spec":{spec}}}')
+    world.patch("catalog/demo", f'{{"spec":{spec}}}')
 
 
 def as_others(world: Any, made: dict[str, Any], work: Callable[[Catalog], None]) -> None:
@@ -73,7 +73,7 @@ def test_declared_objects_are_made_mended_and_dropped_again(
     kept = world.condition("catalog/demo", "ObjectsInStep")
     assert "schema shop.raw (by item flights)" in kept["message"]
     assert world.condition("catalog/demo", "Ready")["status"] == "True"
-    world.kubectl("delete", "storagecollection/flights", "--timeout=60s")
+    world.delete("storagecollection/flights")
 
     def drop_items(catalog: Catalog) -> None:
         assert names(catalog, ROLES) >= {"analyst", "foreign"}
@@ -100,7 +100,7 @@ def test_another_resource_for_the_same_catalog_knows_what_was_made(world: Any, m
     made = make_catalog(objects={"roles": [{"name": "analyst"}]})
     world.apply(made)
     world.wait_ready("catalog/demo")
-    world.kubectl("delete", "catalog/demo", "--timeout=60s")
+    world.delete("catalog/demo")
     del made["spec"]["objects"]
     world.apply({**made, "metadata": {"name": "again"}})
     world.wait_ready("catalog/again")

@@ -48,15 +48,9 @@ def test_beside_a_database_process(world: Any, make_catalog: Make, make_collecti
             assert world.status("storagecollection/flights")["collectionId"] == id_
 
             # Nobody was fenced, nothing was written, and nothing is when both resources go.
-            world.kubectl(
-                "patch",
-                "storagecollection/flights",
-                "--type=merge",
-                "-p",
-                '{"spec":{"deletionPolicy":"Delete"}}',
-            )
+            world.patch("storagecollection/flights", '{"spec":{"deletionPolicy":"Delete"}}')
             upper = database.upper
-            world.kubectl("delete", "storagecollection/flights", "catalog/demo", "--timeout=60s")
+            world.delete("storagecollection/flights", "catalog/demo")
             database.confirm_leadership()
             assert (database.upper, database.fence_token().epoch) == (upper, 1)
             assert not controller.describe(id_).dropped

@@ -48,7 +48,7 @@ def test_a_catalog_comes_out_of_a_dump_or_of_another_one(
     assert f"as of {as_of}" in world.status("catalog/copy")["restoredFrom"]
     assert len(world.events("Restored")) == 2
     # For one that is there already the field can't be set any more; one that was there before its resource:
-    world.kubectl("delete", "catalog/old", "--timeout=60s")
+    world.delete("catalog/old")
     world.apply(make_catalog("old", organizationId=SOURCE, storage=place, restoreFrom=other))
     world.wait_ready("catalog/old")
     world.wait_for("catalog/old", RESTORED, "RestoreIgnored")
@@ -84,7 +84,7 @@ def test_a_restore_that_takes_long_is_shown_and_goes_on_until_nobody_asks_for_it
     world.wait_for("catalog/demo", RESTORED, "Restored")
     assert [e["involvedObject"]["name"] for e in world.events("CatalogOpened")] == ["demo"]
     # A deletion doesn't wait for it, and what it brings is closed again.
-    world.kubectl("delete", "catalog/gone", "--timeout=60s")
+    world.delete("catalog/gone")
     pipes["gone"].write_text(good)
     operator.wait_until_it_says("nobody asks for it")
     assert len(world.events("CatalogOpened")) == 1

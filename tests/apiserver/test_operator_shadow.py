@@ -78,7 +78,7 @@ def test_a_shadow_tells_a_difference_and_no_secret(
     world.wait_ready("catmig/move")
     world.wait_for("catalog/demo", ".status.sourceOfTruth", "Stash")
     world.wait_for("catalog/demo", f"{DIVERGED}.reason", "ShadowInStep")
-    world.kubectl("patch", "catalog/demo", "--type=merge", "-p", '{"spec":{"shadow":false}}')
+    world.patch("catalog/demo", '{"spec":{"shadow":false}}')
     world.wait_for("catalog/demo", ".status.observedGeneration", 2)
     world.wait_ready("catalog/demo")
     assert not [

@@ -1,6 +1,5 @@
 """Snapshots through SparkApplications: the operator believes the record, not the application."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ pytestmark = [pytest.mark.kube, pytest.mark.spark]
 
 Make = Callable[..., dict[str, Any]]
 REASON = '.status.conditions[?(@.type=="SnapshotCompleted")].reason'
-LONG = "--timeout=115s"
 
 
 class Plan:
@@ -68,11 +66,11 @@ def ask(world: Any, wanted: dict[str, Any], destination: Path, request: str, **f
 
 
 def wait_for_reason(world: Any, reason: str) -> None:
-    world.kubectl("wait", f"--for=jsonpath={{{REASON}}}={reason}", "storagecollection/flights", LONG)
+    world.wait_for("storagecollection/flights", REASON, reason)
 
 
 def applications(world: Any) -> dict[int, dict[str, Any]]:
-    found = json.loads(world.kubectl("get", "sparkapplications", "-o", "json"))["items"]
+    found = world.objects.list("sparkapplications")
     return {int(app["metadata"]["labels"]["holdfast.dev/attempt"]): app for app in found}
 
 
@@ -104,12 +102,7 @@ def test_a_snapshot_survives_a_hang_and_a_lie(
     # The same request never runs twice, whatever becomes of the status; a lie about failure changes nothing.
     misbehave.by_attempt = {"1": Misbehaviour.LIE_FAILED}
     ask(world, flights, tmp_path / "out", "second")
-    world.kubectl(
-        "wait",
-        "--for=jsonpath={.status.lastSnapshot.requestId}=second",
-        "storagecollection/flights",
-        LONG,
-    )
+    world.wait_for("storagecollection/flights", ".status.lastSnapshot.requestId", "second")
     last = world.status("storagecollection/flights")["lastSnapshot"]
     assert (last["asOf"], last["rows"], last["attempt"]) == (99, 15, 1)
 

@@ -20,6 +20,7 @@ import pytest
 from conformance.moving_client import ORG, linked, numbers
 from holdfast.durable import OpenMode
 from holdfast.durable.backend_migration.truth import Backend
+from testbed.children import plain_path
 from testbed.minio import Minio
 
 CLIENT = Path(__file__).with_name("moving_client.py")
@@ -43,7 +44,7 @@ class Application:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(CLIENT.parent.parent)},
+            env={**os.environ, "PYTHONPATH": plain_path(CLIENT.parent.parent)},
         )
         self._listener = threading.Thread(target=self._listen)
         self._listener.start()

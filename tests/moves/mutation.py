@@ -18,6 +18,7 @@ from pathlib import Path
 
 from sim.mutation import ROOT, Mutant, mutated_files, refresh
 from sim.patches import DoesNotApply, parse
+from testbed.children import plain_path
 
 PATCHES = Path(__file__).parent / "mutants"
 TIMEOUT_S = 1800
@@ -66,7 +67,11 @@ def found(mutant: MoveMutant) -> str:
         child = subprocess.run(
             [sys.executable, "-m", "moves.mutated", str(copy), *mutant.where],
             cwd=ROOT / "tests",
-            env={**os.environ, "PYTHONPATH": str(ROOT / "tests"), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": plain_path(ROOT / "tests"),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,

@@ -14,7 +14,10 @@ class MinioError(Exception):
 
 
 class KubectlError(Exception):
-    """A kubectl command failed; the message is its standard error, `code` its exit code."""
+    """A kubectl command failed; the message is its standard error, `code` its exit code.
+
+    Of what was asked for without kubectl: what the API server says against it, and its HTTP status.
+    """
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)

@@ -18,6 +18,7 @@ from testbed.children import plain_path
 from testbed.errors import Unavailable
 from testbed.kube import ControlPlane
 from testbed.minio import Minio
+from testbed.objects import new_namespace
 from testbed.postgres import PostgresServer
 from testbed.require import VARIABLE, Tier, missing, provide, required
 
@@ -105,10 +106,8 @@ def control_plane() -> Iterator[ControlPlane]:
 def namespace(control_plane: ControlPlane) -> Iterator[str]:
     """A namespace for one test, in which objects can be made at once; its deletion isn't waited for."""
     name = f"test-{uuid.uuid4().hex[:12]}"
-    control_plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    control_plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=60s")
-    yield name
-    control_plane.kubectl("delete", "namespace", name, "--wait=false")
+    with new_namespace(control_plane, name):
+        yield name
 
 
 @pytest.fixture
