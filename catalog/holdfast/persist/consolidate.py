@@ -49,24 +49,30 @@ _LAST_TIME = CLOSED - 1
 Source: TypeAlias = pa.Table | pa.RecordBatch | ParquetSource
 
 
-def consolidate_at(schema: Schema, sources: Sequence[Source], as_of: int) -> pa.Table:
+def consolidate_at(
+    schema: Schema, sources: Sequence[Source], as_of: int, less: Sequence[Source] = ()
+) -> pa.Table:
     """The contents at `as_of` (columns and `_diff`, in no order) of updates in any number of pieces.
 
-    Raises `DiffOverflow` when a sum of diffs leaves int64, `CorruptBlob` and `VersionTooNew` for a Parquet
-    source that is not a part of the schema.
+    Those of the sources `less` are taken off. Raises `DiffOverflow` when a sum of diffs leaves int64,
+    `CorruptBlob` and `VersionTooNew` for a Parquet source that is not a part of the schema.
     """
-    if (tables := _small(sources)) is not None:
-        return _small_at(schema, tables, as_of)
+    if _small([*sources, *less]) is not None:
+        return _small_at(schema, _small(sources) or [], as_of, _small(less) or [])
     names = list(schema.names)
-    frames, bound = [], 0
-    for piece in _pieces(schema, sources):
+    pieces = [(piece, False) for piece in _pieces(schema, sources)]
+    pieces += [(piece, True) for piece in _pieces(schema, less)]
+    bound = sum(piece.bound for piece, _ in pieces)
+    frames = []
+    for piece, taken_off in pieces:
         frame = piece.frame
         if piece.latest > as_of:
             frame = frame.filter(pl.col(TIME) <= pl.lit(as_of, pl.UInt64))
-        frames.append(frame.select([*names, DIFF]))
-        bound += piece.bound
+        # The least int64 has no negative.
+        diff = pl.col(DIFF).cast(pl.Int128 if less and bound > INT64_MAX else pl.Int64)
+        frames.append(frame.select([*names, (0 - diff).alias(DIFF) if taken_off else diff]))
     contents = _summed(pl.concat(frames), names, bound)
-    return _to_arrow(contents, schema.arrow_diff, sources)
+    return _to_arrow(contents, schema.arrow_diff, [*sources, *less])
 
 
 def consolidate_updates(schema: Schema, sources: Sequence[Source], since: int) -> pa.Table:
@@ -178,11 +184,18 @@ def _small(sources: Sequence[Source]) -> list[pa.Table | pa.RecordBatch] | None:
     return [table for table in tables if table.num_rows]
 
 
-def _small_at(schema: Schema, tables: list[pa.Table | pa.RecordBatch], as_of: int) -> pa.Table:
+def _small_at(
+    schema: Schema,
+    tables: list[pa.Table | pa.RecordBatch],
+    as_of: int,
+    less: list[pa.Table | pa.RecordBatch],
+) -> pa.Table:
     names = schema.names
-    updates = _concat(schema, tables)
+    updates = _concat(schema, [*tables, *less])
     times = updates.column(TIME).to_pylist()
     diffs = updates.column(DIFF).to_pylist()
+    first_off = len(diffs) - sum(table.num_rows for table in less)
+    diffs[first_off:] = [-diff for diff in diffs[first_off:]]
     sums: dict[tuple[object, ...], int] = {}
     first: dict[tuple[object, ...], int] = {}
     for index, row in enumerate(zip(*(python_values(updates.column(name)) for name in names), strict=True)):

@@ -11,6 +11,7 @@ Invariants
   needs the newer schema.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -91,6 +92,15 @@ def check_evolution(old: Schema, new: Schema, *, shard: str = "the shard") -> No
             f"the schema can't follow that of {shard}: it has {old}; given was {new} ({fault})",
             hint="keep its columns as they are, and add nullable ones at the end; or write to a new shard",
         )
+
+
+def newest(schemas: Iterable[Schema]) -> Schema:
+    """Of schemas that follow each other the one that all the others can be seen through."""
+    found, *others = schemas
+    for schema in others:
+        if not evolution_fault(found, schema):
+            found = schema
+    return found
 
 
 def upgraded(rows: R, old: Schema, new: Schema) -> R:

@@ -84,6 +84,9 @@ class Listen:
         self._first = list(first)
         self._watch: Watch | None = None
         self.frontier = as_of + 1
+        # That of the updates given last, and whether the shard was finalized.
+        self.schema = machine.state.schema
+        self.ended = False
 
     def next(self, timeout: float | None = None) -> list[Event]:
         """The next events, at most one `Updates` and one `Progress`.
@@ -105,7 +108,7 @@ class Listen:
             return []
         while True:
             if state.finalized:
-                self.frontier = CLOSED
+                self.frontier, self.ended = CLOSED, True
                 return [Progress(CLOSED)]
             if state.since >= self.frontier:
                 raise self._pins.too_early(self.frontier - 1, state.since)
@@ -115,7 +118,7 @@ class Listen:
                 break
             except PartGone as gone:
                 state = replan(self._machine, state, gone)
-        self.frontier = state.upper
+        self.frontier, self.schema = state.upper, state.schema
         progress = Progress(state.upper)
         return [Updates(updates), progress] if updates.num_rows else [progress]
 
@@ -269,11 +272,14 @@ class ReadHandle:
         Raises as `snapshot` does.
         """
         as_of = check_time(as_of)
-        table = self.snapshot(as_of).to_table()
+        snapshot = self.snapshot(as_of)
+        table = snapshot.to_table()
         times = pa.repeat(pa.scalar(as_of, pa.uint64()), table.num_rows)
         table = table.add_column(table.num_columns - 1, pa.field(TIME, pa.uint64(), nullable=False), times)
         first: list[Event] = [Updates(table)] if table.num_rows else []
-        return Listen(self._machine, self, as_of, [*first, Progress(as_of + 1)])
+        listen = Listen(self._machine, self, as_of, [*first, Progress(as_of + 1)])
+        listen.schema = snapshot.schema
+        return listen
 
     def allow_compaction(self, since: int) -> None:
         """Give up the distinction between times before `since`, as far as this reader is concerned."""

@@ -26,8 +26,8 @@ from holdfast.errors import (
 )
 from holdfast.persist.casts import shown
 from holdfast.persist.checks import check_time
-from holdfast.persist.consolidate import consolidate_at
-from holdfast.persist.evolution import lowered, upgraded_range
+from holdfast.persist.consolidate import Source, consolidate_at
+from holdfast.persist.evolution import lowered, newest, upgraded_range
 from holdfast.persist.fold import naming_shard
 from holdfast.persist.machine import Machine
 from holdfast.persist.order import EVERYTHING, Key, KeyRange, key_at
@@ -35,7 +35,7 @@ from holdfast.persist.partstore import PartGone, read_part
 from holdfast.persist.runs import At, merged
 from holdfast.persist.schema import DIFF, Schema
 from holdfast.persist.split import cuts
-from holdfast.persist.state import ShardState, live_keys
+from holdfast.persist.state import Part, ShardState, live_keys
 
 BATCH_ROWS = 64 * 1024
 
@@ -117,27 +117,35 @@ class Snapshot:
         if self._wanted != EVERYTHING:
             empty = self._project(self.schema.arrow_diff.empty_table())
             return pa.Table.from_batches(self, empty.schema)
+        schema, sources = self.sources()
+        with naming_shard(self._machine.shard_id):
+            contents = consolidate_at(schema, sources, self.as_of)
+        return self._project(self._lower(schema, contents))
+
+    def sources(self, at_least: Schema | None = None) -> tuple[Schema, list[Source]]:
+        """All updates of the shard that can be of times up to `as_of`, in memory, and their schema.
+
+        It is the shard's newest, or `at_least` where that follows it. Raises as `to_table` does.
+        """
         state = check_readable(self._machine, self.as_of)
         while True:
+            schema = newest([state.schema, *([at_least] if at_least is not None else [])])
             try:
                 with self._pins.pin(state):
-                    return self._project(self._consolidate(state))
+                    parts = [read_part(self._machine, schema, part) for part in self._parts(state)]
+                    return schema, parts
             except PartGone as gone:
                 state = replan_at(self._machine, self._pins, state, gone, self.as_of)
 
-    def _consolidate(self, state: ShardState) -> pa.Table:
-        sources = [
-            read_part(self._machine, state.schema, part)
-            for batch in state.batches
-            for part in batch.parts
-            if part.lower <= self.as_of
-        ]
-        with naming_shard(self._machine.shard_id):
-            contents = consolidate_at(state.schema, sources, self.as_of)
-        return self._lower(state, contents)
+    def stored_bytes(self) -> int:
+        """About how many bytes are stored of what is read."""
+        return sum(part.size_bytes for part in self._parts(self._machine.state))
 
-    def _lower(self, state: ShardState, rows: pa.Table) -> pa.Table:
-        return lowered(rows, state.schema, self.schema, where=f"a part of {self._machine.shard_id}")
+    def _parts(self, state: ShardState) -> Iterator[Part]:
+        return (part for batch in state.batches for part in batch.parts if part.lower <= self.as_of)
+
+    def _lower(self, schema: Schema, rows: pa.Table) -> pa.Table:
+        return lowered(rows, schema, self.schema, where=f"a part of {self._machine.shard_id}")
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """The batches in order. Raises as `to_table` does, perhaps after some of them."""
@@ -160,7 +168,7 @@ class Snapshot:
         wanted = upgraded_range(wanted, self.schema, state.schema)
         view, buffer_bytes = At(self.as_of), self._buffer_bytes
         for rows in merged(self._machine, state.schema, runs, view, wanted, buffer_bytes=buffer_bytes):
-            yield self._lower(state, rows)
+            yield self._lower(state.schema, rows)
 
     def _project(self, rows: pa.Table) -> pa.Table:
         return rows if self._columns is None else rows.select([*self._columns, DIFF])

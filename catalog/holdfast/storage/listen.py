@@ -4,7 +4,11 @@
   all those at times below `f`, and none at or after it.
 - A shard that is ahead is kept back; one that is behind is what a wait waits for.
 - A handover is read from the metadata before anything of its time comes out. From the old rendition come all
-  updates below that time; then, at that time, what differs between the two, and the new one's own updates.
+  updates below that time; then, at that time, what differs between the two, and the new one's own updates. A
+  listen that begins after that time tells nothing of it.
+- A shard that has ended tells nothing of what it had: then the collection was dropped, or a rendition that
+  this listen had no hold on any more.
+- Whatever is raised, nothing is lost or told twice: the next call goes on.
 """
 
 import time
@@ -14,8 +18,10 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import CLOSED
-from holdfast.persist import Event, Listen, Progress, Updates
+from holdfast.errors import CLOSED, AsOfTooEarly, HandleExpired, ShardFinalized
+from holdfast.persist import Event, Listen, Progress, Schema, Updates
+from holdfast.persist.difference import Difference
+from holdfast.persist.evolution import newest, upgraded
 from holdfast.persist.schema import TIME
 from holdfast.storage.spec import RenditionInfo
 
@@ -32,8 +38,14 @@ class Renditions(Protocol):
     def listens(self, rendition: RenditionInfo, as_of: int) -> list[Listen]:
         """The changes of a rendition's shards after `as_of`."""
 
-    def handed_over(self, old: RenditionInfo, new: RenditionInfo) -> pa.Table:
+    def handed_over(self, old: RenditionInfo, new: RenditionInfo) -> Difference:
         """The updates, at the time of the handover, that turn the contents before it into the new ones."""
+
+    def is_dropped(self) -> bool:
+        """Whether the collection was dropped."""
+
+    def since(self) -> int:
+        """The collection's since."""
 
 
 class _Source:
@@ -42,27 +54,30 @@ class _Source:
     def __init__(self, listen: Listen, frontier: int) -> None:
         self.listen = listen
         self.frontier = frontier
-        self.held: list[pa.Table] = []
+        self.held: list[tuple[Schema, pa.Table]] = []
 
     def poll(self, timeout: float | None) -> None:
+        """Learn what is new, waiting for it. Raises `ShardFinalized` where the shard has ended."""
         for event in self.listen.next(timeout):
             match event:
                 case Updates(table):
-                    self.held.append(table)
+                    self.held.append((self.listen.schema, table))
                 case Progress(frontier):
+                    if self.listen.ended:
+                        raise ShardFinalized("a shard that is listened to was finalized")
                     self.frontier = frontier
 
-    def take(self, frontier: int) -> Iterator[pa.Table]:
+    def take(self, frontier: int) -> Iterator[tuple[Schema, pa.Table]]:
         """What is held at times below `frontier`."""
         held, self.held = self.held, []
-        for table in held:
+        for schema, table in held:
             if self.frontier <= frontier:
-                yield table
+                yield schema, table
                 continue
             before = pc.less(table[TIME], pa.scalar(frontier, pa.uint64()))
-            yield table.filter(before)
+            yield schema, table.filter(before)
             if (later := table.filter(pc.invert(before))).num_rows:
-                self.held.append(later)
+                self.held.append((schema, later))
 
 
 class CollectionListen:
@@ -81,58 +96,92 @@ class CollectionListen:
     ) -> None:
         self._renditions = renditions
         self._rendition = rendition
-        self._before: RenditionInfo | None = None
         self._shards = [_Source(listen, frontier) for listen in shards]
         self._metadata = _Source(metadata, metadata.frontier)
+        # Of a handover: who held before, what differs, and what of that is still to come.
+        self._before: RenditionInfo | None = None
+        self._differing: Difference | None = None
+        self._pieces: Iterator[pa.Table] | None = None
         self.frontier = frontier
 
     def next(self, timeout: float | None = None) -> list[Event]:
         """The next events, at most one `Updates` and one `Progress`; empty when `timeout` (s) ran out.
 
+        What differs at a handover may come in several `Updates`, one a call, before their `Progress`. Columns
+        are those of the newest schema of what is given, which may be a later one from one call to another.
+
         Raises `AsOfTooEarly` where the collection's since has passed this listen: its hold was lost.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            if self.frontier >= self._rendition.held_to < CLOSED:
-                self._turn()
-            laggard = min((*self._shards, self._metadata), key=lambda source: source.frontier)
-            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-            before = laggard.frontier
-            laggard.poll(left)
-            if self._metadata.held:
-                self._metadata.held.clear()
-                self._rendition = self._renditions.described(self._rendition.id)
-            frontier = min(self._reached(), self._rendition.held_to)
-            if frontier > self.frontier:
-                return self._advance(frontier)
-            if laggard.frontier == before and deadline is not None and time.monotonic() >= deadline:
-                return []
+        if self.frontier >= CLOSED:
+            return []
+        try:
+            while True:
+                if (events := self._ready()) is not None:
+                    return events
+                laggard = min((*self._shards, self._metadata), key=lambda source: source.frontier)
+                left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+                before = laggard.frontier
+                laggard.poll(left)
+                if laggard.frontier == before and deadline is not None and time.monotonic() >= deadline:
+                    return []
+        except (AsOfTooEarly, HandleExpired, ShardFinalized) as error:
+            if self._renditions.is_dropped():
+                self.frontier = CLOSED
+                return [Progress(CLOSED)]
+            if isinstance(error, ShardFinalized):
+                # A rendition is dropped when nobody holds its times.
+                raise AsOfTooEarly(self.frontier - 1, self._renditions.since()) from None
+            raise
 
     def __iter__(self) -> Iterator[Event]:
         while self.frontier < CLOSED:
             yield from self.next()
 
-    def _reached(self) -> int:
-        return min(source.frontier for source in (*self._shards, self._metadata))
+    def _ready(self) -> list[Event] | None:
+        """What can be told of what is known; None where that is nothing."""
+        if self._metadata.held:
+            self._rendition = self._renditions.described(self._rendition.id)
+            self._metadata.held.clear()
+        while self.frontier >= self._rendition.held_to < CLOSED:
+            self._turn()
+        reached = min(source.frontier for source in (*self._shards, self._metadata))
+        frontier = min(reached, self._rendition.held_to)
+        if frontier <= self.frontier:
+            return None
+        if self._before is not None:
+            # Beyond the handover, so what the new rendition begins with is complete.
+            if (piece := self._next_differing(self._before)) is not None:
+                return [Updates(piece)]
+            self._before = self._differing = None
+        return self._advance(frontier)
 
     def _turn(self) -> None:
         """Go on with the rendition that took over, from what it had just before."""
-        self._before = self._rendition
-        self._rendition = self._renditions.follower(self._rendition)
-        at = self._rendition.held_from
-        self._shards = [_Source(listen, at) for listen in self._renditions.listens(self._rendition, at - 1)]
+        old = self._rendition
+        new = self._renditions.follower(old)
+        start = max(new.held_from, self.frontier)
+        shards = [_Source(listen, start) for listen in self._renditions.listens(new, start - 1)]
+        self._rendition, self._shards = new, shards
+        self._before = old if start == new.held_from else None
+
+    def _next_differing(self, before: RenditionInfo) -> pa.Table | None:
+        """The next piece of what differs between the rendition that held before and this one."""
+        if self._differing is None:
+            self._differing = self._renditions.handed_over(before, self._rendition)
+        pieces, self._pieces = self._pieces or iter(self._differing), None
+        # Where this raises, another iteration goes on after the last piece.
+        piece = next(pieces, None)
+        if piece is not None:
+            self._pieces = pieces
+        return piece
 
     def _advance(self, frontier: int) -> list[Event]:
-        tables = [table for source in self._shards for table in source.take(frontier) if table.num_rows]
-        if self._before is not None:
-            # Beyond the handover, so what the new rendition begins with is complete.
-            differing = self._renditions.handed_over(self._before, self._rendition)
-            self._before = None
-            if differing.num_rows:
-                tables.append(differing)
+        taken = [held for source in self._shards for held in source.take(frontier) if held[1].num_rows]
         self.frontier = frontier
-        events: list[Event] = []
-        if tables:
-            merged = tables[0] if len(tables) == 1 else pa.concat_tables(tables).sort_by(TIME)
-            events.append(Updates(merged))
-        return [*events, Progress(frontier)]
+        if not taken:
+            return [Progress(frontier)]
+        schema = newest(schema for schema, _ in taken)
+        tables = [upgraded(table, own, schema) for own, table in taken]
+        merged = tables[0] if len(tables) == 1 else pa.concat_tables(tables).sort_by(TIME)
+        return [Updates(merged), Progress(frontier)]

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
-import pyarrow as pa
-
 from holdfast.errors import (
     CLOSED,
     AsOfTooEarly,
@@ -22,7 +20,7 @@ from holdfast.errors import (
     VersionTooNew,
 )
 from holdfast.persist import Listen, PersistClient, ReadHandle, Schema
-from holdfast.storage.difference import difference
+from holdfast.persist.difference import Difference
 from holdfast.storage.frontiers import check_as_of, latest, retained_since
 from holdfast.storage.listen import CollectionListen
 from holdfast.storage.metadata import holder
@@ -154,7 +152,7 @@ class CollectionReader:
         return frontier
 
     def _refuse_dropped(self) -> None:
-        if self._client.inspect(self.info.metadata_shard).finalized:
+        if self.is_dropped():
             raise CollectionNotFound(f"collection {self.info.name} ({self.info.collection_id}) was dropped")
 
     def _check(self, as_of: int | None) -> int:
@@ -196,11 +194,15 @@ class CollectionReader:
         """The changes of a rendition's shards after `as_of`."""
         return [shard.listen(as_of) for shard in self._handles(rendition)]
 
-    def handed_over(self, old: RenditionInfo, new: RenditionInfo) -> pa.Table:
+    def handed_over(self, old: RenditionInfo, new: RenditionInfo) -> Difference:
         """The updates, at the time of the handover, that turn the contents before it into the new ones."""
         at = new.held_from
         now, before = ([shard.snapshot(at - 1) for shard in self._handles(each)] for each in (new, old))
-        return difference(self.schema, now, before, at)
+        return Difference(now, before, at)
+
+    def is_dropped(self) -> bool:
+        """Whether the collection was dropped."""
+        return self._client.inspect(self.info.metadata_shard).finalized
 
     def _described(self) -> CollectionInfo:
         self.info = self._describe()
