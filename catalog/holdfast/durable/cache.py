@@ -27,12 +27,15 @@ from holdfast.durable.codec import (
     decode_value,
     encode_key,
     kind_of,
+    known,
+    known_value,
 )
 from holdfast.durable.packed import Keys, pack, rows_of, shared
 from holdfast.durable.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection, K, Kind, V
 from holdfast.errors import CatalogOutOfSync, CorruptBlob
 
 APPEND_ONLY = tuple(row.kind for row in COLLECTIONS.values() if not row.cached)
+_FENCE_KEY = encode_key(FENCE_TOKENS, FENCE_TOKENS.key())
 
 
 class Table:
@@ -67,7 +70,7 @@ class Table:
         assert unique_by is not None
         for key in self._changed_keys.of(unique):
             row = self._changed[key]
-            if row is not None and unique_by(decode_value(self._collection, row.value)) == unique:
+            if row is not None and unique_by(known_value(self._collection, row.value)) == unique:
                 return key
         found = self._loaded.holder(unique)
         return None if found in self._changed else found
@@ -89,16 +92,17 @@ class Table:
         `CatalogOutOfSync` when there is one of its key.
         """
         collection = self._collection
-        object_ = decode(collection, row)
         if collection is CONFIGS:
+            object_ = decode(CONFIGS, row)
             config.check_stored(object_.key.key, object_.value.value)
             if object_.key.key == config.USER_VERSION:
                 config.check_current(object_.value.value)
-        key = encode_key(collection, object_.key)
+        key = canonical_key(collection, row.key)
+        value = decode_value(collection, row.value)
         if self.get(key) is not None:
             raise CatalogOutOfSync(f"a row of {collection} is added whose key is there already")
         if collection.unique_by is not None:
-            unique = collection.unique_by(object_.value)
+            unique = collection.unique_by(value)
             if self.holder(unique) is not None:
                 raise shared(collection, unique)
             self._changed_keys.add(unique, key)
@@ -114,7 +118,7 @@ class Table:
             if self.get(key) != row:
                 raise CatalogOutOfSync(f"a row of {collection} is retracted that this process does not have")
         if self._changed.get(key) is not None and collection.unique_by is not None:
-            self._changed_keys.remove(collection.unique_by(decode_value(collection, row.value)), key)
+            self._changed_keys.remove(collection.unique_by(known_value(collection, row.value)), key)
         if self._loaded.get(key) is None:
             del self._changed[key]
         else:
@@ -161,16 +165,16 @@ class Cache:
     @property
     def fence_row(self) -> Row | None:
         """The row of the fence token."""
-        return self._tables[Kind.FENCE_TOKEN].get(encode_key(FENCE_TOKENS, FENCE_TOKENS.key()))
+        return self._tables[Kind.FENCE_TOKEN].get(_FENCE_KEY)
 
     def get(self, collection: Collection[K, V], key: K) -> V | None:
         """The value of a key."""
         row = self._tables[collection.kind].get(encode_key(collection, key))
-        return None if row is None else decode_value(collection, row.value)
+        return None if row is None else known_value(collection, row.value)
 
     def objects(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
         """All objects of a cached type, decoded anew."""
-        return (decode(collection, row) for _, row in self._tables[collection.kind].items())
+        return (known(collection, row) for _, row in self._tables[collection.kind].items())
 
     def rows(self) -> Iterator[Row]:
         """All cached rows."""

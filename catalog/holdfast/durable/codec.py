@@ -95,6 +95,16 @@ def decode_value(collection: Collection[Any, V], value: bytes) -> V:
     return found
 
 
+def known(collection: Collection[K, V], row: Row) -> Object[K, V]:
+    """The object of a row of that collection that was encoded or decoded before: it is not checked again."""
+    return Object(collection.key.FromString(row.key[TAG_BYTES:]), collection.value.FromString(row.value))
+
+
+def known_value(collection: Collection[Any, V], value: bytes) -> V:
+    """The value of a row of that collection that was encoded or decoded before."""
+    return collection.value.FromString(value)
+
+
 def canonical_key(collection: Collection[Any, Any], key: bytes) -> bytes:
     """How this code encodes the key of a row of that collection: mostly as it is. Raises as `decode`."""
     message = _decode(collection.key, key[TAG_BYTES:], collection)

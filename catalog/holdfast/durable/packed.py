@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.durable.codec import Row, canonical_key, decode_value
+from holdfast.durable.codec import Row, canonical_key, decode_value, known_value
 from holdfast.durable.registry import Collection
 from holdfast.errors import CatalogOutOfSync, CorruptBlob
 
@@ -123,8 +123,10 @@ class PackedRows:
 
     def holder(self, unique: Hashable) -> bytes | None:
         """The key of the row that has what is unique to its type."""
-        places = (place for place in self._by_unique.of(unique) if self._unique(place) == unique)
-        return next(map(self._key, places), None)
+        for place in self._by_unique.of(unique):
+            if self._unique(place) == unique:
+                return self._key(place)
+        return None
 
     def check(self) -> None:
         """Raise `CatalogOutOfSync` for two of one key, `CorruptBlob` for two that share what is unique."""
@@ -139,7 +141,7 @@ class PackedRows:
 
     def _unique(self, place: int) -> Hashable:
         assert self._collection.unique_by is not None
-        return self._collection.unique_by(decode_value(self._collection, self._values[place].as_py()))
+        return self._collection.unique_by(known_value(self._collection, self._values[place].as_py()))
 
 
 def pack(collection: Collection[Any, Any], batches: Iterable[pa.RecordBatch]) -> tuple[PackedRows, list[Row]]:

@@ -19,7 +19,16 @@ from google.protobuf.message import Message
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import allocation, config
 from holdfast.durable.cache import Cache
-from holdfast.durable.codec import Object, Row, Update, decode, decode_value, encode, encode_key
+from holdfast.durable.codec import (
+    Object,
+    Row,
+    Update,
+    encode,
+    encode_key,
+    encode_value,
+    known,
+    known_value,
+)
 from holdfast.durable.ids import IdKind
 from holdfast.durable.packed import Keys
 from holdfast.durable.registry import (
@@ -85,7 +94,7 @@ class Transaction:
     def get(self, collection: Collection[K, V], key: K) -> V | None:
         """The value of a key as this transaction sees it; `BadInput` for a type that isn't cached."""
         row = self._row(_cached(collection), encode_key(collection, key))
-        return None if row is None else decode_value(collection, row.value)
+        return None if row is None else known_value(collection, row.value)
 
     def find(self, collection: Collection[K, V], like: V) -> Object[K, V] | None:
         """The object that shares with `like` what is unique to its type: say, schema and name of an item."""
@@ -96,19 +105,19 @@ class Transaction:
         for key in self._changed_with(collection, wanted):
             row = changes[key]
             assert row is not None
-            return decode(collection, row)
+            return known(collection, row)
         table = self._cache.table(collection.kind)
         holder = table.holder(wanted)
         row = None if holder is None or holder in changes else table.get(holder)
-        return None if row is None else decode(collection, row)
+        return None if row is None else known(collection, row)
 
     def objects(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
         """All objects of a type as this transaction sees them."""
         changes = self._changes.get(_cached(collection).kind, {})
         for key, row in self._cache.table(collection.kind).items():
             if key not in changes:
-                yield decode(collection, row)
-        yield from (decode(collection, row) for row in list(changes.values()) if row is not None)
+                yield known(collection, row)
+        yield from (known(collection, row) for row in list(changes.values()) if row is not None)
 
     def insert(self, collection: Collection[K, V], key: K, value: V) -> None:
         """Add an object; `UniquenessViolation` when the key is there already.
@@ -178,7 +187,7 @@ class Transaction:
                 found.append(next_id)
             next_id += 1
         if n:
-            self.set(ID_ALLOCATORS, pb.IdAllocatorKey(name=kind), pb.IdAllocatorValue(next_id=next_id))
+            self._move_allocator(kind, next_id)
         return found
 
     def audit(
@@ -253,7 +262,13 @@ class Transaction:
             return
         if key.id + 1 >= _ID_LIMIT:
             raise BadInput(f"no id of {collection} could follow: {_show(key)}")
-        self.set(ID_ALLOCATORS, pb.IdAllocatorKey(name=kind), pb.IdAllocatorValue(next_id=key.id + 1))
+        self._move_allocator(kind, key.id + 1)
+
+    def _move_allocator(self, kind: IdKind, next_id: int) -> None:
+        key, value = pb.IdAllocatorKey(name=kind), pb.IdAllocatorValue(next_id=next_id)
+        row = Row(_ALLOCATOR_KEYS[kind], encode_value(ID_ALLOCATORS, value))
+        self._check_onward(ID_ALLOCATORS, key, row.key, value)
+        self._put(ID_ALLOCATORS, row.key, row)
 
     def _check_onward(
         self, collection: Collection[Any, Any], key: Any, encoded: bytes, value: Message | None
@@ -262,7 +277,7 @@ class Transaction:
             return
         # One that this transaction has deleted does not go back either. Mostly both are one.
         for row in {self._row(collection, encoded), self._cache.table(collection.kind).get(encoded)}:
-            there = None if row is None else decode_value(collection, row.value)
+            there = None if row is None else known_value(collection, row.value)
             allocation.check_onward(collection, key, there, value)
 
     def _checked(self, collection: Collection[K, V], key: K, value: V) -> Row:
@@ -288,7 +303,7 @@ class Transaction:
         named = self._named.get(collection.kind)
         for key in () if named is None else named.of(unique):
             row = changes[key]
-            if row is not None and collection.unique_by(decode_value(collection, row.value)) == unique:
+            if row is not None and collection.unique_by(known_value(collection, row.value)) == unique:
                 yield key
 
     def _check_unique(self, collection: Collection[Any, Any], changes: dict[bytes, Row | None]) -> None:
@@ -298,7 +313,7 @@ class Transaction:
         for key, row in changes.items():
             if row is None:
                 continue
-            value = decode_value(collection, row.value)
+            value = known_value(collection, row.value)
             unique = collection.unique_by(value)
             holder = table.holder(unique)
             shared = any(other != key for other in self._changed_with(collection, unique))
@@ -308,7 +323,7 @@ class Transaction:
 
 def _next_id(row: Row | None) -> int:
     """The first id that an allocator would give."""
-    return 1 if row is None else decode_value(ID_ALLOCATORS, row.value).next_id
+    return 1 if row is None else known_value(ID_ALLOCATORS, row.value).next_id
 
 
 def _cached(collection: Collection[K, V]) -> Collection[K, V]:

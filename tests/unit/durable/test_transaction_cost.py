@@ -29,6 +29,8 @@ ORG = uuid.UUID("11111111-2222-3333-4444-555555555555")
 FIRST_ID = 1_000_000
 COUNTED = {
     codec._decode.__code__: "decoded",
+    codec.known.__code__: "decoded",
+    codec.known_value.__code__: "decoded",
     codec.encode_message.__code__: "encoded",
     PackedRows._key.__code__: "looked at",
 }
