@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from holdfast.errors import HandleExpired, HoldfastError, ShardFinalized
+from holdfast.errors import CLOSED, HandleExpired, HoldfastError, ShardFinalized
 from holdfast.persist.command import ClaimBatches, Handle, InstallCompaction, RegisterWriter, ReleaseClaim
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.consolidate import consolidate_updates
@@ -73,11 +73,15 @@ def claimed_batches(state: ShardState) -> frozenset[int]:
     return frozenset(id_ for claim in state.claims.values() for id_ in claim.batch_ids)
 
 
-def next_compaction(state: ShardState, config: PersistConfig) -> tuple[Batch, ...]:
-    """The batches of a shard to merge next, none where nothing is due."""
+def next_compaction(state: ShardState, config: PersistConfig, upper: int = CLOSED) -> tuple[Batch, ...]:
+    """The batches of a shard to merge next, none where nothing is due; what reaches past `upper` waits."""
     if state.finalized:
         return ()
-    return plan_compaction(state.batches, config, claimed_batches(state))
+    batches = state.batches
+    end = len(batches)
+    while end > 0 and batches[end - 1].upper > upper:
+        end -= 1
+    return plan_compaction(batches[:end], config, claimed_batches(state))
 
 
 def claim_compaction(
@@ -193,10 +197,15 @@ def install(machine: Machine, task: CompactionTask, parts: tuple[Part, ...]) -> 
     return bool(installed)
 
 
-def compact(machine: Machine, writer: Handle, between: Callable[[], None] = lambda: None) -> bool:
-    """Merge one run of batches; whether there was one. `between` is called now and then meanwhile."""
+def compact(
+    machine: Machine, writer: Handle, between: Callable[[], None] = lambda: None, upper: int = CLOSED
+) -> bool:
+    """Merge one run of batches; whether there was one. `between` is called now and then meanwhile.
+
+    Batches that reach past `upper` are left for later.
+    """
     state = machine.state
-    batches = next_compaction(state, machine.config)
+    batches = next_compaction(state, machine.config, upper)
     if not batches:
         return False
     if all(part.inline is not None for batch in batches for part in batch.parts):

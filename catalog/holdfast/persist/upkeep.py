@@ -29,13 +29,17 @@ def due(state: ShardState, config: PersistConfig) -> bool:
 def maintain(
     machine: Machine, leases: LeaseWatch, writer: Handle, between: Callable[[], None] = lambda: None
 ) -> None:
-    """Do all the upkeep that a shard wants now; `between` is called now and then where it takes long."""
-    if not machine.refresh().exists:
+    """Do all the upkeep that a shard wants now; `between` is called now and then where it takes long.
+
+    What is appended meanwhile is for the next time: a busy writer would have it merged a few batches at once.
+    """
+    state = machine.refresh()
+    if not state.exists:
         return
     drop_handles(machine, leases.expired(machine.state))
     unreadable: HoldfastError | None = None
     try:
-        while merge_pending(machine, writer, between) or compact(machine, writer, between):
+        while merge_pending(machine, writer, between) or compact(machine, writer, between, state.upper):
             between()
     except (BadInput, CorruptBlob, DiffOverflow) as error:
         # Updates that can't be merged must not let the log and the garbage grow too.
