@@ -41,6 +41,8 @@ class CommandKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EVOLVE_COLLECTION: _ClassVar[CommandKind]
     RESTORE_COLLECTION: _ClassVar[CommandKind]
     SUSPECT_RENDITION: _ClassVar[CommandKind]
+    ACQUIRE: _ClassVar[CommandKind]
+    RELEASE: _ClassVar[CommandKind]
 
 class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -71,6 +73,8 @@ DROP_RENDITION: CommandKind
 EVOLVE_COLLECTION: CommandKind
 RESTORE_COLLECTION: CommandKind
 SUSPECT_RENDITION: CommandKind
+ACQUIRE: CommandKind
+RELEASE: CommandKind
 JOB_STATE_UNSPECIFIED: JobState
 RUNNING: JobState
 DONE: JobState
@@ -130,8 +134,22 @@ class Rendition(_message.Message):
     created_ms: int
     def __init__(self, id: _Optional[str] = ..., shards: _Optional[_Iterable[str]] = ..., start: _Optional[int] = ..., hash_columns: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[RenditionState, str]] = ..., recipe: _Optional[_Union[Recipe, str]] = ..., held_from: _Optional[int] = ..., held_to: _Optional[int] = ..., difference_shard: _Optional[str] = ..., suspect: _Optional[str] = ..., created_ms: _Optional[int] = ...) -> None: ...
 
+class Holder(_message.Message):
+    __slots__ = ("purpose", "writes", "who", "host", "acquired_ms")
+    PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    WRITES_FIELD_NUMBER: _ClassVar[int]
+    WHO_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    ACQUIRED_MS_FIELD_NUMBER: _ClassVar[int]
+    purpose: str
+    writes: bool
+    who: str
+    host: str
+    acquired_ms: int
+    def __init__(self, purpose: _Optional[str] = ..., writes: _Optional[bool] = ..., who: _Optional[str] = ..., host: _Optional[str] = ..., acquired_ms: _Optional[int] = ...) -> None: ...
+
 class Collection(_message.Message):
-    __slots__ = ("name", "schema", "shards", "hash_columns", "metadata_shard", "renditions", "state", "created_ms", "dropped_ms")
+    __slots__ = ("name", "schema", "shards", "hash_columns", "metadata_shard", "renditions", "state", "created_ms", "dropped_ms", "holders")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +159,7 @@ class Collection(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     CREATED_MS_FIELD_NUMBER: _ClassVar[int]
     DROPPED_MS_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
     name: str
     schema: Schema
     shards: int
@@ -150,7 +169,8 @@ class Collection(_message.Message):
     state: CollectionState
     created_ms: int
     dropped_ms: int
-    def __init__(self, name: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., shards: _Optional[int] = ..., hash_columns: _Optional[_Iterable[str]] = ..., metadata_shard: _Optional[str] = ..., renditions: _Optional[_Iterable[_Union[Rendition, _Mapping]]] = ..., state: _Optional[_Union[CollectionState, str]] = ..., created_ms: _Optional[int] = ..., dropped_ms: _Optional[int] = ...) -> None: ...
+    holders: _containers.RepeatedCompositeFieldContainer[Holder]
+    def __init__(self, name: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., shards: _Optional[int] = ..., hash_columns: _Optional[_Iterable[str]] = ..., metadata_shard: _Optional[str] = ..., renditions: _Optional[_Iterable[_Union[Rendition, _Mapping]]] = ..., state: _Optional[_Union[CollectionState, str]] = ..., created_ms: _Optional[int] = ..., dropped_ms: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ...) -> None: ...
 
 class Command(_message.Message):
     __slots__ = ("kind", "object_id", "who", "host", "token", "at_ms", "result_json")

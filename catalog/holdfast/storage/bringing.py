@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import HandleExpired, HandoverInProgress, ShardFinalized, UpperMismatch
-from holdfast.persist import PersistClient, Prepared, Updates
+from holdfast.persist import PersistClient, Prepared, Schema, Updates
 from holdfast.persist.canonical import empty_updates
 from holdfast.persist.consolidate import consolidate_updates
 from holdfast.persist.schema import TIME
+from holdfast.storage.evolved import seen_through
 from holdfast.storage.reader import CollectionReader
 from holdfast.storage.routing import split_rows
 from holdfast.storage.spec import CollectionInfo, Recipe, RenditionInfo
@@ -67,7 +68,7 @@ def bring(
             ]
         else:
             reader = stack.enter_context(CollectionReader(client, info, describe, purpose=purpose))
-            appends = _appends(stack, client, reader, rendition, lower, upper)
+            appends = _appends(stack, client, reader, rendition, describe, lower, upper)
         if rendition.held_from <= upper:
             hold = client.prepare_release_critical(info.metadata_shard, purpose=purpose)
         else:
@@ -82,18 +83,24 @@ def bring(
     return upper
 
 
-def net_changes(reader: CollectionReader, lower: int, upper: int) -> pa.RecordBatch:
-    """The sum of the collection's changes in `[lower, upper)`, `lower > 0`, all at `upper - 1`."""
+def net_changes(
+    reader: CollectionReader, describe: Callable[[], CollectionInfo], lower: int, upper: int
+) -> tuple[Schema, pa.RecordBatch]:
+    """The sum of the collection's changes in `[lower, upper)`, `lower > 0`, all at `upper - 1`.
+
+    With the collection's schema now.
+    """
     changes = reader.listen(lower - 1)
     tables: list[pa.Table] = []
     while changes.frontier < upper:
         tables += [event.table for event in changes.next() if isinstance(event, Updates)]
+    schema = describe().schema
     if not tables:
-        return empty_updates(reader.schema)
-    table = pa.concat_tables(tables)
+        return schema, empty_updates(schema)
+    table = pa.concat_tables(seen_through(table, schema) for table in tables)
     table = table.filter(pc.less(table[TIME], pa.scalar(upper, pa.uint64())))
-    batches = consolidate_updates(reader.schema, [table], upper - 1).combine_chunks().to_batches()
-    return batches[0] if batches else empty_updates(reader.schema)
+    batches = consolidate_updates(schema, [table], upper - 1).combine_chunks().to_batches()
+    return schema, batches[0] if batches else empty_updates(schema)
 
 
 def _appends(
@@ -101,23 +108,30 @@ def _appends(
     client: PersistClient,
     reader: CollectionReader,
     rendition: RenditionInfo,
+    describe: Callable[[], CollectionInfo],
     lower: int,
     upper: int,
 ) -> list[Prepared]:
     """What takes each shard of the rendition from `lower` to `upper`."""
     purpose = rendition_hold(rendition.id)
-    writers = [client.writer(shard, reader.schema, purpose=purpose) for shard in rendition.shards]
     if lower > 0:
-        parts = split_rows(rendition, net_changes(reader, lower, upper))
+        schema, changes = net_changes(reader, describe, lower, upper)
         return [
-            writer.prepare_batch(part if part.num_rows else None, lower, upper)
-            for writer, part in zip(writers, parts, strict=True)
+            client.writer(shard, schema, purpose=purpose).prepare_batch(
+                part if part.num_rows else None, lower, upper
+            )
+            for shard, part in zip(rendition.shards, split_rows(rendition, changes), strict=True)
         ]
+    snapshot = reader.snapshot(upper - 1)
+    # After the snapshot, so that this leads on from its schemas.
+    schema = describe().schema
+    writers = [client.writer(shard, schema, purpose=purpose) for shard in rendition.shards]
     memory = _MEMORY_BYTES // len(writers)
     builders = [stack.enter_context(writer.batch_builder(memory_bytes=memory)) for writer in writers]
-    for contents in reader.snapshot(upper - 1):
+    for contents in snapshot:
         batch = contents.append_column(TIME, pa.repeat(pa.scalar(upper - 1, pa.uint64()), len(contents)))
-        for builder, part in zip(builders, split_rows(rendition, batch), strict=True):
+        rows = seen_through(batch, schema)
+        for builder, part in zip(builders, split_rows(rendition, rows), strict=True):
             if part.num_rows:
                 builder.add(part)
     return [builder.prepare_append(0, upper) for builder in builders]

@@ -13,7 +13,14 @@ from holdfast._pb import controller_pb2 as pb
 from holdfast.errors import CLOSED, CorruptBlob, VersionTooNew
 from holdfast.persist.schema import Column, Schema
 from holdfast.storage.jobs import JobRecord, JobState, Json
-from holdfast.storage.spec import CollectionInfo, CollectionState, Recipe, RenditionInfo, RenditionState
+from holdfast.storage.spec import (
+    CollectionInfo,
+    CollectionState,
+    Holder,
+    Recipe,
+    RenditionInfo,
+    RenditionState,
+)
 from holdfast.storage.state import CommandKind, CommandRecord, Record, record_id
 
 CODEC: Final = ("holdfast.controller", 1)
@@ -45,6 +52,8 @@ _COMMAND_KINDS: Final = {
     CommandKind.EVOLVE_COLLECTION: pb.EVOLVE_COLLECTION,
     CommandKind.RESTORE_COLLECTION: pb.RESTORE_COLLECTION,
     CommandKind.SUSPECT_RENDITION: pb.SUSPECT_RENDITION,
+    CommandKind.ACQUIRE: pb.ACQUIRE,
+    CommandKind.RELEASE: pb.RELEASE,
 }
 _RENDITION_STATES: Final = {
     RenditionState.HOLDING: pb.HOLDING,
@@ -172,6 +181,27 @@ def _collection_to_proto(info: CollectionInfo) -> pb.Collection:
         state=_COLLECTION_STATES[info.state],
         created_ms=info.created_ms,
         dropped_ms=info.dropped_ms,
+        holders=[_holder_to_proto(holder) for holder in info.holders],
+    )
+
+
+def _holder_to_proto(holder: Holder) -> pb.Holder:
+    return pb.Holder(
+        purpose=holder.purpose,
+        writes=holder.writes,
+        who=holder.who,
+        host=holder.host,
+        acquired_ms=holder.acquired_ms,
+    )
+
+
+def _holder_from_proto(message: pb.Holder) -> Holder:
+    return Holder(
+        purpose=message.purpose,
+        writes=message.writes,
+        who=message.who,
+        host=message.host,
+        acquired_ms=message.acquired_ms,
     )
 
 
@@ -220,6 +250,7 @@ def _collection_from_proto(id_: str, message: pb.Collection) -> CollectionInfo:
         state=CollectionState(message.state),
         created_ms=message.created_ms,
         dropped_ms=message.dropped_ms,
+        holders=tuple(_holder_from_proto(holder) for holder in message.holders),
     )
 
 

@@ -8,22 +8,24 @@
 """
 
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Final, NoReturn, Self
+from collections.abc import Callable
+from typing import Final, NoReturn, Self, assert_never
 
 from holdfast.errors import (
     CollectionInUse,
     CollectionNotFound,
-    HoldfastError,
     ShardFinalized,
     VersionTooNew,
 )
-from holdfast.persist import PersistClient, Prepared
+from holdfast.persist import PersistClient, Prepared, Schema
+from holdfast.persist.checks import check_schema
 from holdfast.storage import transitions
-from holdfast.storage.bringing import rendition_hold
+from holdfast.storage.advance import Due, Situation, Step, StepKind, advance
+from holdfast.storage.capabilities import Capabilities, CollectionHold, DurableHold, WriteCapability
+from holdfast.storage.collection_transitions import evolve_collection
 from holdfast.storage.controller_log import ControllerLog, Guard
 from holdfast.storage.frontiers import retained_since
-from holdfast.storage.jobs import JobRecord, JobState, Json, hold_purpose, job_id
+from holdfast.storage.job_commands import JobCommands
 from holdfast.storage.metadata import METADATA_SCHEMA, first_rendition
 from holdfast.storage.reader import CollectionReader
 from holdfast.storage.renditions import Renditions
@@ -35,15 +37,15 @@ from holdfast.storage.spec import (
     CollectionState,
     Frontiers,
 )
-from holdfast.storage.state import ControllerState
+from holdfast.storage.state import CommandRecord, ControllerState
 from holdfast.storage.transitions import Origin, ShardIds
-from holdfast.storage.uppers import look
+from holdfast.storage.uppers import common_upper, look
 from holdfast.storage.writer import CollectionWriter
 
 _CREATION_PURPOSE: Final = "collection creation"
 
 
-class StorageController:
+class StorageController(JobCommands):
     """Creates, finds and drops the collections of a location, and keeps the records of its jobs. Thread-safe.
 
     `who` and `token` (a fence token, in words) are kept with each command for people to read. `guard` is
@@ -54,11 +56,13 @@ class StorageController:
     def __init__(
         self, client: PersistClient, *, who: str = "", token: str = "", guard: Guard | None = None
     ) -> None:
-        self.client = client
+        super().__init__(client, ControllerLog(client, guard))
         self._who = who
         self._token = token
-        self._log = ControllerLog(client, guard)
         self.renditions = Renditions(client, self._log, self._origin, self._open)
+        self._capabilities = Capabilities(
+            client, self._log, self._origin, self.describe, lambda id_: self.frontiers(id_).upper
+        )
 
     @property
     def shard_id(self) -> str:
@@ -116,12 +120,87 @@ class StorageController:
             return info
         shards = (info.metadata_shard, *info.data_shards)
         if not force:
-            self._refuse_while_read(info, shards)
+            self._refuse_while_held(info)
         now_ms = self.client.clock.wall_ms()
         return self._log.commit(
             lambda state: transitions.finish_drop(state, info.collection_id, now_ms),
             lambda _: [self.client.prepare_finalize(shard) for shard in shards],
         )
+
+    def evolve_collection(
+        self, id_or_name: str, schema: Schema, *, command_id: str | None = None
+    ) -> CollectionInfo:
+        """Give a collection a schema that follows its own; nothing to do where it has that one.
+
+        All shards of all renditions get it in the same step. Writers of an earlier schema go on, and readers
+        see the newest one with the next read that they begin. Raises `CodecMismatch`, with both schemas,
+        where it can't follow (`PersistClient.evolve` says which may), and as `describe`.
+        """
+        info = self._open(id_or_name)
+        id_, origin = info.collection_id, self._origin(command_id)
+        return self._log.commit(
+            lambda state: evolve_collection(state, id_, check_schema(schema), origin),
+            lambda state: [
+                self.client.prepare_evolve(shard, schema)
+                for rendition in state.collections[id_].live
+                for shard in rendition.all_shards
+            ],
+        )
+
+    def hold(
+        self, id_or_name: str, purpose: str, *, since: int | None = None, command_id: str | None = None
+    ) -> DurableHold:
+        """A capability to read from `since` on (None: all that can be read now), durable until its release.
+
+        That of the same purpose is found again as it is. Raises `AsOfTooEarly` where `since` can't be read,
+        or the one that was found is past it, and as `describe`.
+        """
+        return self._capabilities.acquire(self._open(id_or_name), purpose, since=since, command_id=command_id)
+
+    def acquire_write(
+        self, id_or_name: str, purpose: str, *, command_id: str | None = None
+    ) -> WriteCapability:
+        """A capability to write, durable until its release: so long nobody drops the collection but by force.
+
+        That of the same purpose is found again. Raises as `describe`.
+        """
+        writer = self.writer(id_or_name, purpose=purpose)
+        return self._capabilities.acquire_write(writer.info, purpose, writer, command_id=command_id)
+
+    def release_hold(self, id_or_name: str, purpose: str, *, command_id: str | None = None) -> None:
+        """End a capability to read, whoever has it; nothing to do where there is none."""
+        self._capabilities.release(id_or_name, purpose, writes=False, command_id=command_id)
+
+    def release_write(self, id_or_name: str, purpose: str, *, command_id: str | None = None) -> None:
+        """End a capability to write, whoever has it; nothing to do where there is none."""
+        self._capabilities.release(id_or_name, purpose, writes=True, command_id=command_id)
+
+    def holds(self, id_or_name: str) -> tuple[CollectionHold, ...]:
+        """All that is held of a collection: by whom, since when, and which renditions it keeps with it.
+
+        Nothing of one that was dropped. Raises as `describe`.
+        """
+        info = self.describe(id_or_name)
+        return self._capabilities.holds(info, self.jobs(info.collection_id))
+
+    def history(self, id_or_name: str) -> tuple[CommandRecord, ...]:
+        """The commands on a collection of the last 30 days, oldest first, with their results.
+
+        Raises as `describe`.
+        """
+        state = self._log.sync()
+        id_ = state.find(id_or_name).collection_id
+        known = [each for each in state.commands.values() if each.object_id == id_]
+        return tuple(sorted(known, key=lambda command: command.at_ms))
+
+    def advance(self, id_or_name: str) -> Due:
+        """Do what is due for a collection, and tell what was done and what the rest waits for.
+
+        Any process may, at any time: it goes on with what another one left, and does nothing that somebody
+        has to ask for. Raises as `describe`.
+        """
+        id_ = self.describe(id_or_name).collection_id
+        return advance(lambda: self._situation(id_), lambda step: self._do(id_, step))
 
     def frontiers(self, id_or_name: str) -> Frontiers:
         """The since and the upper of a collection, linearized."""
@@ -170,76 +249,6 @@ class StorageController:
         self._log.write([step for move in moves for step in move])
         return kept
 
-    def start_job(self, object_id: str, kind: str, slot: str, *, spec: Json) -> JobRecord:
-        """Record the job of this object, kind and slot as Running, attempt 1, or find it as it is.
-
-        A job's first spec stays: what is on record is what is done.
-        """
-        job = JobRecord(
-            job_id=job_id(object_id, kind, slot),
-            object_id=object_id,
-            kind=kind,
-            slot=slot,
-            attempt=1,
-            state=JobState.RUNNING,
-            spec=spec,
-            started_ms=self.client.clock.wall_ms(),
-        )
-        return self._log.commit(lambda state: transitions.start_job(state, job))
-
-    def retry_job(self, job: str, *, abandoned: int | None = None) -> JobRecord:
-        """Start the next attempt of a failed job, or of a running one whose attempt is given as `abandoned`.
-
-        An abandoned attempt can't commit any more, and what it held is released. Raises `BadInput` where the
-        job is done, or runs and is not abandoned.
-        """
-        now_ms = self.client.clock.wall_ms()
-        return self._log.commit(
-            lambda state: transitions.retry_job(state, job, now_ms, abandoned=abandoned),
-            lambda state: self._release_holds(state, job),
-        )
-
-    def job(self, job: str) -> JobRecord | None:
-        """The record of the job with this id, None where there is none."""
-        return self._log.sync().jobs.get(job)
-
-    def jobs(self, object_id: str | None = None) -> tuple[JobRecord, ...]:
-        """The records of all jobs, or of those of one object, oldest first."""
-        known = list(self._log.sync().jobs.values())
-        chosen = [job for job in known if object_id in {None, job.object_id}]
-        return tuple(sorted(chosen, key=lambda job: (job.started_ms, job.job_id)))
-
-    def finish_job(
-        self,
-        job: str,
-        attempt: int,
-        result: Json,
-        effects: Sequence[Prepared] | Callable[[], Sequence[Prepared]] = (),
-    ) -> JobRecord:
-        """Commit the outcome of an attempt: `effects` and the step to Done are one, or nothing happens.
-
-        What the attempts held is released with it. Effects given as a function are prepared again for a try
-        after one that lost a race. Raises `Fenced` where the attempt isn't the running one, `UpperMismatch`
-        where an effect lost on its shard.
-        """
-        prepare = effects if callable(effects) else _Once(effects)
-        now_ms = self.client.clock.wall_ms()
-        return self._log.commit(
-            lambda state: transitions.finish_job(state, job, attempt, result, now_ms),
-            lambda state: [*prepare(), *self._release_holds(state, job)],
-        )
-
-    def fail_job(self, job: str, attempt: int, error: str) -> JobRecord:
-        """Record that an attempt failed, and why; what it held is released.
-
-        Raises `Fenced` where it isn't the running one.
-        """
-        now_ms = self.client.clock.wall_ms()
-        return self._log.commit(
-            lambda state: transitions.fail_job(state, job, attempt, error, now_ms),
-            lambda state: self._release_holds(state, job),
-        )
-
     def close(self) -> None:
         """Give up what the controller holds; not needed for correctness."""
         self._log.close()
@@ -270,18 +279,39 @@ class StorageController:
             raise VersionTooNew(f"collection {info.name} ({info.collection_id}) is not complete yet")
         return info
 
-    def _refuse_while_read(self, info: CollectionInfo, shards: Sequence[str]) -> None:
-        own = {RETENTION_PURPOSE, *(rendition_hold(each.id) for each in info.renditions)}
-        holds = {
-            f"'{hold.purpose}' on {hold.hostname}" if hold.hostname else f"'{hold.purpose}'"
-            for shard in shards
-            for hold in self.client.inspect(shard).holds
-            if hold.kind != "critical" or hold.purpose not in own
+    def _situation(self, collection_id: str) -> Situation:
+        info = self.describe(collection_id)
+        if info.state is not CollectionState.ACTIVE:
+            return Situation(info, {}, 0, 0, self.holds(collection_id))
+        view = self.renditions.look(collection_id)
+        filled = {
+            each.id: common_upper(view.info, each, self.client.recent_upper)
+            for each in view.info.live
+            if each.id not in view.uppers
         }
-        if holds:
+        since = self.client.inspect(view.info.metadata_shard).since
+        uppers = {**view.uppers, **filled}
+        return Situation(view.info, uppers, since, view.upper, self.holds(collection_id))
+
+    def _do(self, collection_id: str, step: Step) -> None:
+        match step.kind:
+            case StepKind.TAIL:
+                self.renditions.bring_tail(collection_id)
+            case StepKind.RELEASE:
+                self.renditions.release_hold(self.describe(collection_id), step.rendition)
+            case StepKind.DROP_RENDITION:
+                self.renditions.drop_retired(collection_id)
+            case StepKind.DROP_COLLECTION:
+                self.drop_collection(collection_id)
+            case _:
+                assert_never(step.kind)
+
+    def _refuse_while_held(self, info: CollectionInfo) -> None:
+        keepers = {str(hold) for hold in self.holds(info.collection_id) if not hold.own}
+        if keepers:
             raise CollectionInUse(
-                f"collection {info.name} is being read by {', '.join(sorted(holds))}",
-                hint="close the readers, end the jobs and drop again, or drop by force",
+                f"collection {info.name} is held by {', '.join(sorted(keepers))}",
+                hint="close the readers, end the jobs, release what is held and drop again, or drop by force",
             )
 
     def _move_retention(self, shard: str, since: int) -> list[Prepared]:
@@ -291,37 +321,6 @@ class StorageController:
             client.prepare_downgrade_critical(shard, since, purpose=purpose),
         ]
 
-    def _release_holds(self, state: ControllerState, job: str) -> list[Prepared]:
-        """The release of what the attempts of a job up to its latest hold: a killed driver can't do it."""
-        record = state.jobs[job]
-        info = state.collections.get(record.object_id)
-        if info is None:
-            return []
-        purposes = {hold_purpose(job, attempt) for attempt in range(1, record.attempt + 1)}
-        return [
-            self.client.prepare_release_critical(shard, purpose=hold.purpose)
-            for shard in (info.metadata_shard, *info.data_shards)
-            for hold in self.client.inspect(shard).holds
-            if hold.purpose in purposes
-        ]
-
 
 def _refuse_dropped(info: CollectionInfo) -> NoReturn:
     raise CollectionNotFound(f"collection {info.name} ({info.collection_id}) was dropped")
-
-
-class _Once:
-    """Prepared commands for one try. What was uploaded for them is gone when the try has lost."""
-
-    def __init__(self, prepared: Sequence[Prepared]) -> None:
-        self._prepared = prepared
-        self._tried = False
-
-    def __call__(self) -> Sequence[Prepared]:
-        if self._tried and any(command.uploaded for command in self._prepared):
-            raise HoldfastError(
-                "another command was committed first, and what was prepared for this one is gone",
-                hint="prepare it again, or give the effects as a function",
-            )
-        self._tried = True
-        return self._prepared

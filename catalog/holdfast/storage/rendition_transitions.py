@@ -42,7 +42,10 @@ def create_rendition(
         held_to=CLOSED,
         created_ms=origin.at_ms,
     )
-    return _changed(state, info, made, CommandKind.CREATE_RENDITION, origin)
+    told = _told(made, shards=len(made.shards), recipe=made.recipe.name)
+    command = origin.record(CommandKind.CREATE_RENDITION, info.collection_id, told)
+    changed = info.with_renditions(made)
+    return Commit(changed, (changed, command), expired(state, origin.at_ms))
 
 
 def abort_rendition(
@@ -102,7 +105,11 @@ def hand_over(
     retired = replace(old, state=RenditionState.RETIRED, held_to=at)
     holding = replace(known, state=RenditionState.HOLDING, held_from=at)
     changed = info.with_renditions(retired, holding)
-    command = origin.record(CommandKind.HAND_OVER, info.collection_id, _told(holding, at=at, old=old.id))
+    command = origin.record(
+        CommandKind.HAND_OVER,
+        info.collection_id,
+        _told(holding, at=at, old=old.id, shards=len(holding.shards)),
+    )
     return Commit(changed, (changed, command), expired(state, origin.at_ms))
 
 

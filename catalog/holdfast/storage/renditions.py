@@ -79,11 +79,13 @@ class Renditions:
         made = RenditionInfo(rendition_id, data, 0, spec.hash_columns, recipe=recipe)
         origin = self._origin(command_id)
 
-        def effects(_: ControllerState) -> list[Prepared]:
+        def effects(state: ControllerState) -> list[Prepared]:
             client, purpose = self._client, _CREATION_PURPOSE
+            # It may have evolved since `info` was read.
+            schema = state.collections[info.collection_id].schema
             return [
                 client.prepare_critical(info.metadata_shard, purpose=rendition_hold(rendition_id)),
-                *(client.prepare_create(shard, info.schema, purpose=purpose) for shard in data),
+                *(client.prepare_create(shard, schema, purpose=purpose) for shard in data),
                 *(client.prepare_critical(shard, purpose=RETENTION_PURPOSE) for shard in data),
             ]
 
@@ -97,7 +99,7 @@ class Renditions:
 
         Raises `BadInput` for one that only its source fills, or that is not being filled.
         """
-        view = self._look(collection)
+        view = self.look(collection)
         rendition = self._hydrating(view.info, rendition_id)
         if rendition.recipe is not Recipe.COPY:
             raise BadInput(
@@ -125,7 +127,7 @@ class Renditions:
         """
         origin = self._origin(command_id)
         while True:
-            view = self._look(collection)
+            view = self.look(collection)
             info = view.info
             taken = info.holding.id == rendition_id
             if view.uppers[info.holding.id] < info.holding.held_from and not (
@@ -133,6 +135,8 @@ class Renditions:
             ):
                 bring_tail(self._client, view, partial(self._describe, info.collection_id))
             elif taken:
+                # The tail ends it, where there was one; a filler that was late may have moved it meanwhile.
+                self.release_hold(info, rendition_id)
                 return info.holding
             else:
                 time = max(view.promised, at or 0)
@@ -167,7 +171,7 @@ class Renditions:
 
     def drop_retired(self, collection: str) -> tuple[str, ...]:
         """Drop the retired renditions whose times nobody can read any more; answers their ids."""
-        view = self._look(collection)
+        view = self.look(collection)
         since = self._client.inspect(view.info.metadata_shard).since
         gone = [
             each
@@ -185,6 +189,21 @@ class Renditions:
                 partial(self._end, each),
             )
         return tuple(each.id for each in gone)
+
+    def bring_tail(self, collection: str) -> None:
+        """Bring the rendition that took over what was written before, where it lacks it.
+
+        Raises `HandoverInProgress` where only its source can.
+        """
+        view = self.look(collection)
+        if view.uppers[view.info.holding.id] < view.info.holding.held_from:
+            bring_tail(self._client, view, partial(self._describe, view.info.collection_id))
+
+    def release_hold(self, info: CollectionInfo, rendition_id: str) -> None:
+        """Let go of what a rendition held to be filled from, which has all that it needs."""
+        purpose = rendition_hold(rendition_id)
+        if any(hold.purpose == purpose for hold in self._client.inspect(info.metadata_shard).holds):
+            self._log.write([self._client.prepare_release_critical(info.metadata_shard, purpose=purpose)])
 
     def _end(self, rendition: RenditionInfo, _: ControllerState) -> list[Prepared]:
         """What the end of a rendition does to its shards."""
@@ -231,7 +250,8 @@ class Renditions:
                 return each
         raise BadInput(f"collection {info.name} has no rendition {rendition_id} that is being filled")
 
-    def _look(self, collection: str) -> View:
+    def look(self, collection: str) -> View:
+        """A collection as it is now, linearized."""
         info = self._describe(collection)
         return look(
             lambda: self._describe(info.collection_id),

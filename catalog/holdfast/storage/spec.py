@@ -142,10 +142,22 @@ class RenditionInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has a durable capability on a collection, to write or else to read; found again by its purpose."""
+
+    purpose: str
+    writes: bool
+    who: str = ""
+    host: str = ""
+    acquired_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class CollectionInfo:
     """What the controller has on record for a collection.
 
-    `shards` and `hash_columns` are those asked for at its creation.
+    `shards` and `hash_columns` are those asked for at its creation; `schema` is the newest. `holders` are in
+    the order in which they came.
     """
 
     collection_id: str
@@ -158,6 +170,7 @@ class CollectionInfo:
     state: CollectionState
     created_ms: int
     dropped_ms: int = 0
+    holders: tuple[Holder, ...] = ()
 
     @property
     def dropped(self) -> bool:

@@ -28,6 +28,8 @@ class CommandKind(IntEnum):
     EVOLVE_COLLECTION = 7
     RESTORE_COLLECTION = 8
     SUSPECT_RENDITION = 9
+    ACQUIRE = 10
+    RELEASE = 11
 
 
 @dataclass(frozen=True, slots=True)

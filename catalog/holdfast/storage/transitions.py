@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from holdfast.errors import BadInput, Fenced, UniquenessViolation
+from holdfast.persist.evolution import evolution_fault
 from holdfast.storage.jobs import JobRecord, JobState, Json
 from holdfast.storage.spec import (
     FIRST_RENDITION,
@@ -72,7 +73,7 @@ def create_collection(
 
     A collection of this id that was created from the same spec is the answer as it is.
     """
-    seen = _seen(state, origin, CommandKind.CREATE_COLLECTION, spec.collection_id)
+    seen = seen_before(state, origin, CommandKind.CREATE_COLLECTION, spec.collection_id)
     if isinstance(seen, Reject):
         return seen
     known = state.collections.get(spec.collection_id)
@@ -84,6 +85,9 @@ def create_collection(
                     hint="create it under a new id: ids are never used again",
                 )
             )
+        if seen is not None and not evolution_fault(spec.schema, known.schema):
+            # The same command again, after the collection evolved.
+            spec = replace(spec, schema=known.schema)
         if differing := difference(known, spec):
             return Reject(BadInput(f"collection {spec.collection_id} exists with another spec: {differing}"))
         return NoOp(known)
@@ -100,13 +104,14 @@ def create_collection(
         state=CollectionState.ACTIVE,
         created_ms=origin.at_ms,
     )
-    command = origin.record(CommandKind.CREATE_COLLECTION, spec.collection_id)
+    told = {"shards": spec.shards}
+    command = origin.record(CommandKind.CREATE_COLLECTION, spec.collection_id, told)
     return Commit(info, (info, command), expired(state, origin.at_ms))
 
 
 def begin_drop(state: ControllerState, collection_id: str, origin: Origin) -> Outcome[CollectionInfo]:
     """From now on nobody new may open the collection."""
-    if (seen := _seen(state, origin, CommandKind.DROP_COLLECTION, collection_id)) is not None:
+    if (seen := seen_before(state, origin, CommandKind.DROP_COLLECTION, collection_id)) is not None:
         return seen
     known = state.find(collection_id)
     if known.dropped:
@@ -123,7 +128,7 @@ def finish_drop(state: ControllerState, collection_id: str, now_ms: int) -> Outc
         return NoOp(known)
     if known.state is not CollectionState.DROPPING:
         return Reject(BadInput(f"collection {collection_id} is not being dropped"))
-    dropped = replace(known, state=CollectionState.DROPPED, dropped_ms=now_ms)
+    dropped = replace(known, state=CollectionState.DROPPED, dropped_ms=now_ms, holders=())
     return Commit(dropped, (dropped,))
 
 
@@ -198,9 +203,10 @@ def fail_job(
     return Commit(failed, (failed,))
 
 
-def _seen(
+def seen_before(
     state: ControllerState, origin: Origin, kind: CommandKind, object_id: str
 ) -> NoOp[CollectionInfo] | Reject | None:
+    """The answer of the command of this id where there was one: as it is, or refused where it was another."""
     command = state.commands.get(origin.command_id)
     if command is None:
         return None

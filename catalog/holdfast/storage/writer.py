@@ -19,6 +19,7 @@ import pyarrow as pa
 from holdfast.errors import CLOSED, BadInput, CollectionNotFound, ShardFinalized, UpperMismatch
 from holdfast.persist import PersistClient, Prepared, Schema, WriteHandle
 from holdfast.persist.canonical import check_times, prepare_updates
+from holdfast.persist.evolution import upgraded
 from holdfast.storage.bringing import bring_tail
 from holdfast.storage.frontiers import promise_for
 from holdfast.storage.metadata import METADATA_SCHEMA
@@ -29,9 +30,13 @@ from holdfast.storage.uppers import View, look
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """Where rows go at times below `promised` and, if that is expected where it is, beyond."""
+    """Where rows go at times below `promised` and, if that is expected where it is, beyond.
+
+    `schema` is that of `shards`: the collection's when they were opened, which follows the writer's own.
+    """
 
     rendition: RenditionInfo
+    schema: Schema
     shards: tuple[WriteHandle, ...]
     promised: int
 
@@ -59,7 +64,7 @@ class CollectionWriter:
 
     @property
     def schema(self) -> Schema:
-        """The collection's schema."""
+        """The collection's schema when this was opened; later ones follow it, and it may go on."""
         return self.info.schema
 
     def upper(self) -> int:
@@ -107,6 +112,7 @@ class CollectionWriter:
         """Whether the append took place on this route."""
         if expected_upper < route.rendition.held_from:
             return False
+        batch = upgraded(batch, self.schema, route.schema)
         promise = promise_for(new_upper, route.promised)
         try:
             self._client.multi_write(self._prepare(route, batch, expected_upper, new_upper, promise))
@@ -135,12 +141,14 @@ class CollectionWriter:
             view = self._look()
         rendition = view.info.holding
         if self._route is not None and self._route.rendition.id == rendition.id:
-            shards = self._route.shards
+            schema, shards = self._route.schema, self._route.shards
         else:
+            # What was made after the collection evolved knows nothing of the writer's own.
+            schema = view.info.schema
             shards = tuple(
-                self._client.writer(shard, self.schema, purpose=self._purpose) for shard in rendition.shards
+                self._client.writer(shard, schema, purpose=self._purpose) for shard in rendition.shards
             )
-        self._route = _Route(rendition, shards, view.promised)
+        self._route = _Route(rendition, schema, shards, view.promised)
         return self._route, view.upper
 
     def _look(self) -> View:

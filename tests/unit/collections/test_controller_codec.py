@@ -9,7 +9,7 @@ from holdfast.errors import CorruptBlob, VersionTooNew
 from holdfast.persist.schema import Column, Schema
 from holdfast.storage.codec import decode, encode_key, encode_value
 from holdfast.storage.jobs import JobRecord, JobState
-from holdfast.storage.spec import CollectionInfo, CollectionState, RenditionInfo
+from holdfast.storage.spec import CollectionInfo, CollectionState, Holder, RenditionInfo
 from holdfast.storage.state import CommandKind, CommandRecord
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -49,6 +49,9 @@ collections = st.builds(
     state=st.sampled_from(CollectionState),
     created_ms=times,
     dropped_ms=times,
+    holders=st.lists(st.builds(Holder, text, st.booleans(), text, text, acquired_ms=times), max_size=2).map(
+        tuple
+    ),
 )
 commands = st.builds(
     CommandRecord,

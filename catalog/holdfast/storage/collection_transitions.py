@@ -1,0 +1,82 @@
+"""What commands on a collection as a whole do to its record: pure, without I/O and without a clock.
+
+- A schema only follows another by the rules of persist; all shards of all renditions get it in the same step.
+- A durable capability has one holder per purpose and kind, whatever process acts for it.
+"""
+
+from dataclasses import replace
+
+from holdfast.errors import CodecMismatch
+from holdfast.persist.evolution import check_evolution
+from holdfast.persist.schema import Schema
+from holdfast.storage.jobs import Json
+from holdfast.storage.rendition_transitions import refuse_unless_active
+from holdfast.storage.spec import CollectionInfo, Holder
+from holdfast.storage.state import CommandKind, Commit, ControllerState, NoOp, Outcome, Reject
+from holdfast.storage.transitions import Origin, expired, seen_before
+
+
+def evolve_collection(
+    state: ControllerState, collection_id: str, schema: Schema, origin: Origin
+) -> Outcome[CollectionInfo]:
+    """Give a collection a schema that follows its own. Its shards get it in the same step."""
+    if (seen := seen_before(state, origin, CommandKind.EVOLVE_COLLECTION, collection_id)) is not None:
+        return seen
+    info = state.find(collection_id)
+    if (refused := refuse_unless_active(info)) is not None:
+        return refused
+    if info.schema == schema:
+        return NoOp(info)
+    try:
+        check_evolution(info.schema, schema, shard=f"collection {info.name}")
+    except CodecMismatch as error:
+        return Reject(error)
+    evolved = replace(info, schema=schema)
+    told = {"from": str(info.schema), "to": str(schema)}
+    return _changed(state, evolved, CommandKind.EVOLVE_COLLECTION, told, origin)
+
+
+def acquire(
+    state: ControllerState, collection_id: str, purpose: str, origin: Origin, *, writes: bool
+) -> Outcome[CollectionInfo]:
+    """Record who has a capability; one that is there stays as it is. What it holds is held from then on."""
+    info = state.find(collection_id)
+    if (refused := refuse_unless_active(info)) is not None:
+        return refused
+    if holder_of(info, purpose, writes=writes) is not None:
+        return NoOp(info)
+    holder = Holder(purpose, writes, origin.who, origin.host, origin.at_ms)
+    changed = replace(info, holders=(*info.holders, holder))
+    return _changed(state, changed, CommandKind.ACQUIRE, _told(purpose, writes=writes), origin)
+
+
+def release(
+    state: ControllerState, collection_id: str, purpose: str, origin: Origin, *, writes: bool
+) -> Outcome[CollectionInfo]:
+    """End a capability, whoever has it; nothing to do where there is none."""
+    info = state.find(collection_id)
+    holder = holder_of(info, purpose, writes=writes)
+    if holder is None:
+        return NoOp(info)
+    changed = replace(info, holders=tuple(each for each in info.holders if each != holder))
+    return _changed(state, changed, CommandKind.RELEASE, _told(purpose, writes=writes), origin)
+
+
+def holder_of(info: CollectionInfo, purpose: str, *, writes: bool) -> Holder | None:
+    """Who has the capability of this purpose and kind."""
+    return next((each for each in info.holders if (each.purpose, each.writes) == (purpose, writes)), None)
+
+
+def _told(purpose: str, *, writes: bool) -> Json:
+    return {"purpose": purpose, "to": "write" if writes else "read"}
+
+
+def _changed(
+    state: ControllerState,
+    changed: CollectionInfo,
+    kind: CommandKind,
+    told: Json,
+    origin: Origin,
+) -> Commit[CollectionInfo]:
+    command = origin.record(kind, changed.collection_id, told)
+    return Commit(changed, (changed, command), expired(state, origin.at_ms))

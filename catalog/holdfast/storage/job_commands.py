@@ -1,0 +1,119 @@
+"""The commands on jobs: a job is started, retried, and ends once, together with its effects."""
+
+from collections.abc import Callable, Sequence
+
+from holdfast.errors import HoldfastError
+from holdfast.persist import PersistClient, Prepared
+from holdfast.storage import transitions
+from holdfast.storage.controller_log import ControllerLog
+from holdfast.storage.jobs import JobRecord, JobState, Json, hold_purpose, job_id
+from holdfast.storage.state import ControllerState
+
+
+class JobCommands:
+    """The part of `StorageController` that keeps the records of jobs. Thread-safe."""
+
+    def __init__(self, client: PersistClient, log: ControllerLog) -> None:
+        self.client = client
+        self._log = log
+
+    def start_job(self, object_id: str, kind: str, slot: str, *, spec: Json) -> JobRecord:
+        """Record the job of this object, kind and slot as Running, attempt 1, or find it as it is.
+
+        A job's first spec stays: what is on record is what is done.
+        """
+        job = JobRecord(
+            job_id=job_id(object_id, kind, slot),
+            object_id=object_id,
+            kind=kind,
+            slot=slot,
+            attempt=1,
+            state=JobState.RUNNING,
+            spec=spec,
+            started_ms=self.client.clock.wall_ms(),
+        )
+        return self._log.commit(lambda state: transitions.start_job(state, job))
+
+    def retry_job(self, job: str, *, abandoned: int | None = None) -> JobRecord:
+        """Start the next attempt of a failed job, or of a running one whose attempt is given as `abandoned`.
+
+        An abandoned attempt can't commit any more, and what it held is released. Raises `BadInput` where the
+        job is done, or runs and is not abandoned.
+        """
+        now_ms = self.client.clock.wall_ms()
+        return self._log.commit(
+            lambda state: transitions.retry_job(state, job, now_ms, abandoned=abandoned),
+            lambda state: self._release_holds(state, job),
+        )
+
+    def job(self, job: str) -> JobRecord | None:
+        """The record of the job with this id, None where there is none."""
+        return self._log.sync().jobs.get(job)
+
+    def jobs(self, object_id: str | None = None) -> tuple[JobRecord, ...]:
+        """The records of all jobs, or of those of one object, oldest first."""
+        known = list(self._log.sync().jobs.values())
+        chosen = [job for job in known if object_id in {None, job.object_id}]
+        return tuple(sorted(chosen, key=lambda job: (job.started_ms, job.job_id)))
+
+    def finish_job(
+        self,
+        job: str,
+        attempt: int,
+        result: Json,
+        effects: Sequence[Prepared] | Callable[[], Sequence[Prepared]] = (),
+    ) -> JobRecord:
+        """Commit the outcome of an attempt: `effects` and the step to Done are one, or nothing happens.
+
+        What the attempts held is released with it. Effects given as a function are prepared again for a try
+        after one that lost a race. Raises `Fenced` where the attempt isn't the running one, `UpperMismatch`
+        where an effect lost on its shard.
+        """
+        prepare = effects if callable(effects) else _Once(effects)
+        now_ms = self.client.clock.wall_ms()
+        return self._log.commit(
+            lambda state: transitions.finish_job(state, job, attempt, result, now_ms),
+            lambda state: [*prepare(), *self._release_holds(state, job)],
+        )
+
+    def fail_job(self, job: str, attempt: int, error: str) -> JobRecord:
+        """Record that an attempt failed, and why; what it held is released.
+
+        Raises `Fenced` where it isn't the running one.
+        """
+        now_ms = self.client.clock.wall_ms()
+        return self._log.commit(
+            lambda state: transitions.fail_job(state, job, attempt, error, now_ms),
+            lambda state: self._release_holds(state, job),
+        )
+
+    def _release_holds(self, state: ControllerState, job: str) -> list[Prepared]:
+        """The release of what the attempts of a job up to its latest hold: a killed driver can't do it."""
+        record = state.jobs[job]
+        info = state.collections.get(record.object_id)
+        if info is None:
+            return []
+        purposes = {hold_purpose(job, attempt) for attempt in range(1, record.attempt + 1)}
+        return [
+            self.client.prepare_release_critical(shard, purpose=hold.purpose)
+            for shard in (info.metadata_shard, *info.data_shards)
+            for hold in self.client.inspect(shard).holds
+            if hold.purpose in purposes
+        ]
+
+
+class _Once:
+    """Prepared commands for one try. What was uploaded for them is gone when the try has lost."""
+
+    def __init__(self, prepared: Sequence[Prepared]) -> None:
+        self._prepared = prepared
+        self._tried = False
+
+    def __call__(self) -> Sequence[Prepared]:
+        if self._tried and any(command.uploaded for command in self._prepared):
+            raise HoldfastError(
+                "another command was committed first, and what was prepared for this one is gone",
+                hint="prepare it again, or give the effects as a function",
+            )
+        self._tried = True
+        return self._prepared
