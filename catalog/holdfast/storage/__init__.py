@@ -4,6 +4,8 @@
 reads and follows one. JobRecords keep work on them to one outcome, whatever processes do it.
 """
 
+from holdfast.storage.advance import Due, Step, StepKind, Wait
+from holdfast.storage.capabilities import CollectionHold, DurableHold, WriteCapability
 from holdfast.storage.controller import StorageController
 from holdfast.storage.jobs import JobRecord, JobState, job_id
 from holdfast.storage.listen import CollectionListen
@@ -15,13 +17,16 @@ from holdfast.storage.spec import (
     CollectionSpec,
     CollectionState,
     Frontiers,
+    Holder,
     Recipe,
     RenditionInfo,
     RenditionState,
 )
+from holdfast.storage.state import CommandKind, CommandRecord
 from holdfast.storage.writer import CollectionWriter
 
 __all__ = [
+    "CollectionHold",
     "CollectionInfo",
     "CollectionListen",
     "CollectionPart",
@@ -30,14 +35,23 @@ __all__ = [
     "CollectionSpec",
     "CollectionState",
     "CollectionWriter",
+    "CommandKind",
+    "CommandRecord",
+    "Due",
+    "DurableHold",
     "Frontiers",
+    "Holder",
     "JobRecord",
     "JobState",
     "Recipe",
     "RenditionInfo",
     "RenditionState",
     "Renditions",
+    "Step",
+    "StepKind",
     "StorageController",
+    "Wait",
+    "WriteCapability",
     "job_id",
     "read_collection_part",
 ]

@@ -15,7 +15,14 @@ from holdfast.persist.schema import Column, Schema
 from holdfast.persist.storage import location, logcodec, logstate, sqlite, url
 from holdfast.spark.jobs import hold
 from holdfast.stash import DEFAULT_SCHEMA, pgschema, sqlitefile, stash
-from holdfast.storage import CollectionSpec, StorageController, codec, controller_log
+from holdfast.storage import (
+    CollectionSpec,
+    StorageController,
+    bringing,
+    capabilities,
+    codec,
+    controller_log,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "docs" / "reference" / "FORMAT.md").read_text()
@@ -89,6 +96,7 @@ def test_purposes_of_critical_holds(tmp_path: Path) -> None:
             for each in (info.metadata_shard, *info.data_shards):
                 found = {held.purpose for held in client.inspect(each).holds if held.kind == "critical"}
                 assert found == {documented[0], documented[4].replace("<n>", "7")}
+    assert documented[6:] == [capabilities.read_purpose("<purpose>"), bringing.rendition_hold("<id>")]
     keeps = [row[2] for row in table("## Critical holds")]
     assert (
         f"the last {shard.RETAIN_VERSIONS:,} versions, moved in steps of {shard.RETENTION_STEP}" == keeps[1]
