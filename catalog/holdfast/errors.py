@@ -350,6 +350,18 @@ class HandoverInProgress(HoldfastError):
     hint = "try again: whoever writes its contents goes on"
 
 
+class HandedOver(HoldfastError):
+    """A rendition doesn't hold any more at times from `at` on: `follower` does. Nothing was written."""
+
+    def __init__(self, collection: str, rendition: str, at: int, follower: str) -> None:
+        super().__init__(
+            f"rendition {rendition} of collection {collection} holds up to {at} only:"
+            f" {follower or 'another one'} took over",
+            hint=f"write it up to {at}, no further; what is later belongs to the one that took over",
+        )
+        self.at, self.follower = at, follower
+
+
 class NotCaughtUp(HoldfastError):
     """A rendition can't take over yet."""
 

@@ -13,7 +13,7 @@ from holdfast.persist.compaction import CompactionTask
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.critical import CriticalSince
 from holdfast.persist.exclusive import Exclusive
-from holdfast.persist.inspect import HoldInfo, ShardInfo
+from holdfast.persist.inspect import HoldInfo, ShardInfo, StoredSize
 from holdfast.persist.order import KeyRange
 from holdfast.persist.read import (
     Event,
@@ -53,6 +53,7 @@ __all__ = [
     "Snapshot",
     "SnapshotPart",
     "StoreMetrics",
+    "StoredSize",
     "TypedListen",
     "TypedReader",
     "TypedUpdate",

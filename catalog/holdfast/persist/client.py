@@ -50,7 +50,7 @@ from holdfast.persist.config import PersistConfig
 from holdfast.persist.critical import CriticalSince, check_opaque
 from holdfast.persist.exclusive import Exclusive, acquire, check_reentrance_id
 from holdfast.persist.ids import check_shard_id, critical_id, new_id
-from holdfast.persist.inspect import ShardInfo, shard_info
+from holdfast.persist.inspect import ShardInfo, StoredSize, shard_info, stored_size
 from holdfast.persist.lock import LOCK_KEY, Fence, no_lock
 from holdfast.persist.machine import Machine, commit, retry
 from holdfast.persist.maintainer import Maintainer
@@ -365,10 +365,10 @@ class PersistClient:
 
     def _discard(self, appends: Sequence[Prepared]) -> None:
         for append in appends:
-            append.rejected()
+            garbage = append.rejected()
             # Why the append was rejected matters more than a blob that can't be deleted now.
             with suppress(StorageError):
-                for key in append.uploaded:
+                for key in garbage:
                     self.location.blob.delete(key)
 
     def create_or_load(self, name: str, schema: Schema, *, mode: WriteMode = WriteMode.APPEND) -> str:
@@ -419,6 +419,10 @@ class PersistClient:
     def inspect(self, shard_id: str) -> ShardInfo:
         """A look at a shard; `BadInput` where it doesn't exist."""
         return shard_info(self.existing(shard_id).state)
+
+    def stored(self, shard_id: str, *, from_time: int = 0) -> StoredSize:
+        """How much is stored in parts with updates at times from `from_time` on; what is pending apart."""
+        return stored_size(self.existing(shard_id).state, from_time)
 
     def read_snapshot_part(self, part: SnapshotPart, columns: Sequence[str] | None = None) -> Snapshot:
         """The piece of a snapshot that `ReadHandle.snapshot_parts` described, perhaps in another process.

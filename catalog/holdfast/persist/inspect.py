@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from holdfast.errors import CLOSED
 from holdfast.persist.ids import fingerprint
@@ -23,6 +24,19 @@ class HoldInfo:
     """Seconds without a heartbeat after which it ends; None for one that never does."""
     version: int | None = None
     """Of a leased hold: the version whose parts it keeps from deletion."""
+
+
+class StoredSize(NamedTuple):
+    """How many updates are stored, and in how many bytes."""
+
+    rows: int
+    size_bytes: int
+
+
+def stored_size(state: ShardState, from_time: int) -> StoredSize:
+    """What a version has in parts with updates at times from `from_time` on."""
+    parts = [part for batch in state.batches for part in batch.parts if part.upper > from_time]
+    return StoredSize(sum(part.rows for part in parts), sum(part.size_bytes for part in parts))
 
 
 @dataclass(frozen=True, slots=True)

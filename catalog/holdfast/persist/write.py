@@ -39,7 +39,7 @@ class Prepared:
     """A command ready to commit; `uploaded` are blobs that are garbage if it is rejected.
 
     What an append uploaded belongs to the shard once it is committed, and is gone once it is rejected, so
-    it can't be given to a multi-write again then; one that uploaded nothing can, after a rejection.
+    it can't be given to a multi-write again then; one that uploaded nothing, or that is kept, can.
     """
 
     machine: Machine
@@ -47,6 +47,7 @@ class Prepared:
     uploaded: Sequence[str] = ()
     writer: "WriteHandle | None" = field(default=None, repr=False)
     _spent: bool = field(default=False, init=False, repr=False)
+    _kept: bool = field(default=False, init=False, repr=False)
     _made_s: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -77,9 +78,23 @@ class Prepared:
         if self.writer is not None:
             self.writer.settle()
 
-    def rejected(self) -> None:
-        """Note that it certainly did not happen."""
+    @property
+    def usable(self) -> bool:
+        """Whether a multi-write may take it."""
+        return not self._spent
+
+    def keep(self) -> Self:
+        """Keep what it uploaded where it is rejected, for another try; the caller abandons it at last."""
+        self._kept = True
+        return self
+
+    def rejected(self) -> Sequence[str]:
+        """Note that it certainly did not happen; answers the blobs that are garbage by that."""
+        if self._kept:
+            self._spent = False
+            return ()
         self._spent = bool(self.uploaded)
+        return self.uploaded
 
     def abandon(self) -> None:
         """Delete what was uploaded, where it was not committed: it can't be any more."""

@@ -7,9 +7,11 @@ reads and follows one. JobRecords keep work on them to one outcome, whatever pro
 from holdfast.storage.advance import Due, Step, StepKind, Wait
 from holdfast.storage.capabilities import CollectionHold, DurableHold, WriteCapability
 from holdfast.storage.controller import StorageController
+from holdfast.storage.hydration import needs_spark
 from holdfast.storage.jobs import JobRecord, JobState, job_id
 from holdfast.storage.listen import CollectionListen
 from holdfast.storage.reader import CollectionReader
+from holdfast.storage.rendition_writer import RenditionWriter
 from holdfast.storage.renditions import Renditions
 from holdfast.storage.snapshot import CollectionPart, CollectionSnapshot, read_collection_part
 from holdfast.storage.spec import (
@@ -46,6 +48,7 @@ __all__ = [
     "Recipe",
     "RenditionInfo",
     "RenditionState",
+    "RenditionWriter",
     "Renditions",
     "Step",
     "StepKind",
@@ -53,5 +56,6 @@ __all__ = [
     "Wait",
     "WriteCapability",
     "job_id",
+    "needs_spark",
     "read_collection_part",
 ]

@@ -2,28 +2,37 @@
 
 - What is brought from `[lower, upper)` is the sum of the collection's changes at these times, all of them at
   `upper - 1`. Whoever does it gets the same rows, and one append of it succeeds.
+- Memory is bounded, however much there is: 256 MiB for what is sorted, beside what a snapshot's iteration
+  takes; what doesn't fit goes to temporary files.
 - A rendition that is being filled holds the collection's since, at the metadata shard, at the last time that
   it has. The hold moves with what is brought, in one step, and ends with the tail.
 """
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import chain
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import HandleExpired, HandoverInProgress, ShardFinalized, UpperMismatch
-from holdfast.persist import PersistClient, Prepared, Schema, Updates
+from holdfast.persist import PersistClient, Prepared, Schema, StoredSize, Updates
 from holdfast.persist.canonical import empty_updates
 from holdfast.persist.consolidate import consolidate_updates
-from holdfast.persist.schema import TIME
+from holdfast.persist.schema import DIFF, TIME
 from holdfast.storage.evolved import seen_through
 from holdfast.storage.reader import CollectionReader
 from holdfast.storage.routing import split_rows
 from holdfast.storage.spec import CollectionInfo, Recipe, RenditionInfo
 from holdfast.storage.uppers import View, common_upper
 
-_MEMORY_BYTES = 256 << 20
+_MEMORY_BYTES: Final = 256 << 20
+_LISTENED_BYTES: Final = 16 << 20
+"""Up to how many stored bytes changes are taken from a listen, in memory, not from two snapshots."""
+
+Progress = Callable[[int, int], object]
+"""Is told how many rows are done, and of how many: as many as are stored, of which some may cancel out."""
 
 
 def rendition_hold(rendition_id: str) -> str:
@@ -38,9 +47,11 @@ def bring_tail(client: PersistClient, view: View, describe: Callable[[], Collect
     """
     holding = view.info.holding
     if holding.recipe is Recipe.SOURCE:
+        first = holding.held_from
+        lacking = next(each for each in view.info.held if view.uppers[each.id] < min(each.held_to, first))
         raise HandoverInProgress(
-            f"rendition {holding.id} of collection {view.info.name} took over at {holding.held_from} and is"
-            f" written up to {view.uppers[holding.id]}"
+            f"rendition {holding.id} of collection {view.info.name} took over at {first}, and"
+            f" {lacking.id} is written up to {view.uppers[lacking.id]}"
         )
     bring(client, view.info, holding, holding.held_from, describe)
 
@@ -56,31 +67,127 @@ def bring(
 
     Nothing is brought where it is there already, or somebody else is faster.
     """
-    purpose = rendition_hold(rendition.id)
     lower = common_upper(info, rendition, client.recent_upper)
     if lower >= upper:
         return lower
-    with ExitStack() as stack:
-        if rendition.recipe is Recipe.RESTORED:
-            appends = [
-                client.writer(shard, info.schema, purpose=purpose).prepare_seal(lower, upper)
-                for shard in rendition.shards
-            ]
-        else:
-            reader = stack.enter_context(CollectionReader(client, info, describe, purpose=purpose))
-            appends = _appends(stack, client, reader, rendition, describe, lower, upper)
-        if rendition.held_from <= upper:
-            hold = client.prepare_release_critical(info.metadata_shard, purpose=purpose)
-        else:
-            hold = client.prepare_downgrade_critical(info.metadata_shard, upper - 1, purpose=purpose)
+    with brought(client, info, rendition, lower, upper, describe) as steps:
         try:
-            client.multi_write([*appends, hold])
+            client.multi_write(steps())
         except (UpperMismatch, HandleExpired, ShardFinalized):
             reached = common_upper(info, rendition, client.recent_upper)
             if reached <= lower:
                 raise
             return reached
     return upper
+
+
+@contextmanager
+def brought(
+    client: PersistClient,
+    info: CollectionInfo,
+    rendition: RenditionInfo,
+    lower: int,
+    upper: int,
+    describe: Callable[[], CollectionInfo],
+    *,
+    progress: Progress | None = None,
+) -> Iterator[Callable[[], list[Prepared]]]:
+    """What takes a rendition from `lower` to `upper`, at most the collection's; its hold moves along or ends.
+
+    In the block a call gives the commands for one multi-write. What was uploaded for them is kept for another
+    try where nothing of theirs was the reason that one lost, and goes with the block.
+    """
+    purpose = rendition_hold(rendition.id)
+    if rendition.held_from <= upper:
+        hold = client.prepare_release_critical(info.metadata_shard, purpose=purpose)
+    else:
+        hold = client.prepare_downgrade_critical(info.metadata_shard, upper - 1, purpose=purpose)
+    with ExitStack() as stack:
+        if rendition.recipe is Recipe.RESTORED:
+            writers = [client.writer(shard, info.schema, purpose=purpose) for shard in rendition.shards]
+            yield lambda: [*(writer.prepare_seal(lower, upper) for writer in writers), hold]
+            return
+        reader = stack.enter_context(CollectionReader(client, info, describe, purpose=purpose))
+        schema, changes = _changes(client, reader, describe, lower, upper, progress)
+        writers = [client.writer(shard, schema, purpose=purpose) for shard in rendition.shards]
+        memory = _MEMORY_BYTES // len(writers)
+        builders = [stack.enter_context(writer.batch_builder(memory_bytes=memory)) for writer in writers]
+        for batch in changes:
+            rows = seen_through(batch, schema)
+            for builder, part in zip(builders, split_rows(rendition, rows), strict=True):
+                if part.num_rows:
+                    builder.add(part)
+        appends: list[Prepared] = []
+
+        def steps() -> list[Prepared]:
+            if not appends or not all(append.usable for append in appends):
+                appends[:] = [builder.prepare_append(lower, upper).keep() for builder in builders]
+            return [*appends, hold]
+
+        yield steps
+
+
+def _changes(
+    client: PersistClient,
+    reader: CollectionReader,
+    describe: Callable[[], CollectionInfo],
+    lower: int,
+    upper: int,
+    progress: Progress | None,
+) -> tuple[Schema, Iterable[pa.RecordBatch]]:
+    """Updates at `upper - 1` that add up to the collection's changes in `[lower, upper)`.
+
+    With a schema that leads on from theirs: the collection's after they were there.
+    """
+    at = upper - 1
+    if lower > 0 and _stored(client, reader.info, lower).size_bytes <= _LISTENED_BYTES:
+        schema, changes = net_changes(reader, describe, lower, upper)
+        return schema, [changes]
+    after = reader.snapshot(at)
+    if lower == 0:
+        return describe().schema, _at(after, at, _counted(client, reader, progress))
+    # A listen has all of it in memory. Its sum is what differs between before and after.
+    before = reader.snapshot(lower - 1)
+    return describe().schema, chain(_at(after, at), map(_negated, _at(before, at)))
+
+
+def _at(
+    contents: Iterable[pa.RecordBatch], time: int, tell: Callable[[int], None] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Contents as updates at one time."""
+    for batch in contents:
+        yield batch.append_column(TIME, pa.repeat(pa.scalar(time, pa.uint64()), len(batch)))
+        if tell is not None:
+            tell(len(batch))
+
+
+def _negated(updates: pa.RecordBatch) -> pa.RecordBatch:
+    index = updates.schema.get_field_index(DIFF)
+    return updates.set_column(index, DIFF, pc.negate_checked(updates[DIFF]))
+
+
+def _counted(
+    client: PersistClient, reader: CollectionReader, progress: Progress | None
+) -> Callable[[int], None] | None:
+    """What tells `progress` of more rows, of as many as are stored."""
+    if progress is None:
+        return None
+    total, done = _stored(client, reader.info, 0).rows, 0
+    progress(0, total)
+
+    def tell(rows: int) -> None:
+        nonlocal done
+        done += rows
+        progress(done, max(done, total))
+
+    return tell
+
+
+def _stored(client: PersistClient, info: CollectionInfo, lower: int) -> StoredSize:
+    """What is stored of a collection's updates at times from `lower` on, before any consolidation."""
+    held = [each for each in info.held if each.held_to > lower]
+    sizes = [client.stored(shard, from_time=lower) for each in held for shard in each.shards]
+    return StoredSize(sum(size.rows for size in sizes), sum(size.size_bytes for size in sizes))
 
 
 def net_changes(
@@ -101,37 +208,3 @@ def net_changes(
     table = table.filter(pc.less(table[TIME], pa.scalar(upper, pa.uint64())))
     batches = consolidate_updates(schema, [table], upper - 1).combine_chunks().to_batches()
     return schema, batches[0] if batches else empty_updates(schema)
-
-
-def _appends(
-    stack: ExitStack,
-    client: PersistClient,
-    reader: CollectionReader,
-    rendition: RenditionInfo,
-    describe: Callable[[], CollectionInfo],
-    lower: int,
-    upper: int,
-) -> list[Prepared]:
-    """What takes each shard of the rendition from `lower` to `upper`."""
-    purpose = rendition_hold(rendition.id)
-    if lower > 0:
-        schema, changes = net_changes(reader, describe, lower, upper)
-        return [
-            client.writer(shard, schema, purpose=purpose).prepare_batch(
-                part if part.num_rows else None, lower, upper
-            )
-            for shard, part in zip(rendition.shards, split_rows(rendition, changes), strict=True)
-        ]
-    snapshot = reader.snapshot(upper - 1)
-    # After the snapshot, so that this leads on from its schemas.
-    schema = describe().schema
-    writers = [client.writer(shard, schema, purpose=purpose) for shard in rendition.shards]
-    memory = _MEMORY_BYTES // len(writers)
-    builders = [stack.enter_context(writer.batch_builder(memory_bytes=memory)) for writer in writers]
-    for contents in snapshot:
-        batch = contents.append_column(TIME, pa.repeat(pa.scalar(upper - 1, pa.uint64()), len(contents)))
-        rows = seen_through(batch, schema)
-        for builder, part in zip(builders, split_rows(rendition, rows), strict=True):
-            if part.num_rows:
-                builder.add(part)
-    return [builder.prepare_append(0, upper) for builder in builders]

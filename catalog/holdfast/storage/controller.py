@@ -17,17 +17,20 @@ from holdfast.errors import (
     ShardFinalized,
     VersionTooNew,
 )
-from holdfast.persist import PersistClient, Prepared, Schema
+from holdfast.persist import PersistClient, Prepared, Schema, StoredSize
 from holdfast.persist.checks import check_schema
 from holdfast.storage import transitions
 from holdfast.storage.advance import Due, Situation, Step, StepKind, advance
+from holdfast.storage.bringing import Progress
 from holdfast.storage.capabilities import Capabilities, CollectionHold, DurableHold, WriteCapability
 from holdfast.storage.collection_transitions import evolve_collection
 from holdfast.storage.controller_log import ControllerLog, Guard
 from holdfast.storage.frontiers import retained_since
+from holdfast.storage.hydration import Hydration
 from holdfast.storage.job_commands import JobCommands
 from holdfast.storage.metadata import METADATA_SCHEMA, first_rendition
 from holdfast.storage.reader import CollectionReader
+from holdfast.storage.rendition_writer import RenditionWriter
 from holdfast.storage.renditions import Renditions
 from holdfast.storage.retention import RETENTION_PURPOSE
 from holdfast.storage.spec import (
@@ -202,6 +205,11 @@ class StorageController(JobCommands):
         id_ = self.describe(id_or_name).collection_id
         return advance(lambda: self._situation(id_), lambda step: self._do(id_, step))
 
+    def stored(self, id_or_name: str) -> StoredSize:
+        """How much is stored in the rendition that holds, unconsolidated. Raises as `describe`."""
+        sizes = [self.client.stored(shard) for shard in self._open(id_or_name).holding.shards]
+        return StoredSize(sum(size.rows for size in sizes), sum(size.size_bytes for size in sizes))
+
     def frontiers(self, id_or_name: str) -> Frontiers:
         """The since and the upper of a collection, linearized."""
         info = self._open(id_or_name)
@@ -214,6 +222,37 @@ class StorageController(JobCommands):
             self.client.recent_upper,
         )
         return Frontiers(metadata.since, view.upper)
+
+    def hydrate(self, id_or_name: str, rendition_id: str, *, progress: Progress | None = None) -> int:
+        """Fill a rendition of recipe COPY from the collection, in this process; answers its upper then.
+
+        Its contents come in one step with the record of a job, kind "hydrate", slot the rendition's id; then
+        what was written meanwhile, until little is lacking. Where an earlier attempt did not end, this one
+        takes its place. `progress` is told (rows done, rows in all). See `holdfast.storage.hydration` for
+        what is better left to a Spark job.
+
+        Raises `BadInput` where the rendition is not being filled from the collection (any more), `Fenced`
+        where another attempt took this one's place; whatever else went wrong is on record with the job.
+        """
+        return Hydration(self, self._open(id_or_name), rendition_id, progress).run()
+
+    def rendition_writer(self, id_or_name: str, rendition_id: str, *, purpose: str) -> RenditionWriter:
+        """A handle that appends to one rendition of recipe SOURCE, for its pipeline.
+
+        Raises as `describe`, and `BadInput` where it is no such rendition.
+        """
+        info = self._open(id_or_name)
+        try:
+            return RenditionWriter(
+                self.client,
+                info,
+                self._describer(info),
+                self.renditions.begin,
+                rendition_id=rendition_id,
+                purpose=purpose,
+            )
+        except ShardFinalized:
+            _refuse_dropped(info)
 
     def writer(self, id_or_name: str, *, purpose: str) -> CollectionWriter:
         """A handle that appends to a collection; `purpose` is for people to read. Raises as `describe`."""

@@ -69,6 +69,28 @@ def abort_rendition(
     return _changed(state, info, gone, CommandKind.ABORT_RENDITION, origin)
 
 
+def begin_rendition(
+    state: ControllerState, collection_id: str, rendition_id: str, start: int
+) -> Outcome[bool]:
+    """A rendition that its source fills has contents from `start` on. Its first append is the same step.
+
+    Answers whether it begins now: False where it has begun there before.
+    """
+    info = state.find(collection_id)
+    known = _known(info, rendition_id)
+    if known is None:
+        return _unknown(info, rendition_id)
+    if known.start == start:
+        return NoOp(False)
+    if known.state is not RenditionState.HYDRATING or known.start:
+        said = f"begins at {known.start}" if known.start else f"is {known.state.name}"
+        return Reject(
+            BadInput(f"rendition {rendition_id} of collection {info.name} {said}: it can't begin at {start}")
+        )
+    changed = info.with_renditions(replace(known, start=start))
+    return Commit(True, (changed,))
+
+
 def hand_over(
     state: ControllerState, collection_id: str, rendition_id: str, at: int, origin: Origin
 ) -> Outcome[CollectionInfo]:
@@ -98,6 +120,14 @@ def hand_over(
             )
         )
     old = info.holding
+    if at <= known.start:
+        return Reject(
+            BadInput(
+                f"rendition {rendition_id} of collection {info.name} has contents from {known.start} on: it"
+                f" can't take over at {at}",
+                hint=f"hand over at {known.start + 1} or later",
+            )
+        )
     if at <= old.held_from:
         return Reject(
             BadInput(f"a handover of collection {info.name} at {at} is before that at {old.held_from}")

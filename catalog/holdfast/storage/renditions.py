@@ -2,13 +2,13 @@
 
 - A handover at `t_h` is one step: the old shards are sealed to `t_h`, the metadata shard tells it and is
   sealed beyond it, and the record of the collection says the same. `t_h` is not below the promise.
-- Where a source feeds the new rendition, nothing is sealed: its pipeline writes the old one up to `t_h`.
+- Where sources feed both renditions, nothing is sealed: a pipeline writes the old one up to `t_h`.
 - What the new one still lacks of the times before `t_h` is brought by whoever comes first; no other handover
   begins before.
 - A retired rendition is dropped when nobody can read its times any more: since is past them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -94,6 +94,37 @@ class Renditions:
         )
         return changed.rendition(rendition_id)
 
+    def begin(
+        self, collection: str, rendition_id: str, start: int, effects: Callable[[], Sequence[Prepared]]
+    ) -> bool:
+        """Record that a rendition that its source fills begins at `start`, with its first append.
+
+        Answers whether it begins now; False where it began there before. Raises `BadInput` where it began
+        elsewhere, or is not being filled.
+        """
+        return self._log.commit(
+            partial(
+                transitions.begin_rendition, collection_id=collection, rendition_id=rendition_id, start=start
+            ),
+            lambda _: effects(),
+        )
+
+    def suspect(self, collection: str, rendition_id: str, why: str, *, command_id: str | None = None) -> None:
+        """Mark a rendition as one not to be trusted. Readers go on; the first reason stays.
+
+        Raises `BadInput` where the collection has no such rendition.
+        """
+        info = self._describe(collection)
+        self._log.commit(
+            partial(
+                transitions.suspect_rendition,
+                collection_id=info.collection_id,
+                rendition_id=rendition_id,
+                why=why,
+                origin=self._origin(command_id),
+            )
+        )
+
     def catch_up(self, collection: str, rendition_id: str) -> int:
         """Bring a rendition that is being filled all that the collection has; answers its upper then.
 
@@ -123,23 +154,26 @@ class Renditions:
         Answers it with the time, `held_from`, when it has all that was written before; one that took over
         already as it is. Writers and readers go on. Raises `NotCaughtUp` where it lacks more than
         `max_lag_ms`, `BadInput` where it is suspect, has retired, was aborted, or `at` is too far ahead,
-        `HandoverInProgress` where an earlier handover waits for its source.
+        `HandoverInProgress` where an earlier handover waits for its source, or this one does.
+
+        Where pipelines write both renditions, only the time is fixed: the one goes on up to it and the other
+        from it on, and readers wait until both are there.
         """
         origin = self._origin(command_id)
         while True:
             view = self.look(collection)
             info = view.info
             taken = info.holding.id == rendition_id
-            if view.uppers[info.holding.id] < info.holding.held_from and not (
-                taken and info.holding.recipe is Recipe.SOURCE
-            ):
+            if taken and info.holding.recipe is Recipe.SOURCE:
+                return info.holding
+            if view.upper < info.holding.held_from or view.uppers[info.holding.id] < info.holding.held_from:
                 bring_tail(self._client, view, partial(self._describe, info.collection_id))
             elif taken:
                 # The tail ends it, where there was one; a filler that was late may have moved it meanwhile.
                 self.release_hold(info, rendition_id)
                 return info.holding
             else:
-                time = max(view.promised, at or 0)
+                time = max(view.promised, at or 0, *self._own_times(view, rendition_id))
                 self._check_time(info, time, view)
                 self._check_lag(view, rendition_id, max_lag_ms)
                 with suppress(UpperMismatch):  # Somebody wrote meanwhile.
@@ -214,15 +248,25 @@ class Renditions:
         info, client = view.info, self._client
         old, new = info.holding, info.rendition(rendition_id)
         metadata = client.writer(info.metadata_shard, METADATA_SCHEMA, purpose=_HANDOVER_PURPOSE)
-        rows = metadata.prepare_append(handover(old.id, new.id, at), view.promised, at + 1)
+        steps = [metadata.prepare_append(handover(old.id, new.id, at), view.promised, at + 1)]
         if new.recipe is Recipe.SOURCE:
-            hold = client.prepare_release_critical(info.metadata_shard, purpose=rendition_hold(new.id))
-            return [rows, hold]
+            # Nobody but its pipeline brings it anything.
+            purpose = rendition_hold(new.id)
+            steps.append(client.prepare_release_critical(info.metadata_shard, purpose=purpose))
+        if not old.sealed_by(new):
+            return steps
         upper = view.uppers[old.id]
         if upper == at:
-            return [rows, *(client.prepare_expect_upper(shard, at) for shard in old.shards)]
+            return [*steps, *(client.prepare_expect_upper(shard, at) for shard in old.shards)]
         writers = [client.writer(shard, info.schema, purpose=_HANDOVER_PURPOSE) for shard in old.shards]
-        return [rows, *(writer.prepare_seal(upper, at) for writer in writers)]
+        return [*steps, *(writer.prepare_seal(upper, at) for writer in writers)]
+
+    def _own_times(self, view: View, rendition_id: str) -> list[int]:
+        """Before which times the two renditions can't be exchanged, where pipelines write them."""
+        old = view.info.holding
+        new = next((each for each in view.info.live if each.id == rendition_id), None)
+        # A pipeline may have written it beyond the promise before it took over.
+        return [view.uppers[old.id], *([] if new is None else [new.start + 1])]
 
     def _check_lag(self, view: View, rendition_id: str, max_lag_ms: int) -> None:
         known = next((each for each in view.info.live if each.id == rendition_id), None)

@@ -136,6 +136,10 @@ class RenditionInfo:
         """Whether its shards are gone."""
         return self.state in {RenditionState.DROPPED, RenditionState.ABORTED}
 
+    def sealed_by(self, follower: "RenditionInfo") -> bool:
+        """Whether a handover to `follower` seals this one: not where two pipelines write the two."""
+        return self.recipe is not Recipe.SOURCE or follower.recipe is not Recipe.SOURCE
+
     def holds_at(self, time: int) -> bool:
         """Whether it is the collection at this time."""
         return self.held_from <= time < self.held_to

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from holdfast.errors import TornRendition
 from holdfast.storage.frontiers import Held, collection_upper
-from holdfast.storage.spec import CollectionInfo, Recipe, RenditionInfo
+from holdfast.storage.spec import CollectionInfo, RenditionInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ def common_upper(info: CollectionInfo, rendition: RenditionInfo, read: Callable[
 
 
 def _held_uppers(info: CollectionInfo, read: Callable[[str], int]) -> dict[str, int]:
-    """The uppers of all that hold or held. A handover from what is not fed by a source sealed it."""
+    """The uppers of all that hold or held; those that their follower sealed need no look."""
     held = info.held
     followers = (*held[1:], None)
     return {
         each.id: each.held_to
-        if follower is not None and follower.recipe is not Recipe.SOURCE
+        if follower is not None and each.sealed_by(follower)
         else common_upper(info, each, read)
         for each, follower in zip(held, followers, strict=True)
     }

@@ -11,34 +11,18 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NoReturn
 
-import pyarrow as pa
-
-from holdfast.errors import CLOSED, BadInput, CollectionNotFound, ShardFinalized, UpperMismatch
-from holdfast.persist import PersistClient, Prepared, Schema, WriteHandle
+from holdfast.errors import CLOSED, BadInput, CollectionNotFound, UpperMismatch
+from holdfast.persist import PersistClient, Schema
 from holdfast.persist.canonical import check_times, prepare_updates
-from holdfast.persist.evolution import upgraded
+from holdfast.storage.appending import Route, ShardedAppend
 from holdfast.storage.bringing import bring_tail
 from holdfast.storage.frontiers import promise_for
 from holdfast.storage.metadata import METADATA_SCHEMA
-from holdfast.storage.routing import split_rows
-from holdfast.storage.spec import CollectionInfo, RenditionInfo
+from holdfast.storage.spec import CollectionInfo, Recipe
 from holdfast.storage.uppers import View, look
-
-
-@dataclass(frozen=True, slots=True)
-class _Route:
-    """Where rows go at times below `promised` and, if that is expected where it is, beyond.
-
-    `schema` is that of `shards`: the collection's when they were opened, which follows the writer's own.
-    """
-
-    rendition: RenditionInfo
-    schema: Schema
-    shards: tuple[WriteHandle, ...]
-    promised: int
 
 
 class CollectionWriter:
@@ -58,7 +42,7 @@ class CollectionWriter:
         self._lock = threading.Lock()
         self._metadata = client.writer(info.metadata_shard, METADATA_SCHEMA, purpose=purpose)
         self.info = info
-        self._route: _Route | None = None
+        self._route: Route | None = None
         with self._lock:
             self._find()
 
@@ -83,17 +67,17 @@ class CollectionWriter:
         `[expected_upper, new_upper)` and `_diff` (default +1).
 
         Raises `UpperMismatch` with the collection's upper where it is another, `BadInput` where the updates
-        don't fit, `CollectionNotFound` where the collection was dropped, `HandoverInProgress` where a source
-        is still to write what the rendition that took over begins with: nothing happened. `Indeterminate`
-        where it could not be found out whether it happened: open a new writer and look at the upper.
+        don't fit or a source feeds the collection, `CollectionNotFound` where the collection was dropped:
+        nothing happened. `Indeterminate` where it could not be found out whether it happened: open a new
+        writer and look at the upper.
         """
         if not 0 <= expected_upper < new_upper <= CLOSED:
             raise BadInput(f"an append must move the upper forward, not from {expected_upper} to {new_upper}")
         batch = prepare_updates(self.schema, updates, default_time=expected_upper)
         check_times(batch, expected_upper, new_upper)
-        with self._lock:
+        with self._lock, ShardedAppend(self._client, self.schema, batch, expected_upper, new_upper) as append:
             route = self._route or self._find()[0]
-            while not self._appended(route, batch, expected_upper, new_upper):
+            while not self._appended(route, append):
                 # The promise moved, or a handover came between: go on where the collection is unmoved.
                 route, upper = self._find()
                 if upper != expected_upper:
@@ -108,34 +92,28 @@ class CollectionWriter:
                 if mismatch.actual >= new_upper:
                     return
 
-    def _appended(self, route: _Route, batch: pa.RecordBatch, expected_upper: int, new_upper: int) -> bool:
+    def _appended(self, route: Route, append: ShardedAppend) -> bool:
         """Whether the append took place on this route."""
-        if expected_upper < route.rendition.held_from:
+        if append.expected_upper < route.rendition.held_from:
             return False
-        batch = upgraded(batch, self.schema, route.schema)
-        promise = promise_for(new_upper, route.promised)
-        try:
-            self._client.multi_write(self._prepare(route, batch, expected_upper, new_upper, promise))
-        except (UpperMismatch, ShardFinalized):
+        promise = promise_for(append.new_upper, route.promised)
+        moved = [] if promise is None else [self._metadata.prepare_seal(route.promised, promise)]
+        if not append.tried(route, moved):
             return False
         if promise is not None:
             self._route = replace(route, promised=promise)
         return True
 
-    def _prepare(
-        self, route: _Route, batch: pa.RecordBatch, expected_upper: int, new_upper: int, promise: int | None
-    ) -> list[Prepared]:
-        steps = [
-            shard.prepare_batch(part if part.num_rows else None, expected_upper, new_upper)
-            for shard, part in zip(route.shards, split_rows(route.rendition, batch), strict=True)
-        ]
-        if promise is not None:
-            steps.append(self._metadata.prepare_seal(route.promised, promise))
-        return steps
-
-    def _find(self) -> tuple[_Route, int]:
+    def _find(self) -> tuple[Route, int]:
         """Where rows go now, complete up to where it took over, and the collection's upper."""
         view = self._look()
+        if view.info.holding.recipe is Recipe.SOURCE:
+            # Nobody but its pipeline knows what belongs in there, also below the handover.
+            raise BadInput(
+                f"collection {view.info.name} is fed by a source: its rendition {view.info.holding.id} is"
+                " written by that one's pipeline only",
+                hint="write it with a writer of the rendition, or hand the collection over to a copy",
+            )
         while view.uppers[view.info.holding.id] < view.info.holding.held_from:
             bring_tail(self._client, view, self._describe)
             view = self._look()
@@ -148,7 +126,7 @@ class CollectionWriter:
             shards = tuple(
                 self._client.writer(shard, schema, purpose=self._purpose) for shard in rendition.shards
             )
-        self._route = _Route(rendition, schema, shards, view.promised)
+        self._route = Route(rendition, schema, shards, view.promised)
         return self._route, view.upper
 
     def _look(self) -> View:

@@ -1,0 +1,186 @@
+"""Hydration: a rendition of recipe COPY gets the contents of its collection, as a job.
+
+- The contents are committed with the step of the JobRecord from Running(attempt) to Done. Of several
+  drivers, zombies included, one does it; what others uploaded goes with them or is swept.
+- Whoever hydrates takes the place of the attempt before: it is fenced.
+- What the collection has by then and the rendition lacks is caught up with; that needs no job, for whoever
+  does it brings the same.
+- An attempt that fails says so in its record. The rendition's own hold stays until it takes over or is
+  aborted, so that the next attempt finds what it needs.
+
+In process all rows pass through one process's memory and disk. From `SPARK_BYTES` of stored updates on it is
+better done by a Spark job, where one is configured.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import (
+    AsOfTooEarly,
+    BadInput,
+    CollectionNotFound,
+    Fenced,
+    HandleExpired,
+    HoldfastError,
+    ShardFinalized,
+    TornRendition,
+    UpperMismatch,
+)
+from holdfast.persist import Prepared, StoredSize
+from holdfast.storage.bringing import Progress, brought
+from holdfast.storage.jobs import JobRecord, JobState, Json, job_id
+from holdfast.storage.spec import CollectionInfo, Recipe, RenditionInfo, RenditionState
+from holdfast.storage.uppers import common_upper
+
+if TYPE_CHECKING:
+    from holdfast.storage.controller import StorageController
+
+HYDRATE: Final = "hydrate"
+"""The kind of the job; its slot is the id of the rendition."""
+SPARK_BYTES: Final = 256 << 20
+"""From how many stored bytes of a collection on a Spark job hydrates it, where one is configured."""
+NEARLY_MS: Final = 10_000
+"""A round of catching up that brought no more than this, in collection time (ms), was the last."""
+
+_MAX_ERROR: Final = 1000
+# What work on a rendition meets when it ends meanwhile.
+_GONE: Final = (AsOfTooEarly, HandleExpired, ShardFinalized, TornRendition, UpperMismatch)
+
+
+def needs_spark(size: StoredSize) -> bool:
+    """Whether the hydration of a collection of this size is better done by a Spark job."""
+    return size.size_bytes >= SPARK_BYTES
+
+
+class Hydration:
+    """One attempt to hydrate one rendition in this process."""
+
+    def __init__(
+        self,
+        controller: "StorageController",
+        info: CollectionInfo,
+        rendition_id: str,
+        progress: Progress | None = None,
+    ) -> None:
+        self._controller = controller
+        self._client = controller.client
+        self._id = info.collection_id
+        self._rendition_id = rendition_id
+        self._progress = progress
+        self._rows = 0
+
+    def run(self) -> int:
+        """Do it; answers the rendition's upper. Raises as `StorageController.hydrate` does."""
+        self._filling()
+        job = self._attempt()
+        if job.state is not JobState.DONE:
+            try:
+                self._fill(job)
+            except Fenced:
+                raise
+            except Exception as error:
+                gone = self._gone(error)
+                # The work's error matters more than that it could not be put on record.
+                with suppress(HoldfastError):
+                    self._controller.fail_job(job.job_id, job.attempt, _one_line(gone or error))
+                if gone is not None:
+                    raise gone from error
+                raise
+        try:
+            return self._catch_up()
+        except _GONE as error:
+            if (gone := self._gone(error)) is not None:
+                raise gone from error
+            raise
+
+    def _attempt(self) -> JobRecord:
+        """The job, where it is done, or an attempt of it that is this one's."""
+        id_ = job_id(self._id, HYDRATE, self._rendition_id)
+        known = self._controller.job(id_)
+        if known is None:
+            spec: Json = {"collection": self._id, "rendition": self._rendition_id}
+            return self._controller.start_job(self._id, HYDRATE, self._rendition_id, spec=spec)
+        if known.state is JobState.DONE:
+            return known
+        return self._controller.retry_job(id_, abandoned=known.attempt)
+
+    def _fill(self, job: JobRecord) -> None:
+        """Commit the contents with the record; only that where somebody else brought some of them."""
+        upper = self._controller.frontiers(self._id).upper
+        info, rendition = self._filling()
+        describe = partial(self._controller.describe, self._id)
+        while True:
+            there = common_upper(info, rendition, self._client.recent_upper)
+            if there > 0 or upper == 0:
+                self._finish(job, there, ())
+                return
+            try:
+                with brought(self._client, info, rendition, 0, upper, describe, progress=self._tell) as steps:
+                    self._finish(job, upper, steps)
+                return
+            except UpperMismatch:
+                if common_upper(info, rendition, self._client.recent_upper) == 0:
+                    raise
+
+    def _finish(
+        self, job: JobRecord, upper: int, effects: Sequence[Prepared] | Callable[[], Sequence[Prepared]]
+    ) -> None:
+        try:
+            result = {"upper": upper, "rows": self._rows}
+            self._controller.finish_job(job.job_id, job.attempt, result, effects)
+        except Fenced:
+            known = self._controller.job(job.job_id)
+            if known is None or known.state is not JobState.DONE:
+                raise
+
+    def _catch_up(self) -> int:
+        """Bring what was written meanwhile, until a round brings little."""
+        info, rendition = self._filling()
+        before = common_upper(info, rendition, self._client.recent_upper)
+        while True:
+            upper = self._controller.renditions.catch_up(self._id, self._rendition_id)
+            if upper - before <= NEARLY_MS:
+                return upper
+            before = upper
+
+    def _tell(self, done: int, total: int) -> None:
+        self._rows = done
+        if self._progress is not None:
+            self._progress(done, max(done, total))
+
+    def _filling(self) -> tuple[CollectionInfo, RenditionInfo]:
+        """The rendition, while it is to be filled from the collection."""
+        info = self._controller.describe(self._id)
+        if info.dropped:
+            raise CollectionNotFound(f"collection {info.name} ({info.collection_id}) was dropped")
+        for each in info.renditions:
+            if each.id != self._rendition_id:
+                continue
+            if each.recipe is not Recipe.COPY:
+                raise BadInput(
+                    f"rendition {each.id} of collection {info.name} is not filled from the collection: its"
+                    f" recipe is {each.recipe.name}"
+                )
+            if each.state is not RenditionState.HYDRATING:
+                raise BadInput(
+                    f"rendition {each.id} of collection {info.name} is {each.state.name}, not HYDRATING"
+                )
+            return info, each
+        raise BadInput(f"collection {info.name} has no rendition {self._rendition_id}")
+
+    def _gone(self, error: Exception) -> BadInput | None:
+        """That the rendition is not to be filled any more, where that is why the work failed."""
+        if isinstance(error, _GONE):
+            try:
+                self._filling()
+            except BadInput as gone:
+                return gone
+        return None
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    hint = error.hint if isinstance(error, HoldfastError) else ""
+    return (f"{text}; {hint}" if hint else text)[:_MAX_ERROR]

@@ -1,0 +1,247 @@
+"""Renditions that pipelines write: filled, handed over to and retired without anybody's copying."""
+
+import threading
+from collections import Counter
+
+import pytest
+
+from holdfast.errors import AsOfNotYetAvailable, BadInput, HandedOver, HandoverInProgress, UpperMismatch
+from holdfast.storage import Recipe, RenditionWriter, StorageController
+from unit.collections.stores import SPEC, Row, Stores, counted, updates
+from unit.collections.test_handover import Heard, contents, listener
+
+P = 10_000
+
+
+@pytest.fixture
+def stores() -> Stores:
+    return Stores()
+
+
+@pytest.fixture
+def controller(stores: Stores) -> StorageController:
+    """A table of one row, and a rendition "r2" that a source fills."""
+    controller = StorageController(stores.open())
+    controller.create_collection(SPEC)
+    controller.writer("flights", purpose="table").append(updates([(1, "table", 5, 1)]), 0, 10)
+    fed(controller)
+    return controller
+
+
+def fed(controller: StorageController) -> str:
+    return controller.renditions.create("flights", shards=2, recipe=Recipe.SOURCE).id
+
+
+def pipeline(controller: StorageController, rendition_id: str) -> RenditionWriter:
+    return controller.rendition_writer("flights", rendition_id, purpose="pipeline")
+
+
+def two_pipelines(controller: StorageController) -> tuple[RenditionWriter, RenditionWriter, int]:
+    """The pipeline that feeds the collection, 500 beyond where it took over, and another that begins."""
+    old = pipeline(controller, "r2")
+    old.append(updates([(1, "old", 0, 1), (2, "old", 0, 1)]), 0, 10)
+    at = controller.renditions.hand_over("flights", "r2").held_from
+    old.append(updates([(3, "old", at, 1)]), 10, at + 500)
+    new = pipeline(controller, fed(controller))
+    return old, new, at
+
+
+def test_a_table_becomes_fed_by_a_source(controller: StorageController) -> None:
+    early = listener(controller, 9)
+    table = controller.writer("flights", purpose="table")
+    source = pipeline(controller, "r2")
+    assert source.upper() == 0
+    source.append(updates([(1, "source", 0, 1)]), 0, 8)
+    at = controller.renditions.hand_over("flights", "r2").held_from
+    assert at == 10 + P
+    # The table is sealed up to there; the source has to get there.
+    assert contents(controller) == Counter({(1, "table"): 1})
+    assert controller.frontiers("flights").upper == at
+    with pytest.raises(BadInput, match="fed by a source"):
+        table.append(updates([(2, "table", at, 1)]), at, at + 1)
+    with pytest.raises(BadInput, match="fed by a source"):
+        controller.writer("flights", purpose="table")
+    with pytest.raises(AsOfNotYetAvailable):
+        contents(controller, at)
+    assert early.listen.next(0.0) != []
+    assert early.listen.frontier == at
+    source.append(updates([(2, "source", at - 1, 1), (3, "source", at, 1)]), 8, at + 5)
+    expected = Counter({(1, "source"): 1, (2, "source"): 1, (3, "source"): 1})
+    assert contents(controller) == expected
+    assert early.until(at + 5) == expected
+    assert contents(controller, at - 1) == Counter({(1, "table"): 1})
+
+
+def test_pipelines_go_on_through_a_handover(controller: StorageController) -> None:
+    old, new, at = two_pipelines(controller)
+    early = listener(controller, at + 1)
+    new.append(updates([(1, "new", 100, 1)]), 100, at + 400)
+    turn = controller.renditions.hand_over("flights", "r3").held_from
+    assert turn >= at + 500
+    # The old one goes on to the time of the handover, and is told where that is.
+    with pytest.raises(HandedOver) as told:
+        old.append(updates([(9, "old", turn, 1)]), at + 500, turn + 1)
+    assert (told.value.at, told.value.follower) == (turn, "r3")
+    old.append(updates([(4, "old", turn - 2, 1)]), at + 500, turn - 1)
+    assert controller.frontiers("flights").upper == turn - 1
+    new.append(updates([(2, "new", turn + 3, 1)]), at + 400, turn + 10)
+    # What the old one still lacks is the gap, however far the new one is.
+    assert controller.frontiers("flights").upper == turn - 1
+    before = Counter({(1, "old"): 1, (2, "old"): 1, (3, "old"): 1, (4, "old"): 1})
+    assert contents(controller) == before
+    old.seal(turn)
+    assert contents(controller, turn - 1) == before
+    after = Counter({(1, "new"): 1, (2, "new"): 1})
+    assert contents(controller, turn) == Counter({(1, "new"): 1})
+    assert contents(controller) == after
+    late = listener(controller, turn + 1)
+    assert [early.until(turn + 10), late.until(turn + 10)] == [after] * 2
+    assert old.upper() == turn
+    with pytest.raises(HandedOver):
+        old.seal(turn + 1)
+    with pytest.raises(UpperMismatch):
+        old.append(None, turn - 1, turn)
+
+
+def test_a_pipeline_that_is_ahead_is_handed_over_to_another(controller: StorageController) -> None:
+    """What was written beyond the promise before it took over bounds the next handover."""
+    old = pipeline(controller, "r2")
+    old.append(updates([(1, "old", 50_000, 1)]), 0, 60_000)
+    at = controller.renditions.hand_over("flights", "r2").held_from
+    assert at < 60_000
+    early = listener(controller, at - 1)
+    new = pipeline(controller, fed(controller))
+    new.append(updates([(1, "new", 60_000, 1)]), 60_000, 90_000)
+    turn = controller.renditions.hand_over("flights", "r3").held_from
+    assert turn == 60_001  # the least after what the new one begins with
+    old.seal(turn)
+    controller.renditions.create("flights", shards=1)
+    copied = controller.hydrate("flights", "r4")
+    assert copied == turn + 1
+    last = controller.renditions.hand_over("flights", "r4", max_lag_ms=1 << 40).held_from
+    assert last == 90_000
+    assert early.until(last) == Counter({(1, "new"): 1}) == contents(controller)
+    with pytest.raises(HandedOver):
+        new.append(None, last, last + 1)
+    controller.writer("flights", purpose="table").append(updates([(7, "table", last, 1)]), last, last + 1)
+    assert early.until(last + 1) == Counter({(1, "new"): 1, (7, "table"): 1})
+
+
+def test_no_handover_before_the_earlier_one_is_complete(controller: StorageController) -> None:
+    old, new, at = two_pipelines(controller)
+    new.append(updates([(1, "new", 0, 1)]), 0, at + 20_000)
+    turn = controller.renditions.hand_over("flights", "r3").held_from
+    newest = pipeline(controller, fed(controller))
+    newest.append(updates([(1, "newest", 0, 1)]), 0, at)
+    with pytest.raises(HandoverInProgress, match="r2 is written up to"):
+        controller.renditions.hand_over("flights", "r4")
+    old.seal(turn)
+    last = controller.renditions.hand_over("flights", "r4").held_from
+    early = listener(controller, turn - 1)
+    new.seal(last)
+    newest.seal(last + 1)
+    assert early.until(last + 1) == Counter({(1, "newest"): 1}) == contents(controller)
+    # Nor where the one that took over isn't there.
+    other = pipeline(controller, fed(controller))
+    other.seal(last)
+    far = controller.renditions.hand_over("flights", "r5").held_from
+    newest.seal(far)
+    fed(controller)
+    with pytest.raises(HandoverInProgress, match="r5 is written up to"):
+        controller.renditions.hand_over("flights", "r6")
+    assert far > last
+
+
+def test_a_rendition_begins_where_its_source_does(controller: StorageController) -> None:
+    source = pipeline(controller, "r2")
+    rows = updates([(1, "source", 40_000, 1)])
+    source.append(rows, 40_000, 40_010)
+    assert source.rendition.start == 0  # as it was last seen
+    assert source.upper() == 40_010
+    assert source.rendition.start == 40_000
+    with pytest.raises(UpperMismatch):
+        pipeline(controller, "r2").append(rows, 40_000, 40_010)
+    at = controller.renditions.hand_over("flights", "r2").held_from
+    assert at == 40_001
+    assert contents(controller, at - 1) == Counter({(1, "table"): 1})
+    assert contents(controller, at) == Counter({(1, "source"): 1})
+
+
+def test_only_pipelines_write_what_they_feed(controller: StorageController) -> None:
+    for rendition_id in ("r1", "r9"):
+        with pytest.raises(BadInput):
+            pipeline(controller, rendition_id)
+    with pytest.raises(BadInput):
+        controller.hydrate("flights", "r2")
+    source = pipeline(controller, "r2")
+    controller.renditions.abort("flights", "r2")
+    with pytest.raises(BadInput, match="ABORTED"):
+        source.append(None, 0, 1)
+    with pytest.raises(BadInput, match="ABORTED"):
+        source.upper()
+
+
+def test_a_handover_between_two_appends_is_noticed(stores: Stores, controller: StorageController) -> None:
+    """An append that was begun before the handover moves the promise as one after it does."""
+    source = pipeline(controller, "r2")
+    source.append(updates([(1, "source", 0, 1)]), 0, 5)
+    at = StorageController(stores.open()).renditions.hand_over("flights", "r2").held_from
+    source.append(updates([(2, "source", at + 3, 1)]), 5, at + 4)
+    assert controller.frontiers("flights").upper == at + 4
+    assert contents(controller) == Counter({(1, "source"): 1, (2, "source"): 1})
+
+
+def test_pipelines_of_several_processes_race_handovers(stores: Stores, controller: StorageController) -> None:
+    """Two instances of each pipeline: they write the same, and every reader tells the same history."""
+    turns: list[int] = []
+    done = threading.Event()
+    failed: list[BaseException] = []
+
+    def rows(rendition_id: str, lower: int, upper: int) -> list[tuple[int, str | None, int, int]]:
+        return [(time, rendition_id, time, 1) for time in range(lower, upper) if time % 1000 == 0]
+
+    def feed(rendition_id: str) -> None:
+        try:
+            source = pipeline(StorageController(stores.open()), rendition_id)
+            while not done.is_set():
+                lower = source.upper()
+                upper = lower + 2500
+                try:
+                    source.append(updates(rows(rendition_id, lower, upper)), lower, upper)
+                except UpperMismatch:
+                    continue
+                except HandedOver as over:
+                    if lower >= over.at:
+                        return
+                    try:
+                        source.append(updates(rows(rendition_id, lower, over.at)), lower, over.at)
+                    except UpperMismatch:
+                        continue
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    early: Heard = listener(controller, 9)
+    threads = [threading.Thread(target=feed, args=(each,)) for each in ("r2", "r2", "r3", "r3")]
+    fed(controller)
+    for thread in threads:
+        thread.start()
+    for rendition_id in ("r2", "r3"):
+        while True:
+            try:
+                turns.append(controller.renditions.hand_over("flights", rendition_id).held_from)
+                break
+            except HandoverInProgress:
+                assert not failed
+    reached = turns[-1] + 5000
+    heard = early.until(reached)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    frontier = early.listen.frontier
+    expected: Counter[Row] = counted(updates(rows("r3", 0, frontier)))
+    assert heard == expected
+    assert contents(controller, frontier - 1) == expected
+    between = contents(controller, turns[1] - 1)
+    assert between == counted(updates(rows("r2", 0, turns[1])))
