@@ -26,8 +26,8 @@ from holdfast.durable.registry import ROLES
 from holdfast.durable.stash_store import stash_catalog
 from holdfast.errors import Fenced, HoldfastError
 from holdfast.persist import PersistClient
-from holdfast.spark.manifest import verify_snapshot
 from holdfast.storage import JobRecord, JobState, StorageController
+from holdfast.storage.manifest import verify_snapshot
 from testbed.errors import ControlPlaneError, KubectlError, Unavailable
 from testbed.kube import ControlPlane
 from testbed.sparkoperator import SparkOperatorStandIn, install_crd

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from holdfast.errors import BadInput, CorruptBlob, HoldfastError, VersionTooNew
 from holdfast.persist import Schema
 from holdfast.spark.jobs import folder as folders
-from holdfast.spark.manifest import (
+from holdfast.spark.parquet import write_rows
+from holdfast.storage.manifest import (
     SnapshotManifest,
     checksum_of,
     local_folder,
     read_manifest,
     verify_snapshot,
 )
-from holdfast.spark.parquet import write_rows
 
 SCHEMA = Schema.of(
     key={"id": "uint64"},

@@ -19,8 +19,8 @@ from holdfast.persist import Schema
 from holdfast.spark.jobs import snapshot
 from holdfast.spark.jobs.folder import AttemptTaken
 from holdfast.spark.jobs.spec import SnapshotSpec
-from holdfast.spark.manifest import verify_snapshot
 from holdfast.storage import JobRecord, JobState, StorageController
+from holdfast.storage.manifest import verify_snapshot
 from testbed import sparkdriver
 from testbed.spark import environment
 from testbed.sparkdriver import Gate

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.persist.schema import Schema
-from holdfast.spark.manifest import SnapshotFile, checksum_of
+from holdfast.storage.manifest import SnapshotFile, checksum_of
 
 _MODULUS = 1 << 64
 _ROW_GROUP_ROWS = 512 * 1024

@@ -13,6 +13,7 @@ from holdfast.storage.listen import CollectionListen
 from holdfast.storage.reader import CollectionReader
 from holdfast.storage.rendition_writer import RenditionWriter
 from holdfast.storage.renditions import Renditions
+from holdfast.storage.restoring import RestoreSource
 from holdfast.storage.snapshot import CollectionPart, CollectionSnapshot, read_collection_part
 from holdfast.storage.spec import (
     CollectionInfo,
@@ -50,6 +51,7 @@ __all__ = [
     "RenditionState",
     "RenditionWriter",
     "Renditions",
+    "RestoreSource",
     "Step",
     "StepKind",
     "StorageController",

@@ -53,7 +53,9 @@ def bring_tail(client: PersistClient, view: View, describe: Callable[[], Collect
             f"rendition {holding.id} of collection {view.info.name} took over at {first}, and"
             f" {lacking.id} is written up to {view.uppers[lacking.id]}"
         )
-    bring(client, view.info, holding, holding.held_from, describe)
+    # What is restored differs from then on, so that the latest complete time must be one that has it.
+    beyond = 1 if holding.recipe is Recipe.RESTORED else 0
+    bring(client, view.info, holding, holding.held_from + beyond, describe)
 
 
 def bring(

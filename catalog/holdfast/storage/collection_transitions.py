@@ -5,13 +5,14 @@
 """
 
 from dataclasses import replace
+from typing import assert_never
 
-from holdfast.errors import CodecMismatch
+from holdfast.errors import BadInput, CodecMismatch
 from holdfast.persist.evolution import check_evolution
 from holdfast.persist.schema import Schema
 from holdfast.storage.jobs import Json
-from holdfast.storage.rendition_transitions import refuse_unless_active
-from holdfast.storage.spec import CollectionInfo, Holder
+from holdfast.storage.rendition_transitions import create_rendition, refuse_unless_active
+from holdfast.storage.spec import CollectionInfo, Holder, RenditionInfo, RenditionState
 from holdfast.storage.state import CommandKind, Commit, ControllerState, NoOp, Outcome, Reject
 from holdfast.storage.transitions import Origin, expired, seen_before
 
@@ -34,6 +35,69 @@ def evolve_collection(
     evolved = replace(info, schema=schema)
     told = {"from": str(info.schema), "to": str(schema)}
     return _changed(state, evolved, CommandKind.EVOLVE_COLLECTION, told, origin)
+
+
+def begin_restore(
+    state: ControllerState,
+    collection_id: str,
+    rendition: RenditionInfo,
+    snapshot: Json,
+    origin: Origin,
+    *,
+    named: bool,
+) -> Outcome[RenditionInfo]:
+    """Record a rendition that is to be filled from a snapshot, or find the one that this command made.
+
+    A command that was not seen before goes on with a rendition that is being filled from the same snapshot,
+    where it is not `named` otherwise.
+    """
+    seen = seen_before(state, origin, CommandKind.RESTORE_COLLECTION, collection_id)
+    if isinstance(seen, Reject):
+        return seen
+    info = state.find(collection_id)
+    known = _restored(state, info, origin.command_id if seen is not None else None, snapshot)
+    if known is None and seen is not None:
+        return Reject(
+            BadInput(
+                f"command {origin.command_id} restored collection {info.name} from another snapshot",
+                hint="give every command an id of its own",
+            )
+        )
+    if known is not None and known.state is RenditionState.ABORTED:
+        return Reject(BadInput(f"rendition {known.id} of collection {info.name} was given up"))
+    if known is not None and (seen is not None or not named or known.id == rendition.id):
+        return NoOp(known)
+    outcome = create_rendition(
+        state, collection_id, rendition, origin, CommandKind.RESTORE_COLLECTION, snapshot
+    )
+    match outcome:
+        case Commit(changed, puts, removals):
+            return Commit(changed.rendition(rendition.id), puts, removals)
+        case NoOp(found):
+            # Made otherwise: nobody knows what it is filled from.
+            return Reject(BadInput(f"collection {found.name} has a rendition {rendition.id}"))
+        case Reject():
+            return outcome
+        case _:
+            assert_never(outcome)
+
+
+def _restored(
+    state: ControllerState, info: CollectionInfo, command_id: str | None, snapshot: Json
+) -> RenditionInfo | None:
+    """The rendition that was made from this snapshot: by this command, or any that is being filled."""
+    for command in state.commands.values():
+        if command.kind is not CommandKind.RESTORE_COLLECTION or command.object_id != info.collection_id:
+            continue
+        same = all(command.result.get(name) == snapshot[name] for name in ("rows", "checksum"))
+        found = next((each for each in info.renditions if each.id == command.result.get("rendition")), None)
+        if found is None or not same:
+            continue
+        if command.command_id == command_id:
+            return found
+        if command_id is None and found.state is RenditionState.HYDRATING:
+            return found
+    return None
 
 
 def acquire(

@@ -32,6 +32,7 @@ from holdfast.storage.metadata import METADATA_SCHEMA, first_rendition
 from holdfast.storage.reader import CollectionReader
 from holdfast.storage.rendition_writer import RenditionWriter
 from holdfast.storage.renditions import Renditions
+from holdfast.storage.restoring import Restores, RestoreSource
 from holdfast.storage.retention import RETENTION_PURPOSE
 from holdfast.storage.spec import (
     FIRST_RENDITION,
@@ -39,6 +40,7 @@ from holdfast.storage.spec import (
     CollectionSpec,
     CollectionState,
     Frontiers,
+    RenditionInfo,
 )
 from holdfast.storage.state import CommandRecord, ControllerState
 from holdfast.storage.transitions import Origin, ShardIds
@@ -63,6 +65,7 @@ class StorageController(JobCommands):
         self._who = who
         self._token = token
         self.renditions = Renditions(client, self._log, self._origin, self._open)
+        self._restores = Restores(client, self._log, self._origin, self._open, self.renditions)
         self._capabilities = Capabilities(
             client, self._log, self._origin, self.describe, lambda id_: self.frontiers(id_).upper
         )
@@ -148,6 +151,30 @@ class StorageController(JobCommands):
                 for rendition in state.collections[id_].live
                 for shard in rendition.all_shards
             ],
+        )
+
+    def restore_collection(
+        self,
+        id_or_name: str,
+        source: RestoreSource,
+        *,
+        rendition_id: str = "",
+        command_id: str | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> RenditionInfo:
+        """Make the contents of a collection those of a snapshot; answers the rendition that has them then.
+
+        They are from its `held_from` on; what was written before that time, during the restore too, is given
+        up, and readers of earlier times see it as it was. Writers and readers go on. The same command again,
+        or any other from the same snapshot while it is being filled, goes on where one broke off. `progress`
+        is told how many rows are read.
+
+        Raises `BadInput` where the schema does not fit or the command was another, `CorruptBlob` where a file
+        is not what the manifest says: nothing changed; `HandoverInProgress` where an earlier handover waits
+        for its source; and as `describe`.
+        """
+        return self._restores.restore(
+            id_or_name, source, rendition_id=rendition_id, command_id=command_id, progress=progress
         )
 
     def hold(

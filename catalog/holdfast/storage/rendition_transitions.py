@@ -9,15 +9,23 @@
 from dataclasses import replace
 
 from holdfast.errors import CLOSED, BadInput
+from holdfast.storage.jobs import Json
 from holdfast.storage.spec import CollectionInfo, CollectionState, RenditionInfo, RenditionState
 from holdfast.storage.state import CommandKind, Commit, ControllerState, NoOp, Outcome, Reject
 from holdfast.storage.transitions import Origin, expired
 
 
 def create_rendition(
-    state: ControllerState, collection_id: str, rendition: RenditionInfo, origin: Origin
+    state: ControllerState,
+    collection_id: str,
+    rendition: RenditionInfo,
+    origin: Origin,
+    kind: CommandKind = CommandKind.CREATE_RENDITION,
+    more: Json | None = None,
 ) -> Outcome[CollectionInfo]:
     """Record a rendition that is to be filled. Its shards and their holds come into being in the same step.
+
+    The history tells `more` beside it.
 
     One of this id that was made alike, and is not dropped, is the answer as it is.
     """
@@ -42,8 +50,8 @@ def create_rendition(
         held_to=CLOSED,
         created_ms=origin.at_ms,
     )
-    told = _told(made, shards=len(made.shards), recipe=made.recipe.name)
-    command = origin.record(CommandKind.CREATE_RENDITION, info.collection_id, told)
+    told = _told(made, shards=len(made.shards), recipe=made.recipe.name, **(more or {}))
+    command = origin.record(kind, info.collection_id, told)
     changed = info.with_renditions(made)
     return Commit(changed, (changed, command), expired(state, origin.at_ms))
 

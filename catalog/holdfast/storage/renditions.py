@@ -36,6 +36,9 @@ MAX_LAG_MS: Final = 60_000
 FARTHEST_MS: Final = 60_000
 """How far ahead of the wall clock a handover may be: the collection is sealed up to there."""
 
+RESTORED_UPPER: Final = 1
+"""The upper of a rendition that is filled from a snapshot, until it takes over."""
+
 _CREATION_PURPOSE: Final = "rendition creation"
 _HANDOVER_PURPOSE: Final = "handover"
 
@@ -79,18 +82,10 @@ class Renditions:
         made = RenditionInfo(rendition_id, data, 0, spec.hash_columns, recipe=recipe)
         origin = self._origin(command_id)
 
-        def effects(state: ControllerState) -> list[Prepared]:
-            client, purpose = self._client, _CREATION_PURPOSE
-            # It may have evolved since `info` was read.
-            schema = state.collections[info.collection_id].schema
-            return [
-                client.prepare_critical(info.metadata_shard, purpose=rendition_hold(rendition_id)),
-                *(client.prepare_create(shard, schema, purpose=purpose) for shard in data),
-                *(client.prepare_critical(shard, purpose=RETENTION_PURPOSE) for shard in data),
-            ]
-
         changed = self._log.commit(
-            lambda state: transitions.create_rendition(state, info.collection_id, made, origin), effects
+            lambda state: transitions.create_rendition(state, info.collection_id, made, origin),
+            # It may have evolved since `info` was read.
+            lambda state: self.prepare(state.collections[info.collection_id], made),
         )
         return changed.rendition(rendition_id)
 
@@ -124,6 +119,15 @@ class Renditions:
                 origin=self._origin(command_id),
             )
         )
+
+    def prepare(self, info: CollectionInfo, made: RenditionInfo) -> list[Prepared]:
+        """What comes into being with a rendition: its shards, of the newest schema, and the holds."""
+        client, purpose = self._client, _CREATION_PURPOSE
+        return [
+            client.prepare_critical(info.metadata_shard, purpose=rendition_hold(made.id)),
+            *(client.prepare_create(shard, info.schema, purpose=purpose) for shard in made.shards),
+            *(client.prepare_critical(shard, purpose=RETENTION_PURPOSE) for shard in made.shards),
+        ]
 
     def catch_up(self, collection: str, rendition_id: str) -> int:
         """Bring a rendition that is being filled all that the collection has; answers its upper then.
@@ -173,7 +177,8 @@ class Renditions:
                 self.release_hold(info, rendition_id)
                 return info.holding
             else:
-                time = max(view.promised, at or 0, *self._own_times(view, rendition_id))
+                earliest = (*self._own_times(view, rendition_id), self._earliest(info, rendition_id))
+                time = max(view.promised, at or 0, *earliest)
                 self._check_time(info, time, view)
                 self._check_lag(view, rendition_id, max_lag_ms)
                 with suppress(UpperMismatch):  # Somebody wrote meanwhile.
@@ -273,6 +278,14 @@ class Renditions:
         if known is None or known.state is not RenditionState.HYDRATING or known.recipe is Recipe.SOURCE:
             return  # The command refuses what can't be.
         upper = common_upper(view.info, known, self._client.recent_upper)
+        if known.recipe is Recipe.RESTORED:
+            # What the collection has meanwhile is given up; all that counts is that the snapshot is in.
+            if upper == 0:
+                raise NotCaughtUp(
+                    f"rendition {rendition_id} of collection {view.info.name} has not what it restores",
+                    hint="give the restore again: it goes on",
+                )
+            return
         lag = view.upper - upper
         if lag > max_lag_ms or (upper == 0 < view.upper):
             raise NotCaughtUp(
@@ -280,6 +293,11 @@ class Renditions:
                 f" {lag} ms less than the collection; it may lack {max_lag_ms} ms",
                 hint="catch up first",
             )
+
+    def _earliest(self, info: CollectionInfo, rendition_id: str) -> int:
+        """Past what a restored rendition is filled to, so that it always gets a tail."""
+        restored = any(each.id == rendition_id and each.recipe is Recipe.RESTORED for each in info.live)
+        return RESTORED_UPPER + 1 if restored else 0
 
     def _check_time(self, info: CollectionInfo, time: int, view: View) -> None:
         if time > max(view.promised, self._client.clock.wall_ms() + FARTHEST_MS):

@@ -20,8 +20,8 @@ from holdfast.errors import HoldfastError
 from holdfast.persist.schema import Schema
 from holdfast.spark import scan
 from holdfast.spark.batches import rows_of
-from holdfast.spark.manifest import SnapshotFile
 from holdfast.spark.parquet import write_rows
+from holdfast.storage.manifest import SnapshotFile
 
 _POLL_S = 0.2
 _ERROR_LINE = re.compile(r"^\s*holdfast\.errors\.\w+: (.+)$", re.MULTILINE)

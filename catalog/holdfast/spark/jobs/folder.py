@@ -12,8 +12,8 @@ import shutil
 from pathlib import Path
 
 from holdfast.errors import BadInput, HoldfastError
-from holdfast.spark.manifest import MANIFEST_NAME, SnapshotManifest, local_folder
 from holdfast.spark.parquet import sync_folder
+from holdfast.storage.manifest import MANIFEST_NAME, SnapshotManifest, local_folder
 
 _ATTEMPT = re.compile(r"attempt-(\d+)")
 

@@ -32,10 +32,10 @@ from holdfast.spark.jobs.export import export
 from holdfast.spark.jobs.folder import AttemptTaken
 from holdfast.spark.jobs.hold import hold
 from holdfast.spark.jobs.spec import SnapshotSpec, load_spec
-from holdfast.spark.manifest import SnapshotManifest, checksum_text
 from holdfast.spark.options import ReadOptions
 from holdfast.spark.session import configure
 from holdfast.storage import JobRecord, JobState, StorageController
+from holdfast.storage.manifest import SnapshotManifest, checksum_text
 
 _MAX_ERROR = 1000
 # No row passes through the JVM: it starts in half the time when it doesn't compile for the long run.
