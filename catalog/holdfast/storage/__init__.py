@@ -5,6 +5,7 @@ reads and follows one. JobRecords keep work on them to one outcome, whatever pro
 """
 
 from holdfast.storage.advance import Due, Step, StepKind, Wait
+from holdfast.storage.appending import Position, PreparedAppend
 from holdfast.storage.capabilities import CollectionHold, DurableHold, WriteCapability
 from holdfast.storage.controller import StorageController
 from holdfast.storage.hydration import needs_spark
@@ -46,6 +47,8 @@ __all__ = [
     "Holder",
     "JobRecord",
     "JobState",
+    "Position",
+    "PreparedAppend",
     "Recipe",
     "RenditionInfo",
     "RenditionState",

@@ -31,6 +31,33 @@ class Route:
     promised: int
 
 
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where the next append to a collection begins, and where it goes: to what holds at `upper`.
+
+    `held_from` is when that took over: the contents before it are those of another rendition.
+    """
+
+    upper: int
+    route: Route
+
+    @property
+    def held_from(self) -> int:
+        """The first time for which the rendition that gets the append is the collection."""
+        return self.route.rendition.held_from
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedAppend:
+    """An append as steps for one multi-write, perhaps with those of others; `after` is where it leads.
+
+    It fails where the collection was written or handed over since its position was found.
+    """
+
+    steps: tuple[Prepared, ...]
+    after: Position
+
+
 class ShardedAppend:
     """An append of updates prepared with `schema`. Use it in a `with` block. Not thread-safe."""
 

@@ -17,7 +17,7 @@ from typing import NoReturn
 from holdfast.errors import CLOSED, BadInput, CollectionNotFound, UpperMismatch
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.canonical import check_times, prepare_updates
-from holdfast.storage.appending import Route, ShardedAppend
+from holdfast.storage.appending import Position, PreparedAppend, Route, ShardedAppend
 from holdfast.storage.bringing import bring_tail
 from holdfast.storage.frontiers import promise_for
 from holdfast.storage.metadata import METADATA_SCHEMA
@@ -82,6 +82,31 @@ class CollectionWriter:
                 route, upper = self._find()
                 if upper != expected_upper:
                     raise UpperMismatch(expected_upper, upper, shard_id=f"collection {self.info.name}")
+
+    def position(self) -> Position:
+        """Where the next append begins, linearized. Raises as `append`."""
+        with self._lock:
+            route, upper = self._find()
+            return Position(upper, route)
+
+    def prepare(self, updates: object, position: Position, new_upper: int) -> PreparedAppend:
+        """The append of `updates` from this position to `new_upper`, for `PersistClient.multi_write`.
+
+        What its multi-write raises when it lost is about shards, and says nothing of the collection: find
+        the position anew. What was uploaded for it goes when its steps are abandoned. Raises `BadInput` as
+        `append`.
+        """
+        if not position.upper < new_upper <= CLOSED:
+            raise BadInput(f"an append must move the upper forward, not from {position.upper} to {new_upper}")
+        batch = prepare_updates(self.schema, updates, default_time=position.upper)
+        check_times(batch, position.upper, new_upper)
+        route = position.route
+        append = ShardedAppend(self._client, self.schema, batch, position.upper, new_upper)
+        promise = promise_for(new_upper, route.promised)
+        moved = [] if promise is None else [self._metadata.prepare_seal(route.promised, promise)]
+        steps = (*append.prepare(route), *moved)
+        after = route if promise is None else replace(route, promised=promise)
+        return PreparedAppend(steps, Position(new_upper, after))
 
     def seal(self, new_upper: int) -> None:
         """Advance the upper to `new_upper` with no updates; nothing to do where it is there already."""

@@ -1,0 +1,193 @@
+"""What is to be done to a table, and which updates that is, given what is there.
+
+- A key is unique because its writers keep it so: they take away what is there for the keys that they write,
+  in the same append. The storage beneath knows no unique keys.
+- What replaces rows is decided from the contents just before the append, and only then committed; where
+  somebody was faster it is decided again.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import BadInput
+from holdfast.persist import Schema
+from holdfast.persist.consolidate import consolidate_updates
+from holdfast.persist.schema import DIFF, TIME
+from holdfast.tables.rows import keys_of, repeated, updates_of
+
+Existing = Callable[[pa.Table | None], pa.Table]
+"""The rows, with `_diff`, that are there for these keys; for None all."""
+
+
+class Change(ABC):
+    """What is to be done to one table; `prepare` checks it, before anything is read or written."""
+
+    @abstractmethod
+    def prepare(self, table: str, schema: Schema) -> "PreparedChange":
+        """The change for a table of this name and schema. Raises `BadInput` where it does not fit."""
+
+
+class PreparedChange(ABC):
+    """A change whose rows were checked. `reads` tells whether it needs what is there."""
+
+    reads: bool = True
+
+    @abstractmethod
+    def updates(self, existing: Existing, time: int) -> pa.Table | None:
+        """The updates, all at `time`; None for none."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Append(Change):
+    """Add rows, whatever is there. With a column `_diff` a row counts so often; -1 takes it away."""
+
+    rows: object
+
+    def prepare(self, table: str, schema: Schema) -> PreparedChange:  # noqa: ARG002
+        """See `Change`."""
+        return _Appended(updates_of(schema, self.rows))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Upsert(Change):
+    """Put rows in the place of those that have the same keys."""
+
+    rows: object
+
+    def prepare(self, table: str, schema: Schema) -> PreparedChange:
+        """See `Change`."""
+        _needs_key(table, schema, "upsert")
+        rows = pa.Table.from_batches([updates_of(schema, self.rows, counted=False)])
+        keys = rows.select(schema.key_names)
+        _check_unique(table, keys, "an upsert")
+        return _Replaced(schema, keys, lambda _: rows)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Delete(Change):
+    """Take away all rows that have these keys."""
+
+    keys: object
+
+    def prepare(self, table: str, schema: Schema) -> PreparedChange:
+        """See `Change`."""
+        _needs_key(table, schema, "delete")
+        return _Replaced(schema, _distinct(keys_of(schema, self.keys)), lambda _: None)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Update(Change):
+    """Replace the rows of these keys (None: all rows) by what `function` makes of them.
+
+    It gets an Arrow table of them and answers rows in any form, of these keys. It is called again where
+    another writer was faster, so it must do nothing else.
+    """
+
+    keys: object
+    function: Callable[[pa.Table], object]
+
+    def prepare(self, table: str, schema: Schema) -> PreparedChange:
+        """See `Change`."""
+        _needs_key(table, schema, "update")
+        keys = None if self.keys is None else _distinct(keys_of(schema, self.keys))
+
+        def made(existing: pa.Table) -> pa.Table:
+            rows = pa.Table.from_batches(
+                [updates_of(schema, self.function(repeated(existing)), counted=False)]
+            )
+            given = rows.select(schema.key_names)
+            _check_unique(table, given, "an update")
+            if keys is not None:
+                others = _frame(given).join(_frame(keys), on=given.column_names, how="anti", nulls_equal=True)
+                if len(others):
+                    raise BadInput(
+                        f"table {table}: the function of an update answered a row of {_key(others)}, which it"
+                        " was not asked for"
+                    )
+            return rows
+
+        return _Replaced(schema, keys, made)
+
+
+class _Appended(PreparedChange):
+    reads = False
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        self._rows = rows
+
+    def updates(self, existing: Existing, time: int) -> pa.Table | None:  # noqa: ARG002
+        return _at(pa.Table.from_batches([self._rows]), time) if self._rows.num_rows else None
+
+
+class _Replaced(PreparedChange):
+    def __init__(
+        self, schema: Schema, keys: pa.Table | None, made: Callable[[pa.Table], pa.Table | None]
+    ) -> None:
+        self._schema = schema
+        self._keys = keys
+        self._made = made
+
+    def updates(self, existing: Existing, time: int) -> pa.Table | None:
+        there = existing(self._keys)
+        rows = self._made(there)
+        away = there.set_column(there.schema.get_field_index(DIFF), DIFF, pc.negate_checked(there[DIFF]))
+        names = self._schema.arrow_updates.names
+        tables = [
+            _at(each, time).select(names).cast(self._schema.arrow_updates)
+            for each in (away, rows)
+            if each is not None
+        ]
+        # A row that stays as it is goes and comes: nothing is written for it.
+        updates = consolidate_updates(self._schema, tables, time)
+        return updates if updates.num_rows else None
+
+
+def matching(rows: pa.RecordBatch, keys: pa.Table) -> pa.RecordBatch:
+    """Those of the rows that have one of these keys."""
+    names = keys.column_names
+    frame = _frame(pa.Table.from_batches([rows]).select(names)).with_row_index("_row")
+    found = frame.join(_frame(keys), on=names, how="semi", nulls_equal=True)
+    return rows.take(found["_row"].sort().to_arrow())
+
+
+def _at(rows: pa.Table, time: int) -> pa.Table:
+    times = pa.repeat(pa.scalar(time, pa.uint64()), rows.num_rows)
+    if TIME in rows.column_names:
+        return rows.set_column(rows.schema.get_field_index(TIME), TIME, times)
+    return rows.append_column(TIME, times)
+
+
+def _needs_key(table: str, schema: Schema, what: str) -> None:
+    if not schema.key:
+        raise BadInput(
+            f"table {table} has no key, so there is nothing to {what} by",
+            hint="append rows with a column _diff, where -1 takes a row away",
+        )
+
+
+def _check_unique(table: str, keys: pa.Table, what: str) -> None:
+    frame = _frame(keys)
+    if len(twice := frame.filter(frame.is_duplicated())):
+        raise BadInput(
+            f"table {table}: {what} has {_key(twice)} more than once",
+            hint="keep one row for each key, or append them",
+        )
+
+
+def _key(found: pl.DataFrame) -> str:
+    return (
+        "key (" + ", ".join(f"{name}={value!r:.60}" for name, value in found.row(0, named=True).items()) + ")"
+    )
+
+
+def _distinct(keys: pa.Table) -> pa.Table:
+    return keys.take(_frame(keys).with_row_index("_row").unique(keys.column_names)["_row"].sort().to_arrow())
+
+
+def _frame(rows: pa.Table) -> pl.DataFrame:
+    return pl.DataFrame(pl.from_arrow(rows))

@@ -1,0 +1,133 @@
+"""Committing changes of one table or several, at one time, by one multi-write: all of them or none.
+
+- The time is the wall clock's, or the greatest upper where that is later; each table is complete up to just
+  after it then.
+- Where a table has moved since its position was found, nothing happened in any: all of it is tried again from
+  what is there now, reads and all. Somebody else has written then, so it comes to an end.
+- What replaces rows reads just before its position, in the rendition that gets the append; a handover after
+  that makes the append fail.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import BadInput, HandleExpired, ShardFinalized, UpperMismatch
+from holdfast.persist import Prepared
+from holdfast.storage import Position
+from holdfast.tables.changes import Append, Change, PreparedChange
+
+if TYPE_CHECKING:
+    from holdfast.tables.table import Table
+
+_EXPIRIES: Final = 3
+
+
+def write(changes: "Mapping[Table, object]") -> int:
+    """Change several tables of one location at one time, all or nothing; answers that time.
+
+    For each table rows to append, or an `Upsert`, `Delete` or `Update`. When this returns all of it is
+    durable, and who reads any of them at the time that it answers, or later, sees it.
+
+    Raises `BadInput` where the tables are of different locations, one is given twice, or rows don't fit: then
+    nothing happened. `Indeterminate` where it could not be found out whether it happened.
+    """
+    if not isinstance(changes, Mapping):
+        raise BadInput("a write is a dict of tables and their rows, such as {orders: rows, lines: others}")
+    return commit({table: _change(each) for table, each in changes.items()})
+
+
+def commit(changes: "Mapping[Table, Change]") -> int:
+    """As `write`."""
+    tables = list(changes)
+    _check_together(tables)
+    prepared = [changes[table].prepare(table.name, table.collection_schema) for table in tables]
+    with ExitStack() as stack:
+        # In one order whoever writes: two writes of the same tables don't wait for each other for ever.
+        for table in sorted(tables, key=lambda table: table.info.collection_id):
+            stack.enter_context(table.writing)
+        expired = 0
+        while True:
+            try:
+                return _try(tables, prepared)
+            except (UpperMismatch, ShardFinalized):
+                _forget(tables)
+            except HandleExpired:
+                # Before anything happened: a writer's lease was lost, or an earlier append is undecided.
+                _forget(tables, writers=True)
+                expired += 1
+                if expired == _EXPIRIES:
+                    raise
+            except BaseException:
+                _forget(tables, writers=True)
+                raise
+
+
+def _try(tables: "Sequence[Table]", changes: Sequence[PreparedChange]) -> int:
+    """The time of the changes, committed from where the tables are known to be."""
+    positions = [
+        _readable(table, table.position()) if change.reads else table.position()
+        for table, change in zip(tables, changes, strict=True)
+    ]
+    client = tables[0].client
+    time = max(client.clock.wall_ms(), *(position.upper for position in positions))
+    updates = [
+        change.updates(partial(table.existing, position.upper), time)
+        for table, change, position in zip(tables, changes, positions, strict=True)
+    ]
+    with ExitStack() as undo:
+        appends = []
+        for table, each, position in zip(tables, updates, positions, strict=True):
+            append = table.writer().prepare(each, position, time + 1)
+            undo.callback(_abandon, append.steps)
+            appends.append(append)
+        undo.pop_all()
+    client.multi_write([step for append in appends for step in append.steps])
+    for table, append in zip(tables, appends, strict=True):
+        table.moved(append.after)
+    return time
+
+
+def _readable(table: "Table", position: Position) -> Position:
+    """A position just before which the rendition that gets the append is the collection.
+
+    At the time of a handover it begins with contents of its own, which the one before it need not have had.
+    """
+    if position.upper > position.held_from or position.upper == 0:
+        return position
+    append = table.writer().prepare(None, position, position.upper + 1)
+    table.client.multi_write(append.steps)
+    table.moved(append.after)
+    return append.after
+
+
+def _check_together(tables: "Sequence[Table]") -> None:
+    if not tables:
+        raise BadInput("a write of no tables", hint="give at least one")
+    for table in tables:
+        table.check_writable()
+        if table.client.location_id != tables[0].client.location_id:
+            raise BadInput(
+                f"tables {tables[0].name} and {table.name} are of different locations: they can't be written"
+                " together",
+                hint="write each by itself, or keep them in one location",
+            )
+    ids = [table.info.collection_id for table in tables]
+    for table in tables:
+        if ids.count(table.info.collection_id) > 1:
+            raise BadInput(f"table {table.name} is given twice", hint="put its rows together")
+
+
+def _change(given: object) -> Change:
+    return given if isinstance(given, Change) else Append(given)
+
+
+def _forget(tables: "Sequence[Table]", *, writers: bool = False) -> None:
+    for table in tables:
+        table.forget(writer=writers)
+
+
+def _abandon(steps: Sequence[Prepared]) -> None:
+    for step in steps:
+        step.abandon()

@@ -1,0 +1,71 @@
+"""The rows that a table has for some keys, without reading all of it where few are asked for.
+
+Rows are ordered by the first key column, and statistics tell what a range of it needs not: a few keys are
+read as so many small ranges, more of them as one range from the least to the greatest.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from holdfast.persist import PersistClient
+from holdfast.persist.canonical import python_values
+from holdfast.storage import CollectionPart, CollectionReader, read_collection_part
+from holdfast.tables.changes import matching
+
+_FEW_KEYS: Final = 8
+
+
+def rows_of(client: PersistClient, reader: CollectionReader, as_of: int, keys: pa.Table | None) -> pa.Table:
+    """The rows at `as_of`, with `_diff`, that have these keys; all rows for None. Raises as snapshots do."""
+    if keys is None:
+        return reader.snapshot(as_of).to_table()
+    wanted = reader.schema.arrow_diff
+    if not keys.num_rows:
+        return wanted.empty_table()
+    return pa.Table.from_batches(_batches(client, reader, as_of, keys), wanted)
+
+
+def _batches(
+    client: PersistClient, reader: CollectionReader, as_of: int, keys: pa.Table
+) -> Iterator[pa.RecordBatch]:
+    # One piece of each shard, which is all of it, is narrowed to the ranges.
+    whole = [part for each in reader.snapshot_parts(as_of, 1) for part in each.parts]
+    limits = _limits(keys)
+    parts = tuple(replace(part, lower=lower, upper=upper) for part in whole for lower, upper in limits)
+    piece = CollectionPart(reader.info.collection_id, as_of, parts)
+    for batch in read_collection_part(client, piece):
+        found = matching(batch, keys)
+        if found.num_rows:
+            yield found
+
+
+def _limits(keys: pa.Table) -> list[tuple[Any, Any]]:
+    """Ranges of the first column that have all the keys, as the limits of a `SnapshotPart`."""
+    column = keys.column(0).unique()
+    values = python_values(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
+    there = sorted(value for value in values if value is not None)
+    nulls = len(there) < len(values)
+    if nulls or not there:
+        # Nulls are first in the order, where no limit is.
+        return [(None, _after(there[-1]) if there else None)]
+    if len(there) <= _FEW_KEYS and _after(there[-1]) is not None:
+        return [(value, _after(value)) for value in there]
+    return [(there[0], _after(there[-1]))]
+
+
+def _after(value: Any) -> Any:
+    """The next value in the order; None where there is no name for it."""
+    match value:
+        case bool():
+            return None
+        case int():
+            return value + 1
+        case str():
+            return value + "\0"
+        case bytes():
+            return value + b"\0"
+        case _:
+            return None

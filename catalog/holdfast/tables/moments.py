@@ -1,0 +1,65 @@
+"""Times as people give them: milliseconds since the epoch, a datetime, or ISO 8601 text."""
+
+import operator
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any, Final, TypeAlias
+
+from holdfast.errors import CLOSED, BadInput
+from holdfast.persist.casts import shown
+
+Moment: TypeAlias = int | str | datetime | date
+"""A time of a collection: see `milliseconds`."""
+
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_HINT: Final = "such as 1735689600000, '2025-01-01', or '2025-01-01T12:00:00+01:00'"
+
+
+def milliseconds(given: Any) -> int:
+    """The time of a collection that is meant, in milliseconds since the epoch.
+
+    Integers are that already, in text too; a `datetime`, a `date` and ISO 8601 text without a zone are UTC.
+    Raises `BadInput` for anything else, and what is before 1970 or after all times.
+    """
+    try:
+        found = _milliseconds(given)
+    except (ValueError, OverflowError, TypeError):
+        raise BadInput(
+            f"{_short(given)} is neither milliseconds since the epoch nor an ISO date", hint=_HINT
+        ) from None
+    if not 0 <= found < CLOSED:
+        raise BadInput(
+            f"time {_short(given)} is out of range",
+            hint="times go from 0 (1970-01-01) to 2^64 - 1, in milliseconds",
+        )
+    return found
+
+
+def shown_time(time_ms: int) -> str:
+    """A time as people read it: ISO 8601 in UTC, or the number where it is no date that they know."""
+    try:
+        return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return str(time_ms)
+
+
+def _milliseconds(given: Any) -> int:
+    match given:
+        case bool():
+            raise TypeError
+        case str():
+            return int(given) if given.isdecimal() else _since_epoch(datetime.fromisoformat(given))
+        case datetime():
+            return _since_epoch(given)
+        case date():
+            return _since_epoch(datetime.combine(given, time(), UTC))
+        case _:
+            return operator.index(given)
+
+
+def _since_epoch(moment: datetime) -> int:
+    return (moment.replace(tzinfo=moment.tzinfo or UTC) - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _short(given: Any) -> str:
+    text = given if isinstance(given, str) else shown(given)
+    return f"'{text if len(text) <= 40 else f'{text[:40]}...'}'"

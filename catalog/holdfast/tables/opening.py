@@ -1,0 +1,170 @@
+"""Opening tables: the collection that is meant, found or made, and one client per location and process."""
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NoReturn, TypeAlias
+
+import pyarrow as pa
+
+from holdfast.errors import BadInput, CollectionNotFound, NoLocation, NotWritable, UniquenessViolation
+from holdfast.persist import PersistClient, Schema
+from holdfast.persist.client import Mode
+from holdfast.persist.schema import Column
+from holdfast.persist.storage import Location
+from holdfast.storage import CollectionInfo, CollectionSpec, StorageController
+from holdfast.tables.table import Table
+
+Columns: TypeAlias = Mapping[str, Column | str] | pa.Schema
+_WHO: Final = "holdfast.table"
+
+
+def table(
+    url: str | os.PathLike[str] | PersistClient,
+    name: str,
+    *,
+    columns: Columns | None = None,
+    key: Sequence[str] = (),
+    shards: int = 1,
+    mode: Mode = "write",
+) -> Table:
+    """Open the table `name` of a location, or create it where `columns` are given and there is none.
+
+    `url` is that of the location (`file:///data/holdfast`, `s3://bucket/prefix`, `memory://name`), a
+    folder's `Path`, or a `PersistClient`, which stays the caller's. `columns` are an Arrow schema or
+    `{"id": "int64", "note": "string?"}`, where `?` allows nulls; `key` names those that a row is found by.
+    Over `shards` a new table's rows are spread. With `mode="read"` nothing is written or held.
+
+    Tables of one location share a client, which is closed with the last of them.
+
+    Raises:
+        CollectionNotFound: there is no such table, and no columns were given to create it.
+        BadInput: the table that is there has other columns, or the columns have no meaning.
+        NoLocation: there is nothing at the URL, and nothing is to be created.
+        StoreUnreachable: the stores can't be opened.
+    """
+    schema = None if columns is None else _schema(columns, key)
+    if schema is None and key:
+        raise BadInput(
+            "a key without columns", hint="give columns={...} too, or neither to open what is there"
+        )
+    if isinstance(url, PersistClient):
+        place = _Place(url)
+        return _opened(place, name, schema, shards, close=place.controller.close)
+    place = _enter(url, mode, create=schema is not None and mode == "write")
+    try:
+        return _opened(place, name, schema, shards, close=lambda: _leave(place))
+    except BaseException:
+        _leave(place)
+        raise
+
+
+class _Place:
+    """A location that tables of this process have open."""
+
+    def __init__(self, client: PersistClient, key: tuple[str, str, int] | None = None) -> None:
+        self.client = client
+        self.controller = StorageController(client, who=_WHO)
+        self.key = key
+        self.tables = 0
+
+
+_lock = threading.Lock()
+_places: dict[tuple[str, str, int], _Place] = {}
+
+
+def _enter(url: str | os.PathLike[str], mode: Mode, *, create: bool) -> _Place:
+    where = Path(url).absolute().as_uri() if isinstance(url, os.PathLike) else url
+    if not isinstance(where, str):
+        raise BadInput(f"a location is a URL or a Path, not {type(url).__name__}")
+    # A process that was forked can't go on with what its parent has open.
+    key = (where, mode, os.getpid())
+    with _lock:
+        place = _places.get(key)
+        if place is None:
+            place = _places[key] = _Place(_open(where, mode, create=create), key)
+        place.tables += 1
+        return place
+
+
+def _leave(place: _Place) -> None:
+    with _lock:
+        place.tables -= 1
+        if place.tables or place.key is None:
+            return
+        del _places[place.key]
+    place.controller.close()
+    place.client.close()
+
+
+def _open(url: str, mode: Mode, *, create: bool) -> PersistClient:
+    try:
+        if mode == "write" and not create:
+            return PersistClient(Location.open(url, create=False))
+        return PersistClient.open(url, mode=mode)
+    except NoLocation as error:
+        hint = "check the URL; a table that is opened with columns={...} makes a location"
+        raise NoLocation(str(error), hint=hint) from error
+
+
+def _opened(
+    place: _Place, name: str, schema: Schema | None, shards: int, *, close: Callable[[], None]
+) -> Table:
+    info = _found(place.controller, name, schema, shards)
+    return Table(place.client, place.controller, info, on_close=close)
+
+
+def _found(controller: StorageController, name: str, schema: Schema | None, shards: int) -> CollectionInfo:
+    while True:
+        try:
+            info = controller.describe(name)
+        except CollectionNotFound:
+            info = None
+        # By a name only what lives is found, by an id what was dropped too.
+        if info is not None and not info.dropped:
+            _check_schema(info, schema)
+            return info
+        if schema is None:
+            _refuse_missing(controller, name)
+        spec = CollectionSpec(str(uuid.uuid4()), name, schema, shards)
+        try:
+            return controller.create_collection(spec)
+        except UniquenessViolation:
+            continue  # Somebody else created it just now.
+        except NotWritable:
+            _refuse_missing(controller, name)
+
+
+def _check_schema(info: CollectionInfo, schema: Schema | None) -> None:
+    if schema is not None and schema != info.schema:
+        raise BadInput(
+            f"table {info.name} is there with other columns: {info.schema}; asked for: {schema}",
+            hint="open it without columns, or with those that it has",
+        )
+
+
+def _refuse_missing(controller: StorageController, name: str) -> NoReturn:
+    names = [info.name for info in controller.list_collections()]
+    there = (
+        f"there are: {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}"
+        if names
+        else "there is none"
+    )
+    raise CollectionNotFound(
+        f"there is no table {name!r} in this location", hint=f"give columns={{...}} to create it; {there}"
+    )
+
+
+def _schema(columns: Columns, key: Sequence[str]) -> Schema:
+    if isinstance(key, str):
+        key = [key]
+    if isinstance(columns, pa.Schema):
+        return Schema.from_arrow(columns, list(key))
+    if not isinstance(columns, Mapping):
+        raise BadInput(f"columns are a dict of names and types, not {type(columns).__name__}")
+    if missing := [name for name in key if name not in columns]:
+        raise BadInput(f"key column {missing[0]!r} is not among the columns ({', '.join(columns)})")
+    values = {name: what for name, what in columns.items() if name not in set(key)}
+    return Schema.of(key={name: columns[name] for name in key}, value=values)

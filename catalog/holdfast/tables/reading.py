@@ -1,0 +1,77 @@
+"""The reader that a table keeps: opened when first needed, and again when its lease was lost.
+
+Its hold follows the latest contents while nothing is being read, so that a table that stays open keeps
+nothing that retention would let go.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from holdfast.errors import CLOSED, BadInput, HandleExpired
+from holdfast.persist import PersistClient
+from holdfast.storage import CollectionReader
+
+FOLLOW_S: Final = 10.0
+"""Seconds after which a hold follows the latest contents: each time costs a commit."""
+
+T = TypeVar("T")
+
+
+class Reading:
+    """Asks a reader that it keeps. Thread-safe."""
+
+    def __init__(self, client: PersistClient, open_: Callable[[], CollectionReader]) -> None:
+        self._client = client
+        self._open = open_
+        self._lock = threading.Lock()
+        self._reader: CollectionReader | None = None
+        self._busy = 0
+        self._follow_s = 0.0
+        self._closed = False
+
+    def run(self, ask: Callable[[CollectionReader], T]) -> T:
+        """What `ask` answers. It is asked again, with a new reader, where the lease was lost."""
+        reader = self._enter()
+        try:
+            return ask(reader)
+        except HandleExpired:
+            self._forget(reader)
+        finally:
+            self._leave()
+        reader = self._enter()
+        try:
+            return ask(reader)
+        finally:
+            self._leave()
+
+    def close(self) -> None:
+        """Give up the reader."""
+        with self._lock:
+            self._closed = True
+            reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    def _enter(self) -> CollectionReader:
+        with self._lock:
+            if self._closed:
+                raise BadInput("the table is closed", hint="open it again with holdfast.table")
+            now = self._client.clock.monotonic()
+            if self._reader is None:
+                self._reader = self._open()
+                self._follow_s = now + FOLLOW_S
+            elif not self._busy and now >= self._follow_s and self._client.mode == "write":
+                self._reader.allow_compaction(CLOSED)
+                self._follow_s = now + FOLLOW_S
+            self._busy += 1
+            return self._reader
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._busy -= 1
+
+    def _forget(self, reader: CollectionReader) -> None:
+        with self._lock:
+            if self._reader is reader:
+                self._reader = None

@@ -1,0 +1,153 @@
+"""Rows as people have them: Arrow, data frames, dicts, lists; keys too; and multisets as plain rows."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import BadInput
+from holdfast.persist import Schema
+from holdfast.persist.canonical import prepare_updates
+from holdfast.persist.casts import column_of, shown
+from holdfast.persist.schema import DIFF, TIME, Column
+
+_PIECE_ROWS: Final = 64 * 1024
+_MANY: Final = 1 << 32
+_FORMS: Final = "an Arrow table or batch, a data frame, a list of dicts, or a dict of lists"
+
+
+def updates_of(schema: Schema, rows: object, *, counted: bool = True) -> pa.RecordBatch:
+    """The rows as updates of the schema, at time 0; with `_diff` where they have it and it is `counted`.
+
+    Raises `BadInput` naming what does not fit.
+    """
+    given = _arrow(schema, rows)
+    own = [TIME] if counted else [TIME, DIFF]
+    names = given.schema.names if isinstance(given, pa.Table | pa.RecordBatch) else set().union(*given)
+    for name in own:
+        if name in names:
+            raise BadInput(f"column {name!r} can't be given: the table chooses it", hint=f"leave out {name}")
+    return prepare_updates(schema, given, default_time=0)
+
+
+def keys_of(schema: Schema, keys: object) -> pa.Table:
+    """The key columns of what is given: rows, in any form, or values (tuples where there are several).
+
+    Other columns are left out. Raises `BadInput` naming what does not fit.
+    """
+    names = schema.key_names
+    only = Schema(schema.key, ())
+    if isinstance(keys, Sequence) and not isinstance(keys, str | bytes) and not _are_dicts(keys):
+        keys = _columns_of(schema.key, keys)
+    elif isinstance(keys, str | bytes):
+        raise BadInput(f"keys are a list, not {shown(keys)}", hint=f"give [{shown(keys)}]")
+    given = _arrow(schema, keys)
+    if isinstance(given, list | tuple):
+        given = [{name: value for name, value in row.items() if name in names} for row in given]
+    else:
+        given = given.select([name for name in given.schema.names if name in names])
+    return pa.Table.from_batches([prepare_updates(only, given, default_time=0)]).select(names)
+
+
+def repeated(contents: pa.Table) -> pa.Table:
+    """Each row as often as its `_diff` says, without it; `BadInput` for negative counts."""
+    pieces = list(repeated_pieces(contents))
+    return pa.concat_tables(pieces) if pieces else contents.slice(0, 0).drop_columns([DIFF])
+
+
+def repeated_pieces(contents: pa.Table) -> Iterator[pa.Table]:
+    """What `repeated` gives, in pieces of bounded size however large the counts are."""
+    counts = contents[DIFF].to_numpy()
+    rows = contents.drop_columns([DIFF])
+    if (counts < 0).any():
+        raise BadInput(
+            f"{int((counts < 0).sum())} rows have negative counts: a writer took away what was not there",
+            hint="read the rows with their counts to see them (--diff)",
+        )
+    if (counts == 1).all():
+        yield rows
+        return
+    for start in range(0, len(counts), _PIECE_ROWS):
+        block = counts[start : start + _PIECE_ROWS]
+        if block.max() > _MANY:
+            # Sums could overflow: row by row, which costs nothing beside that many copies.
+            copies: Iterator[np.ndarray] = chain.from_iterable(map(_copies_of, range(len(block)), block))
+        else:
+            copies = _copies(np.cumsum(block))
+        yield from (rows.take(pa.array(places + start)) for places in copies)
+
+
+def _copies(ends: np.ndarray) -> Iterator[np.ndarray]:
+    """The place of each copy's row, in pieces, of rows whose copies end at `ends`."""
+    total = int(ends[-1])
+    for start in range(0, total, _PIECE_ROWS):
+        copies = np.arange(start, min(start + _PIECE_ROWS, total))
+        yield np.searchsorted(ends, copies, side="right")
+
+
+def _copies_of(place: int, count: int) -> Iterator[np.ndarray]:
+    for start in range(0, int(count), _PIECE_ROWS):
+        yield np.full(min(_PIECE_ROWS, int(count) - start), place)
+
+
+def _arrow(schema: Schema, rows: object) -> Any:
+    """What `prepare_updates` takes."""
+    if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
+        # Its own way would make a column of the index.
+        return pa.Table.from_pandas(rows, preserve_index=False)
+    if isinstance(rows, Mapping):
+        return _from_lists(schema, rows)
+    if isinstance(rows, pa.Table | pa.RecordBatch):
+        return rows
+    if isinstance(rows, list | tuple):
+        if not _are_dicts(rows):
+            wrong = next(row for row in rows if not isinstance(row, Mapping))
+            raise BadInput(f"rows are {_FORMS}, not a list with {shown(wrong)} in it")
+        return rows
+    if hasattr(rows, "__arrow_c_stream__"):
+        return pa.table(rows)
+    raise BadInput(f"rows are {_FORMS}, not {type(rows).__name__}")
+
+
+def _from_lists(schema: Schema, columns: Mapping[Any, Any]) -> pa.Table:
+    known = {column.name: column.arrow.type for column in schema.columns} | {DIFF: pa.int64()}
+    arrays = {}
+    for name, values in columns.items():
+        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+            hint = "for one row give a list of one dict"
+            raise BadInput(f"column {name!r} is {shown(values)}, not a list of values", hint=hint)
+        if isinstance(values, list | tuple) and name in known:
+            arrays[name] = column_of(name, values, known[name])
+        else:
+            arrays[name] = pa.array(values)
+    lengths = {name: len(array) for name, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise BadInput(f"the columns have different numbers of values: {told}")
+    return pa.table(arrays)
+
+
+def _columns_of(key: tuple[Column, ...], values: Sequence[Any]) -> pa.Table:
+    """Values of the key column, or tuples of values of the key columns, as a table."""
+    if len(key) == 1:
+        columns: list[list[Any]] = [
+            [value[0] if isinstance(value, tuple) and len(value) == 1 else value for value in values]
+        ]
+    else:
+        for value in values:
+            if not isinstance(value, tuple | list) or len(value) != len(key):
+                names = ", ".join(column.name for column in key)
+                raise BadInput(f"a key is a tuple of ({names}), not {shown(value)}")
+        columns = [[value[index] for value in values] for index in range(len(key))]
+    return pa.table(
+        {
+            column.name: column_of(column.name, given, column.arrow.type)
+            for column, given in zip(key, columns, strict=True)
+        }
+    )
+
+
+def _are_dicts(rows: Sequence[Any]) -> bool:
+    return all(isinstance(row, Mapping) for row in rows)

@@ -1,0 +1,85 @@
+"""Following a table: its changes as Arrow tables, and up to which time they are complete."""
+
+import time
+from collections.abc import Iterator
+from typing import Final, Self
+
+import pyarrow as pa
+
+from holdfast.errors import CLOSED
+from holdfast.persist import Progress, Updates
+from holdfast.storage import CollectionListen, CollectionReader
+
+_FOLLOW_S: Final = 10.0
+
+
+class Tail:
+    """The changes of a table in the order of time, without end. Not thread-safe.
+
+    Iterating waits for changes and gives them as Arrow tables: the columns of the table, `_time` (ms) and
+    `_diff` (+1 for a row that came, -1 for one that went). `progress` tells up to which time, exclusive,
+    they are complete: what comes later has that time or a later one.
+    """
+
+    def __init__(self, reader: CollectionReader, listen: CollectionListen, *, holds: bool) -> None:
+        self._reader = reader
+        self._listen = listen
+        self._holds = holds
+        self._follow_s = time.monotonic() + _FOLLOW_S
+        self._closed = False
+
+    @classmethod
+    def begin(cls, reader: CollectionReader, as_of: int | None, *, snapshot: bool, holds: bool) -> "Tail":
+        """Follow from `as_of`, the latest complete time where it is None. The reader becomes its own."""
+        try:
+            if as_of is None:
+                upper = reader.upper()
+                # Before the first write there are no contents to come first.
+                as_of, snapshot = max(upper - 1, 0), snapshot and upper > 0
+            listen = reader.subscribe(as_of) if snapshot else reader.listen(as_of)
+            return cls(reader, listen, holds=holds)
+        except BaseException:
+            reader.close()
+            raise
+
+    @property
+    def progress(self) -> int:
+        """The time below which all changes have come out."""
+        return self._listen.frontier
+
+    def next(self, timeout: float | None = None) -> pa.Table:
+        """The next changes, waiting for them at most `timeout` seconds (None: without end).
+
+        An empty table where the time ran out, or where only `progress` has moved.
+        """
+        updates = self._reader.schema.arrow_updates.empty_table()
+        for event in self._listen.next(timeout):
+            match event:
+                case Updates(table):
+                    updates = table
+                case Progress():
+                    self._follow()
+        return updates
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        while not self._closed and self.progress < CLOSED:
+            if (updates := self.next()).num_rows:
+                yield updates
+
+    def close(self) -> None:
+        """Stop, and give up what it holds."""
+        if not self._closed:
+            self._closed = True
+            self._reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _follow(self) -> None:
+        """Let go of the times that are out."""
+        if self._holds and time.monotonic() >= self._follow_s and 0 < self.progress < CLOSED:
+            self._reader.allow_compaction(self.progress - 1)
+            self._follow_s = time.monotonic() + _FOLLOW_S

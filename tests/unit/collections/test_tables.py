@@ -1,0 +1,360 @@
+"""`holdfast.table`: rows in and rows out, by key or not, at any time; several tables at one time."""
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import holdfast
+from holdfast.errors import (
+    AsOfNotYetAvailable,
+    BadInput,
+    CollectionNotFound,
+    HoldfastError,
+    NoLocation,
+    NotWritable,
+)
+from holdfast.persist import PersistClient
+from holdfast.storage import StorageController
+from holdfast.tables import Delete, Table, Update, Upsert
+from unit.collections.stores import Stores
+
+COLUMNS = {"id": "int64", "note": "string?"}
+
+
+@pytest.fixture(params=["memory", "file"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"memory://{uuid.uuid4()}" if request.param == "memory" else (tmp_path / "location").as_uri()
+
+
+@pytest.fixture
+def orders(url: str) -> Iterator[Table]:
+    with holdfast.table(url, "orders", columns=COLUMNS, key=["id"]) as table:
+        yield table
+
+
+def rows(table: Table, as_of: Any = None) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row.values()) for row in table.read(as_of).to_pylist()), key=str)
+
+
+def test_importing_it_costs_nothing() -> None:
+    program = "import sys, holdfast; holdfast.table; print('pyarrow' in sys.modules)"
+    lazy = program.replace("holdfast.table; ", "")
+    for text, loaded in ((lazy, "False"), (program, "True")):
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == loaded
+    with pytest.raises(AttributeError):
+        holdfast.tabel  # type: ignore[attr-defined]  # noqa: B018
+    assert "table" in dir(holdfast)
+
+
+def test_rows_come_go_and_stay_readable_as_of_any_time(orders: Table) -> None:
+    assert rows(orders) == []
+    first = orders.append([{"id": 1, "note": "a"}, {"id": 2}])
+    second = orders.upsert({"id": [2, 3], "note": ["b", "c"]})
+    third = orders.delete([1, 7])
+    assert orders.since < first < second < third == orders.upper - 1
+    assert rows(orders, first) == [(1, "a"), (2, None)]
+    assert rows(orders, datetime.fromtimestamp(second / 1000, UTC)) == [(1, "a"), (2, "b"), (3, "c")]
+    assert rows(orders) == [(2, "b"), (3, "c")]
+    moment = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=first)
+    assert rows(orders, moment.replace(tzinfo=None).isoformat()) == rows(orders, first)
+    assert orders.read(columns=["note"]).column_names == ["note"]
+    assert orders.to_pandas()["id"].tolist() == [2, 3]
+    differing = orders.diff(first, second).to_pylist()
+    assert sorted((each["id"], each["note"], each["_diff"]) for each in differing if each["id"] != 2) == [
+        (3, "c", 1)
+    ]
+    assert {(each["note"], each["_diff"]) for each in differing if each["id"] == 2} == {(None, -1), ("b", 1)}
+    assert orders.diff(third).num_rows == 0
+
+
+def test_times_follow_the_clock_and_never_go_back(orders: Table) -> None:
+    before = orders.client.clock.wall_ms()
+    times = [orders.append([{"id": number}]) for number in range(20)]
+    assert before <= times[0]
+    assert all(later > earlier for earlier, later in pairwise(times))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pa.table,
+        lambda data: pa.RecordBatch.from_pydict(data),
+        lambda data: pd.DataFrame(data, index=[5, 9]),
+        pl.DataFrame,
+        lambda data: [dict(zip(data, row, strict=True)) for row in zip(*data.values(), strict=True)],
+        lambda data: data,
+    ],
+    ids=["table", "batch", "pandas", "polars", "dicts", "lists"],
+)
+def test_rows_of_all_forms(orders: Table, made: Callable[[dict[str, list[Any]]], object]) -> None:
+    orders.append(made({"id": [1, 2], "note": ["a", None]}))
+    orders.upsert(made({"id": [2, 3], "note": ["b", "c"]}))
+    assert rows(orders) == [(1, "a"), (2, "b"), (3, "c")]
+    orders.delete(made({"id": [1, 3], "note": ["other", None]}))
+    assert rows(orders) == [(2, "b")]
+
+
+def test_an_upsert_replaces_whatever_has_the_key(orders: Table) -> None:
+    orders.append({"id": [1, 1, 1, 2], "note": ["a", "a", "b", "c"]})
+    changed = orders.upsert([{"id": 1, "note": "one"}])
+    assert rows(orders) == [(1, "one"), (2, "c")]
+    same = orders.upsert([{"id": 1, "note": "one"}])
+    assert orders.diff(changed, same).num_rows == 0
+    with orders.tail(changed) as tail:
+        while tail.progress <= same:
+            assert tail.next(60.0).num_rows == 0  # nothing was written for it
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 300])
+def test_few_and_many_keys_of_many_rows(url: str, count: int) -> None:
+    columns = {"region": "string?", "id": "int32", "note": "string"}
+    with holdfast.table(url, "t", columns=columns, key=["region", "id"], shards=3) as table:
+        regions = [None, "", "a", "b", "b\0"]
+        keys = [(regions[number % 5], number) for number in range(600)]
+        data = {"region": [key[0] for key in keys], "id": [key[1] for key in keys], "note": ["x"] * 600}
+        table.append(data)
+        some = keys[100 : 100 + count]
+        table.upsert([{"region": region, "id": id_, "note": "y"} for region, id_ in some])
+        table.delete(keys[:50])
+        assert {(region, id_): note for region, id_, note in rows(table)} == {
+            key: "y" if key in some else "x" for key in keys[50:]
+        }
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        ("bool", [True, False]),
+        ("float64?", [None, float("nan"), 0.0, -1.5]),
+        ("uint64", [0, 2**64 - 1]),
+        ("int64", [-(2**63), 2**63 - 1]),
+        ("binary", [b"", b"\xff", b"\xff\x00"]),
+        ("date32", [datetime(2020, 1, 1, tzinfo=UTC).date()]),
+        ("timestamp_utc", [datetime(2020, 1, 1, tzinfo=UTC)]),
+        ("decimal128(5,2)?", [None, 1, 2]),
+    ],
+)
+def test_keys_of_every_type(url: str, type_: str, values: list[Any]) -> None:
+    with holdfast.table(url, "t", columns={"k": type_, "n": "int64"}, key="k") as table:
+        for number in (1, 2):
+            table.upsert({"k": values, "n": [number] * len(values)})
+        assert [row[1] for row in rows(table)] == [2] * len(values)
+        table.delete(values[:1])
+        table.delete([(values[-1],)])
+        assert table.read().num_rows == max(len(values) - 2, 0)
+
+
+def test_an_update_makes_rows_of_what_is_there(orders: Table) -> None:
+    orders.append({"id": [1, 2, 3], "note": ["a", "b", "c"]})
+    orders.update([1, 2, 9], lambda there: there.filter(pa.compute.equal(there["id"], 1)))
+    assert rows(orders) == [(1, "a"), (3, "c")]
+    orders.update(None, lambda there: [{"id": there.num_rows, "note": "all"}])
+    assert rows(orders) == [(2, "all")]
+    with pytest.raises(BadInput, match="id=3"):
+        orders.update([2], lambda there: [{"id": 3}])
+
+
+def test_a_table_without_a_key_is_a_multiset(url: str) -> None:
+    with holdfast.table(url, "lines", columns={"n": "int64"}) as lines:
+        lines.append({"n": [1, 1, 2]})
+        lines.append({"n": [1, 3], "_diff": [-1, 2]})
+        assert rows(lines) == [(1,), (2,), (3,), (3,)]
+        assert {row["n"]: row["_diff"] for row in lines.counts().to_pylist()} == {1: 1, 2: 1, 3: 2}
+        lines.append({"n": [2], "_diff": [-5]})
+        with pytest.raises(BadInput, match="negative"):
+            lines.read()
+        assert lines.counts().num_rows == 3
+
+
+def test_a_tail_tells_each_change_once(orders: Table) -> None:
+    first = orders.append([{"id": 1, "note": "a"}])
+    with orders.tail() as tail, orders.tail(first, snapshot=True) as whole:
+        second = orders.upsert([{"id": 1, "note": "b"}])
+        wanted = {("a", second, -1), ("b", second, 1)}
+        changes = next(iter(tail))
+        assert {(row["note"], row["_time"], row["_diff"]) for row in changes.to_pylist()} == wanted
+        assert tail.progress == second + 1
+        assert tail.next(0.0).num_rows == 0
+        assert whole.next(60.0).to_pylist() == [{"id": 1, "note": "a", "_time": first, "_diff": 1}]
+        assert next(iter(whole)).num_rows == 2
+
+
+def test_a_tail_of_an_empty_table_begins_with_the_first_row(orders: Table) -> None:
+    with orders.tail() as tail:
+        orders.append([{"id": 1}])
+        assert next(iter(tail)).column("id").to_pylist() == [1]
+
+
+def test_several_tables_change_at_one_time(url: str, orders: Table) -> None:
+    orders.append({"id": [1, 2, 3], "note": ["a", "b", "c"]})
+    with (
+        holdfast.table(url, "lines", columns={"n": "int64"}, shards=2) as lines,
+        holdfast.table(url, "log", columns={"t": "string"}, key="t") as log,
+    ):
+        time = holdfast.write({orders: Delete([1]), lines: {"n": [7]}, log: Upsert([{"t": "x"}])})
+        assert (rows(orders), rows(lines), rows(log)) == ([(2, "b"), (3, "c")], [(7,)], [("x",)])
+        assert orders.upper == lines.upper == log.upper == time + 1
+        assert (rows(lines, time - 1) if lines.since < time - 1 else [], rows(orders, time - 1)) == (
+            [],
+            [(1, "a"), (2, "b"), (3, "c")],
+        )
+        with pytest.raises(BadInput):
+            holdfast.write({orders: Update(None, lambda there: []), lines: {"n": ["no number"]}})
+        assert orders.upper == time + 1
+        again = holdfast.table(url, "orders")
+        with pytest.raises(BadInput, match="twice"):
+            holdfast.write({orders: [], again: []})
+        again.close()
+
+
+def test_tables_of_two_locations_are_not_written_together(orders: Table, tmp_path: Path) -> None:
+    with holdfast.table(tmp_path / "other", "o", columns={"n": "int64"}) as other:
+        with pytest.raises(BadInput, match="tables orders and o are of different locations"):
+            holdfast.write({orders: [{"id": 1}], other: [{"n": 1}]})
+        assert orders.upper == other.upper == 0
+
+
+def test_what_is_there_is_opened_and_compared(url: str, orders: Table) -> None:
+    with holdfast.table(url, "orders") as same:
+        assert (same.key, same.schema, same.client) == (("id",), orders.schema, orders.client)
+    arrow = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string())])
+    holdfast.table(url, "orders", columns=arrow, key=["id"]).close()
+    with pytest.raises(BadInput, match="is there with other columns"):
+        holdfast.table(url, "orders", columns=COLUMNS)
+    with pytest.raises(CollectionNotFound, match="no table 'order'") as missing:
+        holdfast.table(url, "order")
+    assert "orders" in missing.value.hint
+
+
+def test_looking_for_a_table_makes_no_location(tmp_path: Path) -> None:
+    for mode in ("read", "write"):
+        with pytest.raises(NoLocation):
+            holdfast.table(tmp_path / "none", "t", mode=mode)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_reader_writes_and_holds_nothing(tmp_path: Path) -> None:
+    where = tmp_path / "location"
+    with holdfast.table(where, "t", columns={"n": "int64"}) as table:
+        table.append([{"n": 1}])
+    with holdfast.table(where, "t", mode="read") as table:
+        assert rows(table) == [(1,)]
+        with table.tail(0, snapshot=False) as tail:
+            assert tail.next(60.0).num_rows == 1
+        holds = table.client.inspect(table.info.metadata_shard).holds
+        assert [hold.kind for hold in holds if hold.kind != "critical"] == []
+        with pytest.raises(NotWritable):
+            table.append([{"n": 1}])
+
+
+def test_the_client_goes_with_the_last_table(tmp_path: Path) -> None:
+    one = holdfast.table(tmp_path, "a", columns={"n": "int64"})
+    two = holdfast.table(tmp_path, "b", columns={"n": "int64"})
+    one.close()
+    one.close()
+    two.append([{"n": 1}])
+    two.close()
+    for closed in (one, two):
+        for use in (closed.read, lambda table=closed: table.append([]), closed.tail):
+            with pytest.raises(BadInput, match="closed"):
+                use()
+    with holdfast.table(tmp_path, "b") as again:
+        assert again.client is not two.client
+        assert rows(again) == [(1,)]
+
+
+def test_the_hold_of_an_open_table_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.tables.reading.FOLLOW_S", 0.0)
+    client = Stores().open()
+    with holdfast.table(client, "t", columns={"n": "int64"}, key="n") as table:
+        table.append([{"n": 0}])
+        table.read()
+        latest = table.append([{"n": 1}])
+        table.read()
+        info = table.info
+        (hold,) = (each for each in client.inspect(info.metadata_shard).holds if each.kind != "critical")
+        assert hold.since == latest
+        StorageController(client).set_retention_hold("t", latest)
+        assert table.since == latest
+        assert rows(table) == [(0,), (1,)]
+
+
+def test_a_lost_lease_costs_a_reader_nothing_but_its_hold(orders: Table) -> None:
+    orders.append([{"id": 1}])
+    assert orders.read().num_rows == 1
+    reader = orders._reading._reader
+    assert reader is not None
+    reader.close()
+    orders._reading._forget(reader)
+    assert orders.read().num_rows == 1
+
+
+def test_a_dropped_table_says_so(url: str, orders: Table) -> None:
+    orders.append([{"id": 1}])
+    with PersistClient.open(url) as client:
+        StorageController(client).drop_collection("orders", force=True)
+    for use in (orders.read, lambda: orders.append([{"id": 1}]), lambda: orders.upsert([{"id": 1}])):
+        with pytest.raises(CollectionNotFound, match="dropped"):
+            use()
+    with holdfast.table(url, "orders", columns={"n": "int64"}) as new:
+        assert rows(new) == []
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda t: t.append([{"id": "x"}]), "'x' in row 0"),
+        (lambda t: t.append([{"idd": 1}]), "'idd' is not in the schema"),
+        (lambda t: t.append(5), "not int"),
+        (lambda t: t.append([5]), "with 5 in it"),
+        (lambda t: t.append({"id": 1}), "not a list of values"),
+        (lambda t: t.append({"id": [1, 2], "note": ["a"]}), "id 2, note 1"),
+        (lambda t: t.append({"id": [1]}), "'note' is missing"),
+        (lambda t: t.append([{"note": "a"}]), "not nullable"),
+        (lambda t: t.append([{"id": 1, "_time": 5}]), "'_time' can't be given"),
+        (lambda t: t.upsert([{"id": 1, "_diff": 5}]), "'_diff' can't be given"),
+        (lambda t: t.upsert([{"id": 1}, {"id": 1}]), r"key \(id=1\) more than once"),
+        (lambda t: t.delete(["a"]), "'a' in row 0"),
+        (lambda t: t.delete("a"), "keys are a list"),
+        (lambda t: t.read("yesterday"), "'yesterday' is neither"),
+        (lambda t: t.read(-1), "out of range"),
+        (lambda t: t.read(True), "is neither"),
+        (lambda t: t.read(columns=["nope"]), "'nope' is not in the schema"),
+        (lambda t: t.diff(5, 3), "forward in time"),
+        (lambda t: holdfast.write({}), "no tables"),
+        (lambda t: holdfast.write([t]), "a dict of tables"),
+        (lambda t: holdfast.table(t.client, "x", key="id"), "a key without columns"),
+        (lambda t: holdfast.table(t.client, "x", columns={"id": "int64"}, key="k"), "key column 'k'"),
+        (lambda t: holdfast.table(t.client, "x", columns={"id": "int6"}), "unknown column type"),
+        (lambda t: holdfast.table(t.client, "x", columns=["id"]), "a dict of names and types"),
+        (lambda t: holdfast.table(5, "x"), "a URL or a Path"),
+        (lambda t: holdfast.table("nothing", "x"), "no scheme"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_changes_nothing(
+    orders: Table, use: Callable[[Table], object], message: str
+) -> None:
+    time = orders.append([{"id": 1, "note": "a"}])
+    with pytest.raises(BadInput, match=message) as refused:
+        use(orders)
+    assert "\n" not in str(refused.value)
+    assert rows(orders) == [(1, "a")]
+    assert orders.upper == time + 1
+
+
+def test_a_time_that_is_not_complete_is_no_answer(orders: Table) -> None:
+    orders.append([{"id": 1}])
+    with pytest.raises(AsOfNotYetAvailable):
+        orders.read("2090-01-01")
+    assert issubclass(AsOfNotYetAvailable, HoldfastError)
