@@ -18,7 +18,7 @@ from holdfast.errors import BadInput
 from holdfast.persist import Schema
 from holdfast.persist.consolidate import consolidate_updates
 from holdfast.persist.schema import DIFF, TIME
-from holdfast.tables.rows import keys_of, repeated, updates_of
+from holdfast.tables.rows import fitted, keys_of, repeated, updates_of
 
 Existing = Callable[[pa.Table | None], pa.Table]
 """The rows, with `_diff`, that are there for these keys; for None all."""
@@ -38,8 +38,8 @@ class PreparedChange(ABC):
     reads: bool = True
 
     @abstractmethod
-    def updates(self, existing: Existing, time: int) -> pa.Table | None:
-        """The updates, all at `time`; None for none."""
+    def updates(self, existing: Existing, schema: Schema, time: int) -> pa.Table | None:
+        """The updates, all at `time`, in `schema`, which is that of what is there; None for none."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -65,7 +65,7 @@ class Upsert(Change):
         rows = pa.Table.from_batches([updates_of(schema, self.rows, counted=False)])
         keys = rows.select(schema.key_names)
         _check_unique(table, keys, "an upsert")
-        return _Replaced(schema, keys, lambda _: rows)
+        return _Replaced(keys, lambda _there, _schema: rows)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -77,7 +77,7 @@ class Delete(Change):
     def prepare(self, table: str, schema: Schema) -> PreparedChange:
         """See `Change`."""
         _needs_key(table, schema, "delete")
-        return _Replaced(schema, _distinct(keys_of(schema, self.keys)), lambda _: None)
+        return _Replaced(_distinct(keys_of(schema, self.keys)), lambda _there, _schema: None)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -96,10 +96,8 @@ class Update(Change):
         _needs_key(table, schema, "update")
         keys = None if self.keys is None else _distinct(keys_of(schema, self.keys))
 
-        def made(existing: pa.Table) -> pa.Table:
-            rows = pa.Table.from_batches(
-                [updates_of(schema, self.function(repeated(existing)), counted=False)]
-            )
+        def made(existing: pa.Table, now: Schema) -> pa.Table:
+            rows = pa.Table.from_batches([updates_of(now, self.function(repeated(existing)), counted=False)])
             given = rows.select(schema.key_names)
             _check_unique(table, given, "an update")
             if keys is not None:
@@ -111,7 +109,7 @@ class Update(Change):
                     )
             return rows
 
-        return _Replaced(schema, keys, made)
+        return _Replaced(keys, made)
 
 
 class _Appended(PreparedChange):
@@ -120,30 +118,24 @@ class _Appended(PreparedChange):
     def __init__(self, rows: pa.RecordBatch) -> None:
         self._rows = rows
 
-    def updates(self, existing: Existing, time: int) -> pa.Table | None:  # noqa: ARG002
-        return _at(pa.Table.from_batches([self._rows]), time) if self._rows.num_rows else None
+    def updates(self, existing: Existing, schema: Schema, time: int) -> pa.Table | None:  # noqa: ARG002
+        if not self._rows.num_rows:
+            return None
+        return fitted(_at(pa.Table.from_batches([self._rows]), time), schema.arrow_updates)
 
 
 class _Replaced(PreparedChange):
-    def __init__(
-        self, schema: Schema, keys: pa.Table | None, made: Callable[[pa.Table], pa.Table | None]
-    ) -> None:
-        self._schema = schema
+    def __init__(self, keys: pa.Table | None, made: Callable[[pa.Table, Schema], pa.Table | None]) -> None:
         self._keys = keys
         self._made = made
 
-    def updates(self, existing: Existing, time: int) -> pa.Table | None:
+    def updates(self, existing: Existing, schema: Schema, time: int) -> pa.Table | None:
         there = existing(self._keys)
-        rows = self._made(there)
+        rows = self._made(there, schema)
         away = there.set_column(there.schema.get_field_index(DIFF), DIFF, pc.negate_checked(there[DIFF]))
-        names = self._schema.arrow_updates.names
-        tables = [
-            _at(each, time).select(names).cast(self._schema.arrow_updates)
-            for each in (away, rows)
-            if each is not None
-        ]
+        tables = [fitted(_at(each, time), schema.arrow_updates) for each in (away, rows) if each is not None]
         # A row that stays as it is goes and comes: nothing is written for it.
-        updates = consolidate_updates(self._schema, tables, time)
+        updates = consolidate_updates(schema, tables, time)
         return updates if updates.num_rows else None
 
 

@@ -13,10 +13,13 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from holdfast.errors import BadInput, HandleExpired, ShardFinalized, UpperMismatch
 from holdfast.persist import Prepared
 from holdfast.storage import Position
 from holdfast.tables.changes import Append, Change, PreparedChange
+from holdfast.tables.rows import fitted
 
 if TYPE_CHECKING:
     from holdfast.tables.table import Table
@@ -51,7 +54,7 @@ def commit(changes: "Mapping[Table, Change]") -> int:
         while True:
             try:
                 return _try(tables, prepared)
-            except (UpperMismatch, ShardFinalized):
+            except (UpperMismatch, ShardFinalized, _EvolvedError):
                 _forget(tables)
             except HandleExpired:
                 # Before anything happened: a writer's lease was lost, or an earlier append is undecided.
@@ -73,7 +76,7 @@ def _try(tables: "Sequence[Table]", changes: Sequence[PreparedChange]) -> int:
     client = tables[0].client
     time = max(client.clock.wall_ms(), *(position.upper for position in positions))
     updates = [
-        change.updates(partial(table.existing, position.upper), time)
+        change.updates(partial(_existing, table, position.upper), table.writer().schema, time)
         for table, change, position in zip(tables, changes, positions, strict=True)
     ]
     with ExitStack() as undo:
@@ -82,11 +85,27 @@ def _try(tables: "Sequence[Table]", changes: Sequence[PreparedChange]) -> int:
             append = table.writer().prepare(each, position, time + 1)
             undo.callback(_abandon, append.steps)
             appends.append(append)
+        client.multi_write([step for append in appends for step in append.steps])
         undo.pop_all()
-    client.multi_write([step for append in appends for step in append.steps])
     for table, append in zip(tables, appends, strict=True):
         table.moved(append.after)
     return time
+
+
+class _EvolvedError(Exception):
+    """A table has a later schema than its writer knows: it has a new writer now."""
+
+
+def _existing(table: "Table", upper: int, keys: pa.Table | None) -> pa.Table:
+    """The rows just before `upper` that have these keys, in the schema of the table's writer."""
+    there = table.existing(upper, keys)
+    schema = table.writer().schema
+    if there.schema.equals(schema.arrow_diff):
+        return there
+    # Rows that were taken away in an earlier schema than they came in would stay.
+    if table.renew():
+        raise _EvolvedError
+    return fitted(there, schema.arrow_diff)
 
 
 def _readable(table: "Table", position: Position) -> Position:

@@ -14,6 +14,7 @@ from holdfast.persist import PersistClient
 from holdfast.persist.canonical import python_values
 from holdfast.storage import CollectionPart, CollectionReader, read_collection_part
 from holdfast.tables.changes import matching
+from holdfast.tables.rows import fitted
 
 _FEW_KEYS: Final = 8
 
@@ -25,7 +26,9 @@ def rows_of(client: PersistClient, reader: CollectionReader, as_of: int, keys: p
     wanted = reader.schema.arrow_diff
     if not keys.num_rows:
         return wanted.empty_table()
-    return pa.Table.from_batches(_batches(client, reader, as_of, keys), wanted)
+    # Shards that a process knows as of before the collection evolved are read in their earlier schema.
+    tables = [fitted(pa.Table.from_batches([each]), wanted) for each in _batches(client, reader, as_of, keys)]
+    return pa.concat_tables(tables) if tables else wanted.empty_table()
 
 
 def _batches(

@@ -7,14 +7,14 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
 from holdfast.errors import AsOfNotYetAvailable, BadInput, NotWritable
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.checks import check_columns
-from holdfast.storage import CollectionInfo, CollectionWriter, Position, StorageController
+from holdfast.storage import CollectionInfo, CollectionReader, CollectionWriter, Position, StorageController
 from holdfast.storage.bringing import net_changes
 from holdfast.tables.changes import Append, Delete, Update, Upsert
 from holdfast.tables.committing import commit
@@ -64,8 +64,8 @@ class Table:
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns, those of the key first."""
-        return self.info.schema.arrow
+        """Its columns as of now, those of the key first."""
+        return self._described().schema.arrow
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -124,19 +124,12 @@ class Table:
 
         Raises `AsOfTooEarly` where `as_of < since`, `AsOfNotYetAvailable` where `as_of >= upper`.
         """
-        check_columns(self.info.schema, columns)
-        rows = repeated(self.counts(as_of))
+        rows = repeated(self._contents(as_of, columns))
         return rows if columns is None else rows.select(list(columns))
 
     def counts(self, as_of: Moment | None = None) -> pa.Table:
         """As `read`, but each row once, with its number in `_diff`: negative where a writer erred."""
-        time = None if as_of is None else milliseconds(as_of)
-        try:
-            return self._reading.run(lambda reader: reader.snapshot(time).to_table())
-        except AsOfNotYetAvailable as error:
-            if time is None and error.upper == 0:
-                return self.info.schema.arrow_diff.empty_table()
-            raise
+        return self._contents(as_of, None)
 
     def to_pandas(self, as_of: Moment | None = None, columns: Sequence[str] | None = None) -> "pd.DataFrame":
         """As `read`, as a pandas data frame, sorted by the key."""
@@ -155,10 +148,10 @@ class Table:
         if last < first:
             raise BadInput(f"a difference goes forward in time, not from {first} to {last}")
 
-        def differing(reader: Any) -> pa.Table:
+        def differing(reader: CollectionReader) -> pa.Table:
             reader.snapshot(last)  # refuses what can't be read
-            changes = net_changes(reader, first + 1, last + 1)
-            return pa.Table.from_batches([changes]).select(self.info.schema.arrow_diff.names)
+            schema, changes = net_changes(reader, self._described, first + 1, last + 1)
+            return pa.Table.from_batches([changes]).select(schema.arrow_diff.names)
 
         return self._reading.run(differing)
 
@@ -219,8 +212,37 @@ class Table:
     def existing(self, upper: int, keys: pa.Table | None) -> pa.Table:
         """The rows just before `upper`, with `_diff`, that have these keys (None: all)."""
         if upper == 0:
-            return self.info.schema.arrow_diff.empty_table()
+            return self.writer().schema.arrow_diff.empty_table()
         return self._reading.run(lambda reader: rows_of(self.client, reader, upper - 1, keys))
+
+    def renew(self) -> bool:
+        """Write by the newest schema from now on; whether it is another than before."""
+        before = self.writer().schema
+        self.info = self._described()
+        if self.info.schema == before:
+            return False
+        self.forget(writer=True)
+        return True
+
+    def _described(self) -> CollectionInfo:
+        return self._controller.describe(self.info.collection_id)
+
+    def _contents(self, as_of: Moment | None, columns: Sequence[str] | None) -> pa.Table:
+        """The rows with `_diff`, once it is known that they have these columns."""
+        time = None if as_of is None else milliseconds(as_of)
+
+        def contents(reader: CollectionReader) -> pa.Table:
+            try:
+                snapshot = reader.snapshot(time)
+            except AsOfNotYetAvailable as error:
+                check_columns(reader.schema, columns)
+                if time is None and error.upper == 0:
+                    return reader.schema.arrow_diff.empty_table()
+                raise
+            check_columns(snapshot.schema, columns)
+            return snapshot.to_table()
+
+        return self._reading.run(contents)
 
     def _check_open(self) -> None:
         if self._closed:

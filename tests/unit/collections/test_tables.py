@@ -23,7 +23,7 @@ from holdfast.errors import (
     NoLocation,
     NotWritable,
 )
-from holdfast.persist import PersistClient
+from holdfast.persist import PersistClient, Schema
 from holdfast.storage import StorageController
 from holdfast.tables import Delete, Table, Update, Upsert
 from unit.collections.stores import Stores
@@ -309,6 +309,29 @@ def test_a_dropped_table_says_so(url: str, orders: Table) -> None:
             use()
     with holdfast.table(url, "orders", columns={"n": "int64"}) as new:
         assert rows(new) == []
+
+
+def test_a_table_goes_on_when_it_evolves() -> None:
+    stores = Stores()
+    old, other = (holdfast.table(stores.open(), "t", columns=COLUMNS, key="id", shards=2) for _ in range(2))
+    old.append([{"id": 1, "note": "a"}, {"id": 2, "note": "b"}])
+    other.append([{"id": 3, "note": "c"}])
+    columns = {"id": "int64", "note": "string?", "count": "int64?"}
+    wider = Schema.of(key={"id": "int64"}, value={"note": "string?", "count": "int64?"})
+    controller = StorageController(stores.open())
+    controller.evolve_collection("t", wider)
+    assert old.append([{"id": 4, "note": "d"}]) > 0
+    with holdfast.table(stores.open(), "t", columns=columns, key="id") as new:
+        new.upsert([{"id": 1, "note": "one", "count": 1}])
+        new.upsert([{"id": 2, "note": "two", "count": 2}])
+        # Who opened it before takes away what it had no column for.
+        old.upsert([{"id": 1, "note": "again"}])
+        other.update([2], lambda there: there)
+        assert rows(new) == [(1, "again", None), (2, "two", 2), (3, "c", None), (4, "d", None)]
+        assert rows(old) == rows(other) == rows(new)
+        assert {row["_diff"] for row in new.counts().to_pylist()} == {1}
+        assert old.schema.names == ["id", "note", "count"]
+        assert old.read(columns=["count"]).num_rows == 4
 
 
 @pytest.mark.parametrize(
