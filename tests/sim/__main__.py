@@ -1,7 +1,8 @@
 """The simulation from the command line, in `tests/`.
 
 python -m sim SEED [--mutant NAME]            the world of one seed again, with all that happened
-python -m sim run [--seeds N] [--from SEED]   many worlds, and what they met
+python -m sim SEED --kind KIND                the same of another kind: log, collections
+python -m sim run [--seeds N] [--from SEED] [--kind KIND]   many worlds, and what they met
 python -m sim mutants [NAME...] [--seeds N]   hunt mutants (all): how many seeds it takes to find each
 python -m sim mutants [NAME...] --table       the same, as the table of docs/explanation/simulation.md
 python -m sim mutants [NAME...] --refresh     write the patches again with the lines and files of today
@@ -13,8 +14,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from sim.campaign import CI_SEEDS, WORKERS, Outcome, run_all
+from sim.campaign import WORKERS, Outcome, run_all
 from sim.coverage import table
+from sim.kinds import PERSIST, SEEDS
 from sim.mutation import Mutant, hunt, load, refresh, run_copy
 from sim.patches import DoesNotApply
 from sim.replay import replay
@@ -24,10 +26,12 @@ TELL_EVERY_S = 5.0
 
 def run(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m sim run")
-    parser.add_argument("--seeds", type=int, default=CI_SEEDS)
+    parser.add_argument("--seeds", type=int)
     parser.add_argument("--from", type=int, default=0, dest="first")
+    parser.add_argument("--kind", choices=SEEDS, default=PERSIST)
     parser.add_argument("--workers", type=int, default=WORKERS)
     options = parser.parse_args(arguments)
+    seeds = options.seeds or SEEDS[options.kind]
     started = told = time.monotonic()
 
     def progress(outcome: Outcome) -> None:
@@ -36,12 +40,10 @@ def run(arguments: list[str]) -> int:
         if now - told >= TELL_EVERY_S:
             told = now
             rate = outcome.worlds / (now - started)
-            left = (options.seeds - outcome.worlds) / rate
-            print(
-                f"{outcome.worlds:,} of {options.seeds:,} worlds, {rate:.0f}/s, {left:.0f} s left", flush=True
-            )
+            left = (seeds - outcome.worlds) / rate
+            print(f"{outcome.worlds:,} of {seeds:,} worlds, {rate:.0f}/s, {left:.0f} s left", flush=True)
 
-    outcome = run_all(options.first, options.seeds, workers=options.workers, progress=progress)
+    outcome = run_all(options.first, seeds, kind=options.kind, workers=options.workers, progress=progress)
     print("\n".join(table(outcome)))
     print(f"{outcome.worlds:,} worlds in {time.monotonic() - started:.0f} s, {len(outcome.failures)} failed")
     if outcome.failures:
@@ -92,6 +94,8 @@ def main() -> int:
     match sys.argv[1:]:
         case [seed] if seed.isdigit():
             return replay(int(seed))
+        case [seed, "--kind", kind] if seed.isdigit() and kind in SEEDS:
+            return replay(int(seed), kind)
         case [seed, "--mutant", name] if seed.isdigit():
             (mutant,) = load([name])
             child = run_copy(mutant, "replay", seed)

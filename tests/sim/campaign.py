@@ -13,11 +13,9 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
+from sim.kinds import PERSIST, world
+
 WORKERS = 2
-CI_SEEDS = 2000
-"""The worlds of CI are those of the seeds below this."""
-LOG_SEEDS = 400
-"""The same of the worlds of the log of objects."""
 BLOCK = 25
 
 
@@ -42,26 +40,29 @@ class Outcome:
         )
 
 
-def run_block(first: int, count: int) -> Outcome:
+def run_block(first: int, count: int, kind: str = PERSIST) -> Outcome:
     """Run the worlds of these seeds here, until one fails."""
-    from sim.world import World
-
     logging.getLogger("holdfast").setLevel(logging.ERROR)  # failed upkeep is part of the weather
     outcome = Outcome()
     for seed in range(first, first + count):
-        world = World(seed)
+        made = world(kind, seed)
         outcome.worlds += 1
         try:
-            world.run()
+            made.run()
         except Exception as error:  # noqa: BLE001 - any failure is an answer
             outcome.failures[seed] = f"{type(error).__name__}: {error}"
             break
-        outcome.met += world.met()
+        outcome.met += made.met()
     return outcome
 
 
 def run_all(
-    first: int, seeds: int, *, workers: int = WORKERS, progress: Callable[[Outcome], None] = lambda _: None
+    first: int,
+    seeds: int,
+    *,
+    kind: str = PERSIST,
+    workers: int = WORKERS,
+    progress: Callable[[Outcome], None] = lambda _: None,
 ) -> Outcome:
     """Run `seeds` worlds from seed `first` on; `progress` hears of each block."""
     outcome = Outcome()
@@ -69,7 +70,7 @@ def run_all(
     os.environ["POLARS_MAX_THREADS"] = "1"
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
         blocks = [
-            pool.submit(run_block, start, min(BLOCK, first + seeds - start))
+            pool.submit(run_block, start, min(BLOCK, first + seeds - start), kind)
             for start in range(first, first + seeds, BLOCK)
         ]
         for block in as_completed(blocks):

@@ -1,9 +1,9 @@
 """Mutants: copies of the real code with one bug each, which the simulation must notice.
 
-A mutant is a patch in `mutants/`, or in `mutants/log/` for the worlds of the log of objects: its first line
-tells what is wrong, then comes a unified diff of files below `catalog/`. It is applied to a copy of the code,
-which runs in a process of its own (`sim.mutated`): that imports the copy, does one smoke test that the mutant
-must pass, and then runs worlds from the first seed of the CI range on, until one of them fails.
+A mutant is a patch in `mutants/`, or in the folder there that is named by another kind of worlds: its first
+line tells what is wrong, then comes a unified diff of files below `catalog/`. It is applied to a copy of the
+code, which runs in a process of its own (`sim.mutated`): that imports the copy, does one smoke test that the
+mutant must pass, and then runs worlds from the first seed of the CI range on, until one of them fails.
 """
 
 import json
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sim.campaign import CI_SEEDS, LOG_SEEDS
+from sim.kinds import PERSIST, SEEDS
 from sim.patches import DoesNotApply, Hunk, apply_hunks, locate, parse, render
 from testbed.children import plain_path
 
@@ -34,14 +34,14 @@ class Mutant:
     hunks: tuple[Hunk, ...]
 
     @property
-    def of_the_log(self) -> bool:
-        """Whether it is one of the consensus on a log of objects, which has worlds of its own."""
-        return self.name.startswith("log/")
+    def kind(self) -> str:
+        """The kind of worlds that are to find it."""
+        return self.name.rpartition("/")[0] or PERSIST
 
     @property
     def seeds(self) -> int:
         """How many worlds CI has that may find it: none of them fails without it."""
-        return LOG_SEEDS if self.of_the_log else CI_SEEDS
+        return SEEDS[self.kind]
 
     @property
     def file(self) -> Path:
@@ -97,7 +97,6 @@ def hunt(mutant: Mutant, seeds: int | None = None) -> Found:
 def run_copy(mutant: Mutant, *command: str) -> subprocess.CompletedProcess[str]:
     """Run a command of `sim.mutated` on a copy of the code that has the mutant's bug."""
     changed = mutated_files(mutant)
-    worlds = "log" if mutant.of_the_log else "persist"
     with tempfile.TemporaryDirectory(prefix="holdfast-mutant-") as folder:
         copy = Path(folder) / "catalog"
         shutil.copytree(ROOT / "catalog", copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -109,7 +108,7 @@ def run_copy(mutant: Mutant, *command: str) -> subprocess.CompletedProcess[str]:
                 "-m",
                 "sim.mutated",
                 str(copy),
-                worlds,
+                mutant.kind,
                 *command,
             ],
             cwd=ROOT / "tests",

@@ -1,12 +1,12 @@
 """One world again, with all that happened in it told."""
 
-from sim.logworld import LogWorld
-from sim.world import World
+from sim.kinds import PERSIST
+from sim.kinds import world as made
 
 
-def replay(seed: int, kind: type[World] | type[LogWorld] = World) -> int:
+def replay(seed: int, kind: str = PERSIST) -> int:
     """Run the world of a seed and print its trace; 1 where it failed."""
-    world = kind(seed)
+    world = made(kind, seed)
     world.scheduler.telling = True
     failure = ""
     try:

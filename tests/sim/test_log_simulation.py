@@ -4,10 +4,11 @@ import os
 
 import pytest
 
-from sim.campaign import LOG_SEEDS
+from sim.kinds import LOG
+from sim.kinds import SEEDS as CI_SEEDS
 from sim.logworld import LogWorld
 
-SEEDS = int(os.environ.get("HOLDFAST_SIM_SEEDS", LOG_SEEDS))
+SEEDS = int(os.environ.get("HOLDFAST_SIM_SEEDS", CI_SEEDS[LOG]))
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 100))

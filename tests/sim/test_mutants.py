@@ -1,7 +1,7 @@
 """A checker that can't fail proves nothing: each bug of `mutants/` must be found by an early seed.
 
-The worlds are those of `test_simulation.py` and `test_log_simulation.py`, where the code as it is passes them
-all.
+The worlds are those of `test_simulation.py`, `test_log_simulation.py` and `test_collection_simulation.py`,
+where the code as it is passes them all.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from sim import mutation
-from sim.logworld import LogWorld
+from sim.kinds import world
 from sim.mutation import Found, Mutant, hunt, load, mutated_files, refresh
 from sim.patches import DoesNotApply, parse
 from sim.report import tell
-from sim.world import World
 
 MUTANTS = load()
 
@@ -44,7 +43,7 @@ def _row(item: tuple[str, Future[Found]]) -> str:
 def test_the_simulation_finds(mutant: Mutant, hunts: dict[str, Future[Found]]) -> None:
     found = hunts[mutant.name].result()
     assert found.seed is not None, f"{mutant.seeds} seeds did not notice: {mutant.story}"
-    (LogWorld if mutant.of_the_log else World)(found.seed).run()
+    world(mutant.kind, found.seed).run()
 
 
 def test_code_without_a_bug_is_not_found_guilty() -> None:

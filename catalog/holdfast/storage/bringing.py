@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import HandleExpired, HandoverInProgress, ShardFinalized, UpperMismatch
+from holdfast.errors import CLOSED, HandleExpired, HandoverInProgress, ShardFinalized, UpperMismatch
 from holdfast.persist import PersistClient, Prepared, Schema, StoredSize, Updates
 from holdfast.persist.canonical import empty_updates
 from holdfast.persist.consolidate import consolidate_updates
@@ -77,7 +77,7 @@ def bring(
             client.multi_write(steps())
         except (UpperMismatch, HandleExpired, ShardFinalized):
             reached = common_upper(info, rendition, client.recent_upper)
-            if reached <= lower:
+            if not lower < reached < CLOSED:
                 raise
             return reached
     return upper

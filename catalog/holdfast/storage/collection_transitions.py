@@ -5,7 +5,6 @@
 """
 
 from dataclasses import replace
-from typing import assert_never
 
 from holdfast.errors import BadInput, CodecMismatch
 from holdfast.persist.evolution import check_evolution
@@ -70,16 +69,10 @@ def begin_restore(
     outcome = create_rendition(
         state, collection_id, rendition, origin, CommandKind.RESTORE_COLLECTION, snapshot
     )
-    match outcome:
-        case Commit(changed, puts, removals):
-            return Commit(changed.rendition(rendition.id), puts, removals)
-        case NoOp(found):
-            # Made otherwise: nobody knows what it is filled from.
-            return Reject(BadInput(f"collection {found.name} has a rendition {rendition.id}"))
-        case Reject():
-            return outcome
-        case _:
-            assert_never(outcome)
+    if isinstance(outcome, NoOp):
+        # Made otherwise: nobody knows what it is filled from.
+        return Reject(BadInput(f"collection {info.name} has a rendition {rendition.id}"))
+    return outcome
 
 
 def _restored(

@@ -7,12 +7,19 @@
 """
 
 from dataclasses import replace
+from itertools import count
 
-from holdfast.errors import CLOSED, BadInput
+from holdfast.errors import CLOSED, BadInput, UpperMismatch
 from holdfast.storage.jobs import Json
 from holdfast.storage.spec import CollectionInfo, CollectionState, RenditionInfo, RenditionState
 from holdfast.storage.state import CommandKind, Commit, ControllerState, NoOp, Outcome, Reject
 from holdfast.storage.transitions import Origin, expired
+
+
+def next_rendition_id(info: CollectionInfo) -> str:
+    """The id of a rendition that is made without one: "r2", "r3", ..."""
+    taken = {each.id for each in info.renditions}
+    return next(id_ for number in count(len(taken) + 1) if (id_ := f"r{number}") not in taken)
 
 
 def create_rendition(
@@ -22,21 +29,26 @@ def create_rendition(
     origin: Origin,
     kind: CommandKind = CommandKind.CREATE_RENDITION,
     more: Json | None = None,
-) -> Outcome[CollectionInfo]:
+) -> Outcome[RenditionInfo]:
     """Record a rendition that is to be filled. Its shards and their holds come into being in the same step.
 
     The history tells `more` beside it.
 
-    One of this id that was made alike, and is not dropped, is the answer as it is.
+    One of this id that was made alike, and is not dropped, is the answer as it is; so is what the same
+    command made before.
     """
     info = state.find(collection_id)
     if (refused := refuse_unless_active(info)) is not None:
         return refused
+    seen = state.commands.get(origin.command_id)
+    if seen is not None and seen.object_id == info.collection_id and "rendition" in seen.result:
+        return NoOp(info.rendition(str(seen.result["rendition"])))
+    rendition = replace(rendition, id=rendition.id or next_rendition_id(info))
     known = _known(info, rendition.id)
     if known is not None:
         alike = (len(known.shards), known.hash_columns, known.recipe)
         if not known.dropped and alike == (len(rendition.shards), rendition.hash_columns, rendition.recipe):
-            return NoOp(info)
+            return NoOp(known)
         return Reject(
             BadInput(
                 f"collection {info.name} has or had another rendition {rendition.id}",
@@ -53,7 +65,7 @@ def create_rendition(
     told = _told(made, shards=len(made.shards), recipe=made.recipe.name, **(more or {}))
     command = origin.record(kind, info.collection_id, told)
     changed = info.with_renditions(made)
-    return Commit(changed, (changed, command), expired(state, origin.at_ms))
+    return Commit(made, (changed, command), expired(state, origin.at_ms))
 
 
 def abort_rendition(
@@ -104,7 +116,8 @@ def hand_over(
 ) -> Outcome[CollectionInfo]:
     """From the time `at` on this rendition is the collection. The metadata shard says so in the same step.
 
-    One that has taken over already is the answer as it is, whatever `at` says.
+    One that has taken over already is the answer as it is, whatever `at` says. Rejects with `UpperMismatch`
+    where another one took over at `at` or later.
     """
     info = state.find(collection_id)
     if (refused := refuse_unless_active(info)) is not None:
@@ -137,9 +150,8 @@ def hand_over(
             )
         )
     if at <= old.held_from:
-        return Reject(
-            BadInput(f"a handover of collection {info.name} at {at} is before that at {old.held_from}")
-        )
+        # Somebody else was faster: `at` was chosen by what was before.
+        return Reject(UpperMismatch(at, old.held_from + 1, shard_id=f"collection {info.name}"))
     retired = replace(old, state=RenditionState.RETIRED, held_to=at)
     holding = replace(known, state=RenditionState.HOLDING, held_from=at)
     changed = info.with_renditions(retired, holding)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from holdfast.errors import BadInput, NotCaughtUp, UpperMismatch
+from holdfast.errors import BadInput, HandleExpired, NotCaughtUp, ShardFinalized, UpperMismatch
 from holdfast.persist import PersistClient, Prepared
 from holdfast.storage import rendition_transitions as transitions
 from holdfast.storage.bringing import bring, bring_tail, rendition_hold
@@ -75,19 +75,17 @@ class Renditions:
         for another, `CollectionNotFound`.
         """
         info = self._describe(collection)
-        rendition_id = rendition_id or f"r{len(info.renditions) + 1}"
         # Checks the numbers and names, and chooses the columns where none are given.
         spec = CollectionSpec(info.collection_id, info.name, info.schema, shards, hash_columns)
         data = tuple(self._client.new_shard_id() for _ in range(shards))
         made = RenditionInfo(rendition_id, data, 0, spec.hash_columns, recipe=recipe)
         origin = self._origin(command_id)
 
-        changed = self._log.commit(
+        return self._log.commit(
             lambda state: transitions.create_rendition(state, info.collection_id, made, origin),
-            # It may have evolved since `info` was read.
+            # It may have evolved since `info` was read, and have other renditions.
             lambda state: self.prepare(state.collections[info.collection_id], made),
         )
-        return changed.rendition(rendition_id)
 
     def begin(
         self, collection: str, rendition_id: str, start: int, effects: Callable[[], Sequence[Prepared]]
@@ -123,8 +121,9 @@ class Renditions:
     def prepare(self, info: CollectionInfo, made: RenditionInfo) -> list[Prepared]:
         """What comes into being with a rendition: its shards, of the newest schema, and the holds."""
         client, purpose = self._client, _CREATION_PURPOSE
+        id_ = made.id or transitions.next_rendition_id(info)
         return [
-            client.prepare_critical(info.metadata_shard, purpose=rendition_hold(made.id)),
+            client.prepare_critical(info.metadata_shard, purpose=rendition_hold(id_)),
             *(client.prepare_create(shard, info.schema, purpose=purpose) for shard in made.shards),
             *(client.prepare_critical(shard, purpose=RETENTION_PURPOSE) for shard in made.shards),
         ]
@@ -142,7 +141,12 @@ class Renditions:
                 hint="write it with a writer of the rendition",
             )
         id_ = view.info.collection_id
-        return bring(self._client, view.info, rendition, view.upper, partial(self._describe, id_))
+        try:
+            return bring(self._client, view.info, rendition, view.upper, partial(self._describe, id_))
+        except (HandleExpired, ShardFinalized, UpperMismatch):
+            # Perhaps somebody aborted it meanwhile.
+            self._hydrating(self._describe(id_), rendition_id)
+            raise
 
     def hand_over(
         self,
@@ -211,6 +215,9 @@ class Renditions:
     def drop_retired(self, collection: str) -> tuple[str, ...]:
         """Drop the retired renditions whose times nobody can read any more; answers their ids."""
         view = self.look(collection)
+        for each in view.info.held:
+            if view.uppers[each.id] >= each.held_from:
+                self.release_hold(view.info, each.id)
         since = self._client.inspect(view.info.metadata_shard).since
         gone = [
             each

@@ -151,7 +151,7 @@ class Restores:
         source.verify()
         holding = info.holding
         made = RenditionInfo(
-            rendition_id or f"r{len(info.renditions) + 1}",
+            rendition_id,
             tuple(self._client.new_shard_id() for _ in holding.shards),
             0,
             holding.hash_columns,

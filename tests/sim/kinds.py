@@ -1,0 +1,42 @@
+"""The kinds of worlds, by name. Imported by name, so that a mutant is what they import."""
+
+from collections import Counter
+from importlib import import_module
+from typing import Final, Protocol
+
+from sim.scheduler import Scheduler
+
+PERSIST: Final = "persist"
+LOG: Final = "log"
+COLLECTIONS: Final = "collections"
+
+SEEDS: Final = {PERSIST: 2000, LOG: 400, COLLECTIONS: 120}
+"""The worlds of CI are those of the seeds below this."""
+
+_CLASSES: Final = {
+    PERSIST: ("sim.world", "World"),
+    LOG: ("sim.logworld", "LogWorld"),
+    COLLECTIONS: ("sim.collectionworld", "CollectionWorld"),
+}
+
+
+class AnyWorld(Protocol):
+    """What all kinds of worlds have."""
+
+    scheduler: Scheduler
+
+    def run(self) -> None:
+        """Let all processes do their work, then judge what they saw."""
+
+    def told(self) -> list[str]:
+        """What the seed has chosen, for people."""
+
+    def met(self) -> Counter[str]:
+        """How often this world met what worlds are made for."""
+
+
+def world(kind: str, seed: int) -> AnyWorld:
+    """The world of a seed."""
+    module, name = _CLASSES[kind]
+    made: AnyWorld = getattr(import_module(module), name)(seed)
+    return made
