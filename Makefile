@@ -11,8 +11,9 @@ BIN := .venv/bin
 UV := $(if $(shell command -v uv),uv,.tools/uv/bin/uv)
 # What a test run may not skip: HOLDFAST_REQUIRE=kube,postgres,s3,spark fails where a tier is missing.
 export HOLDFAST_REQUIRE ?=
-# Processes that run tests: as many as processors, at most 4. Each has servers of its own.
-JOBS ?= auto
+# Processes that run tests: one more than processors, as tests wait for servers and processes a good part of
+# their time; at most 4. Each has servers of its own.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22

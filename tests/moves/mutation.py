@@ -7,7 +7,6 @@ a test. That alone is run on a copy of the code with the bug, in a process of it
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from sim.mutation import ROOT, Mutant, mutated_files, refresh
+from sim.mutation import ROOT, Mutant, copy_with, mutated_files, refresh
 from sim.patches import DoesNotApply, parse
 from testbed.children import plain_path
 
@@ -60,10 +59,7 @@ def found(mutant: MoveMutant) -> str:
     """
     changed = mutated_files(mutant)
     with tempfile.TemporaryDirectory(prefix="holdfast-mutant-") as folder:
-        copy = Path(folder) / "catalog"
-        shutil.copytree(ROOT / "catalog", copy, ignore=shutil.ignore_patterns("__pycache__"))
-        for path, text in changed.items():
-            (Path(folder) / path).write_text(text)
+        copy = copy_with(changed, Path(folder))
         child = subprocess.run(
             [sys.executable, "-m", "moves.mutated", str(copy), *mutant.where],
             cwd=ROOT / "tests",

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -98,10 +98,7 @@ def run_copy(mutant: Mutant, *command: str) -> subprocess.CompletedProcess[str]:
     """Run a command of `sim.mutated` on a copy of the code that has the mutant's bug."""
     changed = mutated_files(mutant)
     with tempfile.TemporaryDirectory(prefix="holdfast-mutant-") as folder:
-        copy = Path(folder) / "catalog"
-        shutil.copytree(ROOT / "catalog", copy, ignore=shutil.ignore_patterns("__pycache__"))
-        for path, text in changed.items():
-            (Path(folder) / path).write_text(text)
+        copy = copy_with(changed, Path(folder))
         return subprocess.run(
             [
                 sys.executable,
@@ -123,6 +120,21 @@ def run_copy(mutant: Mutant, *command: str) -> subprocess.CompletedProcess[str]:
             timeout=TIMEOUT_S,
             check=False,
         )
+
+
+def copy_with(changed: Mapping[str, str], folder: Path) -> Path:
+    """A copy of the code in a folder, with some files changed; its path.
+
+    What was compiled comes along, as all would be compiled anew each time: it is known by the times of the
+    sources, which are kept. Only of what is changed nothing compiled must be found.
+    """
+    copy = folder / "catalog"
+    shutil.copytree(ROOT / "catalog", copy)
+    for path, text in changed.items():
+        for compiled in (folder / path).parent.glob(f"__pycache__/{Path(path).stem}.*"):
+            compiled.unlink()
+        (folder / path).write_text(text)
+    return copy
 
 
 def refresh(mutant: Mutant) -> Mutant:

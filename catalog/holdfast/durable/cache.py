@@ -30,7 +30,7 @@ from holdfast.durable.codec import (
     known,
     known_value,
 )
-from holdfast.durable.packed import Keys, pack, rows_of, shared
+from holdfast.durable.packed import Keys, nothing, pack, rows_of, shared
 from holdfast.durable.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection, K, Kind, V
 from holdfast.errors import CatalogOutOfSync, CorruptBlob
 
@@ -43,7 +43,7 @@ class Table:
 
     def __init__(self, collection: Collection[Any, Any]) -> None:
         self._collection = collection
-        self._loaded, _ = pack(collection, ())
+        self._loaded = nothing(collection)
         # None stands for a loaded row that is gone.
         self._changed: dict[bytes, Row | None] = {}
         self._changed_keys = Keys()

@@ -12,7 +12,8 @@ Invariants
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,20 @@ _PIECE_ROWS = 4 * 1024
 # new object, and to take them out of columns costs more than the rest.
 _FEW_ROWS = 64
 _NAMES = ["key", "value"]
+_NO_ROWS = pa.chunked_array([], pa.binary())
 
 
 class Places:
     """Which rows have a hash, of this process's own hashes."""
 
     def __init__(self, of_rows: "array[int]") -> None:
+        self._rows: Sequence[int]
+        self._hashes: Sequence[int]
+        if len(of_rows) <= _FEW_ROWS:
+            # Most types have few rows, and for those a call of NumPy costs more than the work.
+            self._rows = sorted(range(len(of_rows)), key=of_rows.__getitem__)
+            self._hashes = [of_rows[row] for row in self._rows]
+            return
         hashes = np.frombuffer(of_rows, np.int64)
         order = np.argsort(hashes, kind="stable")
         self._rows = order.astype(np.uint32).data
@@ -50,12 +59,18 @@ class Places:
 
     def twins(self, value_of: Callable[[int], Hashable]) -> Iterator[Hashable]:
         """The values that several rows have."""
-        hashes = np.asarray(self._hashes)
         seen: dict[Hashable, int] = {}
-        for at in np.flatnonzero(hashes[1:] == hashes[:-1]):
+        for at in self._neighbours():
             for row in self._rows[at : at + 2]:
                 if seen.setdefault(value := value_of(row), row) != row:
                     yield value
+
+    def _neighbours(self) -> Iterable[int]:
+        """Where a hash is followed by the same one."""
+        if isinstance(self._hashes, list):
+            return [at for at, pair in enumerate(pairwise(self._hashes)) if pair[0] == pair[1]]
+        hashes = np.asarray(self._hashes)
+        return np.flatnonzero(hashes[1:] == hashes[:-1])
 
 
 class Keys:
@@ -82,6 +97,9 @@ class Keys:
             self._of[hash(unique)] = keys
         else:
             self._of.pop(hash(unique), None)
+
+
+_NOWHERE = Places(array("q"))
 
 
 class PackedRows:
@@ -144,6 +162,11 @@ class PackedRows:
         return self._collection.unique_by(known_value(self._collection, self._values[place].as_py()))
 
 
+def nothing(collection: Collection[Any, Any]) -> PackedRows:
+    """No row of the type."""
+    return PackedRows(collection, _NO_ROWS, _NO_ROWS, _NOWHERE, _NOWHERE)
+
+
 def pack(collection: Collection[Any, Any], batches: Iterable[pa.RecordBatch]) -> tuple[PackedRows, list[Row]]:
     """Rows of the type (columns `key` and `value`), and those of them whose keys aren't canonical.
 
@@ -154,17 +177,21 @@ def pack(collection: Collection[Any, Any], batches: Iterable[pa.RecordBatch]) ->
     by_key, by_unique = array("q"), array("q")
     unique_by = collection.unique_by
     for batch in batches:
-        canonical = np.ones(batch.num_rows, np.bool_)
+        others: list[int] = []
         for place, row in enumerate(rows_of(batch)):
             value = decode_value(collection, row.value)
             if canonical_key(collection, row.key) != row.key:
-                canonical[place] = False
+                others.append(place)
                 odd.append(row)
                 continue
             by_key.append(hash(row.key))
             if unique_by is not None:
                 by_unique.append(hash(unique_by(value)))
-        kept.append(batch if canonical.all() else batch.filter(pa.array(canonical)))
+        if others:
+            canonical = np.ones(batch.num_rows, np.bool_)
+            canonical[others] = False
+            batch = batch.filter(pa.array(canonical))
+        kept.append(batch)
     keys, values = (pa.chunked_array([batch.column(name) for batch in kept], pa.binary()) for name in _NAMES)
     packed = PackedRows(collection, keys, values, Places(by_key), Places(by_unique))
     packed.check()
