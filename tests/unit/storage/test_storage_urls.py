@@ -224,7 +224,9 @@ def test_an_s3_url_names_bucket_prefix_endpoint_and_region() -> None:
 def test_a_missing_boto3_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("s3", "s3objects", "s3session"):
         monkeypatch.delitem(sys.modules, f"holdfast.persist.storage.{name}", raising=False)
-    monkeypatch.setitem(sys.modules, "boto3", None)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "botocore"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "botocore", None)
 
     for arguments in (
         {"url": "s3://bucket/prefix"},

@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, TypeVar
 
-import boto3
 import google_crc32c
 from botocore.config import Config
+from botocore.loaders import create_loader
+from botocore.session import Session
 
 from holdfast.persist.storage.s3errors import FAILURES, cause, passing, refused, unreachable
 from holdfast.persist.storage.s3place import S3Place
@@ -102,8 +104,10 @@ class S3Session:
 
     def _connect(self) -> _Connections:
         place = self.place
-        # A session per process: the default one is shared, and not safe to call from several threads.
-        client = boto3.session.Session().client(
+        # A session of its own: one is not safe to call from several threads.
+        session = Session()
+        session.register_component("data_loader", _descriptions(session.get_config_variable("data_path")))
+        client = session.create_client(
             "s3",
             endpoint_url=place.endpoint,
             region_name=place.region or (None if place.endpoint is None else "us-east-1"),
@@ -119,6 +123,12 @@ class S3Session:
         )
         threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-s3")
         return _Connections(os.getpid(), client, threads)
+
+
+@cache
+def _descriptions(path: str | None) -> Any:
+    """The descriptions of services, which never change: to read them is most of the work of a client."""
+    return create_loader(path)
 
 
 def patiently(ask: Callable[[], T], again: Callable[[Exception], bool]) -> T:

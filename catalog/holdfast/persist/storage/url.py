@@ -198,7 +198,7 @@ def _needs_boto3() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name not in ("boto3", "botocore"):
+        if (error.name or "").partition(".")[0] not in ("boto3", "botocore"):
             raise
         raise StoreUnreachable(
             "an s3:// URL needs boto3, which is not installed", hint="install holdfast[s3]"
