@@ -362,6 +362,43 @@ class HandedOver(HoldfastError):
         self.at, self.follower = at, follower
 
 
+class ConflictingWrite(HoldfastError):
+    """Writers that should be identical wrote different rows at the same times; `rows` shows the first."""
+
+    hint = "stop the writers and find out which is wrong; a new rendition replaces what was written"
+
+    def __init__(self, what: str, lower: int, upper: int, rows: Sequence[str], *, differing: int) -> None:
+        more = f", and {differing - len(rows)} more" if differing > len(rows) else ""
+        super().__init__(
+            f"another writer of {what} wrote other rows at times in [{lower}, {_frontier(upper)}):"
+            f" {'; '.join(rows)}{more}"
+        )
+        self.lower, self.upper, self.rows, self.differing = lower, upper, tuple(rows), differing
+
+
+class Overtaken(UpperMismatch):
+    """A handover took times that nobody had written yet: rows there were not written, and can't be any more.
+
+    What this writer gave for times below `written` is there; the rest is to come at `actual` or later.
+    """
+
+    def __init__(self, collection: str, written: int, at: int) -> None:
+        super().__init__(written, at, shard_id=f"collection {collection}")
+        self.args = (
+            f"collection {collection} was handed over at {at}: nothing from {written} on was written before",
+        )
+        self.hint = (
+            f"write at {at} or later what was meant for [{written}, {at}); all identical writers alike"
+        )
+        self.written = written
+
+
+class NotComparable(HoldfastError):
+    """What another writer wrote can't be told any more: its times have been compacted."""
+
+    hint = "open the writer anew, and go on from the upper that it tells"
+
+
 class NotCaughtUp(HoldfastError):
     """A rendition can't take over yet."""
 

@@ -14,6 +14,7 @@ from holdfast.storage.listen import CollectionListen
 from holdfast.storage.reader import CollectionReader
 from holdfast.storage.rendition_writer import RenditionWriter
 from holdfast.storage.renditions import Renditions
+from holdfast.storage.replicated import ReplicatedRenditionWriter, ReplicatedWriter
 from holdfast.storage.restoring import RestoreSource
 from holdfast.storage.snapshot import CollectionPart, CollectionSnapshot, read_collection_part
 from holdfast.storage.spec import (
@@ -54,6 +55,8 @@ __all__ = [
     "RenditionState",
     "RenditionWriter",
     "Renditions",
+    "ReplicatedRenditionWriter",
+    "ReplicatedWriter",
     "RestoreSource",
     "Step",
     "StepKind",

@@ -9,6 +9,7 @@
 
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NoReturn, Self, assert_never
 
 from holdfast.errors import (
@@ -32,6 +33,7 @@ from holdfast.storage.metadata import METADATA_SCHEMA, first_rendition
 from holdfast.storage.reader import CollectionReader
 from holdfast.storage.rendition_writer import RenditionWriter
 from holdfast.storage.renditions import Renditions
+from holdfast.storage.replicated import ReplicatedRenditionWriter, ReplicatedWriter
 from holdfast.storage.restoring import Restores, RestoreSource
 from holdfast.storage.retention import RETENTION_PURPOSE
 from holdfast.storage.spec import (
@@ -263,29 +265,41 @@ class StorageController(JobCommands):
         """
         return Hydration(self, self._open(id_or_name), rendition_id, progress).run()
 
-    def rendition_writer(self, id_or_name: str, rendition_id: str, *, purpose: str) -> RenditionWriter:
+    def rendition_writer(
+        self, id_or_name: str, rendition_id: str, *, purpose: str, replicated: bool = False
+    ) -> RenditionWriter:
         """A handle that appends to one rendition of recipe SOURCE, for its pipeline.
 
-        Raises as `describe`, and `BadInput` where it is no such rendition.
+        One of several identical ones where it is `replicated`. Raises as `describe`, and `BadInput` where it
+        is no such rendition.
         """
         info = self._open(id_or_name)
+        client, describe, begin = self.client, self._describer(info), self.renditions.begin
         try:
-            return RenditionWriter(
-                self.client,
-                info,
-                self._describer(info),
-                self.renditions.begin,
-                rendition_id=rendition_id,
-                purpose=purpose,
+            if not replicated:
+                return RenditionWriter(
+                    client, info, describe, begin, rendition_id=rendition_id, purpose=purpose
+                )
+            suspect = partial(self.renditions.suspect, info.collection_id)
+            return ReplicatedRenditionWriter(
+                client, info, describe, begin, suspect, rendition_id=rendition_id, purpose=purpose
             )
         except ShardFinalized:
             _refuse_dropped(info)
 
-    def writer(self, id_or_name: str, *, purpose: str) -> CollectionWriter:
-        """A handle that appends to a collection; `purpose` is for people to read. Raises as `describe`."""
+    def writer(self, id_or_name: str, *, purpose: str, replicated: bool = False) -> CollectionWriter:
+        """A handle that appends to a collection; `purpose` is for people to read. Raises as `describe`.
+
+        Where it is `replicated` it is one of several that give the same rows at the same times: what it lost
+        is compared with what is there (`ReplicatedWriter.append`).
+        """
         info = self._open(id_or_name)
+        client, describe = self.client, self._describer(info)
         try:
-            return CollectionWriter(self.client, info, self._describer(info), purpose=purpose)
+            if not replicated:
+                return CollectionWriter(client, info, describe, purpose=purpose)
+            suspect = partial(self.renditions.suspect, info.collection_id)
+            return ReplicatedWriter(client, info, describe, suspect, purpose=purpose)
         except ShardFinalized:
             _refuse_dropped(info)
 

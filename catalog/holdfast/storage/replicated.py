@@ -1,0 +1,97 @@
+"""Writers of which several, in any processes, give the same rows: what one lost, another has written.
+
+The rules are those of `CollectionWriter` and `RenditionWriter`; how a lost append is compared is told in
+`holdfast.storage.replication`.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from holdfast.errors import CLOSED, BadInput
+from holdfast.persist import PersistClient
+from holdfast.persist.canonical import check_times, prepare_updates
+from holdfast.storage.rendition_writer import Begin, RenditionWriter
+from holdfast.storage.replication import Compared, Suspect
+from holdfast.storage.spec import CollectionInfo, RenditionInfo
+from holdfast.storage.writer import CollectionWriter
+
+
+class ReplicatedWriter(CollectionWriter):
+    """One of several identical writers of a collection; made by `StorageController.writer`."""
+
+    def __init__(
+        self,
+        client: PersistClient,
+        info: CollectionInfo,
+        describe: Callable[[], CollectionInfo],
+        suspect: Suspect,
+        *,
+        purpose: str,
+    ) -> None:
+        # Before the upper is asked for: what is read there must not be compacted meanwhile.
+        self._compared = Compared(client, info, describe, suspect, _holding_at, purpose=purpose)
+        super().__init__(client, info, describe, purpose=purpose)
+
+    def append(self, updates: object, expected_upper: int, new_upper: int) -> None:
+        """Append `updates`, or find that another writer has appended just these.
+
+        As `CollectionWriter.append`, but `UpperMismatch` only where the collection has not come to
+        `expected_upper`. Its times may be there in part, by appends with any borders: then the rest is
+        appended. Raises `ConflictingWrite` where the rows that are there differ, which makes the rendition
+        suspect; `Overtaken` where a handover took times before they were written; `NotComparable` where it
+        can't be told.
+        """
+        batch = prepare_updates(self.schema, updates, default_time=expected_upper)
+        _check(expected_upper, new_upper)
+        check_times(batch, expected_upper, new_upper)
+        self._compared.append(super().append, batch, expected_upper, new_upper)
+
+    def close(self) -> None:
+        """Give up what is held."""
+        self._compared.close()
+
+
+class ReplicatedRenditionWriter(RenditionWriter):
+    """One of several identical pipelines of a rendition; made by `StorageController.rendition_writer`."""
+
+    def __init__(
+        self,
+        client: PersistClient,
+        info: CollectionInfo,
+        describe: Callable[[], CollectionInfo],
+        begin: Begin,
+        suspect: Suspect,
+        *,
+        rendition_id: str,
+        purpose: str,
+    ) -> None:
+        pick = partial(_alive, rendition_id)
+        self._compared = Compared(client, info, describe, suspect, pick, purpose=purpose)
+        super().__init__(client, info, describe, begin, rendition_id=rendition_id, purpose=purpose)
+
+    def append(self, updates: object, expected_upper: int, new_upper: int) -> None:
+        """Append `updates`, or find that another pipeline has appended just these.
+
+        To `RenditionWriter.append` what `ReplicatedWriter.append` is to that of a `CollectionWriter`.
+        """
+        batch = prepare_updates(self.schema, updates, default_time=expected_upper)
+        _check(expected_upper, new_upper)
+        check_times(batch, expected_upper, new_upper)
+        self._compared.append(super().append, batch, expected_upper, new_upper)
+
+    def close(self) -> None:
+        """Give up what is held."""
+        self._compared.close()
+
+
+def _check(expected_upper: int, new_upper: int) -> None:
+    if not 0 <= expected_upper < new_upper <= CLOSED:
+        raise BadInput(f"an append must move the upper forward, not from {expected_upper} to {new_upper}")
+
+
+def _holding_at(info: CollectionInfo, time: int) -> RenditionInfo | None:
+    return next((each for each in info.held if each.holds_at(time)), None)
+
+
+def _alive(rendition_id: str, info: CollectionInfo, _: int) -> RenditionInfo | None:
+    return next((each for each in info.live if each.id == rendition_id), None)
