@@ -2,8 +2,9 @@
 
 python -m moves crashes [PART] [--all]        break off the acts with PART in their names (those of make test)
 python -m moves meet [PART] [--all]           explore the meetings with PART in their names (the same)
+python -m moves decisions [PART]              break decisions with PART in their names off, and explore theirs
 python -m moves mutants [NAME...] [--refresh] hunt the mutants, where they say
-python -m moves soak                          all acts, all meetings, a large catalog: some minutes
+python -m moves soak                          all acts, meetings, decisions, a large catalog: some minutes
 """
 
 import argparse
@@ -14,6 +15,8 @@ import time
 
 from moves import campaign
 from moves.crashes import Visited
+from moves.decisions import MEETINGS, Decisions, choices
+from moves.decisions import meet as meet_over
 from moves.explorer import Explored
 
 
@@ -46,6 +49,20 @@ def meet(part: str, *, everything: bool) -> int:
     return 0
 
 
+def decided(part: str) -> int:
+    visited = Decisions()
+    for choice in choices():
+        if part in str(choice):
+            visited.visit(choice)
+            print(choice, flush=True)
+    visited.check_all()
+    print("\n".join(campaign.told_of_decisions(visited)), flush=True)
+    for name in MEETINGS:
+        if part in name:
+            print(name, meet_over(name), flush=True)
+    return 0
+
+
 def large() -> int:
     with tempfile.TemporaryDirectory(prefix="holdfast-large-") as folder:
         command = [sys.executable, "-m", "moves.large", folder, "100000", "300000"]
@@ -54,7 +71,7 @@ def large() -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m moves", description=__doc__)
-    parser.add_argument("what", choices=("crashes", "meet", "mutants", "soak"))
+    parser.add_argument("what", choices=("crashes", "meet", "decisions", "mutants", "soak"))
     parser.add_argument("names", nargs="*")
     parser.add_argument("--all", action="store_true", dest="everything")
     parser.add_argument("--refresh", action="store_true")
@@ -65,12 +82,14 @@ def main() -> int:
             return crashes(part, everything=options.everything)
         case "meet":
             return meet(part, everything=options.everything)
+        case "decisions":
+            return decided(part)
         case "mutants":
             from moves.mutation import hunt_all
 
             return hunt_all(options.names, refreshing=options.refresh)
         case _:
-            return crashes(part, everything=True) or meet(part, everything=True) or large()
+            return crashes(part, everything=True) or meet(part, everything=True) or decided(part) or large()
 
 
 if __name__ == "__main__":

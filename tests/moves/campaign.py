@@ -7,6 +7,7 @@ from holdfast.durable.backend_migration.migration import Verify
 from holdfast.durable.backend_migration.truth import Backend, Strategy
 from moves.acts import ENDS_LINK, GIVES_UP, STARTS, Act, given_up
 from moves.crashes import Visited
+from moves.decisions import Decisions
 from moves.explorer import Explored
 from moves.interleavings import Meeting, meetings
 
@@ -62,6 +63,12 @@ def told(visited: Visited) -> list[str]:
     return [f"{broken}; {visited.stories} stories told from what was left, {visited.ends} ends looked at"]
 
 
+def told_of_decisions(decisions: Decisions) -> list[str]:
+    """The counts of the crash model of decisions."""
+    broken = f"{len(decisions.recorded)} durable operations, each broken in {len(decisions.broken)} ways"
+    return [f"decisions: {broken}; {decisions.stories} stories told from what was left"]
+
+
 QUICK = {
     "open || open, one, linked, in Stash": Explored(350, 180, 65),
     "open + write || migrate, late, one, linked, in Stash": Explored(1360, 620, 445),
@@ -81,4 +88,13 @@ def is_quick_meeting(meeting: Meeting) -> bool:
     return str(meeting) in QUICK
 
 
-__all__ = ["QUICK", "all_acts", "crashes", "is_quick", "is_quick_meeting", "meetings", "told"]
+__all__ = [
+    "QUICK",
+    "all_acts",
+    "crashes",
+    "is_quick",
+    "is_quick_meeting",
+    "meetings",
+    "told",
+    "told_of_decisions",
+]

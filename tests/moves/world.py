@@ -116,6 +116,22 @@ class Disks:
         return "link" in config_of(self.stash) and "link" not in config_of(self.persist)
 
     @property
+    def is_told(self) -> bool:
+        """Whether the two tell which one counts, without a doubt, or have no link."""
+        stash, persist = config_of(self.stash), config_of(self.persist)
+        if "settling" in persist or stash.get("link") != persist.get("link"):
+            return False
+        if "link" not in stash:
+            return True
+        ours, theirs = fence_of(self.stash), fence_of(self.persist)
+        if theirs is not None and ours != theirs and (ours is None or _epoch(ours) <= _epoch(theirs)):
+            return False
+        tombstones = stash.get("tombstone"), persist.get("tombstone")
+        if stash["migration_strategy"] == 2 and tombstones[0] is None and tombstones[1] is not None:
+            return False
+        return all("truth" not in config_of(self.of(each)) or each is self.truth for each in Backend)
+
+    @property
     def is_moving(self) -> bool:
         """Whether a migration is running."""
         return any(
@@ -209,6 +225,8 @@ class World:
     emergency: bool = False
     """Whether somebody may write to the stash alone."""
     is_watched: bool = True
+    decides: Mapping[Backend, int] | None = None
+    """The uppers of the stores when somebody began to decide which of them counts."""
 
     @property
     def disks(self) -> Disks:
@@ -225,6 +243,9 @@ class World:
         if not self.is_watched:
             return
         after = self.disks
+        if self.decides is not None and not (before.is_told and after.is_told):
+            self._witness_decision(before, after, self.decides)
+            return
         after.check()
         was, is_ = before.truth, after.truth
         if was is None:
@@ -244,6 +265,22 @@ class World:
         elif held != holds and after.is_linked and not self.emergency:
             fence = fence_of(after.of(is_))
             assert fence in after.of(is_.other).fences, f"{is_} was changed under a token of its own"
+
+    def _witness_decision(self, before: Disks, after: Disks, uppers: Mapping[Backend, int]) -> None:
+        """See a commit before, of or during a decision."""
+        for backend in Backend:
+            self._check_token(fence_of(before.of(backend)), fence_of(after.of(backend)))
+        stash, persist = config_of(after.stash), config_of(after.persist)
+        if after.is_told:
+            after.check()
+            truth = after.truth
+            assert truth is not None
+            since = config_of(after.of(truth))["truth_since"]
+            assert since > max(uppers.values()), f"times go on from {since}, after {uppers}"
+            linked = "link" in stash
+            assert not linked or fence_of(after.stash) == fence_of(after.persist), "decided, but not fenced"
+        elif "link" in stash and stash.get("link") != config_of(before.stash).get("link"):
+            assert "truth" not in persist, "the stash is decided about while persist says that it counts"
 
     @staticmethod
     def _check_token(was: Row | None, is_: Row | None) -> None:

@@ -8,7 +8,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -67,9 +67,13 @@ class PersistPlace(CatalogPlace):
 
 @dataclass(frozen=True)
 class StashPlace(CatalogPlace):
-    """The catalog of a stash, whose tables the first commit makes."""
+    """The catalog of a stash, whose tables the first commit makes.
+
+    `emergency`: it is linked, and to be used without its persist.
+    """
 
     stash: str
+    emergency: bool = False
 
     @contextmanager
     def open_to_look(self) -> Iterator["OpenableCatalog"]:
@@ -77,7 +81,10 @@ class StashPlace(CatalogPlace):
         from holdfast.durable.stash_store import stash_catalog
 
         openable = stash_catalog(self.stash, read_only=True)
-        _warn_of_link(openable, "--persist and --organization-id")
+        if self.emergency:
+            openable = _in_emergency(openable)
+        else:
+            _warn_of_link(openable, "--persist and --organization-id")
         yield openable
 
     @contextmanager
@@ -85,7 +92,8 @@ class StashPlace(CatalogPlace):
         """See `CatalogPlace`."""
         from holdfast.durable.stash_store import stash_catalog
 
-        yield stash_catalog(self.stash)
+        openable = stash_catalog(self.stash)
+        yield _in_emergency(openable) if self.emergency else openable
 
 
 @dataclass(frozen=True)
@@ -129,6 +137,15 @@ class LinkedPlace(CatalogPlace):
         return linked_catalog(stash, persist, strategy=self.strategy, truth=self.truth)
 
 
+def _in_emergency(stash: "OpenableCatalog") -> "OpenableCatalog":
+    """The stash alone; raises `NeedsPersist` where it doesn't tell that it has the catalog."""
+    from holdfast.durable import emergency_catalog
+    from holdfast.durable.backend_migration.emergency import check_emergency
+
+    check_emergency(stash)
+    return emergency_catalog(stash)
+
+
 def _warn_of_link(openable: "OpenableCatalog", others: str) -> None:
     """Say on stderr that a store that is looked at alone may not be where the catalog is."""
     from holdfast.durable import config
@@ -148,6 +165,27 @@ def _warn_of_link(openable: "OpenableCatalog", others: str) -> None:
 
 def catalog_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that name a catalog, and as `place` what they name."""
+
+    @wraps(command)
+    def with_place(*args: Any, emergency: bool, place: CatalogPlace, **rest: Any) -> None:
+        if emergency:
+            if not isinstance(place, StashPlace):
+                raise BadInput(
+                    "--emergency is for a stash whose persist can't be reached", hint="give --stash URL alone"
+                )
+            place = replace(place, emergency=True)
+        command(*args, place=place, **rest)
+
+    option = click.option(
+        "--emergency",
+        is_flag=True,
+        help="The stash of a linked catalog without its persist; only where the stash alone tells that it has it.",
+    )
+    return place_options(option(with_place))
+
+
+def place_options(command: Callable[..., None]) -> Callable[..., None]:
+    """As `catalog_options`, for a command that is not for emergencies."""
 
     @wraps(command)
     def with_place(

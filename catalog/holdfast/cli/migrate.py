@@ -12,12 +12,14 @@ from holdfast.cli.catalog_place import LinkedPlace, linked_options
 from holdfast.cli.migrate_link import detach, link
 from holdfast.cli.migrate_options import (
     BACKENDS,
+    agree,
     backend_named,
     generation_option,
     holder,
     migration_id_option,
     strategy_option,
     with_strategy,
+    yes_option,
 )
 from holdfast.errors import BadInput
 
@@ -145,6 +147,40 @@ def rollback(
         deploy_generation=deploy_generation,
         rollback=True,
     )
+
+
+@migrate.command(short_help="Give a migration up that is running.")
+@linked_options
+@migration_id_option
+@generation_option
+@yes_option
+def abandon(place: LinkedPlace, migration_id: str, deploy_generation: int | None, yes: bool) -> None:
+    """End a migration that is running, so that nobody is shut out any more. Nothing is moved by it.
+
+    Where the source of truth has moved already the migration is done; else it is taken back, as if it had
+    never begun, and the catalog stays where it is. Whoever runs it is fenced, as is every process that writes
+    to the catalog. One that has ended stays as it is.
+    """
+    from holdfast.cli.migrate_show import at
+    from holdfast.durable.backend_migration.status import migration_status
+
+    with place.open_to_look() as linked:
+        target = _begun_with(linked, migration_id)
+        found = migration_status(linked)
+        assert found.truth is not None
+        record, places = found.records[migration_id], linked.stores.places
+        if not record.is_running:
+            truth = at(places, found.truth)
+            click.echo(f"migration {migration_id} is {record} already; the source of truth is {truth}")
+            return
+        generation = linked.deploy_generation() or 0 if deploy_generation is None else deploy_generation
+        agree(f"catalog {linked.place}", f"{found.holder} had the migration last", "giving it up", yes=yes)
+    with place.open_to_write() as linked:
+        with _migration(linked, migration_id, target, deploy_generation=generation) as migration:
+            truth = at(places, migration.abandon())
+        ended = migration_status(linked).records.get(migration_id)
+    told = f"is {ended}" if ended else "was taken back"
+    click.echo(f"migration {migration_id} {told}: the source of truth is {truth}")
 
 
 @migrate.command(short_help="Show where a catalog is, and what runs.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.catalog_place import CatalogPlace, LinkedPlace, catalog_options, linked_options
+from holdfast.cli.catalog_place import CatalogPlace, LinkedPlace, linked_options, place_options
 from holdfast.cli.migrate_options import (
     BACKENDS,
     agree,
@@ -87,7 +87,7 @@ def link(place: LinkedPlace, truth: str, strategy: str | None, accept_loss: bool
 
 
 @click.command(short_help="End the link of a catalog on persist.")
-@catalog_options
+@place_options
 @click.option("--stash-lost", is_flag=True, help="The stash is gone for good: give persist alone.")
 @_accept_loss
 @generation_option

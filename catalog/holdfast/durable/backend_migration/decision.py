@@ -49,7 +49,7 @@ from holdfast.durable.backend_migration.two_stores import (
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.preamble import caught_up, committed
 from holdfast.durable.upgrade.report import Size
-from holdfast.errors import Fenced, HoldfastError, LinkConflict, Uninitialized
+from holdfast.errors import CatalogOutOfSync, Fenced, HoldfastError, LinkConflict, Uninitialized
 
 _log = logging.getLogger(__name__)
 
@@ -162,8 +162,12 @@ class _Deciding:
         next_token(self._seen, claim)
         self._mark()
         held = Held(self._stores, self._take_over(claim, sleep))
-        self._move_on(held)
-        self._tell(held)
+        try:
+            self._move_on(held)
+            self._tell(held)
+        except CatalogOutOfSync:
+            self._look(held)
+            raise
         return self._link
 
     def _mark(self) -> None:

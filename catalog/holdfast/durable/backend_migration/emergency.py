@@ -30,11 +30,22 @@ def emergency_catalog(stash: OpenableCatalog) -> OpenableCatalog:
     TWO_TOMBSTONES as soon as it has one. `MigrationInProgress` while a migration has it. Other writers of the
     catalog are fenced; guarded writes on persist that are in flight are not.
     """
+    stored = _stored(stash)
+    return StoredCatalog(stored.store, stored.now_ms, standing=_Emergency(stored.now_ms))
+
+
+def check_emergency(stash: OpenableCatalog) -> None:
+    """Raise `NeedsPersist` where the stash alone doesn't tell that the catalog is in it."""
+    stored = _stored(stash)
+    _Emergency(stored.now_ms).check_read(stored.preamble(), stored.place)
+
+
+def _stored(stash: OpenableCatalog) -> StoredCatalog:
     if not isinstance(stash, StoredCatalog):
         raise BadInput(
             f"the catalog in {stash.place} is not in a stash", hint="give what stash_catalog gives"
         )
-    return StoredCatalog(stash.store, stash.now_ms, standing=_Emergency(stash.now_ms))
+    return stash
 
 
 class _Emergency(Standing):

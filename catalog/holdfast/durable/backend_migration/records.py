@@ -155,7 +155,7 @@ def target_to_leave(targets: Mapping[str, Backend], migration_id: str) -> Backen
 
 def _never_begun(migration_id: str) -> BadInput:
     return BadInput(
-        f"there is no migration {migration_id} of this catalog to roll back",
+        f"there is no migration {migration_id} of this catalog to roll back or to give up",
         hint="'holdfast migrate status' shows those that there were",
     )
 
