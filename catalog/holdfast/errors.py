@@ -6,9 +6,17 @@ domain and are certain.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import ClassVar
 
 CLOSED = 1 << 64
+
+
+def _until(time_ms: int) -> str:
+    try:
+        return f", until {datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC at the latest"
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 def _frontier(value: int) -> str:
@@ -154,6 +162,15 @@ class Fenced(HoldfastError):
         self.mine, self.durable = mine, durable
 
 
+class FencedByMove(Fenced):
+    """The catalog was moved away and has come back, and nobody has taken it over since: open it again."""
+
+    hint = "open it again; 'reopened' does"
+
+    def __init__(self, mine: object, durable: object) -> None:
+        super().__init__(mine, durable, what="catalog, which was moved away and has come back")
+
+
 class LockHeld(HoldfastError):
     """Somebody else has the write lock of the location."""
 
@@ -281,9 +298,11 @@ class MigrationInProgress(HoldfastError):
     exit_code = 4
     hint = "wait and try again; 'holdfast migrate status' shows how far it is"
 
-    def __init__(self, migration_id: str, holder: str) -> None:
-        super().__init__(f"migration {migration_id} of the catalog is in progress ({holder})")
-        self.migration_id, self.holder = migration_id, holder
+    def __init__(self, migration_id: str, holder: str, deadline_ms: int | None = None) -> None:
+        """`deadline_ms`, since the epoch, is until when it shuts others out, where that is known."""
+        until = "" if deadline_ms is None else _until(deadline_ms)
+        super().__init__(f"migration {migration_id} of the catalog is in progress ({holder}){until}")
+        self.migration_id, self.holder, self.deadline_ms = migration_id, holder, deadline_ms
 
 
 class MigrationConflict(HoldfastError):

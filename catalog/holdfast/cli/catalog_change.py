@@ -88,7 +88,7 @@ def _put(
         if change.found is not None and change.found == change.value:
             click.echo(f"{what}: unchanged, it has that value already")
             return
-        _announce(openable.place, yes=yes)
+        _announce(openable, yes=yes)
     before: Message | None
     with place.open_to_write() as openable:
         if value is None:
@@ -125,7 +125,7 @@ def load(place: CatalogPlace, file: Path, yes: bool) -> None:
                 if not yes and not somebody_answers():
                     raise BadInput(f"loading into catalog {openable.place} needs a yes", hint="give --yes")
                 counts = f"{planned.added:,} rows added and {planned.retracted:,} taken away"
-                _announce(openable.place, f"what it holds is replaced: {counts}", yes=yes)
+                _announce(openable, f"what it holds is replaced: {counts}", yes=yes)
     except NoLocation:
         with _nowhere() as openable, source.text() as text:
             debug.rehearse_load(openable, text)
@@ -157,7 +157,7 @@ def fence(place: CatalogPlace, at_least: int, deploy_generation: int | None, yes
         if before[0] >= at_least and before[1] >= generation:
             click.echo(f"unchanged: {_shown(before)}; a fence token is never lowered")
             return
-        _announce(openable.place, yes=yes)
+        _announce(openable, yes=yes)
     with place.open_to_write() as openable:
         after = openable.raise_fence(at_least, deploy_generation=generation, **_who("fence"))
     click.echo(f"raised: {_shown(before)} -> {_shown((after.epoch, after.deploy_generation))}")
@@ -174,8 +174,10 @@ def _shown(token: tuple[int, int]) -> str:
     return f"epoch {token[0]} of generation {token[1]}"
 
 
-def _announce(place: str, what: str = "", *, yes: bool) -> None:
+def _announce(openable: "OpenableCatalog", what: str = "", *, yes: bool) -> None:
     """Say who is fenced; at a terminal ask, and where nobody can be asked go on."""
+    openable.check_takeover()
+    place = openable.place
     click.echo(f"fencing every process that writes to catalog {place}{what and '; '}{what}", err=True)
     if not yes and somebody_answers():
         confirm("Go on?")

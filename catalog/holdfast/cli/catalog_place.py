@@ -179,7 +179,7 @@ def catalog_options(command: Callable[..., None]) -> Callable[..., None]:
     option = click.option(
         "--emergency",
         is_flag=True,
-        help="The stash of a linked catalog without its persist; only where the stash alone tells that it has it.",
+        help="The stash of a linked catalog alone, where it tells by itself that it counts.",
     )
     return place_options(option(with_place))
 

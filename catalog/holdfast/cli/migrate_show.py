@@ -67,6 +67,9 @@ def status_lines(status: "MigrationStatus", now_ms: int) -> Iterator[str]:
     if status.conflict is not None:
         yield _field("conflict", str(status.conflict))
         yield _field("", f"hint: {status.conflict.hint}")
+    elif status.is_empty:
+        yield _field("truth", "none: neither store has a catalog")
+        yield _field("link", "not linked")
     else:
         assert status.truth is not None
         assert status.strategy is not None
@@ -157,7 +160,7 @@ def status_json(status: "MigrationStatus") -> dict[str, Any]:
     running = status.running
     return {
         "linked": status.linked,
-        "sourceOfTruth": None if status.truth is None else status.truth.value,
+        "sourceOfTruth": None if status.truth is None or status.is_empty else status.truth.value,
         "strategy": None if status.strategy is None else strategy_name(status.strategy),
         "conflict": None if status.conflict is None else str(status.conflict),
         "running": None

@@ -259,6 +259,13 @@ class OpenableCatalog(ABC):
         """Whether `open` would succeed, changing nothing; raises what it would, and `Uninitialized`."""
 
     @abstractmethod
+    def check_takeover(self) -> None:
+        """Whether an open for writing would be refused whatever the contents are, changing nothing.
+
+        Raises `LinkedElsewhere`, `LinkConflict`, `NeedsPersist`, `NotSourceOfTruth`, `MigrationInProgress`.
+        """
+
+    @abstractmethod
     def initialize(
         self, *, deploy_generation: int = 0, holder: str, purpose: str, bootstrap: Bootstrap | None = None
     ) -> bool:

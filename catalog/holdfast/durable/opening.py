@@ -91,7 +91,7 @@ class StoredCatalog(OpenableCatalog):
 
     def check_open(self) -> None:
         with self.opened("catalog check") as store:
-            at_latest(store, lambda seen: self._check(store, seen))
+            at_latest(store, lambda seen: check_contents(store, seen))
 
     def sizes(self) -> Mapping[str, Size]:
         with self.opened("catalog sizes") as store:
@@ -107,6 +107,9 @@ class StoredCatalog(OpenableCatalog):
             if version not in {kept.version for kept in store.kept()}:
                 raise BadInput(f"the catalog in {self.place} keeps no dump of version {version}")
             store.let_go(version)
+
+    def check_takeover(self) -> None:
+        self._standing.check_write(self.preamble(), self.place)
 
     def initialize(
         self, *, deploy_generation: int = 0, holder: str, purpose: str, bootstrap: Bootstrap | None = None
@@ -262,14 +265,6 @@ class StoredCatalog(OpenableCatalog):
         seen.check_initialized(self.place)
         return list(store.rows(seen.upper - 1))
 
-    def _check(self, store: CatalogStore, seen: Preamble) -> None:
-        seen.check_initialized(self.place)
-        seen.check_readable()
-        if seen.is_older:
-            Plan(store, seen, released()).close()
-        else:
-            loaded(store, seen)
-
     def opened(self, purpose: str) -> closing[CatalogStore]:
         """Its store, with handles of its own."""
         return closing(self._store.another(purpose=purpose))
@@ -330,6 +325,16 @@ def savepoint(
             contents=contents,
             on_close=unless_open.pop_all().close,
         )
+
+
+def check_contents(store: CatalogStore, seen: Preamble) -> None:
+    """Whether what `seen` is the preamble of could be opened, or upgraded; raises why not."""
+    seen.check_initialized(store.place)
+    seen.check_readable()
+    if seen.is_older:
+        Plan(store, seen, released()).close()
+    else:
+        loaded(store, seen)
 
 
 def loaded(store: CatalogStore, seen: Preamble) -> Cache:

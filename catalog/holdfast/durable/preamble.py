@@ -123,15 +123,6 @@ class Preamble:
         """Whether there is something, at a version below the current one."""
         return self.config.get(config.USER_VERSION, CATALOG_VERSION) < CATALOG_VERSION
 
-    def take_over(self, mine: FenceToken, place: str) -> FenceToken:
-        """The token to take over the store in `place` with.
-
-        `Fenced` where the durable generation is greater than that of mine, and `LinkedElsewhere`: a linked
-        store is taken over together with the other one (`backend_migration.two_stores`).
-        """
-        self.check_not_linked(place)
-        return self.next_token(mine)
-
     def next_token(self, mine: FenceToken) -> FenceToken:
         """Mine after the durable one; `Fenced` where that is of a greater generation."""
         durable = self.token

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, assert_never
 
-from holdfast.durable.codec import Row, encode
+from holdfast.durable.codec import Row
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.initialize import Bootstrap
 from holdfast.durable.interfaces import Catalog, Loaded, OpenableCatalog, OpenMode, ReadOnlyCatalog
 from holdfast.durable.shadow_handle import ShadowCatalog, ShadowReader
-from holdfast.durable.shadow_side import COMPARED, OnDiverged, ShadowSide
+from holdfast.durable.shadow_side import OnDiverged, ShadowSide, compared_rows
 from holdfast.durable.store import Kept
 from holdfast.durable.upgrade.report import Size
 from holdfast.errors import HoldfastError
@@ -80,6 +80,9 @@ class ShadowOpenable(OpenableCatalog):
 
     def check_open(self) -> None:
         self._primary.check_open()
+
+    def check_takeover(self) -> None:
+        self._primary.check_takeover()
 
     def initialize(
         self, *, deploy_generation: int = 0, holder: str, purpose: str, bootstrap: Bootstrap | None = None
@@ -200,13 +203,12 @@ class ShadowOpenable(OpenableCatalog):
         return ShadowSide(self._secondary.place, strict=self._strict, on_diverged=self._on_diverged)
 
     def _copy(self, primary: ReadOnlyCatalog, *, deploy_generation: int, holder: str, purpose: str) -> None:
-        rows = (
-            encode(collection, found.key, found.value)
-            for collection in COMPARED
-            for found in primary.stream(collection)
-        )
         self._secondary.load(
-            rows, deploy_generation=deploy_generation, holder=holder, purpose=purpose, exact=True
+            compared_rows(primary),
+            deploy_generation=deploy_generation,
+            holder=holder,
+            purpose=purpose,
+            exact=True,
         )
 
     def _follow(self, *, deploy_generation: int, holder: str, purpose: str) -> None:

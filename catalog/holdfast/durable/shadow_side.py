@@ -9,14 +9,14 @@ Invariants
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
 
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import config
-from holdfast.durable.codec import Object
+from holdfast.durable.codec import Object, Row, encode
 from holdfast.durable.interfaces import ReadOnlyCatalog
 from holdfast.durable.registry import COLLECTIONS, FENCE_TOKENS, Collection
 from holdfast.errors import (
@@ -42,6 +42,16 @@ COMPARED: tuple[Collection[Any, Any], ...] = tuple(
     row for row in COLLECTIONS.values() if row is not FENCE_TOKENS
 )
 """What both sides have in common: each has a fence of its own."""
+
+
+def compared_rows(catalog: ReadOnlyCatalog) -> Iterator[Row]:
+    """What one side has of it, as it is written to the other."""
+    return (
+        encode(collection, found.key, found.value)
+        for collection in COMPARED
+        for found in catalog.stream(collection)
+    )
+
 
 _SHOWN = 3
 

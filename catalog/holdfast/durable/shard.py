@@ -120,6 +120,10 @@ class CatalogShard(CatalogStore):
         return self._shard_id
 
     @property
+    def location(self) -> str:
+        return f"{self._shard_id} in {self._client.location.blob.description}"
+
+    @property
     def writable(self) -> bool:
         return self._client.mode != "read"
 

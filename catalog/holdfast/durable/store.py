@@ -96,6 +96,11 @@ class CatalogStore(ABC):
         """Where the catalog is, as messages say it; no secrets."""
 
     @property
+    def location(self) -> str:
+        """The same, with where that is if `place` doesn't tell it."""
+        return self.place
+
+    @property
     @abstractmethod
     def writable(self) -> bool:
         """Whether it was opened for writing too."""

@@ -1,5 +1,6 @@
 """`holdfast migrate link|detach --accept-loss`: what would be lost is shown, and given up only on purpose."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.cli import main
+from holdfast.durable.backend_migration.migration import BackendMigration
 from holdfast.durable.backend_migration.truth import Backend
 from holdfast.durable.preamble import read_preamble
 from unit.cli.catalogs import make_place
@@ -103,6 +105,65 @@ def test_the_loss_of_a_stash_that_had_the_catalog(linked: Linked) -> None:
     assert ok(done).splitlines()[-1].startswith("detached: the catalog is on persist alone, epoch ")
     assert '"on persist"' in linked.persist.dump()
     ok(linked.persist.run(*EDIT, '{"value": "afterwards"}', "--yes"))
+
+
+def test_a_migration_that_is_running_is_given_up(linked: Linked) -> None:
+    for command, word in ((["--id", "x"], "there is no migration x"), (["--id", "a b"], "is not one")):
+        refused(linked.migrate("abandon", *command, "--yes"), 2, word)
+    assert "migration m is done already; the source of truth is Persist (" in ok(
+        linked.migrate("abandon", "--id", "m")
+    )
+    running = {"migration_id": "n", "target": Backend.STASH, "holder": "somebody", "timeout_s": 3600.0}
+    with BackendMigration(linked.library(), **running) as moving:
+        for _ in range(3):
+            moving.advance()
+    before = linked.stored()
+    shut_out = linked.catalog(*EDIT, '{"value": "1"}', "--yes")
+    refused(shut_out, 4, "migration n of the catalog is in progress (somebody), until ", " UTC at the latest")
+    assert "fencing" not in shut_out.stderr
+    refused(linked.migrate("abandon", "--id", "n"), 2, "giving it up needs a yes")
+    assert linked.stored() == before
+    done = linked.migrate("abandon", "--id", "n", "--yes")
+    assert ok(done).startswith("migration n was taken back: the source of truth is Persist (s")
+    assert "somebody had the migration last" in done.stderr
+    assert linked.status()["migrations"] == {"m": "done"}
+    ok(linked.catalog(*EDIT, '{"value": "1"}', "--yes"))
+
+
+def test_in_an_emergency_the_stash_is_used_alone(linked: Linked, tmp_path: Path) -> None:
+    stash = linked.stash
+    for command in (["dump"], ["epoch"], [*EDIT, '{"value": "1"}', "--yes"], ["fence", "--at-least", "90"]):
+        before = linked.stored()
+        result = stash.run(*command, "--emergency")
+        refused(result, 4, "the catalog is not in ", "it was moved to persist")
+        assert "fencing" not in result.stderr
+        assert linked.stored() == before
+    refused(
+        linked.persist.run("epoch", "--emergency"), 2, "--emergency is for a stash", "give --stash URL alone"
+    )
+    refused(linked.catalog("epoch", "--emergency"), 2, "--emergency is for a stash")
+    ok(linked.migrate("rollback", "--id", "m", "--verify", "none"))
+    refused(stash.run(*EDIT, '{"value": "1"}', "--yes"), 4, "linked with another store")
+    edited = stash.run(*EDIT, '{"value": "in an emergency"}', "--yes", "--emergency")
+    assert "replaced" in ok(edited)
+    assert edited.stderr.startswith("fencing every process that writes to catalog ")
+    assert '"in an emergency"' in ok(stash.run("dump", "--emergency"))
+    assert '"in an emergency"' in ok(linked.catalog("dump"))
+    nowhere = ["catalog", "dump", "--stash", f"sqlite://{tmp_path}/other.sqlite", "--emergency"]
+    refused(CliRunner().invoke(main, nowhere), 4, "is empty")
+
+
+def test_two_empty_stores_have_no_truth(tmp_path: Path) -> None:
+    organization = "11111111-2222-3333-4444-555555555555"
+    options = ["--stash", f"sqlite://{tmp_path}/s", "--persist", f"file://{tmp_path}/p"]
+    command = ["migrate", "status", *options, "--organization-id", organization]
+    shown = ok(CliRunner().invoke(main, command))
+    assert shown.splitlines()[:2] == [
+        "truth       none: neither store has a catalog",
+        "link        not linked",
+    ]
+    assert json.loads(ok(CliRunner().invoke(main, [*command, "--json"])))["sourceOfTruth"] is None
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_decision_for_nothing_is_refused(linked: Linked, tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ import pytest
 
 from holdfast.durable import Backend, OpenMode, ShadowCatalog, Strategy, detach, emergency_catalog, reopened
 from holdfast.durable.backend_migration.linked import LinkedCatalog, linked_catalog
+from holdfast.durable.backend_migration.migration import BackendMigration
 from holdfast.durable.backend_migration.two_stores import take_over_both
 from holdfast.durable.codec import Update
 from holdfast.durable.replacing import is_content
 from holdfast.errors import (
     BadInput,
     Fenced,
+    FencedByMove,
     LinkConflict,
     LinkedElsewhere,
     MigrationInProgress,
@@ -97,6 +99,41 @@ def test_who_was_overtaken_by_somebody_is_not_reopened(place: LinkedPlace) -> No
     with pytest.raises(Fenced):
         reopened(catalog, caught.value, **WHO)
     second.confirm_leadership()
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_who_slept_through_a_move_and_its_way_back_goes_on(place: LinkedPlace, strategy: Strategy) -> None:
+    catalog = begun(place, Backend.STASH, strategy)
+    first, second = (catalog.open(OpenMode.WRITABLE, **WHO) for _ in range(2))
+    move = {"migration_id": "m1", "target": Backend.PERSIST, "holder": "the migrator"}
+    BackendMigration(catalog, **move).run()
+    BackendMigration(catalog, rollback=True, **move).run()
+    with pytest.raises(FencedByMove, match="moved away and has come back") as caught:
+        second.sync()
+    with reopened(catalog, caught.value, **WHO) as opened:
+        assert items(opened) == {"first"}
+        # Somebody has it now: who slept longer must stop.
+        with pytest.raises(Fenced) as late:
+            first.sync()
+        assert not isinstance(late.value, FencedByMove)
+        with pytest.raises(Fenced):
+            reopened(catalog, late.value, **WHO)
+        opened.ensure_item("holdfast", "public", "second")
+
+
+def test_until_when_a_migration_shuts_others_out_is_told(place: LinkedPlace) -> None:
+    catalog = begun(place, Backend.STASH)
+    place.set_config(Backend.STASH, **{**RUNNING, "migration_deadline": 4_102_444_800_000})
+    for refused in (lambda: catalog.open(OpenMode.WRITABLE, **WHO), catalog.check_takeover):
+        with pytest.raises(
+            MigrationInProgress, match="until 2100-01-01 00:00:00 UTC at the latest"
+        ) as caught:
+            refused()
+        assert caught.value.deadline_ms == 4_102_444_800_000
+    # A number that is no time is not told as one.
+    place.set_config(Backend.STASH, migration_deadline=1 << 63)
+    with pytest.raises(MigrationInProgress, match=r"\)$"):
+        catalog.open(OpenMode.WRITABLE, **WHO)
 
 
 def test_a_reader_alone_goes_on_with_both_stores(place: LinkedPlace) -> None:

@@ -206,9 +206,7 @@ NEXT = tomorrow(Step(CATALOG_VERSION, CATALOG_VERSION + 1, _to_bytes_of_tomorrow
 
 
 def upgrade_tomorrow(store: CatalogStore, chain: Chain = NEXT) -> Upgraded | None:
-    return upgrade(
-        store, chain, lambda seen: seen.take_over(FenceToken(0, 0, "tomorrow", "test"), store.place)
-    )
+    return upgrade(store, chain, lambda seen: seen.next_token(FenceToken(0, 0, "tomorrow", "test")))
 
 
 def test_processes_of_the_old_version_stop_with_a_plain_answer() -> None:

@@ -198,9 +198,7 @@ class Attempt:
         if seen.of(step.store).is_older:
             upgrade(store, released(), takeover.under(self.held.token))
             seen = self.held.look()
-        upper = seen.of(step.store).upper
-        self._read = _Read(upper, wanted_of(contents_of(store, upper)))
-        return self._read.digests
+        return self._source_digests(seen)
 
     def _replace(self, step: Step, seen: Seen) -> Mapping[str, Digest]:
         read = self._read_at(seen)

@@ -12,7 +12,7 @@ from holdfast.durable.backend_migration.decision import FAR
 from holdfast.durable.backend_migration.link import UNLINKED, Linked, Seen
 from holdfast.durable.backend_migration.linked import LinkedCatalog
 from holdfast.durable.backend_migration.records import running_of
-from holdfast.durable.backend_migration.standing import holder_of
+from holdfast.durable.backend_migration.standing import in_progress
 from holdfast.durable.backend_migration.truth import Backend
 from holdfast.durable.backend_migration.two_stores import of_generation, read_both, take_over_both
 from holdfast.durable.fence import FenceToken
@@ -22,7 +22,6 @@ from holdfast.durable.preamble import Preamble, committed, read_preamble
 from holdfast.errors import (
     BadInput,
     LinkConflict,
-    MigrationInProgress,
     OtherHistory,
     UpperMismatch,
 )
@@ -102,7 +101,7 @@ def _check_both(catalog: LinkedCatalog, seen: Seen) -> None:
         )
     running = running_of(seen.stash.config)
     if running is not None:
-        raise MigrationInProgress(running.migration_id, holder_of(seen.stash))
+        raise in_progress(running, seen.stash)
 
 
 def _detach_alone(

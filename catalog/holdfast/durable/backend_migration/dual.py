@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from holdfast.durable import takeover
 from holdfast.durable.backend_migration.truth import Backend
 from holdfast.durable.backend_migration.two_stores import TwoStores
-from holdfast.durable.codec import encode
 from holdfast.durable.handle import WritableHandle
 from holdfast.durable.interfaces import Catalog
 from holdfast.durable.opening import loaded
 from holdfast.durable.preamble import at_latest
 from holdfast.durable.shadow_handle import ShadowCatalog
-from holdfast.durable.shadow_side import COMPARED, OnDiverged, ShadowSide
+from holdfast.durable.shadow_side import OnDiverged, ShadowSide, compared_rows
 
 
 @dataclass(frozen=True)
@@ -36,13 +35,8 @@ class Dual:
         token = primary.fence_token()
 
         def attach(primary: Catalog) -> Catalog:
-            rows = (
-                encode(collection, found.key, found.value)
-                for collection in COMPARED
-                for found in primary.stream(collection)
-            )
             with closing(other.another(purpose="catalog shadow")) as store:
-                takeover.load(store, rows, takeover.under(token), exactly=True)
+                takeover.load(store, compared_rows(primary), takeover.under(token), exactly=True)
                 seen, cache = at_latest(store, lambda seen: (seen, loaded(store, seen)))
             takeover.under(token)(seen)
             return WritableHandle(

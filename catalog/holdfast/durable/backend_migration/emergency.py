@@ -12,14 +12,14 @@ from collections.abc import Callable
 
 from holdfast.durable.backend_migration.link import strategy_of
 from holdfast.durable.backend_migration.records import running_of
-from holdfast.durable.backend_migration.standing import holder_of
+from holdfast.durable.backend_migration.standing import in_progress
 from holdfast.durable.backend_migration.truth import Strategy, tombstone
 from holdfast.durable.interfaces import OpenableCatalog
 from holdfast.durable.opening import StoredCatalog
 from holdfast.durable.preamble import Preamble
 from holdfast.durable.standing import Standing
 from holdfast.durable.store import CatalogStore
-from holdfast.errors import BadInput, MigrationInProgress, NeedsPersist
+from holdfast.errors import BadInput, NeedsPersist
 
 
 def emergency_catalog(stash: OpenableCatalog) -> OpenableCatalog:
@@ -72,7 +72,7 @@ class _Emergency(Standing):
         self.check_read(seen, place)
         running = running_of(seen.config)
         if running is not None and running.shuts_out(self._now_ms()):
-            raise MigrationInProgress(running.migration_id, holder_of(seen))
+            raise in_progress(running, seen)
 
     def confirm_linked(self, store: CatalogStore, seen: Preamble) -> int:
         """See `Standing`; raises `NeedsPersist`."""

@@ -35,11 +35,10 @@ from holdfast.durable.fence import FenceToken
 from holdfast.durable.handle import ReadOnlyHandle, SavepointHandle, WritableHandle
 from holdfast.durable.initialize import Bootstrap, initial_updates
 from holdfast.durable.interfaces import Loaded, OpenableCatalog, OpenMode, ReadOnlyCatalog
-from holdfast.durable.opening import StoredCatalog, kept_young, loaded, savepoint
+from holdfast.durable.opening import StoredCatalog, check_contents, kept_young, loaded, savepoint
 from holdfast.durable.preamble import READS, Preamble, preamble_of
 from holdfast.durable.shadow_side import OnDiverged
 from holdfast.durable.store import CatalogStore, Kept
-from holdfast.durable.upgrade.plan import Plan, released
 from holdfast.durable.upgrade.report import Size
 from holdfast.errors import (
     AsOfTooEarly,
@@ -104,7 +103,7 @@ class LinkedCatalog(OpenableCatalog):
 
     @property
     def place(self) -> str:
-        return f"{self._stash.place} and {self._persist.place}"
+        return " and ".join(self.stores.places.values())
 
     def of(self, backend: Backend) -> StoredCatalog:
         """One of the stores as a catalog of its own."""
@@ -157,16 +156,14 @@ class LinkedCatalog(OpenableCatalog):
         yield from dump_lines(rows)
 
     def check_open(self) -> None:
-        def check(store: CatalogStore, seen: Preamble) -> None:
-            seen.check_initialized(store.place)
-            seen.check_readable()
-            if seen.is_older:
-                Plan(store, seen, released()).close()
-            else:
-                loaded(store, seen)
-
         with self._opened("catalog check") as stores:
-            self._at_truth(stores, check)
+            self._at_truth(stores, check_contents)
+
+    def check_takeover(self) -> None:
+        with self._opened("catalog check") as stores:
+            seen = read_both(stores)
+            self._refuse_other(stores.linkage(seen).truth)
+            self._refuse_running(seen)
 
     def sizes(self) -> Mapping[str, Size]:
         return self._of_truth().sizes()
@@ -346,7 +343,7 @@ class LinkedCatalog(OpenableCatalog):
                 token=taken.token,
                 now_ms=self._now_ms,
                 kept=kept_young(stores.of(truth), seen.upper),
-                standing=OneOfTwo(self.stores, truth),
+                standing=OneOfTwo(self.stores, truth, taken.link.id, seen.truth_since),
             )
             handle.upgrade_report = None if upgraded is None else upgraded.report
             return truth, handle
@@ -408,7 +405,7 @@ class LinkedCatalog(OpenableCatalog):
 
     def _refuse_other(self, truth: Backend) -> None:
         if self._through not in (None, truth):
-            raise NotSourceOfTruth(self.stores.of(truth.other).place, truth.value)
+            raise NotSourceOfTruth(self.stores.of(truth.other).location, truth.value)
 
     def _opened(self, purpose: str) -> AbstractContextManager[TwoStores]:
         return self.stores.opened(purpose)

@@ -5,7 +5,13 @@ from collections.abc import Callable
 from typing import Any, Literal, overload
 
 from holdfast.durable.interfaces import Catalog, OpenableCatalog, OpenMode, ReadOnlyCatalog
-from holdfast.errors import HoldfastError, LinkedElsewhere, MigrationInProgress, NotSourceOfTruth
+from holdfast.errors import (
+    FencedByMove,
+    HoldfastError,
+    LinkedElsewhere,
+    MigrationInProgress,
+    NotSourceOfTruth,
+)
 
 _FIRST_PAUSE_S = 0.1
 _LAST_PAUSE_S = 1.0
@@ -48,9 +54,10 @@ def reopened(
 
     `options` are those of `OpenableCatalog.open`. Waits while a migration has the catalog, at most
     `timeout_s` seconds: then `MigrationInProgress`. Any other error than one of a migration is raised again:
-    who was plainly `Fenced` was overtaken by somebody, and must stop.
+    who was plainly `Fenced` was overtaken by somebody, and must stop. Who was `FencedByMove` was not: the
+    catalog has come back, and nobody else has opened it.
     """
-    if not isinstance(error, MigrationInProgress | NotSourceOfTruth | LinkedElsewhere):
+    if not isinstance(error, MigrationInProgress | NotSourceOfTruth | LinkedElsewhere | FencedByMove):
         raise error
     pause, waited = _FIRST_PAUSE_S, 0.0
     while True:

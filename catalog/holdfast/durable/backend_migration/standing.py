@@ -2,22 +2,34 @@
 
 from dataclasses import dataclass
 
-from holdfast.durable.backend_migration.link import Linked, Seen
-from holdfast.durable.backend_migration.records import running_of
+from holdfast.durable.backend_migration.link import Linked, Seen, ToLink
+from holdfast.durable.backend_migration.records import Running, running_of
 from holdfast.durable.backend_migration.truth import Backend
 from holdfast.durable.backend_migration.two_stores import TwoStores, read_both
-from holdfast.durable.preamble import Preamble
+from holdfast.durable.preamble import Preamble, read_preamble
 from holdfast.durable.standing import Standing
 from holdfast.durable.store import CatalogStore
-from holdfast.errors import Fenced, HoldfastError, MigrationInProgress, NotSourceOfTruth
+from holdfast.errors import (
+    AsOfTooEarly,
+    Fenced,
+    FencedByMove,
+    HoldfastError,
+    MigrationInProgress,
+    NotSourceOfTruth,
+)
 
 
 @dataclass(frozen=True)
 class OneOfTwo(Standing):
-    """Of who has opened both stores, and uses the one of `backend`."""
+    """Of who has opened both stores, and uses the one of `backend`.
+
+    A writer knows the number of the link that he opened, and since when the catalog had been in that store.
+    """
 
     stores: TwoStores
     backend: Backend
+    link_id: int | None = None
+    since: int = 0
 
     def confirm_linked(self, store: CatalogStore, seen: Preamble) -> int:  # noqa: ARG002 - of another time
         """See `Standing`; raises `LinkConflict` too."""
@@ -25,30 +37,50 @@ class OneOfTwo(Standing):
             both = read_both(stores)
             truth = stores.linkage(both).truth
         if truth is not self.backend:
-            raise NotSourceOfTruth(store.place, truth.value)
+            raise NotSourceOfTruth(store.location, truth.value)
         return both.of(truth).truth_since
 
     def explain(self, error: Fenced) -> HoldfastError:
-        """`MigrationInProgress` by one that runs, `NotSourceOfTruth` after one; else what it was."""
+        """`MigrationInProgress` by one that runs, `NotSourceOfTruth` after one, `FencedByMove` after one that
+        went back; else what it was.
+        """
         try:
             with self.stores.opened("catalog truth") as stores:
                 both = read_both(stores)
                 link = stores.linkage(both)
-            running = running_of(both.stash.config)
+                running = running_of(both.stash.config)
+                is_back = self._is_back(stores, both, link)
         except HoldfastError:
             return error
         if running is not None:
-            return MigrationInProgress(running.migration_id, holder_of(both.stash))
+            return in_progress(running, both.stash)
         if isinstance(link, Linked) and link.truth is not self.backend:
-            return NotSourceOfTruth(self.stores.of(self.backend).place, link.truth.value)
-        return error
+            return NotSourceOfTruth(self.stores.of(self.backend).location, link.truth.value)
+        return FencedByMove(error.mine, error.durable) if is_back else error
+
+    def _is_back(self, stores: TwoStores, both: Seen, link: Linked | ToLink) -> bool:
+        """Whether the catalog was moved away and back, and nobody but that migration has taken it over."""
+        at = both.of(self.backend)
+        if not isinstance(link, Linked) or link.id != self.link_id or at.truth_since <= self.since:
+            return False
+        try:
+            came = read_preamble(stores.of(self.backend), at.truth_since + 1)
+        except AsOfTooEarly:
+            # Nobody can tell any more.
+            return False
+        return came.fence_row == at.fence_row
 
 
 def refuse_running(seen: Seen, now_ms: int, *, but: str | None) -> None:
     """Raise `MigrationInProgress` while a migration other than `but` shuts others out."""
     running = running_of(seen.stash.config)
     if running is not None and running.migration_id != but and running.shuts_out(now_ms):
-        raise MigrationInProgress(running.migration_id, holder_of(seen.stash))
+        raise in_progress(running, seen.stash)
+
+
+def in_progress(running: Running, stash: Preamble) -> MigrationInProgress:
+    """What is told whoever a migration shuts out."""
+    return MigrationInProgress(running.migration_id, holder_of(stash), running.deadline_ms)
 
 
 def holder_of(seen: Preamble) -> str:

@@ -13,6 +13,7 @@ from holdfast.durable.backend_migration.records import (
     running_of,
     targets_of,
 )
+from holdfast.durable.backend_migration.standing import holder_of
 from holdfast.durable.backend_migration.truth import Backend, Strategy, tombstone
 from holdfast.durable.backend_migration.two_stores import read_both
 from holdfast.durable.fence import FenceToken
@@ -56,6 +57,11 @@ class MigrationStatus:
     records: Mapping[str, Record]
     targets: Mapping[str, Backend]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether neither store has, or is linked for, a catalog."""
+        return not self.linked and self.stash.version is None and self.persist.version is None
+
     def of(self, backend: Backend) -> StoreStatus:
         """That of one store."""
         return self.stash if backend is Backend.STASH else self.persist
@@ -72,16 +78,15 @@ def migration_status(catalog: TwoStored) -> MigrationStatus:
         except LinkConflict as error:
             conflict = error
         running = running_of(seen.stash.config)
-        token = seen.token
         return MigrationStatus(
-            store_status(stores.stash.place, seen.stash),
-            store_status(stores.persist.place, seen.persist),
+            store_status(stores.stash.location, seen.stash),
+            store_status(stores.persist.location, seen.persist),
             isinstance(link, Linked),
             None if link is None else link.strategy,
             None if link is None else link.truth,
             conflict,
             running,
-            None if running is None or token is None else token.holder,
+            None if running is None else holder_of(seen.stash),
             records_of(seen.stash.config),
             targets_of(seen.stash.config),
         )

@@ -59,7 +59,7 @@ class TwoStores:
     @property
     def places(self) -> Mapping[Backend, str]:
         """Where they are, as messages say it; no secrets."""
-        return {backend: self.of(backend).place for backend in Backend}
+        return {backend: self.of(backend).location for backend in Backend}
 
     def linkage(self, seen: Seen) -> Linked | ToLink:
         """How they are linked, or are to be; see `link.linkage`."""
