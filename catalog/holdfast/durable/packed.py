@@ -49,13 +49,13 @@ class Places:
         # Bisecting a view costs less than a call of NumPy.
         self._hashes = hashes[order].data
 
-    def of(self, value: Hashable) -> Iterator[int]:
+    def of(self, value: Hashable) -> Sequence[int]:
         """The rows that may have the value."""
-        wanted = hash(value)
-        for at in range(bisect_left(self._hashes, wanted), len(self._hashes)):
-            if self._hashes[at] != wanted:
-                return
-            yield self._rows[at]
+        wanted, hashes = hash(value), self._hashes
+        start = end = bisect_left(hashes, wanted)
+        while end < len(hashes) and hashes[end] == wanted:
+            end += 1
+        return self._rows[start:end]
 
     def twins(self, value_of: Callable[[int], Hashable]) -> Iterator[Hashable]:
         """The values that several rows have."""
