@@ -230,6 +230,17 @@ def world(control_plane: ControlPlane, namespace: str, crds: None, tmp_path: Pat
         yield there
 
 
+@pytest.fixture(scope="module")
+def module_world(
+    control_plane: ControlPlane, crds: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    """A namespace that all tests of a module share."""
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    folder = tmp_path_factory.mktemp("module")
+    with new_namespace(control_plane, name), world_in(control_plane, name, folder) as there:
+        yield there
+
+
 @pytest.fixture
 def neighbour(world: World, control_plane: ControlPlane) -> Iterator[World]:
     """Another namespace of the same world; its operators are those of `world`."""
@@ -239,11 +250,11 @@ def neighbour(world: World, control_plane: ControlPlane) -> Iterator[World]:
         world.stop()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_catalog() -> Callable[..., dict[str, Any]]:
     return catalog
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_collection() -> Callable[..., dict[str, Any]]:
     return collection

@@ -17,14 +17,25 @@ Make = Callable[..., dict[str, Any]]
 BAR = '.status.conditions[?(@.type=="Ready")].status'
 
 
-@pytest.fixture
-def demo(world: Any, make_catalog: Make, make_collection: Make) -> dict[str, Any]:
-    """A running operator with a catalog and a collection that are ready."""
+def made_ready(world: Any, make_catalog: Make, make_collection: Make) -> dict[str, Any]:
+    """A running operator with a catalog and a collection that are ready; the Catalog."""
     there = make_catalog()
     world.start()
     world.apply(there, make_collection())
     world.wait_ready("catalog/demo", "storagecollection/flights")
     return there
+
+
+@pytest.fixture
+def demo(world: Any, make_catalog: Make, make_collection: Make) -> dict[str, Any]:
+    """A running operator of one test, which may end it."""
+    return made_ready(world, make_catalog, make_collection)
+
+
+@pytest.fixture(scope="module")
+def lasting(module_world: Any, make_catalog: Make, make_collection: Make) -> tuple[Any, dict[str, Any]]:
+    """One that several tests look at, each of which leaves it ready; with its world."""
+    return module_world, made_ready(module_world, make_catalog, make_collection)
 
 
 def write(world: Any, organization: str, rows: int, at: int) -> None:
@@ -39,7 +50,8 @@ def write(world: Any, organization: str, rows: int, at: int) -> None:
         writer.append(table, writer.upper(), at + 1)
 
 
-def test_a_catalog_and_its_collection_become_ready(world: Any, demo: dict[str, Any]) -> None:
+def test_a_catalog_and_its_collection_become_ready(lasting: tuple[Any, dict[str, Any]]) -> None:
+    world, demo = lasting
     organization = demo["spec"]["organizationId"]
     table = world.kubectl("get", "catalogs,storagecollections").splitlines()
     heads = [line.split() for line in table if line.startswith("NAME")]
@@ -75,14 +87,16 @@ def test_a_catalog_and_its_collection_become_ready(world: Any, demo: dict[str, A
     assert sorted(e["involvedObject"]["name"] for e in world.events("Available")) == ["demo", "flights"]
 
 
-def test_what_an_application_writes_shows_in_the_status(world: Any, demo: dict[str, Any]) -> None:
+def test_what_an_application_writes_shows_in_the_status(lasting: tuple[Any, dict[str, Any]]) -> None:
+    world, demo = lasting
     write(world, demo["spec"]["organizationId"], rows=10, at=1000)
     world.wait_for("storagecollection/flights", ".status.upper", 1001)
     (rendition,) = world.status("storagecollection/flights")["renditions"]
     assert (rendition["id"], rendition["rows"], rendition["upper"]) == ("r1", 10, 1001)
 
 
-def test_at_rest_nothing_is_written(world: Any, demo: dict[str, Any]) -> None:
+def test_at_rest_nothing_is_written(lasting: tuple[Any, dict[str, Any]]) -> None:
+    world, _ = lasting
     (operator,) = world.operators
     world.wait_for("catalog/demo", ".status.objectCounts.items", 1)
     before = {
@@ -116,7 +130,8 @@ def test_killed_and_started_again_it_has_the_next_epoch_and_lost_nothing(
     assert world.condition("catalog/demo", "Ready")["lastTransitionTime"]
 
 
-def test_a_lost_status_is_made_again_from_the_store(world: Any, demo: dict[str, Any]) -> None:
+def test_a_lost_status_is_made_again_from_the_store(lasting: tuple[Any, dict[str, Any]]) -> None:
+    world, _ = lasting
     before = world.status("catalog/demo")
     world.kubectl(
         "patch",
@@ -155,7 +170,8 @@ def test_sigterm_ends_it_well_and_the_next_one_goes_on(world: Any, demo: dict[st
     world.wait_for("catalog/demo", ".status.epoch", 2)
 
 
-def test_probes_and_metrics(world: Any, demo: dict[str, Any]) -> None:
+def test_probes_and_metrics(lasting: tuple[Any, dict[str, Any]]) -> None:
+    world, _ = lasting
     (operator,) = world.operators
     assert operator.get("/healthz") == "ok\n"
     assert operator.get("/readyz") == "ok\n"
@@ -164,7 +180,8 @@ def test_probes_and_metrics(world: Any, demo: dict[str, Any]) -> None:
     assert 'holdfast_store_calls_total{call="open",outcome="ok"} 1.0' in operator.get("/metrics")
 
 
-def test_every_line_about_an_object_names_it(world: Any, demo: dict[str, Any]) -> None:
+def test_every_line_about_an_object_names_it(lasting: tuple[Any, dict[str, Any]]) -> None:
+    world, _ = lasting
     (operator,) = world.operators
     (line,) = (line for line in operator.lines() if line["message"].startswith("opened for writing"))
     assert line["object"] == f"Catalog {world.namespace}/demo"

@@ -161,6 +161,8 @@ def test_a_stash_that_holds_a_catalog_already_is_left_alone(opening: Opening, pu
             "postgresql://me:p%40s%3As%2F%23%3F%25@h:5433/d?sslmode=require&schema=shop",
         ),
         (StashPlace("postgresql://h/d"), {"password": "pw"}, "postgresql://:pw@h/d"),
+        (StashPlace("postgresql://h/d"), {"username": "me", "password": "pw"}, "postgresql://me:pw@h/d"),
+        (StashPlace("postgresql://h/d"), {"user": "me", "username": "you"}, "postgresql://me@h/d"),
         (StashPlace("sqlite:///a/b"), {"user": "me", "password": "pw"}, "sqlite:///a/b"),
     ],
 )
