@@ -84,7 +84,7 @@ class CatalogStash(ApiModel):
     )
     credentials_secret_ref: LocalReference | None = Field(
         default=None,
-        description="A Secret with the keys user and password, for the database.",
+        description="A Secret with the keys user (or username) and password, for the database.",
     )
 
 

@@ -106,11 +106,15 @@ def stash_of(spec: CatalogSpec) -> StashPlace | None:
 
 
 def url_with(place: StashPlace, credentials: Mapping[str, str]) -> str:
-    """The URL that opens a stash: with the schema, and with `user` and `password` where they are given."""
+    """The URL that opens a stash: with the schema, and with `user` and `password` where they are given.
+
+    A Secret of the type kubernetes.io/basic-auth calls the user `username`.
+    """
     parts = urlsplit(place.url)
     if parts.scheme == "sqlite":
         return place.url
-    user, password = (credentials.get(name, "") for name in ("user", "password"))
+    user = credentials.get("user") or credentials.get("username", "")
+    password = credentials.get("password", "")
     if user or password:
         secret = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
         parts = parts._replace(netloc=f"{secret}@{parts.netloc}")
