@@ -1,8 +1,8 @@
 """Run every benchmark of this folder, print one table and write it to `RESULTS.md` beside them.
 
-With names of files as arguments (`append snapshot`), run only those and write nothing. Each file runs in its
-own process, one after the other. A file that fails is reported, and makes the exit code 1; a missed goal
-does not.
+With names of files as arguments (`append snapshot`), run only those: what the report has of others stays.
+Each file runs in its own process, one after the other. A file that fails is reported, and makes the exit code
+1; a missed goal does not.
 """
 
 import ast
@@ -11,20 +11,23 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from common import console, table_of
 
 HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "RESULTS.md"
 NOT_BENCHMARKS = {"common.py", "run.py"}
 LIBRARIES = ("polars", "pyarrow", "duckdb", "deltalake", "pyiceberg", "protobuf")
 
 
 def main() -> int:
-    """Run all of them."""
+    """Run all of them, or some."""
     terminal = console()
     rows: list[dict[str, Any]] = []
     failed: list[str] = []
@@ -33,35 +36,56 @@ def main() -> int:
     if unknown := set(only) - {path.stem for path in files}:
         terminal.print(f"no such benchmark: {', '.join(sorted(unknown))}")
         return 2
-    files = [path for path in files if not only or path.stem in only]
-    for path in files:
+    sections = read_sections(RESULTS.read_text()) if RESULTS.exists() else {}
+    sections = {path.name: sections.get(path.name, "") for path in files}
+    for path in [path for path in files if not only or path.stem in only]:
         terminal.print(f"running {path.name}")
+        load = os.getloadavg()[1]
         done = subprocess.run(
             [sys.executable, str(path), "--json"], stdout=subprocess.PIPE, text=True, check=False
         )
         if done.returncode:
             failed.append(path.name)
-        rows += [json.loads(line) | {"file": path.name} for line in done.stdout.splitlines()]
+            continue
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        rows += found
+        sections[path.name] = section(path, found, load)
     terminal.print(table_of(rows))
-    if not only:
-        (HERE / "RESULTS.md").write_text(report(rows, failed, files))
+    RESULTS.write_text(report(sections))
     if failed:
         terminal.print(f"[red]failed: {', '.join(failed)}[/red]")
     return 1 if failed else 0
 
 
-def report(rows: list[dict[str, Any]], failed: list[str], files: list[Path]) -> str:
+def read_sections(report: str) -> dict[str, str]:
+    """The sections of a report by the names of their files."""
+    _, *sections = re.split(r"^## (\S+\.py)\n", report, flags=re.MULTILINE)
+    return {name: text.strip() for name, text in zip(sections[::2], sections[1::2], strict=True)}
+
+
+def report(sections: Mapping[str, str]) -> str:
     """The text of `RESULTS.md`."""
-    met = sum(row["met"] for row in rows)
+    goals = [line for text in sections.values() for line in text.splitlines() if line.startswith("| ")]
+    met, missed = (sum(f"| {answer} |" in line for line in goals) for answer in ("yes", "**no**"))
+    never = [name for name, text in sections.items() if not text]
     lines = [
         "# Benchmark results",
         "",
-        f"Written by `make bench` on {dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC."
-        f" {met} of {len(rows)} goals met." + (f" Failed to run: {', '.join(failed)}." if failed else ""),
-        "",
-        f"Machine: {machine()}.",
+        f"Written by `make bench`, a file at a time. {met} of {met + missed} goals met."
+        + (f" Never run to the end: {', '.join(never)}." if never else ""),
         "",
         "Ratio = ours / peer in the row's unit, both measured in turns in one process.",
+    ]
+    for name, text in sections.items():
+        if text:
+            lines += ["", f"## {name}", "", text]
+    return "\n".join(lines) + "\n"
+
+
+def section(path: Path, rows: Sequence[dict[str, Any]], load: float) -> str:
+    """What the report has of one file: what was measured, when and on what, and how it is done."""
+    lines = [
+        f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC, {machine()}; load average before {load:.1f}.",
         "",
         "| benchmark | ours | peer | unit | ratio | goal | met | note |",
         "|---|---:|---:|---|---:|---|---|---|",
@@ -70,10 +94,7 @@ def report(rows: list[dict[str, Any]], failed: list[str], files: list[Path]) -> 
         numbers = f"{number(row['ours'])} | {number(row['peer'])} | {row['unit']} | {row['ratio']:.3g}"
         goal = f"{row['goal']['op']} {row['goal']['value']:g} | {'yes' if row['met'] else '**no**'}"
         lines.append(f"| {row['name']} | {numbers} | {goal} | {row['note']} |")
-    for path in files:
-        docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
-        lines += ["", f"## {path.name}", "", docstring]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", ast.get_docstring(ast.parse(path.read_text())) or ""]).strip()
 
 
 def number(value: float) -> str:
@@ -86,10 +107,9 @@ def machine() -> str:
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES)
-    load = os.getloadavg()[1]
     return (
         f"{cores} cores ({processor()}), {memory:.0f} GiB, {platform.system()} {platform.release()},"
-        f" Python {platform.python_version()}, {versions}; load average over 5 minutes {load:.1f}"
+        f" Python {platform.python_version()}, {versions}"
     )
 
 
