@@ -204,12 +204,19 @@ def collection(name: str = "flights", /, **spec: Any) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="session")
+_SERVING: set[Path] = set()
+"""The clusters that have our CRDs."""
+
+
+@pytest.fixture(scope="module")
 def crds(control_plane: ControlPlane) -> None:
+    if control_plane.kubeconfig in _SERVING:
+        return
     control_plane.kubectl("apply", "-k", CRDS)
     control_plane.kubectl(
         "wait", "--for=condition=Established", "crd", "-l", "app.kubernetes.io/name=holdfast", WAIT
     )
+    _SERVING.add(control_plane.kubeconfig)
 
 
 @contextmanager

@@ -32,6 +32,28 @@ _GIVEN_PATH = pytest.StashKey[list[str]]()
 _REFUSED = pytest.StashKey[dict[Tier, str]]()
 
 
+class _Cluster:
+    """The cluster of this process, for as long as tests of it follow one another: it costs at rest too."""
+
+    def __init__(self) -> None:
+        self._running: ControlPlane | None = None
+
+    def get(self) -> ControlPlane:
+        """The one that runs, or a new one."""
+        if self._running is None:
+            self._running = ControlPlane.from_environment()
+        return self._running
+
+    def let_go(self) -> None:
+        """Stop it, if it is ours, until somebody asks for it."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.stop()
+
+
+_CLUSTER = pytest.StashKey[_Cluster]()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     for tier in Tier:
         config.addinivalue_line("markers", f"{tier}: {tier.description}")
@@ -41,6 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     config.stash[_REQUIRED] = tiers
     config.stash[_REFUSED] = {}
+    config.stash[_CLUSTER] = _Cluster()
+    config.add_cleanup(config.stash[_CLUSTER].let_go)
     config.stash[_GIVEN_PATH] = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
 
 
@@ -75,6 +99,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     tiers = _tiers(item)
+    if Tier.KUBE not in tiers:
+        item.config.stash[_CLUSTER].let_go()
     given = item.config.stash[_GIVEN_PATH]
     # Those of the API server run Spark too.
     if Tier.SPARK not in tiers and Tier.KUBE not in tiers:
@@ -95,11 +121,13 @@ def _tiers(item: pytest.Item) -> list[Tier]:
     return [tier for tier in Tier if item.get_closest_marker(tier.value)]
 
 
-@pytest.fixture(scope="session")
-def control_plane() -> Iterator[ControlPlane]:
-    """The cluster of the whole run: `$KUBECONFIG`'s, or one that is booted for it. Mark the test `kube`."""
-    with ControlPlane.from_environment() as cluster:
-        yield cluster
+@pytest.fixture(scope="module")
+def control_plane(request: pytest.FixtureRequest) -> ControlPlane:
+    """`$KUBECONFIG`'s cluster, or one that is booted for the tests of this tier. Mark the test `kube`.
+
+    A test of no cluster ends it: tests of one should follow one another.
+    """
+    return request.config.stash[_CLUSTER].get()
 
 
 @pytest.fixture

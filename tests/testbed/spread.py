@@ -3,6 +3,7 @@
 Invariants
 - A unit is what one process does in one piece: all tests of Spark, whose session costs the most to start,
   else all tests of a file. So a module's fixtures are made once, as in a run without `-n`.
+- Tests of an API server follow one another in a process, which stops its server after them.
 - The longest pieces are begun first, so that the processes end together; the order of tests within a piece
   is that of a run without `-n`.
 """
@@ -13,7 +14,8 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 PIECES: Final = ("tests/spark",)
 """Folders that are one unit."""
-FIRST: Final = (*PIECES, "tests/apiserver", "tests/sim", "tests/moves", "tests/crash", "tests/conformance")
+_CLUSTER: Final = ("tests/crash/test_killed_operators.py", "tests/apiserver")
+FIRST: Final = (*PIECES, *_CLUSTER, "tests/sim", "tests/moves", "tests/crash", "tests/conformance")
 """What takes longest in one piece; the many short files are left to even out the end."""
 
 
