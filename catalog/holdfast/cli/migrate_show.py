@@ -107,11 +107,12 @@ def decision_lines(decision: "Decision") -> Iterator[str]:
     else:
         yield _field("truth", f"can't be told: {decision.conflict}")
     yield _field("to keep", f"{at(decision.places, kept)}: its contents are the catalog from then on")
-    yield _field("to give up", f"{at(decision.places, given_up)}: what is in it alone is lost")
+    lost = "nothing: both hold the same" if decision.same else "what is in it alone is lost"
+    yield _field("to give up", f"{at(decision.places, given_up)}: {lost}")
     yield ""
     sides = (kept, given_up) if kept.value == "Stash" else (given_up, kept)
     stores = tuple(store_status(decision.places[each], decision.seen.of(each)) for each in sides)
-    held = [held_in(decision.unreadable.get(each) or decision.sizes[each]) for each in sides]
+    held = [held_in(decision.unreadable.get(each) or decision.sizes(each)) for each in sides]
     yield from _side_by_side(stores, ("contents", held))
 
 

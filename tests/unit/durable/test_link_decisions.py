@@ -145,7 +145,7 @@ def test_what_was_decided_is_the_catalog_and_everybody_is_fenced(
         return
     assert (found.told, found.conflict is None) == ((PERSIST, True) if conflict is told else (None, False))
     for backend in Backend:
-        sizes = found.sizes[backend]
+        sizes = found.sizes(backend)
         assert sizes is not None
         assert sizes["items"].rows > 0
     assert place.uppers() == before
@@ -285,7 +285,7 @@ def test_what_can_not_be_is_refused_before_anything_is_written(place: LinkedPlac
     with pytest.raises(Uninitialized, match="there is no catalog in "):
         decision(catalog, STASH)
     found = decision(catalog, PERSIST)
-    assert found.sizes[STASH] is None
+    assert found.sizes(STASH) is None
     assert place.uppers() == before
     decide(catalog, found, **WHO)
     assert items(catalog) == {"on persist"}
@@ -300,6 +300,15 @@ def test_a_store_that_can_not_be_read_is_given_up_but_never_kept(place: LinkedPl
         decision(catalog, STASH)
     decide(catalog, decision(catalog, PERSIST), **WHO)
     assert "on persist" in items(catalog)
+
+
+def test_it_is_told_where_nothing_would_be_lost(place: LinkedPlace, tmp_path: Path) -> None:
+    catalog = both(place, backend=STASH)
+    write(catalog, "in both")
+    move(catalog, "to persist", PERSIST)
+    assert decision(catalog, STASH).same
+    write(catalog, "on persist")
+    assert not decision(catalog, STASH).same
 
 
 def test_a_decision_keeps_the_strategy(place: LinkedPlace, tmp_path: Path) -> None:

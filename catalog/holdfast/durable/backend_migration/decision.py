@@ -21,7 +21,7 @@ Invariants
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.durable import config
@@ -46,6 +46,7 @@ from holdfast.durable.backend_migration.two_stores import (
     pauses,
     read_both,
 )
+from holdfast.durable.backend_migration.verify import Digest, contents_of, digests_of, sizes_of
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.preamble import caught_up, committed
 from holdfast.durable.upgrade.report import Size
@@ -62,7 +63,7 @@ a store that is lost, or to a state of it that was not restored."""
 class Decision:
     """What it would mean that `truth` is the catalog, as the stores were when they were looked at.
 
-    `told` is what they say themselves, None where `conflict` tells why they can't. `sizes` are what each
+    `told` is what they say themselves, None where `conflict` tells why they can't. `digests` are of what each
     holds, by the name of the object type; None where it holds no catalog, or `unreadable` tells why not.
     """
 
@@ -71,13 +72,24 @@ class Decision:
     conflict: LinkConflict | None
     seen: Seen
     places: Mapping[Backend, str]
-    sizes: Mapping[Backend, Mapping[str, Size] | None]
+    digests: Mapping[Backend, Mapping[str, Digest] | None]
     unreadable: Mapping[Backend, HoldfastError]
 
     @property
     def gives_up(self) -> bool:
         """Whether there is anything to decide: else the stores tell that truth, or a link of them would."""
         return self.told is not self.truth
+
+    def sizes(self, backend: Backend) -> Mapping[str, Size] | None:
+        """How much a store holds, by the name of the object type."""
+        digests = self.digests[backend]
+        return None if digests is None else sizes_of(digests)
+
+    @property
+    def same(self) -> bool:
+        """Whether both hold the same contents, so that nothing would be lost."""
+        kept, given_up = self.digests[self.truth], self.digests[self.truth.other]
+        return kept is not None and kept == given_up
 
 
 def decision(catalog: LinkedCatalog, truth: Backend) -> Decision:
@@ -93,6 +105,8 @@ def decision(catalog: LinkedCatalog, truth: Backend) -> Decision:
             told = stores.linkage(seen).truth
         except LinkConflict as error:
             conflict = error
+        # Where nothing is to be given up nobody need read it all.
+        digests, unreadable = _held(stores, seen, Backend if told is not truth else ())
     has = {backend: seen.of(backend).is_initialized for backend in Backend}
     if has[truth.other] and not has[truth]:
         at, other = stores.places[truth], stores.places[truth.other]
@@ -100,22 +114,30 @@ def decision(catalog: LinkedCatalog, truth: Backend) -> Decision:
             f"there is no catalog in {at}, but there is one in {other}",
             hint="only that can be named",
         )
-    found = Decision(truth, told, conflict, seen, stores.places, {}, {})
+    found = Decision(truth, told, conflict, seen, stores.places, digests, unreadable)
     if not found.gives_up:
         return found
     if told is not None:
         refuse_running(seen, catalog.now_ms(), but=None)
     if has[truth]:
         catalog.of(truth).check_open()
-    sizes: dict[Backend, Mapping[str, Size] | None] = dict.fromkeys(Backend)
+    return found
+
+
+def _held(
+    stores: TwoStores, seen: Seen, backends: Iterable[Backend]
+) -> tuple[dict[Backend, Mapping[str, Digest] | None], dict[Backend, HoldfastError]]:
+    """What each of these holds, or why that can't be read."""
+    digests: dict[Backend, Mapping[str, Digest] | None] = dict.fromkeys(Backend)
     unreadable: dict[Backend, HoldfastError] = {}
-    for backend in Backend:
-        if has[backend]:
+    for backend in backends:
+        at = seen.of(backend)
+        if at.is_initialized:
             try:
-                sizes[backend] = catalog.of(backend).sizes()
+                digests[backend] = digests_of(contents_of(stores.of(backend), at.upper))
             except HoldfastError as error:
                 unreadable[backend] = error
-    return Decision(truth, told, conflict, seen, stores.places, sizes, unreadable)
+    return digests, unreadable
 
 
 def decide(
