@@ -30,6 +30,8 @@ from holdfast.storage.uppers import View, common_upper
 _MEMORY_BYTES: Final = 256 << 20
 _LISTENED_BYTES: Final = 16 << 20
 """Up to how many stored bytes changes are taken from a listen, in memory, not from two snapshots."""
+_LISTENED_ROWS: Final = 500_000
+"""Up to how many rows: what is stored may be many times smaller than in memory."""
 
 Progress = Callable[[int, int], object]
 """Is told how many rows are done, and of how many: as many as are stored, of which some may cancel out."""
@@ -142,7 +144,7 @@ def _changes(
     With a schema that leads on from theirs: the collection's after they were there.
     """
     at = upper - 1
-    if lower > 0 and _stored(client, reader.info, lower).size_bytes <= _LISTENED_BYTES:
+    if lower > 0 and _few(_stored(client, reader.info, lower)):
         schema, changes = net_changes(reader, describe, lower, upper)
         return schema, [changes]
     after = reader.snapshot(at)
@@ -151,6 +153,10 @@ def _changes(
     # A listen has all of it in memory. Its sum is what differs between before and after.
     before = reader.snapshot(lower - 1)
     return describe().schema, chain(_at(after, at), map(_negated, _at(before, at)))
+
+
+def _few(size: StoredSize) -> bool:
+    return size.size_bytes <= _LISTENED_BYTES and size.rows <= _LISTENED_ROWS
 
 
 def _at(

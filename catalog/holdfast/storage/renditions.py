@@ -71,8 +71,8 @@ class Renditions:
         """Make an empty rendition of a collection, or find the one of this id that was made alike.
 
         `hash_columns` as in `CollectionSpec`; without an id the next of "r2", "r3", ... is taken. Until it
-        takes over or is aborted it holds back what it is filled from. Raises `BadInput` where the id was used
-        for another, `CollectionNotFound`.
+        takes over or is aborted it holds back what it is filled from; one that a source fills, nothing.
+        Raises `BadInput` where the id was used for another, `CollectionNotFound`.
         """
         info = self._describe(collection)
         # Checks the numbers and names, and chooses the columns where none are given.
@@ -122,8 +122,10 @@ class Renditions:
         """What comes into being with a rendition: its shards, of the newest schema, and the holds."""
         client, purpose = self._client, _CREATION_PURPOSE
         id_ = made.id or transitions.next_rendition_id(info)
+        # A pipeline needs nothing of the collection.
+        held = [] if made.recipe is Recipe.SOURCE else [rendition_hold(id_)]
         return [
-            client.prepare_critical(info.metadata_shard, purpose=rendition_hold(id_)),
+            *(client.prepare_critical(info.metadata_shard, purpose=each) for each in held),
             *(client.prepare_create(shard, info.schema, purpose=purpose) for shard in made.shards),
             *(client.prepare_critical(shard, purpose=RETENTION_PURPOSE) for shard in made.shards),
         ]

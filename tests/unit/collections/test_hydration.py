@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 
 from holdfast.errors import BadInput, CorruptBlob, Fenced, HandleExpired, StorageError
+from holdfast.persist import StoredSize
 from holdfast.persist.storage.faults import Fault, FaultPlan, Operation, ProcessDeath, ScriptedPlan
 from holdfast.storage import (
     CollectionWriter,
@@ -225,3 +226,5 @@ def test_an_empty_collection_is_hydrated_too() -> None:
     controller.renditions.create("flights", shards=2)
     assert controller.hydrate("flights", "r2") == 0
     assert not needs_spark(controller.stored("flights"))
+    assert needs_spark(StoredSize(1, 1 << 30))
+    assert needs_spark(StoredSize(100_000_000, 1))

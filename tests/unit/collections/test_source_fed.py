@@ -173,6 +173,9 @@ def test_only_pipelines_write_what_they_feed(controller: StorageController) -> N
             pipeline(controller, rendition_id)
     with pytest.raises(BadInput):
         controller.hydrate("flights", "r2")
+    # Whatever its source takes, it keeps nothing of the collection.
+    metadata = controller.describe("flights").metadata_shard
+    assert "rendition r2" not in {hold.purpose for hold in controller.client.inspect(metadata).holds}
     source = pipeline(controller, "r2")
     controller.renditions.abort("flights", "r2")
     with pytest.raises(BadInput, match="ABORTED"):

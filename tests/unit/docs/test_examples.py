@@ -13,6 +13,7 @@ PAGES = Path(__file__).resolve().parents[3] / "docs" / "how-to"
     [
         ("store-python-values.md", "file:///tmp/shop"),
         ("evolve-a-schema.md", "file:///tmp/shop"),
+        ("rebuild-a-collection.md", "file:///tmp/shop"),
         ("append-more-than-memory.md", "file:///tmp/shop"),
         ("keep-a-catalog-in-a-database.md", "sqlite:///tmp/shop"),
         ("observe-a-catalog.md", "file:///tmp/shop"),
