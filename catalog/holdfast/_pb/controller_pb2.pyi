@@ -43,6 +43,7 @@ class CommandKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SUSPECT_RENDITION: _ClassVar[CommandKind]
     ACQUIRE: _ClassVar[CommandKind]
     RELEASE: _ClassVar[CommandKind]
+    MAKE_DIFFERENCE: _ClassVar[CommandKind]
 
 class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -75,6 +76,7 @@ RESTORE_COLLECTION: CommandKind
 SUSPECT_RENDITION: CommandKind
 ACQUIRE: CommandKind
 RELEASE: CommandKind
+MAKE_DIFFERENCE: CommandKind
 JOB_STATE_UNSPECIFIED: JobState
 RUNNING: JobState
 DONE: JobState

@@ -54,6 +54,7 @@ _COMMAND_KINDS: Final = {
     CommandKind.SUSPECT_RENDITION: pb.SUSPECT_RENDITION,
     CommandKind.ACQUIRE: pb.ACQUIRE,
     CommandKind.RELEASE: pb.RELEASE,
+    CommandKind.MAKE_DIFFERENCE: pb.MAKE_DIFFERENCE,
 }
 _RENDITION_STATES: Final = {
     RenditionState.HOLDING: pb.HOLDING,

@@ -58,13 +58,14 @@ class _Source:
 
     def poll(self, timeout: float | None) -> None:
         """Learn what is new, waiting for it. Raises `ShardFinalized` where the shard has ended."""
-        for event in self.listen.next(timeout):
+        events = self.listen.next(timeout)
+        if self.listen.ended:
+            raise ShardFinalized("a shard that is listened to was finalized")
+        for event in events:
             match event:
                 case Updates(table):
                     self.held.append((self.listen.schema, table))
                 case Progress(frontier):
-                    if self.listen.ended:
-                        raise ShardFinalized("a shard that is listened to was finalized")
                     self.frontier = frontier
 
     def take(self, frontier: int) -> Iterator[tuple[Schema, pa.Table]]:
@@ -119,7 +120,8 @@ class CollectionListen:
             while True:
                 if (events := self._ready()) is not None:
                     return events
-                laggard = min((*self._shards, self._metadata), key=lambda source: source.frontier)
+                # The metadata first: a shard that was handed over from goes no further than that.
+                laggard = min((self._metadata, *self._shards), key=lambda source: source.frontier)
                 left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
                 before = laggard.frontier
                 laggard.poll(left)

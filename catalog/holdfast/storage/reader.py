@@ -9,6 +9,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Self
 
 from holdfast.errors import (
@@ -74,17 +75,23 @@ class CollectionReader:
 
         Raises `AsOfTooEarly` where `as_of < since`, `AsOfNotYetAvailable` where `as_of >= upper`.
         """
-        with self._there():
+        with self._there(as_of or 0):
             as_of = self._check(as_of)
             shards = [shard.snapshot(as_of) for shard in self._handles(self._holding(as_of))]
-            return CollectionSnapshot(self.schema, as_of, shards, self._there)
+            return CollectionSnapshot(
+                self.schema,
+                as_of,
+                shards,
+                partial(self._there, as_of),
+                threads=self._client.config.builder_threads,
+            )
 
     def snapshot_parts(self, as_of: int | None = None, max_parts: int | None = None) -> list[CollectionPart]:
         """At most `max_parts` picklable pieces of a snapshot, for `read_collection_part`. Raises as it does.
 
         The reader's hold, or another, must stay until they are read.
         """
-        with self._there():
+        with self._there(as_of or 0):
             as_of = self._check(as_of)
             shards = self._handles(self._holding(as_of))
             # As many of each shard as together suffice.
@@ -94,7 +101,7 @@ class CollectionReader:
 
     def listen(self, as_of: int) -> CollectionListen:
         """All changes at times after `as_of`. Raises `AsOfTooEarly` where `as_of < since`."""
-        with self._there():
+        with self._there(as_of):
             since = self.since()
             if as_of < since:
                 raise AsOfTooEarly(as_of, since)
@@ -102,7 +109,7 @@ class CollectionReader:
 
     def subscribe(self, as_of: int | None = None) -> CollectionListen:
         """The contents at `as_of` as updates at that time, then all changes after. Raises as `snapshot`."""
-        with self._there():
+        with self._there(as_of or 0):
             as_of = self._check(as_of)
             return self._listen(as_of, as_of, ReadHandle.subscribe)
 
@@ -119,7 +126,16 @@ class CollectionReader:
                 shards = dict(self._shards)
             for rendition in self.info.live:
                 for shard in set(rendition.shards) & shards.keys():
-                    shards[shard].allow_compaction(retained_since(since, kept, rendition.start))
+                    if rendition.held_to > since:
+                        shards.pop(shard).allow_compaction(retained_since(since, kept, rendition.start))
+                if rendition.difference_shard and rendition.held_from > since:
+                    shards.pop(rendition.difference_shard, None)
+            # What is left is of times that this reader has given up.
+            with self._lock:
+                for shard in shards:
+                    self._shards.pop(shard, None)
+            for handle in shards.values():
+                handle.close()
 
     def close(self) -> None:
         """Give up the capability."""
@@ -137,13 +153,22 @@ class CollectionReader:
         self.close()
 
     @contextmanager
-    def _there(self) -> Iterator[None]:
-        """Tell what goes wrong because the collection was dropped meanwhile as just that."""
+    def _there(self, as_of: int = 0) -> Iterator[None]:
+        """Tell what goes wrong because the collection was dropped meanwhile as just that.
+
+        Where it was only the rendition that held at `as_of`, since is past that.
+        """
         try:
             yield
-        except (AsOfTooEarly, HandleExpired, ShardFinalized):
+        except ShardFinalized:
+            self._refuse_dropped()
+            raise self._too_early(as_of) from None
+        except (AsOfTooEarly, HandleExpired):
             self._refuse_dropped()
             raise
+
+    def _too_early(self, as_of: int) -> AsOfTooEarly:
+        return AsOfTooEarly(as_of, self._metadata.since())
 
     def _known(self, frontier: int) -> int:
         """A frontier of the collection; the end of time may be that of its shards only."""
@@ -165,19 +190,30 @@ class CollectionReader:
     def _holding(self, as_of: int) -> RenditionInfo:
         """The rendition that holds at `as_of`."""
         found = holder(self.info, self._metadata.snapshot(as_of).to_table())
-        for info in (self.info, self._described()):
-            for rendition in info.live:
+        for is_fresh in (False, True):
+            for rendition in (self._described() if is_fresh else self.info).live:
                 if rendition.id == found and rendition.holds_at(as_of):
                     return rendition
+        if any(rendition.id == found and rendition.dropped for rendition in self.info.renditions):
+            raise self._too_early(as_of)
         raise VersionTooNew(
             f"collection {self.info.name}: its record has no rendition {found} that holds at {as_of}"
         )
 
+    def _expected(self, as_of: int) -> RenditionInfo:
+        """The rendition that holds at `as_of` as far as is known: another may take over before."""
+        for rendition in self._described().held:
+            if rendition.holds_at(as_of):
+                return rendition
+        raise self._too_early(as_of)
+
     def _listen(
         self, as_of: int, frontier: int, follow: Callable[[ReadHandle, int], Listen]
     ) -> CollectionListen:
-        metadata = self._metadata.listen(as_of)
-        rendition = self._holding(as_of) if as_of < self._metadata.upper() else self._described().holding
+        promised = self._metadata.upper()
+        # A handover beyond the promise may still come before the first time that is told of.
+        metadata = self._metadata.listen(min(as_of, promised - 1))
+        rendition = self._holding(as_of) if as_of < promised else self._expected(as_of)
         shards = [follow(shard, as_of) for shard in self._handles(rendition)]
         return CollectionListen(self, rendition, shards, metadata, frontier)
 
@@ -195,8 +231,13 @@ class CollectionReader:
         return [shard.listen(as_of) for shard in self._handles(rendition)]
 
     def handed_over(self, old: RenditionInfo, new: RenditionInfo) -> Difference:
-        """The updates, at the time of the handover, that turn the contents before it into the new ones."""
+        """The updates, at the time of the handover, that turn the contents before it into the new ones.
+
+        From the shard that has them, where somebody made one.
+        """
         at = new.held_from
+        if shard := self.described(new.id).difference_shard:
+            return Difference([self._opened(shard).snapshot(at)], [], at)
         now, before = ([shard.snapshot(at - 1) for shard in self._handles(each)] for each in (new, old))
         return Difference(now, before, at)
 
@@ -210,8 +251,10 @@ class CollectionReader:
 
     def _handles(self, rendition: RenditionInfo) -> Sequence[ReadHandle]:
         """Handles of a rendition's shards, opened when they are first needed."""
+        return [self._opened(shard) for shard in rendition.shards]
+
+    def _opened(self, shard: str) -> ReadHandle:
         with self._lock:
-            for shard in rendition.shards:
-                if shard not in self._shards:
-                    self._shards[shard] = self._client.reader(shard, purpose=self._purpose)
-            return [self._shards[shard] for shard in rendition.shards]
+            if shard not in self._shards:
+                self._shards[shard] = self._client.reader(shard, purpose=self._purpose)
+            return self._shards[shard]

@@ -6,6 +6,7 @@
 - An id of a rendition is used once for ever. One that has held is dropped only after it has retired.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -86,7 +87,7 @@ def abort_rendition(
             )
         )
     gone = _gone(known, RenditionState.ABORTED)
-    return _changed(state, info, gone, CommandKind.ABORT_RENDITION, origin)
+    return _changed(state, info, [gone], CommandKind.ABORT_RENDITION, origin)
 
 
 def begin_rendition(
@@ -177,8 +178,30 @@ def drop_rendition(
         return Reject(
             BadInput(f"rendition {rendition_id} of collection {info.name} is {known.state.name}, not RETIRED")
         )
-    gone = _gone(known, RenditionState.DROPPED)
+    gone = [_gone(known, RenditionState.DROPPED)]
+    if (follower := info.held_after(known)) is not None:
+        # What differs from what is gone is of no use to anybody.
+        gone.append(replace(follower, difference_shard=""))
     return _changed(state, info, gone, CommandKind.DROP_RENDITION, origin)
+
+
+def record_difference(
+    state: ControllerState, collection_id: str, rendition_id: str, shard: str, origin: Origin
+) -> Outcome[CollectionInfo]:
+    """What differs between a rendition and the one before it is in this shard, made in the same step.
+
+    Where one is on record already, that is the answer.
+    """
+    info = state.find(collection_id)
+    if (refused := refuse_unless_active(info)) is not None:
+        return refused
+    known = _known(info, rendition_id)
+    if known is None:
+        return _unknown(info, rendition_id)
+    if known.difference_shard or known.dropped or info.held_before(known) is None:
+        return NoOp(info)
+    made = replace(known, difference_shard=shard)
+    return _changed(state, info, [made], CommandKind.MAKE_DIFFERENCE, origin)
 
 
 def suspect_rendition(
@@ -191,7 +214,7 @@ def suspect_rendition(
         return _unknown(info, rendition_id)
     if known.suspect or known.dropped:
         return NoOp(info)
-    return _changed(state, info, replace(known, suspect=why), CommandKind.SUSPECT_RENDITION, origin)
+    return _changed(state, info, [replace(known, suspect=why)], CommandKind.SUSPECT_RENDITION, origin)
 
 
 def refuse_unless_active(info: CollectionInfo) -> Reject | None:
@@ -202,10 +225,14 @@ def refuse_unless_active(info: CollectionInfo) -> Reject | None:
 
 
 def _changed(
-    state: ControllerState, info: CollectionInfo, rendition: RenditionInfo, kind: CommandKind, origin: Origin
+    state: ControllerState,
+    info: CollectionInfo,
+    renditions: Sequence[RenditionInfo],
+    kind: CommandKind,
+    origin: Origin,
 ) -> Commit[CollectionInfo]:
-    changed = info.with_renditions(rendition)
-    command = origin.record(kind, info.collection_id, _told(rendition))
+    changed = info.with_renditions(*renditions)
+    command = origin.record(kind, info.collection_id, _told(renditions[0]))
     return Commit(changed, (changed, command), expired(state, origin.at_ms))
 
 

@@ -8,17 +8,27 @@
 - A retired rendition is dropped when nobody can read its times any more: since is past them.
 """
 
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from holdfast.errors import BadInput, HandleExpired, NotCaughtUp, ShardFinalized, UpperMismatch
+from holdfast.errors import (
+    AsOfTooEarly,
+    BadInput,
+    HandleExpired,
+    NotCaughtUp,
+    ShardFinalized,
+    UpperMismatch,
+)
 from holdfast.persist import PersistClient, Prepared
+from holdfast.persist.ids import shard_id
 from holdfast.storage import rendition_transitions as transitions
 from holdfast.storage.bringing import bring, bring_tail, rendition_hold
 from holdfast.storage.controller_log import ControllerLog
 from holdfast.storage.metadata import METADATA_SCHEMA, handover
+from holdfast.storage.reader import CollectionReader
 from holdfast.storage.retention import RETENTION_PURPOSE
 from holdfast.storage.spec import (
     CollectionInfo,
@@ -27,7 +37,7 @@ from holdfast.storage.spec import (
     RenditionInfo,
     RenditionState,
 )
-from holdfast.storage.state import ControllerState
+from holdfast.storage.state import ControllerState, Outcome
 from holdfast.storage.transitions import Origin
 from holdfast.storage.uppers import View, common_upper, look
 
@@ -41,6 +51,12 @@ RESTORED_UPPER: Final = 1
 
 _CREATION_PURPOSE: Final = "rendition creation"
 _HANDOVER_PURPOSE: Final = "handover"
+_DIFFERENCE_PURPOSE: Final = "difference"
+
+
+def difference_shard_id(location_id: uuid.UUID, collection_id: str, rendition_id: str) -> str:
+    """The shard for what differs between a rendition and the one before it."""
+    return shard_id(uuid.uuid5(location_id, f"difference {collection_id} {rendition_id}"))
 
 
 class Renditions:
@@ -234,7 +250,7 @@ class Renditions:
                     rendition_id=each.id,
                     origin=self._origin(None),
                 ),
-                partial(self._end, each),
+                partial(self._end_of_retired, view.info.collection_id, each.id),
             )
         return tuple(each.id for each in gone)
 
@@ -253,9 +269,63 @@ class Renditions:
         if any(hold.purpose == purpose for hold in self._client.inspect(info.metadata_shard).holds):
             self._log.write([self._client.prepare_release_critical(info.metadata_shard, purpose=purpose)])
 
+    def make_difference(self, collection: str, *, command_id: str | None = None) -> str | None:
+        """Put what differs at the latest handover into a shard, for all who listen through it.
+
+        Answers that shard, made before or now. None where there was no handover, or what was there before is
+        gone, or it is not written up to the handover yet. Whoever makes it gets the same rows.
+        """
+        view = self.look(collection)
+        info, new = view.info, view.info.holding
+        old = info.held_before(new)
+        if new.difference_shard or old is None or view.uppers[new.id] < new.held_from:
+            return new.difference_shard or None
+        command = partial(
+            transitions.record_difference,
+            collection_id=info.collection_id,
+            rendition_id=new.id,
+            shard=difference_shard_id(self._client.location_id, info.collection_id, new.id),
+            origin=self._origin(command_id),
+        )
+        try:
+            changed = self._record_difference(view, old, command)
+        except (AsOfTooEarly, ShardFinalized):
+            return None  # Nobody holds the times before the handover any more.
+        return changed.rendition(new.id).difference_shard or None
+
+    def _record_difference(
+        self, view: View, old: RenditionInfo, command: "partial[Outcome[CollectionInfo]]"
+    ) -> CollectionInfo:
+        info, new, shard = view.info, view.info.holding, command.keywords["shard"]
+        describe = partial(self._describe, info.collection_id)
+        purpose = _DIFFERENCE_PURPOSE
+        with CollectionReader(self._client, info, describe, purpose=purpose) as reader:
+            difference = reader.handed_over(old, new)
+            pieces = iter(difference)
+            # The schema is known with the first.
+            first = next(pieces, None)
+            writer = self._client.writer(shard, difference.schema, purpose=purpose)
+            with writer.batch_builder() as builder:
+                builder.add(first)
+                builder.add(pieces)
+                hold = self._client.prepare_critical(shard, purpose=RETENTION_PURPOSE)
+                return self._log.commit(
+                    command, lambda _: [builder.prepare_append(0, new.held_from + 1), hold]
+                )
+
     def _end(self, rendition: RenditionInfo, _: ControllerState) -> list[Prepared]:
         """What the end of a rendition does to its shards."""
         return [self._client.prepare_finalize(shard) for shard in rendition.all_shards]
+
+    def _end_of_retired(
+        self, collection_id: str, rendition_id: str, state: ControllerState
+    ) -> list[Prepared]:
+        info = state.find(collection_id)
+        retired = info.rendition(rendition_id)
+        follower = info.held_after(retired)
+        difference = follower.difference_shard if follower is not None else ""
+        ends = self._end(retired, state)
+        return [*ends, *([self._client.prepare_finalize(difference)] if difference else [])]
 
     def _turn(self, view: View, rendition_id: str, at: int, _: ControllerState) -> list[Prepared]:
         """What a handover at `at` does to the shards."""

@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from holdfast.errors import AsOfTooEarly, CollectionNotFound, ShardFinalized
 from holdfast.persist import PersistClient, Schema, Snapshot, SnapshotPart
+from holdfast.storage.controller_log import ControllerLog
+from holdfast.storage.spec import CollectionState
 
 _THREADS: Final = 4
 
@@ -31,17 +33,22 @@ class CollectionSnapshot:
         as_of: int,
         shards: Sequence[Snapshot],
         there: Callable[[], AbstractContextManager[None]],
+        *,
+        threads: bool = True,
     ) -> None:
         self.schema = schema
         self.as_of = as_of
         self._shards = tuple(shards)
         self._there = there
+        self._threads = threads
 
     def to_table(self) -> pa.Table:
         """All of it in memory. Raises as the snapshot of a shard does."""
         with self._there():
             if len(self._shards) == 1:
                 return self._shards[0].to_table()
+            if not self._threads:
+                return pa.concat_tables([shard.to_table() for shard in self._shards])
             with ThreadPoolExecutor(min(len(self._shards), _THREADS)) as threads:
                 return pa.concat_tables(threads.map(Snapshot.to_table, self._shards))
 
@@ -79,7 +86,19 @@ def read_collection_part(
     for each in part.parts:
         try:
             yield from client.read_snapshot_part(each, columns)
-        except (AsOfTooEarly, ShardFinalized):
-            if client.inspect(each.shard_id).finalized:
-                raise CollectionNotFound(f"collection {part.collection_id} was dropped") from None
+        except (AsOfTooEarly, ShardFinalized) as error:
+            _refuse_dropped(client, part.collection_id)
+            if isinstance(error, ShardFinalized):
+                # Only the rendition that held at that time was dropped: since is past it.
+                raise AsOfTooEarly(part.as_of, part.as_of + 1) from None
             raise
+
+
+def _refuse_dropped(client: PersistClient, collection_id: str) -> None:
+    log = ControllerLog(client)
+    try:
+        known = log.sync().collections.get(collection_id)
+    finally:
+        log.close()
+    if known is None or known.state is CollectionState.DROPPED:
+        raise CollectionNotFound(f"collection {collection_id} was dropped") from None

@@ -197,6 +197,14 @@ class CollectionInfo:
         held = (each for each in self.live if each.state is not RenditionState.HYDRATING)
         return tuple(sorted(held, key=lambda each: each.held_from))
 
+    def held_before(self, rendition: RenditionInfo) -> RenditionInfo | None:
+        """The rendition that this one took over from; None where it is dropped or there was none."""
+        return next((each for each in self.held if each.held_to == rendition.held_from), None)
+
+    def held_after(self, rendition: RenditionInfo) -> RenditionInfo | None:
+        """The rendition that took over from this one; None where it is dropped or there is none."""
+        return next((each for each in self.held if each.held_from == rendition.held_to), None)
+
     @property
     def holding(self) -> RenditionInfo:
         """The rendition that is the collection from its `held_from` on."""

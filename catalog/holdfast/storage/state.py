@@ -30,6 +30,7 @@ class CommandKind(IntEnum):
     SUSPECT_RENDITION = 9
     ACQUIRE = 10
     RELEASE = 11
+    MAKE_DIFFERENCE = 12
 
 
 @dataclass(frozen=True, slots=True)
