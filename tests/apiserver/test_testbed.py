@@ -1,8 +1,6 @@
-"""The test bed itself: the control plane is a real one, and the stand-in behaves and misbehaves as told."""
+"""The test bed itself: the stand-in of the Spark operator behaves and misbehaves as told."""
 
-import json
 import os
-import select
 import subprocess
 import sys
 import threading
@@ -11,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes.client import ApiClient, CoreV1Api, CustomObjectsApi
+from kubernetes.client import ApiClient, CustomObjectsApi
 from kubernetes.watch import Watch
 
-from testbed.errors import ControlPlaneError, KubectlError
 from testbed.kube import ControlPlane
+from testbed.process import ended
 from testbed.sparkoperator import (
     GROUP,
     MISBEHAVE,
@@ -41,6 +39,16 @@ sys.exit(int(sys.argv[2]))
 """
 
 
+BRIEF = """
+import os, sys
+from pathlib import Path
+with Path(sys.argv[1]).open("a") as out:
+    out.write(f"done {os.getpid()}\\n")
+sys.exit(int(sys.argv[2]))
+"""
+"""A driver as it is submitted, with its JVM, but without a session: what its end makes of its application."""
+
+
 ENDLESS = """
 import os, signal, sys
 from pathlib import Path
@@ -48,14 +56,6 @@ Path(sys.argv[1]).write_text(f"{os.getpid()} {os.getppid()}")
 while True:
     signal.pause()
 """
-
-
-def ended(handle: int, seconds: float = 30.0) -> bool:
-    """Whether the process behind a pidfd ends in time; closes the handle."""
-    try:
-        return bool(select.select([handle], [], [], seconds)[0])
-    finally:
-        os.close(handle)
 
 
 def application(name: str, script: Path, *arguments: str, **more: Any) -> dict[str, Any]:
@@ -146,101 +146,11 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_object_is_kept_and_read_back(
-    namespace: str, control_plane: ControlPlane, kube_api: ApiClient
-) -> None:
-    control_plane.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "kept", "namespace": namespace},
-            "data": {"flights": "336776"},
-        }
-    )
-    found = CoreV1Api(kube_api).read_namespaced_config_map("kept", namespace)
-    assert found.data == {"flights": "336776"}
-
-
-def test_rbac_decides(namespace: str, control_plane: ControlPlane) -> None:
-    def may(verb: str) -> bool:
-        asked = {"verb": verb, "resource": "configmaps", "namespace": namespace}
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": {"user": f"system:serviceaccount:{namespace}:reader", "resourceAttributes": asked},
-        }
-        options = ("create", "-f", "-", "-o", "jsonpath={.status.allowed}")
-        return control_plane.kubectl(*options, stdin=json.dumps(review)) == "true"
-
-    assert not may("get")
-    control_plane.kubectl("create", "role", "r", "--verb=get", "--resource=configmaps", "-n", namespace)
-    control_plane.kubectl(
-        *("create", "rolebinding", "r", "--role=r"), f"--serviceaccount={namespace}:reader", "-n", namespace
-    )
-    # The authorizer hears of a binding through a watch, so a moment later.
-    assert any(may("get") for _ in range(50))
-    assert not may("delete")
-
-
-def test_a_service_account_token_is_a_way_in(namespace: str, control_plane: ControlPlane) -> None:
-    token = control_plane.kubectl("create", "token", "default", "-n", namespace).strip()
-    told = control_plane.kubectl("auth", "whoami", "-o", "json", "--token", token)
-    assert json.loads(told)["status"]["userInfo"]["username"] == f"system:serviceaccount:{namespace}:default"
-
-
-def test_a_deleted_namespace_takes_its_objects_along(control_plane: ControlPlane, namespace: str) -> None:
-    name = f"{namespace}-short"
-    control_plane.kubectl("create", "namespace", name)
-    control_plane.kubectl("create", "configmap", "gone", "-n", name)
-    control_plane.kubectl("delete", "namespace", name, "--timeout=60s")
-    with pytest.raises(KubectlError, match="not found"):
-        control_plane.kubectl("get", "configmap", "gone", "-n", name)
-
-
-def test_no_process_outlives_a_control_plane_whose_owner_is_killed(
-    control_plane: ControlPlane, tmp_path: Path
-) -> None:
-    if not control_plane.ours:
-        pytest.skip("the cluster is not ours to kill")
-    program = (
-        "import sys, signal\n"
-        "from pathlib import Path\n"
-        "from testbed.kube import ControlPlane\n"
-        "plane = ControlPlane.start(folder=Path(sys.argv[1]))\n"
-        "print(*(child.pid for child in plane._children), flush=True)\n"
-        "signal.pause()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, tmp_path],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-    ) as owner:
-        assert owner.stdout is not None
-        children = [int(pid) for pid in owner.stdout.readline().split()]
-        assert len(children) == 3
-        handles = [os.pidfd_open(pid) for pid in children]
-        owner.kill()
-    for handle in handles:
-        assert ended(handle), "a process is still there"
-
-
-def test_a_kubeconfig_that_is_not_there_is_an_error_not_a_boot(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    with pytest.raises(ControlPlaneError, match="KUBECONFIG"):
-        ControlPlane.from_environment()
-
-
-def test_a_named_kubeconfig_is_used_and_left_alone(
-    control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
-    with ControlPlane.from_environment() as other:
-        assert not other.ours
-        assert other.server == control_plane.server
-    assert "default" in control_plane.kubectl("get", "namespaces", "-o", "name")
+@pytest.fixture
+def brief(tmp_path: Path) -> Path:
+    path = tmp_path / "brief.py"
+    path.write_text(BRIEF)
+    return path
 
 
 @pytest.mark.spark
@@ -272,9 +182,9 @@ def test_a_driver_runs_and_its_application_completes(
 
 @pytest.mark.spark
 def test_the_exit_code_of_a_driver_is_told(
-    cluster: Cluster, stand_in: SparkOperatorStandIn, script: Path, tmp_path: Path
+    cluster: Cluster, stand_in: SparkOperatorStandIn, brief: Path, tmp_path: Path
 ) -> None:
-    made = cluster.create(application("badly", script, str(tmp_path / "out"), "7"))
+    made = cluster.create(application("badly", brief, str(tmp_path / "out"), "7"))
     states, status = cluster.until(made, "FAILED")
     assert states[-4:] == ["SUBMITTED", "RUNNING", "FAILING", "FAILED"]
     message = status["applicationState"]["errorMessage"]
@@ -357,14 +267,14 @@ def test_lie_completes_without_a_driver(
 
 @pytest.mark.spark
 def test_lie_failed_reports_a_failure_of_a_driver_that_did_its_work(
-    cluster: Cluster, stand_in: SparkOperatorStandIn, script: Path, tmp_path: Path
+    cluster: Cluster, stand_in: SparkOperatorStandIn, brief: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     made = cluster.create(
-        application("slander", script, str(out), "0", annotations={MISBEHAVE: Misbehaviour.LIE_FAILED})
+        application("slander", brief, str(out), "0", annotations={MISBEHAVE: Misbehaviour.LIE_FAILED})
     )
     cluster.until(made, "FAILED")
-    assert out.read_text().split()[0] == "500"
+    assert out.read_text().split()[0] == "done"
 
 
 @pytest.mark.spark
@@ -381,11 +291,11 @@ def test_vanish_deletes_the_object_before_the_driver_does_anything(
 
 @pytest.mark.spark
 def test_twice_runs_two_drivers(
-    cluster: Cluster, stand_in: SparkOperatorStandIn, script: Path, tmp_path: Path
+    cluster: Cluster, stand_in: SparkOperatorStandIn, brief: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     made = cluster.create(
-        application("double", script, str(out), "0", annotations={MISBEHAVE: Misbehaviour.TWICE})
+        application("double", brief, str(out), "0", annotations={MISBEHAVE: Misbehaviour.TWICE})
     )
     cluster.until(made, "COMPLETED")
     lines = [line.split() for line in out.read_text().splitlines()]
@@ -428,22 +338,6 @@ def test_an_ended_application_is_deleted_when_its_time_is_over(
     )
     states, _ = cluster.until(made, "DELETED", 90)
     assert states[-2:] == ["COMPLETED", "DELETED"]
-
-
-def test_up_serves_until_it_is_asked_to_stop(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "testbed", "up", "--folder", tmp_path],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-    ) as up:
-        assert up.stdout is not None
-        assert up.stdout.readline() == f"export KUBECONFIG={tmp_path / 'kubeconfig'}\n"
-        with ControlPlane(kubeconfig=tmp_path / "kubeconfig", server="").api() as client:
-            assert CoreV1Api(client).read_namespace("default").kind == "Namespace"
-        up.terminate()
-        assert up.wait(60) == 0
-    assert (tmp_path / "kube-apiserver.log").exists()
 
 
 def test_a_stand_in_that_comes_back_finds_no_driver(

@@ -8,6 +8,7 @@ Invariants
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -92,3 +93,11 @@ class Child:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, number)
+
+
+def ended(handle: int, seconds: float = 60.0) -> bool:
+    """Whether the process behind a pidfd ends in time; closes the handle."""
+    try:
+        return bool(select.select([handle], [], [], seconds)[0])
+    finally:
+        os.close(handle)
