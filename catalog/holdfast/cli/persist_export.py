@@ -66,7 +66,7 @@ def _write(
     """All batches to a file, or to standard output; how many rows."""
     import pyarrow as pa
 
-    from holdfast.cli.rows import repeated_pieces
+    from holdfast.tables.rows import repeated_pieces
 
     name = file or "standard output"
     output: AbstractContextManager[BinaryIO | _Counted]
@@ -115,7 +115,7 @@ def _writer(form: str, stream: "BinaryIO | _Counted", columns: "pa.Schema") -> A
         case "csv":
             from pyarrow import csv
 
-            from holdfast.cli.rows import without_bytes
+            from holdfast.cli.row_formats import without_bytes
 
             return _Csv(csv.CSVWriter(stream, without_bytes(columns)))
         case "json":
@@ -169,7 +169,7 @@ class _Csv:
 
     def write_table(self, table: "pa.Table") -> None:
         """The rows, binary in base64."""
-        from holdfast.cli.rows import bytes_as_text
+        from holdfast.cli.row_formats import bytes_as_text
 
         self._writer.write_table(bytes_as_text(table))
 
@@ -186,7 +186,7 @@ class _JsonLines:
 
     def write_table(self, table: "pa.Table") -> None:
         """One object per row and line."""
-        from holdfast.cli.rows import write_json_lines
+        from holdfast.cli.row_formats import write_json_lines
 
         write_json_lines(table, self._stream)
 

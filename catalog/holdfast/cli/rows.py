@@ -1,20 +1,21 @@
-"""Rows between Arrow tables and what people and files have: tables, CSV, JSON lines, Parquet, Arrow IPC."""
+"""Rows between Arrow tables and what people and files have: drawn tables, and files by their endings."""
 
-import base64
-import json
-import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import click
 import pyarrow as pa
 
 from holdfast.errors import BadInput
 
+if TYPE_CHECKING:
+    from holdfast.persist import Schema
+
 FORMATS: Final = ("table", "csv", "json", "parquet", "arrow")
+_FILE_FORMATS: Final = "|".join(FORMATS[1:])
 _SUFFIXES: Final = {
     ".csv": "csv",
     ".json": "json",
@@ -24,8 +25,6 @@ _SUFFIXES: Final = {
     ".arrow": "arrow",
 }
 _SHOWN_ROWS: Final = 50
-_PIECE_ROWS: Final = 64 * 1024
-_DIFF: Final = "_diff"
 
 
 def table_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
@@ -63,6 +62,9 @@ def write_rows(
     contents: pa.Table, form: str | None, output: Path | None, *, limit: int | None, diff: bool
 ) -> None:
     """Show or write a snapshot: rows as often as they are there, or once with `_diff`."""
+    from holdfast.cli.row_formats import encode
+    from holdfast.tables.rows import repeated
+
     if form is None:
         form = format_by_suffix(output) if output is not None else "table"
     table = contents if diff else repeated(contents)
@@ -74,7 +76,7 @@ def write_rows(
         if output is None and form in {"parquet", "arrow"} and sys.stdout.isatty():
             raise BadInput(f"{form} is not for a terminal", hint="give --output FILE, or pipe it")
         buffer = BytesIO()
-        _encode(table, form, buffer)
+        encode(table, form, buffer)
         data = buffer.getvalue()
     if output is None:
         click.echo(data, nl=False)
@@ -86,12 +88,30 @@ def write_rows(
     click.echo(f"wrote {table.num_rows} rows to {output}", err=True)
 
 
-def read_rows(file: Path, form: str | None) -> pa.Table:
-    """The rows of a file. Raises `BadInput` where it can't be read, saying why."""
+def check_file(file: Path, form: str | None) -> None:
+    """Raise `BadInput` where the rows of this file can't be read: no file, or no format is known of it."""
+    if form is None and str(file) == "-":
+        raise BadInput("the format of standard input is not known", hint=f"give --format {_FILE_FORMATS}")
+    if form is None:
+        format_by_suffix(file)
+    try:
+        if str(file) != "-":
+            file.open("rb").close()
+    except OSError as error:
+        raise BadInput(f"can't read {file}: {error.strerror or error}") from error
+
+
+def read_rows(file: Path, form: str | None, schema: "Schema | None" = None) -> pa.Table:
+    """The rows of a file, `-` for standard input, with the types of the schema (None: guessed).
+
+    Raises `BadInput` where it can't be read, saying why.
+    """
+    from holdfast.cli.row_formats import decode
+
     form = form or format_by_suffix(file)
     try:
-        with file.open("rb") as stream:
-            return _decode(stream, form)
+        with sys.stdin.buffer if str(file) == "-" else file.open("rb") as stream:
+            return decode(stream, form, schema)
     except OSError as error:
         raise BadInput(f"can't read {file}: {error.strerror or error}") from error
     except pa.ArrowException as error:
@@ -102,128 +122,15 @@ def format_by_suffix(file: Path) -> str:
     """The format that the name of a file tells; `BadInput` where it tells none."""
     form = _SUFFIXES.get(file.suffix.lower())
     if form is None:
-        raise BadInput(
-            f"{file}: the format can't be told by its name", hint=f"give --format {'|'.join(FORMATS[1:])}"
-        )
+        raise BadInput(f"{file}: the format can't be told by its name", hint=f"give --format {_FILE_FORMATS}")
     return form
 
 
-def repeated(contents: pa.Table) -> pa.Table:
-    """Each row as often as its `_diff` says, without it; `BadInput` for negative counts."""
-    pieces = list(repeated_pieces(contents))
-    return pa.concat_tables(pieces) if pieces else contents.slice(0, 0).drop_columns([_DIFF])
-
-
-def repeated_pieces(contents: pa.Table) -> Iterator[pa.Table]:
-    """What `repeated` gives, in pieces of bounded size however large the counts are."""
-    import numpy as np
-
-    counts = contents[_DIFF].to_numpy()
-    rows = contents.drop_columns([_DIFF])
-    if (counts < 0).any():
-        raise BadInput(
-            f"{int((counts < 0).sum())} rows have negative counts: a writer took away what was not there",
-            hint="use --diff to see them",
-        )
-    if (counts == 1).all():
-        yield rows
-        return
-    index = done = 0
-    while index < len(counts):
-        # Whole rows' worth of copies as far as they fit, or a part of one row's.
-        room, places, copies = _PIECE_ROWS, [], []
-        while index < len(counts) and room:
-            some = min(room, int(counts[index]) - done)
-            places.append(index)
-            copies.append(some)
-            room -= some
-            done += some
-            if done == counts[index]:
-                index, done = index + 1, 0
-        yield rows.take(pa.array(np.repeat(places, copies)))
-
-
-def without_bytes(schema: pa.Schema) -> pa.Schema:
-    """The schema with text in place of binary, for CSV, which is text."""
-    return pa.schema(
-        [field.with_type(pa.string()) if pa.types.is_binary(field.type) else field for field in schema]
-    )
-
-
-def bytes_as_text(table: pa.Table) -> pa.Table:
-    """The table with binary columns in base64, as in JSON."""
-    for index, field in enumerate(table.schema):
-        if pa.types.is_binary(field.type):
-            texts = pa.array([_plain(cell) for cell in table.column(index).to_pylist()], pa.string())
-            table = table.set_column(index, field.with_type(pa.string()), texts)
-    return table
-
-
 def _as_table(table: pa.Table, limit: int | None) -> str:
+    from holdfast.cli.row_formats import plain
+
     shown = table if limit is not None else table.slice(0, _SHOWN_ROWS)
-    rows = [["" if cell is None else str(_plain(cell)) for cell in row.values()] for row in shown.to_pylist()]
+    rows = [["" if cell is None else str(plain(cell)) for cell in row.values()] for row in shown.to_pylist()]
     text = render(table.column_names, rows)
     hidden = table.num_rows - shown.num_rows
     return text + (f"... and {hidden} more rows (--limit, --format)\n" if hidden else "")
-
-
-def _plain(cell: Any) -> Any:
-    match cell:
-        case bytes():
-            return base64.b64encode(cell).decode()
-        case float() if not math.isfinite(cell):
-            return "NaN" if math.isnan(cell) else "Infinity" if cell > 0 else "-Infinity"
-        case bool() | int() | float() | str() | None:
-            return cell
-        case _:
-            return cell.isoformat() if hasattr(cell, "isoformat") else str(cell)
-
-
-def _encode(table: pa.Table, form: str, stream: BinaryIO) -> None:
-    match form:
-        case "csv":
-            from pyarrow import csv
-
-            csv.write_csv(bytes_as_text(table), stream)
-        case "json":
-            write_json_lines(table, stream)
-        case "parquet":
-            from pyarrow import parquet
-
-            parquet.write_table(table, stream, compression="zstd")
-        case _:
-            with pa.ipc.new_file(stream, table.schema) as writer:
-                writer.write_table(table)
-
-
-class Output(Protocol):
-    """Where bytes go."""
-
-    def write(self, data: bytes, /) -> int:
-        """All of the data."""
-
-
-def write_json_lines(table: pa.Table, stream: Output) -> None:
-    """One JSON object per row and line: binary in base64, numbers that JSON has not as text ("NaN")."""
-    for batch in table.to_batches():
-        for row in batch.to_pylist():
-            plain = {name: _plain(cell) for name, cell in row.items()}
-            stream.write(json.dumps(plain, ensure_ascii=False, allow_nan=False).encode() + b"\n")
-
-
-def _decode(stream: BinaryIO, form: str) -> pa.Table:
-    match form:
-        case "csv":
-            from pyarrow import csv
-
-            return csv.read_csv(stream)
-        case "json":
-            from pyarrow import json as json_lines
-
-            return json_lines.read_json(stream)
-        case "parquet":
-            from pyarrow import parquet
-
-            return parquet.read_table(stream)
-        case _:
-            return pa.ipc.open_file(stream).read_all()

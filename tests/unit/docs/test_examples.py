@@ -18,6 +18,7 @@ PAGES = Path(__file__).resolve().parents[3] / "docs" / "how-to"
         ("keep-a-catalog-in-a-database.md", "sqlite:///tmp/shop"),
         ("observe-a-catalog.md", "file:///tmp/shop"),
         ("follow-a-catalog.md", "file:///tmp/shop"),
+        ("use-tables.md", "file:///tmp/shop"),
         ("follow-a-moving-catalog.md", '"/tmp/shop"'),
     ],
 )
