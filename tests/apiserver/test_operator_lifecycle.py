@@ -57,7 +57,7 @@ def test_a_catalog_and_its_collection_become_ready(lasting: tuple[Any, dict[str,
     heads = [line.split() for line in table if line.startswith("NAME")]
     assert heads == [
         ["NAME", "READY", "EPOCH", "TRUTH", "VERSION", "UPPER", "AGE", "REASON"],
-        ["NAME", "READY", "CATALOG", "SINCE", "UPPER", "RENDITION", "SHARDS", "AGE", "REASON"],
+        ["NAME", "READY", "CATALOG", "SINCE", "UPPER", "RENDITION", "SHARDS", "NEXT", "AGE", "REASON"],
     ]
     rows = [line.split() for line in table if line.startswith(("catalog.", "storagecollection."))]
     assert [rows[0][0], *rows[0][1:5]] == [

@@ -1,7 +1,6 @@
 """The `StorageCollection` resource: one collection of a catalog, with its rendition and snapshots."""
 
 from datetime import datetime
-from enum import StrEnum
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -22,47 +21,30 @@ from holdfast_operator.api.base import (
     validations,
 )
 from holdfast_operator.api.catalog import DeletionPolicy
+from holdfast_operator.api.columns import MAX_COLUMNS, CollectionColumn, additive_rules
 from holdfast_operator.api.names import Kind
+from holdfast_operator.api.rendition import (
+    HANDOVER_RULES,
+    CollectionHandover,
+    CollectionRendition,
+    HandoverStatus,
+    HoldStatus,
+    RenditionStatus,
+)
 from holdfast_operator.api.spark import SparkTemplate
 
-MAX_COLUMNS = 256
 _IMMUTABLE = "self == oldSelf"
 _UNBORN = "!has(oldSelf.status) || !has(oldSelf.status.collectionId)"
+_KNOWN_HASH_COLUMNS = (
+    "!has(self.spec.rendition.hashColumns) || self.spec.rendition.hashColumns.all(h, "
+    "self.spec.columns.exists(c, c.name == h))"
+)
 _SAME_NAME = (
     f"{_UNBORN} || (self.spec.catalogRef == oldSelf.spec.catalogRef && "
     "self.spec.database == oldSelf.spec.database && self.spec.schema == oldSelf.spec.schema && "
     "has(self.spec.name) == has(oldSelf.spec.name) && "
     "(!has(self.spec.name) || self.spec.name == oldSelf.spec.name))"
 )
-_TYPES = (
-    r"^(bool|u?int(8|16|32|64)|float(32|64)|string|binary|date32|timestamp|timestamp_utc|"
-    r"decimal128\\((3[0-8]|[12][0-9]|[1-9]),(3[0-8]|[12]?[0-9])\\))$"
-)
-_UNKNOWN_TYPE = (
-    "unknown column type: use bool, int8..int64, uint8..uint64, float32, float64, "
-    "decimal128(precision,scale), string, binary, date32, timestamp or timestamp_utc"
-)
-
-
-class CollectionColumn(ApiModel):
-    """One column."""
-
-    name: str = Field(
-        min_length=1,
-        max_length=128,
-        description="Name of the column; names that begin with an underscore are Holdfast's own.",
-        json_schema_extra=validations(
-            ("!self.startsWith('_')", "column names that begin with an underscore are reserved")
-        ),
-    )
-    type: str = Field(
-        min_length=1,
-        max_length=32,
-        description="bool, int8 to int64, uint8 to uint64, float32, float64, decimal128(precision,scale), "
-        "string, binary, date32, timestamp or timestamp_utc.",
-        json_schema_extra=validations((f"self.matches('{_TYPES}')", _UNKNOWN_TYPE)),
-    )
-    nullable: bool = Field(default=False, description="Whether the column may be null.")
 
 
 class CollectionRetention(ApiModel):
@@ -79,23 +61,6 @@ class CollectionRetention(ApiModel):
     def milliseconds(self) -> int:
         """The period in milliseconds."""
         return milliseconds(self.period)
-
-
-class CollectionRendition(ApiModel):
-    """How the data is laid out."""
-
-    shards: int = Field(
-        default=1,
-        ge=1,
-        le=256,
-        description="Over how many shards the rows are spread by the hash of their key.",
-        json_schema_extra=validations(
-            (
-                _IMMUTABLE,
-                "rendition.shards can't change in this version: create another collection and copy the data",
-            )
-        ),
-    )
 
 
 class SnapshotRequest(ApiModel):
@@ -157,7 +122,8 @@ class StorageCollectionSpec(ApiModel):
     columns: tuple[CollectionColumn, ...] = Field(
         min_length=1,
         max_length=MAX_COLUMNS,
-        description="The columns, in order. They can't change once the collection exists.",
+        description="The columns, in order. Once the collection exists, nullable ones may be added at the "
+        "end and types may become wider, outside of the key.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
     key: tuple[Annotated[str, Field(max_length=128)], ...] = Field(
@@ -169,8 +135,20 @@ class StorageCollectionSpec(ApiModel):
     )
     rendition: CollectionRendition = Field(
         default=CollectionRendition(),
-        description="How the data is laid out.",
+        description="How the data is laid out. A change makes a new rendition; to change it back while that "
+        "is filled gives it up.",
         json_schema_extra={"default": {}},
+    )
+    handover: CollectionHandover = Field(
+        default=CollectionHandover(),
+        description="When a new rendition takes over.",
+        json_schema_extra={"default": {}} | HANDOVER_RULES,
+    )
+    max_bytes: int | None = Field(
+        default=None,
+        ge=1,
+        description="A collection that holds more shows OverMaxBytes, and no new rendition is begun whose "
+        "copy would make it hold more. Nothing that is there is taken away.",
     )
     retention: CollectionRetention = Field(
         default=CollectionRetention(),
@@ -187,28 +165,6 @@ class StorageCollectionSpec(ApiModel):
     suspend: bool = Field(
         default=False, description="True leaves everything as it is until it is false again."
     )
-
-
-class RenditionPhase(StrEnum):
-    """The life of a rendition; this version only knows active ones."""
-
-    ACTIVE = "Active"
-
-
-class RenditionStatus(ApiModel):
-    """One rendition."""
-
-    id: str = Field(description="Id of the rendition.")
-    phase: Literal["Hydrating", "CaughtUp", "Active", "Retiring", "Dropped", "Suspect"] = Field(
-        description="Where the rendition is in its life."
-    )
-    shards: int = Field(description="How many shards it has.")
-    since: Frontier | None = Field(default=None, description="It can be read as of this time on.")
-    upper: Frontier | None = Field(default=None, description="It is complete before this time.")
-    rows: int | None = Field(
-        default=None, description="Updates that its shards hold, before they are consolidated."
-    )
-    bytes: int | None = Field(default=None, description="Bytes that its shards hold.")
 
 
 class SnapshotStatus(ApiModel):
@@ -243,11 +199,22 @@ class StorageCollectionStatus(Status):
     since: Frontier | None = Field(default=None, description="The collection can be read as of this time on.")
     upper: Frontier | None = Field(default=None, description="The collection is complete before this time.")
     active_rendition: str | None = Field(default=None, description="The rendition that readers get.")
+    shards: int | None = Field(default=None, description="Over how many shards that is spread.")
+    next_rendition: str | None = Field(
+        default=None, description="The rendition that is being filled, to take over."
+    )
     renditions: tuple[RenditionStatus, ...] | None = Field(
         default=None,
-        description="All renditions.",
+        description="All renditions that are there, and the last ones that are gone.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]},
     )
+    handover: HandoverStatus | None = Field(default=None, description="The last handover.")
+    holds: tuple[HoldStatus, ...] | None = Field(
+        default=None,
+        description="Who keeps retired renditions, beside the retention.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    bytes: int | None = Field(default=None, description="Bytes that all renditions hold.")
     snapshot_job: SnapshotJobStatus | None = Field(
         default=None, description="The job of the snapshot that spec.snapshot asks for."
     )
@@ -270,18 +237,14 @@ class StorageCollection(Resource):
             PrinterColumn(
                 "Rendition", "string", ".status.activeRendition", "The rendition that readers get."
             ),
-            PrinterColumn(
-                "Shards", "integer", ".spec.rendition.shards", "Over how many shards it is spread."
-            ),
+            PrinterColumn("Shards", "integer", ".status.shards", "Over how many shards that is spread."),
+            PrinterColumn("Next", "string", ".status.nextRendition", "The rendition that is being filled."),
             AGE_COLUMN,
             REASON_COLUMN,
         ),
         description="A StorageCollection is one definite, time-travelling collection of rows.",
         rules=(
-            (
-                f"{_UNBORN} || self.spec.columns == oldSelf.spec.columns",
-                "spec.columns can't change once the collection exists: create another collection",
-            ),
+            *additive_rules(_UNBORN),
             (
                 _SAME_NAME,
                 "catalogRef, database, schema and name can't change once the collection exists",
@@ -291,6 +254,10 @@ class StorageCollection(Resource):
                 "spec.key names a column that isn't in spec.columns",
             ),
             ("has(self.spec.key) == has(oldSelf.spec.key)", "key is immutable"),
+            (
+                _KNOWN_HASH_COLUMNS,
+                "spec.rendition.hashColumns names a column that isn't in spec.columns",
+            ),
         ),
     )
 

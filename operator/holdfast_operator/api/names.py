@@ -84,6 +84,12 @@ class ConditionType(StrEnum):
     SNAPSHOT_COMPLETED = "SnapshotCompleted"
     """Of the snapshot that `spec.snapshot` asks for: True done, Unknown under way, False given up."""
 
+    OVER_MAX_BYTES = "OverMaxBytes"
+    """Of `spec.maxBytes`: True the collection holds more than that, False it doesn't."""
+
+    RENDITION_SUSPECT = "RenditionSuspect"
+    """True: the contents of a rendition of the collection are not to be trusted; the message says why."""
+
     OBJECTS_IN_STEP = "ObjectsInStep"
     """Of `spec.objects`: True all is as declared, False something that was taken out is kept by others."""
 
@@ -344,6 +350,42 @@ class Reason(StrEnum):
 
     SNAPSHOT_NOT_READABLE = "SnapshotNotReadable"
     """`spec.snapshot.asOf` can't be read: before `since`, or not complete yet."""
+
+    HYDRATING_RENDITION = "HydratingRendition"
+    """A new rendition of the collection is being filled; the one before is read and written as ever."""
+
+    WAITING_FOR_HANDOVER = "WaitingForHandover"
+    """A new rendition has all that the collection has; the message says what its handover waits for."""
+
+    RETIRING_RENDITION = "RetiringRendition"
+    """A rendition that handed over is kept while its times can still be read; all else is as asked."""
+
+    RENDITION_CREATED = "RenditionCreated"
+    """Event: a new rendition is there, to be filled."""
+
+    HYDRATED = "Hydrated"
+    """Event: a new rendition has what the collection has."""
+
+    HANDED_OVER = "HandedOver"
+    """Event: a rendition took over; the message says from which time on."""
+
+    RENDITION_DROPPED = "RenditionDropped"
+    """Event: a retired rendition and its data are gone."""
+
+    RENDITION_ABORTED = "RenditionAborted"
+    """Event: a rendition that was being filled was given up, and its data is gone."""
+
+    RENDITION_SUSPECT = "RenditionSuspect"
+    """The contents of a rendition are not to be trusted: it never takes over."""
+
+    COLUMNS_ADDED = "ColumnsAdded"
+    """Event: the schema of the collection follows `spec.columns`: columns were added or became wider."""
+
+    OVER_MAX_BYTES = "OverMaxBytes"
+    """The collection holds more than `spec.maxBytes`, or would with the copy that a new rendition is."""
+
+    WITHIN_MAX_BYTES = "WithinMaxBytes"
+    """The collection holds no more than `spec.maxBytes`."""
 
     SPARK_NOT_INSTALLED = "SparkNotInstalled"
     """The cluster serves no SparkApplications, or not to the operator's role."""

@@ -5,26 +5,26 @@ idempotent. Nothing is written before the spec is known to make sense.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import Enum, auto
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from holdfast.errors import HoldfastError
 from holdfast.persist import Schema
-from holdfast.storage import JobRecord
+from holdfast.persist.evolution import evolution_fault
+from holdfast.storage import JobRecord, RenditionState
+from holdfast.storage.frontiers import retained_since
 from holdfast_operator.api.base import frontier
 from holdfast_operator.api.catalog import DeletionPolicy
-from holdfast_operator.api.collection import (
-    RenditionPhase,
-    RenditionStatus,
-    StorageCollectionSpec,
-    StorageCollectionStatus,
-)
+from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ConditionType, Reason
-from holdfast_operator.reconcile import snapshot
+from holdfast_operator.reconcile import renditions, snapshot
 from holdfast_operator.reconcile.catalog import Rhythm
+from holdfast_operator.reconcile.collectionstatus import collection_marks, rendition_notes, status_fields
 from holdfast_operator.reconcile.facts import CollectionFacts, ItemName
-from holdfast_operator.reconcile.snapshot import FailAttempt, SnapshotObserved
+from holdfast_operator.reconcile.renditions import LongStep, RenditionsObserved, has_layout
+from holdfast_operator.reconcile.snapshot import FailAttempt, SnapshotObserved, SnapshotReport
 from holdfast_operator.reconcile.steps import (
     SUSPENDED,
     Release,
@@ -82,6 +82,9 @@ class Observed:
     snapshot: SnapshotObserved | None = None
     running: tuple[JobRecord, ...] = ()
     """Its jobs that run."""
+    shown: Mapping[str, str] = field(default_factory=dict)
+    """The phases of its renditions as the status shows them, by id."""
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,16 @@ class CreateCollection(Step):
     item: ItemName
     schema: Schema
     shards: int
+
+
+@dataclass(frozen=True)
+class EvolveColumns(Step):
+    """Add columns to the collection in storage, or make them wider."""
+
+    irreversible: ClassVar[bool] = True
+    collection_id: str
+    before: Schema
+    schema: Schema
 
 
 @dataclass(frozen=True)
@@ -200,42 +213,62 @@ def _plan_create(seen: Observed, spec: StorageCollectionSpec, schema: Schema, rh
             f"{item} was dropped from storage, but is still in the catalog; remove the item from the catalog"
         )
         return Settle(stalled(Reason.SCHEMA_MISMATCH, text))
-    if (facts.schema, facts.shards) != (schema, shards):
+    if seen.catalog_observed and (facts.schema != schema or not has_layout(facts, spec)):
         return Settle(stalled(Reason.SCHEMA_MISMATCH, _mismatch(facts, schema, shards)))
-    if _due(seen, facts) and not seen.catalog_observed:
-        return Retain(facts.collection_id, seen.retention_since or 0)
-    return _plan_ready(seen, facts, rhythm)
-
-
-def _plan_ready(seen: Observed, facts: CollectionFacts, rhythm: Rhythm) -> Step:
-    fields = dict(status_fields(facts, seen.item_id))
-    health = ready(f"collection {facts.name} with {facts.shards} shards")
-    rest = rhythm.unsteady if frontier(facts.upper) != seen.known_upper else rhythm.steady
     if seen.catalog_observed:
-        return _plan_bound(seen, facts, rest)
-    if seen.snapshot is None:
-        return Settle(health, fields=fields, requeue_after=rest)
-    report = snapshot.plan(seen.snapshot)
+        return _plan_bound(seen, spec, facts, rhythm)
+    if fault := evolution_fault(facts.schema, schema):
+        return Settle(stalled(Reason.SCHEMA_MISMATCH, _mismatch(facts, schema, shards, fault)))
+    if facts.schema != schema:
+        return EvolveColumns(facts.collection_id, facts.schema, schema)
+    if not facts.due and _due(seen, facts):
+        return Retain(facts.collection_id, seen.retention_since or 0)
+    return _plan_there(seen, spec, facts, rhythm)
+
+
+def _rest_of(seen: Observed, facts: CollectionFacts, rhythm: Rhythm) -> float:
+    return rhythm.unsteady if frontier(facts.upper) != seen.known_upper else rhythm.steady
+
+
+def _plan_there(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFacts, rhythm: Rhythm) -> Step:
+    """It exists with its columns: snapshots and renditions."""
+    report = SnapshotReport() if seen.snapshot is None else snapshot.plan(seen.snapshot)
     if isinstance(report, Step):
         return report
+    shape = renditions.plan(RenditionsObserved(facts=facts, spec=spec, shown=dict(seen.shown), now=seen.now))
+    if isinstance(shape, Step) and not isinstance(shape, LongStep):
+        return shape
+    rest = _rest_of(seen, facts, rhythm)
     soon = rest if report.requeue_after is None else min(rest, report.requeue_after)
-    marks = (report.mark,) if report.mark else ()
-    return Settle(health, fields={**fields, **report.fields}, marks=marks, requeue_after=soon)
+    if isinstance(shape, LongStep) or shape.soon:
+        soon = min(soon, rhythm.unsteady)
+    settle = Settle(
+        shape.health or ready(f"collection {facts.name} with {facts.shards} shards"),
+        fields={**status_fields(facts, seen.item_id, spec), **report.fields},
+        marks=(*((report.mark,) if report.mark else ()), *collection_marks(facts, spec)),
+        requeue_after=soon,
+        notes=rendition_notes(seen.shown, facts),
+    )
+    if isinstance(shape, LongStep):
+        return replace(shape, resting=settle)
+    return replace(settle, requeue_after=0.0) if shape.at_once else settle
 
 
-def _plan_bound(seen: Observed, facts: CollectionFacts, rest: float) -> Step:
+def _plan_bound(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFacts, rhythm: Rhythm) -> Step:
     """There, in a catalog that another process writes: it is shown, and nothing of it is changed."""
     health = ready(
-        f"collection {facts.name} with {facts.shards} shards; retention and drop are its database process's"
+        f"collection {facts.name} with {facts.shards} shards; retention, renditions and drop are its "
+        "database process's"
     )
     asked = seen.snapshot is not None and seen.snapshot.request is not None
     text = "the operator runs no jobs in an Observed catalog; let its database process make the snapshot"
     refused = Mark(ConditionType.SNAPSHOT_COMPLETED, "False", Reason.CATALOG_OBSERVED, text)
     return Settle(
         health,
-        fields=status_fields(facts, seen.item_id),
-        marks=(refused,) if asked else (),
-        requeue_after=rest,
+        fields=status_fields(facts, seen.item_id, spec),
+        marks=(*((refused,) if asked else ()), *collection_marks(facts, spec)),
+        requeue_after=_rest_of(seen, facts, rhythm),
+        notes=rendition_notes(seen.shown, facts),
     )
 
 
@@ -256,19 +289,41 @@ def _left_to_writer(seen: Observed, spec: StorageCollectionSpec, item: ItemName)
 
 
 def _due(seen: Observed, facts: CollectionFacts) -> bool:
+    """Whether the retention lets go of so much that it is worth a write; what others need isn't let go of.
+
+    Also what they needed until now: since stays where it was until somebody moves it.
+    """
     target = seen.retention_since
-    if target is None or target <= facts.since:
+    if target is None:
         return False
-    kept = max(facts.upper - target, 1)
-    return target - facts.since >= max(kept // _RETENTION_GRAIN, 1)
+    grain = max((facts.upper - target) // _RETENTION_GRAIN, 1)
+    held = (each for each in facts.renditions if each.state is not RenditionState.HYDRATING)
+    behind = (
+        min(retained_since(target, facts.since, each.start), each.needed, each.upper - 1) - each.oldest
+        for each in held
+    )
+    return max(min(target, facts.needed) - facts.since, *behind) >= grain
 
 
-def _mismatch(facts: CollectionFacts, schema: Schema, shards: int) -> str:
-    if facts.shards != shards:
+def _mismatch(facts: CollectionFacts, schema: Schema, shards: int, fault: str = "") -> str:
+    if facts.schema == schema:
         what = f"it has {facts.shards} shards, spec.rendition.shards is {shards}"
     else:
         what = f"it has {_columns(facts.schema)}, the spec asks for {_columns(schema)}"
-    return f"collection {facts.name} exists otherwise: {what}; correct the spec or choose another name"
+    why = f" ({fault})" if fault else ""
+    return f"collection {facts.name} exists otherwise: {what}{why}; correct the spec or choose another name"
+
+
+def told_change(before: Schema, schema: Schema) -> str:
+    """What an evolution did to the columns, in a line."""
+    old = {column.name: column for column in before.columns}
+    added = [str(column) for column in schema.columns if column.name not in old]
+    wider = [
+        f"{old[column.name]} became {column.type}{'?' if column.nullable else ''}"
+        for column in schema.columns
+        if column.name in old and column != old[column.name]
+    ]
+    return "; ".join([*([f"added {', '.join(added)}"] if added else []), *wider])
 
 
 def _columns(schema: Schema) -> str:
@@ -327,27 +382,3 @@ def _app_of(seen: Observed, job: JobRecord) -> AppState | None:
     apps = seen.snapshot.apps if seen.snapshot else ()
     attempt = (job.job_id, job.attempt)
     return next((app for app in apps if (app.job_id, app.attempt) == attempt and not app.phase.over), None)
-
-
-def status_fields(facts: CollectionFacts, item_id: str | None) -> Mapping[str, Any]:
-    """The status of a collection that is there."""
-    status = StorageCollectionStatus(
-        collection_id=facts.collection_id,
-        item_id=item_id,
-        since=frontier(facts.since),
-        upper=frontier(facts.upper),
-        active_rendition=facts.active_rendition,
-        renditions=tuple(
-            RenditionStatus(
-                id=each.id,
-                phase=RenditionPhase.ACTIVE.value,
-                shards=each.shards,
-                since=frontier(each.since),
-                upper=frontier(each.upper),
-                rows=each.rows,
-                bytes=each.bytes,
-            )
-            for each in facts.renditions
-        ),
-    )
-    return status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"conditions"})

@@ -1,16 +1,28 @@
 """What catalog and storage say about one StorageCollection. Blocking; it only reads."""
 
 import uuid
+from collections.abc import Sequence
 from typing import Final
 
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import ReadOnlyCatalog, format_id
 from holdfast.durable.registry import DATABASES, ITEMS, SCHEMAS
-from holdfast.errors import BadInput, CollectionNotFound
+from holdfast.errors import CLOSED, BadInput, CollectionNotFound
 from holdfast.persist import PersistClient
-from holdfast.storage import CollectionInfo, CollectionState, JobState, StorageController
+from holdfast.persist.inspect import ShardInfo
+from holdfast.storage import (
+    CollectionInfo,
+    CollectionState,
+    JobState,
+    RenditionInfo,
+    StorageController,
+)
+from holdfast.storage.advance import Situation, due
+from holdfast.storage.capabilities import CollectionHold
+from holdfast.storage.retention import RETENTION_PURPOSE
 from holdfast_operator.reconcile.facts import (
     CollectionFacts,
+    HoldFacts,
     ItemName,
     Look,
     NoSuchSchema,
@@ -85,28 +97,72 @@ def _collection(client: PersistClient, controller: StorageController, id_: str) 
 
 
 def _facts(client: PersistClient, controller: StorageController, info: CollectionInfo) -> CollectionFacts:
-    frontiers = controller.frontiers(info.collection_id)
-    renditions = []
-    for rendition in info.live:
-        shards = [client.inspect(shard) for shard in rendition.shards]
-        renditions.append(
-            RenditionFacts(
-                id=rendition.id,
-                shards=len(shards),
-                since=max(shard.since for shard in shards),
-                upper=min(shard.upper for shard in shards),
-                rows=sum(shard.rows for shard in shards),
-                bytes=sum(shard.size_bytes for shard in shards),
-            )
-        )
+    view = controller.renditions.look(info.collection_id)
+    info = view.info
+    found = tuple(_rendition(client, each) for each in info.renditions)
+    metadata = client.inspect(info.metadata_shard)
+    since = metadata.since
+    holds: tuple[CollectionHold, ...] = ()
+    # What was one rendition for ever has nothing due, and nobody keeps a rendition of it.
+    if info.holding.held_from > 0:
+        holds = controller.holds(info.collection_id)
+    uppers = {each.id: each.upper for each in found if not each.gone}
+    steps = due(Situation(info, {**uppers, **view.uppers}, since, view.upper, holds)).steps
     return CollectionFacts(
         collection_id=info.collection_id,
         name=info.name,
         schema=info.schema,
-        shards=info.shards,
+        shards=len(info.holding.shards),
         dropped=False,
-        since=frontiers.since,
-        upper=frontiers.upper,
+        since=since,
+        upper=view.upper,
+        needed=_needed([metadata]),
         active_rendition=info.holding.id,
-        renditions=tuple(renditions),
+        renditions=found,
+        holds=tuple(_hold(info, each) for each in holds if each.keeps and not each.own),
+        due=tuple(map(str, steps)),
+    )
+
+
+def _rendition(client: PersistClient, rendition: RenditionInfo) -> RenditionFacts:
+    shards = [client.inspect(shard) for shard in rendition.shards]
+    return RenditionFacts(
+        id=rendition.id,
+        shards=len(shards),
+        since=max((shard.since for shard in shards), default=0),
+        upper=min((shard.upper for shard in shards), default=0),
+        rows=sum(shard.rows for shard in shards),
+        bytes=sum(shard.size_bytes for shard in shards),
+        state=rendition.state,
+        recipe=rendition.recipe,
+        hash_columns=rendition.hash_columns,
+        held_from=rendition.held_from,
+        held_to=rendition.held_to,
+        suspect=rendition.suspect,
+        start=rendition.start,
+        oldest=min((shard.since for shard in shards), default=CLOSED),
+        needed=_needed(shards),
+    )
+
+
+def _needed(shards: Sequence[ShardInfo]) -> int:
+    """From when on others than the retention hold shards."""
+    holds = (hold for shard in shards for hold in shard.holds)
+    return min(
+        (hold.since for hold in holds if (hold.kind, hold.purpose) != ("critical", RETENTION_PURPOSE)),
+        default=CLOSED,
+    )
+
+
+def _hold(info: CollectionInfo, hold: CollectionHold) -> HoldFacts:
+    # From the record and not from its age: that would be another one at each look.
+    taken = [each.acquired_ms for each in info.holders if each.purpose == hold.purpose and not each.writes]
+    return HoldFacts(
+        purpose=hold.purpose,
+        since=hold.since or 0,
+        keeps=hold.keeps,
+        durable=hold.durable,
+        who=hold.who,
+        host=hold.host,
+        taken_ms=taken[0] if taken and hold.durable else 0,
     )

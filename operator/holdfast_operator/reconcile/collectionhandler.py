@@ -1,11 +1,20 @@
 """Looks at, and acts on, what a StorageCollection stands for."""
 
 import logging
+import threading
 from dataclasses import replace
 from typing import ClassVar
 
-from holdfast.errors import CollectionInUse, UniquenessViolation
-from holdfast.storage import JobRecord
+from holdfast.errors import (
+    CollectionInUse,
+    HandleExpired,
+    HandoverInProgress,
+    NotCaughtUp,
+    ShardFinalized,
+    UniquenessViolation,
+    UpperMismatch,
+)
+from holdfast.storage import JobRecord, RenditionState
 from holdfast_operator.api.catalog import Access, CatalogSpec, DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Kind, Reason
@@ -17,12 +26,15 @@ from holdfast_operator.reconcile.collection import (
     DropCollection,
     DropItem,
     EnsureItem,
+    EvolveColumns,
     Observed,
     Retain,
     item_name,
+    told_change,
 )
 from holdfast_operator.reconcile.collectionfacts import SNAPSHOT
-from holdfast_operator.reconcile.facts import CollectionFacts, NoSuchSchema, NotReadable, Opening
+from holdfast_operator.reconcile.collectionstatus import lag, shown_phases
+from holdfast_operator.reconcile.facts import CollectionFacts, NoSuchSchema, NotReadable, Opening, Superseded
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.handler import (
     Halt,
@@ -34,6 +46,15 @@ from holdfast_operator.reconcile.handler import (
     is_overdue,
 )
 from holdfast_operator.reconcile.index import Index
+from holdfast_operator.reconcile.longcalls import UnderWay
+from holdfast_operator.reconcile.renditions import (
+    AbortRendition,
+    Advance,
+    CreateRendition,
+    HandOver,
+    Hydrate,
+    LongStep,
+)
 from holdfast_operator.reconcile.snapshot import (
     FailAttempt,
     RetryJob,
@@ -44,6 +65,7 @@ from holdfast_operator.reconcile.snapshot import (
 from holdfast_operator.reconcile.specs import parse_spec
 from holdfast_operator.reconcile.steps import Settle, Step, reconciling
 from holdfast_operator.reconcile.stores import Stores
+from holdfast_operator.runtime.events import Note
 from holdfast_operator.runtime.kube import Gone, ObjectKey
 from holdfast_operator.sparkapps.adapter import AppState, Launch, NotInstalled, SparkAdapter
 
@@ -63,6 +85,8 @@ class CollectionHandler(Handler[Observed]):
         self._index = index
         self._settings = settings
         self._spark = spark
+        self._stops: dict[ObjectKey, threading.Event] = {}
+        """Set where nobody wants any more what is under way for a collection."""
 
     async def observe(self, key: ObjectKey, body: Json) -> Observed:
         """Look at the spec, the Catalog, the store, and the Spark jobs. Raises `Fenced`."""
@@ -82,12 +106,16 @@ class CollectionHandler(Handler[Observed]):
             has_finalizer=has_finalizer(body),
             known_upper=status.get("upper"),
             created="collectionId" in status,
+            shown=shown_phases(status),
+            now=self.services.clock.wall(),
             older_twin=str(older) if older else None,
             catalog_void=catalog is not None and self._stores.is_void(catalog),
             catalog_open=opening is not None and not opening.observed,
         )
         if spec is None or catalog is None or not (blank.has_finalizer or blank.deleting):
             return blank
+        if spec.suspend:
+            self._stop_long(key)
         blank = await self._with_catalog(blank, catalog)
         if opening is None or opening.observed != blank.catalog_observed or spec.suspend or older is not None:
             return blank
@@ -118,6 +146,7 @@ class CollectionHandler(Handler[Observed]):
         catalog, rivals = self._index.catalog_of(key), self._index.rivals_of(key)
         self._index.drop(key)
         self.services.metrics.forget(key.namespace, key.name)
+        self._stop_long(key)
         for other in (*rivals, *((catalog,) if catalog else ())):
             self.services.enqueue(other, 0.0)
 
@@ -164,6 +193,9 @@ class CollectionHandler(Handler[Observed]):
         if facts is None:
             return seen
         self._measure(key, facts)
+        hydrating = any(each.state is RenditionState.HYDRATING for each in facts.renditions)
+        if not hydrating and facts.active.upper >= facts.active.held_from:
+            self._stop_long(key)
         return replace(
             seen,
             retention_since=max(facts.upper - 1 - spec.retention.milliseconds, 0),
@@ -206,9 +238,29 @@ class CollectionHandler(Handler[Observed]):
                     "create_collection",
                     lambda h: h.create_collection(step.collection_id, step.item, step.schema, step.shards),
                 )
+            case EvolveColumns():
+                await self._evolve(key, body, step, catalog)
+            case LongStep():
+                await self._take_long(key, step, catalog)
+            case CreateRendition():
+                await use(
+                    catalog,
+                    "create_rendition",
+                    lambda h: h.create_rendition(
+                        step.collection_id, step.rendition_id, step.shards, step.hash_columns, step.recipe
+                    ),
+                )
+            case AbortRendition():
+                self._stop_long(key)
+                await use(
+                    catalog,
+                    "abort_rendition",
+                    lambda h: h.abort_rendition(step.collection_id, step.rendition_id),
+                )
             case Retain():
                 await use(catalog, "retain", lambda h: h.retain_from(step.collection_id, step.since))
             case DropCollection():
+                self._stop_long(key)
                 await use(catalog, "drop_collection", lambda h: h.drop_collection(step.collection_id))
             case DropItem():
                 await use(catalog, "drop_item", lambda h: h.drop_item(step.item))
@@ -226,6 +278,54 @@ class CollectionHandler(Handler[Observed]):
                 await self._fail(key, catalog, step)
             case _:
                 raise AssertionError(step)
+
+    def _stop_long(self, key: ObjectKey) -> None:
+        """Nobody wants what is under way for a collection; it ends as soon as it notices."""
+        if (stop := self._stops.pop(key, None)) is not None:
+            stop.set()
+            self._stores.give_up(key)
+
+    async def _evolve(self, key: ObjectKey, body: Json, step: EvolveColumns, catalog: ObjectKey) -> None:
+        await self._stores.use(
+            catalog, "evolve_columns", lambda h: h.evolve_columns(step.collection_id, step.schema)
+        )
+        note = Note(Reason.COLUMNS_ADDED, told_change(step.before, step.schema))
+        await self.services.events.post(key, body["metadata"]["uid"], note)
+
+    async def _take_long(self, key: ObjectKey, step: LongStep, catalog: ObjectKey) -> None:
+        """Fill a rendition or hand over to it; the collection rests meanwhile, and where it has to wait."""
+        asked = key, type(step).__name__.lower(), (step.collection_id, step.rendition_id)
+        assert step.resting is not None
+        stop = self._stops.setdefault(key, threading.Event())
+        try:
+            match step:
+                case Hydrate():
+                    await self._stores.use_long(
+                        catalog,
+                        asked,
+                        lambda h: h.hydrate(step.collection_id, step.rendition_id, stop.is_set),
+                    )
+                case HandOver():
+                    await self._stores.use_long(
+                        catalog, asked, lambda h: h.hand_over(step.collection_id, step.rendition_id, step.at)
+                    )
+                case Advance():
+                    await self._stores.use_long(catalog, asked, lambda h: h.advance(step.collection_id))
+                case _:
+                    raise AssertionError(step)
+        except UnderWay:
+            raise Halt(step.resting) from None
+        except (
+            Superseded,
+            NotCaughtUp,
+            HandoverInProgress,
+            UpperMismatch,
+            HandleExpired,
+            ShardFinalized,
+        ) as error:
+            # Somebody else wrote, aborted or dropped meanwhile: the next look tells.
+            log.info("rendition %s: %s", step.rendition_id, error)
+            raise Halt(replace(step.resting, retry=True)) from None
 
     async def _launch(
         self, key: ObjectKey, body: Json, catalog: ObjectKey, collection_id: str, job: JobRecord
@@ -270,6 +370,8 @@ class CollectionHandler(Handler[Observed]):
         metrics = self.services.metrics
         metrics.upper.labels(key.namespace, key.name).set(facts.upper)
         metrics.since.labels(key.namespace, key.name).set(facts.since)
+        hydrating = (each for each in facts.renditions if each.state is RenditionState.HYDRATING)
+        metrics.show_lags(key.namespace, key.name, {each.id: lag(facts, each) for each in hydrating})
 
 
 def _catalog_key(key: ObjectKey, spec: StorageCollectionSpec) -> ObjectKey:

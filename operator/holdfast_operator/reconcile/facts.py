@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from holdfast.durable import Bootstrap
 from holdfast.durable.store import Kept
 from holdfast.durable.upgrade.report import UpgradeReport
-from holdfast.errors import BadInput, HoldfastError
+from holdfast.errors import CLOSED, BadInput, HoldfastError
 from holdfast.persist import Schema
-from holdfast.storage import JobRecord
+from holdfast.storage import JobRecord, Recipe, RenditionState
 from holdfast_operator.reconcile.storage import RestoreSource, StashPlace, Storage
 
 
@@ -45,19 +45,54 @@ class CatalogFacts:
 
 @dataclass(frozen=True, slots=True)
 class RenditionFacts:
-    """A rendition: rows and bytes are those stored, before they are consolidated."""
+    """A rendition: rows and bytes are those stored, before they are consolidated.
+
+    One that is gone has none. The other fields are those of `holdfast.storage.RenditionInfo`.
+    """
 
     id: str
-    shards: int
+    shards: int = 0
+    since: int = 0
+    upper: int = 0
+    rows: int = 0
+    bytes: int = 0
+    state: RenditionState = RenditionState.HOLDING
+    recipe: Recipe = Recipe.COPY
+    hash_columns: tuple[str, ...] = ()
+    held_from: int = 0
+    held_to: int = CLOSED
+    suspect: str = ""
+    start: int = 0
+    oldest: int = CLOSED
+    """The since of that of its shards that has the most history."""
+    needed: int = CLOSED
+    """From when on others than the retention keep its shards."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether its shards are gone."""
+        return self.state in {RenditionState.DROPPED, RenditionState.ABORTED}
+
+
+@dataclass(frozen=True, slots=True)
+class HoldFacts:
+    """Who holds a collection's since back, and since when; empty where nobody noted it.
+
+    A durable one stays until it is released, another ends with its process. `keeps` are retired renditions.
+    """
+
+    purpose: str
     since: int
-    upper: int
-    rows: int
-    bytes: int
+    keeps: tuple[str, ...]
+    durable: bool = False
+    who: str = ""
+    host: str = ""
+    taken_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionFacts:
-    """What the store says about a collection."""
+    """What the store says about a collection; `shards` are those of its active rendition."""
 
     collection_id: str
     name: str
@@ -67,7 +102,25 @@ class CollectionFacts:
     since: int = 0
     upper: int = 0
     active_rendition: str = ""
+    needed: int = CLOSED
+    """From when on others than the retention keep it."""
     renditions: tuple[RenditionFacts, ...] = ()
+    """In the order of their creation, those that are gone too."""
+    holds: tuple[HoldFacts, ...] = ()
+    """Those that keep retired renditions, beside the collection's own."""
+    due: tuple[str, ...] = ()
+    """What may be done without anybody's word, as `StorageController.advance` does it."""
+
+    @property
+    def active(self) -> RenditionFacts:
+        """The rendition that is the collection now."""
+        (active,) = (each for each in self.renditions if each.id == self.active_rendition)
+        return active
+
+    @property
+    def bytes(self) -> int:
+        """What all renditions hold."""
+        return sum(each.bytes for each in self.renditions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +237,10 @@ class NotReadable(BadInput):
 
 class UpgradePending(HoldfastError):
     """The catalog has an older format, and nobody said that it may be upgraded; nothing was changed."""
+
+
+class Superseded(HoldfastError):
+    """What was under way is somebody else's now, or nobody's."""
 
 
 class NoSuchSchema(BadInput):

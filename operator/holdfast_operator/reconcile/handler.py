@@ -154,7 +154,8 @@ class Handler(ABC, Generic[O]):
             log.warning("the status can't be written: %s", error)
             return Result(retry=True)
         if written is not None:
-            for note in transitions(old.get("conditions", []), step.health, step.marks):
+            told = transitions(old.get("conditions", []), step.health, step.marks)
+            for note in (*step.notes, *told):
                 log.info("%s: %s", note.reason, note.message)
                 await self.services.events.post(key, body["metadata"]["uid"], note)
         return Result(requeue_after=step.requeue_after, retry=step.retry)

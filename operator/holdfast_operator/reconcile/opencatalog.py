@@ -11,7 +11,7 @@ Invariants
 import contextlib
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -20,11 +20,11 @@ from holdfast.durable.backend_migration.truth import Backend
 from holdfast.durable.shadow_handle import ShadowCatalog
 from holdfast.errors import CollectionNotFound, Fenced, ShardFinalized, UpperMismatch
 from holdfast.persist import PersistClient, Schema
-from holdfast.storage import CollectionSpec, JobRecord, StorageController
+from holdfast.storage import CollectionSpec, JobRecord, Recipe, StorageController
 from holdfast_operator.api.names import FIELD_MANAGER
 from holdfast_operator.reconcile import objectrows
 from holdfast_operator.reconcile.collectionfacts import SNAPSHOT, find_item, look_at
-from holdfast_operator.reconcile.facts import CatalogFacts, ItemName, Look, Opening, Start
+from holdfast_operator.reconcile.facts import CatalogFacts, ItemName, Look, Opening, Start, Superseded
 from holdfast_operator.reconcile.linking import InTwo, StashGuard
 from holdfast_operator.reconcile.objects import ObjectName, ObjectsPlan, plan_objects
 from holdfast_operator.reconcile.opening import open_writable
@@ -149,6 +149,62 @@ class OpenCatalog:
     def retain_from(self, collection_id: str, since: int) -> None:
         """Give up what was before `since`; readers may keep it longer."""
         self._controller.set_retention_hold(collection_id, since)
+
+    def evolve_columns(self, collection_id: str, schema: Schema) -> None:
+        """Give a collection a schema that may follow its own; nothing happens where it has it."""
+        self._controller.evolve_collection(collection_id, schema)
+
+    def create_rendition(
+        self,
+        collection_id: str,
+        rendition_id: str,
+        shards: int,
+        hash_columns: tuple[str, ...],
+        recipe: Recipe,
+    ) -> None:
+        """Make a rendition, or find it."""
+        self._controller.renditions.create(
+            collection_id,
+            shards=shards,
+            hash_columns=hash_columns,
+            recipe=recipe,
+            rendition_id=rendition_id,
+            command_id=f"create/{collection_id}/{rendition_id}",
+        )
+
+    def hydrate(self, collection_id: str, rendition_id: str, stopped: Callable[[], bool]) -> int:
+        """Fill a rendition with what the collection has; answers its upper then.
+
+        Raises `Superseded` where it was `stopped` or somebody else fills it, `Fenced` where the catalog is
+        another's by now.
+        """
+
+        def told(done: int, total: int) -> None:
+            if stopped():
+                raise Superseded(f"given up after {done} of {total} rows")
+
+        try:
+            return self._controller.hydrate(collection_id, rendition_id, progress=told)
+        except Fenced as error:
+            # Of two fences: out of the catalog, or the attempt was taken over.
+            with self._lock:
+                self._guard()
+            raise Superseded(str(error)) from error
+
+    def hand_over(self, collection_id: str, rendition_id: str, at: int | None) -> None:
+        """Make a rendition the collection, and bring what it lacks of what was written before.
+
+        Raises as `Renditions.hand_over`.
+        """
+        self._controller.renditions.hand_over(collection_id, rendition_id, at=at)
+
+    def abort_rendition(self, collection_id: str, rendition_id: str) -> None:
+        """Give up a rendition that is being filled; nothing happens where it was given up."""
+        self._controller.renditions.abort(collection_id, rendition_id)
+
+    def advance(self, collection_id: str) -> None:
+        """Do what is due for a collection without anybody's word."""
+        self._controller.advance(collection_id)
 
     def start_snapshot(self, collection_id: str, request_id: str, spec: Mapping[str, Any]) -> JobRecord:
         """Put a requested snapshot on record as Running, or find it as it is."""

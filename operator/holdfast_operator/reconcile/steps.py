@@ -27,7 +27,8 @@ class Settle(Step):
     """Show this and rest.
 
     `fields` is the status of the kind; None leaves what is there, because nothing is known better.
-    `requeue_after`: seconds until it is looked at again; `retry`: after the key's backoff instead.
+    `requeue_after`: seconds until it is looked at again; `retry`: after the key's backoff instead. `notes`
+    are told when that is shown, beside what the conditions tell.
     """
 
     health: Health
@@ -35,6 +36,7 @@ class Settle(Step):
     marks: tuple[Mark, ...] = ()
     requeue_after: float | None = None
     retry: bool = False
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True)

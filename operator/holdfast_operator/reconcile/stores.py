@@ -190,6 +190,20 @@ class Stores:
             raise NotWritable(f"the catalog in {handle.opening.storage} is only observed")
         return await self._pool.call(what, str(handle.opening.storage), lambda: work(handle))
 
+    async def use_long(
+        self, catalog: ObjectKey, asked: tuple[ObjectKey, str, object], work: Callable[[OpenCatalog], T]
+    ) -> T:
+        """The same for work that may take minutes; `asked` is for whom, what it is called, and what exactly.
+
+        One at a time for whom and what. Raises `UnderWay` too: ask for the same again.
+        """
+        handle = self._open[catalog]
+        if isinstance(handle, ObservedCatalog):
+            raise NotWritable(f"the catalog in {handle.opening.storage} is only observed")
+        key, what, how = asked
+        call = Asked(key, what, str(handle.opening.storage), how)
+        return await self._long.run(call, lambda: work(handle), late=_nothing)
+
     async def close(self, catalog: ObjectKey) -> None:
         """Close a catalog, or give up what is under way for it; nothing happens where neither is."""
         self._long.give_up(catalog)
@@ -217,3 +231,7 @@ class Stores:
 
 def _close(handle: OpenCatalog | ObservedCatalog) -> None:
     handle.close()
+
+
+def _nothing(_: object) -> None:
+    """What was done is in the store; there is nothing to close."""

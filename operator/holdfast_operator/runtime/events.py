@@ -33,6 +33,9 @@ _TOLD_BY_READY: Final = frozenset(
     }
 )
 """What a CatalogMigration's other conditions tell, Ready tells too."""
+_BAD_IF_TRUE: Final = frozenset(
+    {ConditionType.SHADOW_DIVERGED, ConditionType.OVER_MAX_BYTES, ConditionType.RENDITION_SUSPECT}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,9 @@ def transitions(old: Sequence[Json], health: Health, others: Sequence[Mark]) -> 
             mark.reason is not Reason.SNAPSHOT_RETRYING or said[mark.type.value] == shown(mark.message)
         ):
             continue
-        bad = "True" if mark.type is ConditionType.SHADOW_DIVERGED else "False"
+        if mark.reason is Reason.WITHIN_MAX_BYTES and mark.type.value not in before:
+            continue
+        bad = "True" if mark.type in _BAD_IF_TRUE else "False"
         notes.append(Note(mark.reason, mark.message, warning=mark.status == bad))
     return notes
 

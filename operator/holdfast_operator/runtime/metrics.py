@@ -60,6 +60,13 @@ class Metrics:
             ["namespace", "name"],
             registry=self.registry,
         )
+        self.rendition_lag = Gauge(
+            "holdfast_rendition_lag_ms",
+            "How far a rendition that is being filled is behind its collection, in its own time (ms).",
+            ["namespace", "name", "rendition"],
+            registry=self.registry,
+        )
+        self._lagging: dict[tuple[str, str], frozenset[str]] = {}
         self.upgrade_rows = Gauge(
             "holdfast_catalog_upgrade_rows",
             "Rows by object type before and after the last upgrade of a catalog's format.",
@@ -99,10 +106,21 @@ class Metrics:
                 self.upgrade_rows.labels(namespace, name, type_, moment).set(size.rows)
                 self.upgrade_bytes.labels(namespace, name, type_, moment).set(size.bytes)
 
+    def show_lags(self, namespace: str, name: str, lags: Mapping[str, int]) -> None:
+        """Show how far the renditions of a collection are behind, and nothing of others."""
+        before = self._lagging.pop((namespace, name), frozenset())
+        for rendition in before - lags.keys():
+            self.rendition_lag.remove(namespace, name, rendition)
+        for rendition, lag in lags.items():
+            self.rendition_lag.labels(namespace, name, rendition).set(lag)
+        if lags:
+            self._lagging[namespace, name] = frozenset(lags)
+
     def forget(self, namespace: str, name: str) -> None:
         """Show nothing more of an object that is gone."""
         for gauge in (self.epoch, self.upper, self.since):
             with contextlib.suppress(KeyError):
                 gauge.remove(namespace, name)
+        self.show_lags(namespace, name, {})
         for gauge in (self.upgrade_rows, self.upgrade_bytes):
             gauge.remove_by_labels({"namespace": namespace, "name": name})

@@ -130,6 +130,8 @@ def test_first_the_item_then_the_collection_then_ready() -> None:
         "since": 5,
         "upper": 90,
         "activeRendition": "r1",
+        "shards": 2,
+        "bytes": 3456,
         "renditions": [
             {
                 "id": "r1",
@@ -180,12 +182,6 @@ def test_without_a_key_all_columns_are_the_key() -> None:
             "note string?",
         ),
         (
-            replace(THERE, spec=spec(rendition={"shards": 3})),
-            Phase.STALLED,
-            Reason.SCHEMA_MISMATCH,
-            "2 shards",
-        ),
-        (
             replace(THERE, facts=replace(FACTS, dropped=True)),
             Phase.STALLED,
             Reason.SCHEMA_MISMATCH,
@@ -213,6 +209,23 @@ def test_history_is_given_up_in_steps_that_are_worth_a_write(target: int | None,
     wide = replace(FACTS, since=0, upper=100_000)
     assert decided(replace(THERE, facts=wide, retention_since=400)) != Retain("c1", 400)
     assert decided(replace(THERE, facts=wide, retention_since=1000)) == Retain("c1", 1000)
+
+
+def test_what_a_reader_needs_is_not_asked_for_again_and_again() -> None:
+    """Or nothing else would be done; but when it has gone on, its history goes, also of what is idle."""
+    data = replace(FACTS.renditions[0], oldest=5)
+    needed = replace(FACTS, needed=5, renditions=(data,))
+    assert rest(replace(THERE, facts=needed, retention_since=50)).health.phase is Phase.READY
+    free = replace(needed, needed=CLOSED)
+    assert decided(replace(THERE, facts=free, retention_since=50)) == Retain("c1", 50)
+    moved = replace(free, since=50)
+    assert decided(replace(THERE, facts=moved, retention_since=50)) == Retain("c1", 50)
+    kept = replace(moved, renditions=(replace(data, needed=5),))
+    assert rest(replace(THERE, facts=kept, retention_since=50)).health.phase is Phase.READY
+    ended = replace(moved, renditions=(replace(data, oldest=29, upper=30),))
+    assert rest(replace(THERE, facts=ended, retention_since=50)).health.phase is Phase.READY
+    gone = replace(moved, renditions=(replace(data, oldest=50),))
+    assert rest(replace(THERE, facts=gone, retention_since=50)).health.phase is Phase.READY
 
 
 DELETING = replace(THERE, deleting=True, created=True)

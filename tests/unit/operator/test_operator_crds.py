@@ -48,7 +48,7 @@ def test_check_tells_a_stale_file_and_changes_nothing(
         (
             StorageCollection,
             ["coll"],
-            ["Ready", "Catalog", "Since", "Upper", "Rendition", "Shards", "Age", "Reason"],
+            ["Ready", "Catalog", "Since", "Upper", "Rendition", "Shards", "Next", "Age", "Reason"],
         ),
     ],
 )

@@ -1,0 +1,251 @@
+"""What the status and the Events of a StorageCollection tell of its store. Pure.
+
+Invariants
+- Phases follow from the store alone; so a lost status is made again, but for Events, which aren't repeated.
+- An Event tells a rendition's way from the phase that was shown to the one that it has now, the phases in
+  between that nobody saw too.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, assert_never
+
+from holdfast.storage import Recipe, RenditionState
+from holdfast.storage.renditions import MAX_LAG_MS
+from holdfast_operator.api.base import frontier
+from holdfast_operator.api.collection import StorageCollectionSpec, StorageCollectionStatus
+from holdfast_operator.api.names import ConditionType, Reason
+from holdfast_operator.api.rendition import (
+    HandoverPolicy,
+    HandoverStatus,
+    HoldStatus,
+    RenditionPhase,
+    RenditionStatus,
+)
+from holdfast_operator.reconcile.facts import CollectionFacts, HoldFacts, RenditionFacts
+from holdfast_operator.runtime.events import Note
+from holdfast_operator.runtime.status import Mark, timestamp
+
+_GONE_SHOWN: Final = 3
+"""So many of the renditions that are gone are shown, the newest."""
+_HOLDS_TOLD: Final = 3
+
+
+def lag(facts: CollectionFacts, rendition: RenditionFacts) -> int:
+    """How far a rendition is behind the collection, in its own time (ms)."""
+    return max(facts.upper - rendition.upper, 0)
+
+
+def phase_of(facts: CollectionFacts, rendition: RenditionFacts) -> RenditionPhase:
+    """Where a rendition is in its life."""
+    match rendition.state:
+        case RenditionState.DROPPED:
+            return RenditionPhase.DROPPED
+        case RenditionState.ABORTED:
+            return RenditionPhase.ABORTED
+        case _ if rendition.suspect:
+            return RenditionPhase.SUSPECT
+        case RenditionState.HOLDING:
+            return RenditionPhase.ACTIVE
+        case RenditionState.RETIRED:
+            return RenditionPhase.RETIRING
+        case RenditionState.HYDRATING:
+            begun = rendition.upper > 0 or facts.upper == 0
+            caught_up = begun and lag(facts, rendition) <= MAX_LAG_MS
+            return RenditionPhase.CAUGHT_UP if caught_up else RenditionPhase.HYDRATING
+        case _:
+            assert_never(rendition.state)
+
+
+def waits_for(facts: CollectionFacts, rendition: RenditionFacts, spec: StorageCollectionSpec) -> str | None:
+    """What has to come before a rendition's next phase, in a line; None where nothing has."""
+    match phase_of(facts, rendition):
+        case RenditionPhase.HYDRATING:
+            whose = "what its pipeline writes" if rendition.recipe is Recipe.SOURCE else "its contents"
+            upper = frontier(rendition.upper)
+            return f"{whose}: it is complete before {upper}, the collection before {frontier(facts.upper)}"
+        case RenditionPhase.CAUGHT_UP:
+            return _handover_waits_for(rendition, spec)
+        case RenditionPhase.RETIRING:
+            if rendition.upper < rendition.held_to:
+                return f"its pipeline to write it up to {frontier(rendition.held_to)}"
+            text = f"since to reach {frontier(rendition.held_to)}"
+            if keeping := [hold for hold in facts.holds if rendition.id in hold.keeps]:
+                return f"{text}; {_told(keeping)}"
+            return f"{text}, which trails upper by {spec.retention.period} (spec.retention)"
+        case RenditionPhase.SUSPECT:
+            return f"somebody to look into it: {rendition.suspect}"
+        case RenditionPhase.ACTIVE if rendition.upper < rendition.held_from:
+            return f"what was written before {frontier(rendition.held_from)}"
+        case _:
+            return None
+
+
+def _handover_waits_for(rendition: RenditionFacts, spec: StorageCollectionSpec) -> str:
+    match spec.handover.policy:
+        case HandoverPolicy.MANUAL if spec.handover.to != rendition.id:
+            return f"spec.handover.to: {rendition.id}"
+        case HandoverPolicy.AT if spec.handover.at is not None:
+            return f"its handover at {timestamp(spec.handover.at)}"
+        case _:
+            return "its handover"
+
+
+def _told(holds: Sequence[HoldFacts]) -> str:
+    """Who holds, oldest times first, in a line."""
+    first = sorted(holds, key=lambda hold: hold.since)[:_HOLDS_TOLD]
+    told = ", ".join(
+        f"'{hold.purpose}'"
+        + (f" of {hold.who}" if hold.who else "")
+        + (f" on {hold.host}" if hold.host else "")
+        + f" holds {hold.since}"
+        for hold in first
+    )
+    more = len(holds) - len(first)
+    return f"{told} and {more} more" if more else told
+
+
+def status_fields(
+    facts: CollectionFacts, item_id: str | None, spec: StorageCollectionSpec
+) -> Mapping[str, Any]:
+    """The status of a collection that is there."""
+    gone = [each.id for each in facts.renditions if each.gone][-_GONE_SHOWN:]
+    shown = [each for each in facts.renditions if not each.gone or each.id in gone]
+    hydrating = [each.id for each in facts.renditions if each.state is RenditionState.HYDRATING]
+    status = StorageCollectionStatus(
+        collection_id=facts.collection_id,
+        item_id=item_id,
+        since=frontier(facts.since),
+        upper=frontier(facts.upper),
+        active_rendition=facts.active_rendition,
+        shards=facts.shards,
+        next_rendition=hydrating[-1] if hydrating else None,
+        renditions=tuple(_rendition(facts, each, spec) for each in shown),
+        handover=_last_handover(facts),
+        holds=_holds(facts) or None,
+        bytes=facts.bytes,
+    )
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"conditions"})
+
+
+def _rendition(
+    facts: CollectionFacts, rendition: RenditionFacts, spec: StorageCollectionSpec
+) -> RenditionStatus:
+    phase = phase_of(facts, rendition)
+    if rendition.gone:
+        return RenditionStatus(id=rendition.id, phase=phase)
+    return RenditionStatus(
+        id=rendition.id,
+        phase=phase,
+        shards=rendition.shards,
+        since=frontier(rendition.since),
+        upper=frontier(rendition.upper),
+        rows=rendition.rows,
+        bytes=rendition.bytes,
+        waits_for=waits_for(facts, rendition, spec),
+    )
+
+
+def _last_handover(facts: CollectionFacts) -> HandoverStatus | None:
+    active = facts.active
+    if active.held_from == 0:
+        return None
+    before = [each.id for each in facts.renditions if each.held_to == active.held_from]
+    return HandoverStatus.model_validate(
+        {"from": before[0] if before else None, "to": active.id, "at": frontier(active.held_from)}
+    )
+
+
+def _holds(facts: CollectionFacts) -> tuple[HoldStatus, ...]:
+    found = (
+        HoldStatus(
+            purpose=hold.purpose,
+            who=hold.who or None,
+            host=hold.host or None,
+            durable=hold.durable,
+            since=frontier(hold.since),
+            held_since=datetime.fromtimestamp(hold.taken_ms // 1000, UTC) if hold.taken_ms else None,
+            renditions=hold.keeps,
+        )
+        for hold in facts.holds
+    )
+    return tuple(sorted(found, key=lambda hold: (hold.since, hold.purpose, hold.host or "")))
+
+
+def shown_phases(status: Mapping[str, Any]) -> dict[str, str]:
+    """The phases of the renditions as a status shows them."""
+    return {each["id"]: each["phase"] for each in status.get("renditions") or []}
+
+
+_WAY: Final = (
+    RenditionPhase.HYDRATING,
+    RenditionPhase.CAUGHT_UP,
+    RenditionPhase.ACTIVE,
+    RenditionPhase.RETIRING,
+    RenditionPhase.DROPPED,
+)
+
+
+def rendition_notes(shown: Mapping[str, str], facts: CollectionFacts) -> tuple[Note, ...]:
+    """What became of the renditions since the status that is shown; nothing where there is none yet."""
+    if not shown:
+        return ()
+    notes = []
+    for each in facts.renditions:
+        phase = phase_of(facts, each)
+        before = shown.get(each.id)
+        if before != phase and (before is not None or not each.gone):
+            notes += _way(each, before, phase)
+    return tuple(notes)
+
+
+def _way(rendition: RenditionFacts, before: str | None, phase: RenditionPhase) -> list[Note]:
+    created = [] if before else [Note(Reason.RENDITION_CREATED, f"rendition {_named(rendition)}")]
+    if phase is RenditionPhase.ABORTED:
+        return [*created, Note(Reason.RENDITION_ABORTED, f"rendition {rendition.id} was given up")]
+    if phase is RenditionPhase.SUSPECT:
+        return created  # Told by the condition.
+    first = _WAY.index(RenditionPhase(before)) + 1 if before in _WAY else _WAY.index(phase)
+    passed = _WAY[0 if before is None else first : _WAY.index(phase) + 1]
+    notes = []
+    for each in passed:
+        match each:
+            case RenditionPhase.HYDRATING:
+                notes += created
+            case RenditionPhase.CAUGHT_UP:
+                text = f"rendition {rendition.id} has what the collection has"
+                notes.append(Note(Reason.HYDRATED, text))
+            case RenditionPhase.ACTIVE:
+                text = (
+                    f"rendition {_named(rendition)} is the collection from {frontier(rendition.held_from)} on"
+                )
+                notes.append(Note(Reason.HANDED_OVER, text))
+            case RenditionPhase.DROPPED:
+                text = f"rendition {rendition.id} was dropped: nobody can read its times any more"
+                notes.append(Note(Reason.RENDITION_DROPPED, text))
+            case _:
+                pass
+    return notes
+
+
+def _named(rendition: RenditionFacts) -> str:
+    shards = rendition.shards
+    return f"{rendition.id} ({shards} shard{'' if shards == 1 else 's'})" if shards else rendition.id
+
+
+def collection_marks(facts: CollectionFacts, spec: StorageCollectionSpec) -> tuple[Mark, ...]:
+    """The conditions about size and trust."""
+    marks = []
+    if spec.max_bytes is not None:
+        text = f"all renditions hold {facts.bytes} bytes, spec.maxBytes is {spec.max_bytes}"
+        if facts.bytes > spec.max_bytes:
+            text += ": raise it, or shorten spec.retention"
+            marks.append(Mark(ConditionType.OVER_MAX_BYTES, "True", Reason.OVER_MAX_BYTES, text))
+        else:
+            text = "the renditions hold no more than spec.maxBytes"
+            marks.append(Mark(ConditionType.OVER_MAX_BYTES, "False", Reason.WITHIN_MAX_BYTES, text))
+    suspects = [each for each in facts.renditions if each.suspect and not each.gone]
+    if suspects:
+        text = "; ".join(f"rendition {each.id}: {each.suspect}" for each in suspects)
+        marks.append(Mark(ConditionType.RENDITION_SUSPECT, "True", Reason.RENDITION_SUSPECT, text))
+    return tuple(marks)

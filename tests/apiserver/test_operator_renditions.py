@@ -1,0 +1,273 @@
+"""A StorageCollection is re-sharded and gets columns, on a real API server, while it is written and read."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from holdfast.errors import UpperMismatch
+from holdfast.persist import Progress
+from holdfast.storage import CollectionWriter, RenditionState, StorageController
+from testbed.errors import KubectlError
+
+pytestmark = pytest.mark.kube
+
+Make = Callable[..., dict[str, Any]]
+FLIGHTS = "storagecollection/flights"
+REASON = '.status.conditions[?(@.type=="Ready")].reason'
+LOADED = 100_000
+"""Rows that are there before, so many that a copy takes a while."""
+
+
+def patch(world: Any, **spec: Any) -> None:
+    world.patch(FLIGHTS, json.dumps({"spec": spec}))
+
+
+def phases(world: Any) -> dict[str, str]:
+    return {each["id"]: each["phase"] for each in world.status(FLIGHTS).get("renditions", [])}
+
+
+def wait_for_phase(world: Any, rendition: str, phase: str) -> None:
+    world.wait_for(FLIGHTS, f'.status.renditions[?(@.id=="{rendition}")].phase', phase)
+
+
+def wait_for_event(world: Any, reason: str) -> None:
+    """Events come after the status that they tell of."""
+    deadline = time.monotonic() + 60
+    while not world.events(reason):
+        assert time.monotonic() < deadline, f"nobody tells {reason}"
+        threading.Event().wait(0.05)
+
+
+def counted(table: pa.Table) -> Counter[tuple[int, str]]:
+    counts: Counter[tuple[int, str]] = Counter()
+    for row in table.to_pylist():
+        counts[row["id"], row["note"]] += row["_diff"]
+    return counts
+
+
+@pytest.fixture
+def flights(world: Any, make_catalog: Make, make_collection: Make) -> Iterator[StorageController]:
+    """The controller of an application, and a collection that is there; an operator looks after it."""
+    there = make_catalog()
+    world.start()
+    world.apply(there, make_collection())
+    world.wait_ready("catalog/demo", FLIGHTS)
+    with world.controller(world.volume(there["spec"]["organizationId"])) as controller:
+        yield controller
+
+
+def load(writer: CollectionWriter, rows: int) -> None:
+    """`rows` rows at time 0; complete before 10."""
+    ids = pa.array(range(rows), pa.int64())
+    writer.append(pa.table({"id": ids, "note": pa.array(["before"] * rows)}), 0, 10)
+
+
+class Writing:
+    """A writer that adds a row and takes back an earlier one at a time, until it is stopped."""
+
+    def __init__(self, writer: CollectionWriter) -> None:
+        self._writer = writer
+        self._stop = threading.Event()
+        self.written: Counter[tuple[int, str]] = Counter()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.wait(0.02):
+            rows = [{"id": -1 - number, "note": "live", "_diff": 1}]
+            if number % 3 == 2:
+                rows.append({"id": -number, "note": "live", "_diff": -1})
+            self._append(rows)
+            self.written.update({(row["id"], row["note"]): row["_diff"] for row in rows})
+            number += 1
+
+    def _append(self, rows: list[dict[str, Any]]) -> None:
+        upper = self._writer.upper()
+        while True:
+            try:
+                self._writer.append(rows, upper, upper + 5)
+            except UpperMismatch as mismatch:
+                # Sealed by a handover: nothing of this one happened.
+                upper = mismatch.actual
+            else:
+                return
+
+    @contextmanager
+    def running(self) -> Iterator["Writing"]:
+        with ThreadPoolExecutor(1) as thread:
+            done = thread.submit(self._run)
+            try:
+                yield self
+            finally:
+                self._stop.set()
+            done.result(60)
+
+
+def kill_while_it_fills(world: Any, controller: StorageController, collection: str) -> str:
+    """Ask for more shards until the operator is killed with a rendition that has nothing yet; its id."""
+    for shards in (4, 5, 6):
+        patch(world, rendition={"shards": shards})
+        name = f"spec-{shards - 2}"
+        wait_for_phase(world, name, "Hydrating")
+        operator = world.operators[-1].child
+        os.kill(operator.pid, signal.SIGSTOP)
+        rendition = controller.describe(collection).rendition(name)
+        if all(controller.client.recent_upper(shard) == 0 for shard in rendition.shards):
+            operator.kill()
+            return name
+        os.kill(operator.pid, signal.SIGCONT)
+    raise AssertionError("it fills renditions faster than anybody can look")
+
+
+def test_a_collection_is_resharded_by_operators_that_are_killed(
+    world: Any, flights: StorageController
+) -> None:
+    patch(world, handover={"policy": "Manual"})
+    collection = world.status(FLIGHTS)["collectionId"]
+    writer = flights.writer(collection, purpose="application")
+    load(writer, LOADED)
+    reader = flights.reader(collection, purpose="follower")
+    heard = counted(reader.snapshot(9).to_table())
+    listen = reader.listen(9)
+    with Writing(writer).running() as writing:
+        new = kill_while_it_fills(world, flights, collection)
+        world.start()
+        wait_for_phase(world, new, "CaughtUp")
+        world.wait_for(FLIGHTS, REASON, "WaitingForHandover")
+        world.operators[-1].child.kill()
+        patch(world, handover={"policy": "WhenCaughtUp"})
+        last = world.start()
+        world.wait_for(FLIGHTS, ".status.activeRendition", new)
+        handover = world.status(FLIGHTS)["handover"]
+        assert (handover["from"], handover["to"]) == ("r1", new)
+        # Whatever was written in between, and some of what comes after it.
+        while listen.frontier <= handover["at"] + 20:
+            heard.update(told(listen))
+    upper = writer.upper()
+    while listen.frontier < upper:
+        heard.update(told(listen))
+    expected = Counter({(number, "before"): 1 for number in range(LOADED)}) + writing.written
+    assert +heard == expected
+    assert counted(reader.snapshot().to_table()) == expected
+    wait_for_event(world, "HandedOver")
+    world.wait_for(FLIGHTS, REASON, "RetiringRendition")
+    assert (phases(world)["r1"], phases(world)[new]) == ("Retiring", "Active")
+    assert last.child.poll() is None
+
+
+def test_a_rendition_waits_for_a_word_and_is_given_up_for_another(
+    world: Any, flights: StorageController
+) -> None:
+    collection = world.status(FLIGHTS)["collectionId"]
+    writer = flights.writer(collection, purpose="application")
+    load(writer, 1000)
+    patch(world, rendition={"shards": 3}, maxBytes=10)
+    assert "would exceed spec.maxBytes, 10" in world.wait_stalled(FLIGHTS, "OverMaxBytes")
+    world.wait_for(FLIGHTS, '.status.conditions[?(@.type=="OverMaxBytes")].status', "True")
+    assert phases(world) == {"r1": "Active"}
+    patch(world, maxBytes=None, handover={"policy": "Manual"})
+    wait_for_phase(world, "spec-2", "CaughtUp")
+    assert world.status(FLIGHTS)["nextRendition"] == "spec-2"
+    patch(world, rendition={"shards": 2})
+    wait_for_phase(world, "spec-2", "Aborted")
+    world.wait_ready(FLIGHTS)
+    assert "nextRendition" not in world.status(FLIGHTS)
+    patch(
+        world,
+        rendition={"shards": 3, "hashColumns": ["note"]},
+        handover={"policy": "Manual", "to": "spec-3"},
+    )
+    world.wait_for(FLIGHTS, ".status.activeRendition", "spec-3")
+    world.wait_for(FLIGHTS, REASON, "RetiringRendition")
+    active = flights.describe(collection).holding
+    assert (active.id, len(active.shards), active.hash_columns) == ("spec-3", 3, ("note",))
+    assert phases(world) == {"r1": "Retiring", "spec-2": "Aborted", "spec-3": "Active"}
+    # What was before may still be read; when its last reader is gone, and the retention is past it, it goes.
+    with flights.reader(collection, purpose="report") as reader:
+        assert reader.snapshot(9).to_table().num_rows == 1000
+        writer.seal(writer.upper() + 10_000)
+        patch(world, retention={"period": "1ms"})
+        world.wait_for(FLIGHTS, '.status.holds[?(@.purpose=="report")].durable', "False")
+        (hold,) = world.status(FLIGHTS)["holds"]
+        assert (hold["since"], hold["renditions"]) == (reader.since(), ["r1"])
+        assert phases(world)["r1"] == "Retiring"
+    wait_for_phase(world, "r1", "Dropped")
+    world.wait_for(FLIGHTS, REASON, "Available")
+    assert flights.describe(collection).rendition("r1").state is RenditionState.DROPPED
+    with flights.reader(collection, purpose="check") as check:
+        assert check.snapshot().to_table().num_rows == 1000
+    for reason in ("RenditionCreated", "Hydrated", "RenditionAborted", "RenditionDropped", "OverMaxBytes"):
+        wait_for_event(world, reason)
+    assert len(world.events("RenditionCreated")) == 2
+    assert len(world.events("RenditionAborted")) == len(world.events("RenditionDropped")) == 1
+    heading, shown = world.kubectl("get", "coll").splitlines()
+    assert heading.split()[5:8] == ["RENDITION", "SHARDS", "NEXT"]
+    assert shown.split()[5:7] == ["spec-3", "3"]
+    for change, message in (
+        ({"handover": {"policy": "At"}}, "policy At needs at"),
+        ({"handover": {"policy": "WhenCaughtUp", "to": "r1"}}, "to is for policy Manual"),
+        ({"rendition": {"hashColumns": ["other"]}}, "a column that isn't in spec.columns"),
+    ):
+        with pytest.raises(KubectlError, match=message):
+            patch(world, **change)
+
+
+COLUMNS = [{"name": "id", "type": "int64"}, {"name": "note", "type": "string", "nullable": True}]
+COUNT = {"name": "count", "type": "int32", "nullable": True}
+
+
+def test_columns_are_added_and_made_wider(world: Any, flights: StorageController) -> None:
+    collection = world.status(FLIGHTS)["collectionId"]
+    load(flights.writer(collection, purpose="application"), 10)
+    patch(world, columns=[*COLUMNS, COUNT])
+    world.wait_for(FLIGHTS, ".status.observedGeneration", world.get(FLIGHTS)["metadata"]["generation"])
+    world.wait_ready(FLIGHTS)
+    wider = [*COLUMNS, {**COUNT, "type": "int64"}]
+    patch(world, columns=wider, rendition={"shards": 3})
+    world.wait_for(FLIGHTS, ".status.activeRendition", "spec-2")
+    rows = [
+        {"id": 7, "note": "before", "count": None, "_diff": -1},
+        {"id": 7, "note": "new", "count": 1 << 40},
+    ]
+    writer = flights.writer(collection, purpose="application")
+    upper = writer.upper()
+    writer.append(rows, upper, upper + 1)
+    with flights.reader(collection, purpose="check") as check:
+        found = {row["id"]: row["count"] for row in check.snapshot().to_table().to_pylist()}
+    assert found == {**dict.fromkeys(range(10)), 7: 1 << 40}
+    wait_for_event(world, "ColumnsAdded")
+    changes = " ".join(event["message"] for event in world.events("ColumnsAdded"))
+    assert "added count int32?" in changes
+    assert "count int32? became int64?" in changes
+    for columns, message in (
+        (COLUMNS, "can't be removed"),
+        ([*COLUMNS, COUNT], "gets a wider one of its kind"),
+        ([*COLUMNS, {**COUNT, "type": "string"}], "gets a wider one of its kind"),
+        ([COLUMNS[0], {"name": "note", "type": "string"}, wider[2]], "may be null stays so"),
+        ([*wider, {"name": "new", "type": "bool"}], "must be nullable"),
+    ):
+        with pytest.raises(KubectlError, match=message):
+            patch(world, columns=columns)
+    # What the API server can't tell, the operator does, and nothing is changed.
+    patch(world, columns=[wider[0], wider[2], wider[1]])
+    assert "must stay where it is" in world.wait_stalled(FLIGHTS, "SchemaMismatch")
+    patch(world, columns=wider)
+    world.wait_ready(FLIGHTS)
+
+
+def told(listen: Any) -> Counter[tuple[int, str]]:
+    """What comes next."""
+    counts: Counter[tuple[int, str]] = Counter()
+    for event in listen.next(10.0):
+        if not isinstance(event, Progress):
+            counts.update(counted(event.table))
+    return counts
