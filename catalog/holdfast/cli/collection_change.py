@@ -78,6 +78,8 @@ def handover(
             )
             click.echo(f"rendition {found.id} with {count(shards, 'shard')} is being filled", err=True)
         taken = _hand_over(controller, id_, found, at)
+        # Who listens through the handover reads this, and not both renditions.
+        controller.renditions.make_difference(id_)
     with_ = count(len(taken.shards), "shard")
     click.echo(f"{info.name} is {taken.id} with {with_}, from {shown_moment(taken.held_from)} on")
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 import holdfast
 from holdfast.cli import main
 from holdfast.storage import StorageController
+from unit.collections.snapshots import snapshot
 
 TYPES: dict[str, list[Any]] = {
     "bool": [True, False],
@@ -134,7 +135,7 @@ def test_a_handover_is_one_command_and_the_same_one_goes_on(orders: Shell) -> No
         ("r3", "Holding", 1),
     ]
     assert told["renditions"][2]["rows"] == 4
-    assert [each["command"] for each in told["history"]][-1] == "hand_over"
+    assert [each["command"] for each in told["history"]][-2:] == ["hand_over", "make_difference"]
     assert [each["purpose"] for each in told["holds"]] == ["retention"]
     text = orders.out("describe", "orders")
     assert "rendition r3" in text
@@ -156,6 +157,18 @@ def test_columns_are_added(orders: Shell) -> None:
     orders.out("alter", "orders", "--type", "qty:int64?")
     orders.out("write", "orders", "-", "--format", "json", stdin=b'{"id": 5, "qty": 5000000000}\n')
     assert [row["qty"] for row in orders.rows("orders")] == [None, None, None, 5_000_000_000]
+
+
+def test_a_collection_becomes_what_a_snapshot_has(shell: Shell) -> None:
+    with holdfast.table(shell.url, "flights", columns={"id": "int64", "name": "string?"}, key="id") as table:
+        first = table.append([{"id": 1, "name": "lost"}])
+        snapshot(shell.folder / "kept", [(7, "a"), (8, None)])
+        refused = shell.run("restore", "flights", str(shell.folder / "kept"))
+        assert (refused.exit_code, "--yes" in refused.stderr) == (2, True)
+        assert "restored, from" in shell.out("restore", "flights", str(shell.folder / "kept"), "--yes")
+        table.upsert([{"id": 7, "name": "b"}])
+        assert shell.rows("flights") == [{"id": 7, "name": "b"}, {"id": 8, "name": None}]
+        assert table.read(first).to_pylist() == [{"id": 1, "name": "lost"}]
 
 
 @pytest.mark.parametrize(
