@@ -145,7 +145,9 @@ def _due_of_retired(now: Situation, rendition: RenditionInfo) -> Due:
 
 
 def _release(now: Situation, rendition: RenditionInfo) -> tuple[Step, ...]:
-    held = any(hold.own and hold.purpose == rendition_hold(rendition.id) for hold in now.holds)
+    # Not the lease of who fills it, or of who died while it did: that ends by itself.
+    purpose = rendition_hold(rendition.id)
+    held = any(hold.own and hold.durable and hold.purpose == purpose for hold in now.holds)
     return (Step(StepKind.RELEASE, rendition.id),) if held else ()
 
 

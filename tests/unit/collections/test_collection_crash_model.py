@@ -1,0 +1,33 @@
+"""Commands on collections end at any durable operation; nothing is lost, and nothing left over."""
+
+from collections import Counter
+
+import pytest
+
+from sim.report import tell
+from unit.collections.crashmodel import HOWS, Visited, acts
+
+
+@pytest.mark.timeout(600)
+def test_commands_on_collections_end_anywhere(request: pytest.FixtureRequest) -> None:
+    visited = Visited()
+    for act in acts():
+        visited.visit(act)
+    visited.check_all()
+    by_act = Counter(act for act, _, _ in visited.recorded)
+    told = ", ".join(f"{act} {count}" for act, count in by_act.items())
+    line = f"collections: {len(visited.recorded)} durable operations of {len(by_act)} commands broken in"
+    tell(request.config, [f"{line} {len(HOWS)} ways, gone on from {visited.stories} times ({told})"])
+    assert len(by_act) == 10
+    assert len(visited.recorded) > 50
+    assert visited.stories > 80
+
+
+def test_an_operation_that_was_not_broken_is_told() -> None:
+    visited = Visited()
+    operation = ("an act", 0, ("blob.put", 1))
+    visited.recorded.add(operation)
+    for how in list(HOWS)[:-1]:
+        visited.broken[how].add(operation)
+    with pytest.raises(AssertionError, match=r"never in doubt, happened: .*an act"):
+        visited.check_all()
