@@ -146,7 +146,7 @@ def _changes(
     at = upper - 1
     if lower > 0 and _few(_stored(client, reader.info, lower)):
         schema, changes = net_changes(reader, describe, lower, upper)
-        return schema, [changes]
+        return schema, changes.to_batches()
     after = reader.snapshot(at)
     if lower == 0:
         return describe().schema, _at(after, at, _counted(client, reader, progress))
@@ -200,7 +200,7 @@ def _stored(client: PersistClient, info: CollectionInfo, lower: int) -> StoredSi
 
 def net_changes(
     reader: CollectionReader, describe: Callable[[], CollectionInfo], lower: int, upper: int
-) -> tuple[Schema, pa.RecordBatch]:
+) -> tuple[Schema, pa.Table]:
     """The sum of the collection's changes in `[lower, upper)`, `lower > 0`, all at `upper - 1`.
 
     With the collection's schema now.
@@ -211,8 +211,7 @@ def net_changes(
         tables += [event.table for event in changes.next() if isinstance(event, Updates)]
     schema = describe().schema
     if not tables:
-        return schema, empty_updates(schema)
+        return schema, pa.Table.from_batches([empty_updates(schema)])
     table = pa.concat_tables(seen_through(table, schema) for table in tables)
     table = table.filter(pc.less(table[TIME], pa.scalar(upper, pa.uint64())))
-    batches = consolidate_updates(schema, [table], upper - 1).combine_chunks().to_batches()
-    return schema, batches[0] if batches else empty_updates(schema)
+    return schema, consolidate_updates(schema, [table], upper - 1)

@@ -151,7 +151,7 @@ class Table:
         def differing(reader: CollectionReader) -> pa.Table:
             reader.snapshot(last)  # refuses what can't be read
             schema, changes = net_changes(reader, self._described, first + 1, last + 1)
-            return pa.Table.from_batches([changes]).select(schema.arrow_diff.names)
+            return changes.select(schema.arrow_diff.names)
 
         return self._reading.run(differing)
 
