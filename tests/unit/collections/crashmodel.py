@@ -27,6 +27,7 @@ from holdfast.storage import (
     CollectionWriter,
     Recipe,
     RenditionState,
+    RestoreSource,
     StorageController,
 )
 from unit.collections.stores import SPEC, Row, Stores, counted
@@ -383,9 +384,9 @@ def held(stores: Stores, book: Book) -> None:
     opened(stores).hold("flights", "audit", since=10)
 
 
-def acts() -> list[Act]:
-    """The commands, each in a world where it has something to do."""
-    both = ("HOLDING", "HYDRATING")
+def acts(source: RestoreSource, restored: Counter[Row]) -> list[Act]:
+    """All commands, each in a world where it has something to do."""
+    both, turned = ("HOLDING", "HYDRATING"), ("RETIRED", "HOLDING")
     return [
         Act("create", nothing, lambda c: c.create_collection(SPEC, command_id="k"), cast=False),
         Act("evolve", filled, lambda c: c.evolve_collection("flights", WIDER, command_id="k"), both),
@@ -398,6 +399,20 @@ def acts() -> list[Act]:
         Act("catch up with all", made, lambda c: c.renditions.catch_up("flights", "r2"), both, uploads=True),
         Act("catch up with more", filled, lambda c: c.renditions.catch_up("flights", "r2"), both),
         Act("hydrate", made, lambda c: c.hydrate("flights", "r2"), both),
+        Act(
+            "hand over to a copy",
+            filled,
+            lambda c: c.renditions.hand_over("flights", "r2", command_id="k", max_lag_ms=ANY_LAG),
+            turned,
+        ),
+        Act(
+            "restore",
+            table,
+            lambda c: c.restore_collection("flights", source, command_id="k"),
+            turned,
+            restores=restored,
+            uploads=True,
+        ),
         Act(
             "abort",
             filled,
@@ -412,10 +427,17 @@ def acts() -> list[Act]:
             advances=True,
         ),
         Act(
+            "move retention",
+            table,
+            lambda c: c.set_retention_hold("flights", 15),
+            cast=False,
+        ),
+        Act(
             "hold",
             table,
             lambda c: c.hold("flights", "audit", since=10, command_id="k"),
             keeps=frozenset({"read: audit"}),
         ),
         Act("release", held, lambda c: c.release_hold("flights", "audit", command_id="k")),
+        Act("drop", filled, lambda c: c.drop_collection("c1", command_id="k"), both, cast=False),
     ]
