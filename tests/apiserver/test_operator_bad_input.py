@@ -52,11 +52,10 @@ def test_what_is_immutable_can_not_be_changed(world: Any, make_catalog: Make, ma
         ("catalog/demo", '{"storage":{"url":"file:///elsewhere"}}', "spec.storage is immutable once"),
         ("storagecollection/flights", '{"key":["note"]}', "key is immutable"),
         ("storagecollection/flights", '{"key":null}', "key is immutable"),
-        ("storagecollection/flights", '{"rendition":{"shards":3}}', "rendition.shards can't change"),
         (
             "storagecollection/flights",
             '{"columns":[{"name":"id","type":"int64"}]}',
-            "spec.columns can't change once the collection exists",
+            "a column of spec.columns can't be removed or renamed once the collection exists",
         ),
         ("storagecollection/flights", '{"name":"other"}', "can't change once the collection exists"),
         ("storagecollection/flights", '{"catalogRef":{"name":"x"}}', "can't change once the collection"),

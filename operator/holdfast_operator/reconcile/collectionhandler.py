@@ -193,8 +193,7 @@ class CollectionHandler(Handler[Observed]):
         if facts is None:
             return seen
         self._measure(key, facts)
-        hydrating = any(each.state is RenditionState.HYDRATING for each in facts.renditions)
-        if not hydrating and facts.active.upper >= facts.active.held_from:
+        if not facts.unfinished:
             self._stop_long(key)
         return replace(
             seen,

@@ -118,6 +118,12 @@ class CollectionFacts:
         return active
 
     @property
+    def unfinished(self) -> bool:
+        """Whether a rendition is being filled, or the active one lacks what was written before it took over."""
+        hydrating = any(each.state is RenditionState.HYDRATING for each in self.renditions)
+        return not self.dropped and (hydrating or self.active.upper < self.active.held_from)
+
+    @property
     def bytes(self) -> int:
         """What all renditions hold."""
         return sum(each.bytes for each in self.renditions)

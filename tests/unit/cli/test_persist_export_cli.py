@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast.cli import main, rows
+from holdfast.cli import main
 from holdfast.persist import PersistClient, Schema
+from holdfast.tables import rows
 
 SHARD = "s00000000-0000-4000-8000-000000000001"
 SCHEMA = Schema.of({"id": "int64"}, {"data": "binary?", "x": "float64", "d": "decimal128(10,2)"})
