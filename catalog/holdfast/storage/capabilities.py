@@ -22,7 +22,7 @@ from holdfast.storage.controller_log import ControllerLog
 from holdfast.storage.jobs import JobRecord, hold_purpose
 from holdfast.storage.retention import RETENTION_PURPOSE
 from holdfast.storage.spec import CollectionInfo, RenditionState
-from holdfast.storage.state import ControllerState
+from holdfast.storage.state import ControllerState, Outcome
 from holdfast.storage.transitions import Origin
 from holdfast.storage.writer import CollectionWriter
 
@@ -215,6 +215,12 @@ class Capabilities:
         origin = self._origin(command_id)
         is_new = False
 
+        def decided(state: ControllerState) -> Outcome[CollectionInfo]:
+            nonlocal is_new
+            # Also after a try that lost: to another who took it.
+            is_new = False
+            return transitions.acquire(state, info.collection_id, purpose, origin, writes=False)
+
         def effects(_: ControllerState) -> list[Prepared]:
             nonlocal is_new
             is_new = True
@@ -224,10 +230,7 @@ class Capabilities:
                 taken.append(self._client.prepare_downgrade_critical(shard, since, purpose=held))
             return taken
 
-        changed = self._log.commit(
-            lambda state: transitions.acquire(state, info.collection_id, purpose, origin, writes=False),
-            effects,
-        )
+        changed = self._log.commit(decided, effects)
         hold = DurableHold(self, changed, purpose)
         if since is not None and (held := hold.since) > since:
             # Since moved while it was taken, or one that was there has been moved.

@@ -79,7 +79,6 @@ class CollectionReader:
             as_of = self._check(as_of)
             shards = [shard.snapshot(as_of) for shard in self._handles(self._holding(as_of))]
             return CollectionSnapshot(
-                self.schema,
                 as_of,
                 shards,
                 partial(self._there, as_of),

@@ -95,19 +95,15 @@ def begin_rendition(
 ) -> Outcome[bool]:
     """A rendition that its source fills has contents from `start` on. Its first append is the same step.
 
-    Answers whether it begins now: False where it has begun there before.
+    Answers whether it begins now: not where it began before, there or elsewhere, or is not being filled.
     """
     info = state.find(collection_id)
     known = _known(info, rendition_id)
     if known is None:
         return _unknown(info, rendition_id)
-    if known.start == start:
+    if known.start or known.state is not RenditionState.HYDRATING:
+        # Somebody else began, or gave it up: whoever asks has not seen it yet.
         return NoOp(False)
-    if known.state is not RenditionState.HYDRATING or known.start:
-        said = f"begins at {known.start}" if known.start else f"is {known.state.name}"
-        return Reject(
-            BadInput(f"rendition {rendition_id} of collection {info.name} {said}: it can't begin at {start}")
-        )
     changed = info.with_renditions(replace(known, start=start))
     return Commit(True, (changed,))
 

@@ -108,8 +108,8 @@ class Renditions:
     ) -> bool:
         """Record that a rendition that its source fills begins at `start`, with its first append.
 
-        Answers whether it begins now; False where it began there before. Raises `BadInput` where it began
-        elsewhere, or is not being filled.
+        Answers whether it begins now; False where it began before, there or elsewhere, or is not being filled
+        (any more): then nothing happened. Raises `BadInput` where there is no such rendition.
         """
         return self._log.commit(
             partial(
@@ -218,7 +218,6 @@ class Renditions:
     def abort(self, collection: str, rendition_id: str, *, command_id: str | None = None) -> None:
         """Give up a rendition that is being filled; its data goes. Raises `BadInput` for any other."""
         info = self._describe(collection)
-        known = next((each for each in info.renditions if each.id == rendition_id), None)
         origin = self._origin(command_id)
         self._log.commit(
             lambda state: transitions.abort_rendition(state, info.collection_id, rendition_id, origin),
@@ -226,7 +225,8 @@ class Renditions:
                 self._client.prepare_release_critical(
                     info.metadata_shard, purpose=rendition_hold(rendition_id)
                 ),
-                *([] if known is None else self._end(known, state)),
+                # It may have been made since `info` was read.
+                *self._end(state.collections[info.collection_id].rendition(rendition_id)),
             ],
         )
 
@@ -304,6 +304,9 @@ class Renditions:
             pieces = iter(difference)
             # The schema is known with the first.
             first = next(pieces, None)
+            if self._client.exists(shard):
+                # Left by one who died before it was on record, maybe before the collection evolved.
+                self._log.write([self._client.prepare_evolve(shard, difference.schema)])
             writer = self._client.writer(shard, difference.schema, purpose=purpose)
             with writer.batch_builder() as builder:
                 builder.add(first)
@@ -313,7 +316,7 @@ class Renditions:
                     command, lambda _: [builder.prepare_append(0, new.held_from + 1), hold]
                 )
 
-    def _end(self, rendition: RenditionInfo, _: ControllerState) -> list[Prepared]:
+    def _end(self, rendition: RenditionInfo) -> list[Prepared]:
         """What the end of a rendition does to its shards."""
         return [self._client.prepare_finalize(shard) for shard in rendition.all_shards]
 
@@ -323,9 +326,13 @@ class Renditions:
         info = state.find(collection_id)
         retired = info.rendition(rendition_id)
         follower = info.held_after(retired)
-        difference = follower.difference_shard if follower is not None else ""
-        ends = self._end(retired, state)
-        return [*ends, *([self._client.prepare_finalize(difference)] if difference else [])]
+        ends = self._end(retired)
+        if follower is None:
+            return ends
+        # Not on record where whoever made it died before it was.
+        difference = difference_shard_id(self._client.location_id, collection_id, follower.id)
+        there = self._client.exists(difference)
+        return [*ends, *([self._client.prepare_finalize(difference)] if there else [])]
 
     def _turn(self, view: View, rendition_id: str, at: int, _: ControllerState) -> list[Prepared]:
         """What a handover at `at` does to the shards."""

@@ -36,7 +36,7 @@ from holdfast.persist.casts import shown
 from holdfast.persist.consolidate import consolidate_updates
 from holdfast.persist.schema import DIFF, TIME, Schema
 from holdfast.storage.evolved import seen_through
-from holdfast.storage.spec import CollectionInfo, RenditionInfo
+from holdfast.storage.spec import CollectionInfo, Recipe, RenditionInfo
 
 R = TypeVar("R", pa.Table, pa.RecordBatch)
 
@@ -134,6 +134,10 @@ class Compared:
             written = lower if last is None else last + 1
             if pc.min(differing[TIME]).as_py() >= written:
                 raise Overtaken(info.name, written, rendition.held_to)
+        taken = rendition.held_from
+        if rendition.recipe is Recipe.RESTORED and pc.min(differing[TIME]).as_py() == taken:
+            # What is restored is complete with a tail that reaches past that time.
+            raise Overtaken(info.name, taken, taken + 1)
         conflict = ConflictingWrite(
             f"collection {info.name}, rendition {rendition.id},",
             lower,

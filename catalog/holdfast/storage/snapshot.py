@@ -3,7 +3,7 @@
 A row lives in one shard only, so the shards' consolidated contents side by side are the collection's.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,8 +12,10 @@ from typing import Final
 import pyarrow as pa
 
 from holdfast.errors import AsOfTooEarly, CollectionNotFound, ShardFinalized
-from holdfast.persist import PersistClient, Schema, Snapshot, SnapshotPart
+from holdfast.persist import PersistClient, Snapshot, SnapshotPart
+from holdfast.persist.evolution import newest
 from holdfast.storage.controller_log import ControllerLog
+from holdfast.storage.evolved import fitted
 from holdfast.storage.spec import CollectionState
 
 _THREADS: Final = 4
@@ -29,14 +31,14 @@ class CollectionSnapshot:
 
     def __init__(
         self,
-        schema: Schema,
         as_of: int,
         shards: Sequence[Snapshot],
         there: Callable[[], AbstractContextManager[None]],
         *,
         threads: bool = True,
     ) -> None:
-        self.schema = schema
+        # A shard that was planned while the collection evolved may have a later one than another.
+        self.schema = newest(shard.schema for shard in shards)
         self.as_of = as_of
         self._shards = tuple(shards)
         self._there = there
@@ -48,14 +50,18 @@ class CollectionSnapshot:
             if len(self._shards) == 1:
                 return self._shards[0].to_table()
             if not self._threads:
-                return pa.concat_tables([shard.to_table() for shard in self._shards])
+                return self._together(shard.to_table() for shard in self._shards)
             with ThreadPoolExecutor(min(len(self._shards), _THREADS)) as threads:
-                return pa.concat_tables(threads.map(Snapshot.to_table, self._shards))
+                return self._together(threads.map(Snapshot.to_table, self._shards))
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for shard in self._shards:
             with self._there():
-                yield from shard
+                for batch in shard:
+                    yield fitted(batch, self.schema.arrow_diff)
+
+    def _together(self, tables: Iterable[pa.Table]) -> pa.Table:
+        return pa.concat_tables(fitted(table, self.schema.arrow_diff) for table in tables)
 
 
 @dataclass(frozen=True, slots=True)

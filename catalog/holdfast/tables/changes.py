@@ -18,7 +18,8 @@ from holdfast.errors import BadInput
 from holdfast.persist import Schema
 from holdfast.persist.consolidate import consolidate_updates
 from holdfast.persist.schema import DIFF, TIME
-from holdfast.tables.rows import fitted, keys_of, repeated, updates_of
+from holdfast.storage.evolved import fitted
+from holdfast.tables.rows import keys_of, repeated, updates_of
 
 Existing = Callable[[pa.Table | None], pa.Table]
 """The rows, with `_diff`, that are there for these keys; for None all."""

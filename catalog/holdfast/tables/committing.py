@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from holdfast.errors import BadInput, HandleExpired, ShardFinalized, UpperMismatch
+from holdfast.errors import AsOfTooEarly, BadInput, HandleExpired, ShardFinalized, UpperMismatch
 from holdfast.persist import Prepared
 from holdfast.storage import Position
+from holdfast.storage.evolved import fitted
 from holdfast.tables.changes import Append, Change, PreparedChange
-from holdfast.tables.rows import fitted
 
 if TYPE_CHECKING:
     from holdfast.tables.table import Table
@@ -56,8 +56,9 @@ def commit(changes: "Mapping[Table, Change]") -> int:
                 return _try(tables, prepared)
             except (UpperMismatch, ShardFinalized, _EvolvedError):
                 _forget(tables)
-            except HandleExpired:
-                # Before anything happened: a writer's lease was lost, or an earlier append is undecided.
+            except (HandleExpired, AsOfTooEarly):
+                # Before anything happened: a writer's lease was lost, or an earlier append is undecided; or
+                # since has passed the position that was known, which others have left behind.
                 _forget(tables, writers=True)
                 expired += 1
                 if expired == _EXPIRIES:

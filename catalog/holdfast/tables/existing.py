@@ -4,7 +4,7 @@ Rows are ordered by the first key column, and statistics tell what a range of it
 read as so many small ranges, more of them as one range from the least to the greatest.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,23 +12,33 @@ import pyarrow as pa
 
 from holdfast.persist import PersistClient
 from holdfast.persist.canonical import python_values
-from holdfast.storage import CollectionPart, CollectionReader, read_collection_part
+from holdfast.storage import CollectionInfo, CollectionPart, CollectionReader, read_collection_part
+from holdfast.storage.evolved import fitted
 from holdfast.tables.changes import matching
-from holdfast.tables.rows import fitted
 
 _FEW_KEYS: Final = 8
 
 
-def rows_of(client: PersistClient, reader: CollectionReader, as_of: int, keys: pa.Table | None) -> pa.Table:
+def rows_of(
+    client: PersistClient,
+    reader: CollectionReader,
+    described: Callable[[], CollectionInfo],
+    as_of: int,
+    keys: pa.Table | None,
+) -> pa.Table:
     """The rows at `as_of`, with `_diff`, that have these keys; all rows for None. Raises as snapshots do."""
     if keys is None:
         return reader.snapshot(as_of).to_table()
-    wanted = reader.schema.arrow_diff
     if not keys.num_rows:
-        return wanted.empty_table()
-    # Shards that a process knows as of before the collection evolved are read in their earlier schema.
-    tables = [fitted(pa.Table.from_batches([each]), wanted) for each in _batches(client, reader, as_of, keys)]
-    return pa.concat_tables(tables) if tables else wanted.empty_table()
+        return reader.schema.arrow_diff.empty_table()
+    tables = [pa.Table.from_batches([each]) for each in _batches(client, reader, as_of, keys)]
+    # Only now: the reader may have known an earlier schema than that of the rows before it read them.
+    wanted = reader.schema.arrow_diff
+    if any(not table.schema.equals(wanted) for table in tables):
+        # Shards that a process knows as of before the collection evolved are read in their earlier schema.
+        # The record is never behind any of them, where it is looked at afterwards.
+        wanted = described().schema.arrow_diff
+    return pa.concat_tables([wanted.empty_table(), *(fitted(table, wanted) for table in tables)])
 
 
 def _batches(

@@ -51,18 +51,6 @@ def keys_of(schema: Schema, keys: object) -> pa.Table:
     return pa.Table.from_batches([prepare_updates(only, given, default_time=0)]).select(names)
 
 
-def fitted(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
-    """Rows of an earlier schema as those of a later one: nulls in new columns, values in wider types."""
-    if rows.schema.equals(wanted):
-        return rows
-    there = set(rows.column_names)
-    columns = [
-        rows[field.name].cast(field.type) if field.name in there else pa.nulls(rows.num_rows, field.type)
-        for field in wanted
-    ]
-    return pa.Table.from_arrays(columns, schema=wanted)
-
-
 def repeated(contents: pa.Table) -> pa.Table:
     """Each row as often as its `_diff` says, without it; `BadInput` for negative counts."""
     pieces = list(repeated_pieces(contents))

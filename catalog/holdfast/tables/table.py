@@ -213,7 +213,9 @@ class Table:
         """The rows just before `upper`, with `_diff`, that have these keys (None: all)."""
         if upper == 0:
             return self.writer().schema.arrow_diff.empty_table()
-        return self._reading.run(lambda reader: rows_of(self.client, reader, upper - 1, keys))
+        return self._reading.run(
+            lambda reader: rows_of(self.client, reader, self._described, upper - 1, keys)
+        )
 
     def renew(self) -> bool:
         """Write by the newest schema from now on; whether it is another than before."""

@@ -1,0 +1,235 @@
+"""Commands and writes that somebody else overtakes between two steps: each goes by what is so then."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import holdfast
+from holdfast.errors import AsOfTooEarly, HoldfastError, Overtaken
+from holdfast.persist import ReadHandle, Schema
+from holdfast.storage import Recipe, RenditionState, StorageController
+from holdfast.storage.evolved import fitted
+from holdfast.storage.renditions import difference_shard_id
+from unit.collections.snapshots import snapshot
+from unit.collections.stores import SPEC, Stores, counted, updates
+
+WIDER = Schema.of(key={"id": "int64"}, value={"name": "string?", "count": "int64?"})
+
+
+@pytest.fixture
+def stores() -> Stores:
+    return Stores()
+
+
+@pytest.fixture
+def controller(stores: Stores) -> StorageController:
+    controller = StorageController(stores.open())
+    controller.create_collection(SPEC)
+    controller.writer("flights", purpose="test").append(updates([(1, "a", 5, 1), (2, "b", 6, 1)]), 0, 100)
+    return controller
+
+
+@pytest.fixture
+def other(stores: Stores) -> StorageController:
+    """Another process."""
+    return StorageController(stores.open())
+
+
+def before(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, act: Callable[..., object]) -> None:
+    """Run `act` once, with the same arguments, before the first call of a method that it says True to."""
+    call, done = getattr(owner, name), []
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        if not done and act(*args, **kwargs) is not None:
+            done.append(True)
+        return call(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, first)
+
+
+def test_an_upsert_takes_away_rows_that_came_with_columns_it_has_not_seen(stores: Stores) -> None:
+    columns = {"id": "int64", "name": "string?"}
+    first = holdfast.table(stores.open(), "t", columns=columns, key="id", shards=2)
+    first.upsert([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
+    late = holdfast.table(stores.open(), "t")
+    assert late.read().num_rows == 2  # it has read, but not written
+    StorageController(stores.open()).evolve_collection("t", WIDER)
+    holdfast.table(stores.open(), "t").upsert([{"id": 1, "name": "a", "count": 5}])
+    late.upsert([{"id": 1, "name": "z"}])
+    rows = sorted(first.counts().to_pylist(), key=lambda row: row["id"])
+    assert [tuple(row.values()) for row in rows] == [(1, "z", None, 1), (2, "b", None, 1)]
+
+
+def test_rows_never_lose_columns() -> None:
+    rows = pa.table({"id": [1], "count": [5]})
+    with pytest.raises(HoldfastError, match="later schema: count"):
+        fitted(rows, pa.schema([("id", pa.int64())]))
+
+
+def test_a_table_whose_position_is_compacted_away_looks_anew(stores: Stores) -> None:
+    idle = holdfast.table(stores.open(), "t", columns={"id": "int64", "n": "int64"}, key="id")
+    idle.append([{"id": 1, "n": 1}])
+    known = idle.position().upper
+    holdfast.table(stores.open(), "t").append([{"id": 2, "n": 0}])
+    controller = StorageController(stores.open())
+    assert controller.set_retention_hold("t", 1 << 62) >= known
+    idle.upsert([{"id": 1, "n": 9}])
+    assert sorted(tuple(row.values()) for row in idle.counts().to_pylist()) == [(1, 9, 1), (2, 0, 1)]
+
+
+def test_a_hold_that_another_took_meanwhile_is_not_released(
+    controller: StorageController, other: StorageController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = []
+
+    def take(_: str, *, purpose: str, **__: object) -> object:
+        return theirs.append(other.hold("flights", "p", since=50)) or True if "p" in purpose else None
+
+    before(monkeypatch, controller.client, "prepare_critical", take)
+    with pytest.raises(AsOfTooEarly):
+        controller.hold("flights", "p", since=20)
+    assert theirs[0].since == 50
+
+
+def test_a_rendition_that_was_made_just_now_is_aborted_with_its_shards(
+    controller: StorageController, other: StorageController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def make(*_: object, **__: object) -> object:
+        return made.append(other.renditions.create("flights", shards=2, rendition_id="rx")) or True
+
+    # The record was read, and the command is not committed.
+    before(monkeypatch, controller.renditions._log, "commit", make)
+    controller.renditions.abort("flights", "rx")
+    assert controller.describe("flights").rendition("rx").state is RenditionState.ABORTED
+    assert all(controller.client.inspect(shard).finalized for shard in made[0].shards)
+
+
+def test_replicas_are_told_alike_that_a_restore_took_a_time(
+    stores: Stores, controller: StorageController, other: StorageController, tmp_path: Path
+) -> None:
+    replicas = [each.writer("flights", purpose="r", replicated=True) for each in (controller, other)]
+    taken = controller.restore_collection("flights", snapshot(tmp_path / "s", [(9, "then")])).held_from
+    told = []
+    for replica in replicas:
+        with pytest.raises(Overtaken) as error:
+            replica.append(updates([(2, "late", taken, 1)]), taken, taken + 10)
+        told.append((error.value.written, error.value.actual))
+        replica.append(updates([(2, "late", taken + 1, 1)]), taken + 1, taken + 10)
+    assert told == [(taken, taken + 1)] * 2
+    assert controller.describe("flights").holding.suspect == ""
+    with controller.reader("flights", purpose="look") as reader:
+        assert counted(reader.snapshot().to_table()) == Counter({(9, "then"): 1, (2, "late"): 1})
+
+
+def test_a_pipeline_goes_on_where_another_began(
+    controller: StorageController, other: StorageController
+) -> None:
+    controller.renditions.create("flights", shards=2, recipe=Recipe.SOURCE, rendition_id="rs")
+    one, two = (each.rendition_writer("flights", "rs", purpose="p") for each in (controller, other))
+    one.append(updates([(1, "s", 50, 1)]), 50, 60)
+    two.append(updates([(2, "s", 60, 1)]), 60, 70)
+    assert two.rendition.start == 50
+    assert one.upper() == two.upper() == 70
+
+
+def fed(controller: StorageController, rows: int) -> int:
+    """Hand the collection over to a source that has so many rows; answers the time."""
+    controller.renditions.create("flights", shards=1, recipe=Recipe.SOURCE, rendition_id="rs")
+    source = controller.rendition_writer("flights", "rs", purpose="p")
+    source.append(pa.table({"id": pa.array(range(rows), pa.int64()), "name": ["x" * 20] * rows}), 0, 200)
+    at = controller.renditions.hand_over("flights", "rs").held_from
+    source.seal(at + 5)
+    return at
+
+
+class _Died(BaseException):
+    pass
+
+
+def died_making_a_difference(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that uploaded what differs and died before it committed it."""
+    process = StorageController(stores.open())
+
+    def die(_: object, effects: Callable[[object], object]) -> None:
+        effects(None)
+        raise _Died
+
+    monkeypatch.setattr(process.renditions._log, "commit", die)
+    with pytest.raises(_Died):
+        process.renditions.make_difference("flights")
+
+
+def test_a_difference_is_made_where_somebody_died_who_made_it(
+    stores: Stores, controller: StorageController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = fed(controller, 50_000)
+    died_making_a_difference(stores, monkeypatch)
+    left = difference_shard_id(controller.client.location_id, "c1", "rs")
+    assert controller.client.exists(left)
+    controller.evolve_collection("flights", WIDER)
+    assert controller.renditions.make_difference("flights") == left
+    with controller.client.reader(left, purpose="look") as reader:
+        assert reader.snapshot(at).to_table().num_rows == 50_002
+
+
+def test_what_is_left_of_a_difference_goes_with_the_retired_rendition(
+    stores: Stores, controller: StorageController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = fed(controller, 50_000)
+    died_making_a_difference(stores, monkeypatch)
+    controller.set_retention_hold("flights", at + 2)
+    assert controller.renditions.drop_retired("flights") == ("r1",)
+    left = difference_shard_id(controller.client.location_id, "c1", "rs")
+    assert controller.client.inspect(left).finalized
+
+
+def test_a_handover_that_changes_much_is_not_caught_up_with_in_memory(
+    stores: Stores, controller: StorageController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller.renditions.create("flights", shards=2, rendition_id="rc")
+    controller.renditions.catch_up("flights", "rc")
+    fed(controller, 1000)
+
+    def refused(*_: object) -> None:
+        raise AssertionError("all that differs at the handover would be in memory")
+
+    monkeypatch.setattr("holdfast.storage.bringing.net_changes", refused)
+    controller.renditions.catch_up("flights", "rc")
+    monkeypatch.undo()
+    now = controller.renditions.hand_over("flights", "rc").held_from
+    controller.writer("flights", purpose="test").append(None, now, now + 1)
+    with controller.reader("flights", purpose="look") as reader:
+        assert counted(reader.snapshot(now).to_table()) == Counter(
+            {(id_, "x" * 20): 1 for id_ in range(1000)}
+        )
+
+
+def test_a_snapshot_of_shards_that_evolve_between_is_of_one_schema(
+    controller: StorageController, other: StorageController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = controller.describe("flights").holding.shards
+    reader = controller.reader("flights", purpose="look")
+    reader.snapshot()
+    call, planned = ReadHandle.snapshot, []
+
+    def evolving(handle: ReadHandle, *args: Any, **kwargs: Any) -> Any:
+        found = call(handle, *args, **kwargs)
+        if handle.shard_id in shards and not planned:
+            planned.append(handle.shard_id)
+            other.evolve_collection("flights", WIDER)
+            for shard in shards:
+                controller.client.recent_upper(shard)
+        return found
+
+    monkeypatch.setattr(ReadHandle, "snapshot", evolving)
+    seen = reader.snapshot(50)
+    assert planned
+    assert seen.schema == WIDER
+    assert counted(seen.to_table()) == Counter({(1, "a"): 1, (2, "b"): 1})
+    assert {batch.schema for batch in seen} == {WIDER.arrow_diff}
