@@ -273,12 +273,16 @@ class Renditions:
         """Put what differs at the latest handover into a shard, for all who listen through it.
 
         Answers that shard, made before or now. None where there was no handover, or what was there before is
-        gone, or it is not written up to the handover yet. Whoever makes it gets the same rows.
+        gone, or one of the two is not written up to the handover yet. Whoever makes it gets the same rows.
         """
         view = self.look(collection)
         info, new = view.info, view.info.holding
         old = info.held_before(new)
-        if new.difference_shard or old is None or view.uppers[new.id] < new.held_from:
+        if (
+            new.difference_shard
+            or old is None
+            or min(view.uppers[each.id] for each in (old, new)) < new.held_from
+        ):
             return new.difference_shard or None
         command = partial(
             transitions.record_difference,

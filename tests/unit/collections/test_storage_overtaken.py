@@ -189,6 +189,19 @@ def test_what_is_left_of_a_difference_goes_with_the_retired_rendition(
     assert controller.client.inspect(left).finalized
 
 
+def test_no_difference_is_made_before_the_old_source_is_there(controller: StorageController) -> None:
+    fed(controller, 1)
+    controller.renditions.create("flights", shards=1, recipe=Recipe.SOURCE, rendition_id="new")
+    new, old = (controller.rendition_writer("flights", each, purpose="p") for each in ("new", "rs"))
+    new.append(updates([(7, "new", 0, 1)]), 0, 200)
+    at = controller.renditions.hand_over("flights", "new").held_from
+    new.seal(at + 1)
+    assert old.upper() < at
+    assert controller.renditions.make_difference("flights") is None
+    old.seal(at)
+    assert controller.renditions.make_difference("flights") is not None
+
+
 def test_a_handover_that_changes_much_is_not_caught_up_with_in_memory(
     stores: Stores, controller: StorageController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
