@@ -119,7 +119,7 @@ class CollectionFacts:
 
     @property
     def unfinished(self) -> bool:
-        """Whether a rendition is being filled, or the active one lacks what was written before it took over."""
+        """Whether one is being filled, or the active one lacks what was written before it took over."""
         hydrating = any(each.state is RenditionState.HYDRATING for each in self.renditions)
         return not self.dropped and (hydrating or self.active.upper < self.active.held_from)
 
