@@ -9,7 +9,7 @@
   aborted, so that the next attempt finds what it needs.
 
 In process all rows pass through one process's memory and disk: 3 million small rows take 13 s, in 0.5 GB.
-From `SPARK_BYTES` or `SPARK_ROWS` of stored updates on it is better done by a Spark job, where there is one.
+From `SPARK_BYTES` or `SPARK_ROWS` of stored updates on that takes minutes, and many hands would be better.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 HYDRATE: Final = "hydrate"
 """The kind of the job; its slot is the id of the rendition."""
 SPARK_BYTES: Final = 256 << 20
-"""From how many stored bytes of a collection on a Spark job hydrates it, where one is configured."""
+"""From how many stored bytes of a collection on one process is a poor place to hydrate it."""
 SPARK_ROWS: Final = 20_000_000
 """Likewise, from how many stored rows on."""
 NEARLY_MS: Final = 10_000
@@ -52,7 +52,7 @@ _GONE: Final = (AsOfTooEarly, HandleExpired, ShardFinalized, TornRendition, Uppe
 
 
 def needs_spark(size: StoredSize) -> bool:
-    """Whether the hydration of a collection of this size is better done by a Spark job."""
+    """Whether a collection of this size is too large to be hydrated in one process within minutes."""
     return size.size_bytes >= SPARK_BYTES or size.rows >= SPARK_ROWS
 
 

@@ -27,6 +27,7 @@ from holdfast_operator.api.rendition import (
     HANDOVER_RULES,
     CollectionHandover,
     CollectionRendition,
+    CollectionRestoreStatus,
     HandoverStatus,
     HoldStatus,
     RenditionStatus,
@@ -61,6 +62,20 @@ class CollectionRetention(ApiModel):
     def milliseconds(self) -> int:
         """The period in milliseconds."""
         return milliseconds(self.period)
+
+
+class CollectionRestore(ApiModel):
+    """What the contents of the collection are to be replaced by."""
+
+    snapshot: str = Field(
+        min_length=1,
+        max_length=2048,
+        description="URL of the folder of a snapshot, with its manifest: status.lastSnapshot.destination of "
+        "the collection that it was made of. A file:// URL of a folder below the operator's own.",
+        json_schema_extra=validations(
+            ("self.matches('^file:///.+')", "must be a URL like file:///folder/snapshot")
+        ),
+    )
 
 
 class SnapshotRequest(ApiModel):
@@ -158,6 +173,12 @@ class StorageCollectionSpec(ApiModel):
     snapshot: SnapshotRequest | None = Field(
         default=None, description="Asks for one snapshot, written by a Spark job."
     )
+    restore_from: CollectionRestore | None = Field(
+        default=None,
+        description="Makes the contents of the collection those of a snapshot, once for each value: what was "
+        "written since is given up from then on. A new collection begins with them. The same value never "
+        "restores twice, and to remove it changes nothing.",
+    )
     deletion_policy: DeletionPolicy = Field(
         default=DeletionPolicy.RETAIN,
         description="Retain keeps the durable data when this resource is deleted; Delete drops it for ever.",
@@ -209,6 +230,9 @@ class StorageCollectionStatus(Status):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]},
     )
     handover: HandoverStatus | None = Field(default=None, description="The last handover.")
+    restore: CollectionRestoreStatus | None = Field(
+        default=None, description="The restore that spec.restoreFrom asks for, once it is done."
+    )
     holds: tuple[HoldStatus, ...] | None = Field(
         default=None,
         description="Who keeps retired renditions, beside the retention.",

@@ -94,7 +94,8 @@ class ConditionType(StrEnum):
     """Of `spec.objects`: True all is as declared, False something that was taken out is kept by others."""
 
     RESTORED = "Restored"
-    """Of `spec.restoreFrom`: True the catalog was filled with it, False it was there already."""
+    """Of `spec.restoreFrom`: True the catalog was filled with it, False it was there already, or the
+    collection is not the operator's to restore."""
 
     SHADOW_DIVERGED = "ShadowDiverged"
     """Of `spec.shadow`: True the other store answered otherwise than the catalog, False it never did
@@ -166,7 +167,7 @@ class Reason(StrEnum):
     """The catalog is being opened, and its format upgraded; the message says since when."""
 
     RESTORING = "Restoring"
-    """A new catalog is being filled with what `spec.restoreFrom` names; the message says since when."""
+    """A catalog or a collection is being filled with what `spec.restoreFrom` names."""
 
     ROLLING_OUT = "RollingOut"
     """The next deploy generation is being tried in memory; the running one goes on."""
@@ -202,10 +203,10 @@ class Reason(StrEnum):
     """The spec asks for something that this version of the operator can't do; the message names the field."""
 
     RESTORE_FAILED = "RestoreFailed"
-    """What `spec.restoreFrom` names can't be read or makes no catalog; nothing was initialized."""
+    """What `spec.restoreFrom` names can't be read, or does not fit; nothing was changed."""
 
     RESTORED = "Restored"
-    """The catalog was new and was filled with what `spec.restoreFrom` names."""
+    """What `spec.restoreFrom` names fills a catalog that was new, or is the contents of a collection."""
 
     RESTORE_IGNORED = "RestoreIgnored"
     """There was a catalog already, so nothing is done about `spec.restoreFrom`."""

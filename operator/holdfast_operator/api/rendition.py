@@ -120,6 +120,14 @@ class HandoverStatus(ApiModel):
     at: Frontier = Field(description="From this time on, in the collection's own.")
 
 
+class CollectionRestoreStatus(ApiModel):
+    """The restore that the spec asks for, once it is done."""
+
+    snapshot: str = Field(description="What it was restored from.")
+    rendition: str = Field(description="The rendition that it was restored into.")
+    at: Frontier = Field(description="From this time on, in the collection's own.")
+
+
 class HoldStatus(ApiModel):
     """What keeps a retired rendition, beside the retention."""
 

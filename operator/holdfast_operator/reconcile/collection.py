@@ -21,8 +21,10 @@ from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.reconcile import renditions, snapshot
 from holdfast_operator.reconcile.catalog import Rhythm
+from holdfast_operator.reconcile.collectionrestore import restore_asked, restore_notes
 from holdfast_operator.reconcile.collectionstatus import collection_marks, rendition_notes, status_fields
 from holdfast_operator.reconcile.facts import CollectionFacts, ItemName
+from holdfast_operator.reconcile.itemdefinition import is_out_of_date
 from holdfast_operator.reconcile.renditions import LongStep, RenditionsObserved, has_layout
 from holdfast_operator.reconcile.snapshot import FailAttempt, SnapshotObserved, SnapshotReport
 from holdfast_operator.reconcile.steps import (
@@ -75,6 +77,8 @@ class Observed:
     catalog_observed: bool = False
     """Whether another process writes it, and this one only looks."""
     item_id: str | None = None
+    definition: str = ""
+    """What its item says of it."""
     collection_id: str | None = None
     facts: CollectionFacts | None = None
     retention_since: int | None = None
@@ -89,7 +93,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class EnsureItem(Step):
-    """Make the item in the catalog."""
+    """Make the item in the catalog, or bring it up to date."""
 
     irreversible: ClassVar[bool] = True
     item: ItemName
@@ -221,6 +225,8 @@ def _plan_create(seen: Observed, spec: StorageCollectionSpec, schema: Schema, rh
         return Settle(stalled(Reason.SCHEMA_MISMATCH, _mismatch(facts, schema, shards, fault)))
     if facts.schema != schema:
         return EvolveColumns(facts.collection_id, facts.schema, schema)
+    if is_out_of_date(seen.definition, schema, facts.shards):
+        return EnsureItem(item, schema, facts.shards)
     if not facts.due and _due(seen, facts):
         return Retain(facts.collection_id, seen.retention_since or 0)
     return _plan_there(seen, spec, facts, rhythm)
@@ -247,7 +253,7 @@ def _plan_there(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFa
         fields={**status_fields(facts, seen.item_id, spec), **report.fields},
         marks=(*((report.mark,) if report.mark else ()), *collection_marks(facts, spec)),
         requeue_after=soon,
-        notes=rendition_notes(seen.shown, facts),
+        notes=(*rendition_notes(seen.shown, facts), *restore_notes(seen.shown, facts, spec)),
     )
     if isinstance(shape, LongStep):
         return replace(shape, resting=settle)
@@ -262,11 +268,17 @@ def _plan_bound(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFa
     )
     asked = seen.snapshot is not None and seen.snapshot.request is not None
     text = "the operator runs no jobs in an Observed catalog; let its database process make the snapshot"
-    refused = Mark(ConditionType.SNAPSHOT_COMPLETED, "False", Reason.CATALOG_OBSERVED, text)
+    refused = (
+        [Mark(ConditionType.SNAPSHOT_COMPLETED, "False", Reason.CATALOG_OBSERVED, text)] if asked else []
+    )
+    restore = restore_asked(facts, spec)
+    if restore is not None and not restore.done:
+        text = "the operator restores nothing in an Observed catalog; let its database process do it"
+        refused.append(Mark(ConditionType.RESTORED, "False", Reason.CATALOG_OBSERVED, text))
     return Settle(
         health,
         fields=status_fields(facts, seen.item_id, spec),
-        marks=(*((refused,) if asked else ()), *collection_marks(facts, spec)),
+        marks=(*refused, *collection_marks(facts, spec)),
         requeue_after=_rest_of(seen, facts, rhythm),
         notes=rendition_notes(seen.shown, facts),
     )

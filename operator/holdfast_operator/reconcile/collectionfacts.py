@@ -22,6 +22,7 @@ from holdfast.storage.capabilities import CollectionHold
 from holdfast.storage.retention import RETENTION_PURPOSE
 from holdfast_operator.reconcile.facts import (
     CollectionFacts,
+    FoundItem,
     HoldFacts,
     ItemName,
     Look,
@@ -38,8 +39,8 @@ def collection_id(organization_id: str, item_id: str) -> str:
     return str(uuid.uuid5(uuid.UUID(organization_id), item_id))
 
 
-def find_item(catalog: ReadOnlyCatalog, name: ItemName) -> str | None:
-    """The id of a collection's item; None where there is none.
+def find_item(catalog: ReadOnlyCatalog, name: ItemName) -> FoundItem | None:
+    """A collection's item; None where there is none.
 
     Raises `NoSuchSchema` where database or schema are missing, `BadInput` where the name is another type's.
     """
@@ -54,29 +55,30 @@ def find_item(catalog: ReadOnlyCatalog, name: ItemName) -> str | None:
         return None
     if item.value.type != pb.ObjectType.OBJECT_TYPE_COLLECTION:
         raise BadInput(f"{name} is in the catalog already, but is not a collection")
-    return format_id(item.key.id)
+    return FoundItem(format_id(item.key.id), item.value.definition)
 
 
 def look_at(
     client: PersistClient,
     controller: StorageController,
     organization_id: str,
-    item_id: str | None,
+    item: FoundItem | None,
     request_id: str | None,
 ) -> Look:
     """What there is of the collection of an item, and of the snapshot `request_id`."""
-    if item_id is None:
+    if item is None:
         return Look()
-    id_ = collection_id(organization_id, item_id)
+    id_ = collection_id(organization_id, item.id)
     facts = _collection(client, controller, id_)
     if facts is None:
-        return Look(item_id, id_)
+        return Look(item.id, id_, definition=item.definition)
     jobs = [job for job in controller.jobs(id_) if job.kind == SNAPSHOT]
     done = [job for job in jobs if job.state is JobState.DONE]
     return Look(
-        item_id,
+        item.id,
         id_,
         facts,
+        item.definition,
         job=next((job for job in jobs if job.slot == request_id), None),
         last_snapshot=max(done, key=lambda job: job.finished_ms, default=None),
         running=tuple(job for job in jobs if job.state is JobState.RUNNING),

@@ -34,7 +34,14 @@ from holdfast_operator.reconcile.collection import (
 )
 from holdfast_operator.reconcile.collectionfacts import SNAPSHOT
 from holdfast_operator.reconcile.collectionstatus import lag, shown_phases
-from holdfast_operator.reconcile.facts import CollectionFacts, NoSuchSchema, NotReadable, Opening, Superseded
+from holdfast_operator.reconcile.facts import (
+    CollectionFacts,
+    NoSuchSchema,
+    NotReadable,
+    Opening,
+    RestoreFailed,
+    Superseded,
+)
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.handler import (
     Halt,
@@ -54,6 +61,8 @@ from holdfast_operator.reconcile.renditions import (
     HandOver,
     Hydrate,
     LongStep,
+    Restore,
+    is_long_over,
 )
 from holdfast_operator.reconcile.snapshot import (
     FailAttempt,
@@ -87,6 +96,8 @@ class CollectionHandler(Handler[Observed]):
         self._spark = spark
         self._stops: dict[ObjectKey, threading.Event] = {}
         """Set where nobody wants any more what is under way for a collection."""
+        self._restoring: dict[ObjectKey, str] = {}
+        """The rendition that is to be restored into."""
 
     async def observe(self, key: ObjectKey, body: Json) -> Observed:
         """Look at the spec, the Catalog, the store, and the Spark jobs. Raises `Fenced`."""
@@ -185,6 +196,7 @@ class CollectionHandler(Handler[Observed]):
         seen = replace(
             blank,
             item_id=look.item_id,
+            definition=look.definition,
             collection_id=look.collection_id,
             facts=look.facts,
             running=look.running,
@@ -193,7 +205,7 @@ class CollectionHandler(Handler[Observed]):
         if facts is None:
             return seen
         self._measure(key, facts)
-        if not facts.unfinished:
+        if is_long_over(facts, spec):
             self._stop_long(key)
         return replace(
             seen,
@@ -280,6 +292,7 @@ class CollectionHandler(Handler[Observed]):
 
     def _stop_long(self, key: ObjectKey) -> None:
         """Nobody wants what is under way for a collection; it ends as soon as it notices."""
+        self._restoring.pop(key, None)
         if (stop := self._stops.pop(key, None)) is not None:
             stop.set()
             self._stores.give_up(key)
@@ -292,7 +305,7 @@ class CollectionHandler(Handler[Observed]):
         await self.services.events.post(key, body["metadata"]["uid"], note)
 
     async def _take_long(self, key: ObjectKey, step: LongStep, catalog: ObjectKey) -> None:
-        """Fill a rendition or hand over to it; the collection rests meanwhile, and where it has to wait."""
+        """Fill a rendition, or hand over to it; the collection rests meanwhile, and where it has to wait."""
         asked = key, type(step).__name__.lower(), (step.collection_id, step.rendition_id)
         assert step.resting is not None
         stop = self._stops.setdefault(key, threading.Event())
@@ -308,12 +321,18 @@ class CollectionHandler(Handler[Observed]):
                     await self._stores.use_long(
                         catalog, asked, lambda h: h.hand_over(step.collection_id, step.rendition_id, step.at)
                     )
+                case Restore():
+                    await self._restore(key, step, catalog, stop)
                 case Advance():
                     await self._stores.use_long(catalog, asked, lambda h: h.advance(step.collection_id))
                 case _:
                     raise AssertionError(step)
         except UnderWay:
             raise Halt(step.resting) from None
+        except RestoreFailed as error:
+            log.warning("%s", error)
+            health = settled(error).health
+            raise Halt(replace(step.resting, health=health, requeue_after=None, retry=True)) from None
         except (
             Superseded,
             NotCaughtUp,
@@ -325,6 +344,24 @@ class CollectionHandler(Handler[Observed]):
             # Somebody else wrote, aborted or dropped meanwhile: the next look tells.
             log.info("rendition %s: %s", step.rendition_id, error)
             raise Halt(replace(step.resting, retry=True)) from None
+
+    async def _restore(
+        self, key: ObjectKey, step: Restore, catalog: ObjectKey, stop: threading.Event
+    ) -> None:
+        id_, below = step.rendition_id, self._settings.data_dir
+        # That of another value, which was asked for before, ends.
+        self._restoring[key] = id_
+
+        def stopped() -> bool:
+            return stop.is_set() or self._restoring.get(key) != id_
+
+        await self._stores.use_long(
+            catalog,
+            (key, "restore", (step.collection_id, id_)),
+            lambda h: h.restore(
+                step.collection_id, id_, step.snapshot, below=below, room=step.room, stopped=stopped
+            ),
+        )
 
     async def _launch(
         self, key: ObjectKey, body: Json, catalog: ObjectKey, collection_id: str, job: JobRecord

@@ -22,6 +22,7 @@ from holdfast_operator.api.rendition import (
     RenditionPhase,
     RenditionStatus,
 )
+from holdfast_operator.reconcile.collectionrestore import restore_status
 from holdfast_operator.reconcile.facts import CollectionFacts, HoldFacts, RenditionFacts
 from holdfast_operator.runtime.events import Note
 from holdfast_operator.runtime.status import Mark, timestamp
@@ -49,6 +50,9 @@ def phase_of(facts: CollectionFacts, rendition: RenditionFacts) -> RenditionPhas
             return RenditionPhase.ACTIVE
         case RenditionState.RETIRED:
             return RenditionPhase.RETIRING
+        case RenditionState.HYDRATING if rendition.recipe is Recipe.RESTORED:
+            # What the collection has meanwhile is given up.
+            return RenditionPhase.CAUGHT_UP if rendition.upper > 0 else RenditionPhase.HYDRATING
         case RenditionState.HYDRATING:
             begun = rendition.upper > 0 or facts.upper == 0
             caught_up = begun and lag(facts, rendition) <= MAX_LAG_MS
@@ -60,6 +64,10 @@ def phase_of(facts: CollectionFacts, rendition: RenditionFacts) -> RenditionPhas
 def waits_for(facts: CollectionFacts, rendition: RenditionFacts, spec: StorageCollectionSpec) -> str | None:
     """What has to come before a rendition's next phase, in a line; None where nothing has."""
     match phase_of(facts, rendition):
+        case RenditionPhase.HYDRATING if rendition.recipe is Recipe.RESTORED:
+            return "the rows of its snapshot"
+        case RenditionPhase.CAUGHT_UP if rendition.recipe is Recipe.RESTORED:
+            return "its handover"
         case RenditionPhase.HYDRATING:
             whose = "what its pipeline writes" if rendition.recipe is Recipe.SOURCE else "its contents"
             upper = frontier(rendition.upper)
@@ -122,6 +130,7 @@ def status_fields(
         next_rendition=hydrating[-1] if hydrating else None,
         renditions=tuple(_rendition(facts, each, spec) for each in shown),
         handover=_last_handover(facts),
+        restore=restore_status(facts, spec),
         holds=_holds(facts) or None,
         bytes=facts.bytes,
     )

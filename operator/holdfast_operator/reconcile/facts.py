@@ -121,7 +121,7 @@ class CollectionFacts:
     def unfinished(self) -> bool:
         """Whether one is being filled, or the active one lacks what was written before it took over."""
         hydrating = any(each.state is RenditionState.HYDRATING for each in self.renditions)
-        return not self.dropped and (hydrating or self.active.upper < self.active.held_from)
+        return bool(self.renditions) and (hydrating or self.active.upper < self.active.held_from)
 
     @property
     def bytes(self) -> int:
@@ -142,12 +142,22 @@ class ItemName:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundItem:
+    """The item of a collection in the catalog."""
+
+    id: str
+    definition: str
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
     """What catalog and storage say about one StorageCollection; None for what isn't there."""
 
     item_id: str | None = None
     collection_id: str | None = None
     facts: CollectionFacts | None = None
+    definition: str = ""
+    """What the item says of the collection."""
     job: JobRecord | None = None
     last_snapshot: JobRecord | None = None
     running: tuple[JobRecord, ...] = ()
@@ -232,7 +242,7 @@ class NothingThere(BadInput):
 
 
 class RestoreFailed(HoldfastError):
-    """What a new catalog was to be filled with can't be had, or makes no catalog; nothing was made."""
+    """What was to fill a new catalog, or a collection, can't be had or used; nothing was changed."""
 
     hint = "correct spec.restoreFrom or its source, or remove it; it is tried again by itself"
 

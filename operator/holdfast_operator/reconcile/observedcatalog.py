@@ -103,8 +103,8 @@ class ObservedCatalog:
             _, seen, _ = self._preamble()
             if (version := seen.config[catalog_config.USER_VERSION]) != CATALOG_VERSION:
                 raise NotReadable(f"the catalog has format version {version}, not {CATALOG_VERSION}")
-            item_id = find_item(self._synced(), name)
-        return look_at(self._client, self._controller, self.opening.organization_id, item_id, request_id)
+            item = find_item(self._synced(), name)
+        return look_at(self._client, self._controller, self.opening.organization_id, item, request_id)
 
     def close(self) -> None:
         """Give up the handles."""

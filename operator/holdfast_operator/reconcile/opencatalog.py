@@ -9,26 +9,57 @@ Invariants
 """
 
 import contextlib
-import json
+import logging
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from holdfast.durable import Catalog, Transaction, catalog_shard_id
 from holdfast.durable.backend_migration.truth import Backend
 from holdfast.durable.shadow_handle import ShadowCatalog
-from holdfast.errors import CollectionNotFound, Fenced, ShardFinalized, UpperMismatch
+from holdfast.errors import (
+    BadInput,
+    CollectionNotFound,
+    CorruptBlob,
+    Fenced,
+    HoldfastError,
+    ShardFinalized,
+    UpperMismatch,
+    VersionTooNew,
+)
 from holdfast.persist import PersistClient, Schema
-from holdfast.storage import CollectionSpec, JobRecord, Recipe, StorageController
+from holdfast.storage import (
+    CollectionSpec,
+    JobRecord,
+    JobState,
+    Recipe,
+    RenditionState,
+    StorageController,
+)
+from holdfast.storage.advance import StepKind
+from holdfast.storage.hydration import HYDRATE
 from holdfast_operator.api.names import FIELD_MANAGER
 from holdfast_operator.reconcile import objectrows
 from holdfast_operator.reconcile.collectionfacts import SNAPSHOT, find_item, look_at
-from holdfast_operator.reconcile.facts import CatalogFacts, ItemName, Look, Opening, Start, Superseded
+from holdfast_operator.reconcile.facts import (
+    CatalogFacts,
+    ItemName,
+    Look,
+    Opening,
+    RestoreFailed,
+    Start,
+    Superseded,
+)
+from holdfast_operator.reconcile.itemdefinition import item_definition
 from holdfast_operator.reconcile.linking import InTwo, StashGuard
 from holdfast_operator.reconcile.objects import ObjectName, ObjectsPlan, plan_objects
 from holdfast_operator.reconcile.opening import open_writable
+from holdfast_operator.reconcile.restoring import open_snapshot
 from holdfast_operator.reconcile.shadowing import Shadow
+
+log = logging.getLogger(__name__)
 
 
 class OpenCatalog:
@@ -117,15 +148,12 @@ class OpenCatalog:
         """
         with self._lock:
             self._catalog.confirm_leadership()
-            item_id = find_item(self._catalog, name)
-        return look_at(self._client, self._controller, self.opening.organization_id, item_id, request_id)
+            item = find_item(self._catalog, name)
+        return look_at(self._client, self._controller, self.opening.organization_id, item, request_id)
 
     def ensure_item(self, name: ItemName, schema: Schema, shards: int) -> str:
-        """Make the item of a collection and give its id."""
-        definition = json.dumps(
-            {"key": [*map(str, schema.key)], "value": [*map(str, schema.value)], "shards": shards},
-            separators=(",", ":"),
-        )
+        """Make the item of a collection, or bring it up to date, and give its id."""
+        definition = item_definition(schema, shards)
         with self._lock:
             return self._catalog.ensure_item(name.database, name.schema, name.name, definition=definition)
 
@@ -141,6 +169,8 @@ class OpenCatalog:
 
     def drop_collection(self, collection_id: str) -> None:
         """Drop a collection; `CollectionInUse` while it is read. One that never was is fine."""
+        # One that an operator left when it was killed would be in use for ever.
+        self._end_hydrations(collection_id, "the collection is being dropped")
         try:
             self._controller.drop_collection(collection_id)
         except CollectionNotFound:
@@ -190,21 +220,70 @@ class OpenCatalog:
             with self._lock:
                 self._guard()
             raise Superseded(str(error)) from error
+        except BadInput as error:
+            self._raise_superseded(collection_id, rendition_id, error)
+            raise
 
     def hand_over(self, collection_id: str, rendition_id: str, at: int | None) -> None:
         """Make a rendition the collection, and bring what it lacks of what was written before.
 
-        Raises as `Renditions.hand_over`.
+        Raises as `Renditions.hand_over`; `Superseded` where it can't take over any more.
         """
-        self._controller.renditions.hand_over(collection_id, rendition_id, at=at)
+        try:
+            self._controller.renditions.hand_over(collection_id, rendition_id, at=at)
+        except BadInput as error:
+            self._raise_superseded(collection_id, rendition_id, error)
+            raise
+        self._make_difference(collection_id)
+
+    def restore(
+        self,
+        collection_id: str,
+        rendition_id: str,
+        snapshot: str,
+        *,
+        below: Path | None,
+        room: int | None,
+        stopped: Callable[[], bool],
+    ) -> None:
+        """Make the contents of a collection those of a snapshot below a folder, of at most `room` bytes.
+
+        It goes on where it was left, and happens once for an id of a rendition. Raises `RestoreFailed`, and
+        nothing was changed; `Superseded` where it was `stopped` or somebody gave the rendition up.
+        """
+
+        def told(done: int) -> None:
+            if stopped():
+                raise Superseded(f"given up after {done} rows")
+
+        try:
+            source = open_snapshot(snapshot, below)
+            size = source.manifest.bytes
+            if room is not None and size > room:
+                raise BadInput(f"its files have {size} bytes, and spec.maxBytes leaves {max(room, 0)}")
+            self._controller.restore_collection(
+                collection_id,
+                source,
+                rendition_id=rendition_id,
+                command_id=f"restore/{collection_id}/{rendition_id}",
+                progress=told,
+            )
+        except (BadInput, CorruptBlob, VersionTooNew) as error:
+            self._raise_superseded(collection_id, rendition_id, error)
+            said = " ".join(str(error).split())
+            raise RestoreFailed(f"{snapshot} can't be restored: {said}") from error
+        self._make_difference(collection_id)
 
     def abort_rendition(self, collection_id: str, rendition_id: str) -> None:
-        """Give up a rendition that is being filled; nothing happens where it was given up."""
+        """Give up a rendition that is being filled, and its job; nothing happens where it was given up."""
         self._controller.renditions.abort(collection_id, rendition_id)
+        self._end_hydrations(collection_id, "the rendition was given up", rendition_id)
 
     def advance(self, collection_id: str) -> None:
         """Do what is due for a collection without anybody's word."""
-        self._controller.advance(collection_id)
+        done = self._controller.advance(collection_id)
+        if any(step.kind is StepKind.TAIL for step in done.steps):
+            self._make_difference(collection_id)
 
     def start_snapshot(self, collection_id: str, request_id: str, spec: Mapping[str, Any]) -> JobRecord:
         """Put a requested snapshot on record as Running, or find it as it is."""
@@ -225,6 +304,33 @@ class OpenCatalog:
             # Of two fences: out of the catalog, or the attempt committed or failed by its own word.
             with self._lock:
                 self._guard()
+
+    def _end_hydrations(self, collection_id: str, why: str, rendition_id: str | None = None) -> None:
+        """Put on record that what was filled is not filled any more; an attempt under way can't commit."""
+        for job in self._controller.jobs(collection_id):
+            ours = job.kind == HYDRATE and rendition_id in {None, job.slot}
+            if ours and job.state is JobState.RUNNING:
+                self.fail_job(job.job_id, job.attempt, why)
+
+    def _make_difference(self, collection_id: str) -> None:
+        """Spare who listens through the last handover a comparison; it is as right without."""
+        try:
+            self._controller.renditions.make_difference(collection_id)
+        except Fenced:
+            raise
+        except HoldfastError as error:
+            log.info("what differs with the handover of %s was not put down: %s", collection_id, error)
+
+    def _raise_superseded(self, collection_id: str, rendition_id: str, error: HoldfastError) -> None:
+        """Raise `Superseded` if it failed because the rendition isn't to be filled any more."""
+        try:
+            info = self._controller.describe(collection_id)
+        except CollectionNotFound:
+            raise Superseded(str(error)) from error
+        known = next((each for each in info.renditions if each.id == rendition_id), None)
+        over = known is not None and (known.state is not RenditionState.HYDRATING or known.suspect)
+        if info.dropped or over:
+            raise Superseded(str(error)) from error
 
     def destroy(self) -> None:
         """End the catalog's shard for ever; no catalog of its organization can be here again.

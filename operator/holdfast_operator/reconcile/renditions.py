@@ -7,25 +7,25 @@ Invariants
   others make is left to them, unless `spec.handover.to` names it.
 - A phase is shown before the step that follows from it is taken, so that `kubectl get -w` tells the story.
 - None that is suspect takes over.
+- What `spec.restoreFrom` asks for comes before another layout: that is then filled with it.
 """
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import ClassVar, Final
+from typing import ClassVar
 
-from holdfast.storage import Recipe, RenditionState
+from holdfast.persist import StoredSize
+from holdfast.storage import Recipe, RenditionState, needs_spark
 from holdfast.storage.renditions import MAX_LAG_MS
 from holdfast_operator.api.base import frontier
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.rendition import FillRecipe, HandoverPolicy, RenditionPhase
+from holdfast_operator.reconcile.collectionrestore import SPEC_PREFIX, RestoreAsked, restore_asked
 from holdfast_operator.reconcile.collectionstatus import lag, phase_of, waits_for
 from holdfast_operator.reconcile.facts import CollectionFacts, RenditionFacts
 from holdfast_operator.reconcile.steps import Settle, Step, reconciling, stalled
 from holdfast_operator.runtime.status import Health, Phase
-
-SPEC_PREFIX: Final = "spec-"
-"""How the ids of the renditions begin that are made because the spec asks for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +85,15 @@ class HandOver(LongStep):
 
 
 @dataclass(frozen=True)
+class Restore(LongStep):
+    """Fill a rendition from a snapshot of at most `room` bytes, and make it the collection."""
+
+    irreversible: ClassVar[bool] = True
+    snapshot: str = ""
+    room: int | None = None
+
+
+@dataclass(frozen=True)
 class Advance(LongStep):
     """Do what is due without anybody's word: bring what is lacking, drop what nobody can read any more."""
 
@@ -111,15 +120,26 @@ def plan(seen: RenditionsObserved) -> Step | RenditionReport:
     if active.upper < active.held_from:
         # Only its pipeline can.
         return RenditionReport(_at_work(facts), soon=True)
-    made = _made_for(seen)
+    made, restore = _made_for(seen), restore_asked(facts, seen.spec)
+    wanted = {each.id for each in (made, restore and restore.there) if each}
     for each in facts.renditions:
-        if _is_ours(each) and each.state is RenditionState.HYDRATING and each is not made:
+        if _is_ours(each) and each.state is RenditionState.HYDRATING and each.id not in wanted:
             return AbortRendition(facts.collection_id, each.id)
+    if restore is not None and not restore.done:
+        return _plan_restore(seen, restore)
     if (candidate := _named_by_hand(seen) or made) is not None:
         return _plan_candidate(seen, candidate)
     if not _has_layout(active, seen.spec):
         return _plan_creation(seen, active)
     return _plan_rest(seen)
+
+
+def is_long_over(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:
+    """Whether nothing that takes long is to be done for a collection."""
+    if facts.dropped or not facts.renditions:
+        return True
+    restore = restore_asked(facts, spec)
+    return not (facts.unfinished or (restore is not None and not restore.done))
 
 
 def has_layout(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:
@@ -176,6 +196,17 @@ def _at_work(facts: CollectionFacts) -> Health:
     return reconciling(Reason.HYDRATING_RENDITION, text + what)
 
 
+def _plan_restore(seen: RenditionsObserved, restore: RestoreAsked) -> Step | RenditionReport:
+    facts, most = seen.facts, seen.spec.max_bytes
+    text = f"the contents of {restore.snapshot} are brought into rendition {restore.rendition_id}"
+    health = reconciling(Reason.RESTORING, text)
+    if not seen.shown:
+        return RenditionReport(health, at_once=True)
+    # What is being filled has its room.
+    room = None if most is None or restore.there is not None else most - facts.bytes
+    return Restore(facts.collection_id, restore.rendition_id, health, snapshot=restore.snapshot, room=room)
+
+
 def _plan_creation(seen: RenditionsObserved, active: RenditionFacts) -> Step | RenditionReport:
     facts, wanted = seen.facts, seen.spec.rendition
     most = seen.spec.max_bytes
@@ -208,7 +239,11 @@ def _plan_candidate(seen: RenditionsObserved, candidate: RenditionFacts) -> Step
         )
         return RenditionReport(stalled(Reason.RENDITION_SUSPECT, text))
     if phase is RenditionPhase.HYDRATING:
-        health = reconciling(Reason.HYDRATING_RENDITION, f"{named} is being filled; it waits for {waits}")
+        text = f"{named} is being filled; it waits for {waits}"
+        active = facts.active
+        if candidate.recipe is Recipe.COPY and needs_spark(StoredSize(active.rows, active.bytes)):
+            text += f"; the operator's own process copies all {active.rows} rows, which takes long"
+        health = reconciling(Reason.HYDRATING_RENDITION, text)
     else:
         text = f"{named} has what the collection has and waits for {waits}"
         health = reconciling(Reason.WAITING_FOR_HANDOVER, text)

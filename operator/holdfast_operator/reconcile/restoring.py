@@ -1,10 +1,11 @@
-"""What a new catalog is filled with in place of its bootstrap: a dump, or another catalog. Blocking.
+"""What a new catalog is filled with in place of its bootstrap (a dump, or another catalog), and the snapshot
+that a collection is restored from. Blocking.
 
 Invariants
 - What is to be restored is put together and opened in memory first; what fails there has made nothing.
 - It becomes durable in one append, and only where there is no catalog yet.
-- A dump in a file is read only from below the operator's own folder: what a resource names is read with the
-  operator's rights, and messages may show a part of it.
+- A dump in a file, or a snapshot, is read only from below the operator's own folder: what a resource names is
+  read with the operator's rights, and messages may show a part of it.
 """
 
 import io
@@ -22,6 +23,8 @@ from holdfast.errors import BadInput, CatalogOutOfSync, HoldfastError, NoLocatio
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.storage import Location, MemoryBlob, MemoryConsensus
 from holdfast.persist.storage.s3place import S3Place
+from holdfast.storage import RestoreSource as SnapshotSource
+from holdfast.storage.manifest import local_folder
 from holdfast_operator.reconcile.facts import RestoreFailed
 from holdfast_operator.reconcile.storage import CatalogSource, DumpSource, RestoreSource
 
@@ -104,12 +107,27 @@ def _dump(source: DumpSource) -> Iterator[TextIO]:
         yield io.TextIOWrapper(io.BytesIO(_s3_object(parts._replace(path=folder).geturl(), name)), "utf-8")
         return
     path = Path(unquote(parts.path)).resolve()
-    allowed = None if source.below is None else Path(source.below).resolve()
-    if parts.netloc or allowed is None or not path.is_relative_to(allowed):
+    if parts.netloc or not _is_below(path, None if source.below is None else Path(source.below)):
         below = f"below {source.below} or " if source.below else ""
         raise BadInput(f"the operator reads dumps only {below}from s3://")
     with path.open(encoding="utf-8") as text:
         yield text
+
+
+def open_snapshot(url: str, below: Path | None) -> SnapshotSource:
+    """The snapshot in a folder below the operator's own, and its manifest.
+
+    Raises `BadInput` where there is none or it is elsewhere, `VersionTooNew`.
+    """
+    folder = local_folder(url).resolve()
+    if not _is_below(folder, below):
+        where = f"only below {below}" if below is not None else "none: it has no folder of its own"
+        raise BadInput(f"of the snapshots in folders the operator reads {where}")
+    return SnapshotSource.open(folder)
+
+
+def _is_below(path: Path, folder: Path | None) -> bool:
+    return folder is not None and path.is_relative_to(folder.resolve())
 
 
 def _s3_object(folder: str, name: str) -> bytes:
