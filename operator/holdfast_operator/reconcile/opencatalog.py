@@ -169,7 +169,7 @@ class OpenCatalog:
 
     def drop_collection(self, collection_id: str) -> None:
         """Drop a collection; `CollectionInUse` while it is read. One that never was is fine."""
-        # One that an operator left when it was killed would be in use for ever.
+        # What an operator left when it was killed would be running for ever.
         self._end_hydrations(collection_id, "the collection is being dropped")
         try:
             self._controller.drop_collection(collection_id)
