@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast.cli import main
+from holdfast.cli import main, rows
 from holdfast.persist import PersistClient, Schema
-from holdfast.tables import rows
+from holdfast.tables import rows as table_rows
 
 SHARD = "s00000000-0000-4000-8000-000000000001"
 SCHEMA = Schema.of({"id": "int64"}, {"data": "binary?", "x": "float64", "d": "decimal128(10,2)"})
@@ -117,11 +117,11 @@ def test_json_is_what_others_call_json(url: str, tmp_path: Path) -> None:
 
 
 def test_copies_of_a_row_are_written_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "_PIECE_ROWS", 4)
+    monkeypatch.setattr(table_rows, "_PIECE_ROWS", 4)
     contents = pa.table({"id": [1, 2, 3, 4], "_diff": [1, 9, 2, 1]})
-    pieces = [piece.column("id").to_pylist() for piece in rows.repeated_pieces(contents)]
+    pieces = [piece.column("id").to_pylist() for piece in table_rows.repeated_pieces(contents)]
     assert pieces == [[1, 2, 2, 2], [2, 2, 2, 2], [2, 2, 3, 3], [4]]
-    assert rows.repeated(contents.slice(0, 0)).num_rows == 0
+    assert table_rows.repeated(contents.slice(0, 0)).num_rows == 0
 
 
 def test_an_export_keeps_values_that_only_columns_hold(url: str, tmp_path: Path) -> None:
