@@ -125,8 +125,8 @@ def _rendition(
     }
     if not rendition.dropped and not info.dropped:
         sizes = [controller.client.stored(shard) for shard in rendition.shards]
-        uppers = [controller.client.recent_upper(shard) for shard in rendition.shards]
-        facts["upper"] = plain(min(uppers))
+        uppers = controller.client.recent_uppers(rendition.shards)
+        facts["upper"] = plain(min(uppers.values()))
         facts["rows"], facts["bytes"] = (
             sum(each.rows for each in sizes),
             sum(each.size_bytes for each in sizes),

@@ -52,7 +52,7 @@ from holdfast.persist.exclusive import Exclusive, acquire, check_reentrance_id
 from holdfast.persist.ids import check_shard_id, critical_id, new_id
 from holdfast.persist.inspect import ShardInfo, StoredSize, shard_info, stored_size
 from holdfast.persist.lock import LOCK_KEY, Fence, no_lock
-from holdfast.persist.machine import Machine, commit, retry
+from holdfast.persist.machine import Machine, commit, refresh_all, retry
 from holdfast.persist.maintainer import Maintainer
 from holdfast.persist.names import create_or_load, forget, read_names
 from holdfast.persist.notify import ChangeFollower, ChangeServer
@@ -406,6 +406,11 @@ class PersistClient:
     def recent_upper(self, shard_id: str) -> int:
         """A shard's upper, linearized (one read of Consensus); 0 where it doesn't exist."""
         return self.machine(shard_id).refresh().upper
+
+    def recent_uppers(self, shard_ids: Sequence[str]) -> dict[str, int]:
+        """The uppers of shards, as `recent_upper` gives each, by one read of Consensus for all of them."""
+        machines = [self.machine(shard_id) for shard_id in shard_ids]
+        return {state.shard_id: state.upper for state in refresh_all(machines)}
 
     def exists(self, shard_id: str) -> bool:
         """Whether a shard was ever created."""

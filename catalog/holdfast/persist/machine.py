@@ -454,21 +454,34 @@ def _diff(machine: Machine, changes: tuple[Change, ...]) -> StateDiff:
 
 def _refresh_all(steps: Sequence[tuple[Machine, Command]], held: LockRow | None) -> HoldfastError | None:
     """Bring all caches to the newest versions; why a commit under `held` is fenced, if it is by then."""
-    machines = {machine.shard_id: machine for machine, _ in steps}
     first = steps[0][0]
 
     def attempt() -> HoldfastError | None:
-        for machine in machines.values():
-            machine.check_open()
-        known = {shard_id: machine.state.seqno for shard_id, machine in machines.items()}
         # All as of one point: what has landed under the lock before it moved is seen with the move.
-        keys = [*machines] if held is None else [*machines, LOCK_KEY]
-        heads = first.location.consensus.heads(keys)
-        for shard_id, machine in machines.items():
-            machine.advance_to(heads.get(shard_id), known[shard_id])
+        heads = _advance([machine for machine, _ in steps], [] if held is None else [LOCK_KEY])
         return None if held is None else first.fence.judge(held, heads.get(LOCK_KEY))
 
     return retry(attempt, first.config, first.clock)
+
+
+def _advance(machines: Sequence[Machine], more: Sequence[str]) -> dict[str, Entry]:
+    """Bring all caches to the newest versions by one read of Consensus; its heads, also those of `more`."""
+    shards = {machine.shard_id: machine for machine in machines}
+    for machine in machines:
+        machine.check_open()
+    known = {shard_id: machine.state.seqno for shard_id, machine in shards.items()}
+    heads = machines[0].location.consensus.heads([*shards, *more])
+    for shard_id, machine in shards.items():
+        machine.advance_to(heads.get(shard_id), known[shard_id])
+    return heads
+
+
+def refresh_all(machines: Sequence[Machine]) -> list[ShardState]:
+    """The newest versions of shards of one location, as `Machine.refresh` gives each, by one read."""
+    if machines:
+        first = machines[0]
+        retry(lambda: _advance(machines, []), first.config, first.clock)
+    return [machine.state for machine in machines]
 
 
 def _refresh_after(

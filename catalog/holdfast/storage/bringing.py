@@ -71,14 +71,14 @@ def bring(
 
     Nothing is brought where it is there already, or somebody else is faster.
     """
-    lower = common_upper(info, rendition, client.recent_upper)
+    lower = common_upper(info, rendition, client.recent_uppers)
     if lower >= upper:
         return lower
     with brought(client, info, rendition, lower, upper, describe) as steps:
         try:
             client.multi_write(steps())
         except (UpperMismatch, HandleExpired, ShardFinalized):
-            reached = common_upper(info, rendition, client.recent_upper)
+            reached = common_upper(info, rendition, client.recent_uppers)
             if not lower < reached < CLOSED:
                 raise
             return reached

@@ -248,7 +248,7 @@ class StorageController(JobCommands):
         view = look(
             lambda: self._open(info.collection_id),
             lambda: self.client.recent_upper(info.metadata_shard),
-            self.client.recent_upper,
+            self.client.recent_uppers,
         )
         return Frontiers(metadata.since, view.upper)
 
@@ -365,7 +365,7 @@ class StorageController(JobCommands):
             return Situation(info, {}, 0, 0, self.holds(collection_id))
         view = self.renditions.look(collection_id)
         filled = {
-            each.id: common_upper(view.info, each, self.client.recent_upper)
+            each.id: common_upper(view.info, each, self.client.recent_uppers)
             for each in view.info.live
             if each.id not in view.uppers
         }

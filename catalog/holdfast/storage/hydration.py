@@ -114,7 +114,7 @@ class Hydration:
         info, rendition = self._filling()
         describe = partial(self._controller.describe, self._id)
         while True:
-            there = common_upper(info, rendition, self._client.recent_upper)
+            there = common_upper(info, rendition, self._client.recent_uppers)
             # The upper of what has been aborted is the end of time.
             self._filling()
             if there > 0 or upper == 0:
@@ -125,7 +125,7 @@ class Hydration:
                     self._finish(job, upper, steps)
                 return
             except UpperMismatch:
-                if common_upper(info, rendition, self._client.recent_upper) == 0:
+                if common_upper(info, rendition, self._client.recent_uppers) == 0:
                     raise
 
     def _finish(
@@ -142,7 +142,7 @@ class Hydration:
     def _catch_up(self) -> int:
         """Bring what was written meanwhile, until a round brings little."""
         info, rendition = self._filling()
-        before = common_upper(info, rendition, self._client.recent_upper)
+        before = common_upper(info, rendition, self._client.recent_uppers)
         while True:
             upper = self._controller.renditions.catch_up(self._id, self._rendition_id)
             if upper - before <= NEARLY_MS:

@@ -66,7 +66,7 @@ class CollectionReader:
     def upper(self) -> int:
         """The upper, linearized: the latest time that can be read is the one before."""
         with self._there():
-            view = look(self._describe, self._metadata.upper, self._client.recent_upper)
+            view = look(self._describe, self._metadata.upper, self._client.recent_uppers)
             self.info = view.info
             return self._known(view.upper)
 

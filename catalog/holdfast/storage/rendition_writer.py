@@ -167,7 +167,7 @@ class RenditionWriter:
         if info.dropped:
             raise CollectionNotFound(f"collection {info.name} ({info.collection_id}) was dropped")
         rendition = _fed(info, self._rendition_id)
-        upper = common_upper(info, rendition, self._client.recent_upper)
+        upper = common_upper(info, rendition, self._client.recent_uppers)
         self._empty = upper == 0
         if self._route is None:
             shards = tuple(

@@ -367,7 +367,7 @@ class Renditions:
         known = next((each for each in view.info.live if each.id == rendition_id), None)
         if known is None or known.state is not RenditionState.HYDRATING or known.recipe is Recipe.SOURCE:
             return  # The command refuses what can't be.
-        upper = common_upper(view.info, known, self._client.recent_upper)
+        upper = common_upper(view.info, known, self._client.recent_uppers)
         if known.recipe is Recipe.RESTORED:
             # What the collection has meanwhile is given up; all that counts is that the snapshot is in.
             if upper == 0:
@@ -408,5 +408,5 @@ class Renditions:
         return look(
             lambda: self._describe(info.collection_id),
             lambda: self._client.recent_upper(info.metadata_shard),
-            self._client.recent_upper,
+            self._client.recent_uppers,
         )

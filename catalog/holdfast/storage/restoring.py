@@ -170,7 +170,7 @@ class Restores:
     ) -> None:
         client, purpose = self._client, rendition_hold(rendition.id)
         info = self._describe(collection_id)
-        if common_upper(info, rendition, client.recent_upper) > 0:
+        if common_upper(info, rendition, client.recent_uppers) > 0:
             return
         # Newer than when it was checked, maybe; what follows the one still follows the other.
         schema = info.schema
@@ -189,7 +189,7 @@ class Restores:
             try:
                 client.multi_write([builder.prepare_append(0, RESTORED_UPPER) for builder in builders])
             except (UpperMismatch, HandleExpired, ShardFinalized):
-                if common_upper(info, rendition, client.recent_upper) == 0:
+                if common_upper(info, rendition, client.recent_uppers) == 0:
                     raise
 
 

@@ -1,17 +1,21 @@
 """The uppers of a collection's renditions, read so that a state that can't be is told from a race.
 
-- All shards of a rendition move together in one step, and none moves back. So where the first shard has the
-  same upper before and after the others are read, nothing was written in between, and all must be equal.
+- All shards of a rendition move together in one step, and none moves back. So what one read saw of any shard
+  all have when the next begins.
 - The promise is read before the record: a handover below it is in the record then. What was written beyond a
   promise tells nothing; then the promise has moved, and is read again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from holdfast.errors import TornRendition
 from holdfast.storage.frontiers import Held, collection_upper
 from holdfast.storage.spec import CollectionInfo, RenditionInfo
+
+Uppers: TypeAlias = Callable[[Sequence[str]], Mapping[str, int]]
+"""The uppers of shards, linearized, in one round trip: `PersistClient.recent_uppers`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +32,7 @@ class View:
     upper: int
 
 
-def look(
-    describe: Callable[[], CollectionInfo], promise: Callable[[], int], read: Callable[[str], int]
-) -> View:
+def look(describe: Callable[[], CollectionInfo], promise: Callable[[], int], read: Uppers) -> View:
     """The collection now, by linearized reads of its record, its promise and its shards' uppers.
 
     Raises `TornRendition` where the shards of a rendition differ at one moment.
@@ -45,23 +47,24 @@ def look(
             return View(info, promised, uppers, upper)
 
 
-def common_upper(info: CollectionInfo, rendition: RenditionInfo, read: Callable[[str], int]) -> int:
-    """The upper that all shards have, by linearized reads of each.
+def common_upper(info: CollectionInfo, rendition: RenditionInfo, read: Uppers) -> int:
+    """The upper that all shards have, by linearized reads of all; one suffices where nobody writes.
 
     Raises `TornRendition` where they differ at one moment.
     """
-    first = read(rendition.shards[0])
+    reached = 0
     while True:
-        uppers = {rendition.shards[0]: first, **{shard: read(shard) for shard in rendition.shards[1:]}}
-        if len(set(uppers.values())) == 1:
-            return first
-        again = read(rendition.shards[0])
-        if again == first:
+        uppers = read(rendition.shards)
+        least, most = min(uppers.values()), max(uppers.values())
+        if least == most:
+            return least
+        # A read may come upon a step half-way: shard by shard it is at its beginning or later.
+        if least < reached:
             raise TornRendition(info.name, rendition.id, uppers)
-        first = again
+        reached = most
 
 
-def _held_uppers(info: CollectionInfo, read: Callable[[str], int]) -> dict[str, int]:
+def _held_uppers(info: CollectionInfo, read: Uppers) -> dict[str, int]:
     """The uppers of all that hold or held; those that their follower sealed need no look."""
     held = info.held
     followers = (*held[1:], None)

@@ -155,7 +155,7 @@ class CollectionWriter:
         return self._route, view.upper
 
     def _look(self) -> View:
-        view = look(self._describe, self._metadata.upper, self._client.recent_upper)
+        view = look(self._describe, self._metadata.upper, self._client.recent_uppers)
         if view.info.dropped or (
             view.upper == CLOSED and self._client.inspect(self.info.metadata_shard).finalized
         ):

@@ -1,0 +1,81 @@
+"""The uppers of all shards of a rendition, read in one round trip."""
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from holdfast.errors import TornRendition
+from holdfast.persist.storage.faults import Fault, Operation
+from holdfast.storage import CollectionSpec, StorageController
+from holdfast.storage.uppers import common_upper
+from unit.collections.stores import SCHEMA, Stores, updates
+
+
+class Calls:
+    """Counts the calls of stores."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    def decide(self, operation: Operation) -> Fault:
+        self.seen[operation.name] += 1
+        return Fault.NONE
+
+
+def test_the_uppers_of_all_shards_are_read_at_once() -> None:
+    stores, calls = Stores(), Calls()
+    with stores.open() as first:
+        spec = CollectionSpec("c1", "flights", SCHEMA, shards=8)
+        info = StorageController(first).create_collection(spec)
+    client = stores.open(calls)
+    controller = StorageController(client)
+    reader = controller.reader("flights", purpose="test")
+    writer = controller.writer("flights", purpose="test")
+    for upper in (5000, 20_000, 35_000):
+        # Another process: nothing of it is in the caches here.
+        with stores.open() as other:
+            elsewhere = StorageController(other).writer("flights", purpose="other")
+            elsewhere.append(updates([(1, "one", upper - 1, 1)]), elsewhere.upper(), upper)
+        calls.seen.clear()
+        assert client.recent_uppers(info.data_shards) == dict.fromkeys(info.data_shards, upper)
+        assert calls.seen["consensus.heads"] == 1
+    for upper_of in (reader.upper, writer.upper):
+        calls.seen.clear()
+        assert upper_of() == 35_000
+        # The promise, the record, and all shards.
+        assert calls.seen["consensus.heads"] == 3
+    unknown = client.new_shard_id()
+    assert client.recent_uppers([info.data_shards[0], unknown]) == {info.data_shards[0]: 35_000, unknown: 0}
+    assert client.recent_uppers([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("reads", "wanted"),
+    [
+        ([(5, 5, 5)], 5),
+        ([(5, 3, 3), (5, 5, 5)], 5),
+        ([(3, 5, 3), (7, 5, 5), (7, 7, 7)], 7),
+        ([(3, 5, 3), (3, 5, 3)], None),
+        ([(3, 5, 3), (7, 8, 4)], None),
+        ([(0, 5, 0), (6, 6, 6)], 6),
+    ],
+)
+def test_a_step_that_is_seen_half_way_is_no_torn_rendition(
+    reads: list[tuple[int, ...]], wanted: int | None
+) -> None:
+    with Stores().open() as client:
+        spec = CollectionSpec("c1", "flights", SCHEMA, shards=3)
+        info = StorageController(client).create_collection(spec)
+    following = iter(reads)
+
+    def read(shards: Sequence[str]) -> Mapping[str, int]:
+        return dict(zip(shards, next(following), strict=True))
+
+    if wanted is None:
+        with pytest.raises(TornRendition):
+            common_upper(info, info.holding, read)
+    else:
+        assert common_upper(info, info.holding, read) == wanted
+    assert list(itertools.islice(following, 1)) == []
