@@ -11,7 +11,7 @@ Invariants
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,18 +25,66 @@ from holdfast.errors import BadInput
 from holdfast.persist.canonical import SMALL_ROWS, Rows, canonical_floats, values_of
 
 Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint64]
+
+# XXH3's constants for inputs of 9 to 16 bytes: words 3 and 4, and 5 and 6, of its secret; its multiplier.
+_FLIP_LOW: Final = np.uint64(0x6782737BEA4239B9)
+_FLIP_HIGH: Final = np.uint64(0xAF56BC3B0996523A)
+_AVALANCHE: Final = np.uint64(0x165667919E3779F9)
+_LOW_HALF: Final = np.uint64(0xFFFFFFFF)
+# What is computed of so many rows stays in the processor's cache.
+_BLOCK_ROWS: Final = 8192
 
 
 def row_hash(table: Rows, columns: Sequence[str]) -> npt.NDArray[np.uint64]:
     """The hash of each row over `columns` in their order; `BadInput` for a type that has no hash."""
     if not columns:
         raise BadInput("a row hash needs at least one column")
+    if len(columns) == 1 and table.num_rows > SMALL_ROWS:
+        words = _words(columns[0], table.column(columns[0]))
+        if words is not None:
+            return _hash_words(words)
     rows = canonical_bytes(table, columns)
     if len(rows) <= SMALL_ROWS:
         return np.array([xxhash.xxh3_64_intdigest(row) for row in rows.to_pylist()], np.uint64)
     frame = pl.DataFrame({"row": pl.Series(pl.from_arrow(rows))})
     hashed = frame.select(plh.col("row").nchash.xxh3_64(seed=0))
     return hashed.to_series().to_numpy().astype(np.uint64, copy=False)
+
+
+def _words(name: str, array: pa.Array | pa.ChunkedArray) -> Words | None:
+    """The values of a column of which each has 8 canonical bytes and none is null; None for others."""
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks)
+    is_long = pa.types.is_decimal(array.type) or _text(array.slice(0, 0)) is not None
+    if array.null_count or is_long:
+        return None
+    return _fixed(name, array).view("<u8").reshape(-1)
+
+
+def _hash_words(words: Words) -> Words:
+    """XXH3-64 of a tag 1 and the 8 bytes of each value: what it comes to for an input of 9 bytes."""
+    hashed = np.empty(len(words), np.uint64)
+    for start in range(0, len(words), _BLOCK_ROWS):
+        block = slice(start, start + _BLOCK_ROWS)
+        low = ((words[block] << np.uint64(8)) | np.uint64(1)) ^ _FLIP_LOW
+        high = words[block] ^ _FLIP_HIGH
+        mixed = np.uint64(9) + low.byteswap() + high + _folded_product(low, high)
+        mixed ^= mixed >> np.uint64(37)
+        mixed *= _AVALANCHE
+        hashed[block] = mixed ^ (mixed >> np.uint64(32))
+    return hashed
+
+
+def _folded_product(one: Words, other: Words) -> Words:
+    """The halves of the 128-bit products, combined by exclusive or."""
+    half = np.uint64(32)
+    a, b, c, d = one & _LOW_HALF, one >> half, other & _LOW_HALF, other >> half
+    least, middle = a * c, b * c
+    cross = (least >> half) + (middle & _LOW_HALF) + a * d
+    high = (middle >> half) + (cross >> half) + b * d
+    folded: Words = np.bitwise_xor(high, (cross << half) | (least & _LOW_HALF))
+    return folded
 
 
 def shard_of(table: Rows, columns: Sequence[str], shards: int) -> npt.NDArray[np.int64]:

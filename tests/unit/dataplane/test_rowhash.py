@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
 from holdfast.persist import rowhash
-from holdfast.persist.rowhash import row_hash, shard_of
+from holdfast.persist.rowhash import canonical_bytes, row_hash, shard_of
 from holdfast.persist.schema import Schema
 from unit.dataplane.strategies import batches, schemas
 
@@ -55,6 +55,16 @@ def test_each_hash_is_xxh3_of_the_canonical_bytes(data: st.DataObject) -> None:
             assert row_hash(batch, names).tolist() == expected
             assert row_hash(table, names).tolist() == expected
             assert row_hash(batch[7:], names).tolist() == expected[7:]
+
+
+def test_the_hash_of_many_values_of_eight_bytes_is_that_of_their_bytes() -> None:
+    values = np.random.default_rng(5).integers(-(2**63), 2**63 - 1, 20_000, endpoint=True)
+    values[:5] = [0, -1, 1, -(2**63), 2**63 - 1]
+    table = pa.table({"i": values, "f": values * 0.37, "at": pa.array(values, pa.timestamp("us"))})
+    for name in table.column_names:
+        expected = [xxhash.xxh3_64_intdigest(row) for row in canonical_bytes(table, [name]).to_pylist()]
+        assert row_hash(table, [name]).tolist() == expected
+        assert row_hash(table[9:17_000], [name]).tolist() == expected[9:17_000]
 
 
 @pytest.mark.parametrize("small", [0, 1000])
