@@ -6,6 +6,9 @@
   both have; with one it reads that. The peer of both is `snapshot(as_of).to_table()` of the collection before
   the handover, in the same process. What is told is counted before anything is timed.
 - Appends of 200,000 and of 10,000 rows to a collection of 8 shards against the same to a collection of one.
+  Large appends are what shards are for. In a small one it is the parts that cost: each is a Parquet file, of
+  which encoding takes about 0.8 ms and writing it durably 0.6 ms of a processor, however few its rows; 8 of
+  them instead of one are as much as all else of an append of 10,000 rows to one shard.
 - 500 collections that have a writer and a reader, written once, in a process that does nothing else: the
   resident memory that each takes; and the p50 of an append of one row to another one beside them, against
   that to the only one of another client.

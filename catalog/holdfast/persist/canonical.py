@@ -126,6 +126,15 @@ def sort_updates(schema: Schema, table: R) -> R:
     return pa.RecordBatch.from_arrays([_one_array(c) for c in result.columns], schema=table.schema)
 
 
+def total_order(schema: Schema, table: Rows) -> npt.NDArray[np.integer[Any]]:
+    """Which row is the first of the updates in the total order, which the second, and so on."""
+    names = [*schema.names, TIME]
+    if table.num_rows <= SMALL_ROWS:
+        return np.array(_order_small(table, names), np.int64)
+    frame = pl.DataFrame(pl.from_arrow(table))
+    return frame.select(pl.arg_sort_by(names, nulls_last=False)).to_series().to_numpy()
+
+
 def from_polars(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
     """The frame as a table of the schema, in as many chunks as 2 GiB of text in one chunk demand."""
     try:

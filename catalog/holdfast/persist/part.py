@@ -12,7 +12,8 @@ Invariants
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import google_crc32c
@@ -95,15 +96,25 @@ def decode_inline(data: bytes, schema: Schema, *, key: str) -> pa.Table:
     return pa.Table.from_batches([batch])
 
 
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """The columns of a part that have a dictionary, and the encodings of others that are not plain."""
+
+    dictionary: tuple[str, ...]
+    others: Mapping[str, str]
+
+
 class PartFile:
     """A Parquet part that is encoded row group by row group, the rows in total order.
 
-    In memory are the encoded bytes. `raw_bytes` is how much the rows took before.
+    In memory are the encoded bytes. `raw_bytes` is how much the rows took before. How it is encoded is
+    decided by its first rows where it is not given.
     """
 
-    def __init__(self, schema: Schema, schema_id: int) -> None:
+    def __init__(self, schema: Schema, schema_id: int, encoding: Encoding | None = None) -> None:
         self._schema = schema
         self._schema_id = schema_id
+        self._encoding = encoding
         self._sink = pa.BufferOutputStream()
         self._writer: pq.ParquetWriter | None = None
         self._nan: dict[str, list[int]] = {}
@@ -134,7 +145,7 @@ class PartFile:
         return memoryview(self._sink.getvalue()).toreadonly()
 
     def _open(self, sample: pa.Table) -> pq.ParquetWriter:
-        dictionary, encodings = _encodings(self._schema, sample)
+        encoding = self._encoding or choose_encoding(self._schema, sample)
         columns = len(self._schema.columns) + 1
         return pq.ParquetWriter(
             self._sink,
@@ -145,25 +156,30 @@ class PartFile:
             sorting_columns=[pq.SortingColumn(i, nulls_first=True) for i in range(columns)],
             write_page_checksum=True,
             store_schema=False,
-            use_dictionary=dictionary,
-            column_encoding=encodings,
+            use_dictionary=list(encoding.dictionary),
+            column_encoding=dict(encoding.others),
         )
 
 
 def encode_parquet(
-    schema: Schema, schema_id: int, table: Rows, *, row_group_rows: int = ROW_GROUP_ROWS
+    schema: Schema,
+    schema_id: int,
+    table: Rows,
+    *,
+    row_group_rows: int = ROW_GROUP_ROWS,
+    encoding: Encoding | None = None,
 ) -> bytes:
     """The updates, already in total order, as one Parquet file."""
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
-    file = PartFile(schema, schema_id)
+    file = PartFile(schema, schema_id, encoding)
     for start in range(0, max(1, table.num_rows), row_group_rows):
         file.write_group(table.slice(start, row_group_rows))
     return bytes(file.finish())
 
 
-def _encodings(schema: Schema, sample: pa.Table) -> tuple[list[str], dict[str, str]]:
-    """The columns worth a dictionary, and the encodings of others.
+def choose_encoding(schema: Schema, sample: Rows) -> Encoding:
+    """How to encode parts of rows that are in total order and like the first of these.
 
     A dictionary of values that hardly repeat costs more than all else in encoding and is larger than the
     values. The first column ascends: of whole numbers the differences are small.
@@ -173,13 +189,13 @@ def _encodings(schema: Schema, sample: pa.Table) -> tuple[list[str], dict[str, s
     if pa.types.is_integer(first.type) or pa.types.is_temporal(first.type):
         encodings[first.name] = "DELTA_BINARY_PACKED"
     sample = sample.slice(0, _SAMPLE_ROWS)
-    dictionary = [
+    dictionary = tuple(
         name
-        for name in sample.column_names
+        for name in sample.schema.names
         if name not in encodings
         and 2 * pc.count_distinct(sample.column(name), mode="all").as_py() <= sample.num_rows
-    ]
-    return dictionary, encodings
+    )
+    return Encoding(dictionary, encodings)
 
 
 def decode_parquet(

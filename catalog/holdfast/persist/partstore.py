@@ -19,6 +19,7 @@ from holdfast.persist.evolution import upgraded
 from holdfast.persist.ids import new_id, part_key
 from holdfast.persist.machine import Machine, read_twice, retry
 from holdfast.persist.part import (
+    Encoding,
     checksum,
     decode_inline,
     decode_parquet,
@@ -45,6 +46,7 @@ def write_parts(
     bounds: tuple[int, int] | None,
     is_sorted: bool = False,
     inline: bool = True,
+    encoding: Encoding | None = None,
     before_upload: Callable[[], None] = lambda: None,
 ) -> tuple[Part, ...]:
     """Make parts of prepared updates, uploading what is not inline (or all, without `inline`).
@@ -67,17 +69,19 @@ def write_parts(
         key = part_key(machine.shard_id, writer_id, new_id("p"))
         try:
             before_upload()
-            parts.append(_upload(machine, key, schema, schema_id, piece))
+            parts.append(_upload(machine, key, schema, schema_id, piece, encoding))
         except HoldfastError:
             delete_parts(machine, parts)
             raise
     return tuple(parts)
 
 
-def _upload(machine: Machine, key: str, schema: Schema, schema_id: int, piece: Rows) -> Part:
+def _upload(
+    machine: Machine, key: str, schema: Schema, schema_id: int, piece: Rows, encoding: Encoding | None
+) -> Part:
     bounds = time_bounds(piece)
     assert bounds is not None
-    data = encode_parquet(schema, schema_id, piece)
+    data = encode_parquet(schema, schema_id, piece, encoding=encoding)
     crc32c = put_part(machine, key, data)
     return Part(piece.num_rows, schema_id, bounds[0], bounds[1] + 1, len(data), crc32c, key)
 

@@ -21,6 +21,7 @@ from holdfast.persist.checks import check_forward, check_frontier
 from holdfast.persist.command import Append, Command, Handle, RegisterWriter, Seal, Write
 from holdfast.persist.ids import new_id
 from holdfast.persist.machine import Machine, commit
+from holdfast.persist.part import Encoding
 from holdfast.persist.partstore import write_parts
 from holdfast.persist.runwriter import write_run
 from holdfast.persist.schema import Schema
@@ -230,12 +231,22 @@ class WriteHandle:
             batch = prepare_updates(self.schema, updates, default_time=expected_upper)
         return self.prepare_batch(batch, expected_upper, new_upper)
 
-    def prepare_batch(self, batch: pa.RecordBatch | None, expected_upper: int, new_upper: int) -> Prepared:
-        """As `prepare_append`, of what `prepare_updates` made with this schema, or rows of that."""
+    def prepare_batch(
+        self,
+        batch: pa.RecordBatch | None,
+        expected_upper: int,
+        new_upper: int,
+        *,
+        ordered: Encoding | None = None,
+    ) -> Prepared:
+        """As `prepare_append`, of what `prepare_updates` made with this schema, or rows of that.
+
+        `ordered` says that they are in the total order, and how parts of them are to be encoded.
+        """
         expected_upper, new_upper = self._check_append(expected_upper, new_upper)
         parts: tuple[Part, ...] = ()
         if batch is not None:
-            parts = self._upload(batch, check_times(batch, expected_upper, new_upper))
+            parts = self._upload(batch, check_times(batch, expected_upper, new_upper), ordered)
         return self._prepared(parts, expected_upper, new_upper)
 
     def prepare_run(self, pieces: Iterable[Rows], expected_upper: int, new_upper: int) -> Prepared:
@@ -279,7 +290,9 @@ class WriteHandle:
         command = Append(self._handle, uuid.uuid4().bytes, self.schema, expected_upper, new_upper, runs)
         return Prepared(self._machine, command, _blobs(parts), self)
 
-    def _upload(self, batch: Rows, bounds: tuple[int, int] | None) -> tuple[Part, ...]:
+    def _upload(
+        self, batch: Rows, bounds: tuple[int, int] | None, ordered: Encoding | None = None
+    ) -> tuple[Part, ...]:
         return write_parts(
             self._machine,
             writer_id=self._handle.id,
@@ -287,6 +300,8 @@ class WriteHandle:
             schema_id=self._schema_id,
             updates=batch,
             bounds=bounds,
+            is_sorted=ordered is not None,
+            encoding=ordered,
             before_upload=self._register,
         )
 

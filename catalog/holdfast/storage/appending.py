@@ -1,20 +1,28 @@
 """One append to all shards of a rendition: prepared once, tried until it is decided.
 
-A try that lost because of something else in its step (the promise moved, another command was committed)
-leaves the shards as they were. So what was uploaded is kept for the next try, and goes with the block.
+- A try that lost because of something else in its step (the promise moved, another command was committed)
+  leaves the shards as they were. So what was uploaded is kept for the next try, and goes with the block.
+- Many rows are sorted once for all shards, and the shards' parts are encoded and uploaded side by side, in
+  threads that end with that; in the caller's own where the configuration wants no threads.
 """
 
 from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 import pyarrow as pa
 
 from holdfast.errors import ShardFinalized, UpperMismatch
 from holdfast.persist import PersistClient, Prepared, Schema, WriteHandle
 from holdfast.persist.evolution import upgraded
-from holdfast.storage.routing import split_rows
+from holdfast.persist.part import Encoding, choose_encoding
+from holdfast.storage.routing import split_rows, split_sorted
 from holdfast.storage.spec import RenditionInfo
+
+# Fewer are sooner done than threads are started.
+_MANY_ROWS: Final = 4096
+_THREADS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +92,11 @@ class ShardedAppend:
         """
         if self._rendition_id != route.rendition.id or not all(each.usable for each in self._appends):
             self._abandon()
-            lower = self.expected_upper if shard_upper is None else shard_upper
-            batch = upgraded(self._batch, self._schema, route.schema)
-            for shard, part in zip(route.shards, split_rows(route.rendition, batch), strict=True):
-                rows = part if part.num_rows else None
-                self._appends.append(shard.prepare_batch(rows, lower, self.new_upper).keep())
+            try:
+                self._prepare(route, self.expected_upper if shard_upper is None else shard_upper)
+            except BaseException:
+                self._abandon()
+                raise
             self._rendition_id = route.rendition.id
         return self._appends
 
@@ -99,6 +107,39 @@ class ShardedAppend:
         except (UpperMismatch, ShardFinalized):
             return False
         return True
+
+    def _prepare(self, route: Route, lower: int) -> None:
+        config = self._client.config
+        batch = upgraded(self._batch, self._schema, route.schema)
+        encoding: Encoding | None = None
+        inline_bytes = len(route.shards) * config.inline_max_bytes
+        if len(route.shards) > 1 and batch.num_rows >= _MANY_ROWS and batch.nbytes > inline_bytes:
+            parts = split_sorted(route.rendition, route.schema, batch)
+            encoding = choose_encoding(route.schema, max(parts, key=len))
+        else:
+            parts = split_rows(route.rendition, batch)
+
+        def prepared(shard: WriteHandle, part: pa.RecordBatch) -> Prepared:
+            rows = part if part.num_rows else None
+            return shard.prepare_batch(rows, lower, self.new_upper, ordered=encoding).keep()
+
+        if encoding is None or not config.builder_threads:
+            for shard, part in zip(route.shards, parts, strict=True):
+                self._appends.append(prepared(shard, part))
+            return
+        futures: list[Future[Prepared]] = []
+        try:
+            with ThreadPoolExecutor(min(_THREADS, len(parts)), "holdfast-parts") as pool:
+                for shard, part in zip(route.shards, parts, strict=True):
+                    futures.append(pool.submit(prepared, shard, part))
+                for late in wait(futures, return_when=FIRST_EXCEPTION).not_done:
+                    late.cancel()
+        finally:
+            # Also those beside one that failed: they are to be abandoned.
+            done = (each for each in futures if each.done() and not each.cancelled())
+            self._appends += [each.result() for each in done if each.exception() is None]
+        for each in futures:
+            each.result()
 
     def _abandon(self) -> None:
         appends, self._appends, self._rendition_id = self._appends, [], ""
