@@ -321,13 +321,21 @@ class StorageController(JobCommands):
         # The metadata first: how far the data may follow is known when it has moved.
         self._log.write(self._move_retention(info.metadata_shard, since))
         kept = self.client.inspect(info.metadata_shard).since
-        moves = [
-            self._move_retention(shard, retained_since(since, kept, rendition.start))
-            for rendition in info.held
-            for shard in rendition.shards
-        ]
-        self._log.write([step for move in moves for step in move])
-        return kept
+        while True:
+            moves = [
+                self._move_retention(shard, retained_since(since, kept, rendition.start))
+                for rendition in info.held
+                for shard in rendition.shards
+            ]
+            try:
+                self._log.write([step for move in moves for step in move])
+            except ShardFinalized:
+                # Somebody dropped a rendition that had retired: the others follow without it.
+                before, info = info, self._open(info.collection_id)
+                if info.held == before.held:
+                    raise
+            else:
+                return kept
 
     def close(self) -> None:
         """Give up what the controller holds; not needed for correctness."""
