@@ -14,6 +14,7 @@ from holdfast.errors import (
     AsOfTooEarly,
     BadInput,
     Determinate,
+    Fenced,
     HandleExpired,
     Indeterminate,
     NotCaughtUp,
@@ -34,7 +35,7 @@ from sim.audit import Auditor, Violation
 from sim.history import MARKER, Fate, Followed, History, Row, Update
 from sim.ids import seeded_ids
 from sim.reference import StateDiff
-from sim.rows import SCHEMA, table
+from sim.rows import LATER, SCHEMA, table
 from sim.scheduler import Scheduler
 from sim.stores import SimBlob, SimConsensus
 from sim.story import settings, version
@@ -270,7 +271,7 @@ def write(me: Incarnation) -> None:
     done = me.history.begin([NAME], lower, upper, updates)
     before = me.world.upper
     try:
-        me.writer.append(table(done.updates, SCHEMA), lower, upper)
+        me.writer.append(table(done.updates, me.writer.schema), lower, upper)
     except UpperMismatch as mismatch:
         me.history.end(done, Fate.REJECTED)
         me.told_upper(before, mismatch.actual)
@@ -385,7 +386,12 @@ def _hydrating(me: Incarnation) -> str | None:
 def catch_up(me: Incarnation) -> None:
     if rendition := _hydrating(me):
         try:
-            me.controller.renditions.catch_up(NAME, rendition)
+            if me.random.random() < 0.4:
+                me.controller.hydrate(NAME, rendition)
+            else:
+                me.controller.renditions.catch_up(NAME, rendition)
+        except Fenced:
+            me.world.scheduler.meet("hydrations fenced")
         except BadInput as error:
             _refuse_unless_changed(me, rendition, error)
 
@@ -417,6 +423,20 @@ def abort(me: Incarnation) -> None:
             me.world.scheduler.meet("renditions aborted")
 
 
+def make_difference(me: Incarnation) -> None:
+    if me.controller.renditions.make_difference(NAME) is not None:
+        me.world.scheduler.meet("differences made or found")
+
+
+def evolve(me: Incarnation) -> None:
+    me.controller.evolve_collection(NAME, LATER)
+
+
+def advance(me: Incarnation) -> None:
+    for step in me.controller.advance(NAME).steps:
+        me.world.scheduler.meet(f"advanced: {step.kind.value}")
+
+
 def drop_retired(me: Incarnation) -> None:
     for rendition in me.controller.renditions.drop_retired(NAME):
         me.world.scheduler.meet("renditions dropped", rendition)
@@ -442,6 +462,9 @@ ACTIONS: tuple[tuple[int, Callable[[Incarnation], None]], ...] = (
     (8, hand_over),
     (1, abort),
     (3, drop_retired),
+    (3, advance),
+    (3, make_difference),
+    (1, evolve),
     (2, maintain),
 )
 

@@ -106,7 +106,14 @@ class Hydration:
             return self._controller.start_job(self._id, HYDRATE, self._rendition_id, spec=spec)
         if known.state is JobState.DONE:
             return known
-        return self._controller.retry_job(id_, abandoned=known.attempt)
+        try:
+            return self._controller.retry_job(id_, abandoned=known.attempt)
+        except BadInput:
+            # The attempt that was to be given up was done first.
+            done = self._controller.job(id_)
+            if done is None or done.state is not JobState.DONE:
+                raise
+            return done
 
     def _fill(self, job: JobRecord) -> None:
         """Commit the contents with the record; only that where somebody else brought some of them."""
