@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn
 
-from holdfast.errors import CLOSED, BadInput, CollectionNotFound, UpperMismatch
+from holdfast.errors import CLOSED, BadInput, CollectionNotFound, ShardFinalized, UpperMismatch
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.canonical import check_times, prepare_updates
 from holdfast.storage.appending import Position, PreparedAppend, Route, ShardedAppend
@@ -148,9 +148,15 @@ class CollectionWriter:
         else:
             # What was made after the collection evolved knows nothing of the writer's own.
             schema = view.info.schema
-            shards = tuple(
-                self._client.writer(shard, schema, purpose=self._purpose) for shard in rendition.shards
-            )
+            try:
+                shards = tuple(
+                    self._client.writer(shard, schema, purpose=self._purpose) for shard in rendition.shards
+                )
+            except ShardFinalized:
+                # It has retired and gone since we looked, or all of the collection has.
+                if self._look().info.holding.id == rendition.id:
+                    raise
+                return self._find()
         self._route = Route(rendition, schema, shards, view.promised)
         return self._route, view.upper
 
