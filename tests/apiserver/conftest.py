@@ -146,8 +146,13 @@ class World:
         (found,) = (each for each in self.status(what)["conditions"] if each["type"] == type_)
         return dict(found)
 
-    def events(self, reason: str) -> list[dict[str, Any]]:
-        return self.objects.list("events", fieldSelector=f"reason={reason}")
+    def events(self, reason: str, number: int = 1) -> list[dict[str, Any]]:
+        """The Events of a reason, once there are this many: they come after the status that they tell of."""
+        deadline = time.monotonic() + 60
+        while len(found := self.objects.list("events", fieldSelector=f"reason={reason}")) < number:
+            assert time.monotonic() < deadline, f"{reason} is told {len(found)} times, not {number}"
+            threading.Event().wait(0.05)
+        return found
 
     def volume(self, organization: str) -> str:
         """The URL of a catalog that names no storage."""

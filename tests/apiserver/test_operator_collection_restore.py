@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -35,14 +33,6 @@ def patch(world: Any, **spec: Any) -> None:
     world.patch(FLIGHTS, json.dumps({"spec": spec}))
 
 
-def wait_for_events(world: Any, reason: str, number: int) -> None:
-    """Events come after the status that they tell of."""
-    deadline = time.monotonic() + 60
-    while len(world.events(reason)) < number:
-        assert time.monotonic() < deadline, f"nobody tells {reason} {number} times"
-        threading.Event().wait(0.05)
-
-
 def test_a_collection_is_restored_while_it_is_read(
     world: Any, make_catalog: Make, make_collection: Make, tmp_path: Path
 ) -> None:
@@ -59,7 +49,7 @@ def test_a_collection_is_restored_while_it_is_read(
     world.wait_ready(FLIGHTS)
     status = world.status(FLIGHTS)
     assert status["restore"]["rendition"] == status["activeRendition"] == status["handover"]["to"]
-    wait_for_events(world, "Restored", 1)
+    world.events("Restored")
     url = world.volume(there["spec"]["organizationId"])
     with world.controller(url) as controller:
         collection = status["collectionId"]
@@ -91,7 +81,7 @@ def test_a_collection_is_restored_while_it_is_read(
             assert +heard == expected
             assert counted(reader.snapshot().to_table()) == expected
             assert counted(reader.snapshot(begun.as_of).to_table()) == Counter([*monday, (9, "live")])
-    wait_for_events(world, "Restored", 2)
+    world.events("Restored", 2)
     # Neither to remove it nor to name again what was restored once changes anything.
     active = world.status(FLIGHTS)["activeRendition"]
     for asked in (None, first, {"snapshot": missing}):
@@ -99,6 +89,6 @@ def test_a_collection_is_restored_while_it_is_read(
         world.wait_for(FLIGHTS, ".status.observedGeneration", world.get(FLIGHTS)["metadata"]["generation"])
         world.wait_ready(FLIGHTS)
         assert world.status(FLIGHTS)["activeRendition"] == active
-    assert len(world.events("Restored")) == 2
+    assert len(world.events("Restored", 2)) == 2
     with pytest.raises(KubectlError, match="must be a URL like file:///folder/snapshot"):
         patch(world, restoreFrom={"snapshot": "s3://bucket/snapshot"})

@@ -84,7 +84,7 @@ def test_a_catalog_and_its_collection_become_ready(lasting: tuple[Any, dict[str,
             "Stalled": "False",
         }
     assert [e["involvedObject"]["name"] for e in world.events("CatalogOpened")] == ["demo"]
-    assert sorted(e["involvedObject"]["name"] for e in world.events("Available")) == ["demo", "flights"]
+    assert sorted(e["involvedObject"]["name"] for e in world.events("Available", 2)) == ["demo", "flights"]
 
 
 def test_what_an_application_writes_shows_in_the_status(lasting: tuple[Any, dict[str, Any]]) -> None:

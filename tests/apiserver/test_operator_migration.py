@@ -91,7 +91,7 @@ def test_there_and_back_again(world: Any, make_catalog: Make, make_collection: M
     assert world.condition("catmig/move", "Verified")["reason"] == "ContentsEqual"
     world.wait_for("catalog/demo", ".status.sourceOfTruth", "Persist")
     world.wait_ready("catalog/demo", "catmig/move")
-    assert {each["message"].split(" (")[0] for each in world.events("MigrationStep")} >= {
+    assert {each["message"].split(" (")[0] for each in world.events("MigrationStep", 6)} >= {
         "done: 1. open the stash catalog",
         "done: 5. replace the contents of the persist catalog",
         "done: 6. set the stash tombstone to true",

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -38,14 +37,6 @@ def phases(world: Any) -> dict[str, str]:
 
 def wait_for_phase(world: Any, rendition: str, phase: str) -> None:
     world.wait_for(FLIGHTS, f'.status.renditions[?(@.id=="{rendition}")].phase', phase)
-
-
-def wait_for_event(world: Any, reason: str) -> None:
-    """Events come after the status that they tell of."""
-    deadline = time.monotonic() + 60
-    while not world.events(reason):
-        assert time.monotonic() < deadline, f"nobody tells {reason}"
-        threading.Event().wait(0.05)
 
 
 def counted(table: pa.Table) -> Counter[tuple[int, str]]:
@@ -158,7 +149,7 @@ def test_a_collection_is_resharded_by_operators_that_are_killed(
     expected = Counter({(number, "before"): 1 for number in range(LOADED)}) + writing.written
     assert +heard == expected
     assert counted(reader.snapshot().to_table()) == expected
-    wait_for_event(world, "HandedOver")
+    world.events("HandedOver")
     world.wait_for(FLIGHTS, REASON, "RetiringRendition")
     assert (phases(world)["r1"], phases(world)[new]) == ("Retiring", "Active")
     assert last.child.poll() is None
@@ -206,8 +197,8 @@ def test_a_rendition_waits_for_a_word_and_is_given_up_for_another(
     with flights.reader(collection, purpose="check") as check:
         assert check.snapshot().to_table().num_rows == 1000
     for reason in ("RenditionCreated", "Hydrated", "RenditionAborted", "RenditionDropped", "OverMaxBytes"):
-        wait_for_event(world, reason)
-    assert len(world.events("RenditionCreated")) == 2
+        world.events(reason)
+    assert len(world.events("RenditionCreated", 2)) == 2
     assert len(world.events("RenditionAborted")) == len(world.events("RenditionDropped")) == 1
     heading, shown = world.kubectl("get", "coll").splitlines()
     assert heading.split()[5:8] == ["RENDITION", "SHARDS", "NEXT"]
@@ -244,7 +235,7 @@ def test_columns_are_added_and_made_wider(world: Any, flights: StorageController
     with flights.reader(collection, purpose="check") as check:
         found = {row["id"]: row["count"] for row in check.snapshot().to_table().to_pylist()}
     assert found == {**dict.fromkeys(range(10)), 7: 1 << 40}
-    wait_for_event(world, "ColumnsAdded")
+    world.events("ColumnsAdded")
     changes = " ".join(event["message"] for event in world.events("ColumnsAdded"))
     assert "added count int32?" in changes
     assert "count int32? became int64?" in changes
