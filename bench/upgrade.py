@@ -121,7 +121,7 @@ def child(what: str, url: str, count: int) -> dict[str, Any]:
         done = upgrade(
             store,
             released(),
-            lambda seen: seen.take_over(FenceToken(0, 0, "bench", "measure an upgrade"), store.place),
+            lambda seen: seen.next_token(FenceToken(0, 0, "bench", "measure an upgrade")),
         )
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
         assert done is not None
