@@ -9,7 +9,7 @@ export UV_PYTHON_DOWNLOADS := never
 export PYTHONPATH :=
 BIN := .venv/bin
 UV := $(if $(shell command -v uv),uv,.tools/uv/bin/uv)
-# What a test run may not skip: HOLDFAST_REQUIRE=kube,postgres,s3,spark fails where a tier is missing.
+# What a test run may not skip: HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm fails where a tier is missing.
 export HOLDFAST_REQUIRE ?=
 # Processes that run tests: one more than processors, as tests wait for servers and processes a good part of
 # their time; at most 4. Each has servers of its own.
@@ -32,7 +32,7 @@ setup: .venv/.synced  ## create .venv with everything that the project needs
 demo: setup  ## the whole path on a real API server: catalog, collection, Spark snapshot, a crash
 	@PYTHONPATH=tests $(BIN)/python -m demo
 
-test: setup lint  ## lint, then all tests (HOLDFAST_REQUIRE=kube,postgres,s3,spark makes a missing tier a failure)
+test: setup lint  ## lint, then all tests (HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm makes a missing tier a failure)
 	@$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 4
 
 soak: setup  ## kill writers and operators for minutes (ARGS="--seeds 100 --pairs file+sqlite operator")
@@ -47,7 +47,8 @@ lint: setup  ## ruff, mypy --strict, import contracts, generated files up to dat
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python proto/generate.py --check
-	@$(BIN)/python -m holdfast_operator.api.generate crds --check
+	@$(BIN)/python -m holdfast_operator.api.generate crds --chart charts/holdfast-crds/templates --check
+	@$(BIN)/python charts/generate.py --check
 	@$(BIN)/python docs/generate.py --check
 
 format: setup  ## format the code
@@ -62,8 +63,9 @@ FROM ?= 0
 sim: setup  ## the simulation: SEEDS=10000 FROM=0 runs many worlds, SEED=123 tells what happens in one
 	@cd tests && ../$(BIN)/python -m sim $(if $(SEED),$(SEED),run --seeds $(SEEDS) --from $(FROM))
 
-crds: setup  ## generate crds/ from the models of the operator
-	@$(BIN)/python -m holdfast_operator.api.generate crds
+crds: setup  ## generate crds/ and the chart of the CRDs from the models, and the charts' tables of values
+	@$(BIN)/python -m holdfast_operator.api.generate crds --chart charts/holdfast-crds/templates
+	@$(BIN)/python charts/generate.py
 
 docs: setup  ## generate the tables and diagrams in docs/
 	@$(BIN)/python docs/generate.py

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kubernetes.config import ConfigException
 
+from holdfast_operator.runtime import checks
 from holdfast_operator.runtime import logging as logs
 from holdfast_operator.runtime.app import Operator, Options
 from holdfast_operator.runtime.kube import Kube
@@ -16,6 +17,8 @@ from holdfast_operator.runtime.kube import Kube
 def main(argv: list[str] | None = None) -> int:
     """Parse the command line and run; the exit code."""
     args = _parser().parse_args(argv)
+    if args.run is not None:
+        return int(args.run(args))
     logs.configure(logs.LogFormat(args.log_format), level=args.log_level)
     host, port = args.listen
     options = Options(
@@ -115,6 +118,8 @@ def _parser() -> argparse.ArgumentParser:
         help="seconds that a look at a store may take; after four times as long an open that waits for its "
         "store shows StoreUnreachable (default: %(default)s)",
     )
+    run.set_defaults(run=None)
+    checks.add_commands(commands)
     run.add_argument("--concurrency", type=int, default=8, metavar="N", help="reconciles at once")
     return parser
 

@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
             case "up":
                 return _up(options.folder, with_spark=options.spark_operator)
             case "build":
-                build.ensure((*build.needed(), build.MINIO))
+                build.ensure((*build.needed(), build.MINIO, build.HELM))
                 return 0
             case "doctor":
                 return _doctor()
@@ -104,7 +104,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _doctor() -> int:
     """One line per thing; 0 if every tier is here."""
     toolchain = go.find()
-    built = not build.unbuilt() and build.MINIO.path.exists()
+    built = not build.unbuilt() and build.MINIO.path.exists() and build.HELM.path.exists()
     kubectl = shutil.which("kubectl")
     lines = [
         (None, "cache", str(cache_folder())),

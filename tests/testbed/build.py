@@ -26,9 +26,11 @@ from testbed.process import Child
 
 MODULE: Final = Path(__file__).parent / "tools" / "kubernetes"
 MINIO_MODULE: Final = Path(__file__).parent / "tools" / "minio"
+HELM_MODULE: Final = Path(__file__).parent / "tools" / "helm"
 KUBERNETES_VERSION: Final = "v1.36.3"
 ETCD_VERSION: Final = "v3.6.8"
 MINIO_VERSION: Final = "v0.0.0-20260212201848-7aac2a2c5b7c"
+HELM_VERSION: Final = "v3.22.0"
 _BEAT: Final = 30.0
 """Seconds between two lines of progress."""
 
@@ -79,6 +81,13 @@ MINIO: Final = Tool(
     version=MINIO_VERSION,
     takes="about 3 minutes",
     module=MINIO_MODULE,
+)
+HELM: Final = Tool(
+    name="helm",
+    package="helm.sh/helm/v3/cmd/helm",
+    version=HELM_VERSION,
+    takes="about a minute",
+    module=HELM_MODULE,
 )
 
 

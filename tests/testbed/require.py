@@ -1,6 +1,6 @@
 """Which tiers of the test bed there are here, and which of them a run may not do without.
 
-`HOLDFAST_REQUIRE=kube,postgres,s3,spark` names tiers whose absence is a failure; tests of others are skipped.
+`HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm` names tiers whose absence is a failure; others are skipped.
 """
 
 import os
@@ -22,6 +22,7 @@ class Tier(StrEnum):
     POSTGRES = "postgres"
     SPARK = "spark"
     S3 = "s3"
+    HELM = "helm"
 
     @property
     def description(self) -> str:
@@ -34,6 +35,8 @@ class Tier(StrEnum):
                 return "needs Java and pyspark, to run Spark on this machine"
             case Tier.S3:
                 return "needs MinIO, which the test bed builds and starts"
+            case Tier.HELM:
+                return "needs Helm, which the test bed builds"
             case _:
                 assert_never(self)
 
@@ -63,6 +66,8 @@ def missing(tier: Tier, env: Mapping[str, str] | None = None) -> str | None:
             return spark.missing(env)
         case Tier.S3:
             return None if build.MINIO.path.exists() else _not_built(build.MINIO)
+        case Tier.HELM:
+            return None if build.HELM.path.exists() else _not_built(build.HELM)
         case _:
             assert_never(tier)
 
@@ -73,6 +78,8 @@ def provide(tier: Tier) -> None:
         build.ensure()
     if tier is Tier.S3:
         build.ensure((build.MINIO,))
+    if tier is Tier.HELM:
+        build.ensure((build.HELM,))
     if tier is Tier.POSTGRES:
         postgres.provide()
     lack = missing(tier)

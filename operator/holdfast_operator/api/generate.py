@@ -1,11 +1,13 @@
-"""Writes the CRDs from the models: `python -m holdfast_operator.api.generate crds [--check]`.
+"""Writes the CRDs from the models: `python -m holdfast_operator.api.generate crds [--chart DIR] [--check]`.
 
 Invariants
 - The files are a function of the models only; `--check` exits 1 where a file is not what it should be.
+- A chart's template of a CRD is the CRD, but for the annotations and labels that the chart's values add.
 """
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ from holdfast_operator.api.names import CATEGORY, GROUP, LABEL_NAME, VERSION
 from holdfast_operator.api.structural import openapi_schema
 
 RESOURCES: Final[tuple[type[Resource], ...]] = (Catalog, CatalogMigration, StorageCollection)
+_KUSTOMIZATION: Final = "kustomization.yaml"
 _HEADER: Final = "# Generated from operator/holdfast_operator/api: change the models and run 'make crds'.\n"
 
 
@@ -74,14 +77,38 @@ def files() -> dict[str, str]:
         "kind": "Kustomization",
         "resources": [*manifests],
     }
-    return {**manifests, "kustomization.yaml": _HEADER + _yaml(kustomization)}
+    return {**manifests, _KUSTOMIZATION: _HEADER + _yaml(kustomization)}
 
 
-def stale(folder: Path) -> list[str]:
-    """Names of the files in `folder` that aren't what the models say."""
+_NAMED: Final = "metadata:\n  name: "
+_LABELLED: Final = f"  labels:\n    {LABEL_NAME}: holdfast\n"
+
+
+def chart_files() -> dict[str, str]:
+    """The same CRDs as templates of the chart `holdfast-crds`: name -> text."""
+    return {name: _template(text) for name, text in files().items() if name != _KUSTOMIZATION}
+
+
+def _template(text: str) -> str:
+    """One CRD as a template. What Helm would take for an action in a description stays text."""
+    escaped = text.replace("{{", '{{ "{{" }}')
+    before, named, after = escaped.partition(_NAMED)
+    name, labelled, spec = after.partition(_LABELLED)
+    assert named, "a CRD begins with its name"
+    assert labelled, "a CRD has the label that `kubectl wait` finds it by"
+    return (
+        f'{before}{named}{name}  labels:\n    {{{{- include "holdfast-crds.labels" . | nindent 4 }}}}\n'
+        '  {{- with include "holdfast-crds.annotations" . }}\n'
+        "  annotations:\n    {{- . | nindent 4 }}\n  {{- end }}\n"
+        f"{spec}"
+    )
+
+
+def stale(folder: Path, wanted: Mapping[str, str] | None = None) -> list[str]:
+    """Names of the files in `folder` that aren't what the models say; `wanted` is what it is to have."""
     return [
         name
-        for name, text in files().items()
+        for name, text in (files() if wanted is None else wanted).items()
         if not (folder / name).is_file() or (folder / name).read_text() != text
     ]
 
@@ -98,16 +125,19 @@ def main(argv: list[str] | None = None) -> int:
     """Write or check the files; returns the exit code."""
     parser = argparse.ArgumentParser(prog="generate", description="Write the CRDs from the models.")
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--chart", type=Path, metavar="DIR", help="also the templates of the chart, there")
     parser.add_argument("--check", action="store_true", help="change nothing, exit 1 where a file is stale")
     args = parser.parse_args(argv)
+    places = [(args.folder, files()), *([(args.chart, chart_files())] if args.chart else [])]
     if args.check:
-        outdated = stale(args.folder)
-        for name in outdated:
-            print(f"{args.folder / name} is not what the models say: run 'make crds'", file=sys.stderr)
+        outdated = [folder / name for folder, wanted in places for name in stale(folder, wanted)]
+        for path in outdated:
+            print(f"{path} is not what the models say: run 'make crds'", file=sys.stderr)
         return 1 if outdated else 0
-    args.folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files().items():
-        (args.folder / name).write_text(text)
+    for folder, wanted in places:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in wanted.items():
+            (folder / name).write_text(text)
     return 0
 
 

@@ -13,6 +13,7 @@ from holdfast_operator.api.migration import CatalogMigration, CatalogMigrationSp
 from holdfast_operator.api.names import ConditionType, Reason
 
 CRDS = Path(__file__).parents[3] / "crds"
+CHART = Path(__file__).parents[3] / "charts" / "holdfast-crds" / "templates"
 
 
 def schema(model: Any) -> dict[str, Any]:
@@ -22,6 +23,24 @@ def schema(model: Any) -> dict[str, Any]:
 
 def test_the_files_are_what_the_models_say() -> None:
     assert generate.stale(CRDS) == []
+    assert generate.stale(CHART, generate.chart_files()) == []
+
+
+def test_a_template_is_the_crd_but_for_labels_and_annotations() -> None:
+    templates = generate.chart_files()
+    assert [*templates] == [name for name in generate.files() if name != "kustomization.yaml"]
+    for name, text in templates.items():
+        plain = [line for line in text.splitlines() if "{{" not in line and line != "  annotations:"]
+        assert plain == [
+            line
+            for line in generate.files()[name].splitlines()
+            if line != "    app.kubernetes.io/name: holdfast"
+        ]
+
+
+def test_braces_in_a_description_are_no_action_of_helm() -> None:
+    head = "metadata:\n  name: x\n  labels:\n    app.kubernetes.io/name: holdfast\n"
+    assert generate._template(head + "d: a {{ b }}\n").endswith('d: a {{ "{{" }} b }}\n')
 
 
 def test_check_tells_a_stale_file_and_changes_nothing(
@@ -34,6 +53,11 @@ def test_check_tells_a_stale_file_and_changes_nothing(
     assert generate.main([str(tmp_path), "--check"]) == 1
     assert "holdfast.dev_catalogs.yaml" in capsys.readouterr().err
     assert stale.read_text() == "other"
+    chart = tmp_path / "chart"
+    assert generate.main([str(tmp_path), "--chart", str(chart)]) == 0
+    (chart / "holdfast.dev_catalogs.yaml").write_text("other")
+    assert generate.main([str(tmp_path), "--check"]) == 0
+    assert generate.main([str(tmp_path), "--chart", str(chart), "--check"]) == 1
 
 
 @pytest.mark.parametrize(

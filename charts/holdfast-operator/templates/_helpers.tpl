@@ -1,0 +1,111 @@
+{{- define "holdfast.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "holdfast.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 53 | trimSuffix "-" }}
+{{- else if contains (include "holdfast.name" .) .Release.Name }}
+{{- .Release.Name | trunc 53 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "holdfast.name" .) | trunc 53 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "holdfast.selector" -}}
+app.kubernetes.io/name: {{ include "holdfast.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "holdfast.operatorSelector" -}}
+{{ include "holdfast.selector" . }}
+app.kubernetes.io/component: operator
+{{- end }}
+
+{{- define "holdfast.labels" -}}
+{{ include "holdfast.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "holdfast.image" -}}
+{{- if .Values.image.digest }}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest }}
+{{- else }}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
+{{- end }}
+{{- end }}
+
+{{- define "holdfast.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "holdfast.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- define "holdfast.claim" -}}
+{{- default (include "holdfast.fullname" .) .Values.storage.embedded.existingClaim }}
+{{- end }}
+
+{{- /* What a pod of a hook has in common with the operator's. */}}
+{{- define "holdfast.podBasics" -}}
+serviceAccountName: {{ include "holdfast.serviceAccountName" . }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  {{- toYaml .Values.podSecurityContext | nindent 2 }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- /* What the operator may do in the namespaces that it looks after. */}}
+{{- define "holdfast.rules" -}}
+- apiGroups: [holdfast.dev]
+  resources: [catalogs, catalogmigrations, storagecollections]
+  verbs: [get, list, watch, patch]
+- apiGroups: [holdfast.dev]
+  resources: [catalogs/status, catalogmigrations/status, storagecollections/status]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, get, patch]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get]
+{{- if .Values.spark.enabled }}
+- apiGroups: [sparkoperator.k8s.io]
+  resources: [sparkapplications]
+  verbs: [create, list, watch, delete]
+{{- end }}
+{{- end }}
+
+{{- /* What no schema can say. */}}
+{{- define "holdfast.check" -}}
+{{- if and .Values.storage.embedded.enabled (gt (int .Values.replicas) 1) }}
+{{- fail "storage.embedded.enabled keeps catalogs on one volume, so replicas must be 1: for more, set storage.embedded.enabled=false and name S3 or Postgres in the Catalogs" }}
+{{- end }}
+{{- if and (gt (int .Values.replicas) 1) (not .Values.leaderElection.enabled) }}
+{{- fail "replicas > 1 needs leaderElection.enabled=true: only one operator may act" }}
+{{- end }}
+{{- with .Values.leaderElection }}
+{{- if not (and (gt (float64 .leaseDuration) (float64 .renewDeadline)) (gt (float64 .renewDeadline) (float64 .retryPeriod))) }}
+{{- fail (printf "leaderElection: leaseDuration (%v) must be greater than renewDeadline (%v), and that greater than retryPeriod (%v)" .leaseDuration .renewDeadline .retryPeriod) }}
+{{- end }}
+{{- end }}
+{{- if and .Values.storage.shared (not .Values.storage.embedded.enabled) }}
+{{- fail "storage.shared is about the volume of storage.embedded, which is not enabled" }}
+{{- end }}
+{{- end }}
