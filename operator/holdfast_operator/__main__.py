@@ -8,15 +8,18 @@ from pathlib import Path
 
 from kubernetes.config import ConfigException
 
-from holdfast_operator.runtime import checks
+from holdfast_operator.runtime import checks, leaseflags
 from holdfast_operator.runtime import logging as logs
 from holdfast_operator.runtime.app import Operator, Options
+from holdfast_operator.runtime.elector import Elector
 from holdfast_operator.runtime.kube import Kube
+from holdfast_operator.runtime.metrics import Metrics
 
 
 def main(argv: list[str] | None = None) -> int:
     """Parse the command line and run; the exit code."""
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    args = parser.parse_args(argv)
     if args.run is not None:
         return int(args.run(args))
     logs.configure(logs.LogFormat(args.log_format), level=args.log_level)
@@ -32,27 +35,31 @@ def main(argv: list[str] | None = None) -> int:
         concurrency=args.concurrency,
         store_deadline=args.store_deadline,
     )
+    metrics = Metrics()
     try:
-        kube = Kube.connect()
+        elector = leaseflags.elector(args, metrics)
+        kube = Kube.connect() if elector is None else Kube.connect(may_write=elector.leads)
+    except ValueError as error:
+        parser.error(str(error))
     except ConfigException as error:
         print(f"holdfast-operator: no cluster to connect to: {error}", file=sys.stderr)
         print("  hint: set KUBECONFIG, or run it in a pod with a service account", file=sys.stderr)
         return 2
     try:
-        code, hangs = asyncio.run(_run(options, kube))
+        code, hangs = asyncio.run(_run(options, kube, metrics, elector))
     except OSError as error:
         print(f"holdfast-operator: can't listen on {host}:{port}: {error.strerror}", file=sys.stderr)
         print("  hint: choose another address with --listen; port 0 takes a free one", file=sys.stderr)
         return 2
     if hangs:
-        # The interpreter would wait for the threads of store calls that nobody waits for.
+        # The interpreter would wait for the threads of calls that nobody waits for.
         sys.stderr.flush()
         os._exit(code)
     return code
 
 
-async def _run(options: Options, kube: Kube) -> tuple[int, bool]:
-    operator = Operator(options, kube)
+async def _run(options: Options, kube: Kube, metrics: Metrics, elector: Elector | None) -> tuple[int, bool]:
+    operator = Operator(options, kube, metrics, elector)
     return await operator.run(), operator.hangs
 
 
@@ -120,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.set_defaults(run=None)
     checks.add_commands(commands)
+    leaseflags.add_to(run)
     run.add_argument("--concurrency", type=int, default=8, metavar="N", help="reconciles at once")
     return parser
 

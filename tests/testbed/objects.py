@@ -27,6 +27,7 @@ _WHERE: Final = {
     **dict.fromkeys(("coll", "storagecollection", "storagecollections"), (_OURS, "storagecollections")),
     **dict.fromkeys(("catmig", "catalogmigration", "catalogmigrations"), (_OURS, "catalogmigrations")),
     "events": ("/api/v1", "events"),
+    "lease": ("/apis/coordination.k8s.io/v1", "leases"),
     "serviceaccount": ("/api/v1", "serviceaccounts"),
     "sparkapplications": ("/apis/sparkoperator.k8s.io/v1beta2", "sparkapplications"),
 }

@@ -1,13 +1,12 @@
 """Looks at, and acts on, what a Catalog stands for."""
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from holdfast.errors import (
     CatalogOutOfSync,
@@ -55,7 +54,6 @@ from holdfast_operator.reconcile.facts import (
     UpgradePending,
 )
 from holdfast_operator.reconcile.failures import settled
-from holdfast_operator.reconcile.fencerecords import record
 from holdfast_operator.reconcile.handler import (
     Halt,
     Handler,
@@ -77,13 +75,9 @@ from holdfast_operator.reconcile.storage import Refused, Storage, resolve, resol
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.events import Note
 from holdfast_operator.runtime.kube import ObjectKey, resource_type
-from holdfast_operator.runtime.logging import about
 from holdfast_operator.runtime.status import Health, timestamp
 
 log = logging.getLogger(__name__)
-
-_AT_ONCE: Final = 4
-"""So many catalogs are asked at once who has them: fewer than a location has shares of the pool."""
 
 
 @dataclass(frozen=True)
@@ -195,31 +189,6 @@ class CatalogHandler(Handler[Observed]):
         self._wake_dependents(key)
         for rival in rivals:
             self.services.enqueue(rival, 0.0)
-
-    async def record_fences(self) -> None:
-        """Put on record who took which of the open catalogs over, for whoever reconciles them next.
-
-        All of them are asked: a process that ends after each fence must not have to come back once for each
-        catalog that was taken from it.
-        """
-        few = asyncio.Semaphore(_AT_ONCE)
-
-        async def ask(key: ObjectKey) -> None:
-            async with few:
-                with about(key):
-                    await self._record_fence(key)
-
-        await asyncio.gather(*(ask(key) for key in self._stores))
-
-    async def _record_fence(self, key: ObjectKey) -> None:
-        try:
-            await self._stores.confirm(key)
-            return
-        except Fenced as error:
-            fenced = error
-        except HoldfastError:
-            return
-        await record(self.services, key, fenced, fencing.health)
 
     async def _forget_truth(self, key: ObjectKey, body: Json) -> None:
         gone = {"metadata": {"annotations": {ANNOTATION_TRUTH: None}}}

@@ -1,7 +1,8 @@
 """How often other processes took a catalog from this operator, and when it stops taking it back. Pure.
 
 Invariants
-- What counts is kept in the Catalog's status, because the process ends with each fence that it meets.
+- What counts is kept in the Catalog's status, because without a Lease the process ends with each fence that
+  it meets.
 - Only fences of one `metadata.generation` and one value of the annotation count together: a change of either
   is somebody's word to try again.
 - Once it has stopped it stays so: time is looked at when a fence is recorded and never again, so all
@@ -57,7 +58,7 @@ def health(fences: Sequence[CatalogFence]) -> Health:
     by = f"{last.holder} (epoch {last.epoch})"
     if not has_stopped(fences):
         return reconciling(
-            Reason.FENCED_BY_OTHER, f"{by} took the catalog over; this operator restarts and takes it back"
+            Reason.FENCED_BY_OTHER, f"{by} took the catalog over; the operator takes it back by itself"
         )
     return stalled(
         Reason.FENCED_BY_OTHER,
@@ -73,7 +74,7 @@ def health_of_move(fences: Sequence[CatalogFence]) -> Health:
     if not has_stopped(fences):
         return reconciling(
             Reason.FENCED_BY_OTHER,
-            f"{by} took the migration over; this operator restarts and goes on with it",
+            f"{by} took the migration over; the operator goes on with it by itself",
         )
     return stalled(
         Reason.FENCED_BY_OTHER,

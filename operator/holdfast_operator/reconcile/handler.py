@@ -3,7 +3,7 @@
 Invariants
 - At most one irreversible step per reconcile; then the key comes back at once, behind all others.
 - An error of the library becomes a status; an error of ours becomes one too, and a trace in the log.
-- `Fenced` on a catalog that we hold is handed up: the process ends, after it put on record who it was.
+- `Fenced` on a catalog that we hold is handed up: what then happens is the process's business.
 """
 
 import logging
@@ -19,7 +19,15 @@ from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.steps import Release, Settle, Step, Wait, stalled
 from holdfast_operator.runtime.clock import Clock
 from holdfast_operator.runtime.events import EventSink, transitions
-from holdfast_operator.runtime.kube import Conflict, Forbidden, Gone, Kube, KubeError, ObjectKey
+from holdfast_operator.runtime.kube import (
+    Conflict,
+    Forbidden,
+    Gone,
+    Kube,
+    KubeError,
+    NotLeading,
+    ObjectKey,
+)
 from holdfast_operator.runtime.metrics import Metrics
 from holdfast_operator.runtime.queue import Result
 from holdfast_operator.runtime.status import StatusWriter, marks, next_status
@@ -99,6 +107,9 @@ class Handler(ABC, Generic[O]):
         except HoldfastError as error:
             step = settled(error)
             log.warning("%s: %s", step.health.reason, step.health.message)
+        except NotLeading as error:
+            log.info("%s", error)
+            return Result(retry=True)
         except Forbidden as error:
             step = Settle(stalled(Reason.FORBIDDEN, f"{error}; let the operator's role do it"), retry=True)
         except KubeError as error:

@@ -9,6 +9,7 @@ Invariants
 - What failed after it was no longer waited for is not begun again at once: until a pause is over its failure
   is the answer. What brings no handle is remembered for as long, too.
 - All state belongs to the event loop; the threads touch none of it.
+- A process that may not act (any more) begins none.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from typing import Any, Final, TypeVar
 
 from holdfast.errors import HoldfastError
 from holdfast_operator.runtime.clock import Clock, SystemClock
-from holdfast_operator.runtime.kube import ObjectKey
+from holdfast_operator.runtime.kube import NotLeading, ObjectKey
 from holdfast_operator.runtime.metrics import Metrics
 
 T = TypeVar("T")
@@ -88,8 +89,10 @@ class LongCalls:
         *,
         patience: float = 10.0,
         clock: Clock | None = None,
+        may_act: Callable[[], bool] = lambda: True,
     ) -> None:
         self._metrics = metrics
+        self._may_act = may_act
         self._ended = ended
         self._patience = patience
         self._clock = clock or SystemClock()
@@ -110,7 +113,8 @@ class LongCalls:
     async def run(self, asked: Asked, work: Callable[[], T], *, late: Callable[[T], None] | None = None) -> T:
         """What `work` brings: now if it takes no longer than the patience, or if it ended since it was begun.
 
-        `late` is called in a thread with what nobody takes. Raises what `work` raises; `UnderWay`.
+        `late` is called in a thread with what nobody takes. Raises what `work` raises; `UnderWay`;
+        `NotLeading`.
         """
         name = asked.key, asked.what
         call = self._calls.get(name)
@@ -147,6 +151,8 @@ class LongCalls:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self, asked: Asked, work: Callable[[], T], late: Callable[[T], None] | None) -> _Call:
+        if not self._may_act():
+            raise NotLeading(f"{asked.what} in {asked.location} is left to whoever leads now")
         left = Counter(call.asked.location for call in self._calls.values() if call.left)
         if left.total() >= _MOST or left[asked.location] >= _MOST_OF_LOCATION:
             raise UnderWay(None)

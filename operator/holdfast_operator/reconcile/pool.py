@@ -5,6 +5,7 @@ Invariants
 - A call has a deadline. What is late is given up by the caller, not stopped: its share is free when it really
   ends. What may take longer, or brings what must be closed, is no call for this (see `longcalls`).
 - A line that is logged in a thread names the object of the task that called.
+- A process that may not act (any more) begins no call.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from holdfast.errors import HoldfastError, StoreUnreachable
+from holdfast_operator.runtime.kube import NotLeading
 from holdfast_operator.runtime.metrics import Metrics
 
 T = TypeVar("T")
@@ -26,8 +28,16 @@ _SHARE: Final = 8
 class StorePool:
     """Threads for store calls."""
 
-    def __init__(self, metrics: Metrics, *, threads: int = 32, deadline: float = 30.0) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        threads: int = 32,
+        deadline: float = 30.0,
+        may_act: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._metrics = metrics
+        self._may_act = may_act
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="store")
         self._deadline = deadline
         self._busy: Counter[str] = Counter()
@@ -40,8 +50,11 @@ class StorePool:
     async def call(self, what: str, location: str, work: Callable[[], T]) -> T:
         """Run `work` in a thread; `what` is the name of the call in metrics.
 
-        Raises what it raises; `StoreUnreachable` where the deadline passes or the location's share is taken.
+        Raises what it raises; `StoreUnreachable` where the deadline passes or the location's share is taken;
+        `NotLeading`.
         """
+        if not self._may_act():
+            raise NotLeading(f"{what} in {location} is left to whoever leads now")
         if self._busy[location] >= _SHARE:
             self._count(what, "refused")
             raise StoreUnreachable(f"{self._busy[location]} calls to {location} hang already")

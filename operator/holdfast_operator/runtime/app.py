@@ -3,8 +3,13 @@
 Invariants
 - Nothing is reconciled before all objects were listed once: who is the older of two is known from the start.
 - SIGTERM: the steps under way are finished, nothing new is begun, handles are closed, exit code 0.
-- Fenced: no store is written any more, one line and the Catalogs' statuses say by whom, exit code 0. A
-  restarted process takes a catalog back, but not for ever: see `reconcile.fencing`.
+- With a Lease nothing is begun before it is ours, and nothing after it is lost: no request that changes
+  anything, no call of a store. A lost Lease ends the process at once, with exit code 0; SIGTERM gives it
+  back, after everything else.
+- Fenced without a Lease: no store is written any more, one line and the Catalogs' statuses say by whom, exit
+  code 0. A restarted process takes a catalog back, but not for ever: see `reconcile.fencing`.
+- Fenced with a Lease: it is read again. Lost: as above. Held: that one catalog is put on record, closed, and
+  taken back, or left where `reconcile.fencing` says so; nothing else is disturbed.
 """
 
 import asyncio
@@ -16,13 +21,14 @@ import socket
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from holdfast.errors import Fenced
-from holdfast_operator.api.names import Kind
+from holdfast_operator.api.names import GROUP, VERSION, Kind
 from holdfast_operator.reconcile.catalog import Rhythm
 from holdfast_operator.reconcile.cataloghandler import CatalogHandler, Settings
 from holdfast_operator.reconcile.collectionhandler import CollectionHandler
+from holdfast_operator.reconcile.fencerecords import FencedCatalogs
 from holdfast_operator.reconcile.handler import Handler, Services
 from holdfast_operator.reconcile.index import Index
 from holdfast_operator.reconcile.longcalls import LongCalls
@@ -31,9 +37,10 @@ from holdfast_operator.reconcile.migrations import Migrations
 from holdfast_operator.reconcile.pool import StorePool
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.clock import SystemClock
+from holdfast_operator.runtime.elector import Elector, Standing
 from holdfast_operator.runtime.events import EventSink
 from holdfast_operator.runtime.informer import Informer
-from holdfast_operator.runtime.kube import Gone, Kube, KubeError, ObjectKey, resource_type
+from holdfast_operator.runtime.kube import Kube, KubeError, NotLeading, NotServed, ObjectKey, resource_type
 from holdfast_operator.runtime.logging import about
 from holdfast_operator.runtime.metrics import Metrics
 from holdfast_operator.runtime.queue import KeyedQueue, Result
@@ -80,19 +87,25 @@ class Options:
 class Operator:
     """One operator process."""
 
-    def __init__(self, options: Options, kube: Kube) -> None:
+    def __init__(
+        self, options: Options, kube: Kube, metrics: Metrics, elector: Elector | None = None
+    ) -> None:
+        """`kube` must not write where the elector doesn't lead; without one this process always leads."""
         self._options = options
         self._kube = kube
         self._clock = SystemClock()
-        self._metrics = Metrics()
+        self._metrics = metrics
+        self._elector = elector
+        self._keeping: asyncio.Task[None] | None = None
         self._index = Index(options.data_dir)
-        self._pool = StorePool(self._metrics, deadline=options.store_deadline)
-        self._long = LongCalls(self._metrics, lambda key: self._queue.add(key))
+        self._pool = StorePool(self._metrics, deadline=options.store_deadline, may_act=self._leads)
+        self._long = LongCalls(self._metrics, lambda key: self._queue.add(key), may_act=self._leads)
         self._stores = Stores(self._pool, self._long)
         self._migrations = Migrations(self._pool, self._long, self._stores)
         self._stop = asyncio.Event()
         self._exit_code = 0
         self._fenced = False
+        self._lost = False
         self._listed = False
         self._rng = random.Random()  # noqa: S311 - spreads resyncs
         self._queue: KeyedQueue[ObjectKey] = KeyedQueue(
@@ -118,7 +131,7 @@ class Operator:
         port = await self._server.start(self._options.host, self._options.port)
         log.info("health and metrics on http://%s:%d", self._options.host, port)
         workers: asyncio.Task[None] | None = None
-        if await self._list_all():
+        if await self._lead() and await self._list_all():
             self._informer.start()
             workers = asyncio.create_task(self._queue.run())
             log.info("started; looking after %s", ", ".join(self._options.namespaces) or "all namespaces")
@@ -128,25 +141,63 @@ class Operator:
 
     @property
     def hangs(self) -> bool:
-        """Whether store calls are still under way that nobody waits for."""
-        return self._pool.busy + self._long.busy > 0
+        """Whether something is still under way that nobody waits for."""
+        return self._lost or self._pool.busy + self._long.busy > 0
+
+    async def _lead(self) -> bool:
+        """Stand by until this process is to act; False where told to stop before that."""
+        if self._elector is None:
+            return True
+        if not await self._elector.acquire(self._stop):
+            return False
+        self._keeping = asyncio.create_task(self._keep(self._elector))
+        return True
+
+    async def _keep(self, elector: Elector) -> None:
+        try:
+            await elector.keep()
+        except Exception:
+            log.exception("%s can't be renewed", elector)
+        log.warning("%s is lost; another operator may act, so this one ends", elector)
+        self._lost = True
+        self._stop.set()
+
+    def _leads(self) -> bool:
+        return self._elector is None or self._elector.leads()
 
     async def _shut_down(self, workers: asyncio.Task[None] | None) -> None:
-        if not await self._queue.stop(0.0 if self._fenced else _GRACE):
+        at_once = self._fenced or self._lost
+        if not await self._queue.stop(0.0 if at_once else _GRACE):
             log.warning("a step was cut off; it is taken again by the next operator")
         if workers is not None:
             await workers
+        if self._lost:
+            # Whatever runs in threads ends with the process, and nobody waits for it: see `hangs`.
+            log.info("stopped")
+            return
+        if workers is not None:
             await self._informer.stop()
         if not self._fenced:
             try:
                 await asyncio.wait_for(self._close_all(), _CLOSE_SECONDS)
-            except TimeoutError:
-                log.warning("a store did not answer in time; its leases run out by themselves")
+            except (TimeoutError, NotLeading):
+                log.warning("not everything could be closed in time; its leases run out by themselves")
+        if self._elector is not None:
+            await self._stand_down(self._elector)
         self._pool.close()
         self._long.close()
         await self._server.stop()
         self._kube.close()
         log.info("stopped")
+
+    async def _stand_down(self, elector: Elector) -> None:
+        """Give the Lease back, unless something may still be at work here: then it has to run out."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+            if not self.hangs:
+                await elector.release()
+        elector.close()
 
     async def _close_all(self) -> None:
         await self._stores.close_all()
@@ -157,8 +208,12 @@ class Operator:
         while not self._stop.is_set():
             try:
                 await self._list_once()
-            except Gone:
-                log.warning("the CRDs of holdfast.dev are not installed: kubectl apply -k crds; waiting")
+            except NotServed:
+                log.warning(
+                    "the cluster doesn't serve %s/%s: install its CRDs (kubectl apply -k crds); waiting",
+                    GROUP,
+                    VERSION,
+                )
             except KubeError as error:
                 log.warning("the API server can't be read, waiting: %s", error)
             else:
@@ -180,8 +235,10 @@ class Operator:
             try:
                 result = await self._handlers[key.kind].reconcile(key)
             except Fenced as error:
-                await self._on_fenced(error)
-                return Result()
+                return await self._on_fenced(key, error)
+            except NotLeading as error:
+                log.info("%s", error)
+                return Result(retry=True)
         outcome = "retry" if result.retry else "ok"
         self._metrics.reconciles.labels(key.kind.value, outcome).inc()
         if result.requeue_after is None and not result.retry and self._index.knows(key):
@@ -189,18 +246,39 @@ class Operator:
             return Result(requeue_after=resync)
         return result
 
-    async def _on_fenced(self, error: Fenced) -> None:
+    async def _on_fenced(self, key: ObjectKey, error: Fenced) -> Result:
+        if self._elector is None:
+            await self._end_fenced(error)
+            return Result()
+        match await self._elector.confirm():
+            case Standing.LOST:
+                return Result()
+            case Standing.UNKNOWN:
+                return Result(retry=True)
+            case Standing.HELD:
+                catalog = key if key.kind is Kind.CATALOG else self._index.catalog_of(key)
+                if catalog is not None:
+                    await self._fences.take_back(catalog)
+                return Result(retry=True)
+            case standing:
+                assert_never(standing)
+
+    async def _end_fenced(self, error: Fenced) -> None:
         self._metrics.fences.inc()
         if self._fenced:
             return
         self._fenced = True
         log.warning("%s; another operator has taken over, so this one ends", error)
         try:
-            await asyncio.wait_for(self._catalogs.record_fences(), _RECORD_SECONDS)
+            await asyncio.wait_for(self._fences.record_all(), _RECORD_SECONDS)
         except TimeoutError:
             log.warning("not all Catalogs could be told in time who took them over")
         finally:
             self._stop.set()
+
+    def _released(self, key: ObjectKey) -> None:
+        if self._leads():
+            self._informer.released(key)
 
     def _on_event(self, key: ObjectKey, type_: str | None, body: Json) -> None:
         if type_ == "DELETED":
@@ -231,7 +309,7 @@ class Operator:
             clock=self._clock,
             metrics=self._metrics,
             enqueue=lambda key, after: self._queue.add(key, after=after),
-            released=self._informer.released,
+            released=self._released,
         )
         settings = Settings(
             holder=f"holdfast-operator {os.getpid()} on {socket.gethostname()}",
@@ -241,9 +319,9 @@ class Operator:
             silence=timedelta(seconds=_SILENCE * self._options.store_deadline),
         )
         spark = KubeflowAdapter(self._kube)
-        self._catalogs = CatalogHandler(services, self._stores, self._index, settings, self._migrations)
+        self._fences = FencedCatalogs(services, self._stores, self._index)
         return {
-            Kind.CATALOG: self._catalogs,
+            Kind.CATALOG: CatalogHandler(services, self._stores, self._index, settings, self._migrations),
             Kind.CATALOG_MIGRATION: MigrationHandler(
                 services, self._stores, self._index, settings, self._migrations
             ),
@@ -258,6 +336,8 @@ class Operator:
         return ""
 
     def _unready(self) -> str:
+        if self._elector is not None and self._keeping is None:
+            return self._elector.stale()
         if not self._listed:
             return "the resources have not been listed yet"
         return "" if self._informer.running else "the informer doesn't run"

@@ -38,3 +38,12 @@ class SystemClock:
         """Return when `event` is set or `seconds` have gone."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(event.wait(), seconds)
+
+
+class BootClock(SystemClock):
+    """Those clocks, but the seconds count while the machine sleeps too: for what others wait for."""
+
+    def monotonic(self) -> float:
+        """Seconds that only grow, also where the machine is suspended and its system can tell."""
+        clock = getattr(time, "CLOCK_BOOTTIME", None)
+        return time.monotonic() if clock is None else time.clock_gettime(clock)

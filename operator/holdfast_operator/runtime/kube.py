@@ -5,13 +5,15 @@ Invariants
 - An answer is one of ours (`Gone`, `Conflict`, `Invalid`, `Forbidden`, `Exists`, `KubeError`): nobody above
   looks at codes.
 - No message holds a body that was sent, so no secret gets into a log.
+- Nothing is changed by a process that may not: that is asked right before a request goes out.
+- That the server, or something before it, knows no such path is not the answer that an object is gone.
 """
 
 import asyncio
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from urllib.parse import quote, urlencode
 
 from kubernetes.client import ApiClient, ApiException, Configuration
 from kubernetes.config import load_incluster_config, load_kube_config
+from urllib3 import Retry
 from urllib3.exceptions import HTTPError
 
 from holdfast_operator.api.names import FIELD_MANAGER, GROUP, VERSION, Kind
@@ -37,7 +40,15 @@ class KubeError(Exception):
 
 
 class Gone(KubeError):
-    """There is no such object, or no such resource."""
+    """There is no such object."""
+
+
+class NotServed(KubeError):
+    """There is no such path: the resource isn't served (any more, or yet); nothing is said of its objects."""
+
+
+class NotLeading(KubeError):
+    """This process may not act any more: nothing was sent."""
 
 
 class Exists(KubeError):
@@ -108,17 +119,29 @@ def configuration() -> Configuration:
 class Kube:
     """A connection to the API server."""
 
-    def __init__(self, client: ApiClient) -> None:
+    def __init__(
+        self,
+        client: ApiClient,
+        *,
+        seconds: float = _SECONDS,
+        may_write: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`seconds` is what a request may take; `may_write` is asked in threads."""
         self._client = client
+        self._seconds = seconds
+        self._may_write = may_write
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="kube")
 
     @classmethod
-    def connect(cls) -> "Kube":
+    def connect(
+        cls, *, seconds: float = _SECONDS, retries: int = 2, may_write: Callable[[], bool] = lambda: True
+    ) -> "Kube":
         """Connect as `configuration` says; raises what it raises."""
         found = configuration()
         found.connection_pool_maxsize = _THREADS
-        found.retries = 2
-        return cls(ApiClient(found))
+        # How long to wait is the queue's business: a server that asks for minutes would get a thread for it.
+        found.retries = Retry(retries, respect_retry_after_header=False)
+        return cls(ApiClient(found), seconds=seconds, may_write=may_write)
 
     async def get(self, key: ObjectKey) -> Json:
         """One of our objects, read fresh. Raises `Gone`."""
@@ -137,7 +160,7 @@ class Kube:
         return await self.request("GET", type_.path(namespace, name))
 
     async def create(self, type_: ResourceType, namespace: str, body: Json) -> Json:
-        """Create an object. Raises `Exists`, `Gone` where its type isn't served."""
+        """Create an object. Raises `Exists`, `NotServed` where its type isn't served."""
         try:
             return await self.request("POST", type_.path(namespace), body=body)
         except Conflict as error:
@@ -160,13 +183,13 @@ class Kube:
         body: Json = {"propagationPolicy": "Background"}
         if uid is not None:
             body["preconditions"] = {"uid": uid}
-        with contextlib.suppress(Gone, Conflict):
+        with contextlib.suppress(Gone, NotServed, Conflict):
             await self.request("DELETE", type_.path(namespace, name), body=body)
 
     async def request(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Json | None = None
     ) -> Json:
-        """One request; the JSON of its answer."""
+        """One request; the JSON of its answer. Raises `NotLeading` for a change that is not ours to make."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._request, method, path, dict(query or {}), body)
 
@@ -182,13 +205,15 @@ class Kube:
             verb, url, headers, _, _ = self._client.param_serialize(
                 method, url_path, header_params=headers, auth_settings=["BearerToken"]
             )
-            answer = self._client.call_api(verb, url, headers, body=body, _request_timeout=_SECONDS)
+            if method != "GET" and not self._may_write():
+                raise NotLeading(f"{method} {path} is left to whoever leads now")
+            answer = self._client.call_api(verb, url, headers, body=body, _request_timeout=self._seconds)
             content = answer.read()  # type: ignore[no-untyped-call]
         except (ApiException, HTTPError, OSError) as error:
             raise KubeError(f"{method} {path}: {type(error).__name__}: {error}") from error
         if 200 <= answer.status < 300:
             return dict(json.loads(content)) if content else {}
-        raise _refusal(answer.status, f"{method} {path}: {answer.status} {_message(content)}")
+        raise _refusal(answer.status, f"{method} {path}: {answer.status} {_message(content)}", content)
 
     def close(self) -> None:
         """End the connection; calls that are under way are not waited for."""
@@ -199,16 +224,24 @@ class Kube:
 def _message(content: bytes) -> str:
     try:
         return str(json.loads(content).get("message", ""))
-    except ValueError:
+    except (ValueError, AttributeError):
         return content[:200].decode(errors="replace")
 
 
-def _refusal(status: int, message: str) -> KubeError:
+def _reason(content: bytes) -> str:
+    """Why a Status object says no; empty where it is something else that answers."""
+    try:
+        return str(json.loads(content).get("reason", ""))
+    except (ValueError, AttributeError):
+        return ""
+
+
+def _refusal(status: int, message: str, content: bytes) -> KubeError:
     match status:
         case 403:
             return Forbidden(message)
-        case 404 | 410:
-            return Gone(message)
+        case 404:
+            return Gone(message) if _reason(content) == "NotFound" else NotServed(message)
         case 409:
             return Conflict(message)
         case 422:

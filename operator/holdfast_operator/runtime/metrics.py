@@ -82,6 +82,18 @@ class Metrics:
         self.fences = Counter(
             "holdfast_fenced_total", "Times that another process shut us out.", registry=self.registry
         )
+        self.leader = Gauge(
+            "holdfast_leader",
+            "Whether this process acts: 1, or 0 where it stands by for another to lose the Lease.",
+            registry=self.registry,
+        )
+        self.leader.set(1)
+        self.lease_requests = Counter(
+            "holdfast_lease_requests_total",
+            "What became of looks at the Lease: acquired, renewed, held_by_other, error, lost or released.",
+            ["outcome"],
+            registry=self.registry,
+        )
         self.spark_jobs = Counter(
             "holdfast_spark_jobs_total",
             "Attempts of Spark jobs by kind and step: launched, succeeded, failed, cancelled.",

@@ -20,7 +20,7 @@ from holdfast_operator.api.names import (
     LABEL_NAME,
     MANAGED_BY,
 )
-from holdfast_operator.runtime.kube import Exists, Forbidden, Gone, Kube, ObjectKey, ResourceType
+from holdfast_operator.runtime.kube import Exists, Forbidden, Kube, NotServed, ObjectKey, ResourceType
 from holdfast_operator.sparkapps.adapter import AppPhase, AppState, Launch, NotInstalled, SparkAdapter
 
 Json = dict[str, Any]
@@ -61,7 +61,7 @@ class KubeflowAdapter(SparkAdapter):
         try:
             with contextlib.suppress(Exists):
                 await self._kube.create(SPARK_APPLICATIONS, launch.owner.namespace, body)
-        except (Gone, Forbidden) as error:
+        except (NotServed, Forbidden) as error:
             raise NotInstalled(str(error)) from None
 
     async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:
@@ -69,7 +69,7 @@ class KubeflowAdapter(SparkAdapter):
         labels = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_COLLECTION}={collection_label(owner, owner_uid)}"
         try:
             found = await self._kube.list(SPARK_APPLICATIONS, owner.namespace, labels=labels)
-        except (Gone, Forbidden) as error:
+        except (NotServed, Forbidden) as error:
             raise NotInstalled(str(error)) from None
         states = [state for body in found if _owned(body, owner_uid) if (state := app_state(body))]
         return tuple(sorted(states, key=lambda state: (state.attempt, state.created)))

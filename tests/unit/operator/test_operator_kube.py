@@ -24,6 +24,8 @@ from holdfast_operator.runtime.kube import (
     Invalid,
     Kube,
     KubeError,
+    NotLeading,
+    NotServed,
     ObjectKey,
 )
 from holdfast_operator.runtime.metrics import Metrics
@@ -85,10 +87,18 @@ def api() -> Iterator[Api]:
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [(403, Forbidden), (404, Gone), (409, Conflict), (422, Invalid), (500, KubeError)],
+    [
+        (403, Forbidden),
+        (404, Gone),
+        (409, Conflict),
+        (410, KubeError),
+        (422, Invalid),
+        (429, KubeError),
+        (500, KubeError),
+    ],
 )
 def test_answers_by_meaning(api: Api, status: int, error: type[KubeError]) -> None:
-    api.answers = [(status, {"message": "because"})]
+    api.answers = [(status, {"message": "because", "reason": "NotFound"})]
     with pytest.raises(error, match="because") as caught:
         api.run(lambda kube: kube.get(KEY))
     assert type(caught.value) is error
@@ -104,8 +114,35 @@ def test_a_server_that_is_not_there_is_an_answer_too(api: Api) -> None:
     nobody.close()
 
 
+@pytest.mark.parametrize("answer", [{"message": "404 page not found"}, ["no such page"]])
+def test_a_path_that_is_not_served_says_nothing_of_an_object(api: Api, answer: Any) -> None:
+    api.answers = [(404, answer)]
+    with pytest.raises(NotServed):
+        api.run(lambda kube: kube.get(KEY))
+
+
+def test_who_does_not_lead_changes_nothing(api: Api) -> None:
+    leads = [True, False]
+    configuration = Configuration()
+    configuration.host = f"http://127.0.0.1:{api.server.server_port}"
+    kube = Kube(ApiClient(configuration), may_write=lambda: leads[0])
+    api.answers = [(200, {}), (200, {})]
+    asyncio.run(kube.patch_status(KEY, {"status": {}}))
+    leads.pop(0)
+    for change in (
+        lambda: kube.patch_status(KEY, {"status": {}}),
+        lambda: kube.create(SECRETS, "ns", {}),
+        lambda: kube.delete(SECRETS, "ns", "x"),
+    ):
+        with pytest.raises(NotLeading):
+            asyncio.run(change())
+    asyncio.run(kube.get(KEY))
+    assert [method for method, *_ in api.asked] == ["PATCH", "GET"]
+    kube.close()
+
+
 def test_creating_what_is_there_and_deleting_what_is_not(api: Api) -> None:
-    api.answers = [(409, {"message": "there"}), (404, {"message": "not there"})]
+    api.answers = [(409, {"message": "there"}), (404, {"message": "not there", "reason": "NotFound"})]
     with pytest.raises(Exists):
         api.run(lambda kube: kube.create(SECRETS, "ns", {"metadata": {"name": "x"}}))
     api.run(lambda kube: kube.delete(SECRETS, "ns", "x", uid="u"))
@@ -141,7 +178,7 @@ def test_a_status_that_says_the_same_is_not_written(api: Api) -> None:
 def test_a_refused_status_is_counted_and_a_422_is_an_error(
     api: Api, status: int, outcome: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    api.answers = [(status, {"message": "status.epoch: Invalid value"})]
+    api.answers = [(status, {"message": "status.epoch: Invalid value", "reason": "NotFound"})]
     metrics = Metrics()
     with pytest.raises(KubeError):
         api.run(lambda _: StatusWriter(api.kube, metrics).write(KEY, BODY, {"upper": 2}))

@@ -8,8 +8,11 @@ import threading
 import pytest
 
 from holdfast.errors import StoreUnreachable
+from holdfast_operator.api.names import Kind
+from holdfast_operator.reconcile.longcalls import Asked, LongCalls
 from holdfast_operator.reconcile.pool import StorePool
 from holdfast_operator.runtime import logging as logs
+from holdfast_operator.runtime.kube import NotLeading, ObjectKey
 from holdfast_operator.runtime.metrics import Metrics
 
 
@@ -50,6 +53,25 @@ def test_a_location_that_hangs_does_not_take_the_threads_of_others() -> None:
         pool.close()
 
     asyncio.run(story())
+
+
+def test_who_does_not_lead_asks_no_store() -> None:
+    asked: list[str] = []
+
+    async def story() -> None:
+        pool = StorePool(Metrics(), may_act=lambda: False)
+        long = LongCalls(Metrics(), lambda _: None, may_act=lambda: False)
+        with pytest.raises(NotLeading):
+            await pool.call("look", "here", lambda: asked.append("look"))
+        with pytest.raises(NotLeading):
+            await long.run(
+                Asked(ObjectKey(Kind.CATALOG, "ns", "demo"), "open", "here", 1), lambda: asked.append("open")
+            )
+        pool.close()
+        long.close()
+
+    asyncio.run(story())
+    assert asked == []
 
 
 def test_every_line_names_its_object_also_from_a_thread() -> None:
