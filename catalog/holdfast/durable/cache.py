@@ -1,15 +1,15 @@
 """The catalog in memory: for each cached object type its rows by key, and by what must be unique.
 
 Invariants
-- A row is kept as its stored bytes, under the canonical encoding of its key: what was loaded is packed, what
-  changed since stands beside it.
+- A row is kept as its stored bytes, under the canonical encoding of its key: many are packed when they are
+  loaded, and what changed since stands beside them.
 - A change that doesn't fit (a retraction of what isn't there, a second row of one key) is an error and
   means that cache and store have parted; it never changes the cache in silence.
 - Of append-only types only the number of rows is kept, and only once somebody has counted them: a load does
   not read them. The debug tool, and nothing else, may retract one.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -35,6 +35,8 @@ from holdfast.durable.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collec
 from holdfast.errors import CatalogOutOfSync, CorruptBlob
 
 APPEND_ONLY = tuple(row.kind for row in COLLECTIONS.values() if not row.cached)
+# So many are Python objects: to take one out of columns costs more than all else that is done with it.
+_FEW_ROWS = 1024
 _FENCE_KEY = encode_key(FENCE_TOKENS, FENCE_TOKENS.key())
 
 
@@ -75,11 +77,11 @@ class Table:
         found = self._loaded.holder(unique)
         return None if found in self._changed else found
 
-    def load(self, batches: Iterable[pa.RecordBatch]) -> None:
+    def load(self, batches: Sequence[pa.RecordBatch]) -> None:
         """Take rows into the empty table. Raises as `add`."""
-        # Config is few rows, and each is looked at for what it says.
         odd: Iterable[Row] = chain.from_iterable(map(rows_of, batches))
-        if self._collection is not CONFIGS:
+        # Each row of config is looked at for what it says.
+        if self._collection is not CONFIGS and sum(batch.num_rows for batch in batches) > _FEW_ROWS:
             self._loaded, odd = pack(self._collection, batches)
             self._count = len(self._loaded)
         for row in odd:

@@ -13,7 +13,6 @@ Invariants
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,6 @@ from holdfast.errors import CatalogOutOfSync, CorruptBlob
 
 # So many rows at a time are Python objects.
 _PIECE_ROWS = 4 * 1024
-# Up to so many rows are kept as Python objects too, once all were asked for: default privileges are with each
-# new object, and to take them out of columns costs more than the rest.
-_FEW_ROWS = 64
 _NAMES = ["key", "value"]
 _NO_ROWS = pa.chunked_array([], pa.binary())
 
@@ -36,18 +32,10 @@ class Places:
     """Which rows have a hash, of this process's own hashes."""
 
     def __init__(self, of_rows: "array[int]") -> None:
-        self._rows: Sequence[int]
-        self._hashes: Sequence[int]
-        if len(of_rows) <= _FEW_ROWS:
-            # Most types have few rows, and for those a call of NumPy costs more than the work.
-            self._rows = sorted(range(len(of_rows)), key=of_rows.__getitem__)
-            self._hashes = [of_rows[row] for row in self._rows]
-            return
         hashes = np.frombuffer(of_rows, np.int64)
         order = np.argsort(hashes, kind="stable")
-        self._rows = order.astype(np.uint32).data
         # Bisecting a view costs less than a call of NumPy.
-        self._hashes = hashes[order].data
+        self._rows, self._hashes = order.astype(np.uint32).data, hashes[order].data
 
     def of(self, value: Hashable) -> Sequence[int]:
         """The rows that may have the value."""
@@ -60,17 +48,11 @@ class Places:
     def twins(self, value_of: Callable[[int], Hashable]) -> Iterator[Hashable]:
         """The values that several rows have."""
         seen: dict[Hashable, int] = {}
-        for at in self._neighbours():
+        hashes = np.asarray(self._hashes)
+        for at in np.flatnonzero(hashes[1:] == hashes[:-1]):
             for row in self._rows[at : at + 2]:
                 if seen.setdefault(value := value_of(row), row) != row:
                     yield value
-
-    def _neighbours(self) -> Iterable[int]:
-        """Where a hash is followed by the same one."""
-        if isinstance(self._hashes, list):
-            return [at for at, pair in enumerate(pairwise(self._hashes)) if pair[0] == pair[1]]
-        hashes = np.asarray(self._hashes)
-        return np.flatnonzero(hashes[1:] == hashes[:-1])
 
 
 class Keys:
@@ -116,19 +98,11 @@ class PackedRows:
         self._collection = collection
         self._keys, self._values = keys, values
         self._by_key, self._by_unique = by_key, by_unique
-        self._few: tuple[Row, ...] | None = None
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def __iter__(self) -> Iterator[Row]:
-        if len(self) > _FEW_ROWS:
-            return self._unpacked()
-        if self._few is None:
-            self._few = tuple(self._unpacked())
-        return iter(self._few)
-
-    def _unpacked(self) -> Iterator[Row]:
         for columns in zip(self._keys.chunks, self._values.chunks, strict=True):
             yield from rows_of(pa.RecordBatch.from_arrays([*columns], _NAMES))
 

@@ -3,7 +3,7 @@
 import uuid
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,6 +24,15 @@ from holdfast.errors import CatalogOutOfSync, CorruptBlob, VersionTooNew
 from holdfast.persist import KeyRange, PersistClient, PersistConfig
 
 ORG = uuid.UUID("11111111-2222-3333-4444-555555555555")
+
+
+@pytest.fixture(scope="module", autouse=True, params=["few", "packed"])
+def _both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Few rows are not packed: here as they are, and packed all the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "packed":
+            patch.setattr("holdfast.durable.cache._FEW_ROWS", 0)
+        yield
 
 
 def role(number: int, name: str) -> Row:
