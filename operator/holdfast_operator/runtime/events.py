@@ -3,20 +3,24 @@
 Invariants
 - A transition is a change of (status, reason) of Ready against the status that the API server had before, so
   a restarted operator doesn't repeat what its predecessor said.
-- The name of an Event is derived from what it says: saying it again counts up the one that is there.
+- What this process says again of the same object counts up the Event that it posted, while that is there.
+- Events are in the order in which they were posted, also within a second: by `eventTime`, and for one object
+  by name, which is how kubectl orders what has the same `lastTimestamp`.
 - No Event holds a secret.
 - Losing an Event never fails a reconcile.
 """
 
 import hashlib
 import logging
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from holdfast_operator.api.names import API_VERSION, FIELD_MANAGER, ConditionType, Reason
 from holdfast_operator.runtime.clock import Clock
-from holdfast_operator.runtime.kube import EVENTS, Exists, Gone, Kube, KubeError, ObjectKey
+from holdfast_operator.runtime.kube import EVENTS, Gone, Kube, KubeError, ObjectKey
 from holdfast_operator.runtime.status import Health, Mark, Phase, shown, timestamp
 
 Json = dict[str, Any]
@@ -24,6 +28,11 @@ Json = dict[str, Any]
 log = logging.getLogger(__name__)
 
 _MAX_NAME: Final = 200
+_REMEMBERED: Final = 4096
+"""So many of the latest Events may be counted up."""
+_TICK: Final = timedelta(microseconds=1)
+_ACTION: Final = "Reconcile"
+"""What the API server wants to know of an Event that has an `eventTime`."""
 _TOLD_BY_READY: Final = frozenset(
     {
         ConditionType.PROGRESSING,
@@ -70,8 +79,17 @@ def transitions(old: Sequence[Json], health: Health, others: Sequence[Mark]) -> 
         if mark.reason is Reason.WITHIN_MAX_BYTES and mark.type.value not in before:
             continue
         bad = "True" if mark.type in _BAD_IF_TRUE else "False"
-        notes.append(Note(mark.reason, mark.message, warning=mark.status == bad))
+        note = Note(mark.reason, mark.message, warning=mark.status == bad)
+        # Where Ready says the same, it is told once.
+        notes = [each for each in notes if (each.reason, each.message) != (note.reason, note.message)]
+        notes.append(note)
     return notes
+
+
+@dataclass(slots=True)
+class _Posted:
+    name: str
+    count: int = 1
 
 
 class EventSink:
@@ -80,37 +98,58 @@ class EventSink:
     def __init__(self, kube: Kube, clock: Clock) -> None:
         self._kube = kube
         self._clock = clock
+        self._posted: OrderedDict[str, _Posted] = OrderedDict()
+        """By what they say; the latest last."""
+        self._last = datetime.min.replace(tzinfo=UTC)
 
     async def post(self, key: ObjectKey, uid: str, note: Note) -> None:
         """Tell `note` about an object."""
-        name = event_name(key, uid, note)
-        now = timestamp(self._clock.wall())
+        said, now = _said(uid, note), self._moment()
         try:
-            await self._kube.create(EVENTS, key.namespace, event(key, uid, note, name, now))
-        except Exists:
-            await self._count_up(key.namespace, name, now)
+            posted = self._posted.get(said)
+            if posted is None or not await self._count_up(key.namespace, posted, now):
+                posted = _Posted(event_name(key, now))
+                await self._kube.create(EVENTS, key.namespace, event(key, uid, note, posted.name, now))
         except KubeError as error:
             log.warning("an Event could not be posted: %s", error)
+            return
+        self._posted[said] = posted
+        self._posted.move_to_end(said)
+        if len(self._posted) > _REMEMBERED:
+            self._posted.popitem(last=False)
 
-    async def _count_up(self, namespace: str, name: str, now: str) -> None:
+    async def _count_up(self, namespace: str, posted: _Posted, now: datetime) -> bool:
+        """Say it again; False where the API server has forgotten that it was said."""
+        count = posted.count + 1
+        again = {
+            "count": count,
+            "lastTimestamp": timestamp(now),
+            "series": {"count": count, "lastObservedTime": _precise(now)},
+        }
         try:
-            there = await self._kube.get_of(EVENTS, namespace, name)
-            count = int(there.get("count") or 1) + 1
-            await self._kube.patch(EVENTS, namespace, name, {"count": count, "lastTimestamp": now})
+            await self._kube.patch(EVENTS, namespace, posted.name, again)
         except Gone:
-            pass
-        except KubeError as error:
-            log.warning("an Event could not be counted up: %s", error)
+            return False
+        posted.count = count
+        return True
+
+    def _moment(self) -> datetime:
+        """Now, or what is next after the last one: no two Events have the same."""
+        now = self._clock.wall()
+        if now <= self._last < now + timedelta(seconds=1):
+            now = self._last + _TICK
+        self._last = now
+        return now
 
 
-def event_name(key: ObjectKey, uid: str, note: Note) -> str:
-    """The name under which the same thing said of the same object is found again."""
-    digest = hashlib.sha256(f"{uid}\0{note.reason}\0{shown(note.message)}".encode()).hexdigest()[:16]
-    return f"{key.name[:_MAX_NAME]}.{digest}"
+def event_name(key: ObjectKey, moment: datetime) -> str:
+    """The name of an Event: those of one object are in the order of their moments."""
+    return f"{key.name[:_MAX_NAME].rstrip('-.')}.{round(moment.timestamp() * 1_000_000) * 1000:016x}"
 
 
-def event(key: ObjectKey, uid: str, note: Note, name: str, now: str) -> Json:
+def event(key: ObjectKey, uid: str, note: Note, name: str, moment: datetime) -> Json:
     """The Event object."""
+    now = timestamp(moment)
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -125,10 +164,22 @@ def event(key: ObjectKey, uid: str, note: Note, name: str, now: str) -> Json:
         "type": "Warning" if note.warning else "Normal",
         "reason": note.reason.value,
         "message": shown(note.message),
+        "action": _ACTION,
         "source": {"component": FIELD_MANAGER},
         "reportingComponent": FIELD_MANAGER,
         "reportingInstance": FIELD_MANAGER,
         "firstTimestamp": now,
         "lastTimestamp": now,
+        "eventTime": _precise(moment),
         "count": 1,
     }
+
+
+def _said(uid: str, note: Note) -> str:
+    """Equal for the same thing said of the same object."""
+    return hashlib.sha256(f"{uid}\0{note.reason}\0{shown(note.message)}".encode()).hexdigest()[:16]
+
+
+def _precise(moment: datetime) -> str:
+    """As Kubernetes writes times with microseconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -189,16 +189,52 @@ def test_a_refused_status_is_counted_and_a_422_is_an_error(
     assert len(errors) == (1 if status == 422 else 0)
 
 
+class Standing(SystemClock):
+    """A clock whose time of day stands still."""
+
+    def wall(self) -> datetime:
+        return datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
+
+
 def test_the_same_event_again_is_counted_up(api: Api) -> None:
-    api.answers = [(409, {"message": "there"}), (200, {"count": 4}), (200, {})]
-    sink = EventSink(api.kube, SystemClock())
-    before = datetime.now(UTC).replace(microsecond=0)
-    api.run(lambda _: sink.post(KEY, "u", Note(Reason.SECRET_NOT_FOUND, "create it", warning=True)))
-    created, _, counted = api.asked
-    assert created[3]["type"] == "Warning"
-    assert created[3]["involvedObject"]["uid"] == "u"
-    assert counted[3]["count"] == 5
-    assert datetime.fromisoformat(counted[3]["lastTimestamp"]) >= before
+    api.answers = [(201, {}), (200, {}), (200, {})]
+    sink = EventSink(api.kube, Standing())
+    for _ in range(3):
+        api.run(lambda _: sink.post(KEY, "u", Note(Reason.SECRET_NOT_FOUND, "create it", warning=True)))
+    (_, _, _, created), (_, path, _, _), (command, again, _, counted) = api.asked
+    assert created["type"] == "Warning"
+    assert created["involvedObject"]["uid"] == "u"
+    assert created["eventTime"] == "2026-01-01T12:00:00.250000Z"
+    assert created["lastTimestamp"] == created["firstTimestamp"] == "2026-01-01T12:00:00Z"
+    assert path == again
+    assert (command, again.split("/")[-1].split("?")[0]) == ("PATCH", created["metadata"]["name"])
+    assert counted["count"] == counted["series"]["count"] == 3
+    assert counted["series"]["lastObservedTime"] > created["eventTime"]
+
+
+def test_an_event_that_the_api_server_forgot_is_posted_anew(api: Api) -> None:
+    api.answers = [(201, {}), (404, {"message": "too old"}), (201, {}), (200, {})]
+    sink = EventSink(api.kube, Standing())
+    for _ in range(3):
+        api.run(lambda _: sink.post(KEY, "u", Note(Reason.AVAILABLE, "fine")))
+    assert [command for command, _, _, _ in api.asked] == ["POST", "PATCH", "POST", "PATCH"]
+    assert api.asked[2][3]["count"] == 1
+    assert api.asked[3][1].split("/")[-1].split("?")[0] == api.asked[2][3]["metadata"]["name"]
+
+
+def test_events_of_one_moment_are_in_order(api: Api) -> None:
+    api.answers = [(201, {})] * 3
+    sink = EventSink(api.kube, Standing())
+
+    async def story(_: Kube) -> None:
+        for message, uid in (("b", "u"), ("a", "u"), ("a", "other")):
+            await sink.post(KEY, uid, Note(Reason.AVAILABLE, message))
+
+    api.run(story)
+    posted = [body for _, _, _, body in api.asked]
+    for told in ([each["metadata"]["name"] for each in posted], [each["eventTime"] for each in posted]):
+        assert told == sorted(set(told))
+    assert {each["lastTimestamp"] for each in posted} == {"2026-01-01T12:00:00Z"}
 
 
 def test_an_event_that_is_lost_fails_nothing(api: Api) -> None:
