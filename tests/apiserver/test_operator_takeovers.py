@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,12 +49,13 @@ def test_what_can_not_be_taken_over_says_why_and_goes_on_by_itself(
         assert world.status("catalog/demo")["epoch"] == 4
         go_back(client, organization, 2)
     _, command, _ = world.wait_stalled("catalog/demo", "FenceRegressed").split("`")
-    world.wait_for("catalog/demo", ".status.epoch", 2)
+    # What the next process has to go by.
+    assert world.status("catalog/demo")["epoch"] == 4
     # The list has one word of it; the message is in the conditions.
     one = ("get", "catalogs", "--field-selector=metadata.name=demo")
     heading, shown = world.kubectl(*one).splitlines()
     assert heading.split() == ["NAME", "READY", "EPOCH", "TRUTH", "VERSION", "UPPER", "AGE", "REASON"]
-    assert (shown.split()[:4], shown.split()[-1]) == (["demo", "False", "2", "Persist"], "FenceRegressed")
+    assert (shown.split()[:4], shown.split()[-1]) == (["demo", "False", "4", "Persist"], "FenceRegressed")
     heading, shown = world.kubectl(*one, "-o", "wide").splitlines()
     assert heading.split()[-2:] == ["REASON", "ORGANIZATION"]
     assert shown.split()[-2:] == ["FenceRegressed", organization]
@@ -70,3 +72,55 @@ def test_what_can_not_be_taken_over_says_why_and_goes_on_by_itself(
     shown = world.get("catalog/hung")["metadata"]["resourceVersion"]
     operator.wait_for_looks(6)
     assert world.get("catalog/hung")["metadata"]["resourceVersion"] == shown
+
+
+def test_an_older_copy_is_found_by_an_operator_that_was_not_there(world: Any, make_catalog: Make) -> None:
+    there = make_catalog()
+    organization = there["spec"]["organizationId"]
+    store = Path(world.volume(organization).removeprefix("file://"))
+
+    def kill() -> None:
+        world.operators[-1].child.kill()
+
+    def lasts() -> str:
+        """It stays closed, also for the next process; what it says."""
+        world.wait_stalled("catalog/demo", "FenceRegressed")
+        world.operators[-1].wait_for_looks(4)
+        kill()
+        operator = world.start()
+        operator.wait_until_it_says("started; looking after")
+        operator.wait_for_looks(4)
+        assert world.status("catalog/demo")["epoch"] == 2
+        return str(world.wait_stalled("catalog/demo", "FenceRegressed"))
+
+    world.start()
+    world.apply(there)
+    world.wait_ready("catalog/demo")
+    kill()
+    shutil.copytree(store, world.folder / "copy")
+    world.start()
+    world.wait_for("catalog/demo", ".status.epoch", 2)
+    kill()
+    shutil.rmtree(store)
+    shutil.copytree(world.folder / "copy", store)
+    world.start()
+    message = lasts()
+    assert "the durable epoch is 1, and the catalog was open at 2: the store was restored from" in message
+    _, command, _ = message.split("`")
+    raised = CliRunner().invoke(main, shlex.split(command)[1:])
+    assert raised.exit_code == 0, raised.output
+    world.wait_for("catalog/demo", ".status.epoch", 3)
+    world.wait_ready("catalog/demo")
+    assert len(world.events("FenceRegressed")) == 1
+    # A store that is gone is not made anew.
+    kill()
+    store.rename(world.folder / "away")
+    world.start()
+    message = world.wait_stalled("catalog/demo", "FenceRegressed")
+    assert f"there is no catalog of {organization} in {store.as_uri()} any more" in message
+    world.operators[-1].wait_for_looks(4)
+    assert not store.exists()
+    assert world.status("catalog/demo")["epoch"] == 3
+    (world.folder / "away").rename(store)
+    world.wait_for("catalog/demo", ".status.epoch", 4)
+    world.wait_ready("catalog/demo")

@@ -233,7 +233,9 @@ class CatalogStatus(Status):
     organization_id: str | None = Field(default=None, description="The organization whose catalog is open.")
     shard_id: str | None = Field(default=None, description="The shard that holds the catalog.")
     epoch: int | None = Field(
-        default=None, description="Epoch of the durable fence token; it grows with each open for writing."
+        default=None,
+        description="Epoch of the durable fence token; it grows with each open for writing. While a store "
+        "that went back keeps a managed catalog closed (FenceRegressed), the one that it had before.",
     )
     deploy_generation: int | None = Field(
         default=None, description="Deploy generation of the durable fence token."

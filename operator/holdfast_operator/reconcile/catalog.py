@@ -71,6 +71,8 @@ class Observed:
     has_finalizer: bool = True
     known_upper: object = None
     """`status.upper` as it is shown."""
+    known_epoch: int = 0
+    """`status.epoch` as it is shown: that of the last open, also of another process."""
     initialized: bool = False
     """Whether the status says that there is something in the store."""
     void: bool = False
@@ -332,7 +334,7 @@ def _opening(seen: Observed, spec: CatalogSpec, storage: Storage, *, existing_on
         truth=seen.named_truth,
     )
     restore = None if isinstance(seen.restore, Refused) else seen.restore
-    opening = replace(opening, reopen=seen.reopen, restore=restore)
+    opening = replace(opening, reopen=seen.reopen, restore=restore, least_epoch=seen.known_epoch)
     if not existing_only:
         return opening
     # Who deletes it, or a collection of it, doesn't mind what format it has, nor what a shadow holds.

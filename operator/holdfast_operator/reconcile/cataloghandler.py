@@ -20,6 +20,7 @@ from holdfast.errors import (
     NotSourceOfTruth,
     ShardFinalized,
     StorageError,
+    StoreUnreachable,
     StrategyMismatch,
     VersionTooNew,
 )
@@ -48,6 +49,7 @@ from holdfast_operator.reconcile.credentials import credentials_of, missing_secr
 from holdfast_operator.reconcile.facts import (
     CatalogFacts,
     Durable,
+    EpochWentBack,
     NothingThere,
     Opening,
     UnknownLocation,
@@ -129,6 +131,7 @@ class CatalogHandler(Handler[Observed]):
             overdue=is_overdue(body, self.services.clock.wall()),
             has_finalizer=has_finalizer(body),
             known_upper=status.get("upper"),
+            known_epoch=status.get("epoch") or 0,
             initialized="shardId" in status,
             void=self._stores.is_void(key),
             older_twin=str(older) if older else None,
@@ -239,6 +242,8 @@ class CatalogHandler(Handler[Observed]):
             raise Halt(await self._not_linked(body, opening, error)) from None
         except Fenced as error:
             raise Halt(takeovers.shut_out(error, opening)) from None
+        except EpochWentBack as error:
+            raise Halt(self._went_back(opening, error.found, error.least)) from None
         facts = await self._facts(key)
         if facts is not None and opening.observed:
             log.info("observed; written by %s", facts.holder)
@@ -260,11 +265,19 @@ class CatalogHandler(Handler[Observed]):
         least = self._stores.least_epoch(key, opening)
         if least is None or opening.observed:
             return
-        found = _known(await self._stores.answer(opening, await self._credentials(key, opening)))
+        found = await self._stores.answer(opening, await self._credentials(key, opening))
+        if isinstance(found, StoreUnreachable):
+            raise Halt(settled(found))
         if takeovers.needs_fence(found, least):
-            health = takeovers.regressed(opening, found, least)
-            fields = catalog.durable_fields(found) if found else None
-            raise Halt(Settle(health, fields=fields, requeue_after=self._settings.rhythm.steady))
+            raise Halt(self._went_back(opening, found, least))
+
+    def _went_back(self, opening: Opening, found: Durable | None, least: int) -> Settle:
+        """How a catalog rests whose token went back; the epoch that it had is kept, for whoever opens it."""
+        fields = None
+        if found is not None and found.epoch is not None:
+            fields = catalog.durable_fields(replace(found, epoch=least))
+        health = takeovers.regressed(opening, found, least)
+        return Settle(health, fields=fields, requeue_after=self._settings.rhythm.steady)
 
     async def _opening_since(self, key: ObjectKey, wait: UnderWay, opening: Opening) -> Health:
         found = await self._stores.answer(opening, await self._credentials(key, opening))

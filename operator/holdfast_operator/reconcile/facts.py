@@ -109,7 +109,9 @@ class CollectionFacts:
     holds: tuple[HoldFacts, ...] = ()
     """Those that keep retired renditions, beside the collection's own."""
     due: tuple[str, ...] = ()
-    """What may be done without anybody's word, as `StorageController.advance` does it."""
+    """What may be done without anybody's word, as `StorageController.advance` does it; all but this:"""
+    lacks_difference: bool = False
+    """Whether nobody has put down yet what differs with the last handover, for who listens through it."""
 
     @property
     def active(self) -> RenditionFacts:
@@ -221,6 +223,8 @@ class Opening:
     """What a catalog that isn't there is filled with in place of the bootstrap."""
     observed: bool = False
     """Whether it is only looked at: another process writes it."""
+    least_epoch: int = 0
+    """The epoch that it was open at before: `EpochWentBack` where its store has a lower one."""
 
     @property
     def bootstrap(self) -> Bootstrap:
@@ -253,6 +257,14 @@ class NotReadable(BadInput):
 
 class UpgradePending(HoldfastError):
     """The catalog has an older format, and nobody said that it may be upgraded; nothing was changed."""
+
+
+class EpochWentBack(HoldfastError):
+    """The durable epoch is lower than the catalog had, or there is none any more; nothing was changed."""
+
+    def __init__(self, found: Durable, least: int) -> None:
+        super().__init__(f"the durable epoch is {found.epoch}, and was {least}")
+        self.found, self.least = found, least
 
 
 class Superseded(HoldfastError):

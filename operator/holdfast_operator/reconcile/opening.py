@@ -24,6 +24,7 @@ from holdfast.persist import PersistClient
 from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE
 from holdfast_operator.reconcile.facts import (
     Durable,
+    EpochWentBack,
     NothingThere,
     Opening,
     Start,
@@ -49,6 +50,22 @@ def is_initialized(opening: Opening, credentials: Credentials = _NO_CREDENTIALS)
         return closed_catalog(client, opening, credentials, read_only=True).is_initialized()
 
 
+def _check_epoch(opening: Opening, credentials: Credentials) -> None:
+    """Raise `EpochWentBack` where the epoch is below one that it had; nothing is made to find out."""
+    if not opening.least_epoch:
+        return
+    try:
+        found = durable_state(opening, credentials)
+    except NoLocation:
+        if opening.stash is not None:
+            return  # The other store is asked whether this one may be missing.
+        found = nothing_durable(opening)
+    if found.epoch is None and opening.existing_only:
+        return
+    if (found.epoch or 0) < opening.least_epoch:
+        raise EpochWentBack(found, opening.least_epoch)
+
+
 def open_writable(
     opening: Opening, credentials: Credentials = _NO_CREDENTIALS
 ) -> tuple[PersistClient, Catalog, Start, InTwo | None]:
@@ -57,8 +74,10 @@ def open_writable(
     `credentials` are those of its stash.
 
     Raises `NothingThere` where it is new and isn't to be made, `UnknownLocation` for storage that has no
-    meaning, `StoreUnreachable`, `RestoreFailed`, `Fenced` where the durable deploy generation is greater.
+    meaning, `StoreUnreachable`, `RestoreFailed`, `Fenced` where the durable deploy generation is greater,
+    `EpochWentBack`.
     """
+    _check_epoch(opening, credentials)
     rows = None
     if opening.restore is not None and not opening.existing_only and not is_initialized(opening, credentials):
         rows = prepare(opening.restore, opening.organization_id, opening.holder)
@@ -132,6 +151,11 @@ def durable_state(opening: Opening, credentials: Credentials = _NO_CREDENTIALS) 
             closed.deploy_generation(),
             **linked_by(closed),
         )
+
+
+def nothing_durable(opening: Opening) -> Durable:
+    """What is known of a catalog whose location isn't there."""
+    return Durable(opening.organization_id, catalog_shard_id(opening.organization_id), None, None, None)
 
 
 def is_linked(opening: Opening) -> bool:

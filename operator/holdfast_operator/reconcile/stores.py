@@ -5,7 +5,7 @@ Invariants
 - Whoever finds that a catalog was taken over by another process hears `Fenced`; what then happens is decided
   above, and nothing is written here after that.
 - A handle that found a lower token than its own is closed, and its epoch remembered until the catalog is
-  open again.
+  open again; so is the epoch of a catalog that another process had open before, and whose token is lower now.
 """
 
 import contextlib
@@ -16,11 +16,25 @@ from typing import TypeVar
 
 from holdfast.durable import FenceToken
 from holdfast.errors import FenceRegressed, HoldfastError, NoLocation, NotWritable, StoreUnreachable
-from holdfast_operator.reconcile.facts import CatalogFacts, Durable, ItemName, Look, Opening, Start
+from holdfast_operator.reconcile.facts import (
+    CatalogFacts,
+    Durable,
+    EpochWentBack,
+    ItemName,
+    Look,
+    Opening,
+    Start,
+)
 from holdfast_operator.reconcile.longcalls import Asked, LongCalls
 from holdfast_operator.reconcile.observedcatalog import ObservedCatalog
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
-from holdfast_operator.reconcile.opening import durable_state, is_linked, preflight, try_upgrade
+from holdfast_operator.reconcile.opening import (
+    durable_state,
+    is_linked,
+    nothing_durable,
+    preflight,
+    try_upgrade,
+)
 from holdfast_operator.reconcile.pool import StorePool
 from holdfast_operator.reconcile.storage import Storage
 from holdfast_operator.reconcile.takeovers import Found
@@ -90,6 +104,9 @@ class Stores:
         except FenceRegressed as error:
             self._note_regressed(catalog, opening, error)
             raise
+        except EpochWentBack as error:
+            self._regressed[catalog] = (opening.storage, opening.organization_id), error.least
+            raise
         # An upgrade-check of it is of no interest any more.
         self._long.give_up(catalog)
         self._open[catalog] = handle
@@ -153,7 +170,7 @@ class Stores:
         try:
             return await self.durable_state(opening, credentials)
         except NoLocation:
-            return None
+            return nothing_durable(opening)
         except StoreUnreachable as error:
             return error
         except HoldfastError:

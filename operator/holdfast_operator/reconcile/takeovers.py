@@ -1,8 +1,8 @@
 """What a Catalog shows that this operator can't take over, or not yet; and commands to paste. Pure.
 
 Invariants
-- A catalog whose fence token went back is not opened before its epoch is again that of this operator: only
-  somebody who looked at the store knows that its state is the right one.
+- A catalog whose fence token went back is not opened before its epoch is again what it was: only somebody
+  who looked at the store knows that its state is the right one.
 - A command is complete: location and organization are in it, credentials never.
 """
 
@@ -16,13 +16,14 @@ from holdfast_operator.api.names import Reason
 from holdfast_operator.reconcile.facts import Durable, Opening
 from holdfast_operator.reconcile.longcalls import UnderWay
 from holdfast_operator.reconcile.steps import Settle, reconciling, stalled
+from holdfast_operator.reconcile.storage import url_with
 from holdfast_operator.runtime.status import Health, timestamp
 
 LONGEST: Final = 8
 """So many times as long as a silent store an open may take whose store answers in parts."""
 
 Found = Durable | StoreUnreachable | None
-"""What a store says of a catalog that isn't open; None where it has none, or none that makes sense."""
+"""What a store says of a catalog that isn't open; None where that makes no sense."""
 
 
 def catalog_command(name: str, opening: Opening, *arguments: str) -> str:
@@ -31,6 +32,8 @@ def catalog_command(name: str, opening: Opening, *arguments: str) -> str:
     place = ["--persist", storage.url or storage.blob or ""]
     if storage.consensus is not None:
         place += ["--consensus", storage.consensus]
+    if opening.stash is not None:
+        place = ["--stash", url_with(opening.stash, {}), *place]
     return shlex.join(
         ["holdfast", "catalog", name, *place, "--organization-id", opening.organization_id, *arguments]
     )
@@ -53,12 +56,19 @@ def needs_fence(found: Durable | None, least: int) -> bool:
 
 def regressed(opening: Opening, found: Durable | None, least: int) -> Health:
     """What such a catalog shows, and what is to be done."""
-    epoch = "unknown" if found is None or found.epoch is None else found.epoch
+    if found is not None and found.epoch is None:
+        return stalled(
+            Reason.FENCE_REGRESSED,
+            f"there is no catalog of {opening.organization_id} in {opening.storage} any more, and it was "
+            f"open at epoch {least}: bring the contents of the store back, it is then opened by itself; "
+            "to begin with an empty one delete this resource and create it again",
+        )
+    epoch = "unknown" if found is None else found.epoch
     command = catalog_command("fence", opening, "--at-least", str(least))
     return stalled(
         Reason.FENCE_REGRESSED,
-        f"the durable epoch is {epoch}, this operator had {least}: the store was restored from an older "
-        "state; stop all writers and find out which state is the right one; to go on with this one run "
+        f"the durable epoch is {epoch}, and the catalog was open at {least}: the store was restored from an "
+        "older state; stop all writers and find out which state is the right one; to go on with this one run "
         f"`{command}`, the catalog is then opened again by itself",
     )
 

@@ -18,11 +18,11 @@ from holdfast.durable.shard import CatalogShard
 from holdfast.errors import Fenced, FenceRegressed, StoreUnreachable
 from holdfast.persist import PersistClient
 from holdfast_operator.api.names import Kind, Reason
-from holdfast_operator.reconcile.facts import Durable, Opening
+from holdfast_operator.reconcile.facts import Durable, EpochWentBack, NothingThere, Opening
 from holdfast_operator.reconcile.longcalls import LongCalls, UnderWay
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
 from holdfast_operator.reconcile.pool import StorePool
-from holdfast_operator.reconcile.storage import DumpSource, Storage
+from holdfast_operator.reconcile.storage import DumpSource, StashPlace, Storage
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.reconcile.takeovers import (
     LONGEST,
@@ -91,7 +91,7 @@ def test_a_catalog_whose_token_went_back_waits_for_the_fence_and_goes_on(tmp_pat
         assert (found.epoch, needs_fence(found, least)) == (2, True)
         told = regressed(opening, found, least)
         assert (told.phase, told.reason) == (Phase.STALLED, Reason.FENCE_REGRESSED)
-        assert "durable epoch is 2, this operator had 5" in told.message
+        assert "durable epoch is 2, and the catalog was open at 5" in told.message
         _, command, _ = told.message.split("`")
         raised = await asyncio.to_thread(CliRunner().invoke, main, shlex.split(command)[1:])
         assert raised.exit_code == 0, raised.output
@@ -103,6 +103,55 @@ def test_a_catalog_whose_token_went_back_waits_for_the_fence_and_goes_on(tmp_pat
         assert facts is not None
         assert facts.epoch == 6
         assert stores.least_epoch(KEY, opening) is None
+
+    play(story)
+
+
+def test_a_token_that_went_back_is_found_by_who_was_not_there(tmp_path: Path) -> None:
+    """Another process; all that it knows is the epoch of the last open."""
+    opening = replace(OPENING, storage=Storage(url=(tmp_path / "store").as_uri()))
+    for _ in range(4):
+        OpenCatalog.open(opening).close()
+    go_back(opening, 2)
+    knowing = replace(opening, least_epoch=4)
+
+    async def story(stores: Stores) -> None:
+        with pytest.raises(EpochWentBack) as error:
+            await stores.open(KEY, knowing)
+        assert (error.value.found.epoch, error.value.least) == (2, 4)
+        assert stores.least_epoch(KEY, knowing) == 4
+        found = await stores.answer(knowing)
+        assert isinstance(found, Durable)
+        assert found.epoch == 2  # Nobody took it over.
+        await stores.open(KEY, replace(opening, least_epoch=2))
+        assert stores.least_epoch(KEY, knowing) is None
+        facts = await stores.confirm(KEY)
+        assert facts is not None
+        assert facts.epoch == 3
+
+    play(story)
+
+
+@pytest.mark.parametrize("left", ["location", "nothing"])
+def test_a_catalog_that_is_gone_is_not_made_anew(tmp_path: Path, left: str) -> None:
+    opening = replace(OPENING, storage=Storage(url=(tmp_path / "store").as_uri()), least_epoch=4)
+    if left == "location":
+        PersistClient.open(opening.storage.url).close()
+
+    async def story(stores: Stores) -> None:
+        with pytest.raises(EpochWentBack) as error:
+            await stores.open(KEY, opening)
+        told = regressed(opening, error.value.found, error.value.least)
+        assert (told.phase, told.reason) == (Phase.STALLED, Reason.FENCE_REGRESSED)
+        assert "any more, and it was open at epoch 4" in told.message
+        assert (tmp_path / "store").exists() is (left == "location")
+        # Who deletes it finds that there is nothing to delete.
+        with pytest.raises(NothingThere):
+            await stores.open(KEY, replace(opening, existing_only=True))
+        # What the store says of it keeps it closed.
+        found = await stores.answer(opening)
+        assert isinstance(found, Durable)
+        assert needs_fence(found, 4)
 
     play(story)
 
@@ -127,6 +176,10 @@ def test_a_command_can_be_pasted() -> None:
     assert catalog_command("kept", two) == (
         "holdfast catalog kept --persist 's3://b/x?endpoint=http://h&p=1' --consensus postgresql://h/d "
         f"--organization-id {ORGANIZATION}"
+    )
+    linked = replace(OPENING, stash=StashPlace("postgresql://h/d", "holdfast", "keys"))
+    assert catalog_command("kept", linked).startswith(
+        "holdfast catalog kept --stash 'postgresql://h/d?schema=holdfast' --persist 'file:///a b' --org"
     )
 
 
