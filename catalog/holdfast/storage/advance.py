@@ -23,6 +23,7 @@ class StepKind(Enum):
     RELEASE = "let go of what it was filled from"
     DROP_RENDITION = "drop it"
     DROP_COLLECTION = "drop the collection"
+    DIFFERENCE = "put down what differs with its handover, for who listens through it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def _missing(now: Situation, rendition: RenditionInfo) -> str:
 def _due_of_holding(now: Situation, rendition: RenditionInfo) -> Due:
     upper = now.uppers[rendition.id]
     if upper >= rendition.held_from:
-        return Due(_release(now, rendition), ())
+        return Due((*_release(now, rendition), *_difference(now, rendition)), ())
     if rendition.recipe is not Recipe.SOURCE:
         return Due((Step(StepKind.TAIL, rendition.id),), ())
     why = f"took over at {rendition.held_from}, and its source has written up to {upper}"
@@ -151,6 +152,17 @@ def _release(now: Situation, rendition: RenditionInfo) -> tuple[Step, ...]:
     return (Step(StepKind.RELEASE, rendition.id),) if held else ()
 
 
+def _difference(now: Situation, rendition: RenditionInfo) -> tuple[Step, ...]:
+    # As `Renditions.make_difference` can: both have all before the handover, and it can still be read.
+    before = now.info.held_before(rendition)
+    if rendition.difference_shard or before is None or before.state is not RenditionState.RETIRED:
+        return ()
+    written = min(now.uppers[each.id] for each in (before, rendition))
+    if now.since < rendition.held_from <= written:
+        return (Step(StepKind.DIFFERENCE, rendition.id),)
+    return ()
+
+
 def _keeper(hold: CollectionHold) -> str:
     text = str(hold)
     if hold.who:
@@ -163,14 +175,20 @@ def _keeper(hold: CollectionHold) -> str:
 
 
 def advance(look: Callable[[], Situation], do: Callable[[Step], None]) -> Due:
-    """Do what is due until nothing is; answers what was done and what the rest waits for."""
+    """Do what is due until nothing is; answers what was done and what the rest waits for.
+
+    Nothing is done twice: what is due again by then is somebody else's doing, and for the next time.
+    """
     done: list[Step] = []
-    while (now := due(look())).steps:
-        for step in now.steps:
+    while True:
+        now = due(look())
+        fresh = [step for step in now.steps if step not in done]
+        if not fresh:
+            return Due(tuple(done), now.waits)
+        for step in fresh:
             try:
                 do(step)
             except CollectionInUse:
                 # Somebody came to hold it since we looked.
                 continue
             done.append(step)
-    return Due(tuple(done), now.waits)

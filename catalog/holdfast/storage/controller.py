@@ -391,6 +391,8 @@ class StorageController(JobCommands):
                 self.renditions.drop_retired(collection_id)
             case StepKind.DROP_COLLECTION:
                 self.drop_collection(collection_id)
+            case StepKind.DIFFERENCE:
+                self.renditions.make_difference(collection_id)
             case _:
                 assert_never(step.kind)
 

@@ -17,7 +17,7 @@ from holdfast.storage import (
     RenditionInfo,
     StorageController,
 )
-from holdfast.storage.advance import Situation, due
+from holdfast.storage.advance import Situation, StepKind, due
 from holdfast.storage.capabilities import CollectionHold
 from holdfast.storage.retention import RETENTION_PURPOSE
 from holdfast_operator.reconcile.facts import (
@@ -122,7 +122,8 @@ def _facts(client: PersistClient, controller: StorageController, info: Collectio
         active_rendition=info.holding.id,
         renditions=found,
         holds=tuple(_hold(info, each) for each in holds if each.keeps and not each.own),
-        due=tuple(map(str, steps)),
+        due=tuple(str(step) for step in steps if step.kind is not StepKind.DIFFERENCE),
+        lacks_difference=any(step.kind is StepKind.DIFFERENCE for step in steps),
     )
 
 

@@ -7,8 +7,10 @@ from typing import ClassVar
 
 from holdfast.errors import (
     CollectionInUse,
+    Fenced,
     HandleExpired,
     HandoverInProgress,
+    HoldfastError,
     NotCaughtUp,
     ShardFinalized,
     UniquenessViolation,
@@ -61,6 +63,7 @@ from holdfast_operator.reconcile.renditions import (
     HandOver,
     Hydrate,
     LongStep,
+    MakeDifference,
     Restore,
     is_long_over,
 )
@@ -325,6 +328,8 @@ class CollectionHandler(Handler[Observed]):
                     await self._restore(key, step, catalog, stop)
                 case Advance():
                     await self._stores.use_long(catalog, asked, lambda h: h.advance(step.collection_id))
+                case MakeDifference():
+                    await self._make_difference(asked, step, catalog)
                 case _:
                     raise AssertionError(step)
         except UnderWay:
@@ -343,6 +348,19 @@ class CollectionHandler(Handler[Observed]):
         ) as error:
             # Somebody else wrote, aborted or dropped meanwhile: the next look tells.
             log.info("rendition %s: %s", step.rendition_id, error)
+            raise Halt(replace(step.resting, retry=True)) from None
+
+    async def _make_difference(
+        self, asked: tuple[ObjectKey, str, object], step: MakeDifference, catalog: ObjectKey
+    ) -> None:
+        try:
+            await self._stores.use_long(catalog, asked, lambda h: h.make_difference(step.collection_id))
+        except Fenced:
+            raise
+        except HoldfastError as error:
+            # Everything is as right without.
+            log.info("what differs with the last handover was not put down: %s", error)
+            assert step.resting is not None
             raise Halt(replace(step.resting, retry=True)) from None
 
     async def _restore(

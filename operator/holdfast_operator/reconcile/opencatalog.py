@@ -38,7 +38,6 @@ from holdfast.storage import (
     RenditionState,
     StorageController,
 )
-from holdfast.storage.advance import StepKind
 from holdfast.storage.hydration import HYDRATE
 from holdfast_operator.api.names import FIELD_MANAGER
 from holdfast_operator.reconcile import objectrows
@@ -281,9 +280,11 @@ class OpenCatalog:
 
     def advance(self, collection_id: str) -> None:
         """Do what is due for a collection without anybody's word."""
-        done = self._controller.advance(collection_id)
-        if any(step.kind is StepKind.TAIL for step in done.steps):
-            self._make_difference(collection_id)
+        self._controller.advance(collection_id)
+
+    def make_difference(self, collection_id: str) -> None:
+        """Put down what differs with the last handover; nothing happens where it is there, or can't be."""
+        self._controller.renditions.make_difference(collection_id)
 
     def start_snapshot(self, collection_id: str, request_id: str, spec: Mapping[str, Any]) -> JobRecord:
         """Put a requested snapshot on record as Running, or find it as it is."""
@@ -315,7 +316,7 @@ class OpenCatalog:
     def _make_difference(self, collection_id: str) -> None:
         """Spare who listens through the last handover a comparison; it is as right without."""
         try:
-            self._controller.renditions.make_difference(collection_id)
+            self.make_difference(collection_id)
         except Fenced:
             raise
         except HoldfastError as error:

@@ -22,7 +22,7 @@ from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.rendition import FillRecipe, HandoverPolicy, RenditionPhase
 from holdfast_operator.reconcile.collectionrestore import SPEC_PREFIX, RestoreAsked, restore_asked
-from holdfast_operator.reconcile.collectionstatus import lag, phase_of, waits_for
+from holdfast_operator.reconcile.collectionstatus import lag, phase_of, told_suspect, waits_for
 from holdfast_operator.reconcile.facts import CollectionFacts, RenditionFacts
 from holdfast_operator.reconcile.steps import Settle, Step, reconciling, stalled
 from holdfast_operator.runtime.status import Health, Phase
@@ -101,6 +101,13 @@ class Advance(LongStep):
 
 
 @dataclass(frozen=True)
+class MakeDifference(LongStep):
+    """Spare who listens through the last handover a comparison: whoever handed over didn't come to it."""
+
+    irreversible: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
 class RenditionReport:
     """Nothing to do now: what to show, and when to look again. Without a health all is as asked."""
 
@@ -131,7 +138,10 @@ def plan(seen: RenditionsObserved) -> Step | RenditionReport:
         return _plan_candidate(seen, candidate)
     if not _has_layout(active, seen.spec):
         return _plan_creation(seen, active)
-    return _plan_rest(seen)
+    report = _plan_rest(seen)
+    if facts.lacks_difference and report.health is not None:
+        return MakeDifference(facts.collection_id, active.id, report.health)
+    return report
 
 
 def is_long_over(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:
@@ -139,7 +149,7 @@ def is_long_over(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:
     if facts.dropped or not facts.renditions:
         return True
     restore = restore_asked(facts, spec)
-    return not (facts.unfinished or (restore is not None and not restore.done))
+    return not (facts.unfinished or facts.lacks_difference or (restore is not None and not restore.done))
 
 
 def has_layout(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:
@@ -233,11 +243,7 @@ def _plan_candidate(seen: RenditionsObserved, candidate: RenditionFacts) -> Step
     named = f"rendition {candidate.id} ({candidate.shards} shards)"
     waits = waits_for(facts, candidate, seen.spec)
     if phase is RenditionPhase.SUSPECT:
-        text = (
-            f"{named} is suspect and never takes over: {candidate.suspect}; change spec.rendition back, "
-            "which gives it up, and then again for another one"
-        )
-        return RenditionReport(stalled(Reason.RENDITION_SUSPECT, text))
+        return RenditionReport(stalled(Reason.RENDITION_SUSPECT, told_suspect(candidate)))
     if phase is RenditionPhase.HYDRATING:
         text = f"{named} is being filled; it waits for {waits}"
         active = facts.active
@@ -279,6 +285,8 @@ def _handover_due(seen: RenditionsObserved, candidate: RenditionFacts) -> tuple[
 def _plan_rest(seen: RenditionsObserved) -> RenditionReport:
     facts = seen.facts
     retired = [each for each in facts.renditions if each.state is RenditionState.RETIRED]
+    if facts.active.suspect:
+        return RenditionReport(Health(Phase.READY, Reason.RENDITION_SUSPECT, told_suspect(facts.active)))
     if not retired:
         return RenditionReport()
     told = "; ".join(

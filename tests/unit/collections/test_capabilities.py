@@ -39,6 +39,7 @@ def test_a_hold_outlives_its_process_and_keeps_what_retired(
     writer = controller.writer("flights", purpose="test")
     writer.append(None, at, at + 10)
     controller.set_retention_hold("flights", at + 5)
+    assert [step.kind for step in controller.advance("flights").steps] == [StepKind.DIFFERENCE]
     assert controller.advance("flights").steps == ()
     # Another process finds it by its purpose, wherever that is asked to begin.
     other = StorageController(stores.open(), who="bob")
@@ -152,7 +153,20 @@ def test_what_took_over_with_all_it_needs_holds_nothing(controller: StorageContr
     controller.writer("flights", purpose="test").append(None, 20, promised)
     assert turned(controller, "r2") == promised
     assert {each.purpose for each in controller.holds("flights")} == {"retention"}
+    assert [str(step) for step in controller.advance("flights").steps] == [
+        "r2: put down what differs with its handover, for who listens through it"
+    ]
+    shard = controller.describe("flights").holding.difference_shard
+    assert controller.client.exists(shard)
     assert controller.advance("flights").steps == ()
+
+
+def test_a_difference_that_nobody_can_read_is_not_due(controller: StorageController) -> None:
+    at = turned(controller, "r2")
+    controller.writer("flights", purpose="test").append(None, at, at + 10)
+    controller.set_retention_hold("flights", at)
+    assert [step.kind for step in controller.advance("flights").steps] == [StepKind.DROP_RENDITION]
+    assert not controller.describe("flights").holding.difference_shard
 
 
 def test_a_tail_that_nobody_brought_is_due(stores: Stores, controller: StorageController) -> None:
@@ -162,7 +176,7 @@ def test_a_tail_that_nobody_brought_is_due(stores: Stores, controller: StorageCo
     assert [wait.rendition for wait in waits] == ["r2"]
     turned(controller, "r3")
     due = controller.advance("flights")
-    assert due.steps == ()
+    assert [(step.kind, step.rendition) for step in due.steps] == [(StepKind.DIFFERENCE, "r3")]
     assert {wait.rendition for wait in due.waits} == {"r1", "r2"}
 
 
