@@ -377,7 +377,8 @@ class Reason(StrEnum):
     """Event: a rendition that was being filled was given up, and its data is gone."""
 
     RENDITION_SUSPECT = "RenditionSuspect"
-    """The contents of a rendition are not to be trusted: it never takes over."""
+    """The contents of a rendition are not to be trusted; the message says what to do. One that is being
+    filled never takes over."""
 
     COLUMNS_ADDED = "ColumnsAdded"
     """Event: the schema of the collection follows `spec.columns`: columns were added or became wider."""

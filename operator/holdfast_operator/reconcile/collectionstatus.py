@@ -44,7 +44,7 @@ def phase_of(facts: CollectionFacts, rendition: RenditionFacts) -> RenditionPhas
             return RenditionPhase.DROPPED
         case RenditionState.ABORTED:
             return RenditionPhase.ABORTED
-        case _ if rendition.suspect:
+        case RenditionState.HOLDING | RenditionState.HYDRATING if rendition.suspect:
             return RenditionPhase.SUSPECT
         case RenditionState.HOLDING:
             return RenditionPhase.ACTIVE
@@ -80,7 +80,7 @@ def waits_for(facts: CollectionFacts, rendition: RenditionFacts, spec: StorageCo
             text = f"since to reach {frontier(rendition.held_to)}"
             if keeping := [hold for hold in facts.holds if rendition.id in hold.keeps]:
                 return f"{text}; {_told(keeping)}"
-            return f"{text}, which trails upper by {spec.retention.period} (spec.retention)"
+            return f"{text}; it trails upper by {spec.retention.period} (spec.retention)"
         case RenditionPhase.SUSPECT:
             return f"somebody to look into it: {rendition.suspect}"
         case RenditionPhase.ACTIVE if rendition.upper < rendition.held_from:
@@ -242,6 +242,25 @@ def _named(rendition: RenditionFacts) -> str:
     return f"{rendition.id} ({shards} shard{'' if shards == 1 else 's'})" if shards else rendition.id
 
 
+def told_suspect(rendition: RenditionFacts) -> str:
+    """What is wrong with a rendition that is suspect, and what to do."""
+    text = f"rendition {rendition.id} is suspect: {rendition.suspect}"
+    match rendition.state:
+        case RenditionState.HYDRATING:
+            return (
+                f"{text}; it never takes over: stop its writers and find out which one is right, change "
+                "spec.rendition back, which gives it up, and then again for another one"
+            )
+        case RenditionState.HOLDING:
+            return (
+                f"{text}; stop its writers and find out which one is right; then a change of "
+                "spec.rendition.shards copies what is there into one that isn't suspect, and "
+                "spec.restoreFrom replaces it"
+            )
+        case _:
+            return f"{text}; it was the collection before {frontier(rendition.held_to)}"
+
+
 def collection_marks(facts: CollectionFacts, spec: StorageCollectionSpec) -> tuple[Mark, ...]:
     """The conditions about size and trust."""
     marks = []
@@ -255,6 +274,6 @@ def collection_marks(facts: CollectionFacts, spec: StorageCollectionSpec) -> tup
             marks.append(Mark(ConditionType.OVER_MAX_BYTES, "False", Reason.WITHIN_MAX_BYTES, text))
     suspects = [each for each in facts.renditions if each.suspect and not each.gone]
     if suspects:
-        text = "; ".join(f"rendition {each.id}: {each.suspect}" for each in suspects)
+        text = "; ".join(told_suspect(each) for each in suspects)
         marks.append(Mark(ConditionType.RENDITION_SUSPECT, "True", Reason.RENDITION_SUSPECT, text))
     return tuple(marks)

@@ -12,6 +12,7 @@ from holdfast.storage import Recipe, RenditionState
 from holdfast.storage.renditions import MAX_LAG_MS
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ConditionType, Reason
+from holdfast_operator.api.rendition import RenditionPhase
 from holdfast_operator.reconcile.catalog import Rhythm
 from holdfast_operator.reconcile.collection import CatalogState, EvolveColumns, Observed, Retain, plan
 from holdfast_operator.reconcile.collectionstatus import (
@@ -28,6 +29,8 @@ from holdfast_operator.reconcile.renditions import (
     CreateRendition,
     HandOver,
     Hydrate,
+    MakeDifference,
+    is_long_over,
 )
 from holdfast_operator.reconcile.steps import Settle, Step
 from holdfast_operator.runtime.events import transitions
@@ -214,7 +217,25 @@ def test_what_is_due_comes_first_and_is_shown_while_it_takes_long() -> None:
     assert step.resting.health.reason is Reason.RETIRING_RENDITION
 
 
+def test_a_difference_that_nobody_made_is_made_when_nothing_else_is_to_do() -> None:
+    """Whoever handed over was killed before it."""
+    lacking = facts(OLD, HELD, lacks_difference=True)
+    step = decided(lacking, spec())
+    assert isinstance(step, MakeDifference)
+    assert (step.collection_id, step.rendition_id) == ("c1", "spec-2")
+    assert step.resting is not None
+    assert (step.resting.health.phase, step.resting.health.reason) == (
+        Phase.READY,
+        Reason.RETIRING_RENDITION,
+    )
+    assert not is_long_over(lacking, spec())
+    assert isinstance(decided(lacking, spec(3)), CreateRendition)
+    assert isinstance(decided(replace(lacking, due=("r1: drop it",)), spec()), Advance)
+    assert is_long_over(replace(lacking, lacks_difference=False), spec())
+
+
 SUSPECT = replace(READY, suspect="two writers differ at 7")
+DOUBTED = replace(R1, suspect="two writers differ at 7")
 
 
 @pytest.mark.parametrize(
@@ -249,6 +270,8 @@ SUSPECT = replace(READY, suspect="two writers differ at 7")
             "its pipeline",
         ),
         (facts(R1, SUSPECT), spec(), Phase.STALLED, Reason.RENDITION_SUSPECT, "two writers differ"),
+        # One that is read already: it works, and somebody has to look at it.
+        (facts(DOUBTED), spec(2), Phase.READY, Reason.RENDITION_SUSPECT, "two writers differ at 7; stop its"),
         (
             facts(R1, SUSPECT),
             spec(handover={**MANUAL, "to": "spec-2"}),
@@ -424,6 +447,20 @@ def test_size_and_suspicion_are_conditions_with_one_warning_each() -> None:
     assert transitions([*before, *shown], health, over) == []
     (back,) = transitions([*before, *shown], health, within)
     assert (back.reason, back.warning) == (Reason.WITHIN_MAX_BYTES, False)
+
+
+def test_a_rendition_that_is_doubted_is_told_once_and_has_its_own_phase() -> None:
+    step = rest(facts(DOUBTED), spec(2))
+    before: list[dict[str, Any]] = [{"type": "Ready", "status": "True", "reason": "Available"}]
+    (note,) = transitions(before, step.health, step.marks)
+    assert (note.reason, note.warning) == (Reason.RENDITION_SUSPECT, True)
+    # What was the collection retires as ever.
+    gone_by = replace(OLD, suspect="two writers differ at 7")
+    there = facts(gone_by, HELD)
+    assert phase_of(there, gone_by) is RenditionPhase.RETIRING
+    step = rest(there, spec())
+    assert step.health.reason is Reason.RETIRING_RENDITION
+    assert f"it was the collection before {UPPER}" in step.marks[0].message
 
 
 def test_lag_is_shown_while_a_rendition_is_filled() -> None:
