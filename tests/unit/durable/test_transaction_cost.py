@@ -27,6 +27,7 @@ from holdfast.persist import PersistClient, PersistConfig
 
 ORG = uuid.UUID("11111111-2222-3333-4444-555555555555")
 FIRST_ID = 1_000_000
+SMALL, LARGE = 2_000, 100_000
 COUNTED = {
     codec._decode.__code__: "decoded",
     codec.known.__code__: "decoded",
@@ -72,8 +73,8 @@ def catalog_of(size: int) -> tuple[PersistClient, Catalog]:
 
 @pytest.fixture(scope="module")
 def catalogs() -> Iterator[dict[int, Catalog]]:
-    """A small one, and one with a thousand times as many objects."""
-    opened = {size: catalog_of(size) for size in (100, 100_000)}
+    """A small one, of which the items are packed too, and one with fifty times as many."""
+    opened = {size: catalog_of(size) for size in (SMALL, LARGE)}
     yield {size: catalog for size, (_, catalog) in opened.items()}
     for client, _ in opened.values():
         client.close()
@@ -138,7 +139,7 @@ def test_the_work_of_a_transaction_does_not_depend_on_the_size_of_the_catalog(
 
 
 def test_a_transaction_takes_memory_for_what_it_touches(catalogs: dict[int, Catalog]) -> None:
-    catalog = catalogs[100_000]
+    catalog = catalogs[LARGE]
     rename(catalog, 0)  # what is imported or kept once
     tracemalloc.start()
     try:
@@ -172,7 +173,7 @@ def test_following_a_change_costs_the_change(catalogs: dict[int, Catalog]) -> No
 
 def test_a_large_transaction_costs_in_proportion(catalogs: dict[int, Catalog]) -> None:
     """Each object some calls, also where each is looked for among the changes before it is inserted."""
-    catalog = catalogs[100]
+    catalog = catalogs[SMALL]
     per_object = []
     for start, size in ((500_000, 100), (600_000, 4_000)):
         with counted() as cost, catalog.transaction() as tx:
@@ -193,7 +194,7 @@ def test_a_large_transaction_costs_in_proportion(catalogs: dict[int, Catalog]) -
 
 
 def test_a_large_batch_is_there_whole_for_everyone(catalogs: dict[int, Catalog]) -> None:
-    catalog = catalogs[100]
+    catalog = catalogs[SMALL]
     known = catalog.object_counts()
     size = 5_000
     with catalog.transaction() as tx:
