@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(run=None)
     checks.add_commands(commands)
     leaseflags.add_to(run)
-    run.add_argument("--concurrency", type=int, default=8, metavar="N", help="reconciles at once")
+    run.add_argument("--concurrency", type=int, default=16, metavar="N", help="reconciles at once")
     return parser
 
 

@@ -7,7 +7,7 @@ Invariants
 """
 
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ Json = dict[str, Any]
 class _Seen:
     age: tuple[str, str, str]
     claim: Hashable
+    place: Hashable
     catalog: ObjectKey | None
 
 
@@ -49,6 +50,9 @@ class Index:
         self._claims: defaultdict[Hashable, set[ObjectKey]] = defaultdict(set)
         self._dependents: defaultdict[ObjectKey, set[ObjectKey]] = defaultdict(set)
 
+    def __iter__(self) -> Iterator[ObjectKey]:
+        return iter(tuple(self._seen))
+
     def knows(self, key: ObjectKey) -> bool:
         """Whether the object was seen and isn't gone."""
         return key in self._seen
@@ -60,7 +64,8 @@ class Index:
         metadata = body["metadata"]
         age = (str(metadata.get("creationTimestamp", "")), key.namespace, key.name)
         claim, catalog = self._parse(key, body.get("spec", {}))
-        self._seen[key] = _Seen(age, claim, catalog)
+        place = claim[0] if key.kind is Kind.CATALOG and isinstance(claim, tuple) else None
+        self._seen[key] = _Seen(age, claim, place, catalog)
         if claim is not None:
             self._claims[claim].add(key)
         if catalog is not None:
@@ -85,6 +90,13 @@ class Index:
         """The Catalog that a StorageCollection or a CatalogMigration refers to."""
         seen = self._seen.get(dependent)
         return seen.catalog if seen else None
+
+    def place_of(self, key: ObjectKey) -> Hashable:
+        """Where the catalog of an object is: equal for all in one location; None where that isn't known."""
+        seen = self._seen.get(key)
+        if seen is not None and seen.catalog is not None:
+            seen = self._seen.get(seen.catalog)
+        return seen.place if seen else None
 
     def rivals_of(self, key: ObjectKey) -> tuple[ObjectKey, ...]:
         """The others that ask for the same thing."""

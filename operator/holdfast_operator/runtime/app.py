@@ -59,6 +59,8 @@ _RECORD_SECONDS: Final = 15.0
 _CRD_SECONDS: Final = 3.0
 _STUCK_WORK: Final = 300.0
 _STUCK_WAIT: Final = 120.0
+_FORGIVEN: Final = 300.0
+"""An end of the watches that is so long ago makes the next pause no longer."""
 _SILENCE: Final = 4
 """After so many store deadlines an open that waits is not slow any more."""
 
@@ -79,7 +81,8 @@ class Options:
     steady: float = 60.0
     resync: float = 600.0
     """Every object is looked at after this time (give or take a fifth), whatever was heard of it."""
-    concurrency: int = 8
+    concurrency: int = 16
+    """Reconciles at once; those of one location take at most half of them."""
     store_deadline: float = 30.0
     backoff: Backoff = field(default_factory=lambda: Backoff(limit=30.0))
 
@@ -103,21 +106,22 @@ class Operator:
         self._stores = Stores(self._pool, self._long)
         self._migrations = Migrations(self._pool, self._long, self._stores)
         self._stop = asyncio.Event()
-        self._exit_code = 0
         self._fenced = False
         self._lost = False
         self._listed = False
         self._rng = random.Random()  # noqa: S311 - spreads resyncs
         self._queue: KeyedQueue[ObjectKey] = KeyedQueue(
-            self._work, concurrency=options.concurrency, backoff=options.backoff, clock=self._clock
+            self._work,
+            concurrency=options.concurrency,
+            backoff=options.backoff,
+            clock=self._clock,
+            lane=self._index.place_of,
+            most_of_lane=max(1, options.concurrency // 2),
         )
-        self._informer = Informer(
-            namespaces=options.namespaces,
-            children=(SPARK_APPLICATIONS,),
-            on_event=self._on_event,
-            on_child=self._queue.add,
-            on_end=self._on_informer_end,
-        )
+        self._informer = self._new_informer()
+        self._informer_pause = Backoff(first=1.0, limit=30.0)
+        self._informer_ends: list[float] = []
+        self._restarting: asyncio.Task[None] | None = None
         self._handlers = self._make_handlers()
         self._server = Server(
             self._metrics, healthy=self._unhealthy, ready=self._unready, refresh=self._refresh_gauges
@@ -137,7 +141,7 @@ class Operator:
             log.info("started; looking after %s", ", ".join(self._options.namespaces) or "all namespaces")
             await self._stop.wait()
         await self._shut_down(workers)
-        return self._exit_code
+        return 0
 
     @property
     def hangs(self) -> bool:
@@ -292,10 +296,33 @@ class Operator:
             for dependent in self._index.dependents_of(key):
                 self._queue.add(dependent)
 
+    def _new_informer(self) -> Informer:
+        return Informer(
+            namespaces=self._options.namespaces,
+            children=(SPARK_APPLICATIONS,),
+            on_event=self._on_event,
+            on_child=self._queue.add,
+            on_end=self._on_informer_end,
+        )
+
     def _on_informer_end(self, error: BaseException | None) -> None:
-        log.error("the informer ended by itself: %s", error)
-        self._exit_code = 1
-        self._stop.set()
+        log.error("the watches ended by themselves and are begun anew: %s", error)
+        self._metrics.informer_restarts.inc()
+        self._restarting = asyncio.create_task(self._restart_informer())
+
+    async def _restart_informer(self) -> None:
+        """Begin to watch again, after a pause that grows while it ends again soon."""
+        now = self._clock.monotonic()
+        self._informer_ends = [end for end in self._informer_ends if now - end < _FORGIVEN] + [now]
+        pause = self._informer_pause.delay(len(self._informer_ends), self._rng)
+        await self._clock.wait(self._stop, pause)
+        if self._stop.is_set():
+            return
+        self._informer = self._new_informer()
+        self._informer.start()
+        # Nobody tells of what was deleted meanwhile.
+        for key in self._index:
+            self._queue.add(key)
 
     def _on_signal(self, number: signal.Signals) -> None:
         log.info("%s: finishing what is under way", number.name)
@@ -345,3 +372,4 @@ class Operator:
     def _refresh_gauges(self) -> None:
         self._metrics.queue_depth.set(self._queue.depth)
         self._metrics.queue_oldest.set(self._queue.oldest_wait)
+        self._metrics.breakers_open.set(self._pool.left_alone)

@@ -5,6 +5,8 @@ Invariants
 - An event is only told on; what is done about it is the queue's business.
 - The finalizer is put on every object before it is told to be deleted, and taken off when `released` said so.
 - No annotation is ever written: neither the last handled state nor the progress of handlers is stored.
+- It ends with the first answer of the API server that kopf has no answer to: whoever started it starts
+  another one.
 """
 
 import asyncio
@@ -28,6 +30,9 @@ OnChild = Callable[[ObjectKey], None]
 log = logging.getLogger(__name__)
 
 _JOIN_SECONDS: Final = 8.0
+_REQUEST_SECONDS: Final = 60.0
+"""A list of many objects may take long; a watch has no such limit, but one for how long it may be silent."""
+_CONNECT_SECONDS: Final = 10.0
 
 
 class _NothingStored(kopf.DiffBaseStorage):
@@ -210,4 +215,6 @@ def _settings() -> kopf.OperatorSettings:
     settings.persistence.diffbase_storage = _NothingStored()
     settings.persistence.progress_storage = _NoProgress()
     settings.process.ultimate_exiting_timeout = None
+    settings.networking.request_timeout = _REQUEST_SECONDS
+    settings.networking.connect_timeout = _CONNECT_SECONDS
     return settings

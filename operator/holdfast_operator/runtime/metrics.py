@@ -30,7 +30,7 @@ class Metrics:
         )
         self.store_calls = Counter(
             "holdfast_store_calls_total",
-            "Calls to a store by what they do and outcome: ok, error or timeout.",
+            "Calls to a store by what they do and outcome: ok, error, timeout or refused.",
             ["call", "outcome"],
             registry=self.registry,
         )
@@ -81,6 +81,16 @@ class Metrics:
         )
         self.fences = Counter(
             "holdfast_fenced_total", "Times that another process shut us out.", registry=self.registry
+        )
+        self.breakers_open = Gauge(
+            "holdfast_store_breakers_open",
+            "Locations that aren't asked for a while because they didn't answer.",
+            registry=self.registry,
+        )
+        self.informer_restarts = Counter(
+            "holdfast_informer_restarts_total",
+            "Times that the watches ended by themselves and were begun anew.",
+            registry=self.registry,
         )
         self.leader = Gauge(
             "holdfast_leader",

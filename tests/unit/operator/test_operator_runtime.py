@@ -12,8 +12,19 @@ from holdfast_operator.api.names import Kind
 from holdfast_operator.reconcile.longcalls import Asked, LongCalls
 from holdfast_operator.reconcile.pool import StorePool
 from holdfast_operator.runtime import logging as logs
+from holdfast_operator.runtime.clock import SystemClock
 from holdfast_operator.runtime.kube import NotLeading, ObjectKey
 from holdfast_operator.runtime.metrics import Metrics
+
+
+class HandClock(SystemClock):
+    """Moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 def record(message: str, *args: object) -> logging.LogRecord:
@@ -42,14 +53,72 @@ def test_a_location_that_hangs_does_not_take_the_threads_of_others() -> None:
 
     async def story() -> None:
         pool = StorePool(Metrics(), deadline=0.02)
-        refused = []
-        for _ in range(12):
-            with pytest.raises(StoreUnreachable) as caught:
-                await pool.call("look", "hung", lambda: go_on.wait(30))
-            refused.append("hang already" in str(caught.value))
-        assert refused == [False] * 8 + [True] * 4
+        calls = (pool.call("look", "hung", lambda: go_on.wait(30)) for _ in range(12))
+        said = [str(each) for each in await asyncio.gather(*calls, return_exceptions=True)]
+        assert ["hang already" in each for each in said] == [False] * 8 + [True] * 4
         assert await pool.call("look", "other", lambda: "fine") == "fine"
         go_on.set()
+        pool.close()
+
+    asyncio.run(story())
+
+
+def test_a_location_that_hangs_again_and_again_is_left_alone_until_it_answers() -> None:
+    go_on = threading.Event()
+    asked: list[None] = []
+
+    def hang() -> str:
+        asked.append(None)
+        go_on.wait(60)
+        return "fine"
+
+    async def story() -> None:
+        clock = HandClock()
+        pool = StorePool(Metrics(), deadline=0.02, clock=clock)
+
+        async def look() -> str:
+            try:
+                return await pool.call("look", "here", hang)
+            except StoreUnreachable as error:
+                return str(error)
+
+        told = [await look() for _ in range(10)]
+        assert len(asked) == 3
+        assert set(told) == {"here did not answer within 0 s"}
+        assert pool.left_alone == 1
+        clock.now += 5.0
+        # One tries, and finds it as it was: now the pause is longer.
+        assert len({*await asyncio.gather(look(), look(), look())}) == 1
+        assert len(asked) == 4
+        clock.now += 5.0
+        await look()
+        assert len(asked) == 4
+        go_on.set()
+        clock.now += 15.0
+        pool._deadline = 60.0
+        assert [await look() for _ in range(2)] == ["fine", "fine"]
+        assert pool.left_alone == 0
+        pool.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("seconds", "left_alone"), [(0.1, 0), (3.0, 1)])
+def test_a_store_that_refuses_at_once_is_asked_as_often_as_somebody_wants_to_know(
+    seconds: float, left_alone: int
+) -> None:
+    async def story() -> None:
+        clock = HandClock()
+        pool = StorePool(Metrics(), clock=clock)
+
+        def refuse() -> None:
+            clock.now += seconds
+            raise StoreUnreachable("connection refused")
+
+        for _ in range(5):
+            with pytest.raises(StoreUnreachable, match="connection refused"):
+                await pool.call("look", "here", refuse)
+        assert pool.left_alone == left_alone
         pool.close()
 
     asyncio.run(story())

@@ -1,0 +1,131 @@
+"""Nobody waits for what another's object is at: a hot one, a place that hangs, all at once after a start.
+
+Time is played: workers take keys and are busy for as long as the story says.
+"""
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from holdfast_operator.runtime.schedule import Backoff, Schedule
+
+Key = tuple[str, int]
+
+
+class Play:
+    """Workers on a schedule; notes how long each key waited from being due to being worked on."""
+
+    def __init__(self, workers: int, takes: Callable[[Key], float], *, lanes: bool = True) -> None:
+        self.now = 0.0
+        self.waits: dict[Key, float] = {}
+        self.worked: Counter[Key] = Counter()
+        self.schedule: Schedule[Key] = Schedule(
+            backoff=Backoff(),
+            rng=random.Random(1),
+            lane=(lambda key: key[0]) if lanes else (lambda _: None),
+            most_of_lane=max(1, workers // 2),
+        )
+        self._workers = workers
+        self._takes = takes
+        self._due: dict[Key, float] = {}
+        self._busy: list[tuple[float, Key]] = []
+        self._events: list[tuple[float, Key]] = []
+
+    def at(self, when: float, key: Key) -> None:
+        """Something happens to `key` then."""
+        heapq.heappush(self._events, (when, key))
+
+    def run(self, until: float) -> None:
+        while self.now < until:
+            while self._events and self._events[0][0] <= self.now:
+                _, key = heapq.heappop(self._events)
+                self.schedule.add(key, self.now)
+                self._due.setdefault(key, self.now)
+            while self._busy and self._busy[0][0] <= self.now:
+                _, key = heapq.heappop(self._busy)
+                self.schedule.done(key, self.now)
+            while len(self._busy) < self._workers and (key := self.schedule.pop(self.now)) is not None:
+                due = self._due.pop(key, self.now)
+                self.waits[key] = max(self.waits.get(key, 0.0), self.now - due)
+                self.worked[key] += 1
+                heapq.heappush(self._busy, (self.now + self._takes(key), key))
+            nexts = [each[0][0] for each in (self._events, self._busy) if each]
+            self.now = min([*nexts, until])
+
+
+def longest(play: Play, *, but: str) -> float:
+    return max(wait for (place, _), wait in play.waits.items() if place != but)
+
+
+@pytest.mark.parametrize(("workers", "takes"), [(16, 0.05), (1, 0.005)])
+def test_one_hot_object_delays_nobody_by_more_than_a_second(workers: int, takes: float) -> None:
+    rng = random.Random(7)
+    play = Play(workers, lambda key: 0.3 if key == ("here", 0) else takes)
+    for tick in range(6000):
+        play.at(tick * 0.01, ("here", 0))
+    for number in range(1, 1000):
+        play.at(rng.uniform(0, 60), ("here", number))
+    play.run(70)
+    others = [wait for key, wait in play.waits.items() if key != ("here", 0)]
+    assert len(others) == 999
+    assert max(others) <= 1.0
+    assert play.worked["here", 0] >= 60 / 0.3 * 0.8, "nor is it neglected itself"
+
+
+@pytest.mark.parametrize("lanes", [True, False])
+def test_a_location_that_hangs_takes_half_of_the_workers_at_most(lanes: bool) -> None:
+    rng = random.Random(3)
+    play = Play(16, lambda key: 30.0 if key[0] == "hung" else 0.05, lanes=lanes)
+    for number in range(20):
+        play.at(0.0, ("hung", number))
+    for number in range(500):
+        play.at(rng.uniform(0, 60), (f"place-{number % 7}", number))
+    play.run(90)
+    if lanes:
+        assert longest(play, but="hung") <= 1.0
+    else:
+        assert longest(play, but="hung") > 20.0, "the story must be one that lanes are needed for"
+
+
+def test_a_thousand_at_once_are_all_served_and_each_once() -> None:
+    play = Play(16, lambda _: 0.1)
+    for number in range(1000):
+        play.at(number * 1e-6, (f"place-{number % 3}", number))
+    play.run(20)
+    assert set(play.worked.values()) == {1}
+    assert len(play.worked) == 1000
+    assert max(play.waits.values()) <= 1000 * 0.1 / 16 + 1.0, "places take turns, and no worker rests"
+    assert play.schedule.depth(play.now) == 0
+
+
+def test_what_waits_for_its_lane_is_not_what_waits_for_a_worker() -> None:
+    schedule: Schedule[Key] = Schedule(lane=lambda key: key[0], most_of_lane=2)
+    keys = [("hung", number) for number in range(5)]
+    for key in keys:
+        schedule.add(key, 0.0)
+    assert [schedule.pop(1.0), schedule.pop(1.0), schedule.pop(1.0)] == [keys[0], keys[1], None]
+    assert schedule.depth(100.0) == 3
+    assert schedule.oldest_wait(100.0) == 0.0, "the queue is not stuck"
+    assert schedule.next_due(100.0) is None
+    schedule.forget(keys[2])
+    schedule.done(keys[0], 100.0)
+    assert schedule.next_due(100.0) == 100.0
+    assert schedule.pop(100.0) == keys[3]
+    assert schedule.pop(100.0) is None
+    schedule.done(keys[1], 101.0)
+    assert schedule.pop(101.0) == keys[4]
+
+
+def test_a_key_that_changes_its_lane_is_counted_where_it_began() -> None:
+    place = {"moving": "old"}
+    schedule: Schedule[str] = Schedule(lane=place.get, most_of_lane=1)
+    schedule.add("moving", 0.0)
+    assert schedule.pop(0.0) == "moving"
+    place["moving"] = "new"
+    schedule.done("moving", 1.0)
+    place["other"] = "old"
+    schedule.add("other", 1.0)
+    assert schedule.pop(1.0) == "other"
