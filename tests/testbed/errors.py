@@ -26,3 +26,7 @@ class KubectlError(Exception):
 
 class PostgresError(Exception):
     """A Postgres server did not come up; the message has its last words."""
+
+
+class HelmError(Exception):
+    """A Helm command failed; the message is its standard error."""

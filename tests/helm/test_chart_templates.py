@@ -1,0 +1,369 @@
+"""What the charts render, value by value."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from holdfast_operator.__main__ import _parser
+from holdfast_operator.api.generate import RESOURCES, custom_resource_definition
+from holdfast_operator.runtime.metrics import Metrics
+from testbed import helm
+from testbed.errors import HelmError
+from testbed.helm import CHARTS, find, template
+
+pytestmark = pytest.mark.helm
+
+ROOT = CHARTS.parent
+HA = {"replicas": 2, "storage": {"embedded": {"enabled": False}}, "leaderElection": {"enabled": True}}
+ALL_ON = {
+    **HA,
+    "watch": {"namespaces": ["a", "b"]},
+    "spark": {"serviceAccount": {"create": True}},
+    "networkPolicy": {
+        "enabled": True,
+        "metricsFrom": [{"podSelector": {}}],
+        "stores": [{"ports": [{"port": 443}]}],
+    },
+    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "prometheusRule": {"enabled": True},
+    "dashboard": {"enabled": True},
+    "credentialsSecret": "stores",
+    "imagePullSecrets": [{"name": "pull"}],
+    "extraEnv": [{"name": "AWS_REGION", "value": "eu-central-1"}],
+    "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+    "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca"}],
+    "extraArgs": ["--steady-interval=30"],
+    "nodeSelector": {"disk": "fast"},
+    "tolerations": [{"operator": "Exists"}],
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
+    ],
+    "priorityClassName": "system-cluster-critical",
+    "podAnnotations": {"a": "b"},
+    "podLabels": {"team": "data"},
+    "service": {"annotations": {"c": "d"}},
+    "serviceAccount": {"annotations": {"role": "writer"}},
+}
+
+
+@pytest.fixture(scope="module")
+def default() -> list[dict[str, Any]]:
+    return template("holdfast-operator")
+
+
+@pytest.fixture(scope="module")
+def everything() -> list[dict[str, Any]]:
+    return template("holdfast-operator", ALL_ON)
+
+
+def pod_specs(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for each in objects:
+        if each["kind"] == "Pod":
+            yield each["spec"]
+        elif each["kind"] in {"Deployment", "Job"}:
+            yield each["spec"]["template"]["spec"]
+
+
+def operator(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    spec = find(objects, "Deployment")["spec"]["template"]["spec"]
+    return dict(spec["containers"][0])
+
+
+def test_helm_finds_nothing_to_complain_about() -> None:
+    told = helm.run(
+        "lint", "--strict", "--kube-version", helm.KUBE_VERSION, *sorted(CHARTS.glob("holdfast-*"))
+    )
+    assert "2 chart(s) linted, 0 chart(s) failed" in told
+
+
+def test_out_of_the_box_there_is_one_operator_with_a_volume(default: list[dict[str, Any]]) -> None:
+    assert sorted(each["kind"] for each in default) == [
+        *("ClusterRole", "ClusterRoleBinding", "Deployment", "Job", "PersistentVolumeClaim", "Pod"),
+        *("Role", "RoleBinding", "Service", "ServiceAccount"),
+    ]
+    spec = find(default, "Deployment")["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    claim = find(default, "PersistentVolumeClaim")
+    assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert "--data-dir=/var/lib/holdfast" in operator(default)["args"]
+    mounts = {each["name"]: each["mountPath"] for each in operator(default)["volumeMounts"]}
+    assert mounts == {"tmp": "/tmp", "data": "/var/lib/holdfast"}
+
+
+def test_an_existing_claim_is_used() -> None:
+    embedded = {"existingClaim": "mine"}
+    objects = template("holdfast-operator", {"storage": {"embedded": embedded}})
+    assert not [each for each in objects if each["kind"] == "PersistentVolumeClaim"]
+    volumes = find(objects, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    assert volumes[1]["persistentVolumeClaim"]["claimName"] == "mine"
+
+
+def test_without_a_volume_replicas_roll_and_keep_apart() -> None:
+    objects = template("holdfast-operator", HA)
+    spec = find(objects, "Deployment")["spec"]
+    assert (spec["replicas"], spec["strategy"]["type"]) == (2, "RollingUpdate")
+    assert "podAntiAffinity" in spec["template"]["spec"]["affinity"]
+    assert find(objects, "PodDisruptionBudget")["spec"]["minAvailable"] == 1
+    assert not [argument for argument in operator(objects)["args"] if argument.startswith("--data-dir")]
+    assert not [each for each in objects if each["kind"] == "PersistentVolumeClaim"]
+
+
+def test_a_single_operator_has_no_budget_that_would_stop_a_drain() -> None:
+    objects = template("holdfast-operator", {**HA, "replicas": 1})
+    assert not [each for each in objects if each["kind"] == "PodDisruptionBudget"]
+
+
+@pytest.mark.parametrize(
+    ("values", "by_schema", "by_chart"),
+    [
+        ({"replicas": 2}, "/replicas", "replicas must be 1"),
+        ({**HA, "leaderElection": {"enabled": False}}, "/leaderElection/enabled", "needs leaderElection"),
+        ({"replicas": 0.5}, "/replicas", None),
+        ({"replica": 1}, "replica", None),
+        ({"image": {"digest": "sha256:1"}}, "/image/digest", None),
+        ({"log": {"level": "loud"}}, "/log/level", None),
+        ({"watch": {"namespaces": ["A b"]}}, "/watch/namespaces/0", None),
+        ({"storage": {"embedded": {"size": "much"}}}, "/storage/embedded/size", None),
+        ({"networkPolicy": {"apiServerPorts": []}}, "/networkPolicy/apiServerPorts", None),
+        ({"leaderElection": {"retryPeriod": 0}}, "/leaderElection/retryPeriod", None),
+        ({"leaderElection": {"leaseDuration": 8}}, None, "leaseDuration (8) must be greater"),
+        ({**HA, "storage": {"embedded": {"enabled": False}, "shared": True}}, None, "storage.shared"),
+    ],
+)
+def test_what_can_not_work_is_refused(
+    values: dict[str, Any], by_schema: str | None, by_chart: str | None
+) -> None:
+    with pytest.raises(HelmError, match=re.escape(by_schema or by_chart or "")):
+        template("holdfast-operator", values)
+    if by_schema and by_chart:
+        with pytest.raises(HelmError, match=re.escape(by_chart)):
+            template("holdfast-operator", values, check_schema=False)
+
+
+def test_every_pod_is_restricted(everything: list[dict[str, Any]], default: list[dict[str, Any]]) -> None:
+    pods = [*pod_specs(everything), *pod_specs(default)]
+    assert len(pods) == 6
+    for pod in pods:
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] == 65532
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert container["resources"]["requests"]["memory"]
+            assert container["resources"]["limits"]["memory"]
+            assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
+
+
+def test_the_operator_understands_its_arguments(
+    everything: list[dict[str, Any]], default: list[dict[str, Any]]
+) -> None:
+    args = _parser().parse_args(operator(everything)["args"])
+    assert (args.command, args.namespace, args.listen) == ("run", ["a", "b"], ("0.0.0.0", 8080))
+    assert (args.steady_interval, args.data_dir, args.log_format) == (30.0, None, "json")
+    args = _parser().parse_args(operator(default)["args"])
+    assert (args.namespace, str(args.data_dir), args.store_deadline) == ([], "/var/lib/holdfast", 30.0)
+    hook = find(everything, "Job")["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert _parser().parse_args(hook).namespace == ["a", "b"]
+    url = _parser().parse_args(find(everything, "Pod")["spec"]["containers"][0]["args"]).url
+    assert url == "http://holdfast-operator.holdfast.svc:8080/readyz"
+
+
+def test_what_is_further_given_gets_there(everything: list[dict[str, Any]]) -> None:
+    pod = find(everything, "Deployment")["spec"]["template"]
+    container = pod["spec"]["containers"][0]
+    assert pod["metadata"]["annotations"] == {"a": "b"}
+    assert pod["metadata"]["labels"]["team"] == "data"
+    assert container["envFrom"] == [{"secretRef": {"name": "stores"}}]
+    assert {"name": "AWS_REGION", "value": "eu-central-1"} in container["env"]
+    assert {"name": "ca", "mountPath": "/ca"} in container["volumeMounts"]
+    assert pod["spec"]["nodeSelector"] == {"disk": "fast"}
+    assert pod["spec"]["tolerations"] == [{"operator": "Exists"}]
+    assert pod["spec"]["priorityClassName"] == "system-cluster-critical"
+    assert pod["spec"]["imagePullSecrets"] == [{"name": "pull"}]
+    assert pod["spec"]["topologySpreadConstraints"][0]["topologyKey"] == "zone"
+    assert (
+        find(everything, "ServiceAccount", "holdfast-operator")["metadata"]["annotations"]["role"] == "writer"
+    )
+    assert find(everything, "Service")["metadata"]["annotations"] == {"c": "d"}
+
+
+def test_in_namespaces_there_are_roles_and_nothing_of_the_cluster(everything: list[dict[str, Any]]) -> None:
+    assert not [each for each in everything if each["kind"].startswith("Cluster")]
+    roles = [each["metadata"] for each in everything if each["kind"] == "Role"]
+    places = {(role["name"], role.get("namespace")) for role in roles}
+    assert places == {
+        *(("holdfast-operator", each) for each in "ab"),
+        *(("holdfast-spark", each) for each in "ab"),
+        ("holdfast-operator-lease", None),
+    }
+    for binding in (each for each in everything if each["kind"] == "RoleBinding"):
+        if binding["metadata"]["name"] == "holdfast-operator":
+            (subject,) = binding["subjects"]
+            assert (subject["name"], subject["namespace"]) == ("holdfast-operator", "holdfast")
+
+
+def test_no_role_has_a_wildcard_and_secrets_are_never_listed(
+    everything: list[dict[str, Any]], default: list[dict[str, Any]]
+) -> None:
+    rules = [
+        rule for each in [*everything, *default] for rule in each.get("rules", ()) if "apiGroups" in rule
+    ]
+    assert rules
+    for rule in rules:
+        assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+        if "secrets" in rule["resources"]:
+            assert rule["verbs"] == ["get"]
+
+
+def test_without_spark_nothing_is_asked_of_it() -> None:
+    objects = template("holdfast-operator", {"spark": {"enabled": False}})
+    groups = {group for rule in find(objects, "ClusterRole")["rules"] for group in rule["apiGroups"]}
+    assert "sparkoperator.k8s.io" not in groups
+
+
+def test_the_account_and_its_roles_can_be_somebody_elses() -> None:
+    values = {"serviceAccount": {"create": False, "name": "ours"}, "rbac": {"create": False}}
+    objects = template("holdfast-operator", values)
+    assert not [each for each in objects if "Role" in each["kind"] or each["kind"] == "ServiceAccount"]
+    assert {spec["serviceAccountName"] for spec in pod_specs(objects)} == {"ours"}
+
+
+def test_a_digest_counts_instead_of_a_tag() -> None:
+    image = {"repository": "r/x", "tag": "9", "digest": "sha256:" + "a" * 64}
+    assert operator(template("holdfast-operator", {"image": image}))["image"] == "r/x@sha256:" + "a" * 64
+    image = {"repository": "r/x", "tag": "9", "digest": ""}
+    assert operator(template("holdfast-operator", {"image": image}))["image"] == "r/x:9"
+
+
+def test_selectors_find_the_operators_pods_and_no_hooks(everything: list[dict[str, Any]]) -> None:
+    labels = find(everything, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    hook = find(everything, "Job")["spec"]["template"]["metadata"]["labels"]
+    for selector in (
+        find(everything, "Deployment")["spec"]["selector"]["matchLabels"],
+        find(everything, "Service")["spec"]["selector"],
+        find(everything, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+    ):
+        assert selector.items() <= labels.items()
+        assert not selector.items() <= hook.items()
+    monitor = find(everything, "ServiceMonitor")
+    assert (
+        monitor["spec"]["selector"]["matchLabels"].items()
+        <= find(everything, "Service")["metadata"]["labels"].items()
+    )
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_the_network_is_closed_but_for_what_is_named(everything: list[dict[str, Any]]) -> None:
+    policy = find(everything, "NetworkPolicy")["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    (ingress,) = policy["ingress"]
+    assert ingress["ports"] == [{"port": "http"}]
+    assert ingress["from"][0] == {"podSelector": {}}
+    names, api, _, store = policy["egress"]
+    assert [port["port"] for port in names["ports"]] == [53, 53]
+    assert [port["port"] for port in api["ports"]] == [443, 6443]
+    assert store == {"ports": [{"port": 443}]}
+    closed = template("holdfast-operator", {"networkPolicy": {"enabled": True}})
+    assert len(find(closed, "NetworkPolicy")["spec"]["egress"]) == 3
+
+
+def expressions(objects: list[dict[str, Any]]) -> list[str]:
+    rules = find(objects, "PrometheusRule")["spec"]["groups"][0]["rules"]
+    board = json.loads(find(objects, "ConfigMap")["data"]["holdfast.json"])
+    targets = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    return [*(rule["expr"] for rule in rules), *(expr.replace("$job", "x") for expr in targets)]
+
+
+def metric_labels(registry: CollectorRegistry) -> dict[str, set[str]]:
+    """The labels of each name that `/metrics` can have."""
+    found: dict[str, set[str]] = {}
+    for collector in set(registry._names_to_collectors.values()):
+        labels = set(collector._labelnames)  # type: ignore[attr-defined]
+        for suffix in ("", "_total", "_bucket", "_sum", "_count"):
+            found[f"{collector._name}{suffix}"] = labels | ({"le"} if suffix == "_bucket" else set())  # type: ignore[attr-defined]
+    return found
+
+
+def test_alerts_and_the_dashboard_ask_for_metrics_that_there_are(everything: list[dict[str, Any]]) -> None:
+    known = metric_labels(Metrics().registry)
+    known["up"] = set()
+    of_the_scrape = {"job", "pod", "instance"}
+    asked = expressions(everything)
+    assert len(asked) > 20
+    for expr in asked:
+        assert promql_parser.parse(expr) is not None
+        selectors = re.findall(r"(holdfast_[a-z_]+|\bup\b)(?:\{([^}]*)\})?", expr)
+        assert selectors, expr
+        for name, matchers in selectors:
+            assert name in known, f"{name} in {expr}"
+            labels = set(re.findall(r"([a-z_]+)(?:=~|!=|=)", matchers))
+            assert labels <= known[name] | of_the_scrape, expr
+        for group in re.findall(r"by \(([^)]*)\)", expr):
+            every = set().union(*(known[name] for name, _ in selectors))
+            assert {part.strip() for part in group.split(",")} <= every | of_the_scrape | {"namespace"}, expr
+
+
+def test_every_metric_is_on_the_dashboard_or_in_an_alert(everything: list[dict[str, Any]]) -> None:
+    asked = " ".join(expressions(everything))
+    names = {collector._name for collector in set(Metrics().registry._names_to_collectors.values())}  # type: ignore[attr-defined]
+    assert sorted(name for name in names if name not in asked) == []
+
+
+def test_every_alert_links_to_its_runbook(everything: list[dict[str, Any]]) -> None:
+    page = (ROOT / "docs" / "how-to" / "alerts.md").read_text()
+    sections = {line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")}
+    rules = find(everything, "PrometheusRule")["spec"]["groups"][0]["rules"]
+    assert {rule["alert"] for rule in rules} == sections
+    for rule in rules:
+        assert rule["annotations"]["runbook_url"].endswith(f"/how-to/alerts/#{rule['alert'].lower()}")
+        assert rule["labels"]["severity"] in {"warning", "critical"}
+
+
+def test_every_value_is_in_the_schema() -> None:
+    for chart in ("holdfast-crds", "holdfast-operator"):
+        schema = json.loads((CHARTS / chart / "values.schema.json").read_text())
+        given = yaml.safe_load((CHARTS / chart / "values.yaml").read_text())
+        assert {"global", *given} == set(schema["properties"])
+
+
+def test_the_chart_of_the_crds_has_what_the_models_say() -> None:
+    objects = template("holdfast-crds", {"annotations": {"a": "b"}, "labels": {"c": "d"}})
+    wanted = [custom_resource_definition(model) for model in RESOURCES]
+    for crd in wanted:
+        found = find(objects, "CustomResourceDefinition", crd["metadata"]["name"])
+        assert found["spec"] == crd["spec"]
+        assert found["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep", "a": "b"}
+        assert crd["metadata"]["labels"].items() <= found["metadata"]["labels"].items()
+        assert found["metadata"]["labels"]["c"] == "d"
+    assert len(objects) == len(wanted)
+    loose = template("holdfast-crds", {"keep": False})
+    assert all("annotations" not in each["metadata"] for each in loose)
+
+
+def test_what_the_readme_says_of_the_role_is_the_role(default: list[dict[str, Any]]) -> None:
+    page = (CHARTS / "holdfast-operator" / "README.md").read_text().split("## What the operator may do")[1]
+    told: dict[str, set[str]] = {}
+    for resources, verbs in re.findall(
+        r"^\| ([^|]+) \| ([^|]+) \| [^|]+ \|$", page.split("\n## ")[0], re.MULTILINE
+    ):
+        if resources != "resource" and not resources.startswith("-"):
+            for resource in re.sub(r"\(.*?\)|,? in its own namespace", "", resources).split(","):
+                told[resource.strip()] = set(re.findall(r"create|get|list|watch|patch|delete", verbs))
+    told["status"] = told.pop("their `status`")
+    found: dict[str, set[str]] = {}
+    for each in default:
+        for rule in each.get("rules", ()):
+            for resource in rule["resources"]:
+                name = "status" if resource.endswith("/status") else resource
+                found.setdefault(name, set()).update(rule["verbs"])
+    assert told == found

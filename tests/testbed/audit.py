@@ -1,0 +1,65 @@
+"""What an API server was asked for, from its audit log: who, what, and how it was answered.
+
+Invariants
+- A request is in the log when it is answered (a watch: when it begins): a reader sees all that was answered.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_POLICY: Final = "audit-policy.json"
+_LOG: Final = "audit.log"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Asked:
+    """A kind of request, as a role grants it; `resource` has the subresource after a slash."""
+
+    group: str
+    resource: str
+    verb: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a user."""
+
+    asked: Asked
+    namespace: str
+    name: str
+    code: int
+
+
+def flags(folder: Path) -> list[str]:
+    """What an API server is started with to write its log into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    policy = {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [{"level": "Metadata"}],
+    }
+    (folder / _POLICY).write_text(json.dumps(policy))
+    return [
+        f"--audit-policy-file={folder / _POLICY}",
+        f"--audit-log-path={folder / _LOG}",
+        "--audit-log-mode=blocking",
+    ]
+
+
+def requests(folder: Path, user: str) -> list[Request]:
+    """What a user asked for so far about resources."""
+    found = []
+    # The last line may be half written.
+    for line in (folder / _LOG).read_text().split("\n")[:-1]:
+        event = json.loads(line)
+        about = event.get("objectRef")
+        if about is None or event["user"]["username"] != user or "resource" not in about:
+            continue
+        sub = f"/{about['subresource']}" if about.get("subresource") else ""
+        asked = Asked(about.get("apiGroup", ""), about["resource"] + sub, event["verb"])
+        code = event.get("responseStatus", {}).get("code", 0)
+        found.append(Request(asked, about.get("namespace", ""), about.get("name", ""), code))
+    return found
