@@ -33,11 +33,10 @@ def template(
     check_schema: bool = True,
 ) -> list[Json]:
     """The objects of a chart, hooks included. Raises `HelmError` where it refuses the values."""
-    flags = [] if check_schema else ["--skip-schema-validation"]
-    text = run(
-        *("template", name, CHARTS / chart, "--namespace", namespace, "--kube-version", KUBE_VERSION, *flags),
-        values=values,
-    )
+    flags = ["--namespace", namespace, "--kube-version", KUBE_VERSION]
+    if not check_schema:
+        flags.append("--skip-schema-validation")
+    text = run("template", name, CHARTS / chart, *flags, values=values)
     return [document for document in yaml.safe_load_all(text) if document]
 
 

@@ -14,7 +14,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 
 PIECES: Final = ("tests/spark",)
 """Folders that are one unit."""
-_CLUSTER: Final = ("tests/crash/test_killed_operators.py", "tests/apiserver")
+_CLUSTER: Final = ("tests/crash/test_killed_operators.py", "tests/apiserver", "tests/helm")
 FIRST: Final = (*PIECES, *_CLUSTER, "tests/sim", "tests/moves", "tests/crash", "tests/conformance")
 """What takes longest in one piece; the many short files are left to even out the end."""
 

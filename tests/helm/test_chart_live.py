@@ -1,0 +1,439 @@
+"""The charts on a real API server: admitted, enough for the operator and no more, upgraded, uninstalled.
+
+There are no nodes, so what the pods would do is done here: the operator runs with the arguments of its
+Deployment and the token of its account, and so do the pods of hooks.
+"""
+
+import json
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from helm.values import ALL_ON
+from holdfast.persist import PersistClient, PersistConfig
+from holdfast.storage import StorageController
+from testbed import audit, helm
+from testbed.audit import Asked
+from testbed.children import plain_path
+from testbed.errors import HelmError
+from testbed.gitops import argo, flux, kstatus
+from testbed.helm import CHARTS
+from testbed.hooks import HookRunner, account_kubeconfig
+from testbed.kube import ControlPlane
+from testbed.objects import Objects
+from testbed.process import Child
+from testbed.sparkoperator import install_crd
+
+pytestmark = [pytest.mark.helm, pytest.mark.kube]
+
+Json = dict[str, Any]
+Body = Callable[[], Json]
+
+RELEASE = "holdfast-operator"
+SYSTEM = "holdfast"
+APPS = "apps"
+QUICK = ["--unsteady-interval=0.2", "--steady-interval=0.5"]
+TOLERATED = {
+    *(Asked("", "namespaces", verb) for verb in ("list", "watch")),
+    *(Asked("apiextensions.k8s.io", "customresourcedefinitions", verb) for verb in ("list", "watch")),
+}
+"""What the operator asks for in vain where it has Roles only: it then knows the namespaces, and learns of
+Spark's resources when it starts."""
+
+
+class Release:
+    """The operator's chart, installed, and the process that its Deployment describes."""
+
+    def __init__(self, cluster: ControlPlane, namespace: str, folder: Path) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.folder = folder
+        self.operators: list[Child] = []
+        cluster.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Namespace",
+                "metadata": {
+                    "name": namespace,
+                    "labels": {"pod-security.kubernetes.io/enforce": "restricted"},
+                },
+            }
+        )
+
+    @property
+    def user(self) -> str:
+        return f"system:serviceaccount:{self.namespace}:{RELEASE}"
+
+    def helm(self, *arguments: str | Path, values: Json | None = None) -> str:
+        return helm.run(*arguments, "--namespace", self.namespace, values=values, cluster=self.cluster)
+
+    def install(self, values: Json) -> None:
+        self.helm("install", RELEASE, CHARTS / RELEASE, values=values)
+
+    def get(self, *what: str) -> Json:
+        return dict(json.loads(self.cluster.kubectl("get", "-n", self.namespace, *what, "-o", "json")))
+
+    def deployment(self) -> Json:
+        return self.get(f"deployment/{RELEASE}")
+
+    def start(self) -> Child:
+        """Run what the Deployment says, as its account."""
+        (container,) = self.deployment()["spec"]["template"]["spec"]["containers"]
+        places = {
+            "--listen=0.0.0.0:8080": "--listen=127.0.0.1:0",
+            "--data-dir=/var/lib/holdfast": f"--data-dir={self.folder / 'volume'}",
+        }
+        assert places.keys() <= set(container["args"])
+        number = len(self.operators) + 1
+        child = Child(
+            f"operator-{number}",
+            [
+                *(sys.executable, "-m", "holdfast_operator.container"),
+                *(places.get(argument, argument) for argument in container["args"]),
+            ],
+            log=self.folder / f"operator-{number}.log",
+            env={
+                "PATH": "/usr/bin:/bin",
+                "HOME": str(self.folder),
+                "PYTHONPATH": plain_path(),
+                "POD_NAME": f"{RELEASE}-{number}",
+                "POD_NAMESPACE": self.namespace,
+                "KUBECONFIG": str(account_kubeconfig(self.cluster, self.namespace, RELEASE, self.folder)),
+            },
+        )
+        self.operators.append(child)
+        return child
+
+    def endpoint(self) -> str:
+        """Where the newest operator answers."""
+        log = self.operators[-1].log
+        found: list[str] = []
+
+        def listens() -> bool:
+            found[:] = [line for line in log.read_text().splitlines() if "health and metrics on" in line]
+            return bool(found)
+
+        until(listens, "it listens")
+        return str(json.loads(found[0])["message"].split()[-1])
+
+    def close(self) -> None:
+        for each in self.operators:
+            each.stop()
+            print(f"--- {each.log.name}\n{each.tail(40)}")
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    for _ in range(1200):
+        if holds():
+            return
+        threading.Event().wait(0.1)
+    raise AssertionError(f"never: {what}")
+
+
+@pytest.fixture(scope="module")
+def log_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("audit")
+
+
+@pytest.fixture(scope="module")
+def plane(log_folder: Path) -> Iterator[ControlPlane]:
+    """A control plane of our own, which writes down what it is asked for."""
+    with ControlPlane.start(apiserver_flags=audit.flags(log_folder)) as cluster:
+        helm.run("install", "holdfast-crds", CHARTS / "holdfast-crds", cluster=cluster)
+        install_crd(cluster)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def release(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+    there = Release(plane, SYSTEM, tmp_path_factory.mktemp("release"))
+    there.install({"storage": {"shared": True}, "extraArgs": QUICK})
+    there.start()
+    try:
+        yield there
+    finally:
+        there.close()
+
+
+@pytest.fixture(scope="module")
+def objects(plane: ControlPlane) -> Iterator[Objects]:
+    with Objects(plane, APPS) as there:
+        there.make_namespace()
+        yield there
+
+
+def resource(kind: str, name: str, namespace: str = APPS, /, **spec: Any) -> Json:
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": "holdfast.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+@pytest.fixture(scope="module")
+def seen(plane: ControlPlane, release: Release, objects: Objects) -> dict[str, Json]:
+    """Resources as they were at several moments of a life with everything in it."""
+    folder, moments = release.folder, {}
+    organization = str(uuid.uuid4())
+    demo = resource(
+        "Catalog",
+        "demo",
+        organizationId=organization,
+        storage={"url": (folder / "stores").as_uri(), "credentialsSecretRef": {"name": "stores"}},
+    )
+    columns = [{"name": "id", "type": "int64"}]
+    flights = resource(
+        "StorageCollection", "flights", catalogRef={"name": "demo"}, columns=columns, key=["id"]
+    )
+    plane.apply(demo, flights)
+    stalled = '.status.conditions[?(@.type=="Stalled")].reason'
+    objects.wait_for("catalog/demo", stalled, "SecretNotFound")
+    moments["secret missing"] = objects.get("catalog/demo")
+    plane.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "stores", "namespace": APPS}})
+    objects.wait_until("catalog/demo", "Ready")
+    objects.wait_until("coll/flights", "Ready")
+    moments["ready"], moments["collection"] = objects.get("catalog/demo"), objects.get("coll/flights")
+
+    # Twice, since an Event that is said again is counted up.
+    ready = '.status.conditions[?(@.type=="Ready")].reason'
+    for _ in range(2):
+        objects.patch("coll/flights", {"spec": {"suspend": True}})
+        objects.wait_for("coll/flights", ready, "Suspended")
+        moments["suspended"] = objects.get("coll/flights")
+        objects.patch("coll/flights", {"spec": {"suspend": False}})
+        objects.wait_until("coll/flights", "Ready")
+    until(
+        lambda: any(event["count"] > 1 for event in objects.list("events", fieldSelector="reason=Suspended")),
+        "an Event is counted up",
+    )
+
+    with (
+        PersistClient.open((folder / "stores").as_uri(), config=PersistConfig(maintenance="off")) as client,
+        StorageController(client) as controller,
+    ):
+        writer = controller.writer(objects.get("coll/flights")["status"]["collectionId"], purpose="test")
+        rows = {"id": pa.array([1], pa.int64()), "_time": pa.array([50], pa.uint64())}
+        writer.append(pa.table(rows), writer.upper(), 100)
+    objects.patch(
+        "coll/flights",
+        {
+            "spec": {
+                "snapshot": {
+                    "requestId": "one",
+                    "destination": (folder / "out").as_uri(),
+                    "spark": {"startDeadlineSeconds": 5, "maxAttempts": 1},
+                }
+            }
+        },
+    )
+    done = '.status.conditions[?(@.type=="SnapshotCompleted")].reason'
+    objects.wait_for("coll/flights", done, "SnapshotRunning")
+    moments["snapshot"] = objects.get("coll/flights")
+    # Nobody runs Spark here: the attempt is given up and its application deleted.
+    objects.wait_for("coll/flights", done, "SnapshotFailed")
+    until(lambda: objects.list("sparkapplications") == [], "the application is gone")
+
+    plane.apply(resource("CatalogMigration", "move", catalogRef={"name": "demo"}, target="Persist"))
+    objects.wait_for("catmig/move", stalled, "CatalogNotLinked")
+    moments["migration"] = objects.get("catmig/move")
+    other = resource("StorageCollection", "lost", catalogRef={"name": "nowhere"}, columns=columns, key=["id"])
+    plane.apply(other)
+    objects.wait_for("coll/lost", ready, "CatalogNotFound")
+    moments["lost"] = objects.get("coll/lost")
+    objects.delete("coll/lost")
+    return moments
+
+
+def granted(cluster: ControlPlane, namespace: str, names: tuple[str, ...]) -> set[Asked]:
+    """What roles of these names grant, in the cluster or in a namespace."""
+    found = json.loads(cluster.kubectl("get", "clusterroles,roles", "-n", namespace, "-o", "json"))
+    return {
+        Asked(group, name, verb)
+        for role in found["items"]
+        if role["metadata"]["name"] in names
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for name in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_the_operator_asks_for_all_that_its_role_grants_and_for_nothing_else(
+    plane: ControlPlane, release: Release, seen: dict[str, Json], log_folder: Path
+) -> None:
+    names = (f"{SYSTEM}:{RELEASE}", f"{RELEASE}-lease")
+    role = granted(plane, SYSTEM, names)
+    assert len(role) > 20
+    requests = audit.requests(log_folder, release.user)
+    assert {each.asked for each in requests if each.code == 403} == set()
+    # Every verb that were taken away would be missed by one of these, and every further one by none.
+    assert {each.asked for each in requests} == role
+    # Beyond the namespace of the resources only what has no namespace, and the Lease.
+    assert {each.asked.resource for each in requests if each.namespace == SYSTEM} == {"leases"}
+    assert {each.name for each in requests if each.asked.resource == "secrets"} == {"stores"}
+
+
+@pytest.mark.parametrize(
+    ("moment", "by_argo", "by_flux"),
+    [
+        ("secret missing", "Degraded", "Failed"),
+        ("ready", "Healthy", "Current"),
+        ("collection", "Healthy", "Current"),
+        ("suspended", "Suspended", "Current"),
+        ("snapshot", "Healthy", "Current"),
+        ("migration", "Degraded", "Failed"),
+    ],
+)
+def test_gitops_tools_understand_live_resources(
+    seen: dict[str, Json], moment: str, by_argo: str, by_flux: str
+) -> None:
+    found = seen[moment]
+    assert (argo(found)[0], flux(found)) == (by_argo, by_flux)
+    assert moment == "suspended" or kstatus(found) == by_flux
+
+
+def test_no_annotation_is_written_on_resources(seen: dict[str, Json]) -> None:
+    last = "kubectl.kubernetes.io/last-applied-configuration"
+    for each in seen.values():
+        assert set(each["metadata"].get("annotations", {})) <= {last}
+
+
+def test_pods_are_admitted_where_only_restricted_ones_are(plane: ControlPlane, release: Release) -> None:
+    def pods() -> list[Json]:
+        labels = "app.kubernetes.io/component=operator"
+        return list(release.get("pods", "-l", labels)["items"])
+
+    until(lambda: len(pods()) == 1, "the Deployment has its pod")
+    assert pods()[0]["spec"]["serviceAccountName"] == RELEASE
+
+
+def test_helm_test_finds_the_operator_ready(
+    plane: ControlPlane, release: Release, seen: dict[str, Json]
+) -> None:
+    address = f"http://{RELEASE}.{SYSTEM}.svc:8080"
+    with HookRunner(plane, SYSTEM, replacing={address: release.endpoint()}) as runner:
+        told = release.helm("test", RELEASE, "--timeout", "120s")
+    assert "Phase:          Succeeded" in told
+    assert runner.outputs[f"{RELEASE}-test"].endswith("/readyz: ok\n")
+
+
+def test_every_combination_is_valid_for_the_api_server(plane: ControlPlane, release: Release) -> None:
+    skipped = {"ServiceMonitor", "PrometheusRule"}
+    for values in (ALL_ON, {}):
+        rendered = helm.template(RELEASE, values, name="other", namespace=SYSTEM)
+        for each in rendered:
+            if each["metadata"].get("namespace") in {"a", "b"}:
+                each["metadata"]["namespace"] = SYSTEM
+            if each["kind"] == "Pod":
+                # A pod isn't admitted before its account is there.
+                each["spec"]["serviceAccountName"] = "default"
+        items = [each for each in rendered if each["kind"] not in skipped]
+        plane.kubectl(
+            *("apply", "--dry-run=server", "--validate=strict", "-n", SYSTEM, "-f", "-"),
+            stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}),
+        )
+
+
+def settled(release: Release, objects: Objects) -> Json:
+    """What an upgrade must not touch."""
+    crds = json.loads(
+        release.cluster.kubectl("get", "crd", "-l", "app.kubernetes.io/name=holdfast", "-o", "json")
+    )
+    found = [
+        *(objects.get(what) for what in ("catalog/demo", "coll/flights", "catmig/move")),
+        release.deployment(),
+        release.get(f"pvc/{RELEASE}"),
+        release.get(f"serviceaccount/{RELEASE}"),
+        *crds["items"],
+    ]
+    return {
+        f"{each['kind']}/{each['metadata']['name']}": (
+            each["metadata"]["uid"],
+            each["metadata"].get("generation"),
+            each.get("spec"),
+        )
+        for each in found
+    }
+
+
+def test_upgrades_leave_live_resources_alone_and_uninstalling_nothing_stuck(
+    plane: ControlPlane, release: Release, objects: Objects, seen: dict[str, Json]
+) -> None:
+    before = settled(release, objects)
+    helm.run("upgrade", "holdfast-crds", CHARTS / "holdfast-crds", cluster=plane)
+    release.helm("upgrade", RELEASE, CHARTS / RELEASE, "--reset-then-reuse-values")
+    assert settled(release, objects) == before
+    objects.wait_until("catalog/demo", "Ready")
+
+    # Another setting is another pod: the next operator takes the catalog over.
+    epoch = int(objects.get("catalog/demo")["status"]["epoch"])
+    release.helm(
+        "upgrade", RELEASE, CHARTS / RELEASE, "--reset-then-reuse-values", "--set", "log.level=debug"
+    )
+    changed = settled(release, objects)
+    assert [name for name in before if changed[name] != before[name]] == [f"Deployment/{RELEASE}"]
+    release.operators[-1].stop()
+    release.start()
+    until(lambda: int(objects.get("catalog/demo")["status"]["epoch"]) > epoch, "the next operator has it")
+    objects.wait_until("catalog/demo", "Ready")
+
+    with HookRunner(plane, SYSTEM) as runner:
+        with pytest.raises(HelmError, match=r"BackoffLimitExceeded|job .* failed"):
+            release.helm("uninstall", RELEASE, "--timeout", "120s")
+        told = runner.outputs[f"{RELEASE}-predelete"]
+        assert "3 resources have the finalizer holdfast.dev/operator" in told
+        assert "CatalogMigration apps/move" in told
+        assert (
+            f"kubectl delete catalogmigrations,storagecollections,catalogs --all --namespace {APPS}" in told
+        )
+        # The operator is still there to do it.
+        assert release.deployment()["metadata"].get("deletionTimestamp") is None
+        plane.kubectl(
+            *("delete", "catalogmigrations,storagecollections,catalogs", "--all", "-n", APPS),
+            "--timeout=120s",
+        )
+        release.helm("uninstall", RELEASE, "--timeout", "120s")
+        assert "it can go" in runner.outputs[f"{RELEASE}-predelete"]
+    release.operators[-1].stop()
+    left = json.loads(
+        plane.kubectl(
+            *("get", "deployments,services,roles,rolebindings,leases,pvc,jobs", "-n", SYSTEM),
+            *("-o", "json"),
+        )
+    )
+    kinds = {(each["kind"], each["metadata"]["name"]) for each in left["items"]}
+    assert kinds - {("Lease", RELEASE)} == {("PersistentVolumeClaim", RELEASE)}
+    helm.run("uninstall", "holdfast-crds", cluster=plane)
+    crds = json.loads(plane.kubectl("get", "crd", "-l", "app.kubernetes.io/name=holdfast", "-o", "json"))
+    assert len(crds["items"]) == 3
+    assert not any("deletionTimestamp" in each["metadata"] for each in crds["items"])
+
+
+def test_with_roles_in_a_namespace_the_operator_works_there_and_sees_no_other(
+    plane: ControlPlane, release: Release, log_folder: Path, tmp_path: Path
+) -> None:
+    for each in release.operators:
+        each.stop()
+    there = Release(plane, "holdfast-team", tmp_path)
+    with Objects(plane, "team") as team, Objects(plane, "elsewhere") as elsewhere:
+        team.make_namespace()
+        elsewhere.make_namespace()
+        there.install({"watch": {"namespaces": ["team"]}, "extraArgs": QUICK})
+        plane.apply(resource("Catalog", "theirs", "elsewhere", organizationId=str(uuid.uuid4())))
+        plane.apply(resource("Catalog", "ours", "team", organizationId=str(uuid.uuid4())))
+        try:
+            there.start()
+            team.wait_until("catalog/ours", "Ready")
+            requests = audit.requests(log_folder, there.user)
+            refused = {each.asked for each in requests if each.code == 403}
+            assert refused <= TOLERATED
+            role = granted(plane, "team", (RELEASE,)) | granted(plane, "holdfast-team", (f"{RELEASE}-lease",))
+            assert {each.asked for each in requests} <= role | refused
+            assert {each.namespace for each in requests if each.code < 400} <= {"team", "holdfast-team"}
+            assert "finalizers" not in elsewhere.get("catalog/theirs")["metadata"]
+            team.delete("catalog/ours")
+        finally:
+            there.close()
