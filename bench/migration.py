@@ -215,9 +215,10 @@ class Copies:
 
 
 def start(what: str, place: Place, *more: str, stdin: int | None = None) -> subprocess.Popen[str]:
-    """A process of this file."""
+    """A process of this file, which imports compiled libraries as from where they are installed."""
     command = [sys.executable, __file__, "--child", what, json.dumps(asdict(place)), *more]
-    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def moved(place: Place, migration: str, way: str) -> Move:

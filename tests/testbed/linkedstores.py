@@ -1,8 +1,13 @@
-"""A stash in SQLite and a catalog on persist in memory, in the hands of as many processes as a test wants."""
+"""A stash and a catalog on persist in memory, in the hands of as many processes as a test wants."""
 
+import sqlite3
 import uuid
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
+
+import psycopg
+from psycopg import sql
 
 from holdfast.durable import FenceToken, OpenableCatalog, config, persist_catalog, stash_catalog
 from holdfast.durable.backend_migration.link import Seen, Terms
@@ -15,16 +20,19 @@ from holdfast.durable.shard import CatalogShard, catalog_shard_id
 from holdfast.durable.stash_store import StashStore
 from holdfast.durable.store import CatalogStore
 from holdfast.persist import PersistClient
+from holdfast.stash import DEFAULT_SCHEMA
+from holdfast.stash.pgschema import TABLES
 
 ORG = uuid.UUID("11111111-2222-3333-4444-555555555555")
 WHO: Mapping[str, str] = {"holder": "me", "purpose": "a test of two stores"}
 
 
 class LinkedPlace:
-    """Two stores, empty at first."""
+    """Two stores, empty at first; the stash is in SQLite."""
 
-    def __init__(self, folder: Path) -> None:
-        self._stash_url = f"sqlite://{folder}/stash.sqlite"
+    def __init__(self, folder: Path, stash_url: str | None = None) -> None:
+        self._stash_file, self._backup_file = folder / "stash.sqlite", folder / "backup.sqlite"
+        self._stash_url = stash_url or f"sqlite://{self._stash_file}"
         self.client = PersistClient.open(url=f"memory://{uuid.uuid4()}")
 
     def stash(self) -> OpenableCatalog:
@@ -88,6 +96,18 @@ class LinkedPlace:
         self.set_config(to, truth=1)
         assert taken.token == self.seen().stash.token
 
+    def back_up_stash(self) -> None:
+        """Keep the stash as it is."""
+        _copy(self._stash_file, self._backup_file)
+
+    def restore_stash(self) -> None:
+        """Put what was kept in the place of the stash."""
+        _copy(self._backup_file, self._stash_file)
+
+    def lose_stash(self) -> None:
+        """Lose what is in the stash."""
+        self._stash_file.unlink()
+
     def renew_persist(self) -> None:
         """Lose what is on persist."""
         self.client.close()
@@ -96,6 +116,45 @@ class LinkedPlace:
     def close(self) -> None:
         """End all processes."""
         self.client.close()
+
+
+class PostgresLinkedPlace(LinkedPlace):
+    """The same with the stash in a database of Postgres."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        super().__init__(folder, url)
+        self._url = url
+
+    def back_up_stash(self) -> None:
+        """See `LinkedPlace`."""
+        self._copy(DEFAULT_SCHEMA, "backup")
+
+    def restore_stash(self) -> None:
+        """See `LinkedPlace`."""
+        self._copy("backup", DEFAULT_SCHEMA)
+
+    def lose_stash(self) -> None:
+        """See `LinkedPlace`."""
+        with psycopg.connect(self._url) as connection:
+            _drop(connection, DEFAULT_SCHEMA)
+
+    def _copy(self, source: str, target: str) -> None:
+        with psycopg.connect(self._url) as connection:
+            _drop(connection, target)
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(target)))
+            for table in TABLES:
+                names = (sql.Identifier(target, table), sql.Identifier(source, table))
+                connection.execute(sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING ALL)").format(*names))
+                connection.execute(sql.SQL("INSERT INTO {} SELECT * FROM {}").format(*names))
+
+
+def _copy(source: Path, target: Path) -> None:
+    with closing(sqlite3.connect(source)) as kept, closing(sqlite3.connect(target)) as copy:
+        kept.backup(copy)
+
+
+def _drop(connection: "psycopg.Connection[tuple[object, ...]]", schema: str) -> None:
+    connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema)))
 
 
 def claim(generation: int = 0, holder: str = "me") -> FenceToken:
@@ -107,3 +166,8 @@ def contents(store: CatalogStore) -> set[Row]:
     """All rows."""
     upper = store.upper()
     return set(store.rows(upper - 1)) if upper else set()
+
+
+def stored_contents(store: CatalogStore, upper: int) -> frozenset[Row]:
+    """What a migration moves, of a store at `upper - 1`."""
+    return frozenset(filter(is_content, store.rows(upper - 1) if upper else ()))

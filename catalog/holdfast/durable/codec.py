@@ -107,9 +107,10 @@ def known_value(collection: Collection[Any, V], value: bytes) -> V:
 
 def canonical_key(collection: Collection[Any, Any], key: bytes) -> bytes:
     """How this code encodes the key of a row of that collection: mostly as it is. Raises as `decode`."""
-    message = _decode(collection.key, key[TAG_BYTES:], collection)
+    data = key[TAG_BYTES:]
+    message = _decode(collection.key, data, collection)
     encoded: bytes = message.SerializeToString(deterministic=True)
-    return key[:TAG_BYTES] + encoded
+    return key if encoded == data else key[:TAG_BYTES] + encoded
 
 
 def kind_of(key: bytes) -> Kind:
@@ -122,13 +123,13 @@ def kind_of(key: bytes) -> Kind:
 
 
 def _decode(message_type: type[Any], data: bytes, collection: Collection[Any, Any]) -> Any:
-    expected = f"a {message_type.__name__}"
     try:
         message = message_type.FromString(data)
     except DecodeError:
+        expected = f"a {message_type.__name__}"
         raise CorruptBlob(f"a row of {collection}", expected, f"bytes {data[:32].hex()}") from None
     message.DiscardUnknownFields()
     # What is encoded alike without them had none; else their bytes are missing in the size.
     if message.SerializeToString() != data and message.ByteSize() != message_type.FromString(data).ByteSize():
-        raise CorruptBlob(f"a row of {collection}", expected, "one with unknown fields")
+        raise CorruptBlob(f"a row of {collection}", f"a {message_type.__name__}", "one with unknown fields")
     return message

@@ -9,8 +9,8 @@ Invariants
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
-from itertools import chain, groupby, islice
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain, groupby
 from operator import itemgetter
 
 import pyarrow as pa
@@ -26,7 +26,7 @@ from holdfast.durable.store import (
     CatalogStore,
     Feed,
     Kept,
-    batch_of,
+    columns_of,
     kept_name,
     kept_of,
 )
@@ -42,6 +42,8 @@ FEED_VERSIONS = 100
 UPKEEP_BATCHES = 2
 """How many batches of a consolidation one commit waits for: about a tenth of a second."""
 
+# Rows are given in columns of so many bytes, or somewhat more.
+_BATCH_BYTES = 4 << 20
 _NAMES = {int(kind): collection.name for kind, collection in COLLECTIONS.items()}
 
 
@@ -94,9 +96,20 @@ class StashStore(CatalogStore):
         yield from self._rows(self._open().rows(as_of, [int(kind) for kind in kinds]))
 
     def batches(self, as_of: int, *, but: Collection[Kind] = ()) -> Iterator[pa.RecordBatch]:
-        rows = self._rows(self._open().rows(as_of, but=[int(kind) for kind in but]))
-        while batch := list(islice(rows, BATCH_ROWS)):
-            yield batch_of(batch)
+        tags = _Tags()
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        bytes_ = 0
+        for some in self._open().columns(as_of, but=[int(kind) for kind in but]):
+            self._check_once(some.diffs)
+            keys += [tags[id_] + key for id_, key in zip(some.collections, some.keys, strict=True)]
+            values += some.values
+            bytes_ += sum(map(len, some.keys)) + sum(map(len, some.values))
+            if len(keys) >= BATCH_ROWS or bytes_ >= _BATCH_BYTES:
+                yield columns_of(keys, values)
+                keys, values, bytes_ = [], [], 0
+        if keys:
+            yield columns_of(keys, values)
 
     def count(self, as_of: int, kinds: Iterable[Kind]) -> Counter[Kind]:
         found = self._open().sizes(as_of)
@@ -182,12 +195,22 @@ class StashStore(CatalogStore):
         return self._stash
 
     def _rows(self, found: Iterable[StashUpdate]) -> Iterator[Row]:
-        tags: dict[int, bytes] = {}
+        tags = _Tags()
         for id_, key, value, diff in found:
-            if diff != 1:
-                raise CorruptBlob(f"the catalog in {self._place}", "each row once", "a row several times")
-            tag = tags.get(id_) or tags.setdefault(id_, id_.to_bytes(TAG_BYTES, "big"))
-            yield Row(tag + key, value)
+            self._check_once((diff,))
+            yield Row(tags[id_] + key, value)
+
+    def _check_once(self, diffs: Sequence[int]) -> None:
+        if diffs.count(1) != len(diffs):
+            raise CorruptBlob(f"the catalog in {self._place}", "each row once", "a row several times")
+
+
+class _Tags(dict[int, bytes]):
+    """The tags of kinds, made once each."""
+
+    def __missing__(self, kind: int) -> bytes:
+        tag = self[kind] = kind.to_bytes(TAG_BYTES, "big")
+        return tag
 
 
 class StashFeed(Feed):

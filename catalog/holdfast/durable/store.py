@@ -15,7 +15,7 @@ Invariants
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
@@ -135,7 +135,7 @@ class CatalogStore(ABC):
 
         Streamed; raises as `rows`. A row of an unknown kind may be among them, or be a `CorruptBlob` here.
         """
-        wanted = (row for row in self.rows(as_of) if row.kind not in but)
+        wanted = (row for row in self.rows(as_of) if not but or row.kind not in but)
         while rows := list(islice(wanted, BATCH_ROWS)):
             yield batch_of(rows)
 
@@ -215,4 +215,10 @@ class CatalogStore(ABC):
 def batch_of(rows: Iterable[Row]) -> pa.RecordBatch:
     """Rows as columns."""
     columns = list(zip(*rows, strict=True)) or [(), ()]
-    return pa.RecordBatch.from_arrays([pa.array(column, pa.binary()) for column in columns], ["key", "value"])
+    return columns_of(*columns)
+
+
+def columns_of(keys: Sequence[bytes], values: Sequence[bytes]) -> pa.RecordBatch:
+    """The columns `key` and `value`."""
+    columns = [pa.array(column, pa.binary()) for column in (keys, values)]
+    return pa.RecordBatch.from_arrays(columns, ["key", "value"])

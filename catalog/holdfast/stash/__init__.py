@@ -4,7 +4,15 @@
 only moves by commits that name its upper.
 """
 
-from holdfast.stash.stash import MAX_ROW_BYTES, MAX_STATEMENT_BYTES, MAX_TIME, Frontiers, Stash, Update
+from holdfast.stash.stash import (
+    MAX_ROW_BYTES,
+    MAX_STATEMENT_BYTES,
+    MAX_TIME,
+    Columns,
+    Frontiers,
+    Stash,
+    Update,
+)
 from holdfast.stash.url import DEFAULT_SCHEMA, check_url, open_stash
 
 __all__ = [
@@ -12,6 +20,7 @@ __all__ = [
     "MAX_ROW_BYTES",
     "MAX_STATEMENT_BYTES",
     "MAX_TIME",
+    "Columns",
     "Frontiers",
     "Stash",
     "Update",

@@ -13,7 +13,7 @@ Times are integers from 0 to `MAX_TIME` and diffs are not 0 and within int64: wh
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -53,6 +53,15 @@ class Update(NamedTuple):
     key: bytes
     value: bytes
     diff: int
+
+
+class Columns(NamedTuple):
+    """Some updates, field by field: the same number of each."""
+
+    collections: Sequence[int]
+    keys: Sequence[bytes]
+    values: Sequence[bytes]
+    diffs: Sequence[int]
 
 
 class Frontiers(NamedTuple):
@@ -108,6 +117,20 @@ class Stash(ABC):
         Raises `AsOfTooEarly` and `AsOfNotYetAvailable`, and `DiffOverflow` where the diffs of a row add up
         to what int64 doesn't hold; all with the first row.
         """
+
+    def columns(self, as_of: int, *, but: Collection[int] = ()) -> Iterator[Columns]:
+        """The rows at `as_of`, some at a time, of `STATEMENT_BYTES` or one. See `rows`."""
+        batch: list[Update] = []
+        bytes_ = 0
+        for update in self.rows(as_of, but=but):
+            more = len(update.key) + len(update.value) + ROW_OVERHEAD_BYTES
+            if batch and bytes_ + more > STATEMENT_BYTES:
+                yield Columns(*zip(*batch, strict=True))
+                batch, bytes_ = [], 0
+            batch.append(update)
+            bytes_ += more
+        if batch:
+            yield Columns(*zip(*batch, strict=True))
 
     @abstractmethod
     def sizes(self, as_of: int) -> dict[int, int]:

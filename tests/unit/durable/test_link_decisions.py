@@ -1,8 +1,6 @@
 """Deciding by hand which of two stores counts: what nothing tells any more has a way out."""
 
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +26,26 @@ from holdfast.errors import (
     StrategyMismatch,
     Uninitialized,
 )
-from testbed.linkedstores import WHO, LinkedPlace
+from testbed.linkedstores import WHO, LinkedPlace, PostgresLinkedPlace
 
 ONE, TWO = Strategy.ONE_TOMBSTONE, Strategy.TWO_TOMBSTONES
 STASH, PERSIST = Backend
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[LinkedPlace]:
-    made = LinkedPlace(tmp_path)
+def place(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LinkedPlace]:
+    """A place with the stash in SQLite, or where a test says so."""
+    if getattr(request, "param", "SQLite") == "SQLite":
+        made = LinkedPlace(tmp_path)
+    else:
+        made = PostgresLinkedPlace(tmp_path, request.getfixturevalue("postgres_url"))
     yield made
     made.close()
+
+
+on_every_stash = pytest.mark.parametrize(
+    "place", ["SQLite", pytest.param("Postgres", marks=pytest.mark.postgres)], indirect=True
+)
 
 
 def both(place: LinkedPlace, **options: Any) -> LinkedCatalog:
@@ -59,53 +66,48 @@ def move(catalog: LinkedCatalog, migration_id: str, target: Backend) -> None:
     BackendMigration(catalog, migration_id=migration_id.replace(" ", "-"), target=target, **WHO).run()
 
 
-def copied(source: Path, target: Path) -> None:
-    with closing(sqlite3.connect(source)) as stash, closing(sqlite3.connect(target)) as copy:
-        stash.backup(copy)
-
-
-def restored(place: LinkedPlace, folder: Path, strategy: Strategy, *, back: bool) -> None:
+def restored(place: LinkedPlace, strategy: Strategy, *, back: bool) -> None:
     """A stash that is what it was before the catalog moved to persist (and back): fenced above it, or not."""
     catalog = both(place, backend=STASH, strategy=strategy)
     write(catalog, "both")
-    copied(folder / "stash.sqlite", folder / "backup.sqlite")
+    place.back_up_stash()
     move(catalog, "there", PERSIST)
     write(catalog, "on persist")
     if back:
         move(catalog, "back", STASH)
         write(catalog, "lost with the stash")
-    copied(folder / "backup.sqlite", folder / "stash.sqlite")
+    place.restore_stash()
     write(emergency_catalog(place.stash()), "in the stash")
 
 
-def both_noted(place: LinkedPlace, folder: Path) -> None:
+def both_noted(place: LinkedPlace) -> None:
     """The stash was restored from before the move, and raised its fence: each says that it is the truth."""
-    restored(place, folder, ONE, back=False)
+    restored(place, ONE, back=False)
     emergency_catalog(place.stash()).raise_fence(50, **WHO)
 
 
-def two_restored(place: LinkedPlace, folder: Path) -> None:
+def two_restored(place: LinkedPlace) -> None:
     """Two tombstones, and a stash from before the round trip: tombstones that no step leads to."""
-    restored(place, folder, TWO, back=True)
+    restored(place, TWO, back=True)
     emergency_catalog(place.stash()).raise_fence(50, **WHO)
 
 
-def stash_behind(place: LinkedPlace, folder: Path) -> None:
+def stash_behind(place: LinkedPlace) -> None:
     """A stash that was restored from an older state, without a word."""
-    restored(place, folder, ONE, back=True)
+    restored(place, ONE, back=True)
 
 
-def stash_anew(place: LinkedPlace, folder: Path) -> None:
+def stash_anew(place: LinkedPlace) -> None:
     """The stash with the truth is lost, another one is in its place, which has a catalog of its own."""
     catalog = both(place, backend=PERSIST)
     write(catalog, "on persist")
     move(catalog, "to the stash", STASH)
     write(catalog, "lost with the stash")
-    (folder / "stash.sqlite").unlink()
+    place.lose_stash()
     write(place.stash(), "in the stash")
 
 
-def persist_anew(place: LinkedPlace, _folder: Path) -> None:
+def persist_anew(place: LinkedPlace) -> None:
     """Persist with the truth is lost, another one is in its place."""
     catalog = both(place, backend=STASH, strategy=TWO)
     write(catalog, "in the stash")
@@ -114,7 +116,7 @@ def persist_anew(place: LinkedPlace, _folder: Path) -> None:
     write(place.persist(), "on persist")
 
 
-def told(place: LinkedPlace, folder: Path) -> None:
+def told(place: LinkedPlace) -> None:
     """Nothing is wrong: persist is the truth, the stash holds what it held before."""
     catalog = both(place, backend=STASH)
     write(catalog, "in the stash")
@@ -125,12 +127,13 @@ def told(place: LinkedPlace, folder: Path) -> None:
 CONFLICTS = [both_noted, two_restored, stash_behind, stash_anew, persist_anew]
 
 
+@on_every_stash
 @pytest.mark.parametrize("truth", Backend, ids=lambda truth: truth.value)
 @pytest.mark.parametrize("conflict", [*CONFLICTS, told], ids=lambda made: made.__name__)
 def test_what_was_decided_is_the_catalog_and_everybody_is_fenced(
-    place: LinkedPlace, tmp_path: Path, conflict: Callable[..., None], truth: Backend
+    place: LinkedPlace, conflict: Callable[..., None], truth: Backend
 ) -> None:
-    conflict(place, tmp_path)
+    conflict(place)
     catalog = both(place)
     alone = writers_alone(place)
     before = place.uppers()
@@ -183,10 +186,8 @@ def writers_alone(place: LinkedPlace) -> list[Any]:
     return found
 
 
-def test_a_store_that_is_changed_after_the_look_is_not_decided_about(
-    place: LinkedPlace, tmp_path: Path
-) -> None:
-    told(place, tmp_path)
+def test_a_store_that_is_changed_after_the_look_is_not_decided_about(place: LinkedPlace) -> None:
+    told(place)
     catalog = both(place)
     found = decision(catalog, STASH)
     write(catalog, "meanwhile")
@@ -196,8 +197,8 @@ def test_a_store_that_is_changed_after_the_look_is_not_decided_about(
     assert place.uppers() == before
 
 
-def test_a_writer_who_goes_on_meanwhile_does_not_keep_it_out(place: LinkedPlace, tmp_path: Path) -> None:
-    told(place, tmp_path)
+def test_a_writer_who_goes_on_meanwhile_does_not_keep_it_out(place: LinkedPlace) -> None:
+    told(place)
     catalog = both(place)
     writer = catalog.open(OpenMode.WRITABLE, **WHO)
     found = decision(catalog, STASH)
@@ -214,8 +215,9 @@ def broken_off(place: LinkedPlace, catalog: LinkedCatalog, truth: Backend) -> No
     link._mark()
 
 
-def test_nobody_gets_in_while_it_is_being_decided(place: LinkedPlace, tmp_path: Path) -> None:
-    told(place, tmp_path)
+@on_every_stash
+def test_nobody_gets_in_while_it_is_being_decided(place: LinkedPlace) -> None:
+    told(place)
     catalog = both(place)
     reader = place.persist().open(OpenMode.READ_ONLY)
     linked_reader = catalog.open(OpenMode.READ_ONLY)
@@ -246,8 +248,8 @@ def test_nobody_gets_in_while_it_is_being_decided(place: LinkedPlace, tmp_path: 
     assert items(catalog) == {"in the stash", "on persist"}
 
 
-def test_of_two_decisions_the_later_one_counts(place: LinkedPlace, tmp_path: Path) -> None:
-    both_noted(place, tmp_path)
+def test_of_two_decisions_the_later_one_counts(place: LinkedPlace) -> None:
+    both_noted(place)
     catalog = both(place)
     with catalog.stores.opened("a test") as stores:
         slow = deciding._Deciding(stores, decision(catalog, STASH))
@@ -260,8 +262,8 @@ def test_of_two_decisions_the_later_one_counts(place: LinkedPlace, tmp_path: Pat
     assert "on persist" in items(catalog)
 
 
-def test_a_migration_that_was_running_ends_with_the_decision(place: LinkedPlace, tmp_path: Path) -> None:
-    told(place, tmp_path)
+def test_a_migration_that_was_running_ends_with_the_decision(place: LinkedPlace) -> None:
+    told(place)
     catalog = both(place)
     moving = BackendMigration(catalog, migration_id="m", target=STASH, **WHO)
     for _ in range(3):
@@ -277,9 +279,9 @@ def test_a_migration_that_was_running_ends_with_the_decision(place: LinkedPlace,
     write(catalog, "afterwards")
 
 
-def test_what_can_not_be_is_refused_before_anything_is_written(place: LinkedPlace, tmp_path: Path) -> None:
-    stash_anew(place, tmp_path)
-    (tmp_path / "stash.sqlite").unlink()
+def test_what_can_not_be_is_refused_before_anything_is_written(place: LinkedPlace) -> None:
+    stash_anew(place)
+    place.lose_stash()
     catalog = both(place)
     before = place.uppers()
     with pytest.raises(Uninitialized, match="there is no catalog in "):
@@ -291,8 +293,8 @@ def test_what_can_not_be_is_refused_before_anything_is_written(place: LinkedPlac
     assert items(catalog) == {"on persist"}
 
 
-def test_a_store_that_can_not_be_read_is_given_up_but_never_kept(place: LinkedPlace, tmp_path: Path) -> None:
-    both_noted(place, tmp_path)
+def test_a_store_that_can_not_be_read_is_given_up_but_never_kept(place: LinkedPlace) -> None:
+    both_noted(place)
     store = place.stores().stash
     store.append([Update(Row(SETTINGS.kind.tag + b"\xff", b""), 1)], store.upper())
     catalog = both(place)
@@ -302,7 +304,7 @@ def test_a_store_that_can_not_be_read_is_given_up_but_never_kept(place: LinkedPl
     assert "on persist" in items(catalog)
 
 
-def test_it_is_told_where_nothing_would_be_lost(place: LinkedPlace, tmp_path: Path) -> None:
+def test_it_is_told_where_nothing_would_be_lost(place: LinkedPlace) -> None:
     catalog = both(place, backend=STASH)
     write(catalog, "in both")
     move(catalog, "to persist", PERSIST)
@@ -311,14 +313,15 @@ def test_it_is_told_where_nothing_would_be_lost(place: LinkedPlace, tmp_path: Pa
     assert not decision(catalog, STASH).same
 
 
-def test_a_decision_keeps_the_strategy(place: LinkedPlace, tmp_path: Path) -> None:
-    two_restored(place, tmp_path)
+def test_a_decision_keeps_the_strategy(place: LinkedPlace) -> None:
+    two_restored(place)
     other = both(place, strategy=ONE)
     with pytest.raises(StrategyMismatch):
         decide(other, decision(both(place), PERSIST), **WHO)
     assert decide(both(place), decision(both(place), PERSIST), **WHO).strategy is TWO
 
 
+@on_every_stash
 @pytest.mark.parametrize("strategy", Strategy)
 def test_the_loss_of_a_stash_with_the_catalog_is_accepted(
     place: LinkedPlace, tmp_path: Path, strategy: Strategy
@@ -327,7 +330,7 @@ def test_the_loss_of_a_stash_with_the_catalog_is_accepted(
     write(catalog, "on persist")
     move(catalog, "to the stash", STASH)
     write(catalog, "lost with the stash")
-    (tmp_path / "stash.sqlite").unlink()
+    place.lose_stash()
     upper = place.seen().persist.upper
     with pytest.raises(LinkConflict, match="does not say that it is the source of truth") as caught:
         detach(place.persist(), stash_lost=True, **WHO)

@@ -1,18 +1,22 @@
 """Replacing contents and comparing them: what is written, and which differences are seen."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.durable import config
-from holdfast.durable.backend_migration.replace import changes, wanted_of
-from holdfast.durable.backend_migration.verify import Digest, compare, digests_of
-from holdfast.durable.codec import Row
+from holdfast.durable.backend_migration import verify
+from holdfast.durable.backend_migration.replace import Wanted, changes, wanted_of
+from holdfast.durable.backend_migration.verify import Digest, compare
+from holdfast.durable.codec import Row, Update
+from holdfast.durable.preamble import config_row
 from holdfast.durable.registry import Kind
-from holdfast.durable.store import BATCH_ROWS
+from holdfast.durable.store import BATCH_ROWS, batch_of
 from holdfast.durable.upgrade.report import Size
 from holdfast.errors import ContentsDiffer, CorruptBlob
 
@@ -24,16 +28,27 @@ CONTENTS = st.dictionaries(KEYS, st.binary(max_size=2)).map(
 )
 
 
+def batches(rows: Iterable[Row]) -> Iterable[pa.RecordBatch]:
+    """Rows in columns, some at a time."""
+    rest = iter(rows)
+    while some := list(islice(rest, 1000)):
+        yield batch_of(some)
+
+
+def digests_of(rows: Iterable[Row]) -> Mapping[str, Digest]:
+    return verify.digests_of(batches(rows))
+
+
 def applied(stored: Iterable[Row], wanted: Iterable[Row]) -> tuple[Counter[Row], int]:
     """What is there after the changes, and how many they were."""
     before, after = list(stored), list(wanted)
     found = Counter(before)
 
-    def rows(kinds: Iterable[Kind]) -> Iterable[Row]:
-        tags = {kind.tag for kind in kinds}
-        return (row for row in after if not tags or row.key[:2] in tags)
+    def rows(but: Collection[Kind]) -> Iterable[pa.RecordBatch]:
+        tags = {kind.tag for kind in but}
+        return batches(row for row in after if row.key[:2] not in tags)
 
-    updates = list(changes(before, wanted_of(after), rows))
+    updates = list(changes(batches(before), wanted_of(batches(after)), rows))
     for row, diff in updates:
         found[row] += diff
     return +found, len(updates)
@@ -59,6 +74,35 @@ def test_more_rows_than_one_batch() -> None:
 def test_rows_of_unknown_kinds_go() -> None:
     found, _ = applied([Row(b"\xff\xff", b"?"), Row(b"", b"")], [Row(Kind.ITEM.tag, b"")])
     assert found == Counter([Row(Kind.ITEM.tag, b"")])
+
+
+def told(wanted: Wanted | None) -> tuple[Mapping[str, Digest], list[tuple[int, int]]]:
+    """What is wanted, in an order of its own."""
+    assert wanted is not None
+    return wanted.digests, sorted(map(tuple, wanted.hashes.tolist()))
+
+
+@given(CONTENTS, CONTENTS)
+def test_what_is_wanted_follows_what_is_committed(before: list[Row], after: list[Row]) -> None:
+    updates = [*(Update(row, 1) for row in after), *(Update(row, -1) for row in before)]
+    assert told(wanted_of(batches(before)).after(updates)) == told(wanted_of(batches(after)))
+
+
+def test_only_contents_are_followed() -> None:
+    row = Row(Kind.ITEM.tag + b"a", b"")
+    own = [Update(config_row(config.LINK, 3), 1), Update(Row(Kind.FENCE_TOKEN.tag, b"x"), -1)]
+    version = config_row(config.USER_VERSION, 3)
+    followed = wanted_of(batches([row])).after([*own, Update(version, 1)])
+    assert told(followed) == told(wanted_of(batches([row, version])))
+
+
+def test_a_change_that_does_not_fit_is_not_followed() -> None:
+    row, other = Row(Kind.ITEM.tag + b"a", b""), Row(Kind.ITEM.tag + b"b", b"")
+    wanted = wanted_of(batches([row]))
+    assert wanted.after([Update(other, -1)]) is None
+    assert wanted.after([Update(row, 1)]) is None
+    assert wanted.after([Update(other, 1), Update(other, 1)]) is None
+    assert told(wanted.after([Update(row, 1), Update(row, -1)])) == told(wanted)
 
 
 @given(CONTENTS, st.randoms())
@@ -90,7 +134,7 @@ def test_a_difference_is_told_with_both_sides() -> None:
     compare(one, one, places=("here", "there"))
     with pytest.raises(
         ContentsDiffer, match=r"differ in items: here has 1 rows of 3 bytes .* there has"
-    ) as told:
+    ) as refused:
         compare(one, other, places=("here", "there"))
-    assert told.value.object_types == ("items",)
-    assert config.USER_VERSION not in str(told.value)
+    assert refused.value.object_types == ("items",)
+    assert config.USER_VERSION not in str(refused.value)

@@ -12,7 +12,6 @@ from holdfast.durable.backend_migration.attempt import Verify
 from holdfast.durable.backend_migration.linked import LinkedCatalog, linked_catalog
 from holdfast.durable.backend_migration.migration import BackendMigration
 from holdfast.durable.backend_migration.truth import Action, Backend, Strategy
-from holdfast.durable.backend_migration.verify import contents_of
 from holdfast.durable.codec import Update
 from holdfast.durable.preamble import config_row
 from holdfast.durable.registry import CONFIGS, SETTINGS
@@ -24,7 +23,7 @@ from holdfast.errors import (
     MigrationInProgress,
     ShadowDiverged,
 )
-from testbed.linkedstores import WHO, LinkedPlace
+from testbed.linkedstores import WHO, LinkedPlace, stored_contents
 
 WAYS = [(strategy, target) for strategy in Strategy for target in Backend]
 every_way = pytest.mark.parametrize(("strategy", "target"), WAYS, ids=str)
@@ -74,7 +73,7 @@ def test_what_is_written_goes_to_both_and_the_truth_moves_after_it(
     assert len(list(shadow.objects(CONFIGS))) >= 1
     for backend in Backend:
         store = place.stores().of(backend)
-        stored = {row.value for row in contents_of(store, store.upper())}
+        stored = {row.value for row in stored_contents(store, store.upper())}
         assert pb.SettingValue(value="written").SerializeToString() in stored
     # Nobody else may write meanwhile.
     with pytest.raises(MigrationInProgress):

@@ -16,7 +16,6 @@ from holdfast.durable.backend_migration.records import Record
 from holdfast.durable.backend_migration.status import migration_status
 from holdfast.durable.backend_migration.truth import STEPS, Action, Backend, Strategy
 from holdfast.durable.backend_migration.two_stores import TwoStores, take_over_both
-from holdfast.durable.backend_migration.verify import contents_of
 from holdfast.durable.codec import Row, Update, encode
 from holdfast.durable.preamble import config_row
 from holdfast.durable.registry import SETTINGS
@@ -34,7 +33,7 @@ from holdfast.errors import (
     Uninitialized,
     VersionTooNew,
 )
-from testbed.linkedstores import WHO, LinkedPlace, claim
+from testbed.linkedstores import WHO, LinkedPlace, claim, stored_contents
 from testbed.oldcatalogs import rows_of, upgraded
 
 WAYS = [(strategy, target) for strategy in Strategy for target in Backend]
@@ -70,7 +69,7 @@ class Catalog:
 
     def contents(self, backend: Backend) -> Contents:
         store = self.stores.of(backend)
-        return frozenset(contents_of(store, store.upper()))
+        return stored_contents(store, store.upper())
 
     def write(self, name: str) -> None:
         """Somebody takes the catalog over and writes."""
@@ -452,7 +451,7 @@ def test_times_never_go_back(place: LinkedPlace, strategy: Strategy, target: Bac
 
 
 def contents_at(store: Any, time: int) -> Contents:
-    return frozenset(contents_of(store, time + 1))
+    return stored_contents(store, time + 1)
 
 
 @every_way

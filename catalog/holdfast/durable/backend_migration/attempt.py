@@ -20,11 +20,14 @@ from itertools import chain
 from typing import assert_never
 
 from holdfast.durable import config, takeover
+from holdfast.durable.backend_migration import source
+from holdfast.durable.backend_migration.hashed import contents_of
 from holdfast.durable.backend_migration.held import Held
 from holdfast.durable.backend_migration.link import Seen
 from holdfast.durable.backend_migration.records import Record, ended
-from holdfast.durable.backend_migration.replace import Wanted, changes, wanted_of
+from holdfast.durable.backend_migration.replace import changes
 from holdfast.durable.backend_migration.shadowing import ShadowOfMigration, open_shadow
+from holdfast.durable.backend_migration.source import Read
 from holdfast.durable.backend_migration.truth import (
     STEPS,
     Action,
@@ -35,7 +38,7 @@ from holdfast.durable.backend_migration.truth import (
     tombstone,
 )
 from holdfast.durable.backend_migration.two_stores import read_both
-from holdfast.durable.backend_migration.verify import Digest, compare, contents_of, digests_of, sizes_of
+from holdfast.durable.backend_migration.verify import Digest, compare, digests_of, sizes_of
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.interfaces import Catalog
 from holdfast.durable.upgrade.plan import released
@@ -86,29 +89,17 @@ class Progress:
     digests: Mapping[str, Digest] | None = None
 
 
-@dataclass(frozen=True)
-class _Read:
-    """What was read of the source of truth, at `upper - 1`."""
-
-    upper: int
-    wanted: Wanted
-
-    @property
-    def digests(self) -> Mapping[str, Digest]:
-        return self.wanted.digests
-
-
 class Attempt:
-    """The steps under a token that is in both stores."""
+    """The steps under a token that is in both stores; `read` is what is known of the source from before."""
 
-    def __init__(self, held: Held, strategy: Strategy, orders: Orders) -> None:
+    def __init__(self, held: Held, strategy: Strategy, orders: Orders, read: Read | None = None) -> None:
         self.held = held
         self.strategy = strategy
         self.orders = orders
         self.steps = STEPS[strategy, orders.destination]
         self.moved = False
         self._next = 0
-        self._read: _Read | None = None
+        self._read = read
         self._shadow: ShadowOfMigration | None = None
 
     @property
@@ -198,7 +189,9 @@ class Attempt:
         if seen.of(step.store).is_older:
             upgrade(store, released(), takeover.under(self.held.token))
             seen = self.held.look()
-        return self._source_digests(seen)
+        at = seen.of(step.store)
+        self._read = source.read(store, at) if self._read is None else source.followed(store, self._read, at)
+        return self._read.wanted.digests
 
     def _replace(self, step: Step, seen: Seen) -> Mapping[str, Digest]:
         read = self._read_at(seen)
@@ -209,13 +202,15 @@ class Attempt:
         flips = self.orders.verify is Verify.NONE and following.store is step.store
         if flips:
             wanted |= self._flipping(following)
-        source, target = (self.held.stores.of(backend) for backend in (step.store.other, step.store))
+        origin, target = (self.held.stores.of(backend) for backend in (step.store.other, step.store))
         updates = changes(
-            contents_of(target, at.upper), read.wanted, lambda kinds: contents_of(source, read.upper, kinds)
+            contents_of(target, at.upper),
+            read.wanted,
+            lambda but: contents_of(origin, read.seen.upper, but=but),
         )
         self.held.commit(seen, step.store, chain(at.configured(wanted), updates))
         self.moved = flips
-        return read.digests
+        return read.wanted.digests
 
     def _set_tombstone(self, step: Step, seen: Seen) -> Mapping[str, Digest] | None:
         last = step is self.steps[-1]
@@ -237,21 +232,20 @@ class Attempt:
         """Compare what both hold, if that is ordered; raises `ContentsDiffer`."""
         if self.orders.verify is Verify.NONE:
             return None
-        target, source = self.orders.destination, self.orders.destination.other
+        to = self.orders.destination
+        target, origin = (self.held.stores.of(backend) for backend in (to, to.other))
         wanted = self._source_digests(seen)
-        store = self.held.stores.of(target)
-        found = digests_of(contents_of(store, seen.of(target).upper))
-        compare(wanted, found, places=(self.held.stores.of(source).place, store.place))
+        found = digests_of(contents_of(target, seen.of(to).upper))
+        compare(wanted, found, places=(origin.place, target.place))
         return found
 
     def _source_digests(self, seen: Seen) -> Mapping[str, Digest]:
         """Those that were read, unless something was written since."""
-        source = self.orders.destination.other
-        upper = seen.of(source).upper
-        if self._read is None or self._read.upper != upper:
-            store = self.held.stores.of(source)
-            self._read = _Read(upper, wanted_of(contents_of(store, upper)))
-        return self._read.digests
+        backend = self.orders.destination.other
+        at = seen.of(backend)
+        if self._read is None or self._read.seen.upper != at.upper:
+            self._read = source.read(self.held.stores.of(backend), at)
+        return self._read.wanted.digests
 
     def _seal(self, seen: Seen) -> Seen:
         """Say that what both stores were written meanwhile is no past of the target either."""
@@ -268,14 +262,14 @@ class Attempt:
         self.held.advance(seen, target, least)
         return self.held.look()
 
-    def _read_at(self, seen: Seen) -> _Read:
+    def _read_at(self, seen: Seen) -> Read:
         """What was read, which nobody has changed since."""
         read = self._read
         assert read is not None
         upper = seen.of(self.orders.destination.other).upper
-        if upper != read.upper:
+        if upper != read.seen.upper:
             raise CatalogOutOfSync(
-                f"the source of truth changed after it was read, from {read.upper} to {upper}",
+                f"the source of truth changed after it was read, from {read.seen.upper} to {upper}",
                 hint="begin the migration again",
             )
         return read

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.durable import config
+from holdfast.durable.backend_migration.hashed import contents_of
 from holdfast.durable.backend_migration.held import Held
 from holdfast.durable.backend_migration.link import (
     Linked,
@@ -46,7 +47,7 @@ from holdfast.durable.backend_migration.two_stores import (
     pauses,
     read_both,
 )
-from holdfast.durable.backend_migration.verify import Digest, contents_of, digests_of, sizes_of
+from holdfast.durable.backend_migration.verify import Digest, digests_of, sizes_of
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.preamble import caught_up, committed
 from holdfast.durable.upgrade.report import Size

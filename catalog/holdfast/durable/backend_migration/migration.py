@@ -22,7 +22,7 @@ from holdfast.durable import config
 from holdfast.durable.backend_migration.attempt import Attempt, Orders, Progress, Verify
 from holdfast.durable.backend_migration.held import Held
 from holdfast.durable.backend_migration.link import Seen
-from holdfast.durable.backend_migration.plan import MigrationPlan, check_source, plan_of
+from holdfast.durable.backend_migration.plan import MigrationPlan, plan_of
 from holdfast.durable.backend_migration.records import (
     Record,
     begun,
@@ -33,6 +33,7 @@ from holdfast.durable.backend_migration.records import (
     running_of,
     to_begin,
 )
+from holdfast.durable.backend_migration.source import Read, checked
 from holdfast.durable.backend_migration.truth import Backend, Step
 from holdfast.durable.backend_migration.two_stores import TwoStores, take_over_both
 from holdfast.durable.codec import Update
@@ -127,8 +128,8 @@ class BackendMigration:
         self._attempt: Attempt | None = None
         self._outcome: Outcome | None = None
         self._deadline_ms = 0
-        # The state whose source of truth was found to be readable.
-        self._readable: tuple[Backend, Preamble] | None = None
+        # The source of truth that was found to be readable, in the state that is given, and what was read.
+        self._readable: tuple[Backend, Preamble, Read | None] | None = None
 
     @property
     def destination(self) -> Backend:
@@ -255,7 +256,9 @@ class BackendMigration:
             raise
         record = self._record(taken.seen)
         orders = Orders(self.migration_id, self.destination, self.verify, record)
-        return Attempt(Held(stores, taken.token), taken.link.strategy, orders)
+        known, self._readable = self._readable, None
+        read = known[2] if known is not None and known[0] is self.destination.other else None
+        return Attempt(Held(stores, taken.token), taken.link.strategy, orders, read)
 
     def _also(self, seen: Seen, backend: Backend) -> Iterable[Update]:
         """What goes into a store together with the fence: nobody may trust a note of the truth any more."""
@@ -286,8 +289,7 @@ class BackendMigration:
         # it all for each of its commits would let it keep the migration out for ever.
         known = self._readable
         if known is None or known[0] is not source or not known[1].tells_as(preamble):
-            check_source(stores, source, preamble)
-            self._readable = source, preamble
+            self._readable = source, preamble, checked(stores.of(source), preamble, stores.of(source.other))
 
     def _check_running(self, seen: Seen) -> None:
         running = running_of(seen.stash.config)

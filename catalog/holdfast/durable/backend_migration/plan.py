@@ -1,25 +1,19 @@
 """What a migration would do, found out without a trace."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from holdfast.durable import config
-from holdfast.durable.backend_migration.link import Linked, Seen
+from holdfast.durable.backend_migration.hashed import contents_of
+from holdfast.durable.backend_migration.link import Linked
 from holdfast.durable.backend_migration.records import Record, destination, records_of, to_begin
+from holdfast.durable.backend_migration.source import checked
 from holdfast.durable.backend_migration.truth import STEPS, Action, Backend, Step, Strategy
 from holdfast.durable.backend_migration.two_stores import TwoStores, read_both
-from holdfast.durable.backend_migration.verify import contents_of, digests_of, sizes_of
-from holdfast.durable.cache import APPEND_ONLY, Cache
-from holdfast.durable.contents import StoredContents
-from holdfast.durable.preamble import Preamble
-from holdfast.durable.store import CatalogStore
-from holdfast.durable.upgrade.plan import Plan, released
+from holdfast.durable.backend_migration.verify import digests_of, sizes_of
 from holdfast.durable.upgrade.report import Size
 from holdfast.durable.version import CATALOG_VERSION
-from holdfast.errors import BadInput, HoldfastError
+from holdfast.errors import HoldfastError
 
 
 @dataclass(frozen=True)
@@ -62,6 +56,12 @@ def plan_of(stores: TwoStores, migration_id: str, target: Backend, *, rollback: 
         source = opened.of(link.truth)
         at = seen.of(link.truth)
         at.check_initialized(source.place)
+        refused, read = None, None
+        try:
+            read = checked(source, at, opened.of(link.truth.other))
+        except HoldfastError as error:
+            refused = error
+        found = digests_of(contents_of(source, at.upper)) if read is None else read.wanted.digests
         return MigrationPlan(
             migration_id,
             link.truth,
@@ -71,48 +71,10 @@ def plan_of(stores: TwoStores, migration_id: str, target: Backend, *, rollback: 
             records_of(seen.stash.config).get(migration_id),
             steps,
             opened.places,
-            sizes_of(digests_of(contents_of(source, at.upper))),
+            sizes_of(found),
             (at.config[config.USER_VERSION], CATALOG_VERSION) if at.is_older else None,
-            _refused(opened, link.truth, seen),
+            refused,
         )
-
-
-def check_source(stores: TwoStores, source: Backend, seen: Preamble) -> None:
-    """Read the source of truth, and upgrade it in memory, as an open would.
-
-    Raises what an open would, and `BadInput` for a row that the other store doesn't take.
-    """
-    store = stores.of(source)
-    seen.check_readable()
-    if seen.is_older:
-        Plan(store, seen, released()).close()
-        return
-    batches = StoredContents(store, seen.upper).batches(but=APPEND_ONLY)
-    cache = Cache.load(_fitting(batches, stores.of(source.other)))
-    seen.check_history(cache.fence_row, store.place)
-
-
-def _refused(stores: TwoStores, source: Backend, seen: Seen) -> HoldfastError | None:
-    try:
-        check_source(stores, source, seen.of(source))
-    except HoldfastError as error:
-        return error
-    return None
-
-
-def _fitting(batches: Iterator[pa.RecordBatch], target: CatalogStore) -> Iterator[pa.RecordBatch]:
-    """The batches, as long as the target takes their rows."""
-    limit = target.max_row_bytes
-    for batch in batches:
-        if limit is not None and batch.num_rows:
-            lengths = (pc.binary_length(batch.column(name)) for name in ("key", "value"))
-            longest = pc.max(pc.add(*lengths)).as_py()
-            if longest > limit:
-                raise BadInput(
-                    f"an object of the catalog has {longest:,} bytes, {target.place} takes {limit:,}",
-                    hint="make the object smaller",
-                )
-        yield batch
 
 
 def _until_check(steps: tuple[Step, ...]) -> tuple[Step, ...]:

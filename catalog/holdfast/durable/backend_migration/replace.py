@@ -9,23 +9,23 @@ Invariants
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from holdfast.durable.backend_migration.verify import SHORT_BYTES, Digest, digests_of, hash_of
-from holdfast.durable.codec import TAG_BYTES, Row, Update
+from holdfast.durable.backend_migration.hashed import HashedRows, Shorts, contents_in, hashed, no_shorts
+from holdfast.durable.backend_migration.verify import Digest, Digests
+from holdfast.durable.codec import Row, Update
+from holdfast.durable.packed import rows_of
 from holdfast.durable.registry import COLLECTIONS, Kind
-from holdfast.durable.store import BATCH_ROWS
+from holdfast.durable.replacing import is_content
+from holdfast.durable.store import batch_of
 
-_HASH = np.dtype([("first", "<u8"), ("second", "<u8")])
-assert _HASH.itemsize == SHORT_BYTES
-
-Hashes = NDArray[np.void]
-"""Of rows, 128 bits each, as two numbers."""
+Rows = Callable[[Collection[Kind]], Iterable[pa.RecordBatch]]
+"""Gives rows, but for those of some kinds."""
 
 
 @dataclass(frozen=True)
@@ -33,59 +33,94 @@ class Wanted:
     """What a store is to hold: digests by the name of the object type, and the hashes of the rows."""
 
     digests: dict[str, Digest]
-    hashes: Hashes
+    hashes: Shorts
+
+    def after(self, updates: Iterable[Update]) -> "Wanted | None":
+        """The same after changes of rows; None where they don't fit what there was.
+
+        Raises `CorruptBlob` for a row of a kind that isn't known.
+        """
+        net = Counter[Row]()
+        for row, diff in updates:
+            if is_content(row):
+                net[row] += diff
+        if not {*net.values()} <= {-1, 0, 1}:
+            return None
+        added, gone = (wanted_of([batch_of(_rows_with(net, diff))]) for diff in (1, -1))
+        goes = _Known(gone.hashes).has(self.hashes)
+        if goes.sum() != len(gone.hashes) or _Known(added.hashes).has(self.hashes).any():
+            return None
+        digests = {name: of + added.digests[name] - gone.digests[name] for name, of in self.digests.items()}
+        return Wanted(digests, np.concatenate([self.hashes[~goes], added.hashes]))
 
 
-def wanted_of(rows: Iterable[Row]) -> Wanted:
-    """That of rows, each of which is there once. Raises as `digests_of`."""
-    shorts = bytearray()
-    digests = dict(digests_of(rows, shorts))
-    return Wanted(digests, np.frombuffer(bytes(shorts), _HASH))
+def _rows_with(net: Counter[Row], diff: int) -> list[Row]:
+    return [row for row, found in net.items() if found == diff]
 
 
-def changes(
-    stored: Iterable[Row], wanted: Wanted, rows: Callable[[Iterable[Kind]], Iterable[Row]]
-) -> Iterator[Update]:
-    """The changes from the rows of `stored` to those that are wanted.
+def wanted_of(batches: Iterable[pa.RecordBatch]) -> Wanted:
+    """That of rows (columns `key` and `value`), each of which is there once. Raises as `digests_of`."""
+    reading = Reading()
+    for _ in reading.passing(batches):
+        pass
+    return reading.wanted()
 
-    `rows` gives these again, of some kinds, or all where it is told none.
-    """
+
+class Reading:
+    """Takes rows in while somebody else reads them too."""
+
+    def __init__(self) -> None:
+        self._digests = Digests()
+        self._hashes: list[Shorts] = []
+
+    def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same rows, of which the contents are taken in."""
+        for batch in batches:
+            some = hashed(contents_in(batch))
+            self._digests.add(some)
+            self._hashes.append(some.shorts)
+            yield batch
+
+    def wanted(self) -> Wanted:
+        """What was taken in. Raises as `digests_of`."""
+        return Wanted(self._digests.by_name(), np.concatenate([no_shorts(), *self._hashes]))
+
+
+def changes(stored: Iterable[pa.RecordBatch], wanted: Wanted, rows: Rows) -> Iterator[Update]:
+    """The changes from the rows of `stored` to those that are wanted, which `rows` gives again."""
     known = _Known(wanted.hashes)
-    kept: list[Hashes] = []
+    kept: list[Shorts] = []
     sizes: Counter[bytes] = Counter()
-    for some, hashes in _hashed(stored):
-        is_known = known.has(hashes)
-        kept.append(hashes[is_known])
-        for row, keeps in zip(some, is_known.tolist(), strict=True):
-            if keeps:
-                sizes[row.key[:TAG_BYTES]] += 1
-            else:
-                yield Update(row, -1)
+    for some in map(hashed, stored):
+        shorts = some.shorts
+        keeps = known.has(shorts)
+        kept.append(shorts[keeps])
+        sizes.update({tag: int((keeps & places).sum()) for tag, places in some.by_tag.items()})
+        yield from (Update(row, -1) for row in _those(some, ~keeps))
     there = {kind: wanted.digests[COLLECTIONS[kind].name].size.rows for kind in Kind}
-    missing = [kind for kind, count in there.items() if sizes[kind.tag] != count]
-    if not missing:
+    complete = [kind for kind, count in there.items() if sizes[kind.tag] == count]
+    if len(complete) == len(there):
         return
-    if 2 * sum(there[kind] for kind in missing) > sum(there.values()):
-        # To look most of them up costs more than to read all.
-        missing = []
+    if not sum(sizes.values()):
+        yield from (Update(row, 1) for batch in rows(complete) for row in rows_of(batch))
+        return
     # Of hashes with the same first half only one was found, so that here all are found.
-    known = _Known(np.concatenate([np.empty(0, _HASH), *kept]))
-    if not sizes:
-        yield from (Update(row, 1) for row in rows(missing))
-        return
-    for some, hashes in _hashed(rows(missing)):
-        for row, is_there in zip(some, known.has(hashes).tolist(), strict=True):
-            if not is_there:
-                yield Update(row, 1)
+    known = _Known(np.concatenate([no_shorts(), *kept]))
+    for some in map(hashed, rows(complete)):
+        yield from (Update(row, 1) for row in _those(some, ~known.has(some.shorts)))
+
+
+def _those(some: HashedRows, places: NDArray[np.bool_]) -> Iterable[Row]:
+    return rows_of(some.rows.filter(pa.array(places))) if places.any() else ()
 
 
 class _Known:
     """Hashes to be found. Of those with the same first half only one is; none is found wrongly."""
 
-    def __init__(self, hashes: Hashes) -> None:
+    def __init__(self, hashes: Shorts) -> None:
         self._sorted = hashes[np.argsort(hashes["first"])]
 
-    def has(self, hashes: Hashes) -> NDArray[np.bool_]:
+    def has(self, hashes: Shorts) -> NDArray[np.bool_]:
         """Which of these are among them."""
         if not len(self._sorted):
             return np.zeros(len(hashes), np.bool_)
@@ -94,10 +129,3 @@ class _Known:
         return np.asarray(
             (found["first"] == hashes["first"]) & (found["second"] == hashes["second"]), np.bool_
         )
-
-
-def _hashed(rows: Iterable[Row]) -> Iterator[tuple[list[Row], Hashes]]:
-    """Rows, some at a time, with their hashes."""
-    rest = iter(rows)
-    while some := list(islice(rest, BATCH_ROWS)):
-        yield some, np.frombuffer(b"".join(hash_of(row)[:SHORT_BYTES] for row in some), _HASH)

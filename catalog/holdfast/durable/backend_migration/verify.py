@@ -1,8 +1,6 @@
 """Whether two stores hold the same contents, told from one number for each object type.
 
 Invariants
-- What is counted is what is moved (see `replacing.is_content`): not the fence token, nor what a store says of
-  itself.
 - A digest doesn't depend on the order in which rows come, and two contents that differ in any stored byte, or
   in how often a row is there, have different ones: it is the sum of 256-bit hashes of the rows.
 - Rows are read as a stream: memory doesn't grow with them.
@@ -10,19 +8,20 @@ Invariants
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
+from typing import Self
 
-from holdfast.durable.codec import TAG_BYTES, Row
-from holdfast.durable.registry import COLLECTIONS, Kind
-from holdfast.durable.replacing import is_content
-from holdfast.durable.store import CatalogStore
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.durable.backend_migration.hashed import HASH_BYTES, HashedRows, hashed
+from holdfast.durable.codec import kind_of
+from holdfast.durable.registry import COLLECTIONS
 from holdfast.durable.upgrade.report import Size
 from holdfast.errors import ContentsDiffer
 
-HASH_BYTES = 32
-SHORT_BYTES = 16
-"""How many of them are kept for each row, to find what two stores have in common."""
 _MODULUS = 1 << 8 * HASH_BYTES
+_WORD = np.dtype(">u4")
 
 
 @dataclass(frozen=True)
@@ -40,40 +39,47 @@ class Digest:
         """The first of its hexadecimal digits."""
         return self.sum.to_bytes(HASH_BYTES, "big").hex()[:12]
 
+    def __add__(self, other: Self) -> "Digest":
+        """That of the rows of both."""
+        size = Size(self.size.rows + other.size.rows, self.size.bytes + other.size.bytes)
+        return Digest(size, (self.sum + other.sum) % _MODULUS)
 
-def contents_of(store: CatalogStore, upper: int, kinds: Iterable[Kind] = ()) -> Iterable[Row]:
-    """The contents of a store at `upper - 1` as stored, of these kinds or all; none where `upper` is 0."""
-    return filter(is_content, store.rows(upper - 1, kinds) if upper else ())
+    def __sub__(self, other: Self) -> "Digest":
+        """That of the rows without the other ones, which are among them."""
+        size = Size(self.size.rows - other.size.rows, self.size.bytes - other.size.bytes)
+        return Digest(size, (self.sum - other.sum) % _MODULUS)
 
 
-def hash_of(row: Row) -> bytes:
-    """`HASH_BYTES` that tell a row from any other, where its key ends included."""
-    key, value = row
-    return blake2b(len(key).to_bytes(8, "big") + key + value, digest_size=HASH_BYTES).digest()
+class Digests:
+    """The digest of every object type, of the rows that were added."""
+
+    def __init__(self) -> None:
+        self._by_tag: dict[bytes, Digest] = {}
+
+    def add(self, some: HashedRows) -> None:
+        """Add rows."""
+        lengths = (pc.binary_length(some.rows.column(name)) for name in ("key", "value"))
+        sizes = pc.add(*lengths).to_numpy(zero_copy_only=False).astype(np.int64)
+        words = some.hashes.view(_WORD)
+        for tag, places in some.by_tag.items():
+            # Sums of so few numbers of 32 bits are exact in 64.
+            sums = words[places].sum(axis=0, dtype=np.uint64).tolist()
+            total = sum(word << 8 * _WORD.itemsize * place for place, word in enumerate(reversed(sums)))
+            more = Digest(Size(int(places.sum()), int(sizes[places].sum())), total % _MODULUS)
+            self._by_tag[tag] = self._by_tag.get(tag, Digest()) + more
+
+    def by_name(self) -> dict[str, Digest]:
+        """By the name of the object type; `CorruptBlob` where there was a row of a kind that isn't known."""
+        found = dict.fromkeys((collection.name for collection in COLLECTIONS.values()), Digest())
+        return found | {COLLECTIONS[kind_of(tag)].name: digest for tag, digest in self._by_tag.items()}
 
 
-def digests_of(rows: Iterable[Row], shorts: bytearray | None = None) -> Mapping[str, Digest]:
-    """The digest of every object type by its name; `CorruptBlob` for a row of a kind that isn't known.
-
-    The first `SHORT_BYTES` of the hash of every row are added to `shorts`.
-    """
-    rows_of: dict[bytes, int] = {}
-    bytes_of: dict[bytes, int] = {}
-    sums: dict[bytes, int] = {}
-    for row in rows:
-        key, value = row
-        tag = key[:TAG_BYTES]
-        hashed = hash_of(row)
-        if shorts is not None:
-            shorts += hashed[:SHORT_BYTES]
-        rows_of[tag] = rows_of.get(tag, 0) + 1
-        bytes_of[tag] = bytes_of.get(tag, 0) + len(key) + len(value)
-        sums[tag] = sums.get(tag, 0) + int.from_bytes(hashed, "big")
-    found = dict.fromkeys((collection.name for collection in COLLECTIONS.values()), Digest())
-    for tag, sum_ in sums.items():
-        name = COLLECTIONS[Row(tag, b"").kind].name
-        found[name] = Digest(Size(rows_of[tag], bytes_of[tag]), sum_ % _MODULUS)
-    return found
+def digests_of(batches: Iterable[pa.RecordBatch]) -> Mapping[str, Digest]:
+    """The digest of every object type by its name, of columns `key` and `value`. Raises as `by_name`."""
+    found = Digests()
+    for some in map(hashed, batches):
+        found.add(some)
+    return found.by_name()
 
 
 def sizes_of(digests: Mapping[str, Digest]) -> Mapping[str, Size]:
