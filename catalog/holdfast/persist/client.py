@@ -270,11 +270,17 @@ class PersistClient:
         """
         self.multi_write([self.prepare_evolve(shard_id, schema)])
 
-    def prepare_critical(self, shard_id: str, *, purpose: str, opaque: bytes = b"") -> Prepared:
-        """A critical hold on an existing shard, for `multi_write`. One that is there stays as it is."""
-        return Prepared(
-            self.machine(shard_id), RegisterCritical(check_purpose(purpose), check_opaque(opaque))
-        )
+    def prepare_critical(
+        self, shard_id: str, *, purpose: str, opaque: bytes = b"", not_past: int | None = None
+    ) -> Prepared:
+        """A critical hold on an existing shard, for `multi_write`. One that is there stays as it is.
+
+        The multi-write raises `AsOfTooEarly` where there is none and since is past `not_past`.
+        """
+        if not_past is not None:
+            check_frontier(not_past, "not_past")
+        command = RegisterCritical(check_purpose(purpose), check_opaque(opaque), not_past)
+        return Prepared(self.machine(shard_id), command)
 
     def prepare_downgrade_critical(
         self, shard_id: str, since: int, *, purpose: str, opaque: bytes = b"", expected: bytes | None = None

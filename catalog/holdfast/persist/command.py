@@ -150,11 +150,12 @@ class ExpireHandles:
 class RegisterCritical:
     """Take the hold of this purpose with a token, or find it with whatever token it has.
 
-    Result: the `CriticalReader`.
+    One that is not there is refused where since is past `not_past` already. Result: the `CriticalReader`.
     """
 
     purpose: str
     opaque: bytes
+    not_past: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import assert_never
 
 from holdfast.errors import (
     CLOSED,
+    AsOfTooEarly,
     BadInput,
     CodecMismatch,
     Fenced,
@@ -330,6 +331,8 @@ def _register_critical(state: ShardState, command: RegisterCritical) -> Outcome:
     id_ = critical_id(state.shard_id, command.purpose)
     if id_ in state.critical_readers:
         return NoOp(state.critical_readers[id_])
+    if command.not_past is not None and state.since > command.not_past:
+        return Reject(AsOfTooEarly(command.not_past, state.since))
     reader = CriticalReader(id_, state.since, command.purpose, command.opaque)
     return Commit((Put(reader),), reader)
 

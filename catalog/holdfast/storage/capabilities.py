@@ -22,7 +22,7 @@ from holdfast.storage.controller_log import ControllerLog
 from holdfast.storage.jobs import JobRecord, hold_purpose
 from holdfast.storage.retention import RETENTION_PURPOSE
 from holdfast.storage.spec import CollectionInfo, RenditionState
-from holdfast.storage.state import ControllerState, Outcome
+from holdfast.storage.state import ControllerState
 from holdfast.storage.transitions import Origin
 from holdfast.storage.writer import CollectionWriter
 
@@ -88,12 +88,26 @@ def collection_holds(
     told = [_told(info, hold, taken, now_ms) for hold in (*metadata, *elsewhere.values())]
     writers = [
         CollectionHold(
-            "write", each.purpose, each.who, each.host, True, False, None, now_ms - each.acquired_ms, None, ()
+            kind="write",
+            purpose=each.purpose,
+            who=each.who,
+            host=each.host,
+            durable=True,
+            own=False,
+            since=None,
+            age_ms=_age(each.acquired_ms, now_ms),
+            lease_s=None,
+            keeps=(),
         )
         for each in info.holders
         if each.writes
     ]
     return (*told, *writers)
+
+
+def _age(since_ms: int | None, now_ms: int) -> int | None:
+    """How long ago that was; no time where the wall clock is behind the one that noted it."""
+    return None if since_ms is None else max(now_ms - since_ms, 0)
 
 
 def _told(info: CollectionInfo, hold: HoldInfo, taken: Mapping[str, int], now_ms: int) -> CollectionHold:
@@ -110,7 +124,7 @@ def _told(info: CollectionInfo, hold: HoldInfo, taken: Mapping[str, int], now_ms
         durable=hold.kind == "critical",
         own=_is_own(info, hold),
         since=hold.since,
-        age_ms=None if since_ms is None else max(now_ms - since_ms, 0),
+        age_ms=_age(since_ms, now_ms),
         lease_s=hold.lease_s,
         keeps=keeps,
     )
@@ -210,32 +224,23 @@ class Capabilities:
         check_purpose(read_purpose(check_purpose(purpose)))
         if since is not None:
             check_frontier(since)
-            # So that what can't be is refused before anything is taken.
-            self._check_since(since, self._client.inspect(info.metadata_shard).since)
         origin = self._origin(command_id)
-        is_new = False
-
-        def decided(state: ControllerState) -> Outcome[CollectionInfo]:
-            nonlocal is_new
-            # Also after a try that lost: to another who took it.
-            is_new = False
-            return transitions.acquire(state, info.collection_id, purpose, origin, writes=False)
 
         def effects(_: ControllerState) -> list[Prepared]:
-            nonlocal is_new
-            is_new = True
             shard, held = info.metadata_shard, read_purpose(purpose)
-            taken = [self._client.prepare_critical(shard, purpose=held)]
+            # Refused in the step itself: once it is taken, others find it and go by it.
+            taken = [self._client.prepare_critical(shard, purpose=held, not_past=since)]
             if since is not None:
                 taken.append(self._client.prepare_downgrade_critical(shard, since, purpose=held))
             return taken
 
-        changed = self._log.commit(decided, effects)
+        changed = self._log.commit(
+            lambda state: transitions.acquire(state, info.collection_id, purpose, origin, writes=False),
+            effects,
+        )
         hold = DurableHold(self, changed, purpose)
         if since is not None and (held := hold.since) > since:
-            # Since moved while it was taken, or one that was there has been moved.
-            if is_new:
-                hold.release()
+            # One that was there is further.
             raise AsOfTooEarly(since, held)
         return hold
 
@@ -293,8 +298,3 @@ class Capabilities:
         if self._client.inspect(info.metadata_shard).finalized:
             return CollectionNotFound(f"collection {info.name} ({info.collection_id}) was dropped")
         return HandleExpired(f"the hold '{purpose}' on collection {info.name} was released")
-
-    @staticmethod
-    def _check_since(wanted: int, since: int) -> None:
-        if wanted < since:
-            raise AsOfTooEarly(wanted, since)

@@ -5,6 +5,7 @@ import pytest
 from holdfast.errors import AsOfTooEarly, CollectionInUse, CollectionNotFound, HandleExpired
 from holdfast.storage import CollectionState, StorageController
 from holdfast.storage.advance import StepKind
+from holdfast.storage.capabilities import collection_holds
 from unit.collections.stores import SPEC, Stores, counted, updates
 
 ROWS = [(number, str(number), 10, 1) for number in range(20)]
@@ -196,3 +197,17 @@ def test_the_history_tells_who_did_what_with_what_result(controller: StorageCont
         ("RELEASE", {"purpose": "audit", "to": "read"}),
     ]
     assert {(each.who, each.host, each.token) for each in told} == {("ann", "here", "7")}
+
+
+def test_nothing_is_held_for_less_than_no_time(controller: StorageController) -> None:
+    """The wall clock of who asks is behind that of who took it."""
+    controller.hold("flights", "audit")
+    controller.acquire_write("flights", "loader")
+    info = controller.describe("flights")
+    shards = {shard: controller.client.inspect(shard) for shard in (info.metadata_shard, *info.data_shards)}
+    holds = collection_holds(info, shards, (), now_ms=1)
+    assert {(each.kind, each.purpose): each.age_ms for each in holds} == {
+        ("read", "retention"): 0,
+        ("read", "audit"): 0,
+        ("write", "loader"): 0,
+    }

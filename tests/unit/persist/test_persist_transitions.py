@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.errors import (
     CLOSED,
+    AsOfTooEarly,
     BadInput,
     CodecMismatch,
     Fenced,
@@ -94,6 +95,7 @@ WRITTEN = after(
     append(20, 30, blob("c", 25, 26), token=b"c", by=W2),
 )
 HELD = after(WRITTEN, RegisterReader(R1), RegisterReader(R2), RegisterCritical("backup", b"o"))
+MOVED = after(WRITTEN, RegisterCritical("backup", b""), DowngradeCritical(HOLD, 9))
 ENDED = after(HELD, FinalizeShard(5))
 ROLLED = after(WRITTEN, AddRollup(Rollup(3, f"{SHARD}/v3-x", 5, 5), 77))
 
@@ -235,6 +237,7 @@ def test_a_finalized_shard_is_closed_and_empty() -> None:
         (WRITTEN, append(20, 30, token=b"c", by=W2), 30),
         (HELD, RegisterReader(R1), HELD.leased_readers["r1"]),
         (HELD, RegisterCritical("backup", b"other"), HELD.critical_readers[HOLD]),
+        (MOVED, RegisterCritical("backup", b"", 8), MOVED.critical_readers[HOLD]),
         (HELD, DowngradeReader("r1", 0, 0, 0), HELD.leased_readers["r1"]),
         (HELD, DowngradeCritical(HOLD, 0, b"o", b"o"), HELD.critical_readers[HOLD]),
         (HELD, DowngradeCritical(HOLD, 0, b"before", b"o"), HELD.critical_readers[HOLD]),
@@ -378,6 +381,7 @@ def test_a_merge_of_what_is_pending_is_known_by_any_of_its_parts() -> None:
         (EMPTY, EvolveSchema(SCHEMA), BadInput, "does not exist"),
         (EMPTY, RegisterReader(R1), BadInput, "does not exist"),
         (EMPTY, RegisterCritical("x", b""), BadInput, "does not exist"),
+        (MOVED, RegisterCritical("x", b"", 8), AsOfTooEarly, "8 is before since 9"),
         (EMPTY, FinalizeShard(1), BadInput, "does not exist"),
         (HELD, DowngradeReader("r9", 1, 1, 1), HandleExpired, "r9"),
         (HELD, DowngradeCritical("c9", 1), HandleExpired, "c9"),
