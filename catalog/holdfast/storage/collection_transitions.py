@@ -6,7 +6,7 @@
 
 from dataclasses import replace
 
-from holdfast.errors import BadInput, CodecMismatch
+from holdfast.errors import BadInput, CodecMismatch, HandleExpired
 from holdfast.persist.evolution import check_evolution
 from holdfast.persist.schema import Schema
 from holdfast.storage.jobs import Json
@@ -20,7 +20,8 @@ def evolve_collection(
     state: ControllerState, collection_id: str, schema: Schema, origin: Origin
 ) -> Outcome[CollectionInfo]:
     """Give a collection a schema that follows its own. Its shards get it in the same step."""
-    if (seen := seen_before(state, origin, CommandKind.EVOLVE_COLLECTION, collection_id)) is not None:
+    kind = CommandKind.EVOLVE_COLLECTION
+    if (seen := seen_before(state, origin, kind, collection_id, to=str(schema))) is not None:
         return seen
     info = state.find(collection_id)
     if (refused := refuse_unless_active(info)) is not None:
@@ -33,7 +34,7 @@ def evolve_collection(
         return Reject(error)
     evolved = replace(info, schema=schema)
     told = {"from": str(info.schema), "to": str(schema)}
-    return _changed(state, evolved, CommandKind.EVOLVE_COLLECTION, told, origin)
+    return _changed(state, evolved, kind, told, origin)
 
 
 def begin_restore(
@@ -50,7 +51,8 @@ def begin_restore(
     A command that was not seen before goes on with a rendition that is being filled from the same snapshot,
     where it is not `named` otherwise.
     """
-    seen = seen_before(state, origin, CommandKind.RESTORE_COLLECTION, collection_id)
+    asked = {"rendition": rendition.id} if named else {}
+    seen = seen_before(state, origin, CommandKind.RESTORE_COLLECTION, collection_id, **asked)
     if isinstance(seen, Reject):
         return seen
     info = state.find(collection_id)
@@ -96,27 +98,39 @@ def _restored(
 def acquire(
     state: ControllerState, collection_id: str, purpose: str, origin: Origin, *, writes: bool
 ) -> Outcome[CollectionInfo]:
-    """Record who has a capability; one that is there stays as it is. What it holds is held from then on."""
+    """Record who has a capability; one that is there stays as it is. What it holds is held from then on.
+
+    The same command again, after the capability ended, takes no other: it is `HandleExpired`.
+    """
+    told = _told(purpose, writes=writes)
+    seen = seen_before(state, origin, CommandKind.ACQUIRE, collection_id, **told)
+    if isinstance(seen, Reject):
+        return seen
     info = state.find(collection_id)
     if (refused := refuse_unless_active(info)) is not None:
         return refused
     if holder_of(info, purpose, writes=writes) is not None:
         return NoOp(info)
+    if seen is not None:
+        return Reject(HandleExpired(f"the hold '{purpose}' on collection {info.name} was released"))
     holder = Holder(purpose, writes, origin.who, origin.host, origin.at_ms)
     changed = replace(info, holders=(*info.holders, holder))
-    return _changed(state, changed, CommandKind.ACQUIRE, _told(purpose, writes=writes), origin)
+    return _changed(state, changed, CommandKind.ACQUIRE, told, origin)
 
 
 def release(
     state: ControllerState, collection_id: str, purpose: str, origin: Origin, *, writes: bool
 ) -> Outcome[CollectionInfo]:
-    """End a capability, whoever has it; nothing to do where there is none."""
+    """End a capability, whoever has it; nothing to do where there is none, or this command ended one."""
+    told = _told(purpose, writes=writes)
+    if (seen := seen_before(state, origin, CommandKind.RELEASE, collection_id, **told)) is not None:
+        return seen
     info = state.find(collection_id)
     holder = holder_of(info, purpose, writes=writes)
     if holder is None:
         return NoOp(info)
     changed = replace(info, holders=tuple(each for each in info.holders if each != holder))
-    return _changed(state, changed, CommandKind.RELEASE, _told(purpose, writes=writes), origin)
+    return _changed(state, changed, CommandKind.RELEASE, told, origin)
 
 
 def holder_of(info: CollectionInfo, purpose: str, *, writes: bool) -> Holder | None:

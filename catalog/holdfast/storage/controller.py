@@ -185,7 +185,8 @@ class StorageController(JobCommands):
         """A capability to read from `since` on (None: all that can be read now), durable until its release.
 
         That of the same purpose is found again as it is. Raises `AsOfTooEarly` where `since` can't be read,
-        or the one that was found is past it, and as `describe`.
+        or the one that was found is past it, `HandleExpired` where this command took it before and it was
+        released, and as `describe`.
         """
         return self._capabilities.acquire(self._open(id_or_name), purpose, since=since, command_id=command_id)
 
@@ -194,7 +195,7 @@ class StorageController(JobCommands):
     ) -> WriteCapability:
         """A capability to write, durable until its release: so long nobody drops the collection but by force.
 
-        That of the same purpose is found again. Raises as `describe`.
+        That of the same purpose is found again. Raises as `describe`, and `HandleExpired` as `hold`.
         """
         writer = self.writer(id_or_name, purpose=purpose)
         return self._capabilities.acquire_write(writer.info, purpose, writer, command_id=command_id)

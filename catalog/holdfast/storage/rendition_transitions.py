@@ -14,7 +14,7 @@ from holdfast.errors import CLOSED, BadInput, UpperMismatch
 from holdfast.storage.jobs import Json
 from holdfast.storage.spec import CollectionInfo, CollectionState, RenditionInfo, RenditionState
 from holdfast.storage.state import CommandKind, Commit, ControllerState, NoOp, Outcome, Reject
-from holdfast.storage.transitions import Origin, expired
+from holdfast.storage.transitions import Origin, expired, seen_before
 
 
 def next_rendition_id(info: CollectionInfo) -> str:
@@ -41,9 +41,14 @@ def create_rendition(
     info = state.find(collection_id)
     if (refused := refuse_unless_active(info)) is not None:
         return refused
-    seen = state.commands.get(origin.command_id)
-    if seen is not None and seen.object_id == info.collection_id and "rendition" in seen.result:
-        return NoOp(info.rendition(str(seen.result["rendition"])))
+    asked: dict[str, object] = {"shards": len(rendition.shards), "recipe": rendition.recipe.name}
+    if rendition.id:
+        asked["rendition"] = rendition.id
+    seen = seen_before(state, origin, kind, collection_id, **asked)
+    if isinstance(seen, Reject):
+        return seen
+    if seen is not None:
+        return NoOp(info.rendition(str(state.commands[origin.command_id].result["rendition"])))
     rendition = replace(rendition, id=rendition.id or next_rendition_id(info))
     known = _known(info, rendition.id)
     if known is not None:
@@ -73,6 +78,9 @@ def abort_rendition(
     state: ControllerState, collection_id: str, rendition_id: str, origin: Origin
 ) -> Outcome[CollectionInfo]:
     """Give up a rendition that is being filled. Its shards are finalized in the same step."""
+    kind = CommandKind.ABORT_RENDITION
+    if (seen := seen_before(state, origin, kind, collection_id, rendition=rendition_id)) is not None:
+        return seen
     info = state.find(collection_id)
     known = _known(info, rendition_id)
     if known is None:
@@ -87,7 +95,7 @@ def abort_rendition(
             )
         )
     gone = _gone(known, RenditionState.ABORTED)
-    return _changed(state, info, [gone], CommandKind.ABORT_RENDITION, origin)
+    return _changed(state, info, [gone], kind, origin)
 
 
 def begin_rendition(
@@ -116,6 +124,9 @@ def hand_over(
     One that has taken over already is the answer as it is, whatever `at` says. Rejects with `UpperMismatch`
     where another one took over at `at` or later.
     """
+    kind = CommandKind.HAND_OVER
+    if (seen := seen_before(state, origin, kind, collection_id, rendition=rendition_id)) is not None:
+        return seen
     info = state.find(collection_id)
     if (refused := refuse_unless_active(info)) is not None:
         return refused
@@ -152,11 +163,8 @@ def hand_over(
     retired = replace(old, state=RenditionState.RETIRED, held_to=at)
     holding = replace(known, state=RenditionState.HOLDING, held_from=at)
     changed = info.with_renditions(retired, holding)
-    command = origin.record(
-        CommandKind.HAND_OVER,
-        info.collection_id,
-        _told(holding, at=at, old=old.id, shards=len(holding.shards)),
-    )
+    told = _told(holding, at=at, old=old.id, shards=len(holding.shards))
+    command = origin.record(kind, info.collection_id, told)
     return Commit(changed, (changed, command), expired(state, origin.at_ms))
 
 
@@ -164,6 +172,9 @@ def drop_rendition(
     state: ControllerState, collection_id: str, rendition_id: str, origin: Origin
 ) -> Outcome[CollectionInfo]:
     """A retired rendition is gone. Its shards are finalized in the same step."""
+    kind = CommandKind.DROP_RENDITION
+    if (seen := seen_before(state, origin, kind, collection_id, rendition=rendition_id)) is not None:
+        return seen
     info = state.find(collection_id)
     known = _known(info, rendition_id)
     if known is None:
@@ -178,7 +189,7 @@ def drop_rendition(
     if (follower := info.held_after(known)) is not None:
         # What differs from what is gone is of no use to anybody.
         gone.append(replace(follower, difference_shard=""))
-    return _changed(state, info, gone, CommandKind.DROP_RENDITION, origin)
+    return _changed(state, info, gone, kind, origin)
 
 
 def record_difference(
@@ -188,6 +199,9 @@ def record_difference(
 
     Where one is on record already, that is the answer.
     """
+    kind = CommandKind.MAKE_DIFFERENCE
+    if (seen := seen_before(state, origin, kind, collection_id, rendition=rendition_id)) is not None:
+        return seen
     info = state.find(collection_id)
     if (refused := refuse_unless_active(info)) is not None:
         return refused
@@ -197,20 +211,23 @@ def record_difference(
     if known.difference_shard or known.dropped or info.held_before(known) is None:
         return NoOp(info)
     made = replace(known, difference_shard=shard)
-    return _changed(state, info, [made], CommandKind.MAKE_DIFFERENCE, origin)
+    return _changed(state, info, [made], kind, origin)
 
 
 def suspect_rendition(
     state: ControllerState, collection_id: str, rendition_id: str, why: str, origin: Origin
 ) -> Outcome[CollectionInfo]:
     """Mark a rendition as one whose contents are not to be trusted; the first reason stays."""
+    kind = CommandKind.SUSPECT_RENDITION
+    if (seen := seen_before(state, origin, kind, collection_id, rendition=rendition_id)) is not None:
+        return seen
     info = state.find(collection_id)
     known = _known(info, rendition_id)
     if known is None:
         return _unknown(info, rendition_id)
     if known.suspect or known.dropped:
         return NoOp(info)
-    return _changed(state, info, [replace(known, suspect=why)], CommandKind.SUSPECT_RENDITION, origin)
+    return _changed(state, info, [replace(known, suspect=why)], kind, origin)
 
 
 def refuse_unless_active(info: CollectionInfo) -> Reject | None:

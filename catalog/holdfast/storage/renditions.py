@@ -178,9 +178,10 @@ class Renditions:
         """Make this rendition the collection, from the first time that is possible and not below `at`.
 
         Answers it with the time, `held_from`, when it has all that was written before; one that took over
-        already as it is. Writers and readers go on. Raises `NotCaughtUp` where it lacks more than
-        `max_lag_ms`, `BadInput` where it is suspect, has retired, was aborted, or `at` is too far ahead,
-        `HandoverInProgress` where an earlier handover waits for its source, or this one does.
+        already as it is, also one that has retired since if it was by this command. Writers and readers go
+        on. Raises `NotCaughtUp` where it lacks more than `max_lag_ms`, `BadInput` where it is suspect, has
+        retired, was aborted, or `at` is too far ahead, `HandoverInProgress` where an earlier handover waits
+        for its source, or this one does.
 
         Where pipelines write both renditions, only the time is fixed: the one goes on up to it and the other
         from it on, and readers wait until both are there.
@@ -204,7 +205,7 @@ class Renditions:
                 self._check_time(info, time, view)
                 self._check_lag(view, rendition_id, max_lag_ms)
                 with suppress(UpperMismatch):  # Somebody wrote meanwhile.
-                    self._log.commit(
+                    changed = self._log.commit(
                         partial(
                             transitions.hand_over,
                             collection_id=info.collection_id,
@@ -214,6 +215,10 @@ class Renditions:
                         ),
                         partial(self._turn, view, rendition_id, time),
                     )
+                    done = changed.rendition(rendition_id)
+                    if done.state is not RenditionState.HOLDING:
+                        # By this command, given before; another one has taken over since.
+                        return done
 
     def abort(self, collection: str, rendition_id: str, *, command_id: str | None = None) -> None:
         """Give up a rendition that is being filled; its data goes. Raises `BadInput` for any other."""

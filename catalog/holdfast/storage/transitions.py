@@ -204,21 +204,28 @@ def fail_job(
 
 
 def seen_before(
-    state: ControllerState, origin: Origin, kind: CommandKind, object_id: str
+    state: ControllerState, origin: Origin, kind: CommandKind, object_id: str, **arguments: object
 ) -> NoOp[CollectionInfo] | Reject | None:
-    """The answer of the command of this id where there was one: as it is, or refused where it was another."""
+    """The answer of the command of this id where there was one: as it is, or refused where it was another.
+
+    `arguments` are compared with what the history tells of it; what it doesn't tell is not.
+    """
     command = state.commands.get(origin.command_id)
     if command is None:
         return None
     known = state.collections.get(command.object_id)
-    if command.kind is not kind or known is None or object_id not in {known.collection_id, known.name}:
-        return Reject(
-            BadInput(
-                f"command {origin.command_id} was {command.kind.name.lower()} of {command.object_id}",
-                hint="give every command an id of its own",
-            )
+    same = command.kind is kind and known is not None and object_id in {known.collection_id, known.name}
+    told = {name: command.result[name] for name in arguments if same and name in command.result}
+    if known is not None and same and all(arguments[name] == value for name, value in told.items()):
+        return NoOp(known)
+    was = f"{command.kind.name.lower()} of {command.object_id}"
+    with_ = ", ".join(f"{name} {value}" for name, value in told.items())
+    return Reject(
+        BadInput(
+            f"command {origin.command_id} was {was}{f' with {with_}' if with_ else ''}",
+            hint="give every command an id of its own",
         )
-    return NoOp(known)
+    )
 
 
 def expired(state: ControllerState, now_ms: int) -> tuple[Record, ...]:
