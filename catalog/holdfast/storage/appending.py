@@ -82,7 +82,7 @@ class ShardedAppend:
         self._client = client
         self._schema = schema
         self._batch = batch
-        self._rendition_id = ""
+        self._prepared_for: tuple[str, int] | None = None
         self._appends: list[Prepared] = []
 
     def prepare(self, route: Route, *, shard_upper: int | None = None) -> list[Prepared]:
@@ -90,14 +90,16 @@ class ShardedAppend:
 
         `shard_upper` is where the shards begin, if not at `expected_upper`.
         """
-        if self._rendition_id != route.rendition.id or not all(each.usable for each in self._appends):
+        lower = self.expected_upper if shard_upper is None else shard_upper
+        wanted = (route.rendition.id, lower)
+        if self._prepared_for != wanted or not all(each.usable for each in self._appends):
             self._abandon()
             try:
-                self._prepare(route, self.expected_upper if shard_upper is None else shard_upper)
+                self._prepare(route, lower)
             except BaseException:
                 self._abandon()
                 raise
-            self._rendition_id = route.rendition.id
+            self._prepared_for = wanted
         return self._appends
 
     def tried(self, route: Route, conditions: Sequence[Prepared]) -> bool:
@@ -142,7 +144,7 @@ class ShardedAppend:
             each.result()
 
     def _abandon(self) -> None:
-        appends, self._appends, self._rendition_id = self._appends, [], ""
+        appends, self._appends, self._prepared_for = self._appends, [], None
         for each in appends:
             each.abandon()
 

@@ -74,14 +74,14 @@ def bring(
     lower = common_upper(info, rendition, client.recent_uppers)
     if lower >= upper:
         return lower
-    with brought(client, info, rendition, lower, upper, describe) as steps:
-        try:
+    try:
+        with brought(client, info, rendition, lower, upper, describe) as steps:
             client.multi_write(steps())
-        except (UpperMismatch, HandleExpired, ShardFinalized):
-            reached = common_upper(info, rendition, client.recent_uppers)
-            if not lower < reached < CLOSED:
-                raise
-            return reached
+    except (UpperMismatch, HandleExpired, ShardFinalized):
+        reached = common_upper(info, rendition, client.recent_uppers)
+        if not lower < reached < CLOSED:
+            raise
+        return reached
     return upper
 
 
@@ -128,6 +128,8 @@ def brought(
                 appends[:] = [builder.prepare_append(lower, upper).keep() for builder in builders]
             return [*appends, hold]
 
+        # Uploaded now: a commit of a record in which they are asked for holds up others.
+        steps()
         yield steps
 
 

@@ -95,7 +95,8 @@ class ControllerLog:
         """Run `transition` on the newest records and commit what it answers, with `effects`, in one step.
 
         `effects` is called for each try, so that a try that lost does not reuse what was uploaded for it,
-        with the records that the transition saw.
+        with the records that the transition saw. No other command of this process goes on meanwhile: what is
+        large is uploaded before, and kept (`Prepared.keep`).
 
         Raises what the guard raises, the error of a transition that rejects (nothing happened),
         `UpperMismatch` where an effect lost on its own shard although the transition still stands, and what
@@ -115,8 +116,10 @@ class ControllerLog:
                     case Commit(result, puts, removals):
                         if lost is not None:
                             raise lost
+                        # Of the version that was decided on: the effects may look at a newer one.
+                        upper, rows = self._upper, self._changed_rows(puts, removals)
                         try:
-                            self._append(puts, removals, [*condition, *effects(state)])
+                            self._append(rows, upper, [*condition, *effects(state)])
                         except UpperMismatch as mismatch:
                             again = _is_of(mismatch, condition) or mismatch.shard_id == self.shard_id
                             lost = None if again else mismatch
@@ -148,21 +151,22 @@ class ControllerLog:
     def _condition(self) -> Sequence[Prepared]:
         return () if self._guard is None else (self._guard(),)
 
-    def _append(
-        self, puts: Iterable[Record], removals: Iterable[Record], effects: Sequence[Prepared]
-    ) -> None:
+    def _changed_rows(self, puts: Iterable[Record], removals: Iterable[Record]) -> list[tuple[_Row, int]]:
+        """What is retracted, as it was read, and what is added."""
         retracted = {
             key: self._rows[key]
             for key in (encode_key(record) for record in (*puts, *removals))
             if key in self._rows
         }
         added = {encode_key(record): encode_value(record) for record in puts}
-        rows = [(row, -1) for row in retracted.items()] + [(row, 1) for row in added.items()]
+        return [(row, -1) for row in retracted.items()] + [(row, 1) for row in added.items()]
+
+    def _append(self, rows: Sequence[tuple[_Row, int]], upper: int, effects: Sequence[Prepared]) -> None:
         updates = pa.RecordBatch.from_arrays(
             [
                 pa.array([key for (key, _), _ in rows], pa.binary()),
                 pa.array([value for (_, value), _ in rows], pa.binary()),
-                pa.array([self._upper] * len(rows), pa.uint64()),
+                pa.array([upper] * len(rows), pa.uint64()),
                 pa.array([diff for _, diff in rows], pa.int64()),
             ],
             schema=CONTROLLER_SCHEMA.arrow_updates,
@@ -170,7 +174,7 @@ class ControllerLog:
         if self._writer is None:
             self._writer = self._client.writer(self.shard_id, CONTROLLER_SCHEMA, purpose=_PURPOSE)
         try:
-            append = self._writer.prepare_append(updates, self._upper, self._upper + 1)
+            append = self._writer.prepare_append(updates, upper, upper + 1)
             self._client.multi_write([append, *effects])
         except (HandleExpired, Indeterminate):
             # A writer that can't tell whether its last append happened is spent.

@@ -150,6 +150,8 @@ class RenditionWriter:
 
     def _began(self, route: Route, append: ShardedAppend, there: Prepared) -> bool:
         try:
+            # Uploaded before the commit, in which no other command of this process goes on.
+            append.prepare(route, shard_upper=0)
             return self._begin(
                 self.info.collection_id,
                 self._rendition_id,

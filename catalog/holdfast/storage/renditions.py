@@ -321,9 +321,9 @@ class Renditions:
                 builder.add(first)
                 builder.add(pieces)
                 hold = self._client.prepare_critical(shard, purpose=RETENTION_PURPOSE)
-                return self._log.commit(
-                    command, lambda _: [builder.prepare_append(0, new.held_from + 1), hold]
-                )
+                # Uploaded before the commit, in which no other command of this process goes on.
+                append = builder.prepare_append(0, new.held_from + 1).keep()
+                return self._log.commit(command, lambda _: [append, hold])
 
     def _end(self, rendition: RenditionInfo) -> list[Prepared]:
         """What the end of a rendition does to its shards."""

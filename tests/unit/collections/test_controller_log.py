@@ -12,11 +12,20 @@ from holdfast.errors import (
     CLOSED,
     CollectionInUse,
     CollectionNotFound,
+    Fenced,
     UniquenessViolation,
     VersionTooNew,
 )
-from holdfast.persist import Progress
-from holdfast.storage import CollectionSpec, CollectionState, Frontiers, StorageController
+from holdfast.persist import Prepared, Progress
+from holdfast.persist.storage.faults import Fault, FaultPlan, Operation
+from holdfast.storage import (
+    CollectionSpec,
+    CollectionState,
+    Frontiers,
+    JobState,
+    Recipe,
+    StorageController,
+)
 from holdfast.storage.codec import CONTROLLER_SCHEMA
 from holdfast.storage.controller_log import ControllerLog
 from holdfast.storage.snapshot import read_collection_part
@@ -218,3 +227,71 @@ def test_a_reader_of_a_dropped_collection_hears_just_that(
         with pytest.raises(CollectionNotFound, match="was dropped"):
             ask()
     reader.close()
+
+
+def test_effects_that_look_at_newer_records_do_not_commit_what_was_decided_on_older_ones(
+    stores: Stores, controller: StorageController
+) -> None:
+    other = StorageController(stores.open())
+    job = controller.start_job("c1", "snapshot", "1", spec={}).job_id
+
+    def effects() -> list[Prepared]:
+        known = other.job(job)
+        if known is not None and known.attempt == 1:
+            other.retry_job(job, abandoned=1)
+        assert controller.job(job) == other.job(job)
+        return []
+
+    with pytest.raises(Fenced):
+        controller.finish_job(job, 1, {"late": True}, effects)
+    after = other.job(job)
+    assert after is not None
+    assert (after.attempt, after.state) == (2, JobState.RUNNING)
+
+
+class Uploads(FaultPlan):
+    """Tries, while anything is uploaded to shards but the controller's, whether others can go on."""
+
+    def __init__(self) -> None:
+        self.controller: StorageController | None = None
+        self.went_on: list[bool] = []
+
+    def decide(self, operation: Operation) -> Fault:
+        controller = self.controller
+        if controller is None or operation.name != "blob.put":
+            return Fault.NONE
+        if not operation.keys[0].startswith(controller.shard_id):
+            other = threading.Thread(target=controller.list_collections, daemon=True)
+            other.start()
+            other.join(20)
+            self.went_on.append(not other.is_alive())
+        return Fault.NONE
+
+
+UPLOADING: dict[str, Callable[[StorageController], object]] = {
+    "hydrate": lambda c: c.hydrate("c1", "r2"),
+    "make a difference": lambda c: c.renditions.make_difference("c1"),
+    "begin": lambda c: c.rendition_writer("c1", "fed", purpose="p").append(
+        updates([(7, "fed", 60, 1)]), 50, 90
+    ),
+}
+
+
+@pytest.mark.parametrize("command", UPLOADING.values(), ids=UPLOADING.keys())
+def test_others_go_on_while_a_command_uploads(
+    stores: Stores, command: Callable[[StorageController], object]
+) -> None:
+    plan = Uploads()
+    controller = StorageController(stores.open(plan, inline_max_bytes=0))
+    controller.create_collection(SPEC)
+    controller.writer("c1", purpose="test").append(updates([(1, "a", 5, 1), (2, "b", 6, 1)]), 0, 100)
+    controller.renditions.create("c1", shards=2, rendition_id="r2")
+    controller.renditions.create("c1", shards=1, rendition_id="fed", recipe=Recipe.SOURCE)
+    if command is UPLOADING["make a difference"]:
+        source = controller.rendition_writer("c1", "fed", purpose="p")
+        source.append(updates([(3, "c", 5, 1)]), 0, 100)
+        source.seal(controller.renditions.hand_over("c1", "fed").held_from + 1)
+    plan.controller = controller
+    command(controller)
+    assert plan.went_on
+    assert all(plan.went_on)
