@@ -126,13 +126,16 @@ class StorageController(JobCommands):
         info = self._log.commit(lambda state: transitions.begin_drop(state, id_or_name, origin))
         if info.state is CollectionState.DROPPED:
             return info
-        shards = (info.metadata_shard, *info.data_shards)
         if not force:
             self._refuse_while_held(info)
         now_ms = self.client.clock.wall_ms()
+        shards = {info.metadata_shard, *info.data_shards}
         return self._log.commit(
             lambda state: transitions.finish_drop(state, info.collection_id, now_ms),
-            lambda _: [self.client.prepare_finalize(shard) for shard in shards],
+            lambda _: [
+                self.client.prepare_finalize(shard)
+                for shard in sorted(shards.union(self.renditions.differences(info, info.renditions)))
+            ],
         )
 
     def evolve_collection(
@@ -320,7 +323,10 @@ class StorageController(JobCommands):
         info = self._open(id_or_name)
         since = min(since, max(self.frontiers(info.collection_id).upper - 1, 0))
         # The metadata first: how far the data may follow is known when it has moved.
-        self._log.write(self._move_retention(info.metadata_shard, since))
+        try:
+            self._log.write(self._move_retention(info.metadata_shard, since))
+        except ShardFinalized:
+            _refuse_dropped(info)
         kept = self.client.inspect(info.metadata_shard).since
         while True:
             moves = [

@@ -75,8 +75,8 @@ class CollectionReader:
 
         Raises `AsOfTooEarly` where `as_of < since`, `AsOfNotYetAvailable` where `as_of >= upper`.
         """
-        with self._there(as_of or 0):
-            as_of = self._check(as_of)
+        as_of = self._check(as_of)
+        with self._there(as_of):
             shards = [shard.snapshot(as_of) for shard in self._handles(self._holding(as_of))]
             return CollectionSnapshot(
                 as_of,
@@ -90,8 +90,8 @@ class CollectionReader:
 
         The reader's hold, or another, must stay until they are read.
         """
-        with self._there(as_of or 0):
-            as_of = self._check(as_of)
+        as_of = self._check(as_of)
+        with self._there(as_of):
             shards = self._handles(self._holding(as_of))
             # As many of each shard as together suffice.
             most = None if max_parts is None else max(1, max_parts // len(shards))
@@ -108,8 +108,8 @@ class CollectionReader:
 
     def subscribe(self, as_of: int | None = None) -> CollectionListen:
         """The contents at `as_of` as updates at that time, then all changes after. Raises as `snapshot`."""
-        with self._there(as_of or 0):
-            as_of = self._check(as_of)
+        as_of = self._check(as_of)
+        with self._there(as_of):
             return self._listen(as_of, as_of, ReadHandle.subscribe)
 
     def allow_compaction(self, since: int) -> None:

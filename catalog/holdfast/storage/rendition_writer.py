@@ -88,10 +88,10 @@ class RenditionWriter:
         rendition has contents from there on, and can take over after it.
 
         Raises `UpperMismatch` with the rendition's upper where it is another, `HandedOver` where the
-        rendition has retired and `new_upper` is past its times, `BadInput` where the updates don't fit or it
-        was aborted, `CollectionNotFound` where the collection, or the rendition, was dropped: nothing
-        happened. `Indeterminate` where it could not be found out whether it happened: open a new writer and
-        look at the upper.
+        rendition has retired and `new_upper` is past its times, `BadInput` where the updates don't fit, it
+        was aborted or dropped, `CollectionNotFound` where the collection was dropped: nothing happened.
+        `Indeterminate` where it could not be found out whether it happened: open a new writer and look at
+        the upper.
         """
         if not 0 <= expected_upper < new_upper <= CLOSED:
             raise BadInput(f"an append must move the upper forward, not from {expected_upper} to {new_upper}")
@@ -165,20 +165,33 @@ class RenditionWriter:
         """How the rendition is written now, and its upper."""
         # The promise before the record: a handover below it is in the record.
         promised = self._metadata.upper()
-        self.info = info = self._describe()
-        if info.dropped:
-            raise CollectionNotFound(f"collection {info.name} ({info.collection_id}) was dropped")
-        rendition = _fed(info, self._rendition_id)
+        info, rendition = self._described()
         upper = common_upper(info, rendition, self._client.recent_uppers)
+        if upper == CLOSED:
+            # Perhaps of shards that ended since the record was read.
+            info, rendition = self._described()
         self._empty = upper == 0
         if self._route is None:
-            shards = tuple(
-                self._client.writer(shard, info.schema, purpose=self._purpose) for shard in rendition.shards
-            )
+            try:
+                shards = tuple(
+                    self._client.writer(shard, info.schema, purpose=self._purpose)
+                    for shard in rendition.shards
+                )
+            except ShardFinalized:
+                # It was aborted, or has retired and gone, since the record was read: that says so now.
+                self._described()
+                raise
             self._route = Route(rendition, info.schema, shards, promised)
         else:
             self._route = replace(self._route, rendition=rendition, promised=promised)
         return self._route, upper
+
+    def _described(self) -> tuple[CollectionInfo, RenditionInfo]:
+        """What is on record now, where a pipeline may write the rendition."""
+        self.info = info = self._describe()
+        if info.dropped:
+            raise CollectionNotFound(f"collection {info.name} ({info.collection_id}) was dropped")
+        return info, _fed(info, self._rendition_id)
 
     def _follower(self, rendition: RenditionInfo) -> str:
         """The id of the one that took over from a retired rendition."""

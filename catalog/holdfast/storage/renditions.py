@@ -9,7 +9,7 @@
 """
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -325,6 +325,16 @@ class Renditions:
                 append = builder.prepare_append(0, new.held_from + 1).keep()
                 return self._log.commit(command, lambda _: [append, hold])
 
+    def differences(self, info: CollectionInfo, renditions: Iterable[RenditionInfo]) -> list[str]:
+        """The shards for what differs at the handovers to these, on record or not.
+
+        Whoever makes one may die before it is.
+        """
+        ids = [
+            difference_shard_id(self._client.location_id, info.collection_id, each.id) for each in renditions
+        ]
+        return [each for each in ids if self._client.exists(each)]
+
     def _end(self, rendition: RenditionInfo) -> list[Prepared]:
         """What the end of a rendition does to its shards."""
         return [self._client.prepare_finalize(shard) for shard in rendition.all_shards]
@@ -335,13 +345,8 @@ class Renditions:
         info = state.find(collection_id)
         retired = info.rendition(rendition_id)
         follower = info.held_after(retired)
-        ends = self._end(retired)
-        if follower is None:
-            return ends
-        # Not on record where whoever made it died before it was.
-        difference = difference_shard_id(self._client.location_id, collection_id, follower.id)
-        there = self._client.exists(difference)
-        return [*ends, *([self._client.prepare_finalize(difference)] if there else [])]
+        differences = [] if follower is None else self.differences(info, [follower])
+        return [*self._end(retired), *map(self._client.prepare_finalize, differences)]
 
     def _turn(self, view: View, rendition_id: str, at: int, _: ControllerState) -> list[Prepared]:
         """What a handover at `at` does to the shards."""

@@ -132,6 +132,17 @@ class CollectionWriter:
     def _find(self) -> tuple[Route, int]:
         """Where rows go now, complete up to where it took over, and the collection's upper."""
         view = self._look()
+        while True:
+            try:
+                return self._found(view)
+            except ShardFinalized:
+                # What held then has retired and gone since, or all of the collection has.
+                before, view = view, self._look()
+                if view.info.holding.id == before.info.holding.id:
+                    raise
+
+    def _found(self, view: View) -> tuple[Route, int]:
+        """As `_find`, from a look. Raises `ShardFinalized` where what holds then is gone."""
         if view.info.holding.recipe is Recipe.SOURCE:
             # Nobody but its pipeline knows what belongs in there, also below the handover.
             raise BadInput(
@@ -148,15 +159,9 @@ class CollectionWriter:
         else:
             # What was made after the collection evolved knows nothing of the writer's own.
             schema = view.info.schema
-            try:
-                shards = tuple(
-                    self._client.writer(shard, schema, purpose=self._purpose) for shard in rendition.shards
-                )
-            except ShardFinalized:
-                # It has retired and gone since we looked, or all of the collection has.
-                if self._look().info.holding.id == rendition.id:
-                    raise
-                return self._find()
+            shards = tuple(
+                self._client.writer(shard, schema, purpose=self._purpose) for shard in rendition.shards
+            )
         self._route = Route(rendition, schema, shards, view.promised)
         return self._route, view.upper
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast
-from holdfast.errors import AsOfTooEarly, HoldfastError, Overtaken
+from holdfast.errors import AsOfTooEarly, BadInput, CollectionNotFound, HoldfastError, Overtaken
 from holdfast.persist import ReadHandle, Schema
 from holdfast.storage import Recipe, RenditionState, StorageController
 from holdfast.storage.evolved import fitted
@@ -95,6 +95,35 @@ def test_a_hold_that_another_took_meanwhile_is_not_released(
     assert theirs[0].since == 50
 
 
+def test_a_hold_that_comes_too_late_is_never_there_for_others(
+    controller: StorageController, other: StorageController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = []
+
+    def move(_: str, *, purpose: str, **__: object) -> object:
+        return other.set_retention_hold("flights", 30) if purpose == "read: p" else None
+
+    def find(*_: object) -> object:
+        return theirs.append(other.hold("flights", "p")) or True
+
+    before(monkeypatch, controller.client, "prepare_critical", move)
+    before(monkeypatch, controller._capabilities, "held_since", find)
+    with pytest.raises(AsOfTooEarly) as error:
+        controller.hold("flights", "p", since=20)
+    assert error.value.since == 30
+    # Whoever came upon it meanwhile has it.
+    assert all(hold.since == 30 for hold in theirs)
+    assert other.hold("flights", "p", since=30).since == 30
+
+
+def test_no_retention_of_a_collection_that_is_dropped_meanwhile(
+    controller: StorageController, other: StorageController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before(monkeypatch, controller._log, "write", lambda _: other.drop_collection("flights"))
+    with pytest.raises(CollectionNotFound):
+        controller.set_retention_hold("flights", 10)
+
+
 def test_a_rendition_that_was_made_just_now_is_aborted_with_its_shards(
     controller: StorageController, other: StorageController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +165,72 @@ def test_a_pipeline_goes_on_where_another_began(
     two.append(updates([(2, "s", 60, 1)]), 60, 70)
     assert two.rendition.start == 50
     assert one.upper() == two.upper() == 70
+
+
+@pytest.mark.parametrize("read", ["writer", "recent_uppers"])
+def test_a_pipeline_is_told_that_its_rendition_is_aborted_meanwhile(
+    controller: StorageController, other: StorageController, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    made = controller.renditions.create("flights", shards=1, recipe=Recipe.SOURCE, rendition_id="rs")
+
+    def upper() -> int:
+        return controller.rendition_writer("flights", "rs", purpose="p").upper()
+
+    # Opened before it is aborted, or while it is.
+    ask = upper if read == "writer" else controller.rendition_writer("flights", "rs", purpose="p").upper
+
+    def abort(shards: object, *_: object, **__: object) -> object:
+        if shards not in (made.shards, *made.shards):
+            return None
+        other.renditions.abort("flights", "rs")
+        return True
+
+    before(monkeypatch, controller.client, read, abort)
+    with pytest.raises(BadInput, match="rendition rs of collection flights is ABORTED"):
+        ask()
+
+
+def test_a_writer_opens_what_holds_where_another_has_retired_and_gone_meanwhile(
+    controller: StorageController, other: StorageController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first, *_) = controller.describe("flights").holding.shards
+
+    def turn(shard: str, *_: object, **__: object) -> object:
+        return drop_first(other) if shard == first else None
+
+    before(monkeypatch, controller.client, "writer", turn)
+    writer = controller.writer("flights", purpose="late")
+    upper = writer.upper()
+    writer.append(updates([(3, "c", upper, 1)]), upper, upper + 1)
+    with controller.reader("flights", purpose="look") as reader:
+        assert counted(reader.snapshot().to_table()) == Counter({(1, "a"): 1, (2, "b"): 1, (3, "c"): 1})
+
+
+def test_a_reader_that_holds_nothing_is_told_which_time_went(
+    stores: Stores, controller: StorageController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watcher = StorageController(stores.open(mode="read"))
+    (first, *_) = controller.describe("flights").holding.shards
+
+    def turn(shard: str, *_: object, **__: object) -> object:
+        return drop_first(controller) if shard == first else None
+
+    with watcher.reader("flights", purpose="look") as reader:
+        before(monkeypatch, watcher.client, "reader", turn)
+        with pytest.raises(AsOfTooEarly) as error:
+            reader.snapshot()
+        assert error.value.as_of == 99
+
+
+def drop_first(controller: StorageController) -> str:
+    """Hand the collection over to another rendition, and drop the one that held."""
+    controller.renditions.create("flights", shards=1, rendition_id="next")
+    controller.renditions.catch_up("flights", "next")
+    at = controller.renditions.hand_over("flights", "next", max_lag_ms=1 << 40).held_from
+    controller.writer("flights", purpose="test").append(None, at, at + 10)
+    controller.set_retention_hold("flights", at + 5)
+    (gone,) = controller.renditions.drop_retired("flights")
+    return gone
 
 
 def fed(controller: StorageController, rows: int) -> int:
@@ -185,6 +280,16 @@ def test_what_is_left_of_a_difference_goes_with_the_retired_rendition(
     died_making_a_difference(stores, monkeypatch)
     controller.set_retention_hold("flights", at + 2)
     assert controller.renditions.drop_retired("flights") == ("r1",)
+    left = difference_shard_id(controller.client.location_id, "c1", "rs")
+    assert controller.client.inspect(left).finalized
+
+
+def test_what_is_left_of_a_difference_goes_with_the_collection(
+    stores: Stores, controller: StorageController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed(controller, 50_000)
+    died_making_a_difference(stores, monkeypatch)
+    controller.drop_collection("flights", force=True)
     left = difference_shard_id(controller.client.location_id, "c1", "rs")
     assert controller.client.inspect(left).finalized
 
