@@ -35,6 +35,12 @@ def test_the_api_server_refuses_what_has_no_meaning(
         (make_collection(rendition={"shards": 0}), "shards: Invalid value: 0"),
         (make_collection(rendition={"shards": 10_000}), "should be less than or equal to 256"),
         (make_collection(rendition={"hashColumns": ["nope"]}), "names a column that isn't in spec.columns"),
+        (
+            make_collection(rendition={"hashColumns": ["id", "id"]}),
+            "spec.rendition.hashColumns: Invalid value: a column is named twice",
+        ),
+        (make_collection(key=["id", "id"]), "spec.key: Invalid value: a column is named twice"),
+        (make_collection(columns=[{"name": "a\nb", "type": "int64"}], key=[]), "a column name is one line"),
         (make_collection(handover={"policy": "At"}), "policy At needs at"),
         (make_collection(handover={"policy": "At", "at": "tonight"}), "date-time"),
         (make_collection(handover={"policy": "Soon"}), "Unsupported value"),

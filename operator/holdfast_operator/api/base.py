@@ -106,8 +106,8 @@ class Definition:
     short_names: tuple[str, ...]
     columns: tuple[PrinterColumn, ...]
     description: str
-    rules: tuple[tuple[str, str], ...] = ()
-    """CEL rules over the whole resource, each `(expression, message)`."""
+    rules: tuple[tuple[str, str, str], ...] = ()
+    """CEL rules over the whole resource, each `(expression, message, path of the field that it is about)`."""
 
 
 class Resource(ApiModel):

@@ -284,14 +284,17 @@ class Catalog(Resource):
             (
                 _SAME_STORAGE,
                 "spec.storage is immutable once the catalog is initialized: create another Catalog instead",
+                ".spec.storage",
             ),
             (
                 _RESTORED_ONCE,
                 "spec.restoreFrom is for a catalog that isn't initialized: create another Catalog instead",
+                ".spec.restoreFrom",
             ),
             (
                 _LINKED,
                 "spec.stash can't be removed while it is linked: 'holdfast migrate detach' ends that",
+                ".spec.stash",
             ),
         ),
     )

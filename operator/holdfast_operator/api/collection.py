@@ -21,7 +21,7 @@ from holdfast_operator.api.base import (
     validations,
 )
 from holdfast_operator.api.catalog import DeletionPolicy
-from holdfast_operator.api.columns import MAX_COLUMNS, CollectionColumn, additive_rules
+from holdfast_operator.api.columns import MAX_COLUMNS, NO_NAME_TWICE, CollectionColumn, additive_rules
 from holdfast_operator.api.names import Kind
 from holdfast_operator.api.rendition import (
     HANDOVER_RULES,
@@ -146,7 +146,7 @@ class StorageCollectionSpec(ApiModel):
         max_length=MAX_COLUMNS,
         description="The columns that identify a row; all columns where it isn't given. It can't change.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"}
-        | validations((_IMMUTABLE, "key is immutable")),
+        | validations((_IMMUTABLE, "key is immutable"), NO_NAME_TWICE),
     )
     rendition: CollectionRendition = Field(
         default=CollectionRendition(),
@@ -268,19 +268,22 @@ class StorageCollection(Resource):
         ),
         description="A StorageCollection is one definite, time-travelling collection of rows.",
         rules=(
-            *additive_rules(_UNBORN),
+            *((rule, message, ".spec.columns") for rule, message in additive_rules(_UNBORN)),
             (
                 _SAME_NAME,
                 "catalogRef, database, schema and name can't change once the collection exists",
+                ".spec",
             ),
             (
                 "!has(self.spec.key) || self.spec.key.all(k, self.spec.columns.exists(c, c.name == k))",
                 "spec.key names a column that isn't in spec.columns",
+                ".spec.key",
             ),
-            ("has(self.spec.key) == has(oldSelf.spec.key)", "key is immutable"),
+            ("has(self.spec.key) == has(oldSelf.spec.key)", "key is immutable", ".spec.key"),
             (
                 _KNOWN_HASH_COLUMNS,
                 "spec.rendition.hashColumns names a column that isn't in spec.columns",
+                ".spec.rendition.hashColumns",
             ),
         ),
     )

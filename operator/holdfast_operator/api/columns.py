@@ -7,6 +7,8 @@ from pydantic import Field
 from holdfast_operator.api.base import ApiModel, validations
 
 MAX_COLUMNS: Final = 256
+NO_NAME_TWICE: Final = ("self.all(name, self.exists_one(other, other == name))", "a column is named twice")
+"""A CEL rule over a list of columns' names, as `validations` takes it."""
 
 _TYPES = (
     r"^(bool|u?int(8|16|32|64)|float(32|64)|string|binary|date32|timestamp|timestamp_utc|"
@@ -26,7 +28,8 @@ class CollectionColumn(ApiModel):
         max_length=128,
         description="Name of the column; names that begin with an underscore are Holdfast's own.",
         json_schema_extra=validations(
-            ("!self.startsWith('_')", "column names that begin with an underscore are reserved")
+            ("!self.startsWith('_')", "column names that begin with an underscore are reserved"),
+            ("!self.matches('[[:cntrl:]]')", "a column name is one line, without control characters"),
         ),
     )
     type: str = Field(

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from holdfast_operator.api.base import ApiModel, Frontier, validations
-from holdfast_operator.api.columns import MAX_COLUMNS
+from holdfast_operator.api.columns import MAX_COLUMNS, NO_NAME_TWICE
 
 
 class FillRecipe(StrEnum):
@@ -41,7 +41,7 @@ class CollectionRendition(ApiModel):
         description="The columns whose hash decides which shard a row goes to. Where it isn't given, a new "
         "rendition takes the key (all columns where there is none), and the one that is there is left as it "
         "is.",
-        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+        json_schema_extra={"x-kubernetes-list-type": "atomic"} | validations(NO_NAME_TWICE),
     )
     recipe: FillRecipe = Field(
         default=FillRecipe.COPY,

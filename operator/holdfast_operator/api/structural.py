@@ -8,7 +8,7 @@ Invariants
 
 from typing import Any, Final
 
-from holdfast_operator.api.base import Resource, validations
+from holdfast_operator.api.base import Resource
 
 JSON = Any
 
@@ -45,7 +45,11 @@ def openapi_schema(model: type[Resource]) -> dict[str, JSON]:
         "metadata": {"type": "object"},
         **schema["properties"],
     }
-    return {**schema, **validations(*model.definition.rules)}
+    rules = [
+        {"rule": rule, "message": message, "fieldPath": path}
+        for rule, message, path in model.definition.rules
+    ]
+    return {**schema, **({"x-kubernetes-validations": rules} if rules else {})}
 
 
 def _structural(node: dict[str, JSON], definitions: dict[str, JSON]) -> dict[str, JSON]:

@@ -320,10 +320,11 @@ def _due(seen: Observed, facts: CollectionFacts) -> bool:
 def _mismatch(facts: CollectionFacts, schema: Schema, shards: int, fault: str = "") -> str:
     if facts.schema == schema:
         what = f"it has {facts.shards} shards, spec.rendition.shards is {shards}"
+    elif fault:
+        what = f"{fault}; it has {_columns(facts.schema)}"
     else:
         what = f"it has {_columns(facts.schema)}, the spec asks for {_columns(schema)}"
-    why = f" ({fault})" if fault else ""
-    return f"collection {facts.name} exists otherwise: {what}{why}; correct the spec or choose another name"
+    return f"collection {facts.name} exists otherwise: {what}; correct the spec or choose another name"
 
 
 def told_change(before: Schema, schema: Schema) -> str:
