@@ -7,29 +7,37 @@ not open, open otherwise than asked, and at last: ready.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final
+from typing import ClassVar
 
-from holdfast.durable import CATALOG_VERSION, MIN_VERSION
-from holdfast_operator.api.base import frontier
+from holdfast.durable import CATALOG_VERSION
 from holdfast_operator.api.catalog import (
     Access,
     Backend,
     CatalogFence,
     CatalogSpec,
-    CatalogStatus,
     DeletionPolicy,
     UpgradePolicy,
 )
 from holdfast_operator.api.names import Reason
 from holdfast_operator.reconcile import fencing
 from holdfast_operator.reconcile.catalogmarks import mark_restored, mark_shadow
-from holdfast_operator.reconcile.facts import CatalogFacts, Durable, Opening
+from holdfast_operator.reconcile.catalogstatus import (
+    migrating,
+    no_secret,
+    observed_health,
+    status_fields,
+    told_open,
+    told_taken,
+    twin,
+    waiting_for_collections,
+    waiting_for_migrations,
+)
+from holdfast_operator.reconcile.facts import CatalogFacts, Opening
 from holdfast_operator.reconcile.objects import (
     NOTHING_DECLARED,
     ObjectName,
     ObjectsPlan,
     declared_by,
-    listed,
     mark_objects,
 )
 from holdfast_operator.reconcile.steps import (
@@ -44,9 +52,6 @@ from holdfast_operator.reconcile.steps import (
 )
 from holdfast_operator.reconcile.storage import Refused, RestoreSource, Storage, stash_of
 from holdfast_operator.runtime.events import Note
-from holdfast_operator.runtime.status import Health
-
-_NAMED: Final = 3
 
 
 @dataclass(frozen=True)
@@ -175,11 +180,11 @@ def _plan(seen: Observed, rhythm: Rhythm) -> Step:
     if seen.spec is None:
         return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec"))
     if seen.migration and not seen.in_both:
-        return Close() if seen.opened else Settle(_migrating(seen.migration), requeue_after=rhythm.steady)
+        return Close() if seen.opened else Settle(migrating(seen.migration), requeue_after=rhythm.steady)
     if seen.spec.suspend:
         return Close() if seen.opened else Settle(SUSPENDED)
     if seen.older_twin is not None:
-        return Close() if seen.opened else Settle(_twin(seen.older_twin), requeue_after=rhythm.steady)
+        return Close() if seen.opened else Settle(twin(seen.older_twin), requeue_after=rhythm.steady)
     if isinstance(seen.storage, Refused):
         return Settle(stalled(Reason.UNSUPPORTED_STORAGE, seen.storage.message))
     if seen.missing_secret is not None:
@@ -209,9 +214,9 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
     if seen.objects.changes:
         return KeepObjects(declared_by(spec.objects))
     moving = facts.upper != seen.known_upper
-    health = ready(_told_open(seen, facts))
+    health = ready(told_open(facts, seen.migration if seen.in_both else ""))
     if seen.objects.taken:
-        health = stalled(Reason.NAME_TAKEN, _taken(seen.objects.taken))
+        health = stalled(Reason.NAME_TAKEN, told_taken(seen.objects.taken))
     return Settle(
         health,
         fields=status_fields(facts, seen.fences, seen.restored_from),
@@ -227,29 +232,9 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
 def _plan_observed(seen: Observed, facts: CatalogFacts, rhythm: Rhythm) -> Step:
     moving = facts.upper != seen.known_upper
     return Settle(
-        _observed_health(facts),
+        observed_health(facts),
         fields=status_fields(facts),
         requeue_after=rhythm.unsteady if moving else rhythm.steady,
-    )
-
-
-def _observed_health(facts: CatalogFacts) -> Health:
-    version = facts.catalog_version
-    if version > CATALOG_VERSION:
-        text = (
-            f"the catalog has format version {version}, this operator knows versions up to {CATALOG_VERSION}"
-        )
-        return stalled(Reason.VERSION_TOO_NEW, f"{text}; upgrade the operator")
-    if version < MIN_VERSION:
-        text = f"the catalog has format version {version}, this operator knows them from {MIN_VERSION} on"
-        return stalled(Reason.DEPRECATED, f"{text}; upgrade its database process")
-    if version < CATALOG_VERSION:
-        text = f"the catalog has format version {version}, this operator reads version {CATALOG_VERSION}"
-        return reconciling(
-            Reason.UPGRADE_PENDING, f"{text}; its database process upgrades it when it opens it"
-        )
-    return ready(
-        f"written by {facts.holder} at epoch {facts.epoch} of deploy generation {facts.deploy_generation}"
     )
 
 
@@ -273,7 +258,7 @@ def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
     if seen.migrations:
         if seen.migration and not seen.in_both and seen.opened:
             return Close()
-        return Settle(_waiting_for_migrations(seen.migrations), requeue_after=rhythm.unsteady)
+        return Settle(waiting_for_migrations(seen.migrations), requeue_after=rhythm.unsteady)
     if seen.dependents:
         return _plan_waiting(seen, rhythm)
     spec = seen.spec
@@ -301,7 +286,7 @@ def _plan_waiting(seen: Observed, rhythm: Rhythm) -> Step:
     spec = seen.spec if seen.spec is not None and _is_managed(seen.spec) else None
     if needed and seen.opened is None and isinstance(seen.storage, Storage) and spec is not None:
         return Open(_opening(seen, spec, seen.storage, existing_only=True))
-    return Settle(_waiting(seen.dependents), requeue_after=rhythm.unsteady)
+    return Settle(waiting_for_collections(seen.dependents), requeue_after=rhythm.unsteady)
 
 
 def _plan_late_destruction(seen: Observed) -> Step:
@@ -362,84 +347,4 @@ def opening_for(
         strategy=spec.migration_strategy,
         truth=truth if truth in set(Backend) else None,
         observed=not _is_managed(spec),
-    )
-
-
-def status_fields(
-    facts: CatalogFacts, fences: tuple[CatalogFence, ...] = (), restored_from: str | None = None
-) -> Mapping[str, Any]:
-    """The status of an open catalog."""
-    status = CatalogStatus(
-        organization_id=facts.organization_id,
-        shard_id=facts.shard_id,
-        epoch=facts.epoch,
-        deploy_generation=facts.deploy_generation,
-        source_of_truth=facts.truth,
-        link=facts.link or None,
-        catalog_version=facts.catalog_version,
-        since=frontier(facts.since),
-        upper=frontier(facts.upper),
-        object_counts=dict(facts.object_counts) or None,
-        holder=facts.holder,
-        restored_from=restored_from,
-        fenced_by=fences or None,
-    )
-    return status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"conditions"})
-
-
-def _taken(names: tuple[ObjectName, ...]) -> str:
-    return f"{listed(names)}: made by the database for itself; choose other names in spec.objects"
-
-
-def durable_fields(found: Durable) -> Mapping[str, Any]:
-    """The status of a catalog that can't be opened."""
-    status = CatalogStatus(
-        organization_id=found.organization_id,
-        shard_id=found.shard_id,
-        epoch=found.epoch,
-        deploy_generation=found.deploy_generation,
-        source_of_truth=found.truth,
-        link=found.link or None,
-        catalog_version=found.catalog_version,
-    )
-    return status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"conditions"})
-
-
-def _twin(older: str) -> Health:
-    return stalled(
-        Reason.DUPLICATE_CATALOG,
-        f"{older} has this organization at this location already; delete one of the two",
-    )
-
-
-def no_secret(name: str, field: str) -> Health:
-    """What is shown where a Secret isn't there that a spec names."""
-    return stalled(
-        Reason.SECRET_NOT_FOUND, f"Secret '{name}' is not in this namespace; create it or correct {field}"
-    )
-
-
-def _told_open(seen: Observed, facts: CatalogFacts) -> str:
-    where = f" in {facts.truth}" if facts.link else ""
-    both = f"; {seen.migration} makes every change in both stores" if seen.in_both else ""
-    token = f"epoch {facts.epoch} of deploy generation {facts.deploy_generation}"
-    return f"open for writing{where} at {token}{both}"
-
-
-def _migrating(migration: str) -> Health:
-    text = f"{migration} has the catalog; it is opened again by itself, where its source of truth is then"
-    return reconciling(Reason.MIGRATING, text)
-
-
-def _waiting_for_migrations(migrations: tuple[str, ...]) -> Health:
-    text = f"deletion waits for CatalogMigrations that aren't over: {', '.join(migrations[:_NAMED])}"
-    return reconciling(Reason.WAITING_FOR_MIGRATIONS, f"{text}; delete them, or let them come to their end")
-
-
-def _waiting(dependents: tuple[str, ...]) -> Health:
-    named = ", ".join(dependents[:_NAMED])
-    more = f" and {len(dependents) - _NAMED} more" if len(dependents) > _NAMED else ""
-    return reconciling(
-        Reason.WAITING_FOR_COLLECTIONS,
-        f"deletion waits for StorageCollections {named}{more}; delete them",
     )

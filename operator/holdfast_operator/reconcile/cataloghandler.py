@@ -45,6 +45,7 @@ from holdfast_operator.reconcile.catalog import (
     RollOut,
 )
 from holdfast_operator.reconcile.catalogmarks import opening_since, sizes_of, told_upgrade
+from holdfast_operator.reconcile.catalogstatus import durable_fields
 from holdfast_operator.reconcile.credentials import credentials_of, missing_secret
 from holdfast_operator.reconcile.facts import (
     CatalogFacts,
@@ -275,7 +276,7 @@ class CatalogHandler(Handler[Observed]):
         """How a catalog rests whose token went back; the epoch that it had is kept, for whoever opens it."""
         fields = None
         if found is not None and found.epoch is not None:
-            fields = catalog.durable_fields(replace(found, epoch=least))
+            fields = durable_fields(replace(found, epoch=least))
         health = takeovers.regressed(opening, found, least)
         return Settle(health, fields=fields, requeue_after=self._settings.rhythm.steady)
 
@@ -292,7 +293,7 @@ class CatalogHandler(Handler[Observed]):
         if isinstance(error, UpgradePending):
             said, retry = await self._try_upgrade(key, opening)
             error = UpgradePending(f"{error}; {said}", hint=error.hint)
-        return replace(settled(error), fields=catalog.durable_fields(found), retry=retry)
+        return replace(settled(error), fields=durable_fields(found), retry=retry)
 
     async def _not_linked(self, body: Json, opening: Opening, error: HoldfastError) -> Settle:
         """How a catalog rests whose stores don't fit together: a link that was ended isn't shown any more.

@@ -1,20 +1,12 @@
 """Looks at, and acts on, what a StorageCollection stands for."""
 
 import logging
-import threading
 from dataclasses import replace
 from typing import ClassVar
 
 from holdfast.errors import (
     CollectionInUse,
-    Fenced,
-    HandleExpired,
-    HandoverInProgress,
-    HoldfastError,
-    NotCaughtUp,
-    ShardFinalized,
     UniquenessViolation,
-    UpperMismatch,
 )
 from holdfast.storage import JobRecord, RenditionState
 from holdfast_operator.api.catalog import Access, CatalogSpec, DeletionPolicy
@@ -41,8 +33,6 @@ from holdfast_operator.reconcile.facts import (
     NoSuchSchema,
     NotReadable,
     Opening,
-    RestoreFailed,
-    Superseded,
 )
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.handler import (
@@ -55,16 +45,11 @@ from holdfast_operator.reconcile.handler import (
     is_overdue,
 )
 from holdfast_operator.reconcile.index import Index
-from holdfast_operator.reconcile.longcalls import UnderWay
+from holdfast_operator.reconcile.longsteps import LongSteps
 from holdfast_operator.reconcile.renditions import (
     AbortRendition,
-    Advance,
     CreateRendition,
-    HandOver,
-    Hydrate,
     LongStep,
-    MakeDifference,
-    Restore,
     is_long_over,
 )
 from holdfast_operator.reconcile.snapshot import (
@@ -97,10 +82,7 @@ class CollectionHandler(Handler[Observed]):
         self._index = index
         self._settings = settings
         self._spark = spark
-        self._stops: dict[ObjectKey, threading.Event] = {}
-        """Set where nobody wants any more what is under way for a collection."""
-        self._restoring: dict[ObjectKey, str] = {}
-        """The rendition that is to be restored into."""
+        self._long = LongSteps(stores, settings.data_dir)
 
     async def observe(self, key: ObjectKey, body: Json) -> Observed:
         """Look at the spec, the Catalog, the store, and the Spark jobs. Raises `Fenced`."""
@@ -129,7 +111,7 @@ class CollectionHandler(Handler[Observed]):
         if spec is None or catalog is None or not (blank.has_finalizer or blank.deleting):
             return blank
         if spec.suspend:
-            self._stop_long(key)
+            self._long.stop(key)
         blank = await self._with_catalog(blank, catalog)
         if opening is None or opening.observed != blank.catalog_observed or spec.suspend or older is not None:
             return blank
@@ -160,7 +142,7 @@ class CollectionHandler(Handler[Observed]):
         catalog, rivals = self._index.catalog_of(key), self._index.rivals_of(key)
         self._index.drop(key)
         self.services.metrics.forget(key.namespace, key.name)
-        self._stop_long(key)
+        self._long.stop(key)
         for other in (*rivals, *((catalog,) if catalog else ())):
             self.services.enqueue(other, 0.0)
 
@@ -209,7 +191,7 @@ class CollectionHandler(Handler[Observed]):
             return seen
         self._measure(key, facts)
         if is_long_over(facts, spec):
-            self._stop_long(key)
+            self._long.stop(key)
         return replace(
             seen,
             retention_since=max(facts.upper - 1 - spec.retention.milliseconds, 0),
@@ -255,7 +237,7 @@ class CollectionHandler(Handler[Observed]):
             case EvolveColumns():
                 await self._evolve(key, body, step, catalog)
             case LongStep():
-                await self._take_long(key, step, catalog)
+                await self._long.take(key, step, catalog)
             case CreateRendition():
                 await use(
                     catalog,
@@ -265,7 +247,7 @@ class CollectionHandler(Handler[Observed]):
                     ),
                 )
             case AbortRendition():
-                self._stop_long(key)
+                self._long.stop(key)
                 await use(
                     catalog,
                     "abort_rendition",
@@ -274,7 +256,7 @@ class CollectionHandler(Handler[Observed]):
             case Retain():
                 await use(catalog, "retain", lambda h: h.retain_from(step.collection_id, step.since))
             case DropCollection():
-                self._stop_long(key)
+                self._long.stop(key)
                 await use(catalog, "drop_collection", lambda h: h.drop_collection(step.collection_id))
             case DropItem():
                 await use(catalog, "drop_item", lambda h: h.drop_item(step.item))
@@ -293,93 +275,12 @@ class CollectionHandler(Handler[Observed]):
             case _:
                 raise AssertionError(step)
 
-    def _stop_long(self, key: ObjectKey) -> None:
-        """Nobody wants what is under way for a collection; it ends as soon as it notices."""
-        self._restoring.pop(key, None)
-        if (stop := self._stops.pop(key, None)) is not None:
-            stop.set()
-            self._stores.give_up(key)
-
     async def _evolve(self, key: ObjectKey, body: Json, step: EvolveColumns, catalog: ObjectKey) -> None:
         await self._stores.use(
             catalog, "evolve_columns", lambda h: h.evolve_columns(step.collection_id, step.schema)
         )
         note = Note(Reason.COLUMNS_ADDED, told_change(step.before, step.schema))
         await self.services.events.post(key, body["metadata"]["uid"], note)
-
-    async def _take_long(self, key: ObjectKey, step: LongStep, catalog: ObjectKey) -> None:
-        """Fill a rendition, or hand over to it; the collection rests meanwhile, and where it has to wait."""
-        asked = key, type(step).__name__.lower(), (step.collection_id, step.rendition_id)
-        assert step.resting is not None
-        stop = self._stops.setdefault(key, threading.Event())
-        try:
-            match step:
-                case Hydrate():
-                    await self._stores.use_long(
-                        catalog,
-                        asked,
-                        lambda h: h.hydrate(step.collection_id, step.rendition_id, stop.is_set),
-                    )
-                case HandOver():
-                    await self._stores.use_long(
-                        catalog, asked, lambda h: h.hand_over(step.collection_id, step.rendition_id, step.at)
-                    )
-                case Restore():
-                    await self._restore(key, step, catalog, stop)
-                case Advance():
-                    await self._stores.use_long(catalog, asked, lambda h: h.advance(step.collection_id))
-                case MakeDifference():
-                    await self._make_difference(asked, step, catalog)
-                case _:
-                    raise AssertionError(step)
-        except UnderWay:
-            raise Halt(step.resting) from None
-        except RestoreFailed as error:
-            log.warning("%s", error)
-            health = settled(error).health
-            raise Halt(replace(step.resting, health=health, requeue_after=None, retry=True)) from None
-        except (
-            Superseded,
-            NotCaughtUp,
-            HandoverInProgress,
-            UpperMismatch,
-            HandleExpired,
-            ShardFinalized,
-        ) as error:
-            # Somebody else wrote, aborted or dropped meanwhile: the next look tells.
-            log.info("rendition %s: %s", step.rendition_id, error)
-            raise Halt(replace(step.resting, retry=True)) from None
-
-    async def _make_difference(
-        self, asked: tuple[ObjectKey, str, object], step: MakeDifference, catalog: ObjectKey
-    ) -> None:
-        try:
-            await self._stores.use_long(catalog, asked, lambda h: h.make_difference(step.collection_id))
-        except Fenced:
-            raise
-        except HoldfastError as error:
-            # Everything is as right without.
-            log.info("what differs with the last handover was not put down: %s", error)
-            assert step.resting is not None
-            raise Halt(replace(step.resting, retry=True)) from None
-
-    async def _restore(
-        self, key: ObjectKey, step: Restore, catalog: ObjectKey, stop: threading.Event
-    ) -> None:
-        id_, below = step.rendition_id, self._settings.data_dir
-        # That of another value, which was asked for before, ends.
-        self._restoring[key] = id_
-
-        def stopped() -> bool:
-            return stop.is_set() or self._restoring.get(key) != id_
-
-        await self._stores.use_long(
-            catalog,
-            (key, "restore", (step.collection_id, id_)),
-            lambda h: h.restore(
-                step.collection_id, id_, step.snapshot, below=below, room=step.room, stopped=stopped
-            ),
-        )
 
     async def _launch(
         self, key: ObjectKey, body: Json, catalog: ObjectKey, collection_id: str, job: JobRecord

@@ -15,6 +15,7 @@ from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrati
 from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE, ANNOTATION_TRUTH, Kind, Reason
 from holdfast_operator.reconcile import catalog, fencing, migration
 from holdfast_operator.reconcile.cataloghandler import Settings
+from holdfast_operator.reconcile.catalogstatus import no_secret
 from holdfast_operator.reconcile.credentials import credentials_of, missing_secret
 from holdfast_operator.reconcile.facts import Opening
 from holdfast_operator.reconcile.failures import settled
@@ -193,7 +194,7 @@ class MigrationHandler(Handler[Observed]):
         if isinstance(storage, Refused):
             return stalled(Reason.UNSUPPORTED_STORAGE, storage.message)
         if (missing := await missing_secret(self.services.kube, owner, asked)) is not None:
-            return catalog.no_secret(*missing)
+            return no_secret(*missing)
         return catalog.opening_for(
             asked,
             storage,

@@ -9,7 +9,8 @@ import pytest
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import Reason
 from holdfast_operator.reconcile import fencing
-from holdfast_operator.reconcile.catalog import Close, Observed, Open, Rhythm, plan, status_fields
+from holdfast_operator.reconcile.catalog import Close, Observed, Open, Rhythm, plan
+from holdfast_operator.reconcile.catalogstatus import status_fields
 from holdfast_operator.reconcile.facts import CatalogFacts, Opening
 from holdfast_operator.reconcile.steps import Settle
 from holdfast_operator.reconcile.storage import Storage
