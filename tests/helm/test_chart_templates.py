@@ -294,11 +294,17 @@ def test_every_alert_links_to_its_runbook(everything: list[dict[str, Any]]) -> N
         assert rule["labels"]["severity"] in {"warning", "critical"}
 
 
-def test_every_value_is_in_the_schema() -> None:
+def test_every_value_is_in_the_schema_and_every_one_there_has_a_default() -> None:
+    def same(given: dict[str, Any], schema: dict[str, Any], path: str) -> None:
+        assert set(given) == set(schema["properties"]) - {"global"}, path
+        assert schema["additionalProperties"] is False, path
+        for name, inner in schema["properties"].items():
+            if "properties" in inner:
+                same(given[name], inner, f"{path}.{name}")
+
     for chart in ("holdfast-crds", "holdfast-operator"):
         schema = json.loads((CHARTS / chart / "values.schema.json").read_text())
-        given = yaml.safe_load((CHARTS / chart / "values.yaml").read_text())
-        assert {"global", *given} == set(schema["properties"])
+        same(yaml.safe_load((CHARTS / chart / "values.yaml").read_text()), schema, chart)
 
 
 def test_the_chart_of_the_crds_has_what_the_models_say() -> None:
