@@ -39,12 +39,6 @@ RELEASE = "holdfast-operator"
 SYSTEM = "holdfast"
 APPS = "apps"
 QUICK = ["--unsteady-interval=0.2", "--steady-interval=0.5"]
-TOLERATED = {
-    *(Asked("", "namespaces", verb) for verb in ("list", "watch")),
-    *(Asked("apiextensions.k8s.io", "customresourcedefinitions", verb) for verb in ("list", "watch")),
-}
-"""What the operator asks for in vain where it has Roles only: it then knows the namespaces, and learns of
-Spark's resources when it starts."""
 
 
 class Release:
@@ -428,10 +422,9 @@ def test_with_roles_in_a_namespace_the_operator_works_there_and_sees_no_other(
             there.start()
             team.wait_until("catalog/ours", "Ready")
             requests = audit.requests(log_folder, there.user)
-            refused = {each.asked for each in requests if each.code == 403}
-            assert refused <= TOLERATED
+            assert {each.asked for each in requests if each.code == 403} == set()
             role = granted(plane, "team", (RELEASE,)) | granted(plane, "holdfast-team", (f"{RELEASE}-lease",))
-            assert {each.asked for each in requests} <= role | refused
+            assert {each.asked for each in requests} <= role
             assert {each.namespace for each in requests if each.code < 400} <= {"team", "holdfast-team"}
             assert "finalizers" not in elsewhere.get("catalog/theirs")["metadata"]
             team.delete("catalog/ours")

@@ -81,7 +81,7 @@ tolerations:
   verbs: [patch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, get, patch]
+  verbs: [create, patch]
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get]

@@ -129,7 +129,7 @@ class Informer:
     async def _operate(self) -> None:
         await kopf.operator(
             registry=self._registry,
-            settings=_settings(),
+            settings=_settings(scan=not self._namespaces),
             standalone=True,
             clusterwide=not self._namespaces,
             namespaces=self._namespaces,
@@ -208,8 +208,13 @@ def _login(**_: Any) -> kopf.ConnectionInfo:
     )
 
 
-def _settings() -> kopf.OperatorSettings:
+def _settings(*, scan: bool) -> kopf.OperatorSettings:
+    """`scan`: whether namespaces and CRDs are watched, which takes a role in the whole cluster.
+
+    Without one kopf would ask in vain for a minute before it watches anything.
+    """
     settings = kopf.OperatorSettings()
+    settings.scanning.disabled = not scan
     settings.posting.enabled = False
     settings.persistence.finalizer = FINALIZER
     settings.persistence.diffbase_storage = _NothingStored()
