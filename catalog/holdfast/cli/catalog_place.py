@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
 import click
 
@@ -110,8 +111,13 @@ class LinkedPlace(CatalogPlace):
         """See `CatalogPlace`; a location that isn't there is one without a catalog."""
         from holdfast.durable.stash_store import stash_catalog
 
-        with self._client() as client:
-            yield self._linked(stash_catalog(self.stash, read_only=True), client)
+        where = None
+        try:
+            client = open_to_look(self.persist.persist, self.persist.consensus)
+        except NoLocation:
+            client, where = _nothing(), f"{_shown(self.persist.persist)}, which is not made yet"
+        with client:
+            yield self._linked(stash_catalog(self.stash, read_only=True), client, where)
 
     @contextmanager
     def open_to_write(self, *, create: bool = False) -> Iterator["LinkedCatalog"]:
@@ -121,20 +127,27 @@ class LinkedPlace(CatalogPlace):
         with open_to_write(self.persist.persist, self.persist.consensus, create=create) as client:
             yield self._linked(stash_catalog(self.stash), client)
 
-    def _client(self) -> "PersistClient":
-        from holdfast.persist import PersistClient
-
-        try:
-            return open_to_look(self.persist.persist, self.persist.consensus)
-        except NoLocation:
-            return PersistClient.open(f"memory://{uuid.uuid4()}")
-
-    def _linked(self, stash: "OpenableCatalog", client: "PersistClient") -> "LinkedCatalog":
+    def _linked(
+        self, stash: "OpenableCatalog", client: "PersistClient", where: str | None = None
+    ) -> "LinkedCatalog":
         from holdfast.durable import persist_catalog
         from holdfast.durable.backend_migration.linked import linked_catalog
 
-        persist = persist_catalog(client, self.persist.organization_id)
+        persist = persist_catalog(client, self.persist.organization_id, where=where)
         return linked_catalog(stash, persist, strategy=self.strategy, truth=self.truth)
+
+
+def _nothing() -> "PersistClient":
+    """A client of a location with nothing in it."""
+    from holdfast.persist import PersistClient
+
+    return PersistClient.open(f"memory://{uuid.uuid4()}")
+
+
+def _shown(url: str) -> str:
+    """A URL without anything that may be a secret."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _in_emergency(stash: "OpenableCatalog") -> "OpenableCatalog":

@@ -264,7 +264,7 @@ def _run(
         finally:
             line.done()
             migration.close()
-    truth = at(planned.places, outcome.truth)
+        truth = at(linked.stores.places, outcome.truth)
     click.echo(f"migration {migration_id} is {outcome.record}: the source of truth is {truth}")
 
 

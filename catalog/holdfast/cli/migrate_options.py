@@ -23,7 +23,11 @@ strategy_option = click.option(
     help="Of the link; one-tombstone for a new one.",
 )
 migration_id_option = click.option(
-    "--id", "migration_id", metavar="ID", required=True, help="Its name, for ever."
+    "--id",
+    "migration_id",
+    metavar="ID",
+    required=True,
+    help="Its name: the same resumes it, another one has another.",
 )
 yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
 generation_option = click.option(

@@ -14,10 +14,12 @@ def persist_catalog(
     organization_id: uuid.UUID | str,
     *,
     now_ms: Callable[[], int] = wall_clock_ms,
+    where: str | None = None,
 ) -> OpenableCatalog:
     """The catalog of an organization in the location of `client`; reads and writes nothing yet.
 
-    Raises `BadInput` when `organization_id` is not a UUID.
+    `where` is what messages call that location, by default what its blob store is called. Raises `BadInput`
+    when `organization_id` is not a UUID.
     """
     shard_id = catalog_shard_id(organization_id)
-    return StoredCatalog(CatalogShard(client, shard_id, purpose="catalog"), now_ms)
+    return StoredCatalog(CatalogShard(client, shard_id, purpose="catalog", where=where), now_ms)

@@ -107,8 +107,12 @@ class CatalogShard(CatalogStore):
     told from the old one by `holdfast recover`, without which no location may be restored.
     """
 
-    def __init__(self, client: PersistClient, shard_id: str, *, purpose: str) -> None:
+    def __init__(
+        self, client: PersistClient, shard_id: str, *, purpose: str, where: str | None = None
+    ) -> None:
+        """`where` is what messages call the location, by default what its blob store is called."""
         self._shard_id = shard_id
+        self._where = client.location.blob.description if where is None else where
         self._client = client
         self._purpose = purpose
         self._reader: ReadHandle | None = None
@@ -122,14 +126,14 @@ class CatalogShard(CatalogStore):
 
     @property
     def location(self) -> str:
-        return f"{self._shard_id} in {self._client.location.blob.description}"
+        return f"{self._shard_id} in {self._where}"
 
     @property
     def writable(self) -> bool:
         return self._client.mode != "read"
 
     def another(self, *, purpose: str) -> "CatalogShard":
-        return CatalogShard(self._client, self._shard_id, purpose=purpose)
+        return CatalogShard(self._client, self._shard_id, purpose=purpose, where=self._where)
 
     def upper(self) -> int:
         return self._client.recent_upper(self._shard_id)

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.cli import main
+from holdfast.cli.catalog_place import _shown
 from holdfast.durable.backend_migration.migration import BackendMigration
 from holdfast.durable.backend_migration.truth import Backend
 from holdfast.durable.preamble import read_preamble
@@ -162,8 +163,26 @@ def test_two_empty_stores_have_no_truth(tmp_path: Path) -> None:
         "truth       none: neither store has a catalog",
         "link        not linked",
     ]
+    assert f"in file://{tmp_path}/p, which is not made yet" in shown
     assert json.loads(ok(CliRunner().invoke(main, [*command, "--json"])))["sourceOfTruth"] is None
     assert not list(tmp_path.iterdir())
+
+
+def test_a_location_that_is_not_there_yet_is_called_what_the_user_calls_it(tmp_path: Path) -> None:
+    secret = "s3://somebody:secret@bucket/prefix?region=x"
+    assert _shown(secret) == "s3://bucket/prefix"
+    organization = "11111111-2222-3333-4444-555555555555"
+    stash = ["--stash", f"sqlite://{tmp_path}/s"]
+    options = [*stash, "--persist", f"file://{tmp_path}/p", "--organization-id", organization]
+    planned = ["migrate", "plan", "--id", "m", "--target", "persist", *options]
+    where = f"in file://{tmp_path}/p, which is not made yet"
+    refused(CliRunner().invoke(main, planned), 1, f"{where} is not initialized")
+    ok(CliRunner().invoke(main, ["catalog", "init", *stash]))
+    for command in (planned, ["migrate", "run", *planned[2:]]):
+        told = ok(CliRunner().invoke(main, command))
+        assert where in told
+        assert "memory" not in told
+    assert told.splitlines()[-1].endswith(f" in blob folder {tmp_path}/p/blob)")
 
 
 def test_a_decision_for_nothing_is_refused(linked: Linked, tmp_path: Path) -> None:

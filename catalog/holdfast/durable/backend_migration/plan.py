@@ -55,7 +55,7 @@ def plan_of(stores: TwoStores, migration_id: str, target: Backend, *, rollback: 
             steps = _until_check(steps)
         source = opened.of(link.truth)
         at = seen.of(link.truth)
-        at.check_initialized(source.place)
+        at.check_initialized(source.location)
         refused, read = None, None
         try:
             read = checked(source, at, opened.of(link.truth.other))
