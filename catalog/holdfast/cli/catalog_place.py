@@ -41,11 +41,15 @@ class CatalogPlace(ABC):
 
 @dataclass(frozen=True)
 class PersistPlace(CatalogPlace):
-    """The catalog of an organization in a location, or in a blob store and a consensus store."""
+    """The catalog of an organization in a location, or in a blob store and a consensus store.
+
+    `stash_lost`: the user knows that the stash which it is linked with is gone.
+    """
 
     persist: str
     consensus: str | None
     organization_id: str
+    stash_lost: bool = False
 
     @contextmanager
     def open_to_look(self) -> Iterator["OpenableCatalog"]:
@@ -54,7 +58,8 @@ class PersistPlace(CatalogPlace):
 
         with open_to_look(self.persist, self.consensus) as client:
             openable = persist_catalog(client, self.organization_id)
-            _warn_of_link(openable, "--stash")
+            if not self.stash_lost:
+                _warn_of_link(openable, "--stash")
             yield openable
 
     @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.catalog_place import CatalogPlace, LinkedPlace, linked_options, place_options
+from holdfast.cli.catalog_place import CatalogPlace, LinkedPlace, PersistPlace, linked_options, place_options
 from holdfast.cli.migrate_options import (
     BACKENDS,
     agree,
@@ -119,6 +119,8 @@ def detach(
             "--accept-loss is for a stash that is lost",
             hint="give --stash-lost; with both stores, 'holdfast migrate link' decides",
         )
+    if isinstance(place, PersistPlace):
+        place = replace(place, stash_lost=stash_lost)
     with place.open_to_look() as openable:
         try:
             check_detach(openable, stash_lost=stash_lost)
@@ -175,6 +177,6 @@ def _what_persist_has(persist: "OpenableCatalog") -> Iterator[str]:
     assert isinstance(persist, StoredCatalog)
     seen = persist.preamble()
     try:
-        return loss_lines(persist.place, seen, persist.sizes() if seen.is_initialized else None)
+        return loss_lines(persist.store.location, seen, persist.sizes() if seen.is_initialized else None)
     except HoldfastError as error:
-        return loss_lines(persist.place, seen, error)
+        return loss_lines(persist.store.location, seen, error)

@@ -94,7 +94,9 @@ def test_the_loss_of_a_stash_that_had_the_catalog(linked: Linked) -> None:
     before = linked.stored()
     shown = alone(linked.persist, "detach", "--stash-lost", "--yes")
     refused(shown, 2, "does not say that it is the source of truth", "--accept-loss gives up")
+    assert "warning" not in shown.stderr
     assert "to keep     Persist (s" in shown.stdout
+    assert " in blob folder " in shown.stdout
     assert " rows, " in shown.stdout
     assert "fencing" not in shown.stderr
     refused(alone(linked.persist, "detach", "--stash-lost", "--accept-loss"), 2, "needs a yes")
