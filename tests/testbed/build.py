@@ -25,10 +25,12 @@ from testbed.errors import Unavailable
 from testbed.process import Child
 
 MODULE: Final = Path(__file__).parent / "tools" / "kubernetes"
+COREDNS_MODULE: Final = Path(__file__).parent / "tools" / "coredns"
 MINIO_MODULE: Final = Path(__file__).parent / "tools" / "minio"
 HELM_MODULE: Final = Path(__file__).parent / "tools" / "helm"
 KUBERNETES_VERSION: Final = "v1.36.3"
 ETCD_VERSION: Final = "v3.6.8"
+COREDNS_VERSION: Final = "v1.15.0"
 MINIO_VERSION: Final = "v0.0.0-20260212201848-7aac2a2c5b7c"
 HELM_VERSION: Final = "v3.22.0"
 _BEAT: Final = 30.0
@@ -75,6 +77,33 @@ KUBECTL: Final = Tool(
     version=KUBERNETES_VERSION,
     takes="about a minute",
 )
+SCHEDULER: Final = Tool(
+    name="kube-scheduler",
+    package="k8s.io/kubernetes/cmd/kube-scheduler",
+    version=KUBERNETES_VERSION,
+    takes="about a minute",
+)
+KUBELET: Final = Tool(
+    name="kubelet",
+    package="k8s.io/kubernetes/cmd/kubelet",
+    version=KUBERNETES_VERSION,
+    takes="about 2 minutes",
+)
+PROXY: Final = Tool(
+    name="kube-proxy",
+    package="k8s.io/kubernetes/cmd/kube-proxy",
+    version=KUBERNETES_VERSION,
+    takes="about a minute",
+)
+COREDNS: Final = Tool(
+    name="coredns",
+    package=".",
+    version=COREDNS_VERSION,
+    takes="about a minute",
+    module=COREDNS_MODULE,
+)
+NODE: Final = (SCHEDULER, KUBELET, PROXY, COREDNS)
+"""What a node takes beside `needed`."""
 MINIO: Final = Tool(
     name="minio",
     package="github.com/minio/minio",
@@ -96,9 +125,10 @@ def needed() -> tuple[Tool, ...]:
     return (ETCD, APISERVER, CONTROLLERS) + (() if shutil.which("kubectl") else (KUBECTL,))
 
 
-def unbuilt() -> tuple[Tool, ...]:
-    """What of `needed` isn't in the cache folder yet."""
-    return tuple(tool for tool in needed() if not tool.path.exists())
+def unbuilt(tools: Sequence[Tool] | None = None) -> tuple[Tool, ...]:
+    """What of these (default: `needed`) isn't in the cache folder yet."""
+    wanted = needed() if tools is None else tools
+    return tuple(tool for tool in wanted if not tool.path.exists())
 
 
 def kubectl() -> Path:

@@ -3,7 +3,8 @@
 Invariants
 - `$KUBECONFIG`, where set, names the cluster to use; it is never started, stopped or reconfigured by us. Any
   other kubeconfig of the machine is neither read nor written.
-- What `start` boots listens on 127.0.0.1 only and keeps all its files in one folder.
+- What `start` boots keeps all its files in one folder and listens on 127.0.0.1 only; where a node is to reach
+  it, the API server listens on one other address instead.
 - `start` returns when the API server is ready and objects can be made in the `default` namespace, or raises
   and leaves no process. `stop` goes from the users of a store to the store: controllers, API server, etcd.
 """
@@ -37,7 +38,12 @@ _BOOT_SECONDS: Final = 120.0
 _POLL_SECONDS: Final = 0.05
 _ATTEMPTS: Final = 3
 """Boots to try when somebody takes a port between our choosing it and the server's binding it."""
+_LOOPBACK: Final = "127.0.0.1"
 _SERVICE_ADDRESS: Final = "10.96.0.1"
+_SERVICE_NAMES: Final = (
+    *("kubernetes", "kubernetes.default", "kubernetes.default.svc"),
+    "kubernetes.default.svc.cluster.local",
+)
 _TAKEN: Final = "address already in use"
 
 
@@ -52,12 +58,15 @@ class ControlPlane:
         folder: Path | None = None,
         temporary: bool = False,
         children: Sequence[Child] = (),
+        users: Mapping[str, Path] | None = None,
     ) -> None:
         """Use `start` or `from_environment`."""
         self.kubeconfig = kubeconfig
         self.server = server
         self.folder = folder
         """Files and logs of the processes; None where the cluster isn't ours."""
+        self.users = dict(users or {})
+        """The kubeconfigs of those that `start` was told of."""
         self._temporary = temporary
         self._children = list(children)
 
@@ -81,8 +90,17 @@ class ControlPlane:
         return cluster
 
     @classmethod
-    def start(cls, *, folder: Path | None = None, apiserver_flags: Sequence[str] = ()) -> Self:
+    def start(
+        cls,
+        *,
+        folder: Path | None = None,
+        apiserver_flags: Sequence[str] = (),
+        address: str = _LOOPBACK,
+        users: Mapping[str, str] | None = None,
+    ) -> Self:
         """Boot a control plane, building its binaries first where they are missing.
+
+        Clients and pods reach the API server at `address`; `users` are further ones, each with its group.
 
         Its files go to `folder`, which stays, or to a temporary one, which goes with it (but stays where the
         boot fails, for the logs). It dies with the calling thread.
@@ -93,7 +111,13 @@ class ControlPlane:
             place = Path(tempfile.mkdtemp(prefix="holdfast-testbed-")) if folder is None else folder
             place.mkdir(parents=True, exist_ok=True)
             try:
-                return cls._boot(place, temporary=folder is None, apiserver_flags=apiserver_flags)
+                return cls._boot(
+                    place,
+                    temporary=folder is None,
+                    apiserver_flags=apiserver_flags,
+                    address=address,
+                    users=users or {},
+                )
             except ControlPlaneError as error:
                 if _TAKEN not in str(error) or attempt == _ATTEMPTS:
                     raise
@@ -101,35 +125,57 @@ class ControlPlane:
         raise AssertionError("unreachable")
 
     @classmethod
-    def _boot(cls, folder: Path, *, temporary: bool, apiserver_flags: Sequence[str]) -> Self:
-        etcd_port, port = _free_ports(2)
-        server = f"https://127.0.0.1:{port}"
+    def _boot(
+        cls,
+        folder: Path,
+        *,
+        temporary: bool,
+        apiserver_flags: Sequence[str],
+        address: str,
+        users: Mapping[str, str],
+    ) -> Self:
+        etcd_port, port = _free_ports(_LOOPBACK, address)
+        server = f"https://{address}:{port}"
         keys = pki.create(
             folder,
-            names=("localhost", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"),
-            addresses=("127.0.0.1", _SERVICE_ADDRESS),
+            names=("localhost", *_SERVICE_NAMES),
+            addresses=(address, _SERVICE_ADDRESS),
         )
         admin, controllers = secrets.token_hex(16), secrets.token_hex(16)
+        others = {user: secrets.token_hex(16) for user in users}
         tokens = _private(
             folder / "tokens.csv",
             f'{admin},admin,admin,"system:masters"\n'
-            f"{controllers},system:kube-controller-manager,system:kube-controller-manager\n",
+            f"{controllers},system:kube-controller-manager,system:kube-controller-manager\n"
+            + "".join(f'{token},{user},{user},"{users[user]}"\n' for user, token in others.items()),
         )
         kubeconfig = _kubeconfig(folder / "kubeconfig", server, keys.ca, "admin", admin)
-        plane = cls(kubeconfig=kubeconfig, server=server, folder=folder, temporary=temporary)
+        plane = cls(
+            kubeconfig=kubeconfig,
+            server=server,
+            folder=folder,
+            temporary=temporary,
+            users={
+                user: _kubeconfig(
+                    folder / f"{user.replace(':', '-')}.kubeconfig", server, keys.ca, user, token
+                )
+                for user, token in others.items()
+            },
+        )
         try:
             etcd = plane._run(build.ETCD, _etcd_flags(folder, etcd_port))
             apiserver = plane._run(
-                build.APISERVER, [*_apiserver_flags(folder, keys, tokens, etcd_port, port), *apiserver_flags]
+                build.APISERVER,
+                [*_apiserver_flags(folder, keys, tokens, etcd_port, address, port), *apiserver_flags],
             )
             get = _getter(server, keys.ca, admin)
-            _wait_until("ready", lambda: get("/readyz") is not None, (etcd, apiserver))
+            wait_until("the control plane was ready", lambda: get("/readyz") is not None, (etcd, apiserver))
             config = _kubeconfig(
                 folder / "controllers.kubeconfig", server, keys.ca, "controllers", controllers
             )
             manager = plane._run(build.CONTROLLERS, _controllers_flags(config, keys))
-            _wait_until(
-                "serving the namespace 'default'",
+            wait_until(
+                "the control plane was serving the namespace 'default'",
                 lambda: get("/api/v1/namespaces/default/serviceaccounts/default") is not None,
                 (etcd, apiserver, manager),
             )
@@ -228,14 +274,19 @@ def _etcd_flags(folder: Path, port: int) -> list[str]:
     ]
 
 
-def _apiserver_flags(folder: Path, keys: pki.Pki, tokens: Path, etcd_port: int, port: int) -> list[str]:
+def _apiserver_flags(
+    folder: Path, keys: pki.Pki, tokens: Path, etcd_port: int, address: str, port: int
+) -> list[str]:
+    # Endpoints of the `kubernetes` Service may not be loopback; without nodes nobody goes there.
+    nobody = ["--advertise-address=10.244.0.1", "--endpoint-reconciler-type=none"]
     return [
-        f"--etcd-servers=http://127.0.0.1:{etcd_port}",
-        "--bind-address=127.0.0.1",
+        f"--etcd-servers=http://{_LOOPBACK}:{etcd_port}",
+        f"--bind-address={address}",
         f"--secure-port={port}",
-        # Endpoints of the `kubernetes` Service may not be loopback; without nodes nobody goes there.
-        "--advertise-address=10.244.0.1",
-        "--endpoint-reconciler-type=none",
+        *(nobody if address == _LOOPBACK else [f"--advertise-address={address}"]),
+        f"--kubelet-client-certificate={keys.client_certificate}",
+        f"--kubelet-client-key={keys.client_key}",
+        "--kubelet-preferred-address-types=InternalIP",
         f"--cert-dir={folder}",
         f"--tls-cert-file={keys.server_certificate}",
         f"--tls-private-key-file={keys.server_key}",
@@ -297,13 +348,13 @@ def _private(path: Path, text: str) -> Path:
     return path
 
 
-def _free_ports(count: int) -> list[int]:
-    """Distinct free loopback ports: all are held until the last is found."""
+def _free_ports(*addresses: str) -> list[int]:
+    """Distinct free ports, one on each of these addresses: all are held until the last is found."""
     with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        sockets = [(held.enter_context(socket.socket()), address) for address in addresses]
+        for each, address in sockets:
+            each.bind((address, 0))
+        return [each.getsockname()[1] for each, _ in sockets]
 
 
 def _getter(server: str, ca: Path, token: str) -> Callable[[str], bytes | None]:
@@ -324,20 +375,22 @@ def _getter(server: str, ca: Path, token: str) -> Callable[[str], bytes | None]:
     return get
 
 
-def _wait_until(what: str, holds: Callable[[], bool], children: Sequence[Child]) -> None:
-    """Poll until `holds`; raises `ControlPlaneError` when a child ends before or the time is up."""
+def wait_until(what: str, holds: Callable[[], bool], children: Sequence[Child]) -> None:
+    """Poll until `holds`; raises `ControlPlaneError` when a child ends before or the time is up.
+
+    `what` is the end of a sentence: "the control plane was ready".
+    """
     deadline = time.monotonic() + _BOOT_SECONDS
     while not holds():
         for child in children:
             code = child.poll()
             if code is not None:
                 raise ControlPlaneError(
-                    f"{child.name} ended with code {code} before the control plane was {what}; "
+                    f"{child.name} ended with code {code} before {what}; "
                     f"its log is {child.log} and ends with:\n{child.tail(5)}"
                 )
         if time.monotonic() > deadline:
             raise ControlPlaneError(
-                f"the control plane was not {what} after {_BOOT_SECONDS:.0f} s; "
-                f"logs in {children[0].log.parent}"
+                f"{_BOOT_SECONDS:.0f} s went by before {what}; logs in {children[0].log.parent}"
             )
         time.sleep(_POLL_SECONDS)

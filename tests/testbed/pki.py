@@ -4,6 +4,7 @@ import datetime as dt
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -11,15 +12,20 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _LIFETIME = dt.timedelta(days=30)
+AUTHORITY: Final = "ca.crt"
+"""The file that says whom to trust."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pki:
-    """The PEM files that the API server and the controllers are started with."""
+    """The PEM files that the servers of a cluster are started with."""
 
     ca: Path
     server_certificate: Path
     server_key: Path
+    client_certificate: Path
+    """What the API server shows to a kubelet."""
+    client_key: Path
     service_account_key: Path
     service_account_public_key: Path
 
@@ -47,10 +53,21 @@ def create(folder: Path, *, names: tuple[str, ...], addresses: tuple[str, ...]) 
         )
         .sign(authority_key, hashes.SHA256())
     )
+    client_key = ec.generate_private_key(ec.SECP256R1())
+    client = (
+        _builder("kube-apiserver", authority.subject, client_key.public_key())
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(authority_key, hashes.SHA256())
+    )
     return Pki(
-        ca=_write(folder / "ca.crt", authority.public_bytes(serialization.Encoding.PEM)),
+        ca=_write(folder / AUTHORITY, authority.public_bytes(serialization.Encoding.PEM)),
         server_certificate=_write(folder / "server.crt", server.public_bytes(serialization.Encoding.PEM)),
         server_key=_write(folder / "server.key", _pem(server_key)),
+        client_certificate=_write(
+            folder / "apiserver-client.crt", client.public_bytes(serialization.Encoding.PEM)
+        ),
+        client_key=_write(folder / "apiserver-client.key", _pem(client_key)),
         service_account_key=_write(folder / "service-account.key", _pem(tokens_key)),
         service_account_public_key=_write(
             folder / "service-account.pub",

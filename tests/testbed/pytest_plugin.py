@@ -1,14 +1,14 @@
 """Hands the test bed to tests: a marker per tier, and fixtures for the servers behind them.
 
-A test marked `kube`, `postgres`, `s3` or `spark` runs where that tier is; elsewhere it is skipped with the
-reason, or fails if `$HOLDFAST_REQUIRE` names the tier. What a required tier takes is made before the first
-test, not within one. A run with `-n` is spread over processes by `spread`; each starts servers of its own.
+A test marked `kube`, `postgres`, `s3`, `spark` or `node` runs where that tier is; elsewhere it is skipped
+with the reason, or fails if `$HOLDFAST_REQUIRE` names the tier. What a required tier takes is made before the
+first test, not within one. A run with `-n` is spread over processes by `spread`; each starts its own servers.
 """
 
 import os
 import uuid
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import pytest
 
@@ -18,6 +18,7 @@ from testbed.children import plain_path
 from testbed.errors import Unavailable
 from testbed.kube import ControlPlane
 from testbed.minio import Minio
+from testbed.node import NodeCluster
 from testbed.objects import new_namespace
 from testbed.postgres import PostgresServer
 from testbed.require import VARIABLE, Tier, missing, provide, required
@@ -32,16 +33,24 @@ _GIVEN_PATH = pytest.StashKey[list[str]]()
 _REFUSED = pytest.StashKey[dict[Tier, str]]()
 
 
-class _Cluster:
+class _Stops(Protocol):
+    def stop(self) -> None: ...
+
+
+_C = TypeVar("_C", bound=_Stops)
+
+
+class _Cluster(Generic[_C]):
     """The cluster of this process, for as long as tests of it follow one another: it costs at rest too."""
 
-    def __init__(self) -> None:
-        self._running: ControlPlane | None = None
+    def __init__(self, start: Callable[[], _C]) -> None:
+        self._start = start
+        self._running: _C | None = None
 
-    def get(self) -> ControlPlane:
+    def get(self) -> _C:
         """The one that runs, or a new one."""
         if self._running is None:
-            self._running = ControlPlane.from_environment()
+            self._running = self._start()
         return self._running
 
     def let_go(self) -> None:
@@ -51,7 +60,8 @@ class _Cluster:
             running.stop()
 
 
-_CLUSTER = pytest.StashKey[_Cluster]()
+_CLUSTER = pytest.StashKey[_Cluster[ControlPlane]]()
+_NODE = pytest.StashKey[_Cluster[NodeCluster]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -63,8 +73,10 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     config.stash[_REQUIRED] = tiers
     config.stash[_REFUSED] = {}
-    config.stash[_CLUSTER] = _Cluster()
+    config.stash[_CLUSTER] = _Cluster(ControlPlane.from_environment)
     config.add_cleanup(config.stash[_CLUSTER].let_go)
+    config.stash[_NODE] = _Cluster(NodeCluster.start)
+    config.add_cleanup(config.stash[_NODE].let_go)
     config.stash[_GIVEN_PATH] = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
 
 
@@ -101,6 +113,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     tiers = _tiers(item)
     if Tier.KUBE not in tiers:
         item.config.stash[_CLUSTER].let_go()
+    if Tier.NODE not in tiers:
+        item.config.stash[_NODE].let_go()
     given = item.config.stash[_GIVEN_PATH]
     # Those of the API server run Spark too.
     if Tier.SPARK not in tiers and Tier.KUBE not in tiers:
@@ -128,6 +142,15 @@ def control_plane(request: pytest.FixtureRequest) -> ControlPlane:
     A test of no cluster ends it: tests of one should follow one another.
     """
     return request.config.stash[_CLUSTER].get()
+
+
+@pytest.fixture(scope="module")
+def node(request: pytest.FixtureRequest) -> NodeCluster:
+    """A cluster with a real node, the only one on the machine. Mark the test `node`.
+
+    A test of no node ends it: tests of one should follow one another.
+    """
+    return request.config.stash[_NODE].get()
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Which tiers of the test bed there are here, and which of them a run may not do without.
 
-`HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm` names tiers whose absence is a failure; others are skipped.
+`HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm,node` names tiers whose absence is a failure; others are
+skipped.
 """
 
 import os
@@ -9,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import assert_never
 
-from testbed import build, postgres, spark
+from testbed import build, node, postgres, spark
 from testbed.errors import Unavailable
 
 VARIABLE = "HOLDFAST_REQUIRE"
@@ -23,6 +24,7 @@ class Tier(StrEnum):
     SPARK = "spark"
     S3 = "s3"
     HELM = "helm"
+    NODE = "node"
 
     @property
     def description(self) -> str:
@@ -37,6 +39,8 @@ class Tier(StrEnum):
                 return "needs MinIO, which the test bed builds and starts"
             case Tier.HELM:
                 return "needs Helm, which the test bed builds"
+            case Tier.NODE:
+                return "needs a Kubernetes node that runs pods, which the test bed starts as root"
             case _:
                 assert_never(self)
 
@@ -68,6 +72,9 @@ def missing(tier: Tier, env: Mapping[str, str] | None = None) -> str | None:
             return None if build.MINIO.path.exists() else _not_built(build.MINIO)
         case Tier.HELM:
             return None if build.HELM.path.exists() else _not_built(build.HELM)
+        case Tier.NODE:
+            unbuilt = build.unbuilt((*build.needed(), *build.NODE))
+            return node.missing() or (_not_built(*unbuilt) if unbuilt else None)
         case _:
             assert_never(tier)
 
@@ -82,6 +89,8 @@ def provide(tier: Tier) -> None:
         build.ensure((build.HELM,))
     if tier is Tier.POSTGRES:
         postgres.provide()
+    if tier is Tier.NODE:
+        node.provide()
     lack = missing(tier)
     if lack:
         raise Unavailable(lack)

@@ -1,8 +1,9 @@
 """Spreads a run with `-n` over processes: whole files, and what shares a costly start in one of them.
 
 Invariants
-- A unit is what one process does in one piece: all tests of Spark, whose session costs the most to start,
-  else all tests of a file. So a module's fixtures are made once, as in a run without `-n`.
+- A unit is what one process does in one piece: all tests of Spark, whose session costs the most to start, and
+  all of a node, of which a machine has one, else all tests of a file. So fixtures of a module are made once,
+  as in a run without `-n`.
 - Tests of an API server follow one another in a process, which stops its server after them.
 - The longest pieces are begun first, so that the processes end together; the order of tests within a piece
   is that of a run without `-n`.
@@ -12,7 +13,7 @@ from typing import Final
 
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-PIECES: Final = ("tests/spark",)
+PIECES: Final = ("tests/spark", "tests/cluster")
 """Folders that are one unit."""
 _CLUSTER: Final = ("tests/crash/test_killed_operators.py", "tests/apiserver", "tests/helm")
 FIRST: Final = (*PIECES, *_CLUSTER, "tests/sim", "tests/moves", "tests/crash", "tests/conformance")

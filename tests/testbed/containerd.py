@@ -1,0 +1,99 @@
+"""containerd in a sandbox, on images that are imported once and shared by all runs.
+
+Invariants
+- A run writes to a folder of its own; of what is imported it has copies of the small databases, and links to
+  the layers, which nobody changes. So a run begins with the images and without anything of another run.
+- Folders of imported images appear under their final name only when they are whole.
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+from testbed.kube import wait_until
+from testbed.process import Child
+from testbed.sandbox import INSIDE, SHOWN, Sandbox
+
+SOCKET: Final = Path("/run/containerd/containerd.sock")
+PAUSE: Final = "localhost/holdfast-pause:test"
+"""The image of the container that keeps the namespaces of a pod."""
+_ROOT: Final = "containerd"
+_LINKED: Final = ("blobs/sha256", "snapshots")
+"""The folders whose entries are layers, or contents that are named by their hash."""
+_PLUGINS: Final = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
+
+
+def plugins() -> Path | None:
+    """The folder of the CNI plugins that pods are connected with."""
+    wanted = ("bridge", "host-local", "portmap", "loopback")
+    return next((folder for folder in _PLUGINS if all((folder / name).exists() for name in wanted)), None)
+
+
+def start(sandbox: Sandbox, images: Path | None) -> Child:
+    """Start it and wait until it answers; with `images` (what the sandbox shows) these are there."""
+    root = sandbox.folder / _ROOT
+    root.mkdir()
+    if images is not None:
+        _link(images, root)
+    (sandbox.folder / "containerd.toml").write_text(_config())
+    child = sandbox.child("containerd", ["containerd", f"--config={INSIDE / 'containerd.toml'}"])
+    try:
+        wait_until("containerd answered", lambda: _answers(sandbox), (child,))
+    except BaseException:
+        child.kill()
+        raise
+    return child
+
+
+def import_images(folder: Path, archives: list[Path], target: Path) -> None:
+    """Import archives into a folder that `start` takes; `folder` is for the files of this."""
+    sandbox = Sandbox.start(folder)
+    try:
+        child = start(sandbox, None)
+        for archive in archives:
+            (sandbox.folder / archive.name).hardlink_to(archive)
+            sandbox.run("ctr", "--namespace=k8s.io", "images", "import", INSIDE / archive.name)
+        child.stop()
+    finally:
+        sandbox.stop()
+    (folder / _ROOT).rename(target)
+
+
+def _answers(sandbox: Sandbox) -> bool:
+    return sandbox.succeeds("ctr", "--connect-timeout=2s", "version")
+
+
+def _link(images: Path, root: Path) -> None:
+    for folder, folders, files in os.walk(images):
+        here = Path(folder).relative_to(images)
+        (root / here).mkdir(exist_ok=True)
+        if str(here).endswith(_LINKED):
+            for entry in [*folders, *files]:
+                (root / here / entry).symlink_to(SHOWN / here / entry)
+            folders.clear()
+        else:
+            for file in files:
+                shutil.copy2(Path(folder) / file, root / here / file)
+
+
+def _config() -> str:
+    return f"""version = 2
+root = "{INSIDE / _ROOT}"
+state = "/run/containerd"
+[grpc]
+address = "{SOCKET}"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{PAUSE}"
+disable_apparmor = true
+# Who may not lower the score of a process could not start one of a pod otherwise.
+restrict_oom_score_adj = true
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = "overlayfs"
+default_runtime_name = "runc"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "{plugins()}"
+conf_dir = "{INSIDE / "cni"}"
+"""
