@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo soak moves test lint format bench sim crds docs proto new-catalog-version format-fixture clean
+.PHONY: help setup demo soak faults moves test lint format bench sim crds docs proto new-catalog-version format-fixture clean
 
 PYTHON ?= python3
 export UV_PYTHON_DOWNLOADS := never
@@ -37,6 +37,9 @@ test: setup lint  ## lint, then all tests (HOLDFAST_REQUIRE=kube,postgres,s3,spa
 
 soak: setup  ## kill writers and operators for minutes (ARGS="--seeds 100 --pairs file+sqlite operator")
 	@PYTHONPATH=tests $(BIN)/python -m crash $(ARGS)
+
+faults: setup  ## operators behind a bad way to the API server, one for each seed (SEEDS=50)
+	@HOLDFAST_FAULT_SEEDS=$(or $(filter-out 2000,$(SEEDS)),20) $(BIN)/python -m pytest -q tests/apiserver/test_operator_faults.py
 
 moves: setup  ## all crashes and meetings of moving a catalog, and a large one: some minutes
 	@cd tests && ../$(BIN)/python -m moves soak

@@ -99,9 +99,10 @@ class World:
         self.objects = Objects(cluster, namespace)
         self.operators: list[OperatorProcess] = []
 
-    def start(self, *flags: str) -> OperatorProcess:
-        """Start another operator."""
-        operator = OperatorProcess(self.cluster, self.namespace, self.folder, len(self.operators) + 1, *flags)
+    def start(self, *flags: str, through: ControlPlane | None = None) -> OperatorProcess:
+        """Start another operator, which sees the cluster as it is `through` something before it."""
+        number = len(self.operators) + 1
+        operator = OperatorProcess(through or self.cluster, self.namespace, self.folder, number, *flags)
         self.operators.append(operator)
         return operator
 
@@ -141,6 +142,22 @@ class World:
 
     def wait_gone(self, what: str) -> None:
         self.objects.wait_gone(what)
+
+    def settle(self, holds: Callable[[], bool], told: Callable[[], str]) -> None:
+        """Wait until it is so; `told` says how it is instead."""
+        deadline = time.monotonic() + 120
+        while not holds():
+            assert time.monotonic() < deadline, told()
+            threading.Event().wait(0.1)
+
+    def versions(self) -> dict[str, str]:
+        """Which version each of our objects has."""
+        kinds = ("catalogs", "storagecollections", "catalogmigrations")
+        return {
+            f"{kind}/{body['metadata']['name']}": body["metadata"]["resourceVersion"]
+            for kind in kinds
+            for body in self.objects.list(kind)
+        }
 
     def condition(self, what: str, type_: str) -> dict[str, Any]:
         (found,) = (each for each in self.status(what)["conditions"] if each["type"] == type_)

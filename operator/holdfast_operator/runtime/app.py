@@ -59,7 +59,7 @@ _RECORD_SECONDS: Final = 15.0
 _CRD_SECONDS: Final = 3.0
 _STUCK_WORK: Final = 300.0
 _STUCK_WAIT: Final = 120.0
-_FORGIVEN: Final = 300.0
+_FORGIVEN: Final = 60.0
 """An end of the watches that is so long ago makes the next pause no longer."""
 _SILENCE: Final = 4
 """After so many store deadlines an open that waits is not slow any more."""
@@ -316,10 +316,12 @@ class Operator:
         self._informer_ends = [end for end in self._informer_ends if now - end < _FORGIVEN] + [now]
         pause = self._informer_pause.delay(len(self._informer_ends), self._rng)
         await self._clock.wait(self._stop, pause)
-        if self._stop.is_set():
+        # kopf asks once what is served: where it is told that nothing is, it watches nothing for ever.
+        if self._stop.is_set() or not await self._list_all():
             return
         self._informer = self._new_informer()
         self._informer.start()
+        log.info("watching again")
         # Nobody tells of what was deleted meanwhile.
         for key in self._index:
             self._queue.add(key)

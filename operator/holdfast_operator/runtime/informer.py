@@ -1,7 +1,7 @@
 """kopf, as the informer and the keeper of finalizers; it decides nothing and stores nothing on objects.
 
 Invariants
-- It runs in a thread and an event loop of its own, because at its end it cancels every task of its loop.
+- It runs in a thread and an event loop of its own, because at its end every task of its loop is cancelled.
 - An event is only told on; what is done about it is the queue's business.
 - The finalizer is put on every object before it is told to be deleted, and taken off when `released` said so.
 - No annotation is ever written: neither the last handled state nor the progress of handlers is stored.
@@ -30,6 +30,7 @@ OnChild = Callable[[ObjectKey], None]
 log = logging.getLogger(__name__)
 
 _JOIN_SECONDS: Final = 8.0
+_CLEAR_SECONDS: Final = 5.0
 _REQUEST_SECONDS: Final = 60.0
 """A list of many objects may take long; a watch has no such limit, but one for how long it may be silent."""
 _CONNECT_SECONDS: Final = 10.0
@@ -89,6 +90,7 @@ class Informer:
         self._on_end = on_end
         self._stopping = threading.Event()
         self._started = threading.Event()
+        self._over = threading.Event()
         self._releases: dict[ObjectKey, concurrent.futures.Future[None]] = {}
         self._lock = threading.Lock()
         self._registry = self._register(children)
@@ -98,7 +100,7 @@ class Informer:
     @property
     def running(self) -> bool:
         """Whether it watches."""
-        return self._started.is_set() and self._thread.is_alive()
+        return self._started.is_set() and not self._over.is_set()
 
     def start(self) -> None:
         """Begin to watch."""
@@ -118,16 +120,24 @@ class Informer:
         await asyncio.to_thread(self._thread.join, _JOIN_SECONDS)
 
     def _run(self) -> None:
+        loop = asyncio.new_event_loop()
         error: BaseException | None = None
         try:
-            asyncio.run(self._operate())
-        except Exception as caught:  # noqa: BLE001 - whatever ends the informer ends the operator
+            error = loop.run_until_complete(self._operate())
+        except Exception as caught:  # noqa: BLE001 - whatever it is, the watches are over
             error = caught
+        self._over.set()
         if not self._stopping.is_set():
             self._tell(self._on_end, error)
+        _clear(loop)
 
-    async def _operate(self) -> None:
-        await kopf.operator(
+    async def _operate(self) -> BaseException | None:
+        """Watch until the first of kopf's tasks ends; what it failed with.
+
+        kopf's own runner then waits for the others, some of which wait for ever for a connection that the
+        first one closed.
+        """
+        tasks = await kopf.spawn_tasks(
             registry=self._registry,
             settings=_settings(scan=not self._namespaces),
             standalone=True,
@@ -136,6 +146,8 @@ class Informer:
             stop_flag=self._stopping,
             ready_flag=self._started,
         )
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next((error for each in done if not each.cancelled() and (error := each.exception())), None)
 
     def _register(self, children: Sequence[ResourceType]) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
@@ -185,6 +197,16 @@ class Informer:
         except RuntimeError:
             # The loop is closed: the operator has ended and waits for nobody.
             log.debug("nobody listens any more")
+
+
+def _clear(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what is left in a loop, and close it; what doesn't let itself be cancelled is left."""
+    if left := asyncio.all_tasks(loop):
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.wait(left, timeout=_CLEAR_SECONDS))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
 
 
 def _key(kind: Kind, body: kopf.Body) -> ObjectKey:

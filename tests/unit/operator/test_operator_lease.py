@@ -41,6 +41,8 @@ class World:
         self.writes = 0
         self.faults = 0.0
         """How likely a request goes wrong."""
+        self.answer_after = 0.0
+        """Seconds that every answer takes."""
         self._timers: list[tuple[float, int, Machine, asyncio.Future[None]]] = []
         self._tickets = itertools.count()
 
@@ -128,7 +130,10 @@ class Wire(Kube):
         world, machine = self._machine.world, self._machine
         assert path.startswith("/apis/coordination.k8s.io/v1/namespaces/ns/leases")
         if world.rng.random() >= world.faults:
-            return world.serve(method, body)
+            served = world.serve(method, body)
+            if world.answer_after:
+                await world.sleep(machine, world.answer_after)
+            return served
         there, back = world.rng.random() * ANSWER, world.rng.random() * ANSWER
         what = world.rng.choice(["slow", "slow", "lost on the way", "answer lost", "5xx"])
         if what == "5xx":
@@ -270,6 +275,26 @@ def test_a_lease_that_people_delete_is_made_again_by_who_has_it() -> None:
         assert world.lease is not None
         assert world.lease["spec"]["holderIdentity"] == "first"
         first.close()
+
+    play(story)
+
+
+def test_a_renewal_counts_from_when_it_was_asked_for() -> None:
+    async def story(world: World) -> None:
+        first, second = Candidate(world, "first"), Candidate(world, "second")
+        await world.run(20.0, nothing)
+        assert world.lease is not None
+        renewed, after = world.lease["spec"]["renewTime"], 3.9
+        world.answer_after = after
+        while world.lease["spec"]["renewTime"] == renewed:
+            await world.run(world.now + 0.1, nothing)
+        asked = world.now
+        await world.run(asked + after, nothing)
+        world.faults, world.rng.choice = 1.0, lambda _: "5xx"  # type: ignore[assignment,method-assign,misc]
+        await world.run(asked + TIMING.renew_deadline + 0.1, nothing)
+        assert not first.acts
+        first.close()
+        second.close()
 
     play(story)
 
