@@ -15,11 +15,13 @@ from typing import NamedTuple, TypeAlias
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.errors import CLOSED, CorruptBlob
 from holdfast.persist.canonical import (
     SMALL_ROWS,
+    R,
     from_polars,
     python_values,
     sort_updates,
@@ -73,6 +75,12 @@ def consolidate_at(
         frames.append(frame.select([*names, (0 - diff).alias(DIFF) if taken_off else diff]))
     contents = _summed(pl.concat(frames), names, bound)
     return _to_arrow(contents, schema.arrow_diff, [*sources, *less])
+
+
+def negated(updates: R) -> R:
+    """The updates that take these away. Raises `ArrowInvalid` where a diff has no opposite."""
+    index = updates.schema.get_field_index(DIFF)
+    return updates.set_column(index, updates.schema.field(index), pc.negate_checked(updates[DIFF]))
 
 
 def consolidate_updates(schema: Schema, sources: Sequence[Source], since: int) -> pa.Table:

@@ -8,15 +8,18 @@
 
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import pyarrow as pa
 
 from holdfast.errors import ShardFinalized, UpperMismatch
 from holdfast.persist import PersistClient, Prepared, Schema, WriteHandle
+from holdfast.persist.canonical import check_times, prepare_updates
+from holdfast.persist.checks import check_forward
 from holdfast.persist.evolution import upgraded
 from holdfast.persist.part import Encoding, choose_encoding
+from holdfast.storage.frontiers import promise_for
 from holdfast.storage.routing import split_rows, split_sorted
 from holdfast.storage.spec import RenditionInfo
 
@@ -64,6 +67,25 @@ class PreparedAppend:
 
     steps: tuple[Prepared, ...]
     after: Position
+
+
+def checked_updates(schema: Schema, updates: object, expected_upper: int, new_upper: int) -> pa.RecordBatch:
+    """Updates for an append from `expected_upper` to `new_upper`.
+
+    Raises `BadInput` where that moves no upper forward, or they fit neither the schema nor these times.
+    """
+    check_forward(expected_upper, new_upper)
+    batch = prepare_updates(schema, updates, default_time=expected_upper)
+    check_times(batch, expected_upper, new_upper)
+    return batch
+
+
+def promise_moved(metadata: WriteHandle, route: Route, new_upper: int) -> tuple[list[Prepared], Route]:
+    """What moves the promise along with an append on this route, if it reaches beyond; the route then."""
+    promise = promise_for(new_upper, route.promised)
+    if promise is None:
+        return [], route
+    return [metadata.prepare_seal(route.promised, promise)], replace(route, promised=promise)
 
 
 class ShardedAppend:

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from holdfast.errors import CLOSED, HandleExpired, HandoverInProgress, ShardFinalized, UpperMismatch
 from holdfast.persist import PersistClient, Prepared, Schema, StoredSize, Updates
 from holdfast.persist.canonical import empty_updates
-from holdfast.persist.consolidate import consolidate_updates
-from holdfast.persist.schema import DIFF, TIME
+from holdfast.persist.consolidate import consolidate_updates, negated
+from holdfast.persist.schema import TIME
 from holdfast.storage.evolved import seen_through
 from holdfast.storage.reader import CollectionReader
 from holdfast.storage.routing import split_rows
@@ -156,7 +156,7 @@ def _changes(
         return describe().schema, _at(after, at, _counted(client, reader, progress))
     # A listen has all of it in memory. Its sum is what differs between before and after.
     before = reader.snapshot(lower - 1)
-    return describe().schema, chain(_at(after, at), map(_negated, _at(before, at)))
+    return describe().schema, chain(_at(after, at), map(negated, _at(before, at)))
 
 
 def _few(size: StoredSize) -> bool:
@@ -171,11 +171,6 @@ def _at(
         yield batch.append_column(TIME, pa.repeat(pa.scalar(time, pa.uint64()), len(batch)))
         if tell is not None:
             tell(len(batch))
-
-
-def _negated(updates: pa.RecordBatch) -> pa.RecordBatch:
-    index = updates.schema.get_field_index(DIFF)
-    return updates.set_column(index, DIFF, pc.negate_checked(updates[DIFF]))
 
 
 def _counted(

@@ -85,7 +85,7 @@ def _restored(
         if command.kind is not CommandKind.RESTORE_COLLECTION or command.object_id != info.collection_id:
             continue
         same = all(command.result.get(name) == snapshot[name] for name in ("rows", "checksum"))
-        found = next((each for each in info.renditions if each.id == command.result.get("rendition")), None)
+        found = info.find(str(command.result.get("rendition")))
         if found is None or not same:
             continue
         if command.command_id == command_id:

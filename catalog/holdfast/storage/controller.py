@@ -26,7 +26,7 @@ from holdfast.storage.bringing import Progress
 from holdfast.storage.capabilities import Capabilities, CollectionHold, DurableHold, WriteCapability
 from holdfast.storage.collection_transitions import evolve_collection
 from holdfast.storage.controller_log import ControllerLog, Guard
-from holdfast.storage.frontiers import retained_since
+from holdfast.storage.differences import difference_shards
 from holdfast.storage.hydration import Hydration
 from holdfast.storage.job_commands import JobCommands
 from holdfast.storage.metadata import METADATA_SCHEMA, first_rendition
@@ -35,7 +35,7 @@ from holdfast.storage.rendition_writer import RenditionWriter
 from holdfast.storage.renditions import Renditions
 from holdfast.storage.replicated import ReplicatedRenditionWriter, ReplicatedWriter
 from holdfast.storage.restoring import Restores, RestoreSource
-from holdfast.storage.retention import RETENTION_PURPOSE
+from holdfast.storage.retention import RETENTION_PURPOSE, move_retention
 from holdfast.storage.spec import (
     FIRST_RENDITION,
     CollectionInfo,
@@ -46,7 +46,7 @@ from holdfast.storage.spec import (
 )
 from holdfast.storage.state import CommandRecord, ControllerState
 from holdfast.storage.transitions import Origin, ShardIds
-from holdfast.storage.uppers import common_upper, look
+from holdfast.storage.uppers import common_upper
 from holdfast.storage.writer import CollectionWriter
 
 _CREATION_PURPOSE: Final = "collection creation"
@@ -134,7 +134,7 @@ class StorageController(JobCommands):
             lambda state: transitions.finish_drop(state, info.collection_id, now_ms),
             lambda _: [
                 self.client.prepare_finalize(shard)
-                for shard in sorted(shards.union(self.renditions.differences(info, info.renditions)))
+                for shard in sorted(shards.union(difference_shards(self.client, info, info.renditions)))
             ],
         )
 
@@ -249,12 +249,7 @@ class StorageController(JobCommands):
         metadata = self.client.inspect(info.metadata_shard)
         if metadata.finalized:
             _refuse_dropped(info)
-        view = look(
-            lambda: self._open(info.collection_id),
-            lambda: self.client.recent_upper(info.metadata_shard),
-            self.client.recent_uppers,
-        )
-        return Frontiers(metadata.since, view.upper)
+        return Frontiers(metadata.since, self.renditions.view(info).upper)
 
     def hydrate(self, id_or_name: str, rendition_id: str, *, progress: Progress | None = None) -> int:
         """Fill a rendition of recipe COPY from the collection, in this process; answers its upper then.
@@ -322,27 +317,7 @@ class StorageController(JobCommands):
         """
         info = self._open(id_or_name)
         since = min(since, max(self.frontiers(info.collection_id).upper - 1, 0))
-        # The metadata first: how far the data may follow is known when it has moved.
-        try:
-            self._log.write(self._move_retention(info.metadata_shard, since))
-        except ShardFinalized:
-            _refuse_dropped(info)
-        kept = self.client.inspect(info.metadata_shard).since
-        while True:
-            moves = [
-                self._move_retention(shard, retained_since(since, kept, rendition.start))
-                for rendition in info.held
-                for shard in rendition.shards
-            ]
-            try:
-                self._log.write([step for move in moves for step in move])
-            except ShardFinalized:
-                # Somebody dropped a rendition that had retired: the others follow without it.
-                before, info = info, self._open(info.collection_id)
-                if info.held == before.held:
-                    raise
-            else:
-                return kept
+        return move_retention(self.client, self._log, info, since, lambda: self._open(info.collection_id))
 
     def close(self) -> None:
         """Give up what the controller holds; not needed for correctness."""
@@ -410,13 +385,6 @@ class StorageController(JobCommands):
                 f"collection {info.name} is held by {', '.join(sorted(keepers))}",
                 hint="close the readers, end the jobs, release what is held and drop again, or drop by force",
             )
-
-    def _move_retention(self, shard: str, since: int) -> list[Prepared]:
-        client, purpose = self.client, RETENTION_PURPOSE
-        return [
-            client.prepare_critical(shard, purpose=purpose),
-            client.prepare_downgrade_critical(shard, since, purpose=purpose),
-        ]
 
 
 def _refuse_dropped(info: CollectionInfo) -> NoReturn:

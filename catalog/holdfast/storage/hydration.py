@@ -166,20 +166,17 @@ class Hydration:
         info = self._controller.describe(self._id)
         if info.dropped:
             raise CollectionNotFound(f"collection {info.name} ({info.collection_id}) was dropped")
-        for each in info.renditions:
-            if each.id != self._rendition_id:
-                continue
-            if each.recipe is not Recipe.COPY:
-                raise BadInput(
-                    f"rendition {each.id} of collection {info.name} is not filled from the collection: its"
-                    f" recipe is {each.recipe.name}"
-                )
-            if each.state is not RenditionState.HYDRATING:
-                raise BadInput(
-                    f"rendition {each.id} of collection {info.name} is {each.state.name}, not HYDRATING"
-                )
-            return info, each
-        raise BadInput(f"collection {info.name} has no rendition {self._rendition_id}")
+        known = info.known(self._rendition_id)
+        if known.recipe is not Recipe.COPY:
+            raise BadInput(
+                f"rendition {known.id} of collection {info.name} is not filled from the collection: its"
+                f" recipe is {known.recipe.name}"
+            )
+        if known.state is not RenditionState.HYDRATING:
+            raise BadInput(
+                f"rendition {known.id} of collection {info.name} is {known.state.name}, not HYDRATING"
+            )
+        return info, known
 
     def _gone(self, error: Exception) -> BadInput | None:
         """That the rendition is not to be filled any more, where that is why the work failed."""

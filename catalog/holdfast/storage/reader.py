@@ -222,7 +222,10 @@ class CollectionReader:
 
     def follower(self, rendition: RenditionInfo) -> RenditionInfo:
         """The one that took over from a retired rendition."""
-        (follower,) = (each for each in self._described().held if each.held_from == rendition.held_to)
+        follower = self._described().held_after(rendition)
+        if follower is None:
+            # It has retired and gone too, so that nobody holds what was then.
+            raise self._too_early(rendition.held_to)
         return follower
 
     def listens(self, rendition: RenditionInfo, as_of: int) -> list[Listen]:

@@ -3,6 +3,7 @@
 - At any time exactly one rendition holds: the times that renditions hold at follow each other without a gap.
 - A handover is one step, recorded here and in the metadata shard: there is no half-done one. What it leaves
   to do, the copy of what the old one had last, follows from the shards.
+- What is asked of a rendition that is not on record is `BadInput`, raised.
 - An id of a rendition is used once for ever. One that has held is dropped only after it has retired.
 """
 
@@ -50,7 +51,7 @@ def create_rendition(
     if seen is not None:
         return NoOp(info.rendition(str(state.commands[origin.command_id].result["rendition"])))
     rendition = replace(rendition, id=rendition.id or next_rendition_id(info))
-    known = _known(info, rendition.id)
+    known = info.find(rendition.id)
     if known is not None:
         alike = (len(known.shards), known.hash_columns, known.recipe)
         if not known.dropped and alike == (len(rendition.shards), rendition.hash_columns, rendition.recipe):
@@ -82,9 +83,7 @@ def abort_rendition(
     if (seen := seen_before(state, origin, kind, collection_id, rendition=rendition_id)) is not None:
         return seen
     info = state.find(collection_id)
-    known = _known(info, rendition_id)
-    if known is None:
-        return _unknown(info, rendition_id)
+    known = info.known(rendition_id)
     if known.dropped:
         return NoOp(info)
     if known.state is not RenditionState.HYDRATING:
@@ -106,9 +105,7 @@ def begin_rendition(
     Answers whether it begins now: not where it began before, there or elsewhere, or is not being filled.
     """
     info = state.find(collection_id)
-    known = _known(info, rendition_id)
-    if known is None:
-        return _unknown(info, rendition_id)
+    known = info.known(rendition_id)
     if known.start or known.state is not RenditionState.HYDRATING:
         # Somebody else began, or gave it up: whoever asks has not seen it yet.
         return NoOp(False)
@@ -130,9 +127,7 @@ def hand_over(
     info = state.find(collection_id)
     if (refused := refuse_unless_active(info)) is not None:
         return refused
-    known = _known(info, rendition_id)
-    if known is None:
-        return _unknown(info, rendition_id)
+    known = info.known(rendition_id)
     if known.state is RenditionState.HOLDING:
         return NoOp(info)
     if known.state is not RenditionState.HYDRATING:
@@ -176,9 +171,7 @@ def drop_rendition(
     if (seen := seen_before(state, origin, kind, collection_id, rendition=rendition_id)) is not None:
         return seen
     info = state.find(collection_id)
-    known = _known(info, rendition_id)
-    if known is None:
-        return _unknown(info, rendition_id)
+    known = info.known(rendition_id)
     if known.dropped:
         return NoOp(info)
     if known.state is not RenditionState.RETIRED:
@@ -205,9 +198,7 @@ def record_difference(
     info = state.find(collection_id)
     if (refused := refuse_unless_active(info)) is not None:
         return refused
-    known = _known(info, rendition_id)
-    if known is None:
-        return _unknown(info, rendition_id)
+    known = info.known(rendition_id)
     if known.difference_shard or known.dropped or info.held_before(known) is None:
         return NoOp(info)
     made = replace(known, difference_shard=shard)
@@ -222,9 +213,7 @@ def suspect_rendition(
     if (seen := seen_before(state, origin, kind, collection_id, rendition=rendition_id)) is not None:
         return seen
     info = state.find(collection_id)
-    known = _known(info, rendition_id)
-    if known is None:
-        return _unknown(info, rendition_id)
+    known = info.known(rendition_id)
     if known.suspect or known.dropped:
         return NoOp(info)
     return _changed(state, info, [replace(known, suspect=why)], kind, origin)
@@ -256,12 +245,3 @@ def _told(rendition: RenditionInfo, **more: object) -> dict[str, object]:
 
 def _gone(rendition: RenditionInfo, state: RenditionState) -> RenditionInfo:
     return replace(rendition, state=state, shards=(), difference_shard="")
-
-
-def _known(info: CollectionInfo, rendition_id: str) -> RenditionInfo | None:
-    return next((each for each in info.renditions if each.id == rendition_id), None)
-
-
-def _unknown(info: CollectionInfo, rendition_id: str) -> Reject:
-    known = ", ".join(each.id for each in info.renditions)
-    return Reject(BadInput(f"collection {info.name} has no rendition {rendition_id}", hint=f"it has {known}"))

@@ -21,9 +21,7 @@ from holdfast.errors import (
     UpperMismatch,
 )
 from holdfast.persist import PersistClient, Prepared
-from holdfast.persist.canonical import check_times, prepare_updates
-from holdfast.storage.appending import Route, ShardedAppend
-from holdfast.storage.frontiers import promise_for
+from holdfast.storage.appending import Route, ShardedAppend, checked_updates, promise_moved
 from holdfast.storage.metadata import METADATA_SCHEMA
 from holdfast.storage.spec import CollectionInfo, Recipe, RenditionInfo, RenditionState
 from holdfast.storage.uppers import common_upper
@@ -93,10 +91,7 @@ class RenditionWriter:
         `Indeterminate` where it could not be found out whether it happened: open a new writer and look at
         the upper.
         """
-        if not 0 <= expected_upper < new_upper <= CLOSED:
-            raise BadInput(f"an append must move the upper forward, not from {expected_upper} to {new_upper}")
-        batch = prepare_updates(self.schema, updates, default_time=expected_upper)
-        check_times(batch, expected_upper, new_upper)
+        batch = checked_updates(self.schema, updates, expected_upper, new_upper)
         with self._lock, ShardedAppend(self._client, self.schema, batch, expected_upper, new_upper) as append:
             route = self._route or self._find()[0]
             while not self._appended(route, append):
@@ -126,15 +121,15 @@ class RenditionWriter:
                     else append.tried(route, [there])
                 )
             case RenditionState.HOLDING:
-                promise = promise_for(append.new_upper, route.promised)
-                moved = [] if promise is None else [self._metadata.prepare_seal(route.promised, promise)]
+                moved, after = promise_moved(self._metadata, route, append.new_upper)
                 appended = append.tried(route, moved)
-                if appended and promise is not None:
-                    self._route = replace(route, promised=promise)
+                if appended:
+                    self._route = after
             case RenditionState.RETIRED:
                 if append.new_upper > rendition.held_to:
-                    follower = self._follower(rendition)
-                    raise HandedOver(self.info.name, rendition.id, rendition.held_to, follower)
+                    follower = self.info.held_after(rendition)
+                    id_ = "" if follower is None else follower.id
+                    raise HandedOver(self.info.name, rendition.id, rendition.held_to, id_)
                 appended = append.tried(route, [])
             case RenditionState.DROPPED | RenditionState.ABORTED:
                 return False
@@ -193,24 +188,16 @@ class RenditionWriter:
             raise CollectionNotFound(f"collection {info.name} ({info.collection_id}) was dropped")
         return info, _fed(info, self._rendition_id)
 
-    def _follower(self, rendition: RenditionInfo) -> str:
-        """The id of the one that took over from a retired rendition."""
-        later = (each for each in self.info.renditions if each.held_from == rendition.held_to)
-        return next((each.id for each in later), "")
-
 
 def _fed(info: CollectionInfo, rendition_id: str) -> RenditionInfo:
     """The rendition, where a pipeline may write it."""
-    for each in info.renditions:
-        if each.id != rendition_id:
-            continue
-        if each.recipe is not Recipe.SOURCE:
-            raise BadInput(
-                f"rendition {rendition_id} of collection {info.name} is not fed by a source: its recipe is"
-                f" {each.recipe.name}",
-                hint="write to the collection, or make a rendition of recipe SOURCE",
-            )
-        if each.dropped:
-            raise BadInput(f"rendition {rendition_id} of collection {info.name} is {each.state.name}")
-        return each
-    raise BadInput(f"collection {info.name} has no rendition {rendition_id}")
+    known = info.known(rendition_id)
+    if known.recipe is not Recipe.SOURCE:
+        raise BadInput(
+            f"rendition {rendition_id} of collection {info.name} is not fed by a source: its recipe is"
+            f" {known.recipe.name}",
+            hint="write to the collection, or make a rendition of recipe SOURCE",
+        )
+    if known.dropped:
+        raise BadInput(f"rendition {rendition_id} of collection {info.name} is {known.state.name}")
+    return known

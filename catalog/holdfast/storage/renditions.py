@@ -8,14 +8,12 @@
 - A retired rendition is dropped when nobody can read its times any more: since is past them.
 """
 
-import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from holdfast.errors import (
-    AsOfTooEarly,
     BadInput,
     HandleExpired,
     NotCaughtUp,
@@ -23,12 +21,11 @@ from holdfast.errors import (
     UpperMismatch,
 )
 from holdfast.persist import PersistClient, Prepared
-from holdfast.persist.ids import shard_id
 from holdfast.storage import rendition_transitions as transitions
 from holdfast.storage.bringing import bring, bring_tail, rendition_hold
 from holdfast.storage.controller_log import ControllerLog
+from holdfast.storage.differences import difference_shards, make_difference
 from holdfast.storage.metadata import METADATA_SCHEMA, handover
-from holdfast.storage.reader import CollectionReader
 from holdfast.storage.retention import RETENTION_PURPOSE
 from holdfast.storage.spec import (
     CollectionInfo,
@@ -37,7 +34,7 @@ from holdfast.storage.spec import (
     RenditionInfo,
     RenditionState,
 )
-from holdfast.storage.state import ControllerState, Outcome
+from holdfast.storage.state import ControllerState
 from holdfast.storage.transitions import Origin
 from holdfast.storage.uppers import View, common_upper, look
 
@@ -51,12 +48,6 @@ RESTORED_UPPER: Final = 1
 
 _CREATION_PURPOSE: Final = "rendition creation"
 _HANDOVER_PURPOSE: Final = "handover"
-_DIFFERENCE_PURPOSE: Final = "difference"
-
-
-def difference_shard_id(location_id: uuid.UUID, collection_id: str, rendition_id: str) -> str:
-    """The shard for what differs between a rendition and the one before it."""
-    return shard_id(uuid.uuid5(location_id, f"difference {collection_id} {rendition_id}"))
 
 
 class Renditions:
@@ -281,59 +272,8 @@ class Renditions:
         gone, or one of the two is not written up to the handover yet. Whoever makes it gets the same rows.
         """
         view = self.look(collection)
-        info, new = view.info, view.info.holding
-        old = info.held_before(new)
-        if (
-            new.difference_shard
-            or old is None
-            or min(view.uppers[each.id] for each in (old, new)) < new.held_from
-        ):
-            return new.difference_shard or None
-        command = partial(
-            transitions.record_difference,
-            collection_id=info.collection_id,
-            rendition_id=new.id,
-            shard=difference_shard_id(self._client.location_id, info.collection_id, new.id),
-            origin=self._origin(command_id),
-        )
-        try:
-            changed = self._record_difference(view, old, command)
-        except (AsOfTooEarly, ShardFinalized):
-            return None  # Nobody holds the times before the handover any more.
-        return changed.rendition(new.id).difference_shard or None
-
-    def _record_difference(
-        self, view: View, old: RenditionInfo, command: "partial[Outcome[CollectionInfo]]"
-    ) -> CollectionInfo:
-        info, new, shard = view.info, view.info.holding, command.keywords["shard"]
-        describe = partial(self._describe, info.collection_id)
-        purpose = _DIFFERENCE_PURPOSE
-        with CollectionReader(self._client, info, describe, purpose=purpose) as reader:
-            difference = reader.handed_over(old, new)
-            pieces = iter(difference)
-            # The schema is known with the first.
-            first = next(pieces, None)
-            if self._client.exists(shard):
-                # Left by one who died before it was on record, maybe before the collection evolved.
-                self._log.write([self._client.prepare_evolve(shard, difference.schema)])
-            writer = self._client.writer(shard, difference.schema, purpose=purpose)
-            with writer.batch_builder() as builder:
-                builder.add(first)
-                builder.add(pieces)
-                hold = self._client.prepare_critical(shard, purpose=RETENTION_PURPOSE)
-                # Uploaded before the commit, in which no other command of this process goes on.
-                append = builder.prepare_append(0, new.held_from + 1).keep()
-                return self._log.commit(command, lambda _: [append, hold])
-
-    def differences(self, info: CollectionInfo, renditions: Iterable[RenditionInfo]) -> list[str]:
-        """The shards for what differs at the handovers to these, on record or not.
-
-        Whoever makes one may die before it is.
-        """
-        ids = [
-            difference_shard_id(self._client.location_id, info.collection_id, each.id) for each in renditions
-        ]
-        return [each for each in ids if self._client.exists(each)]
+        describe = partial(self._describe, view.info.collection_id)
+        return make_difference(self._client, self._log, view, describe, self._origin(command_id))
 
     def _end(self, rendition: RenditionInfo) -> list[Prepared]:
         """What the end of a rendition does to its shards."""
@@ -345,7 +285,7 @@ class Renditions:
         info = state.find(collection_id)
         retired = info.rendition(rendition_id)
         follower = info.held_after(retired)
-        differences = [] if follower is None else self.differences(info, [follower])
+        differences = [] if follower is None else difference_shards(self._client, info, [follower])
         return [*self._end(retired), *map(self._client.prepare_finalize, differences)]
 
     def _turn(self, view: View, rendition_id: str, at: int, _: ControllerState) -> list[Prepared]:
@@ -369,12 +309,12 @@ class Renditions:
     def _own_times(self, view: View, rendition_id: str) -> list[int]:
         """Before which times the two renditions can't be exchanged, where pipelines write them."""
         old = view.info.holding
-        new = next((each for each in view.info.live if each.id == rendition_id), None)
+        new = view.info.find(rendition_id)
         # A pipeline may have written it beyond the promise before it took over.
         return [view.uppers[old.id], *([] if new is None else [new.start + 1])]
 
     def _check_lag(self, view: View, rendition_id: str, max_lag_ms: int) -> None:
-        known = next((each for each in view.info.live if each.id == rendition_id), None)
+        known = view.info.find(rendition_id)
         if known is None or known.state is not RenditionState.HYDRATING or known.recipe is Recipe.SOURCE:
             return  # The command refuses what can't be.
         upper = common_upper(view.info, known, self._client.recent_uppers)
@@ -396,8 +336,8 @@ class Renditions:
 
     def _earliest(self, info: CollectionInfo, rendition_id: str) -> int:
         """Past what a restored rendition is filled to, so that it always gets a tail."""
-        restored = any(each.id == rendition_id and each.recipe is Recipe.RESTORED for each in info.live)
-        return RESTORED_UPPER + 1 if restored else 0
+        known = info.find(rendition_id)
+        return RESTORED_UPPER + 1 if known is not None and known.recipe is Recipe.RESTORED else 0
 
     def _check_time(self, info: CollectionInfo, time: int, view: View) -> None:
         if time > max(view.promised, self._client.clock.wall_ms() + FARTHEST_MS):
@@ -407,14 +347,17 @@ class Renditions:
             )
 
     def _hydrating(self, info: CollectionInfo, rendition_id: str) -> RenditionInfo:
-        for each in info.renditions:
-            if each.id == rendition_id and each.state is RenditionState.HYDRATING:
-                return each
+        known = info.find(rendition_id)
+        if known is not None and known.state is RenditionState.HYDRATING:
+            return known
         raise BadInput(f"collection {info.name} has no rendition {rendition_id} that is being filled")
 
     def look(self, collection: str) -> View:
         """A collection as it is now, linearized."""
-        info = self._describe(collection)
+        return self.view(self._describe(collection))
+
+    def view(self, info: CollectionInfo) -> View:
+        """As `look`, of a collection that was just described."""
         return look(
             lambda: self._describe(info.collection_id),
             lambda: self._client.recent_upper(info.metadata_shard),

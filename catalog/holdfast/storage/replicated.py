@@ -7,9 +7,8 @@ The rules are those of `CollectionWriter` and `RenditionWriter`; how a lost appe
 from collections.abc import Callable
 from functools import partial
 
-from holdfast.errors import CLOSED, BadInput
 from holdfast.persist import PersistClient
-from holdfast.persist.canonical import check_times, prepare_updates
+from holdfast.storage.appending import checked_updates
 from holdfast.storage.rendition_writer import Begin, RenditionWriter
 from holdfast.storage.replication import Compared, Suspect
 from holdfast.storage.spec import CollectionInfo, RenditionInfo
@@ -41,9 +40,7 @@ class ReplicatedWriter(CollectionWriter):
         suspect; `Overtaken` where a handover took times before they were written; `NotComparable` where it
         can't be told.
         """
-        batch = prepare_updates(self.schema, updates, default_time=expected_upper)
-        _check(expected_upper, new_upper)
-        check_times(batch, expected_upper, new_upper)
+        batch = checked_updates(self.schema, updates, expected_upper, new_upper)
         self._compared.append(super().append, batch, expected_upper, new_upper)
 
     def close(self) -> None:
@@ -74,9 +71,7 @@ class ReplicatedRenditionWriter(RenditionWriter):
 
         To `RenditionWriter.append` what `ReplicatedWriter.append` is to that of a `CollectionWriter`.
         """
-        batch = prepare_updates(self.schema, updates, default_time=expected_upper)
-        _check(expected_upper, new_upper)
-        check_times(batch, expected_upper, new_upper)
+        batch = checked_updates(self.schema, updates, expected_upper, new_upper)
         self._compared.append(super().append, batch, expected_upper, new_upper)
 
     def close(self) -> None:
@@ -84,14 +79,10 @@ class ReplicatedRenditionWriter(RenditionWriter):
         self._compared.close()
 
 
-def _check(expected_upper: int, new_upper: int) -> None:
-    if not 0 <= expected_upper < new_upper <= CLOSED:
-        raise BadInput(f"an append must move the upper forward, not from {expected_upper} to {new_upper}")
-
-
 def _holding_at(info: CollectionInfo, time: int) -> RenditionInfo | None:
     return next((each for each in info.held if each.holds_at(time)), None)
 
 
 def _alive(rendition_id: str, info: CollectionInfo, _: int) -> RenditionInfo | None:
-    return next((each for each in info.live if each.id == rendition_id), None)
+    known = info.find(rendition_id)
+    return None if known is None or known.dropped else known

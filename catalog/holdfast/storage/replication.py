@@ -33,7 +33,7 @@ from holdfast.errors import (
 from holdfast.persist import Listen, PersistClient, Progress, ReadHandle, Updates
 from holdfast.persist.canonical import sort_updates
 from holdfast.persist.casts import shown
-from holdfast.persist.consolidate import consolidate_updates
+from holdfast.persist.consolidate import consolidate_updates, negated
 from holdfast.persist.schema import DIFF, TIME, Schema
 from holdfast.storage.evolved import seen_through
 from holdfast.storage.spec import CollectionInfo, Recipe, RenditionInfo
@@ -241,15 +241,13 @@ def _from(handle: ReadHandle, lower: int) -> Listen:
 
 def _sealed(info: CollectionInfo, rendition: RenditionInfo) -> bool:
     """Whether a handover took the times that were left of a rendition."""
-    followers = (each for each in info.renditions if each.held_from == rendition.held_to < CLOSED)
-    return any(rendition.sealed_by(each) for each in followers)
+    follower = info.held_after(rendition)
+    return follower is not None and rendition.sealed_by(follower)
 
 
 def _differing(schema: Schema, mine: pa.RecordBatch, there: pa.Table) -> pa.Table:
     """Mine less what is there, consolidated at exact times, in their order and then that of the rows."""
-    index = there.schema.get_field_index(DIFF)
-    negated = there.set_column(index, schema.arrow_updates.field(DIFF), pc.negate_checked(there[DIFF]))
-    differing = sort_updates(schema, consolidate_updates(schema, [mine, negated], 0))
+    differing = sort_updates(schema, consolidate_updates(schema, [mine, negated(there)], 0))
     return differing.take(pc.sort_indices(differing[TIME]))
 
 

@@ -217,11 +217,21 @@ class CollectionInfo:
         known = tuple(ids.pop(each.id, each) for each in self.renditions)
         return replace(self, renditions=(*known, *ids.values()))
 
+    def find(self, rendition_id: str) -> RenditionInfo | None:
+        """The rendition with this id, dropped or not; None where the record doesn't know it."""
+        return next((each for each in self.renditions if each.id == rendition_id), None)
+
+    def known(self, rendition_id: str) -> RenditionInfo:
+        """As `find`, of an id that somebody gave: `BadInput` where the record doesn't know it."""
+        if (known := self.find(rendition_id)) is not None:
+            return known
+        ids = ", ".join(each.id for each in self.renditions)
+        raise BadInput(f"collection {self.name} has no rendition {rendition_id}", hint=f"it has {ids}")
+
     def rendition(self, rendition_id: str) -> RenditionInfo:
-        """The rendition with this id, dropped or not; `KeyError` where the record doesn't know it."""
-        for rendition in self.renditions:
-            if rendition.id == rendition_id:
-                return rendition
+        """As `find`, of an id that is on record: `KeyError` where it is not."""
+        if (known := self.find(rendition_id)) is not None:
+            return known
         raise KeyError(rendition_id)
 
 

@@ -11,15 +11,19 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NoReturn
 
 from holdfast.errors import CLOSED, BadInput, CollectionNotFound, ShardFinalized, UpperMismatch
 from holdfast.persist import PersistClient, Schema
-from holdfast.persist.canonical import check_times, prepare_updates
-from holdfast.storage.appending import Position, PreparedAppend, Route, ShardedAppend
+from holdfast.storage.appending import (
+    Position,
+    PreparedAppend,
+    Route,
+    ShardedAppend,
+    checked_updates,
+    promise_moved,
+)
 from holdfast.storage.bringing import bring_tail
-from holdfast.storage.frontiers import promise_for
 from holdfast.storage.metadata import METADATA_SCHEMA
 from holdfast.storage.spec import CollectionInfo, Recipe
 from holdfast.storage.uppers import View, look
@@ -71,10 +75,7 @@ class CollectionWriter:
         nothing happened. `Indeterminate` where it could not be found out whether it happened: open a new
         writer and look at the upper.
         """
-        if not 0 <= expected_upper < new_upper <= CLOSED:
-            raise BadInput(f"an append must move the upper forward, not from {expected_upper} to {new_upper}")
-        batch = prepare_updates(self.schema, updates, default_time=expected_upper)
-        check_times(batch, expected_upper, new_upper)
+        batch = checked_updates(self.schema, updates, expected_upper, new_upper)
         with self._lock, ShardedAppend(self._client, self.schema, batch, expected_upper, new_upper) as append:
             route = self._route or self._find()[0]
             while not self._appended(route, append):
@@ -96,16 +97,10 @@ class CollectionWriter:
         the position anew. What was uploaded for it goes when its steps are abandoned. Raises `BadInput` as
         `append`.
         """
-        if not position.upper < new_upper <= CLOSED:
-            raise BadInput(f"an append must move the upper forward, not from {position.upper} to {new_upper}")
-        batch = prepare_updates(self.schema, updates, default_time=position.upper)
-        check_times(batch, position.upper, new_upper)
-        route = position.route
+        batch = checked_updates(self.schema, updates, position.upper, new_upper)
         append = ShardedAppend(self._client, self.schema, batch, position.upper, new_upper)
-        promise = promise_for(new_upper, route.promised)
-        moved = [] if promise is None else [self._metadata.prepare_seal(route.promised, promise)]
-        steps = (*append.prepare(route), *moved)
-        after = route if promise is None else replace(route, promised=promise)
+        moved, after = promise_moved(self._metadata, position.route, new_upper)
+        steps = (*append.prepare(position.route), *moved)
         return PreparedAppend(steps, Position(new_upper, after))
 
     def seal(self, new_upper: int) -> None:
@@ -121,12 +116,10 @@ class CollectionWriter:
         """Whether the append took place on this route."""
         if append.expected_upper < route.rendition.held_from:
             return False
-        promise = promise_for(append.new_upper, route.promised)
-        moved = [] if promise is None else [self._metadata.prepare_seal(route.promised, promise)]
+        moved, after = promise_moved(self._metadata, route, append.new_upper)
         if not append.tried(route, moved):
             return False
-        if promise is not None:
-            self._route = replace(route, promised=promise)
+        self._route = after
         return True
 
     def _find(self) -> tuple[Route, int]:

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
-from holdfast.persist.consolidate import consolidate_updates
-from holdfast.persist.schema import DIFF, TIME
+from holdfast.persist.consolidate import consolidate_updates, negated
+from holdfast.persist.schema import TIME
 from holdfast.storage.evolved import fitted
 from holdfast.tables.rows import keys_of, repeated, updates_of
 
@@ -133,8 +132,8 @@ class _Replaced(PreparedChange):
     def updates(self, existing: Existing, schema: Schema, time: int) -> pa.Table | None:
         there = existing(self._keys)
         rows = self._made(there, schema)
-        away = there.set_column(there.schema.get_field_index(DIFF), DIFF, pc.negate_checked(there[DIFF]))
-        tables = [fitted(_at(each, time), schema.arrow_updates) for each in (away, rows) if each is not None]
+        given = [each for each in (negated(there), rows) if each is not None]
+        tables = [fitted(_at(each, time), schema.arrow_updates) for each in given]
         # A row that stays as it is goes and comes: nothing is written for it.
         updates = consolidate_updates(schema, tables, time)
         return updates if updates.num_rows else None

@@ -12,17 +12,12 @@ import holdfast
 from holdfast.errors import AsOfTooEarly, BadInput, CollectionNotFound, HoldfastError, Overtaken
 from holdfast.persist import ReadHandle, Schema
 from holdfast.storage import Recipe, RenditionState, StorageController
+from holdfast.storage.differences import difference_shard_id
 from holdfast.storage.evolved import fitted
-from holdfast.storage.renditions import difference_shard_id
 from unit.collections.snapshots import snapshot
 from unit.collections.stores import SPEC, Stores, counted, updates
 
 WIDER = Schema.of(key={"id": "int64"}, value={"name": "string?", "count": "int64?"})
-
-
-@pytest.fixture
-def stores() -> Stores:
-    return Stores()
 
 
 @pytest.fixture
