@@ -12,11 +12,6 @@ ROWS = [(number, str(number), 10, 1) for number in range(20)]
 
 
 @pytest.fixture
-def stores() -> Stores:
-    return Stores()
-
-
-@pytest.fixture
 def controller(stores: Stores) -> StorageController:
     controller = StorageController(stores.open(hostname="here"), who="ann", token="7")
     controller.create_collection(SPEC)

@@ -65,11 +65,6 @@ def everything(stores: Stores) -> list[tuple[object, ...]]:
     return [*held, controller.list_collections(), controller.jobs()]
 
 
-@pytest.fixture
-def stores() -> Stores:
-    return Stores()
-
-
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
 def test_a_fenced_controller_changes_nothing(stores: Stores, command: Command) -> None:
     first = guarded(stores.open(), "A")

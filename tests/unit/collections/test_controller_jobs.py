@@ -29,16 +29,6 @@ class Meanwhile:
         return Fault.NONE
 
 
-@pytest.fixture
-def stores() -> Stores:
-    return Stores()
-
-
-@pytest.fixture
-def controller(stores: Stores) -> StorageController:
-    return StorageController(stores.open())
-
-
 def rows_of(stores: Stores, shard: str) -> Counter[tuple[int, str | None]]:
     client = stores.open(mode="read")
     return (

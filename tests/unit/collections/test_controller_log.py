@@ -32,16 +32,6 @@ from holdfast.storage.snapshot import read_collection_part
 from unit.collections.stores import SCHEMA, SPEC, Stores, counted, updates
 
 
-@pytest.fixture
-def stores() -> Stores:
-    return Stores()
-
-
-@pytest.fixture
-def controller(stores: Stores) -> StorageController:
-    return StorageController(stores.open())
-
-
 def spec(number: int) -> CollectionSpec:
     return CollectionSpec(f"c{number}", f"name {number}", SCHEMA)
 

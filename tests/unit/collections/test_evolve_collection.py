@@ -16,11 +16,6 @@ WIDEST = Schema.of(key={"id": "int64"}, value={"name": "string?", "seats": "int6
 
 
 @pytest.fixture
-def stores() -> Stores:
-    return Stores()
-
-
-@pytest.fixture
 def controller(stores: Stores) -> StorageController:
     controller = StorageController(stores.open())
     controller.create_collection(SPEC, command_id="make")

@@ -6,21 +6,12 @@ from collections import Counter
 import pytest
 
 from holdfast.errors import AsOfTooEarly, BadInput, NotCaughtUp, UpperMismatch
-from holdfast.persist import PersistClient, Progress
-from holdfast.storage import CollectionListen, CollectionWriter, RenditionState, StorageController
+from holdfast.persist import PersistClient
+from holdfast.storage import CollectionWriter, RenditionState, StorageController
+from unit.collections.listeners import contents, listener
 from unit.collections.stores import SCHEMA, SPEC, Row, Stores, counted, updates
 
 ROWS = [(number, str(number), 10, 1) for number in range(50)]
-
-
-@pytest.fixture
-def stores() -> Stores:
-    return Stores()
-
-
-@pytest.fixture
-def client(stores: Stores) -> PersistClient:
-    return stores.open()
 
 
 @pytest.fixture
@@ -35,31 +26,6 @@ def writer(controller: StorageController) -> CollectionWriter:
     writer = controller.writer("flights", purpose="test")
     writer.append(updates(ROWS), 0, 20)
     return writer
-
-
-class Heard:
-    """What a listener has told so far."""
-
-    def __init__(self, listen: CollectionListen, contents: Counter[Row]) -> None:
-        self.listen = listen
-        self.contents = Counter(contents)
-
-    def until(self, upper: int) -> Counter[Row]:
-        while self.listen.frontier < upper:
-            for event in self.listen.next(10.0):
-                if not isinstance(event, Progress):
-                    self.contents.update(counted(event.table))
-        return Counter({row: count for row, count in self.contents.items() if count})
-
-
-def listener(controller: StorageController, as_of: int) -> Heard:
-    reader = controller.reader("flights", purpose="listener")
-    return Heard(reader.listen(as_of), counted(reader.snapshot(as_of).to_table()))
-
-
-def contents(controller: StorageController, as_of: int | None = None) -> Counter[Row]:
-    with controller.reader("flights", purpose="look") as reader:
-        return counted(reader.snapshot(as_of).to_table())
 
 
 def test_writers_and_readers_go_on_through_a_handover(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from holdfast.errors import CLOSED, AsOfTooEarly, CollectionNotFound
-from holdfast.persist import PersistClient, Progress, Updates
+from holdfast.persist import PersistClient, Progress
 from holdfast.persist.storage.faults import Fault, Operation
 from holdfast.storage import (
     CollectionListen,
@@ -18,44 +18,11 @@ from holdfast.storage import (
 )
 from holdfast.storage.metadata import METADATA_SCHEMA
 from holdfast.storage.routing import split_rows
+from unit.collections.listeners import Heard, contents
 from unit.collections.stores import SCHEMA, SPEC, Row, Stores, counted, updates
 
 OLD = [(number, "old", 10, 1) for number in range(20)]
 NEW = [(number, "old" if number < 18 else "new", 10, 1) for number in range(1, 22)]
-
-
-class Told:
-    """What a listen has told so far, added to what the listener had."""
-
-    def __init__(self, listen: CollectionListen, had: Counter[Row] | None = None) -> None:
-        self.listen = listen
-        self.contents: Counter[Row] = Counter(had or {})
-        self.times: Counter[int] = Counter()
-
-    def until(self, upper: int) -> Counter[Row]:
-        while self.listen.frontier < upper:
-            before = self.listen.frontier
-            for event in self.listen.next(60.0):
-                match event:
-                    case Progress(frontier):
-                        assert frontier > before
-                    case Updates(table):
-                        times = table["_time"].to_pylist()
-                        assert min(times) >= before
-                        self.times.update(times)
-                        self.contents.update(counted(table))
-        assert all(time < self.listen.frontier for time in self.times)
-        return Counter({row: count for row, count in self.contents.items() if count})
-
-
-@pytest.fixture
-def stores() -> Stores:
-    return Stores()
-
-
-@pytest.fixture
-def client(stores: Stores) -> PersistClient:
-    return stores.open()
 
 
 @pytest.fixture
@@ -98,11 +65,6 @@ def other_contents(controller: StorageController, shards: int = 2) -> int:
     return at
 
 
-def contents(controller: StorageController, as_of: int) -> Counter[Row]:
-    with controller.reader("flights", purpose="look") as reader:
-        return counted(reader.snapshot(as_of).to_table())
-
-
 def pairs(rows: Sequence[tuple[int, str, int, int]]) -> Counter[Row]:
     return Counter((id_, name) for id_, name, _, _ in rows)
 
@@ -117,7 +79,7 @@ def test_who_begins_before_at_or_after_a_handover_gets_the_same(
     path: Path, client: PersistClient, controller: StorageController, writer: CollectionWriter
 ) -> None:
     reader = controller.reader("flights", purpose="early")
-    waiting = Told(reader.listen(15), pairs(OLD))
+    waiting = Heard(reader.listen(15), pairs(OLD))
     at = other_contents(controller)
     path(controller)
     end = at + 3
@@ -128,20 +90,20 @@ def test_who_begins_before_at_or_after_a_handover_gets_the_same(
     # Rows that both have were not told: 0 and 18 to 19 went, 18 to 21 came, and then one row.
     assert waiting.times == {at: 3 + 4 + 1, at + 1: 1}
     for as_of in (15, at - 2, at - 1, at, at + 1, at + 2):
-        listening = Told(reader.listen(as_of), contents(controller, as_of))
+        listening = Heard(reader.listen(as_of), contents(controller, as_of))
         assert listening.until(end) == after
         assert all(time > as_of for time in listening.times)
-        assert Told(reader.subscribe(as_of)).until(end) == after
+        assert Heard(reader.subscribe(as_of)).until(end) == after
 
 
 def test_a_listen_that_begins_beyond_the_promise_sees_the_handover_before_it(
     client: PersistClient, controller: StorageController, writer: CollectionWriter
 ) -> None:
     reader = controller.reader("flights", purpose="early")
-    ahead = Told(reader.listen(50_000))
+    ahead = Heard(reader.listen(50_000))
     at = other_contents(controller)
     assert at < 50_000
-    beyond = Told(reader.listen(50_000))
+    beyond = Heard(reader.listen(50_000))
     write(controller, "r2", [(200, "x", 50_000, 1), (201, "y", 50_001, 1)], 60_001)
     for each in (ahead, beyond):
         assert each.until(60_000) == {(201, "y"): 1}
@@ -151,7 +113,7 @@ def test_a_listen_that_has_come_to_the_time_of_a_handover_before_it_goes_on(
     controller: StorageController, writer: CollectionWriter
 ) -> None:
     reader = controller.reader("flights", purpose="early")
-    waiting = Told(reader.listen(15), pairs(OLD))
+    waiting = Heard(reader.listen(15), pairs(OLD))
     promised = controller.client.recent_upper(controller.describe("flights").metadata_shard)
     writer.seal(promised - 1)
     waiting.until(promised - 1)
@@ -169,7 +131,7 @@ def test_two_handovers_within_one_poll(
     client: PersistClient, controller: StorageController, writer: CollectionWriter
 ) -> None:
     reader = controller.reader("flights", purpose="behind")
-    behind = [Told(reader.listen(as_of), pairs(OLD)) for as_of in (15, 19)]
+    behind = [Heard(reader.listen(as_of), pairs(OLD)) for as_of in (15, 19)]
     first = other_contents(controller)
     write(controller, "r2", [(102, "last", first + 4, 1)], first + 20_000)
     controller.renditions.create("flights", shards=1)
@@ -178,7 +140,7 @@ def test_two_handovers_within_one_poll(
     last = controller.writer("flights", purpose="after")
     last.append(updates([(103, "after both", second, 1)]), second, second + 2)
     expected = contents(controller, second + 1)
-    behind.append(Told(reader.listen(first), contents(controller, first)))
+    behind.append(Heard(reader.listen(first), contents(controller, first)))
     assert [each.until(second + 2) for each in behind] == [expected] * 3
     assert behind[0].times[second] == 1
 
@@ -187,7 +149,7 @@ def test_what_differs_is_put_into_a_shard_once(
     stores: Stores, client: PersistClient, controller: StorageController, writer: CollectionWriter
 ) -> None:
     early = controller.reader("flights", purpose="early")
-    waiting = Told(early.listen(15), pairs(OLD))
+    waiting = Heard(early.listen(15), pairs(OLD))
     assert controller.renditions.make_difference("flights") is None
     at = other_contents(controller)
     shard = controller.renditions.make_difference("flights")
@@ -219,7 +181,7 @@ def test_who_finds_the_difference_reads_it(controller: StorageController, writer
     controller.create_collection(SPEC)
     controller.writer("flights", purpose="test").append(updates(OLD), 0, 20)
     listening = stores.open(Watching())
-    waiting = Told(StorageController(listening).reader("flights", purpose="early").listen(15), pairs(OLD))
+    waiting = Heard(StorageController(listening).reader("flights", purpose="early").listen(15), pairs(OLD))
     at = other_contents(controller)
     shard = controller.renditions.make_difference("flights")
     assert waiting.until(at + 3) == contents(controller, at + 2)
@@ -277,7 +239,7 @@ def test_who_holds_nothing_is_told_that_what_it_reads_is_gone(
     stores: Stores, client: PersistClient, controller: StorageController, writer: CollectionWriter
 ) -> None:
     reader = StorageController(stores.open(mode="read")).reader("flights", purpose="reads only")
-    behind, parts = Told(reader.listen(15), pairs(OLD)), reader.snapshot_parts(18)
+    behind, parts = Heard(reader.listen(15), pairs(OLD)), reader.snapshot_parts(18)
     at = dropped_while_unheld(stores, client, controller)
     for _ in range(2):
         with pytest.raises(AsOfTooEarly):
@@ -297,7 +259,7 @@ def test_a_client_that_holds_nothing_follows_through_a_handover(
     stores: Stores, client: PersistClient, controller: StorageController, writer: CollectionWriter
 ) -> None:
     reader = StorageController(stores.open(mode="read")).reader("flights", purpose="reads only")
-    waiting = Told(reader.listen(15), pairs(OLD))
+    waiting = Heard(reader.listen(15), pairs(OLD))
     at = other_contents(controller)
     assert waiting.until(at + 3) == contents(controller, at + 2)
     assert counted(reader.snapshot(at - 1).to_table()) == pairs(OLD)

@@ -19,16 +19,11 @@ from holdfast.errors import (
 )
 from holdfast.storage import CollectionWriter, Recipe, RenditionWriter, StorageController
 from holdfast.storage.state import CommandKind
+from unit.collections.listeners import contents, listener
 from unit.collections.stores import SPEC, Stores, counted, updates
-from unit.collections.test_handover import contents, listener
 
 Update = tuple[int, str | None, int, int]
 ROWS: list[Update] = [(number % 40, f"n{number % 7}", number, 1 + number % 2) for number in range(400)]
-
-
-@pytest.fixture
-def stores() -> Stores:
-    return Stores()
 
 
 @pytest.fixture

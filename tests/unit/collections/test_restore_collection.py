@@ -8,15 +8,11 @@ import pytest
 from holdfast.errors import BadInput, CorruptBlob, NotCaughtUp
 from holdfast.persist import Progress, Schema
 from holdfast.storage import Recipe, RenditionState, RestoreSource, StorageController
+from unit.collections.listeners import contents
 from unit.collections.snapshots import snapshot
 from unit.collections.stores import SPEC, Row, Stores, counted, updates
 
 THEN: list[Row] = [(number, "then") for number in range(30)] + [(3, "then"), (4, None)]
-
-
-@pytest.fixture
-def stores() -> Stores:
-    return Stores()
 
 
 @pytest.fixture
@@ -26,11 +22,6 @@ def controller(stores: Stores) -> StorageController:
     rows = [(number, "then" if number < 10 else "now", 5, 1) for number in range(40)]
     controller.writer("flights", purpose="test").append(updates(rows), 0, 20)
     return controller
-
-
-def contents(controller: StorageController, as_of: int | None = None) -> Counter[Row]:
-    with controller.reader("flights", purpose="look") as reader:
-        return counted(reader.snapshot(as_of).to_table())
 
 
 def test_contents_become_those_of_the_snapshot_and_listeners_see_what_differs(

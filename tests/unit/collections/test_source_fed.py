@@ -7,15 +7,10 @@ import pytest
 
 from holdfast.errors import AsOfNotYetAvailable, BadInput, HandedOver, HandoverInProgress, UpperMismatch
 from holdfast.storage import Recipe, RenditionWriter, StorageController
+from unit.collections.listeners import Heard, contents, listener
 from unit.collections.stores import SPEC, Row, Stores, counted, updates
-from unit.collections.test_handover import Heard, contents, listener
 
 P = 10_000
-
-
-@pytest.fixture
-def stores() -> Stores:
-    return Stores()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Death and doubt at every write of a pipeline and of a replica: who goes on makes the same history of it."""
 
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -9,7 +8,8 @@ import pytest
 from holdfast.errors import HandedOver, HandleExpired, StorageError, UpperMismatch
 from holdfast.persist.storage.faults import Fault, FaultPlan, ProcessDeath, ScriptedPlan
 from holdfast.storage import Recipe, RenditionState, StorageController
-from unit.collections.stores import SPEC, Row, Stores, counted, updates
+from unit.collections.listeners import contents
+from unit.collections.stores import SPEC, Stores, counted, updates
 
 FAULTS = [Fault.DEATH_BEFORE, Fault.DEATH_AFTER, Fault.INDETERMINATE_AFTER]
 BORDERS = [(100, 110), (110, 5_000), (5_000, 12_000), (12_000, 30_000)]
@@ -17,11 +17,6 @@ BORDERS = [(100, 110), (110, 5_000), (5_000, 12_000), (12_000, 30_000)]
 
 def opened(stores: Stores, plan: FaultPlan | None = None) -> StorageController:
     return StorageController(stores.open(plan))
-
-
-def contents(controller: StorageController, as_of: int | None = None) -> Counter[Row]:
-    with controller.reader("flights", purpose="look") as reader:
-        return counted(reader.snapshot(as_of).to_table())
 
 
 def at_every_write(fault: Fault, work: Callable[[Stores, FaultPlan | None], object]) -> None:
