@@ -424,7 +424,9 @@ def test_with_roles_in_a_namespace_the_operator_works_there_and_sees_no_other(
             requests = audit.requests(log_folder, there.user)
             assert {each.asked for each in requests if each.code == 403} == set()
             role = granted(plane, "team", (RELEASE,)) | granted(plane, "holdfast-team", (f"{RELEASE}-lease",))
-            assert {each.asked for each in requests} <= role
+            asked = {each.asked for each in requests}
+            assert asked <= role
+            assert Asked("sparkoperator.k8s.io", "sparkapplications", "watch") in asked
             assert {each.namespace for each in requests if each.code < 400} <= {"team", "holdfast-team"}
             assert "finalizers" not in elsewhere.get("catalog/theirs")["metadata"]
             team.delete("catalog/ours")
