@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from testbed.errors import KubectlError
-from testbed.images import PYTHON
+from testbed.images import OPERATOR, PYTHON
 from testbed.node import NodeCluster
 
 PATIENCE_S = 120.0
@@ -39,9 +39,9 @@ class Place:
         """Start a pod with a program of Python."""
         container = {
             "name": "main",
-            "image": PYTHON,
+            "image": OPERATOR,
             "imagePullPolicy": "Never",
-            "command": ["tini", "-s", "--", "python3", "-uc", script],
+            "command": ["tini", "-s", "--", PYTHON, "-uc", script],
         }
         pod = {
             "apiVersion": "v1",

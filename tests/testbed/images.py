@@ -21,8 +21,11 @@ from testbed import containerd
 from testbed.cache import cache_folder, locked
 from testbed.errors import Unavailable
 
-PYTHON: Final = "localhost/holdfast-python:test"
-"""An image with Python, tini and what Debian deems essential."""
+OPERATOR: Final = "localhost/holdfast-operator:test"
+"""Our image, of the source as it is here, without Spark. Its Python with all of our code is `PYTHON`."""
+PYTHON: Final = "/opt/holdfast/venv/bin/python"
+_REPOSITORY: Final = Path(__file__).parents[2]
+_DOCKERFILE: Final = _REPOSITORY / "operator" / "Dockerfile"
 _PACKAGES: Final = ("busybox-static", "ca-certificates", "python3", "python3-venv", "tini")
 _BASE: Final = """FROM scratch
 ADD base.tar /
@@ -46,20 +49,21 @@ def imported() -> Path:
     """
     with locked("images"):
         base = _key(_PACKAGES, _BASE, *_sources().values())
-        key = _key(base, _PAUSE)
+        ours = _key(base, _DOCKERFILE.read_text(), *_context())
+        key = _key(base, _PAUSE, ours)
         target = cache_folder() / "node" / f"images-{key}"
         if not target.exists():
             _say("making the images of the node tier (about 2 minutes, once) ...")
             started = time.monotonic()
             with tempfile.TemporaryDirectory(dir=_made_folder(), prefix=".images-") as scratch:
-                _make(Path(scratch), target, base)
+                _make(Path(scratch), target, base, ours)
             _say(f"made the images in {time.monotonic() - started:.0f} s")
             _forget_old()
         os.utime(target)
         return target
 
 
-def _make(scratch: Path, target: Path, base: str) -> None:
+def _make(scratch: Path, target: Path, base: str, ours: str) -> None:
     store = _Store(scratch)
     base_name = f"localhost/holdfast-base:{base}"
     if not store.has(base_name):
@@ -69,9 +73,13 @@ def _make(scratch: Path, target: Path, base: str) -> None:
     pause = f"localhost/holdfast-pause:{base}"
     if not store.has(pause):
         store.build(pause, _PAUSE.format(base=base_name), scratch)
+    operator = f"localhost/holdfast-operator:{ours}"
+    if not store.has(operator):
+        _say("  building our own image from operator/Dockerfile ...")
+        store.build(operator, _DOCKERFILE.read_text(), _REPOSITORY, BASE=base_name)
     archives = [
         store.save(name, tag, scratch / f"{number}.tar")
-        for number, (name, tag) in enumerate(((pause, containerd.PAUSE), (base_name, PYTHON)))
+        for number, (name, tag) in enumerate(((pause, containerd.PAUSE), (operator, OPERATOR)))
     ]
     folder = scratch / "run"
     folder.mkdir()
@@ -89,11 +97,16 @@ class _Store:
     def has(self, name: str) -> bool:
         return self._run("images", "--quiet", name, check=False) != ""
 
-    def build(self, name: str, dockerfile: str, context: Path) -> None:
-        """Build an image from a Dockerfile's text."""
+    def build(self, name: str, dockerfile: str, context: Path, **arguments: str) -> None:
+        """Build an image from a Dockerfile's text; with arguments it is ours, of which it is one part."""
         file = self._scratch / "Dockerfile"
         file.write_text(dockerfile)
-        self._run("build", "--quiet", "--layers", f"--tag={name}", f"--file={file}", context)
+        given = [f"--build-arg={key}={value}" for key, value in arguments.items()]
+        if arguments:
+            given.append("--target=operator")
+            # Whom this machine trusts, which may be more than the base does: packages are fetched.
+            given.append(f"--volume={_AUTHORITIES}:{_AUTHORITIES}:ro")
+        self._run("build", "--quiet", "--layers", f"--tag={name}", f"--file={file}", *given, context)
 
     def save(self, name: str, tag: str, archive: Path) -> Path:
         """Write an image to a file, in which it has this tag."""
@@ -108,6 +121,22 @@ class _Store:
         prefix = [*apart, "buildah", *folders, "--storage-driver=overlay"]
         full: list[str | Path] = [*prefix, command, *signatures, *arguments]
         return _run(full, env={"BUILDAH_ISOLATION": "chroot", "TMPDIR": str(self._scratch)}, check=check)
+
+
+def _context() -> list[tuple[str, str]]:
+    """Every file that the image is built from, and the hash of what is in it."""
+    lines = (_REPOSITORY / ".dockerignore").read_text().splitlines()
+    named = [_REPOSITORY / line.removeprefix("!") for line in lines if line.startswith("!")]
+    files = [
+        file
+        for path in named
+        for file in ([path] if path.is_file() else path.rglob("*"))
+        if file.is_file() and file.suffix != ".pyc"
+    ]
+    return [
+        (str(file.relative_to(_REPOSITORY)), hashlib.sha256(file.read_bytes()).hexdigest())
+        for file in sorted(files)
+    ]
 
 
 def _bootstrap(tar: Path) -> None:

@@ -1,7 +1,8 @@
 """A real object store for tests: one MinIO server on loopback.
 
 Invariants
-- It listens on 127.0.0.1 only, with random credentials, and keeps all its files in one folder.
+- It listens on one address only, 127.0.0.1 unless told otherwise, with random credentials, and keeps all its
+  files in one folder.
 - Its endpoint and its credentials survive `kill` and `serve`: what was stored before is there after.
 - `start` and `serve` return when requests are answered, or raise and leave no process.
 """
@@ -22,6 +23,7 @@ from testbed import build
 from testbed.errors import MinioError
 from testbed.process import Child
 
+_LOOPBACK: Final = "127.0.0.1"
 _BOOT_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.05
 _ATTEMPTS: Final = 3
@@ -32,9 +34,10 @@ _TAKEN: Final = "port is already in use"
 class Minio:
     """A server to talk to; as a context manager it is stopped at the end."""
 
-    def __init__(self, folder: Path, *, temporary: bool = False) -> None:
+    def __init__(self, folder: Path, *, temporary: bool = False, address: str = _LOOPBACK) -> None:
         """Use `start`."""
-        self.port: Final = _free_port()
+        self.address: Final = address
+        self.port: Final = _free_port(address)
         self.access_key: Final = f"testbed{secrets.token_hex(4)}"
         self.secret_key: Final = secrets.token_hex(16)
         self._folder: Final = folder
@@ -42,8 +45,8 @@ class Minio:
         self._child: Child | None = None
 
     @classmethod
-    def start(cls, folder: Path | None = None) -> Self:
-        """Boot a server, building it first where it is missing.
+    def start(cls, folder: Path | None = None, *, address: str = _LOOPBACK) -> Self:
+        """Boot a server at an address of this machine, building it first where it is missing.
 
         Its files go to `folder`, which stays, or to a temporary one, which goes with it. It dies with the
         calling thread. Raises `Unavailable` where the binary can't be had, `MinioError` where it doesn't
@@ -52,7 +55,7 @@ class Minio:
         build.ensure((build.MINIO,))
         for attempt in range(1, _ATTEMPTS + 1):
             place = Path(tempfile.mkdtemp(prefix="holdfast-minio-")) if folder is None else folder
-            server = cls(place, temporary=folder is None)
+            server = cls(place, temporary=folder is None, address=address)
             try:
                 server.serve()
             except BaseException as error:
@@ -67,7 +70,7 @@ class Minio:
     @property
     def endpoint(self) -> str:
         """Where it answers."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.address}:{self.port}"
 
     @property
     def credentials(self) -> dict[str, str]:
@@ -88,7 +91,7 @@ class Minio:
             "minio",
             [
                 *(build.MINIO.path, "server", "--anonymous", "--certs-dir", self._folder / "certs"),
-                *("--address", f"127.0.0.1:{self.port}", data),
+                *("--address", f"{self.address}:{self.port}", data),
             ],
             log=self._folder / "minio.log",
             # Nothing of the caller's settings (proxies, MINIO_* variables) may reach the server.
@@ -178,8 +181,8 @@ class Minio:
         self.stop()
 
 
-def _free_port() -> int:
+def _free_port(address: str) -> int:
     with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
+        held.bind((address, 0))
         port: int = held.getsockname()[1]
         return port

