@@ -1,47 +1,40 @@
 """Some processes that write, read and re-shard one collection, by one seed, on stores that fail.
 
 The oracle is a collection that has one rendition for ever: the list of the writes that happened. Whatever
-renditions there were, in which order they took over, who died on the way and who helped, every snapshot and
-every listener must have been given what that list says.
+renditions there were, from what they were filled, in which order they took over, who died on the way and who
+helped, every snapshot and every listener must have been given what that list says.
 """
 
 import random
 import uuid
 from collections import Counter
-from collections.abc import Callable
 
-from holdfast.errors import (
-    AsOfTooEarly,
-    BadInput,
-    Determinate,
-    Fenced,
-    HandleExpired,
-    Indeterminate,
-    NotCaughtUp,
-    UpperMismatch,
-)
-from holdfast.persist import PersistClient, PersistConfig, Progress
+from holdfast.errors import CLOSED
+from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.storage import Location, MemoryBlob, MemoryConsensus
-from holdfast.persist.storage.faults import FaultPlan, FaultyBlob, FaultyConsensus, ProcessDeath, SeededPlan
+from holdfast.persist.storage.faults import FaultPlan, FaultyBlob, FaultyConsensus, ProcessDeath
 from holdfast.storage import (
-    CollectionListen,
-    CollectionReader,
     CollectionSpec,
-    CollectionWriter,
+    CommandKind,
+    Recipe,
     RenditionState,
     StorageController,
 )
-from sim.audit import Auditor, Violation
-from sim.history import MARKER, Fate, Followed, History, Row, Update
+from sim.audit import Violation
+from sim.collectionfollower import Follower
+from sim.collectionoracle import Oracle
+from sim.collectionprocess import Incarnation
+from sim.collectionsource import Snapshot, source_updates
+from sim.collectionwitness import NAME, CollectionAuditor, contents
+from sim.history import History
 from sim.ids import seeded_ids
 from sim.reference import StateDiff
-from sim.rows import LATER, SCHEMA, table
+from sim.rows import SCHEMA, table
 from sim.scheduler import Scheduler
 from sim.stores import SimBlob, SimConsensus
 from sim.story import settings, version
-from sim.weather import SOUND, CountingPlan, Exposure, Grid, SimClock, Weather
+from sim.weather import SOUND, Exposure, Grid, SimClock, Weather
 
-NAME = "collection"
 WEATHERS = (
     SOUND,
     SOUND,
@@ -50,8 +43,6 @@ WEATHERS = (
     Weather(slow_rate=0.06),
     Weather(error_rate=0.02, death_rate=0.005, slow_rate=0.03, sleep_rate=0.005),
 )
-STEPS = (1, 1, 3, 3, 4_000, 11_000)
-"""How far a write goes; the promise is 10,000 ahead of one that moves it."""
 FOREVER_S = 1e9
 
 
@@ -68,6 +59,11 @@ class CollectionWorld:
         self.leases_end = self.random.random() < 0.2
         self.follows = self.random.random() < 0.6
         """Else readers come and go, so that what retired may be dropped."""
+        self.feeds = self.random.random() < 0.45
+        """Whether pipelines fill and feed renditions, each from a source of its own."""
+        self.restores = self.random.random() < 0.35
+        self.holds = self.random.random() < 0.4
+        self.snapshots: list[Snapshot] = []
         self.shards = self.random.randint(1, 3)
         self.actions = self.random.randint(15, 40)
         self.config = PersistConfig(
@@ -81,9 +77,10 @@ class CollectionWorld:
             builder_threads=False,
             hostname="sim",
         )
-        self.auditor = Auditor(self.blob, 0, self._tell)
-        self.grid = Grid(self.scheduler, None, self.auditor.power_lost)
         self.location_id = uuid.UUID(int=self.random.getrandbits(128))
+        stores = Location(self.blob, self.consensus, self.location_id)
+        self.auditor = CollectionAuditor(stores, SimClock(self.scheduler), self._tell)
+        self.grid = Grid(self.scheduler, None, self.auditor.power_lost)
         self.upper = 0
         """The greatest upper that anybody was told."""
 
@@ -96,7 +93,8 @@ class CollectionWorld:
             self.scheduler.run({process.name: process.main for process in processes})
             self.scheduler.land_all()
             self.grid.mend()
-            self._judge()
+            held = [since for process in processes for since in process.holds.values() if since is not None]
+            self._judge(min(held, default=CLOSED))
 
     def told(self) -> list[str]:
         """What the seed has chosen, for people."""
@@ -121,18 +119,18 @@ class CollectionWorld:
         if self.scheduler.telling:
             self.scheduler.note(f"   {version(diff)}")
 
-    def _judge(self) -> None:
+    def _judge(self, held: int) -> None:
+        """Compare all with the oracle; somebody holds the times from `held` on."""
         client, _ = self.client(SOUND, None, "judge")
         controller = StorageController(client)
-        # What was begun is ended by whoever comes: the writer brings a tail that is missing.
-        writer = controller.writer(NAME, purpose="judge")
-        upper = writer.upper()
+        reader = controller.reader(NAME, purpose="judge")
+        since, upper = reader.since(), reader.upper()
+        if since > held:
+            raise Violation(f"since is {since}, and somebody holds {held}")
         if upper < self.upper:
             raise Violation(f"the upper is {upper}, and somebody was told {self.upper}")
-        writer.seal(max(upper, 1) + 1)
-        upper = writer.upper()
-        reader = controller.reader(NAME, purpose="judge")
-        since = reader.since()
+        written = self._end(controller, max(upper, 1) + 1)
+        upper = reader.upper()
         _, final = contents(reader, upper - 1)
         info = controller.describe(NAME)
         seen = [each.held_from for each in info.held]
@@ -146,10 +144,41 @@ class CollectionWorld:
         for each in self.history.followed:
             if any(each.lower < at < each.frontier for at in seen) and each.who != "judge":
                 self.scheduler.meet("handovers listened through")
-        self.history.judge({NAME: final})
-        if [each.held_to for each in info.held[:-1]] != seen[1:]:
-            raise Violation(f"the times of the renditions have gaps: {info.held}")
+        snapshots = {snapshot.folder.name: snapshot.contents for snapshot in self.snapshots}
+        restored = {
+            str(command.result["rendition"]): snapshots[str(command.result["snapshot"])]
+            for command in controller.history(NAME)
+            if command.kind is CommandKind.RESTORE_COLLECTION
+        }
+        oracle = Oracle(info, self.auditor.ends, {**self.auditor.written, **written}, restored)
+        chapters = oracle.judge(self.history, final)
+        self.scheduler.met["other contents listened through"] += chapters
+        reader.close()
         self._judge_end(controller)
+
+    def _end(self, controller: StorageController, upper: int) -> dict[str, int]:
+        """End what was begun, and take the collection to `upper` or beyond.
+
+        Answers up to where those renditions are written that only a source feeds.
+        """
+        info = controller.describe(NAME)
+        upper = max(upper, info.holding.held_from + 1)
+        written = {}
+        for each in info.held:
+            if each.recipe is Recipe.SOURCE:
+                pipeline = controller.rendition_writer(NAME, each.id, purpose="judge")
+                lower = pipeline.upper()
+                # With the promise, where it had gone ahead of that.
+                there = min(max(upper, lower + 1), each.held_to)
+                if lower < there:
+                    updates = tuple(source_updates(each.id, lower, there))
+                    pipeline.append(table(updates, pipeline.schema) if updates else None, lower, there)
+                if each.id not in self.auditor.written:
+                    written[each.id] = pipeline.upper()
+        if info.holding.recipe is not Recipe.SOURCE:
+            # Whoever comes brings a tail that is missing.
+            controller.writer(NAME, purpose="judge").seal(upper)
+        return written
 
     def _judge_end(self, controller: StorageController) -> None:
         """What is given up ends, and what nobody holds any more goes."""
@@ -157,6 +186,9 @@ class CollectionWorld:
         for each in info.live:
             if each.state is RenditionState.HYDRATING:
                 controller.renditions.abort(NAME, each.id)
+        for hold in info.holders:
+            release = controller.release_write if hold.writes else controller.release_hold
+            release(NAME, hold.purpose)
         controller.set_retention_hold(NAME, controller.frontiers(NAME).upper - 1)
         holds = controller.client.inspect(info.metadata_shard).holds
         left = {hold.purpose for hold in holds if hold.kind == "critical"}
@@ -168,6 +200,11 @@ class CollectionWorld:
         kept = {each.id for each in controller.describe(NAME).held}
         if kept != readable:
             raise Violation(f"since is {since}: kept are {sorted(kept)}, readable {sorted(readable)}")
+        controller.drop_collection(NAME, force=True)
+        client = controller.client
+        shards = {shard for shard in client.shards() if not client.inspect(shard).finalized}
+        if left := shards - {controller.shard_id}:
+            raise Violation(f"shards are left: {sorted(left)}")
 
 
 class Process:
@@ -179,6 +216,11 @@ class Process:
         self.random = random.Random(world.random.getrandbits(64))
         self.left = world.actions
         self.incarnations = 0
+        self.holds: dict[str, int | None] = {}
+        """The durable holds that it took, by purpose: since when it holds. None: perhaps it doesn't."""
+        self.named = 0
+        self.restoring: tuple[Snapshot, str] | None = None
+        """What it restores from, and by which command, until it was told that that is done."""
 
     def main(self) -> None:
         """Start and start again."""
@@ -188,315 +230,3 @@ class Process:
                 Incarnation(self.world, self).work()
             except ProcessDeath:
                 self.world.scheduler.head("died")
-
-
-class Follower:
-    """A listen, and what it has given."""
-
-    def __init__(self, listen: CollectionListen, who: str, lower: int, history: History) -> None:
-        self.listen = listen
-        self.followed = Followed(who, NAME, lower, lower, history.now())
-        history.followed.append(self.followed)
-
-    def follow(self, timeout: float | None) -> bool:
-        """Take what comes next; whether there was anything."""
-        followed = self.followed
-        events = self.listen.next(timeout)
-        for event in events:
-            if isinstance(event, Progress):
-                if event.frontier <= followed.frontier:
-                    raise Violation(f"{followed.who}: progress from {followed.frontier} to {event.frontier}")
-                followed.frontier = event.frontier
-                continue
-            columns = [event.table.column(name).to_pylist() for name in ("k", "v", "_time", "_diff")]
-            for key, value, time, diff in zip(*columns, strict=True):
-                if time < followed.frontier:
-                    raise Violation(f"{followed.who}: an update at {time} after {followed.frontier}")
-                followed.updates[key, value, time] += diff
-        return bool(events)
-
-
-class Incarnation:
-    """A process between two deaths: its client and handles."""
-
-    def __init__(self, world: CollectionWorld, process: Process) -> None:
-        self.world, self.process, self.random = world, process, process.random
-        self.history = world.history
-        self.who = f"{process.name}.{process.incarnations}"
-        weather = world.weather
-        plan = SeededPlan(self.random.getrandbits(64), rate=weather.error_rate, death_rate=weather.death_rate)
-        self.client, _ = world.client(weather, CountingPlan(plan, world.scheduler), self.who)
-        self.controller = StorageController(self.client, who=self.who)
-        self.writer: CollectionWriter | None = None
-        self.readers: list[tuple[CollectionReader, int]] = []
-        """Each with the time from which on it may read."""
-        self.followers: list[Follower] = []
-
-    def work(self) -> None:
-        """Do what is left to do."""
-        while self.process.left > 0:
-            self.process.left -= 1
-            actions = [each for each in ACTIONS if self.world.follows or each[1] is not follow]
-            (action,) = self.random.choices([each for _, each in actions], [weight for weight, _ in actions])
-            self.world.scheduler.head(action.__name__)
-            try:
-                action(self)
-            except (Determinate, Indeterminate) as error:
-                self.world.scheduler.note(f"-> {type(error).__name__}: {error}")
-            except HandleExpired as error:
-                if not self.world.leases_end:
-                    raise
-                self.world.scheduler.note(f"-> {error}")
-                self.writer = None
-
-    def told_upper(self, before: int, upper: int) -> None:
-        """Refuse an upper that is less than somebody was told before."""
-        if upper < before:
-            raise Violation(f"{self.who}: the upper is {upper}, and {before} was told before")
-        self.world.upper = max(self.world.upper, upper)
-
-
-def write(me: Incarnation) -> None:
-    if me.writer is None:
-        me.writer = me.controller.writer(NAME, purpose=me.who)
-    before = me.world.upper
-    # Mostly what is true; now and then what was believed, or a guess.
-    if me.random.random() < 0.7:
-        lower = me.writer.upper()
-        me.told_upper(before, lower)
-    else:
-        lower = max(0, before + me.random.choice([-1, 0, 0, 1]))
-    upper = lower + me.random.choice(STEPS)
-    updates = new_updates(me, lower, upper)
-    done = me.history.begin([NAME], lower, upper, updates)
-    before = me.world.upper
-    try:
-        me.writer.append(table(done.updates, me.writer.schema), lower, upper)
-    except UpperMismatch as mismatch:
-        me.history.end(done, Fate.REJECTED)
-        me.told_upper(before, mismatch.actual)
-        if mismatch.actual == lower:
-            raise Violation(f"{mismatch} is no mismatch") from mismatch
-    except (Indeterminate, HandleExpired):
-        me.writer = None
-    except Determinate:
-        me.history.end(done, Fate.REJECTED)
-        raise
-    else:
-        me.history.end(done, Fate.DONE)
-        me.told_upper(before, upper)
-
-
-def new_updates(me: Incarnation, lower: int, upper: int) -> list[Update]:
-    """Some new rows, at the first and the last times above all, and retractions of old ones."""
-    name = f"{len(me.history.writes)}"
-    times = [lower, lower, upper - 1, me.random.randrange(lower, upper)]
-    added = [
-        (me.random.randint(0, 4), name, me.random.choice(times), me.random.choice([1, 1, 2]))
-        for _ in range(me.random.randint(0, 3))
-    ]
-    earlier = [each for each in me.history.writes.values() if each.fate is Fate.DONE]
-    if earlier:
-        key, value, _, diff = me.random.choice(me.random.choice(earlier).updates)
-        if key != MARKER:
-            added.append((key, value, me.random.choice(times), -diff))
-    return added
-
-
-def read(me: Incarnation) -> None:
-    reader, held = _reader(me)
-    before, begun = me.world.upper, me.history.now()
-    upper = reader.upper()
-    me.told_upper(before, upper)
-    if upper <= held:
-        return
-    newest = me.random.random() < 0.5
-    as_of = upper - 1 if newest else me.random.randint(held, upper - 1)
-    try:
-        as_of, found = contents(reader, None if newest else as_of)
-    except AsOfTooEarly:
-        _refuse_too_early(me, as_of, held)
-    else:
-        me.history.read(me.who, NAME, as_of, found, begun, newest=newest)
-    if not me.world.follows:
-        me.readers.remove((reader, held))
-        reader.close()
-
-
-def follow(me: Incarnation) -> None:
-    if not me.followers or me.random.random() < 0.2:
-        reader, held = _reader(me)
-        as_of = max(held, me.random.choice([held, me.world.upper - 1, me.world.upper + 1]))
-        try:
-            me.followers.append(Follower(reader.listen(as_of), me.who, as_of + 1, me.history))
-        except AsOfTooEarly:
-            _refuse_too_early(me, as_of, held)
-        return
-    follower = me.random.choice(me.followers)
-    me.followers.remove(follower)  # One that failed has lost its place.
-    try:
-        while follower.follow(0):
-            pass
-    except AsOfTooEarly:
-        if not me.world.leases_end:
-            raise
-        return
-    me.followers.append(follower)
-
-
-def let_go(me: Incarnation) -> None:
-    if not me.readers:
-        return
-    reader, held = me.readers.pop(me.random.randrange(len(me.readers)))
-    since = me.random.choice([held, me.world.upper, me.world.upper])
-    # What was asked for may be done although the answer was lost.
-    if all(each.followed.frontier > since for each in me.followers):
-        reader.allow_compaction(since)
-        me.readers.append((reader, max(held, since)))
-    else:
-        me.readers.append((reader, held))
-
-
-def close(me: Incarnation) -> None:
-    if me.readers and not me.followers:
-        me.readers.pop()[0].close()
-
-
-def stop_following(me: Incarnation) -> None:
-    me.followers.clear()
-
-
-def retain(me: Incarnation) -> None:
-    upper = me.world.upper
-    me.controller.set_retention_hold(NAME, me.random.choice([upper, upper, upper // 2]))
-    drop_retired(me)
-
-
-def make_rendition(me: Incarnation) -> None:
-    if _hydrating(me) is None or me.random.random() < 0.2:
-        me.controller.renditions.create(NAME, shards=me.random.randint(1, 3))
-
-
-def _hydrating(me: Incarnation) -> str | None:
-    live = me.controller.describe(NAME).live
-    ids = [each.id for each in live if each.state is RenditionState.HYDRATING]
-    return me.random.choice(ids) if ids else None
-
-
-def catch_up(me: Incarnation) -> None:
-    if rendition := _hydrating(me):
-        try:
-            if me.random.random() < 0.4:
-                me.controller.hydrate(NAME, rendition)
-            else:
-                me.controller.renditions.catch_up(NAME, rendition)
-        except Fenced:
-            me.world.scheduler.meet("hydrations fenced")
-        except BadInput as error:
-            _refuse_unless_changed(me, rendition, error)
-
-
-def hand_over(me: Incarnation) -> None:
-    if rendition := _hydrating(me):
-        at = me.random.choice([None, None, me.world.upper + 5])
-        before = me.world.upper
-        try:
-            if me.random.random() < 0.5:
-                me.controller.renditions.catch_up(NAME, rendition)
-            held = me.controller.renditions.hand_over(NAME, rendition, at=at, max_lag_ms=20_000)
-        except NotCaughtUp:
-            return
-        except BadInput as error:
-            _refuse_unless_changed(me, rendition, error)
-            return
-        me.world.scheduler.meet("handovers", f"to {rendition} at {held.held_from}")
-        me.told_upper(min(before, held.held_from), held.held_from)
-
-
-def abort(me: Incarnation) -> None:
-    if rendition := _hydrating(me):
-        try:
-            me.controller.renditions.abort(NAME, rendition)
-        except BadInput as error:
-            _refuse_unless_changed(me, rendition, error)
-        else:
-            me.world.scheduler.meet("renditions aborted")
-
-
-def make_difference(me: Incarnation) -> None:
-    if me.controller.renditions.make_difference(NAME) is not None:
-        me.world.scheduler.meet("differences made or found")
-
-
-def evolve(me: Incarnation) -> None:
-    me.controller.evolve_collection(NAME, LATER)
-
-
-def advance(me: Incarnation) -> None:
-    for step in me.controller.advance(NAME).steps:
-        me.world.scheduler.meet(f"advanced: {step.kind.value}")
-
-
-def drop_retired(me: Incarnation) -> None:
-    for rendition in me.controller.renditions.drop_retired(NAME):
-        me.world.scheduler.meet("renditions dropped", rendition)
-
-
-def maintain(me: Incarnation) -> None:
-    info = me.controller.describe(NAME)
-    shard = me.random.choice([info.metadata_shard, me.controller.shard_id, *info.data_shards])
-    if not me.world.auditor.state(shard).finalized:
-        me.client.maintain(shard)
-
-
-ACTIONS: tuple[tuple[int, Callable[[Incarnation], None]], ...] = (
-    (14, write),
-    (8, read),
-    (14, follow),
-    (4, let_go),
-    (3, close),
-    (2, stop_following),
-    (4, retain),
-    (4, make_rendition),
-    (4, catch_up),
-    (8, hand_over),
-    (1, abort),
-    (3, drop_retired),
-    (3, advance),
-    (3, make_difference),
-    (1, evolve),
-    (2, maintain),
-)
-
-
-def _reader(me: Incarnation) -> tuple[CollectionReader, int]:
-    """One that is open, or another one."""
-    if not me.readers or me.random.random() < 0.1:
-        reader = me.controller.reader(NAME, purpose=me.who)
-        # It holds since where that was when it came, so since is that now.
-        me.readers.append((reader, reader.since()))
-    return me.random.choice(me.readers)
-
-
-def _refuse_too_early(me: Incarnation, as_of: int, held: int) -> None:
-    if as_of >= held and not me.world.leases_end:
-        raise Violation(f"{me.who}: too early at {as_of} despite a hold at {held}")
-
-
-def _refuse_unless_changed(me: Incarnation, rendition: str, error: BadInput) -> None:
-    """A rendition may be another one's by now; else the refusal is wrong."""
-    if me.controller.describe(NAME).rendition(rendition).state is RenditionState.HYDRATING:
-        raise Violation(f"{me.who}: refused: {error}") from error
-
-
-def contents(reader: CollectionReader, as_of: int | None) -> tuple[int, Counter[Row]]:
-    """A time, the newest where none is given, and what a reader has then."""
-    rows: Counter[Row] = Counter()
-    snapshot = reader.snapshot(as_of)
-    for batch in snapshot:
-        columns = [batch.column(name).to_pylist() for name in ("k", "v", "_diff")]
-        for key, value, diff in zip(*columns, strict=True):
-            if (key, value) in rows or diff == 0:
-                raise Violation(f"a snapshot is not consolidated: {key}, {value}")
-            rows[key, value] = diff
-    return snapshot.as_of, rows

@@ -5,10 +5,11 @@ happened. Then everything that was read at any time must be the contents that th
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from holdfast.errors import CLOSED
 from sim.audit import Violation
@@ -19,6 +20,7 @@ MARKER = -1
 Row = tuple[int, str]
 Update = tuple[int, str, int, int]
 """Key, value, time, diff."""
+NOTHING: Final[Mapping[str, Sequence[Update]]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -126,8 +128,10 @@ class History:
         met["changes followed"] = sum(len(listen.updates) for listen in self.followed)
         return met
 
-    def judge(self, final: dict[str, Counter[Row]]) -> None:
-        """Compare everything with the contents at the end, by shard.
+    def judge(
+        self, final: dict[str, Counter[Row]], *, given: Mapping[str, Sequence[Update]] = NOTHING
+    ) -> None:
+        """Compare everything with the contents at the end, by shard; `given` is what no write here made.
 
         Raises `Violation` for the first thing that can't be.
         """
@@ -135,15 +139,15 @@ class History:
         for shard, contents in final.items():
             writes = [w for w in self.writes.values() if w.name in landed and shard in w.shards]
             self._judge_order(shard, writes)
-            updates = [update for write in writes for update in write.updates]
-            _same(f"the contents of {shard} at the end", _contents(updates, CLOSED - 1), contents)
+            updates = [*given.get(shard, ()), *(update for write in writes for update in write.updates)]
+            _same(f"the contents of {shard} at the end", contents_of(updates, CLOSED - 1), contents)
             for read in self.reads:
                 if read.shard == shard:
-                    expected = _contents(updates, read.as_of)
+                    expected = contents_of(updates, read.as_of)
                     _same(f"{read.who}: {shard} at {read.as_of}", expected, read.contents)
             for listen in self.followed:
                 if listen.shard == shard:
-                    _judge_listen(listen, updates)
+                    judge_listen(listen, updates)
         if all(write.appended for write in self.writes.values()):
             # What is written to be sealed is no transaction: it is done before anybody can see it.
             check(self.transactions(final))
@@ -199,7 +203,8 @@ class History:
             frontier = write.upper
 
 
-def _contents(updates: Iterable[Update], as_of: int) -> Counter[Row]:
+def contents_of(updates: Iterable[Update], as_of: int) -> Counter[Row]:
+    """What updates add up to at a time."""
     contents: Counter[Row] = Counter()
     for key, value, time, diff in updates:
         if time <= as_of:
@@ -207,7 +212,8 @@ def _contents(updates: Iterable[Update], as_of: int) -> Counter[Row]:
     return Counter({row: count for row, count in contents.items() if count})
 
 
-def _judge_listen(listen: Followed, updates: Iterable[Update]) -> None:
+def judge_listen(listen: Followed, updates: Iterable[Update]) -> None:
+    """Raise `Violation` unless a listen gave the updates of its times, and nothing else."""
     expected: Counter[tuple[int, str, int]] = Counter()
     for key, value, time, diff in updates:
         if listen.lower <= time < listen.frontier:

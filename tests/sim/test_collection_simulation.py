@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from holdfast.storage import Recipe
 from sim.campaign import run_all
 from sim.collectionworld import CollectionWorld
 from sim.coverage import table
@@ -13,10 +14,30 @@ from sim.report import tell
 
 SEEDS = int(os.environ.get("HOLDFAST_SIM_SEEDS", CI_SEEDS[COLLECTIONS]))
 WANTED = {
-    "handovers",
+    *(f"handovers to {recipe.name}" for recipe in Recipe),
     "handovers listened through",
+    "other contents listened through",
+    "handovers that wait for a source",
     "renditions aborted",
     "renditions dropped",
+    "restores",
+    "restores gone on with",
+    "fed while HYDRATING",
+    "fed while HOLDING",
+    "fed while RETIRED",
+    "sources that began late",
+    "pipelines that another one was ahead of",
+    "pipelines that went on after a death",
+    "pipelines told of a handover",
+    "writers turned away",
+    "durable holds taken",
+    "durable holds found after a death",
+    "durable holds moved",
+    "durable holds released",
+    "snapshots under a durable hold",
+    "capabilities to write taken",
+    "hydrations fenced",
+    "differences made or found",
     "writes done",
     "writes rejected",
     "writes unknown",

@@ -124,8 +124,8 @@ class CollectionReader:
             with self._lock:
                 shards = dict(self._shards)
             for rendition in self.info.live:
-                for shard in set(rendition.shards) & shards.keys():
-                    if rendition.held_to > since:
+                for shard in rendition.shards:
+                    if shard in shards and rendition.held_to > since:
                         shards.pop(shard).allow_compaction(retained_since(since, kept, rendition.start))
                 if rendition.difference_shard and rendition.held_from > since:
                     shards.pop(rendition.difference_shard, None)

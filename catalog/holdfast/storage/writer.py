@@ -124,28 +124,21 @@ class CollectionWriter:
 
     def _find(self) -> tuple[Route, int]:
         """Where rows go now, complete up to where it took over, and the collection's upper."""
-        view = self._look()
+        view = self._written_by_all()
         while True:
             try:
                 return self._found(view)
             except ShardFinalized:
                 # What held then has retired and gone since, or all of the collection has.
-                before, view = view, self._look()
+                before, view = view, self._written_by_all()
                 if view.info.holding.id == before.info.holding.id:
                     raise
 
     def _found(self, view: View) -> tuple[Route, int]:
         """As `_find`, from a look. Raises `ShardFinalized` where what holds then is gone."""
-        if view.info.holding.recipe is Recipe.SOURCE:
-            # Nobody but its pipeline knows what belongs in there, also below the handover.
-            raise BadInput(
-                f"collection {view.info.name} is fed by a source: its rendition {view.info.holding.id} is"
-                " written by that one's pipeline only",
-                hint="write it with a writer of the rendition, or hand the collection over to a copy",
-            )
         while view.uppers[view.info.holding.id] < view.info.holding.held_from:
             bring_tail(self._client, view, self._describe)
-            view = self._look()
+            view = self._written_by_all()
         rendition = view.info.holding
         if self._route is not None and self._route.rendition.id == rendition.id:
             schema, shards = self._route.schema, self._route.shards
@@ -157,6 +150,18 @@ class CollectionWriter:
             )
         self._route = Route(rendition, schema, shards, view.promised)
         return self._route, view.upper
+
+    def _written_by_all(self) -> View:
+        """The collection now, unless only a pipeline writes it: another handover may come at any time."""
+        view = self._look()
+        if view.info.holding.recipe is Recipe.SOURCE:
+            # Nobody but its pipeline knows what belongs in there, also below the handover.
+            raise BadInput(
+                f"collection {view.info.name} is fed by a source: its rendition {view.info.holding.id} is"
+                " written by that one's pipeline only",
+                hint="write it with a writer of the rendition, or hand the collection over to a copy",
+            )
+        return view
 
     def _look(self) -> View:
         view = look(self._describe, self._metadata.upper, self._client.recent_uppers)

@@ -6,6 +6,8 @@ from collections import Counter
 import pytest
 
 from holdfast.errors import AsOfNotYetAvailable, BadInput, HandedOver, HandoverInProgress, UpperMismatch
+from holdfast.persist import Prepared
+from holdfast.persist.storage.faults import ProcessDeath
 from holdfast.storage import Recipe, RenditionWriter, StorageController
 from unit.collections.listeners import Heard, contents, listener
 from unit.collections.stores import SPEC, Row, Stores, counted, updates
@@ -243,3 +245,38 @@ def test_pipelines_of_several_processes_race_handovers(stores: Stores, controlle
     assert contents(controller, frontier - 1) == expected
     between = contents(controller, turns[1] - 1)
     assert between == counted(updates(rows("r2", 0, turns[1])))
+
+
+def test_a_writer_that_helps_is_turned_away_where_a_source_takes_over_meanwhile(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds a copy without its tail; when that is there, another handover has taken place."""
+    first, other = StorageController(stores.open()), StorageController(stores.open())
+    first.create_collection(SPEC)
+    first.writer("flights", purpose="table").append(updates([(1, "table", 5, 1)]), 0, 10)
+    first.renditions.create("flights", shards=2)
+    first.renditions.catch_up("flights", "r2")
+    first.writer("flights", purpose="table").append(updates([(2, "table", 15, 1)]), 10, 20)
+    feeding = other.renditions.create("flights", shards=1, recipe=Recipe.SOURCE).id
+    multi_write = first.client.multi_write
+
+    def dying(steps: list[Prepared]) -> None:
+        multi_write(steps)
+        raise ProcessDeath
+
+    monkeypatch.setattr(first.client, "multi_write", dying)
+    with pytest.raises(ProcessDeath):
+        first.renditions.hand_over("flights", "r2")
+    assert other.describe("flights").holding.id == "r2"
+    late = StorageController(stores.open())
+    helping = late.client.multi_write
+
+    def overtaken(steps: list[Prepared]) -> None:
+        monkeypatch.undo()
+        other.renditions.bring_tail("flights")
+        assert other.renditions.hand_over("flights", feeding).id == feeding
+        helping(steps)
+
+    monkeypatch.setattr(late.client, "multi_write", overtaken)
+    with pytest.raises(BadInput, match="fed by a source"):
+        late.writer("flights", purpose="late")
