@@ -52,7 +52,10 @@ def feed(me: "Incarnation") -> None:
 def _pipeline(me: "Incarnation", rendition: str) -> RenditionWriter:
     """The one that this process has, or another one, of which some compare what they lost."""
     if rendition not in me.pipelines:
-        replicated = me.random.random() < 0.2
+        # Those that compare what they lost have to begin where all do.
+        auditor = me.world.auditor
+        begun = any(auditor.state(shard).upper for shard in auditor.record.rendition(rendition).shards)
+        replicated = begun and me.random.random() < 0.2
         pipeline = me.controller.rendition_writer(NAME, rendition, purpose=me.who, replicated=replicated)
         me.pipelines[rendition] = pipeline
         if me.process.incarnations > 1 and pipeline.upper() > 0:

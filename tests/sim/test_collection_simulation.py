@@ -1,6 +1,9 @@
 """A collection keeps its promises through handovers, whoever dies on the way, on stores that fail."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +68,19 @@ def test_the_same_seed_gives_the_same_run() -> None:
         second.run()
         assert first.scheduler.trace == second.scheduler.trace
         assert len(first.scheduler.trace) > 50
+
+
+def test_a_seed_gives_the_same_run_in_another_process() -> None:
+    """So that what fails can be replayed: no order depends on how that process hashes names."""
+    here = CollectionWorld(5)
+    here.scheduler.telling = True
+    here.run()
+    child = subprocess.run(
+        [sys.executable, "-m", "sim", "5", "--kind", COLLECTIONS],
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert child.stdout.startswith("\n".join(here.scheduler.trace))
