@@ -31,7 +31,7 @@ REPLICAS = {"write the same as another", "feed the same as another", "write othe
 ALL = COMMANDS | FILLED | HOLDS | HANDOVERS | PIPELINES | REPLICAS
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 def test_commands_on_collections_end_anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     visited = Visited()
     for act in acts(snapshot(tmp_path, SNAPSHOT), Counter(SNAPSHOT)):
