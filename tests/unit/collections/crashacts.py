@@ -302,23 +302,15 @@ def _handovers(source: RestoreSource, restored: Counter[Row]) -> list[Act]:
             ("RETIRED", "RETIRED", "HOLDING"),
             fed=True,
         ),
-        # Whoever writes brings it too; so once with nobody who does.
-        Act("bring the tail", tailless, lambda c: c.advance("flights"), turned, late=True, advances=True),
-        Act(
-            "bring the tail alone",
-            tailless,
-            lambda c: c.renditions.bring_tail("flights"),
-            turned,
-            cast=False,
-        ),
+        # Whoever writes brings it too: that is part of the handovers. Here nobody does.
+        Act("bring the tail", tailless, lambda c: c.renditions.bring_tail("flights"), turned, cast=False),
         Act(
             "bring the tail of what is restored",
             restored_without_tail,
-            lambda c: c.advance("flights"),
+            lambda c: c.renditions.bring_tail("flights"),
             turned,
             late=True,
             restores=restored,
-            advances=True,
         ),
         Act("make a difference", restored_now, different, turned),
         Act(

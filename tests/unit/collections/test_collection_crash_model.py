@@ -21,7 +21,6 @@ HANDOVERS = {
     "hand over to another source",
     "hand over from a source",
     "bring the tail",
-    "bring the tail alone",
     "bring the tail of what is restored",
     "make a difference",
     "drop what retired",
@@ -42,8 +41,8 @@ def test_commands_on_collections_end_anywhere(request: pytest.FixtureRequest, tm
     line = f"collections: {len(visited.recorded)} durable operations of {len(by_act)} commands broken in"
     tell(request.config, [f"{line} {len(HOWS)} ways, gone on from {visited.stories} times ({told})"])
     assert by_act.keys() == ALL
-    assert len(visited.recorded) > 150
-    assert visited.stories > 300
+    assert len(visited.recorded) > 140
+    assert visited.stories > 250
 
 
 def test_an_operation_that_was_not_broken_is_told() -> None:
