@@ -363,6 +363,10 @@ class CollectionNotFound(BadInput):
     """No collection has that name or id."""
 
 
+class WrittenBefore(HoldfastError):
+    """A file with the same contents was written to the collection before; nothing was written now."""
+
+
 class HandoverInProgress(HoldfastError):
     """A rendition has taken over and doesn't have yet what was written before that time."""
 

@@ -13,8 +13,9 @@ import click
 from holdfast.cli.asking import confirm, somebody_answers
 from holdfast.cli.collection_change import advance, alter, handover, restore
 from holdfast.cli.collection_place import columns_of, controller_of, location_option
-from holdfast.cli.collection_rows import diff, read, tail, write
+from holdfast.cli.collection_rows import diff, read, tail
 from holdfast.cli.collection_show import describe, holds, list_
+from holdfast.cli.collection_write import write
 from holdfast.cli.location import open_to_look, open_to_write
 from holdfast.errors import BadInput, NotWritable, StoreUnreachable
 

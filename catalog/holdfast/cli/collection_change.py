@@ -18,7 +18,8 @@ from holdfast.cli.collection_place import (
     time,
 )
 from holdfast.cli.location import open_to_look, open_to_write
-from holdfast.cli.persist_show import Progress, count
+from holdfast.cli.persist_show import count
+from holdfast.cli.progress import Progress
 from holdfast.errors import BadInput, NotCaughtUp
 
 if TYPE_CHECKING:
@@ -77,9 +78,11 @@ def handover(
                 id_, shards=shards, hash_columns=hash_columns, rendition_id=rendition_id or ""
             )
             click.echo(f"rendition {found.id} with {count(shards, 'shard')} is being filled", err=True)
-        taken = _hand_over(controller, id_, found, at)
-        # Who listens through the handover reads this, and not both renditions.
-        controller.renditions.make_difference(id_)
+        with Progress(f"filling {found.id}") as progress:
+            taken = _hand_over(controller, id_, found, at, progress)
+            progress.begin("finding what differs")
+            # Who listens through the handover reads this, and not both renditions.
+            controller.renditions.make_difference(id_)
     with_ = count(len(taken.shards), "shard")
     click.echo(f"{info.name} is {taken.id} with {with_}, from {shown_moment(taken.held_from)} on")
 
@@ -87,9 +90,7 @@ def handover(
 @click.command(short_help="Make its contents those of a snapshot.")
 @location_option
 @click.argument("name")
-@click.argument(
-    "snapshot",
-)
+@click.argument("snapshot")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 def restore(url: str, name: str, snapshot: str, yes: bool) -> None:
     """Make the contents of a collection those of a snapshot, the folder SNAPSHOT of the snapshot job.
@@ -109,12 +110,14 @@ def restore(url: str, name: str, snapshot: str, yes: bool) -> None:
             raise BadInput(f"restoring {info.name} needs a yes", hint="give --yes")
         as_of = shown_moment(source.manifest.as_of)
         confirm(f"Make {info.name} what it was as of {as_of}, {count(source.manifest.rows, 'row')}?")
-    shown = Progress(f"restoring {info.name}:")
-    with controller_of(open_to_write(url, create=False)) as controller:
+    with (
+        controller_of(open_to_write(url, create=False)) as controller,
+        Progress(f"restoring {info.name}") as progress,
+    ):
+        progress("checking the files")
         restored = controller.restore_collection(
-            info.collection_id, source, progress=lambda rows: shown(f"{rows:,} rows")
+            info.collection_id, source, progress=lambda rows: progress.rows(rows, source.manifest.rows)
         )
-    shown.done()
     click.echo(f"{info.name} is {restored.id}, restored, from {shown_moment(restored.held_from)} on")
 
 
@@ -235,18 +238,20 @@ def _filling(info: "CollectionInfo", rendition_id: str | None) -> "RenditionInfo
 
 
 def _hand_over(
-    controller: "StorageController", id_: str, rendition: "RenditionInfo", at: int | None
+    controller: "StorageController",
+    id_: str,
+    rendition: "RenditionInfo",
+    at: int | None,
+    progress: Progress,
 ) -> "RenditionInfo":
     """Fill the rendition and let it take over; again where writers were faster than that."""
     from holdfast.storage import Recipe
 
-    shown = Progress(f"filling {rendition.id}:")
     for tries in range(_TRIES):
         if rendition.recipe is Recipe.COPY:
-            controller.hydrate(
-                id_, rendition.id, progress=lambda done, rows: shown(f"{done:,} of {rows:,} rows")
-            )
-            shown.done()
+            progress.begin(f"filling {rendition.id}")
+            controller.hydrate(id_, rendition.id, progress=progress.rows)
+        progress.begin(f"handing over to {rendition.id}")
         try:
             return controller.renditions.hand_over(id_, rendition.id, at=at)
         except NotCaughtUp:

@@ -1,4 +1,4 @@
-"""`holdfast collection read|write|diff|tail`: rows out of a collection and into it.
+"""`holdfast collection read|diff|tail`: rows out of a collection.
 
 Rows of a multiset come out as often as they are in it; with `--diff` once, with their count.
 """
@@ -10,23 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.collection_place import (
-    controller_of,
-    location_option,
-    refuse_dropped,
-    shown,
-    table_of,
-    time,
-)
-from holdfast.cli.location import open_to_look, open_to_write
-from holdfast.cli.persist_show import count
-from holdfast.cli.rows import FORMATS, check_file, read_rows, write_rows
+from holdfast.cli.collection_place import controller_of, location_option, table_of, time
+from holdfast.cli.location import open_to_look
+from holdfast.cli.progress import Progress
+from holdfast.cli.rows import FORMATS, show_rows
 from holdfast.errors import AsOfNotYetAvailable, BadInput
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from holdfast.storage import CollectionInfo
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _AS_OF = "Milliseconds or an ISO date; default: latest."
@@ -66,7 +57,7 @@ def read(
             if error.upper == 0 and as_of is None:
                 raise BadInput(f"collection {name} is empty: nothing has been written yet") from error
             raise
-        write_rows(snapshot.to_table(), form, output, limit=limit, diff=diff)
+        show_rows(snapshot, snapshot.schema.arrow_diff, form, output, limit=limit, diff=diff)
 
 
 @click.command(short_help="Show what differs between two times.")
@@ -88,7 +79,10 @@ def diff(
 ) -> None:
     """Show what differs between two times: rows that came (_diff 1) and rows that went (_diff -1)."""
     with table_of(open_to_look(url), name) as table:
-        write_rows(table.diff(start, end), form, output, limit=limit, diff=True)
+        with Progress("comparing") as progress:
+            progress(f"{name} at two times")
+            found = table.diff(start, end)
+        show_rows(found.to_batches(), found.schema, form, output, limit=limit, diff=True)
 
 
 @click.command(short_help="Follow its changes as they come.")
@@ -145,7 +139,9 @@ class _Changes:
         """Show some."""
         from io import BytesIO
 
-        from holdfast.cli.row_formats import encode, plain
+        from pyarrow import csv
+
+        from holdfast.cli.row_formats import bytes_as_text, plain, write_json_lines
 
         if self._form == "table":
             names = ["_time", "_diff", *(each for each in updates.column_names if not each.startswith("_"))]
@@ -156,88 +152,10 @@ class _Changes:
                 click.echo("  ".join("" if cell is None else str(plain(cell)) for cell in row.values()))
         else:
             buffer = BytesIO()
-            encode(updates, self._form, buffer)
-            data = buffer.getvalue()
-            if self._form == "csv" and self._headed:
-                data = data.partition(b"\n")[2]
-            click.echo(data, nl=False)
+            if self._form == "csv":
+                headed = csv.WriteOptions(include_header=not self._headed)
+                csv.write_csv(bytes_as_text(updates), buffer, headed)
+            else:
+                write_json_lines(updates, buffer)
+            click.echo(buffer.getvalue(), nl=False)
         self._headed = True
-
-
-@click.command(short_help="Append, upsert or delete the rows of a file.")
-@location_option
-@click.argument("name")
-@click.argument("file", type=_FILE)
-@click.option("--format", "form", type=click.Choice(FORMATS[1:]), help="Default: by the file's name.")
-@click.option("--upsert", is_flag=True, help="In the place of rows that have the same key.")
-@click.option("--delete", is_flag=True, help="Take away the rows that have these keys.")
-@click.option("--at", metavar="TIME", type=time, help="The time of the rows; default: now.")
-@click.option(
-    "--new-upper", metavar="TIME", type=time, help="What is complete then; default: just after the rows."
-)
-def write(
-    url: str,
-    name: str,
-    file: Path,
-    form: str | None,
-    upsert: bool,
-    delete: bool,
-    at: int | None,
-    new_upper: int | None,
-) -> None:
-    """Append the rows of a file (- for standard input), all at one time, or at their own in a column _time.
-
-    A column _diff tells how often to add a row; -1 takes it away. With --upsert rows take the place of those
-    with the same key, with --delete all rows of the keys in the file go; both as one step.
-    """
-    if upsert and delete:
-        raise BadInput("--upsert and --delete don't go together")
-    if (upsert or delete) and (at is not None or new_upper is not None):
-        raise BadInput(f"--{'upsert' if upsert else 'delete'} chooses the time", hint="leave it out")
-    check_file(file, form)
-    from holdfast import tables
-
-    with controller_of(open_to_look(url)) as controller:
-        info = controller.describe(name)
-        refuse_dropped(info)
-        rows = read_rows(file, form, info.schema)
-        upper = controller.frontiers(info.collection_id).upper
-        now = max(upper, controller.client.clock.wall_ms())
-    own_times = at is not None or new_upper is not None or "_time" in rows.column_names
-    if own_times and not (upsert or delete):
-        _append(url, info, rows, upper, now if at is None else at, new_upper)
-        return
-    change = (tables.Upsert if upsert else tables.Delete if delete else tables.Append)(rows)
-    change.prepare(info.name, info.schema)  # refuses what can't be, before anything is opened for writing
-    with table_of(open_to_write(url, create=False), info.collection_id) as table:
-        written = tables.write({table: change})
-    done = "deleted the rows of" if delete else "put" if upsert else "wrote"
-    what = count(rows.num_rows, "key" if delete else "row" if upsert else "update")
-    click.echo(f"{done} {what} {'from' if delete else 'to'} {name}: complete up to {written + 1}", err=True)
-
-
-def _append(
-    url: str, info: "CollectionInfo", rows: "pa.Table", upper: int, at: int, new_upper: int | None
-) -> None:
-    """Append rows at times that were given, from the upper that the collection had."""
-    from holdfast.persist.canonical import prepare_updates, time_bounds
-
-    updates = prepare_updates(info.schema, rows, default_time=at)
-    first, last = time_bounds(updates) or (at, at)
-    if first < upper:
-        raise BadInput(
-            f"collection {info.name} is complete up to {upper}: nothing can be added at {first}",
-            hint=f"write at {upper} or later",
-        )
-    if new_upper is None:
-        new_upper = last + 1
-    elif new_upper <= last:
-        raise BadInput(
-            f"--new-upper {new_upper} is not above the last time of the rows, {last}",
-            hint=f"give {last + 1} or more",
-        )
-    with controller_of(open_to_write(url, create=False)) as controller:
-        writer = controller.writer(info.collection_id, purpose="holdfast collection write")
-        writer.append(updates, upper, new_upper)
-    told = count(updates.num_rows, "update")
-    click.echo(f"wrote {told} to {info.name}: complete up to {shown(new_upper)}", err=True)

@@ -222,7 +222,7 @@ def _run(
     `target` None: the one that it was begun with.
     """
     from holdfast.cli.migrate_show import at, progress_line
-    from holdfast.cli.persist_show import Progress as Line
+    from holdfast.cli.progress import Progress as Line
     from holdfast.durable.backend_migration.attempt import Verify
 
     if verify == "shadow":

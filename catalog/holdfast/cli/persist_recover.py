@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.persist_show import Progress, count, emit_json, frontier, json_option, location_arguments
+from holdfast.cli.persist_show import count, emit_json, frontier, json_option, location_arguments
+from holdfast.cli.progress import Progress
 from holdfast.cli.rows import render
 from holdfast.errors import BadInput
 
@@ -35,10 +36,9 @@ def recover(
 
     whole, blob = (url, None) if consensus is None else (None, url)
     blobs, logs, lost = open_for_recovery(whole, blob=blob, consensus=consensus, write=yes, proof=BLOB_KEY)
-    progress = Progress("looking at")
     try:
-        recovery = Recovery(blobs, logs, looking_at=progress)
-        progress.done()
+        with Progress("looking at") as progress:
+            recovery = Recovery(blobs, logs, looking_at=progress)
         plan = recovery.plan
         if plan.healthy and not restored:
             raise BadInput(

@@ -1,8 +1,7 @@
 """What the commands of `holdfast persist` share: their arguments, and how facts are written for people."""
 
 import json
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -52,31 +51,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     return None if value == CLOSED else value
-
-
-class Progress:
-    """One line on stderr that tells how far long work is; nothing where stderr is no terminal."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._shown = sys.stderr.isatty()
-
-    def __call__(self, now: str) -> None:
-        """Show what is being worked on."""
-        if self._shown:
-            click.echo(f"\r\x1b[2K{self._what} {now}", nl=False, err=True)
-
-    def over(self, items: Iterable[str]) -> Iterable[str]:
-        """The items, each shown when it comes."""
-        for item in items:
-            self(item)
-            yield item
-        self.done()
-
-    def done(self) -> None:
-        """Take the line away."""
-        if self._shown:
-            click.echo("\r\x1b[2K", nl=False, err=True)
 
 
 def frontier(value: int) -> str:

@@ -3,16 +3,8 @@
 import click
 
 from holdfast.cli.location import open_to_look, open_to_write
-from holdfast.cli.persist_show import (
-    Progress,
-    age,
-    chosen,
-    count,
-    emit_json,
-    json_option,
-    location_arguments,
-    size,
-)
+from holdfast.cli.persist_show import age, chosen, count, emit_json, json_option, location_arguments, size
+from holdfast.cli.progress import Progress
 from holdfast.cli.rows import render
 
 retain_option = click.option(
@@ -39,8 +31,10 @@ def gc(
     """
     from holdfast.persist import manual
 
-    progress = Progress("collecting garbage of")
-    with open_to_write(url, consensus, create=False, gc_grace_s=grace, retain_for_s=retain) as client:
+    with (
+        open_to_write(url, consensus, create=False, gc_grace_s=grace, retain_for_s=retain) as client,
+        Progress("collecting garbage of") as progress,
+    ):
         done = [manual.collect(client, each) for each in progress.over(chosen(client, shard))]
     if as_json:
         emit_json(done)
@@ -66,8 +60,7 @@ def compact(url: str, consensus: str | None, shard: str | None, full: bool, as_j
     """Merge the batches that are due in all shards of the location at URL, or in one."""
     from holdfast.persist import manual
 
-    progress = Progress("compacting")
-    with open_to_write(url, consensus, create=False) as client:
+    with open_to_write(url, consensus, create=False) as client, Progress("compacting") as progress:
         done = [manual.compact_now(client, each, full=full) for each in progress.over(chosen(client, shard))]
     if as_json:
         emit_json(done)
@@ -112,15 +105,13 @@ def sweep(
     from holdfast.persist.sweep import sweep as find
 
     older_than_s = check_age(older_than * 3600)
-    progress = Progress("looking at blobs of")
     client = (
         open_to_write(url, consensus, create=False, retain_for_s=retain)
         if delete
         else open_to_look(url, consensus)
     )
-    with client:
+    with client, Progress("looking at blobs of") as progress:
         found = list(find(client, older_than_s=older_than_s, delete=delete, looking_at=progress))
-    progress.done()
     if as_json:
         emit_json({"deleted": delete, "shards": [each for each in found if each.orphans or each.refused]})
         return

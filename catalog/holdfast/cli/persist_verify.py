@@ -3,7 +3,8 @@
 import click
 
 from holdfast.cli.location import open_to_look
-from holdfast.cli.persist_show import Progress, chosen, count, emit_json, json_option, location_arguments
+from holdfast.cli.persist_show import chosen, count, emit_json, json_option, location_arguments
+from holdfast.cli.progress import Progress
 
 
 @click.command(short_help="Read everything again and check it.")
@@ -19,11 +20,9 @@ def verify(ctx: click.Context, url: str, consensus: str | None, shard: str | Non
     from holdfast.persist.verify import verify as audit
     from holdfast.persist.verify import without_log
 
-    progress = Progress("reading")
-    with open_to_look(url, consensus) as client:
+    with open_to_look(url, consensus) as client, Progress("reading") as progress:
         found = [audit(client, each, looking_at=progress) for each in chosen(client, shard)]
         lost = without_log(client) if shard is None else ()
-    progress.done()
     findings = [*(finding for each in found for finding in each.findings), *lost]
     rows, parts = sum(each.rows for each in found), sum(each.parts for each in found)
     if as_json:

@@ -1,4 +1,4 @@
-"""Rows out of files and into them: CSV, JSON lines, Parquet, Arrow IPC, under the types of a schema.
+"""Rows out of text and into it: CSV and JSON lines, under the types of a schema.
 
 What is written is read back as the same rows, whatever the types: text that stands for values (binary in
 base64, decimals, times) is read by the column's type, never guessed. In CSV an empty cell is null and `""`
@@ -12,7 +12,8 @@ import math
 from collections.abc import Callable, Iterator
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
-from io import BufferedReader, BytesIO
+from io import BufferedReader
+from itertools import islice
 from typing import Any, BinaryIO, Final, Protocol
 
 import pyarrow as pa
@@ -22,7 +23,9 @@ from holdfast.persist import Schema
 from holdfast.persist.casts import column_of, shown
 from holdfast.persist.schema import DIFF, TIME
 
-_ARROW_FILE: Final = b"ARROW1"
+# A row can't be longer; Arrow reads some thirty of them ahead.
+_CSV_BLOCK_BYTES: Final = 1024 * 1024
+_PIECE_ROWS: Final = 8 * 1024
 
 
 class Output(Protocol):
@@ -30,48 +33,6 @@ class Output(Protocol):
 
     def write(self, data: bytes, /) -> int:
         """All of the data."""
-
-
-def encode(table: pa.Table, form: str, stream: BinaryIO) -> None:
-    """Write the rows to a stream, in one of the forms but `table`."""
-    match form:
-        case "csv":
-            from pyarrow import csv
-
-            csv.write_csv(bytes_as_text(table), stream)
-        case "json":
-            write_json_lines(table, stream)
-        case "parquet":
-            from pyarrow import parquet
-
-            parquet.write_table(table, stream, compression="zstd")
-        case _:
-            with pa.ipc.new_file(stream, table.schema) as writer:
-                writer.write_table(table)
-
-
-def decode(stream: BinaryIO, form: str, schema: Schema | None) -> pa.Table:
-    """The rows in a stream, in one of the forms but `table`, with the types of the schema (None: guessed).
-
-    Raises `BadInput` naming a value that has no meaning, Arrow's own errors for what has no such form.
-    """
-    match form:
-        case "csv":
-            return _from_csv(stream, schema)
-        case "json":
-            if schema is not None:
-                return _from_json_lines(stream, schema)
-            from pyarrow import json as json_lines
-
-            return json_lines.read_json(stream)
-        case "parquet":
-            from pyarrow import parquet
-
-            return parquet.read_table(stream)
-        case _:
-            data = stream.read()
-            opened = pa.ipc.open_file if data.startswith(_ARROW_FILE) else pa.ipc.open_stream
-            return opened(BytesIO(data)).read_all()
 
 
 def without_bytes(schema: pa.Schema) -> pa.Schema:
@@ -115,16 +76,16 @@ def _types(schema: Schema) -> dict[str, pa.DataType]:
     return {field.name: field.type for field in schema.arrow} | {TIME: pa.uint64(), DIFF: pa.int64()}
 
 
-def _from_csv(stream: BinaryIO, schema: Schema | None) -> pa.Table:
+def from_csv(stream: BinaryIO, schema: Schema) -> Iterator[pa.Table]:
+    """The rows of a CSV file in pieces, one at least."""
     from pyarrow import csv
 
-    if schema is None:
-        return csv.read_csv(stream)
     if isinstance(stream, BufferedReader) and not stream.peek(1):
         raise BadInput("there is nothing in it, not even the names of columns")
     text = {field.name: field.type for field in without_bytes(schema.arrow)}
-    table = csv.read_csv(
+    opened = csv.open_csv(
         stream,
+        read_options=csv.ReadOptions(block_size=_CSV_BLOCK_BYTES),
         # A row of one null is an empty line.
         parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(text) > 1),
         convert_options=csv.ConvertOptions(
@@ -134,12 +95,23 @@ def _from_csv(stream: BinaryIO, schema: Schema | None) -> pa.Table:
             quoted_strings_can_be_null=False,
         ),
     )
+    before = 0
+    for batch in opened:
+        yield _typed(pa.Table.from_batches([batch]), schema, before)
+        before += batch.num_rows
+    if not before:
+        yield _typed(opened.schema.empty_table(), schema, 0)
+
+
+def _typed(table: pa.Table, schema: Schema, before: int) -> pa.Table:
+    """What is text in CSV as what the column holds, in rows that come after some others."""
     for index, name in enumerate(table.column_names):
         column = next((each for each in schema.columns if each.name == name), None)
         if column is None:
             continue
         if column.type == "binary":
-            values = [_bytes(name, cell, row) for row, cell in enumerate(table.column(index).to_pylist())]
+            cells = enumerate(table.column(index).to_pylist(), before)
+            values = [_bytes(name, cell, row) for row, cell in cells]
             table = table.set_column(index, name, pa.array(values, pa.binary()))
         if column.type in ("binary", "string") and not column.nullable:
             # Where there are no nulls an empty cell is the empty text, quoted or not.
@@ -148,9 +120,21 @@ def _from_csv(stream: BinaryIO, schema: Schema | None) -> pa.Table:
     return table
 
 
-def _from_json_lines(stream: BinaryIO, schema: Schema) -> pa.Table:
+def from_json_lines(stream: BinaryIO, schema: Schema) -> Iterator[pa.Table]:
+    """The rows of a file of JSON lines in pieces, one at least."""
+    objects = _objects(stream)
+    before = 0
+    while True:
+        rows = list(islice(objects, _PIECE_ROWS))
+        if rows or not before:
+            yield _from_objects(rows, schema, before)
+        before += len(rows)
+        if len(rows) < _PIECE_ROWS:
+            return
+
+
+def _from_objects(rows: list[dict[str, Any]], schema: Schema, before: int) -> pa.Table:
     types = _types(schema)
-    rows = list(_objects(stream))
     names = list(dict.fromkeys(name for row in rows for name in row)) if rows else list(schema.names)
     columns = {}
     for name in names:
@@ -158,7 +142,7 @@ def _from_json_lines(stream: BinaryIO, schema: Schema) -> pa.Table:
             raise BadInput(f"column {name!r} is not in the schema ({', '.join(schema.names)})")
         read = _reader(types[name])
         default = 1 if name == DIFF else None
-        values = [_read(read, name, row.get(name, default), number) for number, row in enumerate(rows)]
+        values = [_read(read, name, row.get(name, default), at) for at, row in enumerate(rows, before)]
         columns[name] = column_of(name, values, types[name])
     # What no row has is null in all of them, as it is where a row leaves it out.
     for name in schema.names:

@@ -1,18 +1,14 @@
 """Rows between Arrow tables and what people and files have: drawn tables, and files by their endings."""
 
 import sys
-from collections.abc import Sequence
-from io import BytesIO
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 import pyarrow as pa
 
 from holdfast.errors import BadInput
-
-if TYPE_CHECKING:
-    from holdfast.persist import Schema
 
 FORMATS: Final = ("table", "csv", "json", "parquet", "arrow")
 _FILE_FORMATS: Final = "|".join(FORMATS[1:])
@@ -58,34 +54,27 @@ def render(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def write_rows(
-    contents: pa.Table, form: str | None, output: Path | None, *, limit: int | None, diff: bool
+def show_rows(
+    batches: Iterable[pa.RecordBatch],
+    columns: pa.Schema,
+    form: str | None,
+    output: Path | None,
+    *,
+    limit: int | None,
+    diff: bool,
 ) -> None:
-    """Show or write a snapshot: rows as often as they are there, or once with `_diff`."""
-    from holdfast.cli.row_formats import encode
-    from holdfast.tables.rows import repeated
+    """Show contents, with `_diff` last, or write them: rows as often as they are there, or once with it."""
+    from holdfast.cli.row_output import check_output, write_batches
 
-    if form is None:
-        form = format_by_suffix(output) if output is not None else "table"
-    table = contents if diff else repeated(contents)
-    if limit is not None:
-        table = table.slice(0, limit)
-    if form == "table":
-        data = _as_table(table, limit).encode()
-    else:
-        if output is None and form in {"parquet", "arrow"} and sys.stdout.isatty():
-            raise BadInput(f"{form} is not for a terminal", hint="give --output FILE, or pipe it")
-        buffer = BytesIO()
-        encode(table, form, buffer)
-        data = buffer.getvalue()
-    if output is None:
-        click.echo(data, nl=False)
+    if output is None and form in {None, "table"}:
+        _show_table(batches, columns, limit=limit, diff=diff)
         return
-    try:
-        output.write_bytes(data)
-    except OSError as error:
-        raise BadInput(f"can't write {output}: {error.strerror}") from error
-    click.echo(f"wrote {table.num_rows} rows to {output}", err=True)
+    if form == "table":
+        raise BadInput("a table is for the terminal", hint=f"give --format {_FILE_FORMATS}")
+    target, form = check_output(output, form)
+    rows = write_batches(batches, columns, target, form, diff=diff, limit=limit)
+    if target is not None:
+        click.echo(f"wrote {rows:,} row{'' if rows == 1 else 's'} to {output}", err=True)
 
 
 def check_file(file: Path, form: str | None) -> None:
@@ -101,23 +90,6 @@ def check_file(file: Path, form: str | None) -> None:
         raise BadInput(f"can't read {file}: {error.strerror or error}") from error
 
 
-def read_rows(file: Path, form: str | None, schema: "Schema | None" = None) -> pa.Table:
-    """The rows of a file, `-` for standard input, with the types of the schema (None: guessed).
-
-    Raises `BadInput` where it can't be read, saying why.
-    """
-    from holdfast.cli.row_formats import decode
-
-    form = form or format_by_suffix(file)
-    try:
-        with sys.stdin.buffer if str(file) == "-" else file.open("rb") as stream:
-            return decode(stream, form, schema)
-    except OSError as error:
-        raise BadInput(f"can't read {file}: {error.strerror or error}") from error
-    except pa.ArrowException as error:
-        raise BadInput(f"{file} is not {form}: {error}") from error
-
-
 def format_by_suffix(file: Path) -> str:
     """The format that the name of a file tells; `BadInput` where it tells none."""
     form = _SUFFIXES.get(file.suffix.lower())
@@ -126,11 +98,19 @@ def format_by_suffix(file: Path) -> str:
     return form
 
 
-def _as_table(table: pa.Table, limit: int | None) -> str:
+def _show_table(
+    batches: Iterable[pa.RecordBatch], columns: pa.Schema, *, limit: int | None, diff: bool
+) -> None:
     from holdfast.cli.row_formats import plain
+    from holdfast.cli.row_output import pieces_of
 
-    shown = table if limit is not None else table.slice(0, _SHOWN_ROWS)
-    rows = [["" if cell is None else str(plain(cell)) for cell in row.values()] for row in shown.to_pylist()]
-    text = render(table.column_names, rows)
-    hidden = table.num_rows - shown.num_rows
-    return text + (f"... and {hidden} more rows (--limit, --format)\n" if hidden else "")
+    names = [name for name in columns.names if diff or name != "_diff"]
+    most = _SHOWN_ROWS if limit is None else limit
+    rows: list[list[str]] = []
+    hidden = 0
+    for piece in pieces_of(batches, diff=diff, limit=limit):
+        shown = piece.slice(0, most - len(rows)).to_pylist()
+        rows += [["" if cell is None else str(plain(cell)) for cell in row.values()] for row in shown]
+        hidden += piece.num_rows - len(shown)
+    text = render(names, rows)
+    click.echo(text + (f"... and {hidden:,} more rows (--limit, --format)\n" if hidden else ""), nl=False)

@@ -88,20 +88,29 @@ class BatchBuilder:
         self._writer.commit(self.prepare_append(expected_upper, new_upper))
         self._end("has appended what was added")
 
-    def prepare_append(self, expected_upper: int, new_upper: int) -> "Prepared":
-        """The append for `multi_write`, within the builder's block: all is uploaded, nothing is committed."""
+    def prepare_append(self, expected_upper: int, new_upper: int, *, time: int | None = None) -> "Prepared":
+        """The append for `multi_write`, within the builder's block: all is uploaded, nothing is committed.
+
+        `time` is that of updates without one, if not `expected_upper`.
+        """
         self._check_usable()
+        time = expected_upper if time is None else time
         if self._times is not None:
-            first, last = self._times if self._timed else (expected_upper, expected_upper)
+            first, last = self._times if self._timed else (time, time)
             if not (expected_upper <= first and last < new_upper):
                 wrong = first if first < expected_upper else last
                 raise BadInput(
                     f"an update is at time {wrong}: expected times in [{expected_upper}, {new_upper})"
                 )
-        pieces = self._merged() if self._timed else (_at(rows, expected_upper) for rows in self._merged())
+        pieces = self._merged() if self._timed else (_at(rows, time) for rows in self._merged())
         prepared = self._writer.prepare_run(pieces, expected_upper, new_upper)
         self._prepared.append(prepared)
         return prepared
+
+    def updates(self) -> Iterator[pa.RecordBatch]:
+        """What was added, consolidated, in the total order; `_time` is 0 where updates have none."""
+        self._check_usable()
+        return self._merged()
 
     def close(self) -> None:
         """Delete what was uploaded and not committed, and the temporary files."""

@@ -89,6 +89,12 @@ class Prepared:
         self._kept = True
         return self
 
+    def expect(self, upper: int) -> None:
+        """Let an append expect this upper, at most the times of its updates, with its next try."""
+        assert isinstance(self.command, Append)
+        assert all(part.lower >= upper for run in self.command.runs for part in run)
+        self.command = replace(self.command, expected_upper=upper)
+
     def rejected(self) -> Sequence[str]:
         """Note that it certainly did not happen; answers the blobs that are garbage by that."""
         if self._kept:

@@ -6,6 +6,7 @@ reads and follows one. JobRecords keep work on them to one outcome, whatever pro
 
 from holdfast.storage.advance import Due, Step, StepKind, Wait
 from holdfast.storage.appending import Position, PreparedAppend
+from holdfast.storage.bulk import BulkAppend
 from holdfast.storage.capabilities import CollectionHold, DurableHold, WriteCapability
 from holdfast.storage.controller import StorageController
 from holdfast.storage.hydration import needs_spark
@@ -31,6 +32,7 @@ from holdfast.storage.state import CommandKind, CommandRecord
 from holdfast.storage.writer import CollectionWriter
 
 __all__ = [
+    "BulkAppend",
     "CollectionHold",
     "CollectionInfo",
     "CollectionListen",

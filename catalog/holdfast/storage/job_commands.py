@@ -34,6 +34,38 @@ class JobCommands:
         )
         return self._log.commit(lambda state: transitions.start_job(state, job))
 
+    def record_job(
+        self,
+        object_id: str,
+        kind: str,
+        slot: str,
+        *,
+        spec: Json,
+        result: Json,
+        effects: Callable[[], Sequence[Prepared]],
+    ) -> tuple[JobRecord, bool]:
+        """Commit effects with the record of the job that they are, done, unless it is on record already.
+
+        Answers the record, and whether the effects were committed. They are prepared again for a try after
+        one that lost a race. Nothing is on record before: what breaks off leaves no attempt. Raises
+        `UpperMismatch` where an effect lost on its shard.
+        """
+        now_ms = self.client.clock.wall_ms()
+        job = JobRecord(
+            job_id=job_id(object_id, kind, slot),
+            object_id=object_id,
+            kind=kind,
+            slot=slot,
+            attempt=1,
+            state=JobState.DONE,
+            spec=spec,
+            result=result,
+            started_ms=now_ms,
+            finished_ms=now_ms,
+        )
+        found = self._log.commit(lambda state: transitions.record_job(state, job), lambda _: effects())
+        return found, found is job
+
     def retry_job(self, job: str, *, abandoned: int | None = None) -> JobRecord:
         """Start the next attempt of a failed job, or of a running one whose attempt is given as `abandoned`.
 

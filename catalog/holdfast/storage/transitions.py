@@ -140,6 +140,12 @@ def start_job(state: ControllerState, job: JobRecord) -> Outcome[JobRecord]:
     return Commit(job, (job,))
 
 
+def record_job(state: ControllerState, job: JobRecord) -> Outcome[JobRecord]:
+    """Record a job that was done in one attempt. One that is on record already is the answer as it is."""
+    known = state.jobs.get(job.job_id)
+    return Commit(job, (job,)) if known is None else NoOp(known)
+
+
 def retry_job(
     state: ControllerState, job_id: str, now_ms: int, *, abandoned: int | None = None
 ) -> Outcome[JobRecord]:

@@ -10,11 +10,12 @@
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from holdfast.errors import CLOSED, BadInput, CollectionNotFound, ShardFinalized, UpperMismatch
-from holdfast.persist import PersistClient, Schema
+from holdfast.persist import PersistClient, Prepared, Schema
+from holdfast.persist.builder import MEMORY_BYTES
 from holdfast.storage.appending import (
     Position,
     PreparedAppend,
@@ -24,6 +25,7 @@ from holdfast.storage.appending import (
     promise_moved,
 )
 from holdfast.storage.bringing import bring_tail
+from holdfast.storage.bulk import BulkAppend
 from holdfast.storage.metadata import METADATA_SCHEMA
 from holdfast.storage.spec import CollectionInfo, Recipe
 from holdfast.storage.uppers import View, look
@@ -99,9 +101,14 @@ class CollectionWriter:
         """
         batch = checked_updates(self.schema, updates, position.upper, new_upper)
         append = ShardedAppend(self._client, self.schema, batch, position.upper, new_upper)
-        moved, after = promise_moved(self._metadata, position.route, new_upper)
-        steps = (*append.prepare(position.route), *moved)
-        return PreparedAppend(steps, Position(new_upper, after))
+        return self._with_promise(append.prepare(position.route), position.route, new_upper)
+
+    def bulk(self, *, memory_bytes: int = MEMORY_BYTES) -> BulkAppend:
+        """One append of any amount of updates that takes about so much memory; the rest is in files.
+
+        They are in the folder that TMPDIR names, and have no names. Raises as `append`.
+        """
+        return BulkAppend(self.schema, self.position().route, self._with_promise, memory_bytes=memory_bytes)
 
     def seal(self, new_upper: int) -> None:
         """Advance the upper to `new_upper` with no updates; nothing to do where it is there already."""
@@ -111,6 +118,11 @@ class CollectionWriter:
             except UpperMismatch as mismatch:
                 if mismatch.actual >= new_upper:
                     return
+
+    def _with_promise(self, appends: Sequence[Prepared], route: Route, new_upper: int) -> PreparedAppend:
+        """The appends to all shards of a route, with the move of the promise where they need it."""
+        moved, after = promise_moved(self._metadata, route, new_upper)
+        return PreparedAppend((*appends, *moved), Position(new_upper, after))
 
     def _appended(self, route: Route, append: ShardedAppend) -> bool:
         """Whether the append took place on this route."""

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast.cli import main
-from holdfast.cli.rows import read_rows
+from holdfast.cli.row_source import RowSource, whole
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.persist.command import ExpireHandles
 from holdfast.persist.ids import new_id, part_key
@@ -143,9 +143,9 @@ def test_export_writes_the_contents_at_a_time(url: str, tmp_path: Path, suffix: 
     file = tmp_path / f"out.{suffix}"
     result = ok("export", url, SHARD, str(file))
     assert result.stderr.strip() == f"wrote 8 rows as of 7 to {file}"
-    assert read_rows(file, None).to_pylist() == [{"id": 1, "name": "a"}] * 8
+    assert whole(RowSource(file, None, SCHEMA)).to_pylist() == [{"id": 1, "name": "a"}] * 8
     ok("export", url, SHARD, str(file), "--as-of", "5", "--diff")
-    assert read_rows(file, None).to_pylist() == [{"id": 1, "name": "a", "_diff": 6}]
+    assert whole(RowSource(file, None, SCHEMA)).to_pylist() == [{"id": 1, "name": "a", "_diff": 6}]
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 

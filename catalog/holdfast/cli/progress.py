@@ -1,0 +1,98 @@
+"""How far long work is, for people who look at a terminal.
+
+Invariants
+- Nothing is written unless stderr is a terminal, and nothing ever to stdout.
+- The line goes when the work ends, however it ends: use it in a `with` block. What a command has to say comes
+  after that.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final, Self
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+_BAR_WIDTH: Final = 24
+_ROOM_FOR_BAR: Final = 72
+
+
+class Progress:
+    """One line on stderr: what is being done, a bar where it is known of how much, and where it is."""
+
+    def __init__(self, what: str, *, shown: bool = True) -> None:
+        self._what = what
+        self._shown = shown and sys.stderr.isatty()
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
+
+    def __call__(self, now: str) -> None:
+        """Show what is being worked on; the bar only tells that work goes on."""
+        self._show(now, None, None)
+
+    def begin(self, what: str) -> None:
+        """Go on with other work: the time that it takes is counted anew."""
+        if self._bar is not None and self._task is not None:
+            # How far it came is seen, however short it was.
+            self._bar.refresh()
+            self._bar.remove_task(self._task)
+            self._task = None
+        self._what = what
+        self._show("", None, None)
+
+    def rows(self, done: int, total: int | None = None) -> None:
+        """Show how many rows are done, of how many where that is known."""
+        self._show(f"{done:,} rows" if total is None else f"{done:,} of {total:,} rows", done, total)
+
+    def part(self, done: int, total: int | None, now: str) -> None:
+        """Show what part is done, in any unit, and where it is in words."""
+        self._show(now, done, total)
+
+    def over(self, items: Iterable[str]) -> Iterator[str]:
+        """The items, each shown when it comes."""
+        known = list(items)
+        for index, item in enumerate(known):
+            self._show(item, index, len(known))
+            yield item
+
+    def done(self) -> None:
+        """Take the line away."""
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            bar.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.done()
+
+    def _show(self, now: str, done: int | None, total: int | None) -> None:
+        if not self._shown:
+            return
+        if self._bar is None:
+            self._bar = _started()
+        if self._task is None:
+            self._task = self._bar.add_task(self._what, total=None, now=now)
+        self._bar.update(self._task, completed=done or 0, total=total, now=now)
+
+
+def _started() -> "Bar":
+    from rich.console import Console
+    from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+    from rich.table import Column
+
+    def text(told: str, **column: object) -> TextColumn:
+        fitted = Column(no_wrap=True, overflow="ellipsis", **column)  # type: ignore[arg-type]
+        return TextColumn(told, style="none", markup=False, table_column=fitted)
+
+    console = Console(stderr=True)
+    columns: list[str | ProgressColumn] = [text("{task.description}"), text("{task.fields[now]}", ratio=1)]
+    if console.width >= _ROOM_FOR_BAR:
+        columns.insert(1, BarColumn(bar_width=_BAR_WIDTH))
+        columns.append(TimeElapsedColumn())
+    bar = Bar(*columns, console=console, transient=True)
+    bar.start()
+    return bar

@@ -1,0 +1,186 @@
+"""`holdfast collection write`: the same file again, kills, large files, and files that change."""
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+import holdfast
+from holdfast.cli import main
+from holdfast.cli.row_source import RowSource
+from holdfast.errors import BadInput
+from holdfast.persist import Schema
+from unit.cli.terminals import DEADLINE_S, HOLDFAST
+
+SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string?"})
+CSV = "id,name\n1,a\n2,b\n"
+
+
+class Place:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = f"file://{folder / 'location'}"
+        with holdfast.table(
+            self.url, "flights", columns={"id": "int64", "name": "string?"}, key="id", shards=2
+        ):
+            pass
+
+    def write(self, file: str, *options: str, stdin: str = "") -> Result:
+        command = ["collection", "write", "flights", file, *options, "--url", self.url]
+        return CliRunner().invoke(main, command, input=stdin)
+
+    def file(self, name: str, text: str = CSV) -> str:
+        (self.folder / name).write_text(text)
+        return str(self.folder / name)
+
+    def ids(self) -> list[int]:
+        with holdfast.table(self.url, "flights", mode="read") as table:
+            found: list[int] = table.read()["id"].to_pylist()
+            return sorted(found)
+
+    def upper(self) -> int:
+        with holdfast.table(self.url, "flights", mode="read") as table:
+            return table.upper
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_the_same_file_again_is_told_and_refused(place: Place) -> None:
+    first, copy = place.file("one.csv"), place.file("two.csv")
+    assert place.write(first).exit_code == 0
+    upper = place.upper()
+    for file, name in ((first, ""), (copy, " as one.csv")):
+        refused = place.write(file)
+        told, hint = refused.stderr.splitlines()
+        assert refused.exit_code == 1
+        assert told.startswith(f"holdfast: {file} was written to flights before{name}, 2 updates on ")
+        assert told.endswith(": nothing was written now")
+        assert "--again" in hint
+        assert "--once" in hint
+        done = place.write(file, "--once")
+        assert (done.exit_code, done.stderr.startswith("nothing to do: ")) == (0, True)
+    assert (place.ids(), place.upper()) == ([1, 2], upper)
+    assert place.write(first, "--again").exit_code == 0
+    assert place.ids() == [1, 1, 2, 2]
+    assert place.write(first).exit_code == 1
+    assert place.write(place.file("one.csv", CSV + "3,c\n")).exit_code == 0
+    assert place.ids() == [1, 1, 1, 2, 2, 2, 3]
+
+
+def test_what_comes_through_a_pipe_or_twice_changes_nothing_is_never_refused(place: Place) -> None:
+    for _ in range(2):
+        assert place.write("-", "--format", "csv", stdin=CSV).exit_code == 0
+    assert place.ids() == [1, 1, 2, 2]
+    file = place.file("one.csv")
+    for _ in range(2):
+        assert place.write(file, "--upsert").exit_code == 0
+        assert place.ids() == [1, 2]
+    for _ in range(2):
+        assert place.write(place.file("none.csv", "id,name\n")).exit_code == 0
+
+
+def test_another_collection_may_have_the_same_file(place: Place) -> None:
+    file = place.file("one.csv")
+    place.write(file)
+    with holdfast.table(place.url, "others", columns={"id": "int64", "name": "string?"}):
+        pass
+    done = CliRunner().invoke(main, ["collection", "write", "others", file, "--url", place.url])
+    assert done.exit_code == 0
+
+
+def test_options_that_contradict_are_refused(place: Place) -> None:
+    refused = place.write(place.file("one.csv"), "--once", "--again")
+    assert (refused.exit_code, "don't go together" in refused.stderr) == (2, True)
+
+
+def test_a_write_that_is_killed_can_be_given_again(place: Place) -> None:
+    count = 150_000
+    ids = np.random.default_rng(1).permutation(count)
+    file = place.folder / "rows.parquet"
+    pq.write_table(pa.table({"id": ids, "name": np.char.add("name ", ids.astype(str))}), file)
+    command = [HOLDFAST, "collection", "write", "flights", str(file), "--url", place.url]
+    killed = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    blobs = place.folder / "location" / "blob"
+    deadline = time.monotonic() + DEADLINE_S
+    # Its first part is there: it has read all, and is between its first upload and its answer.
+    while killed.poll() is None and not any(blobs.rglob("s*/*")):
+        assert time.monotonic() < deadline
+    killed.send_signal(signal.SIGKILL)
+    killed.wait(DEADLINE_S)
+    there = place.ids() if place.upper() else []
+    assert len(there) in (0, count)
+    again = place.write(str(file), "--once")
+    assert again.exit_code == 0, again.output
+    assert again.stderr.startswith("nothing to do: " if there else f"wrote {count:,} updates")
+    assert place.ids() == list(range(count))
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(place: Place) -> None:
+    file = Path(place.file("one.csv", "id,name\n" + "1,a\n" * 100_000))
+    with RowSource(file, None, SCHEMA) as source:
+        pieces = source.pieces()
+        next(pieces)
+        with file.open("a") as more:
+            more.write("2,b\n")
+        with pytest.raises(BadInput, match="was changed while it was read"):
+            list(pieces)
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "parquet", "arrow", "arrow stream"])
+def test_rows_come_in_pieces_whatever_the_file(tmp_path: Path, form: str) -> None:
+    count = 30_000
+    table = pa.table({"id": list(range(count)), "name": [str(each) for each in range(count)]})
+    file = tmp_path / f"rows.{form.split()[0]}"
+    match form:
+        case "csv":
+            file.write_text("id,name\n" + "".join(f"{each},{each}\n" for each in range(count)))
+        case "json":
+            lines = (json.dumps({"id": each, "name": str(each)}) for each in range(count))
+            file.write_text("\n".join(lines))
+        case "parquet":
+            pq.write_table(table, file)
+        case "arrow":
+            with pa.ipc.new_file(file, table.schema) as writer:
+                writer.write_table(table)
+        case _:
+            with pa.ipc.new_stream(file, table.schema) as writer:
+                writer.write_table(table)
+    told: list[tuple[int, int | None]] = []
+    with RowSource(file, None, SCHEMA) as source:
+        assert source.fingerprint() is not None
+        pieces = list(source.pieces(lambda done, of, _: told.append((done, of))))
+    assert pa.concat_tables(pieces).select(["id", "name"]).equals(table)
+    if form != "csv":
+        assert max(piece.num_rows for piece in pieces) <= 8192
+    assert len(told) == len(pieces)
+    size = file.stat().st_size
+    ends = {"parquet": (count, count), "csv": (size, size), "json": (size, size)}
+    assert told[-1] == ends.get(form, (count, None))
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "parquet", "arrow"])
+def test_no_rows_are_a_piece_with_columns(tmp_path: Path, form: str) -> None:
+    file = tmp_path / f"rows.{form}"
+    match form:
+        case "csv":
+            file.write_text("id,name\n")
+        case "json":
+            file.write_text("")
+        case "parquet":
+            pq.write_table(SCHEMA.arrow.empty_table(), file)
+        case _:
+            with pa.ipc.new_file(file, SCHEMA.arrow):
+                pass
+    with RowSource(file, None, SCHEMA) as source:
+        (piece,) = source.pieces()
+    assert (piece.num_rows, piece.column_names) == (0, ["id", "name"])
