@@ -5,7 +5,7 @@
   renditions have one shard each, and 1 % of the rows differ. Without a difference shard the listen sums what
   both have; with one it reads that. The peer of both is `snapshot(as_of).to_table()` of the collection before
   the handover, in the same process. What is told is counted before anything is timed.
-- Appends of 200,000 and of 10,000 rows to a collection of 8 shards against the same to a collection of one.
+- Appends of 200,000, 50,000 and 10,000 rows to a collection of 8 shards against the same to one of one shard.
   Large appends are what shards are for. In a small one it is the parts that cost: each is a Parquet file, of
   which encoding takes about 0.8 ms and writing it durably 0.6 ms of a processor, however few its rows; 8 of
   them instead of one are as much as all else of an append of 10,000 rows to one shard.
@@ -40,7 +40,7 @@ CHUNK = 500_000
 DIFFERS_EVERY = 100
 ROUNDS = 3
 SHARDS = 8
-APPENDS = {200_000: 8, 10_000: 30}
+APPENDS = {200_000: 8, 50_000: 15, 10_000: 30}
 IDLE = 500
 SMALL_APPENDS = 300
 MEGABYTE = 1e6

@@ -62,6 +62,8 @@ def create(
     from holdfast.persist import Schema
     from holdfast.storage import CollectionSpec
 
+    if not keys and not columns:
+        raise BadInput(f"collection {name} needs columns", hint="give --key NAME:TYPE, --column NAME:TYPE")
     schema = Schema.of(key=columns_of(keys), value=columns_of(columns))
     spec = CollectionSpec(collection_id or str(uuid.uuid4()), name, schema, shards)
     info = _existing(url, spec)

@@ -79,6 +79,8 @@ def diff(
 ) -> None:
     """Show what differs between two times: rows that came (_diff 1) and rows that went (_diff -1)."""
     with table_of(open_to_look(url), name) as table:
+        if not table.upper:
+            raise BadInput(f"collection {name} is empty: nothing has been written yet")
         with Progress("comparing") as progress:
             progress(f"{name} at two times")
             found = table.diff(start, end)

@@ -143,7 +143,7 @@ def _from_objects(rows: list[dict[str, Any]], schema: Schema, before: int) -> pa
         read = _reader(types[name])
         default = 1 if name == DIFF else None
         values = [_read(read, name, row.get(name, default), at) for at, row in enumerate(rows, before)]
-        columns[name] = column_of(name, values, types[name])
+        columns[name] = column_of(name, values, types[name], before=before)
     # What no row has is null in all of them, as it is where a row leaves it out.
     for name in schema.names:
         if name not in columns:

@@ -88,16 +88,16 @@ def cast_column(
     return cast
 
 
-def column_of(name: str, values: Sequence[Any], want: pa.DataType) -> pa.Array:
+def column_of(name: str, values: Sequence[Any], want: pa.DataType, *, before: int = 0) -> pa.Array:
     """A column of Python's values, None being null.
 
     Floats are rounded to float32 where that is the type. Raises `BadInput` naming the first value that does
-    not fit, and its row, counted from 0.
+    not fit, and its row, counted from `before`.
     """
     try:
         return _converted(values, want)
     except _UNFIT as error:
-        raise _misfit(name, values, want, error) from None
+        raise _misfit(name, values, want, error, before) from None
 
 
 def _converted(values: Sequence[Any], want: pa.DataType) -> pa.Array:
@@ -146,8 +146,8 @@ def _overflows(values: Sequence[Any], array: pa.Array) -> bool:
     )
 
 
-def _misfit(name: str, values: Sequence[Any], want: pa.DataType, error: Exception) -> BadInput:
-    for row, value in enumerate(values):
+def _misfit(name: str, values: Sequence[Any], want: pa.DataType, error: Exception, before: int) -> BadInput:
+    for row, value in enumerate(values, before):
         try:
             _converted([value], want)
         except _UNFIT as why:

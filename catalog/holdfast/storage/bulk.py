@@ -42,6 +42,7 @@ class BulkAppend:
         self._schema = schema
         self._complete = complete
         self._memory_bytes = memory_bytes
+        self._whole = True
         self._timed: bool | None = None
         self._building = _Building(route, memory_bytes)
         self._times_prepared: tuple[int | None, int] | None = None
@@ -54,11 +55,15 @@ class BulkAppend:
         they don't fit, `Determinate` where there is no room for a temporary file: what came before them is
         in, so that nothing can be done with all of it any more.
         """
+        self._check_whole()
+        # Until all of it is in.
+        self._whole = False
         if isinstance(updates, pa.Table):
             for batch in updates.to_batches(_PIECE_ROWS):
                 self._add(batch)
         else:
             self._add(updates)
+        self._whole = True
 
     def prepare(self, position: Position, new_upper: int, *, time: int | None = None) -> PreparedAppend:
         """The append of all that was added, as `CollectionWriter.prepare`; its steps are not to be abandoned.
@@ -67,6 +72,7 @@ class BulkAppend:
         position, after a multi-write that lost. Raises `BadInput` where a time is not in
         `[position.upper, new_upper)`.
         """
+        self._check_whole()
         route = position.route
         if route.rendition.id != self._building.route.rendition.id:
             self._spread(route)
@@ -95,6 +101,12 @@ class BulkAppend:
         """Delete what was uploaded and not committed, and the temporary files."""
         self._building.close()
 
+    def _check_whole(self) -> None:
+        if not self._whole:
+            raise BadInput(
+                "this bulk append failed to take in some updates: nothing can be done with the rest"
+            )
+
     def _add(self, updates: object) -> None:
         batch = prepare_updates(self._schema, updates, default_time=0)
         timed = _has_times(updates)
@@ -113,6 +125,7 @@ class BulkAppend:
     def _spread(self, route: Route) -> None:
         """Give all that was added to the shards of another rendition."""
         self.renew()
+        self._whole = False
         before, self._building = self._building, _Building(route, self._memory_bytes)
         try:
             for builder in before.builders:
@@ -121,6 +134,7 @@ class BulkAppend:
                     self._building.add(rows, timed=bool(self._timed))
         finally:
             before.close()
+        self._whole = True
 
     def __enter__(self) -> Self:
         return self

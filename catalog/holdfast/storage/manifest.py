@@ -163,7 +163,9 @@ def read_manifest(location: str | Path) -> SnapshotManifest:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise BadInput(f"there is no {path}: no snapshot, or one that was never finished") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise BadInput(f"can't read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
         raise BadInput(f"can't read {path}: {error}") from None
     return SnapshotManifest.from_json(text, where=str(path))
 

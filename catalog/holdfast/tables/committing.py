@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from holdfast.errors import AsOfTooEarly, BadInput, HandleExpired, ShardFinalized, UpperMismatch
 from holdfast.persist import Prepared
+from holdfast.persist.casts import shown
 from holdfast.storage import Position
 from holdfast.storage.evolved import fitted
 from holdfast.tables.changes import Append, Change, PreparedChange
@@ -126,6 +127,8 @@ def _check_together(tables: "Sequence[Table]") -> None:
     if not tables:
         raise BadInput("a write of no tables", hint="give at least one")
     for table in tables:
+        if not hasattr(table, "check_writable"):
+            raise BadInput(f"a write is to tables that holdfast.table opened, not to {shown(table)}")
         table.check_writable()
         if table.client.location_id != tables[0].client.location_id:
             raise BadInput(

@@ -58,6 +58,8 @@ def load(
             )
         began_s = clock.monotonic()
         try:
+            # The upload, before a commit in which no other command of this process goes on.
+            bulk.prepare(position, upper, time=time)
             commit(lambda: bulk.prepare(position, upper, time=time).steps)  # noqa: B023 - called at once
         except (UpperMismatch, ShardFinalized):
             ahead_ms = max(ahead_ms, int(2000 * (clock.monotonic() - began_s)))

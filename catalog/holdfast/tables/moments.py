@@ -47,7 +47,11 @@ def _milliseconds(given: Any) -> int:
         case bool():
             raise TypeError
         case str():
-            return int(given) if given.isdecimal() else _since_epoch(datetime.fromisoformat(given))
+            return (
+                int(given)
+                if given.removeprefix("-").isdecimal()
+                else _since_epoch(datetime.fromisoformat(given))
+            )
         case datetime():
             return _since_epoch(given)
         case date():

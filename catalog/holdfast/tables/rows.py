@@ -41,7 +41,7 @@ def keys_of(schema: Schema, keys: object) -> pa.Table:
     only = Schema(schema.key, ())
     if isinstance(keys, Sequence) and not isinstance(keys, str | bytes) and not _are_dicts(keys):
         keys = _columns_of(schema.key, keys)
-    elif isinstance(keys, str | bytes):
+    elif isinstance(keys, str | bytes | int | float):
         raise BadInput(f"keys are a list, not {shown(keys)}", hint=f"give [{shown(keys)}]")
     given = _arrow(schema, keys)
     if isinstance(given, list | tuple):

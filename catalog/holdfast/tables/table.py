@@ -144,7 +144,10 @@ class Table:
         Raises as `read`, `BadInput` where `end` is before `start`.
         """
         first = milliseconds(start)
-        last = self.upper - 1 if end is None else milliseconds(end)
+        upper = self.upper
+        last = upper - 1 if end is None else milliseconds(end)
+        if end is None and last < first:
+            raise AsOfNotYetAvailable(first, upper)
         if last < first:
             raise BadInput(f"a difference goes forward in time, not from {first} to {last}")
 

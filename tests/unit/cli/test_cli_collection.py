@@ -124,6 +124,10 @@ def test_a_dropped_collection_is_gone(flights: Shell) -> None:
         (["describe", "nope"], 2, "no collection"),
         (["read", "flights", "--as-of", "yesterday"], 2, "'yesterday' is neither"),
         (["read", "flights", "--as-of", "10001"], 1, "not complete"),
+        (["read", "flights", "--as-of", "-1"], 2, "'-1' is out of range"),
+        (["diff", "flights", "--from", "99999"], 1, "not complete"),
+        (["create", "other"], 2, "collection other needs columns"),
+        (["restore", "flights", "{folder}/one.csv", "--yes"], 2, "manifest.json: Not a directory"),
         (["read", "flights", "--output", "x.doc"], 2, "can't be told by its name"),
         (["write", "flights", "missing.csv"], 2, "can't read missing.csv"),
         (["write", "flights", "{folder}/one.csv", "--at", "5"], 2, "nothing can be added at 5"),
@@ -158,4 +162,6 @@ def test_a_location_that_is_not_there_is_not_made_by_looking(shell: Shell) -> No
 def test_an_empty_collection_says_so(shell: Shell) -> None:
     shell.out("create", "empty", "--key", "id:int64")
     result = shell.run("read", "empty")
+    assert (result.exit_code, "nothing has been written yet" in result.stderr) == (2, True)
+    result = shell.run("diff", "empty", "--from", "0")
     assert (result.exit_code, "nothing has been written yet" in result.stderr) == (2, True)

@@ -90,6 +90,8 @@ def test_what_does_not_fit_is_refused_and_nothing_is_left() -> None:
         bulk.add(rows(0))
         with pytest.raises(BadInput, match="some have none"):
             bulk.add([{"id": 1, "name": "a", "_time": 7}])
+        with pytest.raises(BadInput, match="failed to take in some updates"):
+            load(place.client, place.writer, bulk, place.commit)
     with place.bulk() as bulk:
         bulk.add([{"id": 1, "name": "a", "_time": 49}])
         with pytest.raises(BadInput, match="complete up to 50: nothing can be added at 49"):

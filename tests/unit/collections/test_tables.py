@@ -355,6 +355,8 @@ def test_a_table_goes_on_when_it_evolves() -> None:
         (lambda t: t.read(True), "is neither"),
         (lambda t: t.read(columns=["nope"]), "'nope' is not in the schema"),
         (lambda t: t.diff(5, 3), "forward in time"),
+        (lambda t: t.delete(5), "keys are a list, not 5"),
+        (lambda t: holdfast.write({"orders": []}), "not to 'orders'"),
         (lambda t: holdfast.write({}), "no tables"),
         (lambda t: holdfast.write([t]), "a dict of tables"),
         (lambda t: holdfast.table(t.client, "x", key="id"), "a key without columns"),
@@ -380,4 +382,6 @@ def test_a_time_that_is_not_complete_is_no_answer(orders: Table) -> None:
     orders.append([{"id": 1}])
     with pytest.raises(AsOfNotYetAvailable):
         orders.read("2090-01-01")
+    with pytest.raises(AsOfNotYetAvailable, match="not complete"):
+        orders.diff("2090-01-01")
     assert issubclass(AsOfNotYetAvailable, HoldfastError)
