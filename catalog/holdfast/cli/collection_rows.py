@@ -13,7 +13,7 @@ import click
 from holdfast.cli.collection_place import controller_of, location_option, table_of, time
 from holdfast.cli.location import open_to_look
 from holdfast.cli.progress import Progress
-from holdfast.cli.rows import FORMATS, show_rows
+from holdfast.cli.rows import FORMATS, cell_of, show_rows
 from holdfast.errors import AsOfNotYetAvailable, BadInput
 
 if TYPE_CHECKING:
@@ -135,29 +135,48 @@ class _Changes:
 
     def __init__(self, form: str) -> None:
         self._form = form
-        self._headed = False
+        self._names: list[str] = []
+        self._told: list[str] = []
 
     def show(self, updates: "pa.Table") -> None:
         """Show some."""
         from io import BytesIO
 
-        from pyarrow import csv
-
-        from holdfast.cli.row_formats import bytes_as_text, plain, write_json_lines
+        from holdfast.cli.row_formats import write_json_lines
 
         if self._form == "table":
-            names = ["_time", "_diff", *(each for each in updates.column_names if not each.startswith("_"))]
-            rows = updates.select(names).to_pylist()
-            if not self._headed:
-                click.echo("  ".join(names))
-            for row in rows:
-                click.echo("  ".join("" if cell is None else str(plain(cell)) for cell in row.values()))
+            self._show_table(updates)
+        elif self._form == "csv":
+            self._show_csv(updates)
         else:
             buffer = BytesIO()
-            if self._form == "csv":
-                headed = csv.WriteOptions(include_header=not self._headed)
-                csv.write_csv(bytes_as_text(updates), buffer, headed)
-            else:
-                write_json_lines(updates, buffer)
+            write_json_lines(updates, buffer)
             click.echo(buffer.getvalue(), nl=False)
-        self._headed = True
+
+    def _show_table(self, updates: "pa.Table") -> None:
+        names = ["_time", "_diff", *(each for each in updates.column_names if not each.startswith("_"))]
+        if names != self._names:
+            # Columns may be added meanwhile.
+            click.echo("  ".join(names))
+            self._names = names
+        for row in updates.select(names).to_pylist():
+            click.echo("  ".join(map(cell_of, row.values())))
+
+    def _show_csv(self, updates: "pa.Table") -> None:
+        from io import BytesIO
+
+        from pyarrow import csv
+
+        from holdfast.cli.row_formats import bytes_as_text
+
+        names = self._names or updates.column_names
+        added = [each for each in updates.column_names if each not in names]
+        if added and self._told != added:
+            # A file has one header, and what is below another one would be read as something else.
+            click.echo(f"not shown, as it was added meanwhile: {', '.join(added)}; tail again", err=True)
+            self._told = added
+        buffer = BytesIO()
+        headed = csv.WriteOptions(include_header=not self._names)
+        csv.write_csv(bytes_as_text(updates.select(names)), buffer, headed)
+        click.echo(buffer.getvalue(), nl=False)
+        self._names = names

@@ -54,6 +54,14 @@ def render(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
+def cell_of(cell: object) -> str:
+    """A value as a table for people shows it: on one line, and nothing that a terminal obeys."""
+    from holdfast.cli.row_formats import plain
+
+    text = "" if cell is None else str(plain(cell))
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def show_rows(
     batches: Iterable[pa.RecordBatch],
     columns: pa.Schema,
@@ -101,7 +109,6 @@ def format_by_suffix(file: Path) -> str:
 def _show_table(
     batches: Iterable[pa.RecordBatch], columns: pa.Schema, *, limit: int | None, diff: bool
 ) -> None:
-    from holdfast.cli.row_formats import plain
     from holdfast.cli.row_output import pieces_of
 
     names = [name for name in columns.names if diff or name != "_diff"]
@@ -110,7 +117,7 @@ def _show_table(
     hidden = 0
     for piece in pieces_of(batches, diff=diff, limit=limit):
         shown = piece.slice(0, most - len(rows)).to_pylist()
-        rows += [["" if cell is None else str(plain(cell)) for cell in row.values()] for row in shown]
+        rows += [[cell_of(cell) for cell in row.values()] for row in shown]
         hidden += piece.num_rows - len(shown)
     text = render(names, rows)
     click.echo(text + (f"... and {hidden:,} more rows (--limit, --format)\n" if hidden else ""), nl=False)

@@ -221,7 +221,7 @@ def test_what_is_there_already_is_answered_without_a_write(filled: Path) -> None
     before = tree(filled)
     for command, message in (
         ("catalog init --persist {at} --organization-id {org}", "already initialized"),
-        ("collection create c --id c1 --key id:int64 --url {at}", "collection c (c1) with 1 shards"),
+        ("collection create c --id c1 --key id:int64 --url {at}", "collection c (c1) with 1 shard"),
     ):
         result = run(filled, command)
         assert (result.exit_code, message in result.stdout) == (0, True), result.output
