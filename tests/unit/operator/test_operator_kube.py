@@ -213,7 +213,7 @@ def test_the_same_event_again_is_counted_up(api: Api) -> None:
 
 
 def test_an_event_that_the_api_server_forgot_is_posted_anew(api: Api) -> None:
-    api.answers = [(201, {}), (404, {"message": "too old"}), (201, {}), (200, {})]
+    api.answers = [(201, {}), (404, {"message": "not there", "reason": "NotFound"}), (201, {}), (200, {})]
     sink = EventSink(api.kube, Standing())
     for _ in range(3):
         api.run(lambda _: sink.post(KEY, "u", Note(Reason.AVAILABLE, "fine")))
