@@ -16,7 +16,7 @@ from typing import Any, Final
 from kubernetes.config import ConfigException
 
 from holdfast_operator.api.names import FINALIZER, Kind
-from holdfast_operator.runtime.kube import Gone, Kube, KubeError, ObjectKey, resource_type
+from holdfast_operator.runtime.kube import Kube, KubeError, NotServed, ObjectKey, resource_type
 
 _SHOWN: Final = 20
 _PAUSE: Final = 1.0
@@ -74,7 +74,7 @@ async def with_finalizer(kube: Kube, namespaces: Sequence[str]) -> list[ObjectKe
         for namespace in tuple(namespaces) or (None,):
             try:
                 found = await kube.list(resource_type(kind), namespace)
-            except Gone:
+            except NotServed:
                 continue
             kept += [
                 _key(kind, body) for body in found if FINALIZER in body["metadata"].get("finalizers", [])

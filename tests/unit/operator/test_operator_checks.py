@@ -1,5 +1,6 @@
 """What the hooks of the chart run: which resources would be stuck, and whether an operator answers."""
 
+import asyncio
 import http.server
 import threading
 from collections.abc import Iterator
@@ -7,11 +8,12 @@ from contextlib import contextmanager
 from http import HTTPStatus
 
 import pytest
+from kubernetes.client import ApiClient, Configuration
 
 from holdfast_operator.__main__ import main
 from holdfast_operator.api.names import Kind
 from holdfast_operator.runtime import checks
-from holdfast_operator.runtime.kube import ObjectKey
+from holdfast_operator.runtime.kube import Kube, ObjectKey
 
 
 @contextmanager
@@ -71,3 +73,10 @@ def test_what_would_be_stuck_is_named_with_what_to_do() -> None:
     assert "  ... and 11 more" in lines
     assert "  hint: kubectl delete catalogmigrations,storagecollections,catalogs --all --namespace a" in lines
     assert len(lines) < 30
+
+
+def test_nothing_is_stuck_where_the_crds_are_gone() -> None:
+    with serving(404) as url:
+        kube = Kube(ApiClient(Configuration(host=url.removesuffix("/readyz"))))
+        assert asyncio.run(checks.with_finalizer(kube, ["a", "b"])) == []
+        kube.close()
