@@ -70,8 +70,8 @@ def create(
     if info is None:
         with controller_of(open_to_write(url, create=True)) as controller:
             info = controller.create_collection(spec)
-    shards = "1 shard" if info.shards == 1 else f"{info.shards} shards"
-    click.echo(f"collection {info.name} ({info.collection_id}) with {shards}")
+    over = "1 shard" if info.shards == 1 else f"{info.shards} shards"
+    click.echo(f"collection {info.name} ({info.collection_id}) with {over}")
 
 
 @collection.command()
