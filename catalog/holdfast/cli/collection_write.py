@@ -179,12 +179,10 @@ def _check_times(
     info: "CollectionInfo", upper: int, times: tuple[int, int] | None, new_upper: int | None
 ) -> None:
     """Refuse what can't be written at its times, as far as that is known."""
+    from holdfast.tables.loading import check_open
+
     first, last = times or (upper, upper)
-    if first < upper:
-        raise BadInput(
-            f"collection {info.name} is complete up to {upper}: nothing can be added at {first}",
-            hint=f"write at {upper} or later",
-        )
+    check_open(info.name, upper, first)
     if new_upper is not None and new_upper <= last:
         raise BadInput(
             f"--new-upper {new_upper} is not above the last time of the rows, {last}",

@@ -105,10 +105,17 @@ def time_bounds(batch: Rows) -> tuple[int, int] | None:
 def check_times(batch: Rows, lower: int, upper: int) -> tuple[int, int] | None:
     """The `time_bounds` of updates; `BadInput` unless all of their times are in `[lower, upper)`."""
     bounds = time_bounds(batch)
-    if bounds and not (lower <= bounds[0] and bounds[1] < upper):
-        wrong = bounds[0] if bounds[0] < lower else bounds[1]
-        raise BadInput(f"an update is at time {wrong}: expected times in [{lower}, {upper})")
+    if bounds:
+        check_bounds(bounds, lower, upper)
     return bounds
+
+
+def check_bounds(bounds: tuple[int, int], lower: int, upper: int) -> None:
+    """Raise `BadInput` unless the least and the greatest time of updates are in `[lower, upper)`."""
+    least, greatest = bounds
+    if not (lower <= least and greatest < upper):
+        wrong = least if least < lower else greatest
+        raise BadInput(f"an update is at time {wrong}: expected times in [{lower}, {upper})")
 
 
 def sort_updates(schema: Schema, table: R) -> R:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from holdfast.errors import BadInput
 from holdfast.persist import BatchBuilder, Prepared, Schema
-from holdfast.persist.canonical import prepare_updates, time_bounds
+from holdfast.persist.canonical import check_bounds, prepare_updates, time_bounds
 from holdfast.persist.evolution import upgraded
 from holdfast.persist.schema import TIME
 from holdfast.storage.appending import Position, PreparedAppend, Route
@@ -80,7 +80,7 @@ class BulkAppend:
             time = position.upper
         first, last = self.times or (time, time)
         if self.rows and first is not None and last is not None:
-            _check_times(first, last, position.upper, new_upper)
+            check_bounds((first, last), position.upper, new_upper)
         if self._times_prepared != (time, new_upper) or not all(each.usable for each in self._appends):
             self.renew()
             for builder in self._building.builders:
@@ -171,9 +171,3 @@ def _has_times(updates: object) -> bool:
     if isinstance(updates, list | tuple):
         return any(TIME in row for row in updates)
     return TIME in getattr(updates, "columns", ())
-
-
-def _check_times(first: int, last: int, lower: int, upper: int) -> None:
-    if not (lower <= first and last < upper):
-        wrong = first if first < lower else last
-        raise BadInput(f"an update is at time {wrong}: expected times in [{lower}, {upper})")

@@ -1,6 +1,7 @@
 """The commands on jobs: a job is started, retried, and ends once, together with its effects."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from holdfast.errors import HoldfastError
 from holdfast.persist import PersistClient, Prepared
@@ -22,16 +23,7 @@ class JobCommands:
 
         A job's first spec stays: what is on record is what is done.
         """
-        job = JobRecord(
-            job_id=job_id(object_id, kind, slot),
-            object_id=object_id,
-            kind=kind,
-            slot=slot,
-            attempt=1,
-            state=JobState.RUNNING,
-            spec=spec,
-            started_ms=self.client.clock.wall_ms(),
-        )
+        job = self._first_attempt(object_id, kind, slot, spec)
         return self._log.commit(lambda state: transitions.start_job(state, job))
 
     def record_job(
@@ -50,19 +42,8 @@ class JobCommands:
         one that lost a race. Nothing is on record before: what breaks off leaves no attempt. Raises
         `UpperMismatch` where an effect lost on its shard.
         """
-        now_ms = self.client.clock.wall_ms()
-        job = JobRecord(
-            job_id=job_id(object_id, kind, slot),
-            object_id=object_id,
-            kind=kind,
-            slot=slot,
-            attempt=1,
-            state=JobState.DONE,
-            spec=spec,
-            result=result,
-            started_ms=now_ms,
-            finished_ms=now_ms,
-        )
+        started = self._first_attempt(object_id, kind, slot, spec)
+        job = replace(started, state=JobState.DONE, result=result, finished_ms=started.started_ms)
         found = self._log.commit(lambda state: transitions.record_job(state, job), lambda _: effects())
         return found, found is job
 
@@ -117,6 +98,19 @@ class JobCommands:
         return self._log.commit(
             lambda state: transitions.fail_job(state, job, attempt, error, now_ms),
             lambda state: self._release_holds(state, job),
+        )
+
+    def _first_attempt(self, object_id: str, kind: str, slot: str, spec: Json) -> JobRecord:
+        """The record of a job that starts now."""
+        return JobRecord(
+            job_id=job_id(object_id, kind, slot),
+            object_id=object_id,
+            kind=kind,
+            slot=slot,
+            attempt=1,
+            state=JobState.RUNNING,
+            spec=spec,
+            started_ms=self.client.clock.wall_ms(),
         )
 
     def _release_holds(self, state: ControllerState, job: str) -> list[Prepared]:

@@ -19,6 +19,15 @@ Commit = Callable[[Callable[[], Sequence[Prepared]]], object]
 """Commits what it is given to prepare, as `PersistClient.multi_write` does."""
 
 
+def check_open(name: str, upper: int, time: int) -> None:
+    """Raise `BadInput` where nothing can be added to a collection at a time any more."""
+    if time < upper:
+        raise BadInput(
+            f"collection {name} is complete up to {upper}: nothing can be added at {time}",
+            hint=f"write at {upper} or later",
+        )
+
+
 def load(
     client: PersistClient,
     writer: CollectionWriter,
@@ -44,12 +53,7 @@ def load(
         first, last = bulk.times or (time, time)
         assert first is not None
         assert last is not None
-        if first < position.upper:
-            raise BadInput(
-                f"collection {writer.info.name} is complete up to {position.upper}: nothing can be added at"
-                f" {first}",
-                hint=f"write at {position.upper} or later",
-            )
+        check_open(writer.info.name, position.upper, first)
         upper = last + 1 if new_upper is None else new_upper
         if upper <= last:
             raise BadInput(

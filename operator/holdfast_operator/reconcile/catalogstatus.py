@@ -19,14 +19,8 @@ def status_fields(
     facts: CatalogFacts, fences: tuple[CatalogFence, ...] = (), restored_from: str | None = None
 ) -> Mapping[str, Any]:
     """The status of an open catalog."""
-    status = CatalogStatus(
-        organization_id=facts.organization_id,
-        shard_id=facts.shard_id,
-        epoch=facts.epoch,
-        deploy_generation=facts.deploy_generation,
-        source_of_truth=facts.truth,
-        link=facts.link or None,
-        catalog_version=facts.catalog_version,
+    return _fields(
+        facts,
         since=frontier(facts.since),
         upper=frontier(facts.upper),
         object_counts=dict(facts.object_counts) or None,
@@ -34,11 +28,15 @@ def status_fields(
         restored_from=restored_from,
         fenced_by=fences or None,
     )
-    return status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"conditions"})
 
 
 def durable_fields(found: Durable) -> Mapping[str, Any]:
     """The status of a catalog that can't be opened."""
+    return _fields(found)
+
+
+def _fields(found: CatalogFacts | Durable, **more: Any) -> Mapping[str, Any]:
+    """What is known of any catalog, and more."""
     status = CatalogStatus(
         organization_id=found.organization_id,
         shard_id=found.shard_id,
@@ -47,6 +45,7 @@ def durable_fields(found: Durable) -> Mapping[str, Any]:
         source_of_truth=found.truth,
         link=found.link or None,
         catalog_version=found.catalog_version,
+        **more,
     )
     return status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"conditions"})
 

@@ -193,14 +193,15 @@ class Elector:
 
     async def _write(self, record: Record | None, *, take: bool) -> bool:
         asked, now = self._clock.monotonic(), self._clock.wall()
-        spec = election.taken(record, self._me, self._timing, now) if take else election.renewed(now)
+        takes = take or record is None
+        spec = election.taken(record, self._me, self._timing, now) if takes else election.renewed(now)
         try:
             if record is None:
                 body = {
                     "apiVersion": f"{LEASES.group}/{LEASES.version}",
                     "kind": "Lease",
                     "metadata": {"name": self._name, "namespace": self._namespace},
-                    "spec": election.taken(None, self._me, self._timing, now),
+                    "spec": spec,
                 }
                 written = Record.of(await self._kube.create(LEASES, self._namespace, body))
             else:

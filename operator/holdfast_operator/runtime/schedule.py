@@ -14,7 +14,7 @@ import heapq
 import itertools
 import random
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -89,10 +89,7 @@ class Schedule(Generic[K]):
     def pop(self, now: float) -> K | None:
         """Hand out the key that is due the longest and whose lane has room, or None; `done` must follow."""
         self._promote(now)
-        parked = min(
-            (each for lane in self._parked if not self._is_full(lane) for each in self._first_of(lane)),
-            default=None,
-        )
+        parked = min((self._first_of(lane) for lane in self._parked if not self._is_full(lane)), default=None)
         while self._ready:
             key = next(iter(self._ready))
             if parked is not None and parked[0] < self._entries[key].order:
@@ -173,11 +170,11 @@ class Schedule(Generic[K]):
     def _is_full(self, lane: Hashable) -> bool:
         return lane is not None and self._working[lane] >= self._most_of_lane
 
-    def _first_of(self, lane: Hashable) -> Iterator[tuple[int, int, K, Hashable]]:
+    def _first_of(self, lane: Hashable) -> tuple[int, int, K, Hashable]:
         """The key of a lane that has been parked the longest, with what orders it (no two are equal)."""
         key = next(iter(self._parked[lane]))
         entry = self._entries[key]
-        yield entry.order, entry.ticket, key, lane
+        return entry.order, entry.ticket, key, lane
 
     def _unpark(self, key: K, lane: Hashable) -> None:
         parked = self._parked[lane]
