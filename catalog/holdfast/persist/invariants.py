@@ -15,6 +15,7 @@
 Checked by tests after each step, and by clients with `debug_validate`.
 """
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 from holdfast.errors import CLOSED
@@ -24,60 +25,106 @@ from holdfast.persist.state import Part, ShardState, WriteMode, part_keys
 
 def check_state(state: ShardState) -> None:
     """Raise `AssertionError`, naming the invariant, if `state` is one that must not be."""
+    for fault in _faults(state):
+        raise AssertionError(f"{state.shard_id} version {state.seqno}: {fault}")
 
-    def check(condition: bool, what: str) -> None:
-        if not condition:
-            raise AssertionError(f"{state.shard_id} version {state.seqno}: {what}")
 
-    check([*state.schemas] == [*range(1, len(state.schemas) + 1)], f"schemas have ids {[*state.schemas]}")
+def _faults(state: ShardState) -> Iterator[str]:
+    """What is wrong with `state`."""
+    yield from _faults_of_schemas(state)
+    yield from _faults_of_batches(state)
+    yield from _faults_of_pending(state)
+    yield from _faults_of_blobs(state)
+    yield from _faults_of_claims(state)
+    yield from _faults_of_frontiers(state)
+
+
+def _faults_of_schemas(state: ShardState) -> Iterator[str]:
+    if [*state.schemas] != [*range(1, len(state.schemas) + 1)]:
+        yield f"schemas have ids {[*state.schemas]}"
     for id_, schema in state.schemas.items():
-        fault = evolution_fault(state.schemas[id_ - 1], schema) if id_ > 1 else ""
-        check(not fault, f"schema {id_} can't follow: {fault}")
+        if id_ > 1 and (fault := evolution_fault(state.schemas[id_ - 1], schema)):
+            yield f"schema {id_} can't follow: {fault}"
 
-    def check_part(part: Part, where: str) -> None:
-        check((part.blob_key is None) != (part.inline is None), f"{where} has a part of no form")
-        check(part.rows > 0, f"{where} has a part without rows")
-        check(part.schema_id in state.schemas, f"{where} has a part of an unknown schema")
 
+def _faults_of_batches(state: ShardState) -> Iterator[str]:
     lower = 0
     for batch in state.batches:
-        check(batch.lower == lower, f"batch {batch.id} begins at {batch.lower}, not {lower}")
-        check(batch.lower < batch.upper <= CLOSED, f"batch {batch.id} is empty or beyond closed")
-        check(batch.id <= state.seqno, f"batch {batch.id} comes from the future")
-        check(batch.since <= state.since, f"batch {batch.id} is compacted beyond since")
+        if batch.lower != lower:
+            yield f"batch {batch.id} begins at {batch.lower}, not {lower}"
+        if not batch.lower < batch.upper <= CLOSED:
+            yield f"batch {batch.id} is empty or beyond closed"
+        if batch.id > state.seqno:
+            yield f"batch {batch.id} comes from the future"
+        if batch.since > state.since:
+            yield f"batch {batch.id} is compacted beyond since"
         end = max(batch.upper, batch.since + 1)
         for part in batch.parts:
-            inside = batch.lower <= part.lower < part.upper <= end
-            check(inside, f"batch {batch.id} has a part of times [{part.lower}, {part.upper})")
-            check_part(part, f"batch {batch.id}")
+            if not batch.lower <= part.lower < part.upper <= end:
+                yield f"batch {batch.id} has a part of times [{part.lower}, {part.upper})"
+            if fault := _part_fault(state, part):
+                yield f"batch {batch.id} has a part {fault}"
         lower = batch.upper
-    check(len({batch.id for batch in state.batches}) == len(state.batches), "two batches have one id")
-    sealed_only = state.write_mode is WriteMode.APPEND or state.finalized
-    check(not (sealed_only and state.pending), "updates are pending where they can't be")
+    if len({batch.id for batch in state.batches}) != len(state.batches):
+        yield "two batches have one id"
+
+
+def _faults_of_pending(state: ShardState) -> Iterator[str]:
+    if state.pending and (state.write_mode is WriteMode.APPEND or state.finalized):
+        yield "updates are pending where they can't be"
     for batch_id, pending in state.pending.items():
-        check(batch_id == pending.id and bool(pending.runs), f"pending batch {batch_id} is none")
+        if batch_id != pending.id or not pending.runs:
+            yield f"pending batch {batch_id} is none"
         for part in pending.parts:
-            inside = max(state.upper, pending.lower) <= part.lower < part.upper <= pending.upper
-            check(inside, f"pending batch {batch_id} has a part of times [{part.lower}, {part.upper})")
-            check_part(part, f"pending batch {batch_id}")
-    check(not _overlapping(state), "two live references to the same updates")
+            if not max(state.upper, pending.lower) <= part.lower < part.upper <= pending.upper:
+                yield f"pending batch {batch_id} has a part of times [{part.lower}, {part.upper})"
+            if fault := _part_fault(state, part):
+                yield f"pending batch {batch_id} has a part {fault}"
+
+
+def _part_fault(state: ShardState, part: Part) -> str:
+    if (part.blob_key is None) == (part.inline is None):
+        return "of no form"
+    if part.rows <= 0:
+        return "without rows"
+    return "" if part.schema_id in state.schemas else "of an unknown schema"
+
+
+def _faults_of_blobs(state: ShardState) -> Iterator[str]:
+    if _overlapping(state):
+        yield "two live references to the same updates"
     live = [*part_keys(state), *(rollup.blob_key for rollup in state.rollups.values())]
-    check(len(set(live)) == len(live), "two live references to one blob")
-    check(not set(live) & set(state.garbage), "a live blob is garbage")
-    check(all(seqno < state.seqno for seqno in state.rollups), "a rollup comes from the future")
-    check(state.gc_seqno <= state.seqno, "gc has passed the head")
+    if len(set(live)) != len(live):
+        yield "two live references to one blob"
+    if set(live) & set(state.garbage):
+        yield "a live blob is garbage"
+    if any(seqno >= state.seqno for seqno in state.rollups):
+        yield "a rollup comes from the future"
+
+
+def _faults_of_claims(state: ShardState) -> Iterator[str]:
     claimed = [id_ for claim in state.claims.values() for id_ in claim.batch_ids]
-    check(len({*claimed}) == len(claimed), "two claims on one batch")
-    check({*claimed} <= {batch.id for batch in state.batches}, "a claim on a batch that is gone")
-    orphaned = {claim.writer_id for claim in state.claims.values()} - state.writers.keys()
-    check(not orphaned, f"claims of writers that are gone: {orphaned}")
-    holds = (reader.seqno_hold for reader in state.leased_readers.values())
-    check(all(hold <= state.seqno for hold in holds), "a reader holds a version to come")
+    if len({*claimed}) != len(claimed):
+        yield "two claims on one batch"
+    if not {*claimed} <= {batch.id for batch in state.batches}:
+        yield "a claim on a batch that is gone"
+    if orphaned := {claim.writer_id for claim in state.claims.values()} - state.writers.keys():
+        yield f"claims of writers that are gone: {orphaned}"
+
+
+def _faults_of_frontiers(state: ShardState) -> Iterator[str]:
+    if state.gc_seqno > state.seqno:
+        yield "gc has passed the head"
+    if any(reader.seqno_hold > state.seqno for reader in state.leased_readers.values()):
+        yield "a reader holds a version to come"
     if state.finalized:
-        check(state.since == CLOSED and state.upper == CLOSED, "finalized but not closed")
+        if state.since != CLOSED or state.upper != CLOSED:
+            yield "finalized but not closed"
         return
-    check(state.since <= max(state.upper - 1, 0), f"since {state.since} beyond upper {state.upper}")
-    check(all(state.since <= hold for hold in state.holds), f"since {state.since} beyond a hold")
+    if state.since > max(state.upper - 1, 0):
+        yield f"since {state.since} beyond upper {state.upper}"
+    if any(hold < state.since for hold in state.holds):
+        yield f"since {state.since} beyond a hold"
 
 
 def _overlapping(state: ShardState) -> bool:
