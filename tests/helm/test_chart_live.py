@@ -189,6 +189,9 @@ def seen(plane: ControlPlane, release: Release, objects: Objects) -> dict[str, J
     plane.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "stores", "namespace": APPS}})
     objects.wait_until("catalog/demo", "Ready")
     objects.wait_until("coll/flights", "Ready")
+    # What somebody changes of how the catalog is opened is made good.
+    objects.patch("configmaps/demo-connection", {"data": {"HOLDFAST_ORGANIZATION_ID": "another"}})
+    objects.wait_for("configmaps/demo-connection", ".data.HOLDFAST_ORGANIZATION_ID", organization)
     moments["ready"], moments["collection"] = objects.get("catalog/demo"), objects.get("coll/flights")
 
     # Twice, since an Event that is said again is counted up.

@@ -26,8 +26,10 @@ _WHERE: Final = {
     **dict.fromkeys(("catalog", "catalogs"), (_OURS, "catalogs")),
     **dict.fromkeys(("coll", "storagecollection", "storagecollections"), (_OURS, "storagecollections")),
     **dict.fromkeys(("catmig", "catalogmigration", "catalogmigrations"), (_OURS, "catalogmigrations")),
+    "configmaps": ("/api/v1", "configmaps"),
     "events": ("/api/v1", "events"),
     "lease": ("/apis/coordination.k8s.io/v1", "leases"),
+    "resourcequotas": ("/api/v1", "resourcequotas"),
     "serviceaccount": ("/api/v1", "serviceaccounts"),
     "sparkapplications": ("/apis/sparkoperator.k8s.io/v1beta2", "sparkapplications"),
 }

@@ -85,6 +85,9 @@ tolerations:
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get]
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, create, patch]
 {{- if .Values.spark.enabled }}
 - apiGroups: [sparkoperator.k8s.io]
   resources: [sparkapplications]

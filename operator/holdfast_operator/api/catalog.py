@@ -227,6 +227,14 @@ class CatalogFence(ApiModel):
     )
 
 
+class CatalogConnection(ApiModel):
+    """Where it is written how to open a catalog."""
+
+    config_map: str = Field(
+        description="A ConfigMap of the same namespace whose values a pod takes as environment variables."
+    )
+
+
 class CatalogStatus(Status):
     """What the store says; always derived from it, so nothing is lost when this is."""
 
@@ -251,6 +259,9 @@ class CatalogStatus(Status):
     )
     restored_from: str | None = Field(
         default=None, description="What the catalog was filled with when it was new, by spec.restoreFrom."
+    )
+    connection: CatalogConnection | None = Field(
+        default=None, description="Where it is written how an application opens the catalog."
     )
     fenced_by: tuple[CatalogFence, ...] | None = Field(
         default=None,

@@ -40,6 +40,9 @@ ANNOTATION_TRUTH: Final = f"{GROUP}/truth"
 """On a Catalog whose two stores both hold a catalog when they are linked: which one counts. The operator
 removes it when they are linked, so that it decides once."""
 
+ANNOTATION_OPEN: Final = f"{GROUP}/open-with"
+"""On the ConfigMap of a Catalog: the call of the library that opens the catalog."""
+
 LABEL_NAME: Final = "app.kubernetes.io/name"
 """On every object that the operator creates, with the value `holdfast`."""
 
@@ -100,6 +103,10 @@ class ConditionType(StrEnum):
     SHADOW_DIVERGED = "ShadowDiverged"
     """Of `spec.shadow`: True the other store answered otherwise than the catalog, False it never did
     since it was opened, Unknown it can't be asked."""
+
+    CONNECTION_PUBLISHED = "ConnectionPublished"
+    """Of a Catalog: False its ConfigMap, which says how to open it, can't be kept; the message says why.
+    There is no such condition while all is well."""
 
     PROGRESSING = "Progressing"
     """Of a CatalogMigration: True while its steps are taken."""

@@ -32,6 +32,14 @@ from holdfast_operator.reconcile.catalogstatus import (
     waiting_for_collections,
     waiting_for_migrations,
 )
+from holdfast_operator.reconcile.connection import (
+    Connection,
+    Seen,
+    connection_of,
+    is_passing,
+    mark_connection,
+    missing,
+)
 from holdfast_operator.reconcile.facts import CatalogFacts, Opening
 from holdfast_operator.reconcile.objects import (
     NOTHING_DECLARED,
@@ -52,6 +60,7 @@ from holdfast_operator.reconcile.steps import (
 )
 from holdfast_operator.reconcile.storage import Refused, RestoreSource, Storage, stash_of
 from holdfast_operator.runtime.events import Note
+from holdfast_operator.runtime.status import Mark
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,8 @@ class Observed:
     """Whether an open, a preflight or an upgrade-check goes on, or its outcome waits to be taken."""
     opened: Opening | None = None
     facts: CatalogFacts | None = None
+    connection: Seen | None = None
+    """The ConfigMap that says how to open it; looked at while it is open."""
     objects: ObjectsPlan = NOTHING_DECLARED
     """What is to change for `spec.objects`, of an open catalog."""
     migration: str = ""
@@ -131,6 +142,13 @@ class KeepObjects(Step):
 
     irreversible: ClassVar[bool] = True
     declared: Mapping[ObjectName, str]
+
+
+@dataclass(frozen=True)
+class Publish(Step):
+    """Write into the ConfigMap how to open the catalog."""
+
+    connection: Connection
 
 
 @dataclass(frozen=True)
@@ -209,11 +227,14 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
     facts = seen.facts
     if seen.named_truth and facts.link and not seen.in_both:
         return ForgetTruth()
+    connection = connection_of(spec, storage, facts)
+    if missing(seen.connection, connection):
+        return Publish(connection)
     if opening.observed:
         return _plan_observed(seen, facts, rhythm)
     if seen.objects.changes:
         return KeepObjects(declared_by(spec.objects))
-    moving = facts.upper != seen.known_upper
+    moving = facts.upper != seen.known_upper or is_passing(seen.connection)
     health = ready(told_open(facts, seen.migration if seen.in_both else ""))
     if seen.objects.taken:
         health = stalled(Reason.NAME_TAKEN, told_taken(seen.objects.taken))
@@ -224,18 +245,24 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
             *mark_objects(seen.objects),
             *mark_restored(spec, seen.restored_from),
             *mark_shadow(seen.opened.stash, facts.shadow),
+            *_mark_connection(seen),
         ),
         requeue_after=rhythm.unsteady if moving else rhythm.steady,
     )
 
 
 def _plan_observed(seen: Observed, facts: CatalogFacts, rhythm: Rhythm) -> Step:
-    moving = facts.upper != seen.known_upper
+    moving = facts.upper != seen.known_upper or is_passing(seen.connection)
     return Settle(
         observed_health(facts),
         fields=status_fields(facts),
+        marks=_mark_connection(seen),
         requeue_after=rhythm.unsteady if moving else rhythm.steady,
     )
+
+
+def _mark_connection(seen: Observed) -> tuple[Mark, ...]:
+    return mark_connection(seen.connection, seen.name.rpartition("/")[2])
 
 
 def awaiting_writer(rhythm: Rhythm) -> Settle:

@@ -41,11 +41,13 @@ from holdfast_operator.reconcile.catalog import (
     KeepObjects,
     Observed,
     Open,
+    Publish,
     Rhythm,
     RollOut,
 )
 from holdfast_operator.reconcile.catalogmarks import opening_since, sizes_of, told_upgrade
 from holdfast_operator.reconcile.catalogstatus import durable_fields
+from holdfast_operator.reconcile.connections import Connections
 from holdfast_operator.reconcile.credentials import credentials_of, missing_secret
 from holdfast_operator.reconcile.facts import (
     CatalogFacts,
@@ -66,6 +68,7 @@ from holdfast_operator.reconcile.handler import (
     has_finalizer,
     is_deleting,
     is_overdue,
+    kept_fields,
 )
 from holdfast_operator.reconcile.index import Index
 from holdfast_operator.reconcile.longcalls import UnderWay
@@ -78,6 +81,7 @@ from holdfast_operator.reconcile.storage import Refused, Storage, resolve, resol
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.events import Note
 from holdfast_operator.runtime.kube import ObjectKey, resource_type
+from holdfast_operator.runtime.queue import Result
 from holdfast_operator.runtime.status import Health, timestamp
 
 log = logging.getLogger(__name__)
@@ -108,6 +112,7 @@ class CatalogHandler(Handler[Observed]):
         self._migrations = migrations
         self._index = index
         self._settings = settings
+        self._connections = Connections(services.kube)
 
     async def observe(self, key: ObjectKey, body: Json) -> Observed:
         """Look at the spec, the Secret, the store, and what refers to the Catalog. Raises `Fenced`."""
@@ -146,6 +151,7 @@ class CatalogHandler(Handler[Observed]):
             under_way=self._stores.under_way(key),
             opened=self._stores.opened(key),
             facts=facts,
+            connection=await self._connections.look(key, body["metadata"]["uid"]) if facts else None,
             objects=await self._plan_objects(key, spec) if facts and spec else NOTHING_DECLARED,
             migration=str(self._migrations.conducts(key) or ""),
             in_both=self._migrations.is_shadowing(key),
@@ -169,6 +175,8 @@ class CatalogHandler(Handler[Observed]):
                 await self._stores.use(key, "keep_objects", lambda h: h.keep_objects(step.declared))
                 log.info("the declared objects are in step with the catalog")
                 self._wake_dependents(key)
+            case Publish():
+                await self._connections.publish(key, body["metadata"]["uid"], step.connection)
             case ForgetTruth():
                 await self._forget_truth(key, body)
             case RollOut():
@@ -189,10 +197,16 @@ class CatalogHandler(Handler[Observed]):
         self._index.drop(key)
         self.services.metrics.forget(key.namespace, key.name)
         self._stores.note_void(key, void=False)
+        self._connections.forget(key)
         await self._stores.close(key)
         self._wake_dependents(key)
         for rival in rivals:
             self.services.enqueue(rival, 0.0)
+
+    async def _show(self, key: ObjectKey, body: Json, step: Settle) -> Result:
+        """As for every kind, and which ConfigMap tells of the catalog."""
+        step = self._connections.shown(key, body.get("status", {}), step)
+        return await super()._show(key, body, step)
 
     async def _forget_truth(self, key: ObjectKey, body: Json) -> None:
         gone = {"metadata": {"annotations": {ANNOTATION_TRUTH: None}}}
@@ -300,8 +314,7 @@ class CatalogHandler(Handler[Observed]):
 
         As long as one is shown, nobody can take the stash out of the spec.
         """
-        status = body.get("status", {})
-        fields = {name: status[name] for name in status if name not in {"observedGeneration", "conditions"}}
+        fields = kept_fields(body.get("status", {}))
         with contextlib.suppress(HoldfastError):
             if not await self._stores.is_linked(opening):
                 fields.pop("link", None)

@@ -150,8 +150,7 @@ class Handler(ABC, Generic[O]):
 
     async def _show(self, key: ObjectKey, body: Json, step: Settle) -> Result:
         old = body.get("status", {})
-        kept = {k: v for k, v in old.items() if k not in {"observedGeneration", "conditions"}}
-        fields = kept if step.fields is None else step.fields
+        fields = kept_fields(old) if step.fields is None else step.fields
         wanted = (*marks(step.health), *step.marks)
         now = self.services.clock.wall()
         status = next_status(old, fields, wanted, body["metadata"]["generation"], now)
@@ -170,6 +169,11 @@ class Handler(ABC, Generic[O]):
                 log.info("%s: %s", note.reason, note.message)
                 await self.services.events.post(key, body["metadata"]["uid"], note)
         return Result(requeue_after=step.requeue_after, retry=step.retry)
+
+
+def kept_fields(status: Json) -> Json:
+    """The fields of a status that are those of its kind."""
+    return {name: value for name, value in status.items() if name not in {"observedGeneration", "conditions"}}
 
 
 def has_finalizer(body: Json) -> bool:

@@ -56,6 +56,11 @@ def hide(*values: str) -> None:
         _hidden.update(value for value in values if len(value) >= _SHORTEST)
 
 
+def tells_a_secret(parameter: str) -> bool:
+    """Whether a parameter of a URL, `name=value`, is one that nobody should read."""
+    return _PARAMETER.match(parameter) is not None
+
+
 def redact(text: str) -> str:
     """`text` without hidden values, user info of URLs, and parameters like `?password=` or `sslpassword=`."""
     with _hidden_lock:
