@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,6 +60,13 @@ def test_a_pod_opens_the_catalog_with_what_its_config_map_says(
     openable = eval(found["metadata"]["annotations"]["holdfast.dev/open-with"], names)
     with openable.open(OpenMode.READ_ONLY, holder="pod", purpose="test") as opened:
         assert opened.fence_token().epoch == world.status("catalog/demo")["epoch"]
+
+    # So does the page that tells of it.
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "open-a-catalog-from-a-pod.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    shown: list[dict[str, int]] = []
+    exec(compile(block, "page", "exec"), {"print": shown.append})
+    assert shown[0]["databases"] == 1
 
     # At rest nothing is written, nor by the next operator.
     version = found["metadata"]["resourceVersion"]

@@ -27,6 +27,7 @@ _WHERE: Final = {
     **dict.fromkeys(("coll", "storagecollection", "storagecollections"), (_OURS, "storagecollections")),
     **dict.fromkeys(("catmig", "catalogmigration", "catalogmigrations"), (_OURS, "catalogmigrations")),
     "configmaps": ("/api/v1", "configmaps"),
+    "deployments": ("/apis/apps/v1", "deployments"),
     "events": ("/api/v1", "events"),
     "lease": ("/apis/coordination.k8s.io/v1", "leases"),
     "resourcequotas": ("/api/v1", "resourcequotas"),

@@ -1,0 +1,169 @@
+"""`kubectl holdfast snapshot`, `handover` and `holds`: what people ask of StorageCollections."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from holdfast.errors import BadInput
+from holdfast_operator.api.names import Kind
+from holdfast_operator.kubectl import names
+from holdfast_operator.kubectl.cluster import Cluster
+from holdfast_operator.kubectl.options import cluster_options, emit, output_option, tell, wait_options
+from holdfast_operator.kubectl.picture import condition, moment, state_of
+from holdfast_operator.kubectl.waiting import Done, Refused, wait
+
+Json = dict[str, Any]
+
+
+@click.command()
+@click.argument("collection")
+@click.option("--destination", metavar="URL", help="The folder to write to; else that of the last request.")
+@click.option(
+    "--as-of", metavar="MS", type=click.IntRange(min=0), help="The time to read at; else the latest."
+)
+@click.option("--request-id", metavar="ID", help="Names the request: the same never runs twice.")
+@wait_options(1800.0)
+@cluster_options()
+@output_option
+def snapshot(
+    cluster: Cluster,
+    collection: str,
+    destination: str | None,
+    as_of: int | None,
+    request_id: str | None,
+    wait: bool,
+    wait_timeout: float,
+    format_: str,
+) -> None:
+    """Write a snapshot of a collection, by a Spark job."""
+    there = _collection(cluster, collection)
+    asked = snapshot_request(there, destination, as_of, request_id, datetime.now(UTC))
+    changed = cluster.patch(Kind.STORAGE_COLLECTION, there["metadata"]["name"], {"spec": {"snapshot": asked}})
+    tell(changed, format_, f"asks for snapshot {asked['requestId']}")
+    if wait:
+        _wait(cluster, changed, snapshot_outcome(asked["requestId"]), wait_timeout)
+
+
+def snapshot_request(
+    body: Json, destination: str | None, as_of: int | None, request_id: str | None, now: datetime
+) -> Json:
+    """What `spec.snapshot` becomes; the Spark template that is there stays. Raises `BadInput`."""
+    before = body["spec"].get("snapshot", {})
+    place = destination or before.get("destination")
+    if place is None:
+        raise BadInput(
+            f"collection/{body['metadata']['name']} has never asked for a snapshot",
+            hint="say where it is to be: --destination s3://bucket/folder",
+        )
+    asked = request_id or f"manual-{now:%Y%m%d-%H%M%S}"
+    if asked == before.get("requestId"):
+        raise BadInput(f"the request {asked!r} was made already", hint="give another --request-id, or none")
+    return {"requestId": asked, "destination": place, "asOf": as_of}
+
+
+def snapshot_outcome(request_id: str) -> Callable[[Json], Done | None]:
+    """Whether the snapshot of this request is done."""
+
+    def outcome(body: Json) -> Done | None:
+        told, mark = body["status"], condition(body, "SnapshotCompleted")
+        last = told.get("lastSnapshot", {})
+        if last.get("requestId") == request_id:
+            rows = f", {last['rows']:,} rows" if "rows" in last else ""
+            return Done(f"done: {last['destination']} as of {moment(last['asOf'])}{rows}")
+        if mark is not None and mark["status"] == "False" and mark["reason"] != "SnapshotRetrying":
+            raise Refused(f"{mark['reason']}: {mark['message']}")
+        return None
+
+    return outcome
+
+
+@click.command()
+@click.argument("collection")
+@click.option("--to", "rendition", metavar="ID", help="The rendition; else the next one.")
+@wait_options(600.0)
+@cluster_options()
+@output_option
+def handover(
+    cluster: Cluster, collection: str, rendition: str | None, wait: bool, wait_timeout: float, format_: str
+) -> None:
+    """Let the next rendition of a collection take over, where spec.handover.policy is Manual."""
+    there = _collection(cluster, collection)
+    to = handover_to(there, rendition)
+    change = {"spec": {"handover": {"to": to}}}
+    changed = cluster.patch(Kind.STORAGE_COLLECTION, there["metadata"]["name"], change)
+    tell(changed, format_, f"hands over to {to}")
+    if wait:
+        _wait(cluster, changed, handover_outcome(to), wait_timeout)
+
+
+def handover_to(body: Json, rendition: str | None) -> str:
+    """The rendition that is to take over. Raises `BadInput` where none can by a word, `Refused` if it has."""
+    name, told = body["metadata"]["name"], body.get("status", {})
+    policy = body["spec"].get("handover", {}).get("policy", "WhenCaughtUp")
+    if policy != "Manual":
+        raise BadInput(
+            f"collection/{name} hands over by itself: spec.handover.policy is {policy}",
+            hint="set it to Manual to decide by hand",
+        )
+    to = rendition or told.get("nextRendition")
+    if to is None:
+        raise BadInput(f"collection/{name} has no next rendition", hint="change spec.rendition to begin one")
+    if to == told.get("activeRendition"):
+        raise Refused(f"rendition {to} is the active one of collection/{name} already")
+    phases = {each["id"]: each["phase"] for each in told.get("renditions", ())}
+    if to not in phases:
+        raise BadInput(f"collection/{name} has no rendition {to!r}; it has {', '.join(phases) or 'none'}")
+    if phases[to] not in {"Hydrating", "CaughtUp"}:
+        raise Refused(f"rendition {to} of collection/{name} is {phases[to]}: it can't take over")
+    return str(to)
+
+
+def handover_outcome(to: str) -> Callable[[Json], Done | None]:
+    """Whether a rendition took over."""
+
+    def outcome(body: Json) -> Done | None:
+        told = body["status"]
+        if told.get("activeRendition") != to:
+            return None
+        at = told.get("handover", {}).get("at")
+        return Done(
+            f"done: {to} is the active rendition" + (f" from {moment(at)} on" if at is not None else "")
+        )
+
+    return outcome
+
+
+@click.command()
+@click.argument("collection")
+@cluster_options()
+@output_option
+def holds(cluster: Cluster, collection: str, format_: str) -> None:
+    """Show who keeps the retired renditions of a collection, beside its retention."""
+    from holdfast_operator.kubectl.status import hold_lines, width
+
+    there = _collection(cluster, collection)
+    told = there.get("status", {})
+    if format_ != "table":
+        emit(told.get("holds", []), format_)
+        return
+    lines = list(hold_lines(told, datetime.now(UTC), width()))
+    if not lines:
+        click.echo(f"Nobody holds retired renditions of collection/{there['metadata']['name']}.")
+    for line in lines[1:]:
+        click.echo(line)
+
+
+def _collection(cluster: Cluster, text: str) -> Json:
+    return cluster.get(Kind.STORAGE_COLLECTION, names.name_of(text, Kind.STORAGE_COLLECTION))
+
+
+def _wait(cluster: Cluster, body: Json, outcome: Callable[[Json], Done | None], seconds: float) -> None:
+    def told(found: Json) -> str:
+        mark = condition(found, "SnapshotCompleted")
+        state = state_of(found)
+        running = mark is not None and mark["status"] == "Unknown"
+        return str(mark["message"]) if mark is not None and running else f"{state.reason}: {state.message}"
+
+    wait(cluster, body, outcome, seconds=seconds, told=told)

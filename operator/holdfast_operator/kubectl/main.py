@@ -1,0 +1,96 @@
+"""The command `kubectl-holdfast`, which kubectl finds as `kubectl holdfast`.
+
+Invariants
+- A command's module is imported when it is asked for; none imports models, stores or a Kubernetes client.
+- What is wrong is one line on stderr, and a hint on a second one.
+- Exit codes: 0 ok, 1 what was waited for didn't come, 2 bad input, or a cluster that can't be asked.
+"""
+
+import importlib
+from typing import Any, Final
+
+import click
+
+from holdfast.errors import BadInput, HoldfastError
+from holdfast_operator.kubectl.options import named_cluster
+
+_COMMANDS: Final = {
+    "status": ("status:status", "Show catalogs, collections and migrations, and what they wait for."),
+    "migrate": ("migrating:migrate", "Move a catalog to persist or to its stash."),
+    "rollback": ("migrating:rollback", "Move a catalog back, by the migration that moved it."),
+    "snapshot": ("collections:snapshot", "Write a snapshot of a collection."),
+    "handover": ("collections:handover", "Let the next rendition of a collection take over."),
+    "restore": ("restoring:restore", "Restore a collection from a snapshot, or make a catalog of another."),
+    "holds": ("collections:holds", "Show who keeps what a collection would give up."),
+    "connection": ("connecting:connection", "Show how an application opens a catalog."),
+    "dump": ("connecting:dump", "Show the command that dumps a catalog."),
+    "fence": ("connecting:fence", "Show the command that raises a catalog's fence token."),
+    "report": ("report:report", "Write a support bundle, without secrets."),
+}
+
+
+class Main(click.Group):
+    """The top of the command line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The commands, the most used first."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command of that name, imported now."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, name = _COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(f"holdfast_operator.kubectl.{module}"), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """The list of commands in the help, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_) for name, (_, help_) in _COMMANDS.items()])
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Parse the options before the first command; tell what is wrong with them."""
+        try:
+            return super().make_context(*args, **kwargs)
+        except click.UsageError as error:
+            raise _told(error) from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; tell what went wrong and exit with its code."""
+        try:
+            return super().invoke(ctx)
+        except (click.UsageError, HoldfastError) as error:
+            raise _told(error) from error
+
+
+def _told(error: click.UsageError | HoldfastError) -> click.ClickException | click.exceptions.Exit:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return error
+    if isinstance(error, click.UsageError):
+        command = error.ctx.command_path if error.ctx else "kubectl holdfast"
+        error = BadInput(error.format_message(), hint=f"see '{command} --help'")
+    click.echo(f"kubectl holdfast: {' '.join(str(error).split())}", err=True)
+    if error.hint:
+        click.echo(f"  hint: {error.hint}", err=True)
+    return click.exceptions.Exit(error.exit_code)
+
+
+@click.group(cls=Main, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="holdfast-operator", prog_name="kubectl holdfast")
+@named_cluster
+def _command(**_: object) -> None:
+    """Look at the catalogs and collections of a cluster, and ask the operator for things.
+
+    It acts through the Kubernetes API alone, as kubectl does with the same kubeconfig.
+    """
+
+
+def main() -> None:
+    """Run it."""
+    _command(prog_name="kubectl holdfast")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Text for terminals: tables that leave columns out to fit into the width, and paragraphs."""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import click
+
+_GAP: Final = 2
+_COLOURS: Final = {
+    "Ready": "green",
+    "Stalled": "red",
+    "Reconciling": "yellow",
+    "Deleting": "yellow",
+    "Behind": "yellow",
+    "New": "yellow",
+    "Suspended": "cyan",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column; those with the greatest `rank` go first where all of them don't fit, 0 never goes."""
+
+    title: str
+    rank: int = 0
+    right: bool = False
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """The lines of a table that fits into `width`, as far as columns may go; empty ones go too."""
+    widths = [
+        max(len(column.title), *(len(row[index]) for row in rows)) for index, column in enumerate(columns)
+    ]
+    kept = [
+        index
+        for index, column in enumerate(columns)
+        if not column.rank or any(row[index] not in {"", "-"} for row in rows)
+    ]
+    while sum(widths[index] + _GAP for index in kept) - _GAP > width:
+        last = max(kept, key=lambda index: (columns[index].rank, index))
+        if not columns[last].rank:
+            break
+        kept.remove(last)
+    yield _line([columns[index].title for index in kept], columns, kept, widths)
+    for row in rows:
+        yield _line([row[index] for index in kept], columns, kept, widths)
+
+
+def _line(cells: Sequence[str], columns: Sequence[Column], kept: Sequence[int], widths: Sequence[int]) -> str:
+    padded = [
+        cell.rjust(widths[index]) if columns[index].right else cell.ljust(widths[index])
+        for cell, index in zip(cells, kept, strict=True)
+    ]
+    padded[-1] = padded[-1].rstrip()
+    return (" " * _GAP).join(coloured(cell) for cell in padded)
+
+
+def coloured(cell: str) -> str:
+    """The word of a state in its colour, which goes where nobody looks at a terminal."""
+    colour = _COLOURS.get(cell.rstrip())
+    return click.style(cell, fg=colour) if colour else cell
+
+
+def paragraph(text: str, width: int, indent: str = "") -> Iterator[str]:
+    """Text in lines of `width`; what has no blanks, such as a command's URL, stays in one piece."""
+    yield from textwrap.wrap(
+        " ".join(text.split()),
+        max(width, 40),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def facts(pairs: Sequence[tuple[str, str]], width: int, indent: str = "") -> Iterator[str]:
+    """Names and values in two columns; what is empty is left out."""
+    there = [(name, value) for name, value in pairs if value not in {"", "-"}]
+    longest = max((len(name) for name, _ in there), default=0)
+    for name, value in there:
+        first, *rest = list(paragraph(value, width - len(indent) - longest - _GAP)) or [""]
+        yield f"{indent}{name:<{longest}}{' ' * _GAP}{first}"
+        yield from (f"{indent}{' ' * (longest + _GAP)}{line}" for line in rest)

@@ -1,0 +1,435 @@
+"""What `kubectl holdfast` makes of names, objects, errors and secrets, without a cluster."""
+
+import json
+import subprocess
+import sys
+import tarfile
+import tomllib
+from datetime import UTC, datetime
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from holdfast.errors import BadInput
+from holdfast_operator.api.names import Kind
+from holdfast_operator.kubectl import main, names
+from holdfast_operator.kubectl.cluster import (
+    Failed,
+    Forbidden,
+    NoSuchObject,
+    NotInstalled,
+    Unreachable,
+    failure,
+)
+from holdfast_operator.kubectl.collections import (
+    handover_outcome,
+    handover_to,
+    snapshot_outcome,
+    snapshot_request,
+)
+from holdfast_operator.kubectl.connecting import command
+from holdfast_operator.kubectl.migrating import check, migration, outcome
+from holdfast_operator.kubectl.picture import lag, moment, remarks, state_of
+from holdfast_operator.kubectl.redaction import Redactor
+from holdfast_operator.kubectl.report import Bundle, packed, redacted
+from holdfast_operator.kubectl.restoring import catalog, snapshot_of
+from holdfast_operator.kubectl.status import details, overview
+from holdfast_operator.kubectl.tables import Column, table
+from holdfast_operator.kubectl.waiting import Done, Refused
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+ROOT = Path(__file__).parents[3]
+
+
+def thing(kind: str = "Catalog", name: str = "demo", /, **status: Any) -> dict[str, Any]:
+    spec = {"organizationId": "o"} if kind == "Catalog" else {"catalogRef": {"name": "demo"}}
+    if kind == "StorageCollection":
+        spec |= {"database": "holdfast", "schema": "public"}
+    if kind == "CatalogMigration":
+        spec |= {"target": "Persist"}
+    return {
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "namespace": "shop",
+            "generation": 2,
+            "creationTimestamp": "2026-01-02T03:00:00Z",
+        },
+        "spec": spec,
+        "status": status,
+    }
+
+
+def marked(ready: str = "True", stalled: str = "False", reason: str = "Available", **more: Any) -> Any:
+    def mark(type_: str, status: str) -> dict[str, str]:
+        return {"type": type_, "status": status, "reason": reason, "message": f"because {reason}"}
+
+    return {
+        "observedGeneration": 2,
+        "conditions": [mark("Ready", ready), mark("Stalled", stalled), *more.pop("others", ())],
+        **more,
+    }
+
+
+def test_the_command_is_where_kubectl_finds_it() -> None:
+    about = tomllib.loads((ROOT / "operator" / "pyproject.toml").read_text())["project"]
+    module, _, function = about["scripts"]["kubectl-holdfast"].partition(":")
+    assert getattr(import_module(module), function) is main.main
+
+
+def test_all_commands_explain_themselves() -> None:
+    runner = CliRunner()
+    for name in main._COMMANDS:
+        done = runner.invoke(main._command, [name, "--help"])
+        assert done.exit_code == 0
+        found = main._command.get_command(click.Context(main._command), name)
+        assert found is not None
+        assert (found.help or "").strip()
+    unknown = runner.invoke(main._command, ["nope"])
+    assert unknown.exit_code == 2
+    assert unknown.stderr.startswith("kubectl holdfast: No such command 'nope'.\n  hint: ")
+
+
+def test_it_starts_without_what_takes_long_to_import() -> None:
+    modules = [
+        f"holdfast_operator.kubectl.{target.partition(':')[0]}" for target, _ in main._COMMANDS.values()
+    ]
+    heavy = ["kubernetes", "kopf", "pydantic", "pyarrow", "polars", "rich", "yaml", "holdfast.persist"]
+    program = (
+        f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("demo", (None, "demo")),
+        ("cat/demo", (Kind.CATALOG, "demo")),
+        ("Catalogs/demo", (Kind.CATALOG, "demo")),
+        ("catalogs.holdfast.dev/demo", (Kind.CATALOG, "demo")),
+        ("coll/a", (Kind.STORAGE_COLLECTION, "a")),
+        ("collection/a", (Kind.STORAGE_COLLECTION, "a")),
+        ("migration/a", (Kind.CATALOG_MIGRATION, "a")),
+    ],
+)
+def test_objects_have_the_names_that_kubectl_takes(text: str, wanted: object) -> None:
+    assert names.parse(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["pod/demo", "catalog/", "catalog/a/b", "/demo"])
+def test_what_names_nothing_is_refused(text: str) -> None:
+    with pytest.raises(BadInput):
+        names.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("told", "error", "part"),
+    [
+        ('Error from server (NotFound): catalogs.holdfast.dev "x" not found', NoSuchObject, '"x" not found'),
+        ('error: the server doesn\'t have a resource type "catalogs"', NotInstalled, "no resources of"),
+        (
+            'error: resource mapping not found: no matches for kind "CatalogMigration" in version "x/v1"',
+            NotInstalled,
+            "no resources of holdfast.dev",
+        ),
+        ("Error from server (Forbidden): catalogs is forbidden: User x", Forbidden, "User x"),
+        (
+            "The connection to the server localhost:8080 was refused - did you specify the right host?",
+            Unreachable,
+            "localhost:8080",
+        ),
+        ('error: context "x" does not exist', Failed, 'context "x" does not exist'),
+        ("", Failed, "said nothing"),
+    ],
+)
+def test_errors_of_kubectl_get_their_meaning(told: str, error: type[Exception], part: str) -> None:
+    found = failure(told)
+    assert type(found) is error
+    assert part in str(found)
+    assert found.exit_code == 2
+    assert found.hint or error is Failed or error is NoSuchObject
+
+
+def test_a_state_is_of_the_spec_that_is_there_now() -> None:
+    assert state_of(thing(observedGeneration=-1)).word == "New"
+    assert state_of(thing(**marked())).word == "Ready"
+    assert state_of(thing(**marked("False", "True", "NameTaken"))).word == "Stalled"
+    assert state_of(thing(**marked("False", "False", "Opening"))).word == "Reconciling"
+    assert state_of(thing(**marked("False", "False", "Suspended"))).well
+    old = thing(**marked())
+    old["metadata"]["generation"] = 3
+    assert state_of(old).word == "Behind"
+    old["metadata"]["deletionTimestamp"] = "2026-01-02T03:00:00Z"
+    assert state_of(old).word == "Deleting"
+
+
+def test_remarks_are_what_a_ready_object_is_not_well_with() -> None:
+    bad = {"type": "ConnectionPublished", "status": "False", "reason": "NameTaken", "message": "taken"}
+    good = {"type": "ShadowDiverged", "status": "False", "reason": "ShadowInStep", "message": "same"}
+    assert remarks(thing(**marked(others=[bad, good]))) == [bad]
+
+
+def test_times_are_moments_only_where_they_can_be() -> None:
+    ms = int(NOW.timestamp() * 1000)
+    assert [moment(each) for each in (None, 7, "closed", ms)] == ["-", "7", "closed", "2026-01-02 03:04:05"]
+    assert [lag(each, ms) for each in (None, 7, "closed", ms - 3000, ms + 1)] == ["-", "-", "-", "3 s", "0 s"]
+
+
+def test_a_table_leaves_out_what_does_not_fit_and_what_is_empty() -> None:
+    columns = [
+        Column("NAME"),
+        Column("WIDE", 2),
+        Column("MORE", 1),
+        Column("EMPTY", 3),
+        Column("N", right=True),
+    ]
+    rows = [["a", "x" * 30, "y" * 10, "-", "1"], ["b" * 5, "", "z", "", "100"]]
+    assert list(table(columns, rows, 80)) == [
+        f"NAME   {'WIDE':<30}  MORE          N",
+        f"a      {'x' * 30}  yyyyyyyyyy    1",
+        f"bbbbb  {'':<30}  z           100",
+    ]
+    assert list(table(columns, rows, 30))[1] == "a      yyyyyyyyyy    1"
+    assert list(table(columns, rows, 5))[1] == "a        1"
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_picture_fits_into_the_terminal(width: int) -> None:
+    ms = int(NOW.timestamp() * 1000)
+    stalled = marked("False", "True", "SecretNotFound")
+    bodies = [
+        thing(**marked(epoch=3, sourceOfTruth="Persist", catalogVersion=18, upper=42, since=0)),
+        *(thing("Catalog", f"bad-{number}", **stalled) for number in range(6)),
+        thing("CatalogMigration", "a-move-with-a-name-that-is-long", **marked(phase="Completed", step="6")),
+        thing(
+            "StorageCollection",
+            "observations-of-the-weather",
+            **marked(upper=ms - 5000, since=ms, activeRendition="r1", nextRendition="spec-2", bytes=123456),
+        ),
+    ]
+    lines = list(overview(bodies, NOW, width, everywhere=False))
+    assert max(len(click.unstyle(line)) for line in lines) <= width
+    text = "\n".join(lines)
+    # What is so with many is said once.
+    assert text.count("because SecretNotFound") == 1
+    assert "and 2 more: " in " ".join(text.split())
+    assert "5 s" in text
+    for each in bodies:
+        shown = [click.unstyle(line) for line in details(each, bodies, NOW, width)]
+        assert max(map(len, shown)) <= width
+    assert list(overview([], NOW, width, everywhere=True)) == ["No resources of Holdfast here."]
+    well = list(overview(bodies[:1], NOW, width, everywhere=False))
+    assert well[-1] == "All is as asked."
+
+
+def test_a_migration_says_only_what_was_asked_for() -> None:
+    made = migration("demo", "Persist", verify="shadow", shadow_for="1m", dry_run=True)
+    assert made["metadata"] == {"generateName": "demo-to-persist-"}
+    assert made["spec"] == {
+        "catalogRef": {"name": "demo"},
+        "target": "Persist",
+        "verify": "Shadow",
+        "shadowFor": "1m",
+        "dryRun": True,
+    }
+    assert migration("demo", "Stash", name="move")["metadata"] == {"name": "move"}
+    assert migration("demo", "Stash")["spec"] == {"catalogRef": {"name": "demo"}, "target": "Stash"}
+    there = thing(sourceOfTruth="Persist")
+    with pytest.raises(BadInput, match="names no stash"):
+        check(there, "Stash")
+    there["spec"]["stash"] = {"url": "sqlite:///x"}
+    check(there, "Stash")
+    with pytest.raises(Refused, match="already"):
+        check(there, "Persist")
+
+
+def test_a_migration_is_done_when_its_own_condition_says_so() -> None:
+    def of(type_: str, **spec: Any) -> Done | None:
+        mark = {"type": type_, "status": "True", "reason": "x", "message": "x"}
+        body = thing("CatalogMigration", "m", **marked(others=[mark], sourceOfTruth="Stash", rows=1200))
+        body["spec"] |= spec
+        return outcome(body)
+
+    assert of("Completed") == Done("done: the source of truth is Stash; 1,200 rows, -")
+    # One that is to go back is not done by having come.
+    assert of("Completed", rollback=True) is None
+    assert of("RolledBack", rollback=True) is not None
+    assert of("Progressing") is None
+
+
+def test_a_snapshot_is_asked_for_once_by_a_name() -> None:
+    body = thing("StorageCollection", "a")
+    with pytest.raises(BadInput, match="never asked"):
+        snapshot_request(body, None, None, None, NOW)
+    assert snapshot_request(body, "s3://b/x", 5, "one", NOW) == {
+        "requestId": "one",
+        "destination": "s3://b/x",
+        "asOf": 5,
+    }
+    body["spec"]["snapshot"] = {"requestId": "one", "destination": "s3://b/x", "asOf": 5}
+    # A merge patch takes the old time away.
+    assert snapshot_request(body, None, None, None, NOW) == {
+        "requestId": "manual-20260102-030405",
+        "destination": "s3://b/x",
+        "asOf": None,
+    }
+    with pytest.raises(BadInput, match="already"):
+        snapshot_request(body, None, None, "one", NOW)
+    last = {"requestId": "two", "destination": "s3://b/x/2", "asOf": 7, "rows": 3}
+    body["status"] = marked(lastSnapshot=last)
+    assert snapshot_outcome("two")(body) == Done("done: s3://b/x/2 as of 7, 3 rows")
+    assert snapshot_outcome("three")(body) is None
+    failed = {"type": "SnapshotCompleted", "status": "False", "reason": "SnapshotFailed", "message": "no"}
+    body["status"] = marked(others=[failed])
+    with pytest.raises(Refused, match="SnapshotFailed: no"):
+        snapshot_outcome("three")(body)
+
+
+def test_only_a_rendition_that_can_takes_over_and_only_by_hand() -> None:
+    renditions = [
+        {"id": "r1", "phase": "Active"},
+        {"id": "r2", "phase": "CaughtUp"},
+        {"id": "r0", "phase": "Dropped"},
+    ]
+    body = thing("StorageCollection", "a", activeRendition="r1", nextRendition="r2", renditions=renditions)
+    with pytest.raises(BadInput, match="WhenCaughtUp"):
+        handover_to(body, None)
+    body["spec"]["handover"] = {"policy": "Manual"}
+    assert (handover_to(body, None), handover_to(body, "r2")) == ("r2", "r2")
+    for rendition, error in (("r1", Refused), ("r0", Refused), ("r9", BadInput)):
+        with pytest.raises(error, match=rendition):
+            handover_to(body, rendition)
+    assert handover_outcome("r2")(body) is None
+    body["status"] |= {"activeRendition": "r2", "handover": {"to": "r2", "at": 12}}
+    assert handover_outcome("r2")(body) == Done("done: r2 is the active rendition from 12 on")
+
+
+def test_what_a_restore_makes() -> None:
+    body = thing("StorageCollection", "a", lastSnapshot={"destination": "file:///s"})
+    assert (snapshot_of(body, None), snapshot_of(body, "file:///t")) == ("file:///s", "file:///t")
+    body["spec"]["restoreFrom"] = {"snapshot": "file:///s"}
+    with pytest.raises(Refused, match="never restores twice"):
+        snapshot_of(body, None)
+    other = thing()
+    other["spec"]["storage"] = {"url": "s3://b/x"}
+    assert catalog("new", None, other, 7, "id")["spec"] == {
+        "organizationId": "id",
+        "storage": {"url": "s3://b/x"},
+        "restoreFrom": {"catalog": {"organizationId": "o", "asOf": 7}},
+    }
+    assert catalog("new", "s3://b/d", None, None, "id")["spec"] == {
+        "organizationId": "id",
+        "restoreFrom": {"dump": {"url": "s3://b/d"}},
+    }
+    with pytest.raises(BadInput, match="in its stash"):
+        catalog("new", None, thing(sourceOfTruth="Stash"), None, "id")
+
+
+def test_the_shown_command_is_one_for_a_shell() -> None:
+    data = {
+        "HOLDFAST_BLOB_URL": "s3://b/x?endpoint=http://h&region=eu",
+        "HOLDFAST_CONSENSUS_URL": "postgresql://h/d",
+        "HOLDFAST_ORGANIZATION_ID": "o",
+        "HOLDFAST_STASH_URL": "sqlite:///x",
+    }
+    assert command("dump", data, "--as-of", "3") == (
+        "holdfast catalog dump --stash sqlite:///x --persist 's3://b/x?endpoint=http://h&region=eu' "
+        "--consensus postgresql://h/d --organization-id o --as-of 3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("postgresql://me:hunter2-a@db/x", "hunter2-a"),
+        ("postgresql://me:hun/ter2@db:5432/x", "hun/ter2"),
+        ("s3://b/x?endpoint=http%3A%2F%2Fme%3Ahunter2%40h", "hunter2"),
+        ("at s3://b/x?aws_secret_access_key=hunter2&region=eu", "hunter2"),
+        ("Authorization: Bearer abcdefgh12345678", "abcdefgh12345678"),
+        ("password: hunter2", "hunter2"),
+        ('{\\"password\\": \\"hun ter2\\"}', "hun ter2"),
+        ("{'api_key': 'hunter2'}", "hunter2"),
+        ("run --admin-password hunter2 --listen=x", "hunter2"),
+        ("PGPASSWORD=hunter2", "hunter2"),
+        ("key AKIAIOSFODNN7EXAMPLE here", "AKIAIOSFODNN7EXAMPLE"),
+        ("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "K7MDENG"),
+        ("ghp_abcdefghijklmnopqrst", "ghp_abcdefghijklmnopqrst"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", "eyJzdWIiOiIxIn0"),
+        ("-----BEGIN PRIVATE KEY-----\nMIIE\nvQIB\n-----END PRIVATE KEY-----", "vQIB"),
+    ],
+)
+def test_what_looks_like_a_secret_is_replaced(text: str, secret: str) -> None:
+    redactor = Redactor()
+    redactor.learn(text)
+    assert secret not in redactor.text(text)
+    assert "***" in redactor.text(text)
+    assert secret not in json.dumps(redactor.tree({"a": [{"b": text}]}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://db:5432/holdfast?sslmode=require",
+        "file:///var/lib/holdfast/shop/9c1f0c52-7d3e-4b0a-9a55-0e6b4a1d7c44",
+        "Secret 'stores' is not in this namespace; create it or correct spec.storage.credentialsSecretRef",
+        "open for writing at epoch 3 of deploy generation 0",
+        "image holdfast@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "pod holdfast-operator-7d9f8b6c5-x2k4q on node ip-10-0-0-1.eu-central-1.compute.internal",
+        "2026-11-22T11:50:34.321+00:00 holdfast_operator.reconcile.handler StorageCollection shop/flights",
+        "MigrationCompleted: the source of truth was moved to Persist; set spec.rollback to true",
+        "s01dc45c0-30a3-aa41-7b1e-4a6d7a5ce8ad in blob folder /var/lib/holdfast/north/blob",
+    ],
+)
+def test_what_support_needs_stays(text: str) -> None:
+    redactor = Redactor()
+    redactor.learn(text)
+    assert redactor.text(text) == text
+
+
+def test_what_was_secret_once_is_secret_everywhere() -> None:
+    body = {
+        "metadata": {"managedFields": [{"a": 1}], "annotations": {"team/api-key": "hunter2-note"}},
+        "spec": {
+            "env": [
+                {"name": "PGPASSWORD", "value": "hunter2-env"},
+                {"name": "KEPT", "valueFrom": {"secretKeyRef": {"name": "stores", "key": "password"}}},
+            ],
+            "args": ["--token", "hunter2-flag", "--lease"],
+            "credentialsSecretRef": {"name": "stores"},
+            "automountServiceAccountToken": True,
+            "volumes": [
+                {"name": "tls", "secret": {"secretName": "tls-of-the-stores", "items": ["hunter2-item"]}}
+            ],
+            "stash": "postgresql://postgres@db/x",
+        },
+    }
+    log = "it was hunter2-env, then hunter2-flag and hunter2-note; password: required, as postgres requires"
+    bundle = redacted(Bundle({"a.json": [body], "log.txt": log}, {"b": "no: hunter2-env"}))
+    (found,) = bundle.files["a.json"]
+    assert bundle.files["log.txt"] == "it was ***, then *** and ***; password: ***, as postgres requires"
+    assert bundle.missing == {"b": "no: ***"}
+    assert found["metadata"] == {"annotations": {"team/api-key": "***"}}
+    assert found["spec"] == {
+        "env": [{"name": "PGPASSWORD", "value": "***"}, body["spec"]["env"][1]],
+        "args": ["--token", "***", "--lease"],
+        "credentialsSecretRef": {"name": "stores"},
+        "automountServiceAccountToken": True,
+        "volumes": [{"name": "tls", "secret": {"secretName": "tls-of-the-stores", "items": ["***"]}}],
+        "stash": "postgresql://***@db/x",
+    }
+    with tarfile.open(fileobj=BytesIO(packed(bundle, NOW))) as archive:
+        assert archive.getnames() == [
+            f"holdfast-report/{name}" for name in ("index.txt", "a.json", "log.txt")
+        ]
+        index = archive.extractfile("holdfast-report/index.txt")
+        assert index is not None
+        assert "  b: no: ***" in index.read().decode()
