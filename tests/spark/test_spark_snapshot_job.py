@@ -34,14 +34,14 @@ SCHEMA = Schema.of(key={"id": "uint64"}, value={"name": "string?", "x": "float64
 KILLED_AT = """
 import os, signal, sys
 from holdfast.spark.jobs import snapshot
-from holdfast.spark.jobs.spec import load_spec
+from holdfast.spark.jobs.spec import SnapshotSpec, load_spec
 
 def say(text):
     print(text, flush=True)
     if sys.argv[2] in text:
         os.kill(os.getpid(), signal.SIGKILL)
 
-snapshot.run(load_spec(sys.argv[1]), say=say)
+snapshot.run(load_spec(sys.argv[1], SnapshotSpec), say=say)
 """
 
 
@@ -277,7 +277,8 @@ def test_work_that_can_not_be_done_is_put_on_record_as_failed(
     with pytest.raises(error) as caught:
         snapshot.run(spec, say=str, spark=spark)
     record = record_of(controller, spec)
-    assert (record.state, record.error) == (JobState.FAILED, str(caught.value))
+    assert record.state is JobState.FAILED
+    assert record.error.startswith(str(caught.value))
 
 
 def test_a_task_that_fails_fails_the_attempt_in_one_line(

@@ -31,9 +31,9 @@ def test_the_version_and_the_kind_may_be_left_out() -> None:
 def test_a_spec_is_taken_from_a_file_too(tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text(json.dumps(GIVEN))
-    assert load_spec(str(path)) == load_spec(json.dumps(GIVEN))
+    assert load_spec(str(path), SnapshotSpec) == load_spec(json.dumps(GIVEN), SnapshotSpec)
     with pytest.raises(BadInput, match="can't read the job spec"):
-        load_spec(str(tmp_path / "missing.json"))
+        load_spec(str(tmp_path / "missing.json"), SnapshotSpec)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from holdfast.persist.snapshot import Snapshot, SnapshotPart
 from holdfast.persist.state import WriteMode
 from holdfast.persist.storage import CacheConfig, StoreMetrics
 from holdfast.persist.typed import TypedListen, TypedReader, TypedUpdate, TypedWriter
+from holdfast.persist.upload import Upload, UploadTicket
 from holdfast.persist.write import Prepared, WriteHandle
 
 __all__ = [
@@ -59,6 +60,8 @@ __all__ = [
     "TypedUpdate",
     "TypedWriter",
     "Updates",
+    "Upload",
+    "UploadTicket",
     "ValueCodec",
     "WriteHandle",
     "WriteMode",

@@ -6,7 +6,7 @@ instant. `mode="read"` writes nothing anywhere, leases included.
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from holdfast.errors import (
     ShardFinalized,
     StorageError,
 )
+from holdfast.persist.canonical import Rows
 from holdfast.persist.casts import shown
 from holdfast.persist.checks import (
     check_frontier,
@@ -62,6 +63,7 @@ from holdfast.persist.snapshot import Snapshot, SnapshotPart
 from holdfast.persist.state import CriticalReader, WriteMode
 from holdfast.persist.storage import CacheConfig, Location, StoreMetrics
 from holdfast.persist.transition import check_mode
+from holdfast.persist.upload import Upload, UploadTicket, discard, upload
 from holdfast.persist.write import Prepared, WriteHandle, check_prepared, spend
 
 Mode = Literal["write", "read"]
@@ -443,6 +445,20 @@ class PersistClient:
         # Who described the parts holds them: each reading process taking a lease would only contend.
         reader = ReadHandle(self, self.machine(part.shard_id), None)
         return reader.snapshot_of(part, columns)
+
+    def upload(self, ticket: UploadTicket, pieces: Iterable[Rows]) -> Upload:
+        """Upload updates for the writer that gave the ticket, perhaps in another process; it appends them.
+
+        `pieces` are consolidated updates with all columns that follow each other in the total order, as
+        `BatchBuilder.updates` gives them. Nothing is committed here. Raises what `pieces` raises.
+        """
+        self.check_writable()
+        return upload(self.machine(ticket.shard_id), ticket, pieces)
+
+    def discard(self, uploads: Iterable[Upload]) -> None:
+        """Delete uploads that nobody has been told of, as far as that goes."""
+        self.check_writable()
+        discard(self, uploads)
 
     def maintain(self, shard_id: str) -> None:
         """Do a shard's upkeep now, in this thread."""

@@ -42,14 +42,15 @@ def write_run(
     pieces: Iterable[Rows],
     before_upload: Callable[[], None] = lambda: None,
     ahead: bool = False,
+    inline: bool = True,
 ) -> tuple[Part, ...]:
     """Make the parts of one run of pieces that follow each other in the total order, as they come.
 
-    What comes out small is one inline part. `before_upload` runs before each part is made to upload.
-    With `ahead`, rows are encoded and uploaded in threads while the next come. Raises what `pieces` raises,
-    and `StorageError` where an upload fails; then nothing of the run is left.
+    What comes out small is one part that is `inline`. `before_upload` runs before each part is made to
+    upload. With `ahead`, rows are encoded and uploaded in threads while the next come. Raises what `pieces`
+    raises, and `StorageError` where an upload fails; then nothing of the run is left.
     """
-    target = _Target(machine, writer_id, schema, schema_id, before_upload)
+    target = _Target(machine, writer_id, schema, schema_id, before_upload, inline)
     if not ahead:
         return _write(_RunWriter(target, _now, _now), pieces)
     # One thread each: row groups follow each other, and so do uploads.
@@ -64,6 +65,7 @@ class _Target:
     schema: Schema
     schema_id: int
     before_upload: Callable[[], None]
+    inline: bool
 
 
 def _write(writer: "_RunWriter", pieces: Iterable[Rows]) -> tuple[Part, ...]:
@@ -122,6 +124,7 @@ class _RunWriter:
                 updates=updates,
                 bounds=time_bounds(updates),
                 is_sorted=True,
+                inline=target.inline,
                 before_upload=target.before_upload,
             )
         if self._waiting:

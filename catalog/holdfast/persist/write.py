@@ -26,6 +26,7 @@ from holdfast.persist.partstore import write_parts
 from holdfast.persist.runwriter import write_run
 from holdfast.persist.schema import Schema
 from holdfast.persist.state import Part, WriteMode
+from holdfast.persist.upload import Upload, UploadTicket
 
 if TYPE_CHECKING:
     from holdfast.persist.client import PersistClient
@@ -272,6 +273,45 @@ class WriteHandle:
         )
         return self._prepared(parts, expected_upper, new_upper)
 
+    def upload_ticket(self) -> UploadTicket:
+        """Let other processes upload for an append of this handle (`PersistClient.upload`); it is known then.
+
+        It must be kept, and `keep_alive` called now and then, until the append is committed.
+        """
+        self._check_usable(WriteMode.APPEND)
+        self._register()
+        return UploadTicket(self.shard_id, self._handle.id, self.schema, self._schema_id)
+
+    def keep_alive(self) -> None:
+        """Say that this handle lives, where that is due, while others upload for it.
+
+        Raises `HandleExpired` where it was silent for too long: what was uploaded for it may be gone.
+        """
+        self._register()
+
+    def prepare_uploads(self, uploads: Sequence[Upload], expected_upper: int, new_upper: int) -> Prepared:
+        """As `prepare_append`, of what others uploaded with this handle's ticket, each a run of its own.
+
+        Raises `BadInput` for what was uploaded for another shard, or has times outside of
+        `[expected_upper, new_upper)`, `HandleExpired` where the handle was silent for too long meanwhile.
+        """
+        expected_upper, new_upper = self._check_append(expected_upper, new_upper)
+        for each in uploads:
+            if each.shard_id != self.shard_id:
+                raise BadInput(f"an upload for {each.shard_id} can't be appended to {self.shard_id}")
+            if each.writer_id != self._handle.id:
+                raise HandleExpired(
+                    f"writer {each.writer_id} of {self.shard_id} was silent for too long: what was uploaded"
+                    " for it may be gone"
+                )
+            for part in each.run:
+                if not expected_upper <= part.lower < part.upper <= new_upper:
+                    raise BadInput(
+                        f"an upload has times from {part.lower} to {part.upper - 1}: expected times in"
+                        f" [{expected_upper}, {new_upper})"
+                    )
+        return self._prepared_runs([each.run for each in uploads if each.run], expected_upper, new_upper)
+
     def batch_builder(self, *, memory_bytes: int = MEMORY_BYTES) -> BatchBuilder:
         """A builder of one append of any amount of updates, in any order, that takes about so much memory.
 
@@ -292,9 +332,14 @@ class WriteHandle:
 
     def _prepared(self, parts: tuple[Part, ...], expected_upper: int, new_upper: int) -> Prepared:
         # They were cut from one sorted sequence.
-        runs = (parts,) if parts else ()
-        command = Append(self._handle, uuid.uuid4().bytes, self.schema, expected_upper, new_upper, runs)
-        return Prepared(self._machine, command, _blobs(parts), self)
+        return self._prepared_runs([parts] if parts else [], expected_upper, new_upper)
+
+    def _prepared_runs(
+        self, runs: Sequence[tuple[Part, ...]], expected_upper: int, new_upper: int
+    ) -> Prepared:
+        token = uuid.uuid4().bytes
+        command = Append(self._handle, token, self.schema, expected_upper, new_upper, tuple(runs))
+        return Prepared(self._machine, command, [key for run in runs for key in _blobs(run)], self)
 
     def _upload(
         self, batch: Rows, bounds: tuple[int, int] | None, ordered: Encoding | None = None

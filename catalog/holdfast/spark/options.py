@@ -28,9 +28,14 @@ _NOT_YET = {
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """What to read; `as_of` None is the latest complete time, `columns` None is all of them."""
+    """What to read; `as_of` None is the latest complete time, `columns` None is all of them.
 
-    url: str
+    Where it is: `url`, or `blob` and `consensus`.
+    """
+
+    url: str | None = None
+    blob: str | None = None
+    consensus: str | None = None
     collection: str
     as_of: int | None = None
     columns: tuple[str, ...] | None = None

@@ -16,10 +16,9 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from holdfast.errors import LocationMismatch
-from holdfast.persist import PersistClient
 from holdfast.persist.schema import Schema
 from holdfast.spark.options import ReadOptions, check_columns
+from holdfast.spark.place import Place
 from holdfast.storage import CollectionPart, StorageController, read_collection_part
 from holdfast.storage.frontiers import check_as_of, latest
 
@@ -31,7 +30,7 @@ ROWS_PER_TASK: Final = 100_000
 class Scan:
     """A collection at one time; `columns` None is all of them."""
 
-    url: str
+    place: Place
     location_id: UUID
     collection_id: str
     name: str
@@ -49,7 +48,7 @@ class Scan:
 class ScanTask:
     """A piece of the snapshot, for one task; `where` names the whole in errors."""
 
-    url: str
+    place: Place
     location_id: UUID
     where: str
     part: CollectionPart
@@ -62,7 +61,8 @@ def find(options: ReadOptions) -> Scan:
     Raises `CollectionNotFound`; `AsOfTooEarly` and `AsOfNotYetAvailable` for a time outside
     `[since, upper)`; `BadInput` for a column that isn't there.
     """
-    with PersistClient.open(options.url, mode="read") as client:
+    place = Place(options.url, options.blob, options.consensus)
+    with place.open_to_read() as client:
         controller = StorageController(client)
         info = controller.describe(options.collection)
         if options.columns is not None:
@@ -71,7 +71,7 @@ def find(options: ReadOptions) -> Scan:
         as_of = latest(frontiers.upper) if options.as_of is None else options.as_of
         check_as_of(as_of, frontiers.since, frontiers.upper)
         return Scan(
-            url=options.url,
+            place=place,
             location_id=client.location_id,
             collection_id=info.collection_id,
             name=info.name,
@@ -88,26 +88,18 @@ def plan(scan: Scan) -> list[ScanTask]:
     A shard with few rows is one piece: a Python task costs as much as reading some ten thousand rows.
     """
     where = f"collection {scan.name} at {scan.as_of}"
-    with _open(scan.url, scan.location_id) as client:
+    with scan.place.open_to_read(scan.location_id) as client:
         reader = StorageController(client).reader(scan.collection_id, purpose="spark scan")
         shards = reader.info.holding.shards
         rows = sum(client.inspect(shard).rows for shard in shards)
         worth = max(len(shards), math.ceil(rows / ROWS_PER_TASK))
         parts = reader.snapshot_parts(scan.as_of, min(scan.partitions, worth))
-    return [ScanTask(scan.url, scan.location_id, where, part, scan.columns) for part in parts]
+    return [ScanTask(scan.place, scan.location_id, where, part, scan.columns) for part in parts]
 
 
 def read(task: ScanTask) -> Iterator[pa.RecordBatch]:
     """The consolidated updates of a task: the columns wanted and `_diff`."""
-    yield from read_collection_part(_kept_open(task.url, task.location_id), task.part, task.columns)
+    yield from read_collection_part(_kept_open(task.place, task.location_id), task.part, task.columns)
 
 
-def _open(url: str, location_id: UUID) -> PersistClient:
-    client = PersistClient.open(url, mode="read")
-    if client.location_id != location_id:
-        client.close()
-        raise LocationMismatch(f"{url} is another location than the one that was planned: it was made anew")
-    return client
-
-
-_kept_open = functools.lru_cache(maxsize=8)(_open)
+_kept_open = functools.lru_cache(maxsize=8)(Place.open_to_read)

@@ -8,7 +8,7 @@
   it has. The hold moves with what is brought, in one step, and ends with the tail.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import Final
@@ -17,7 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import CLOSED, HandleExpired, HandoverInProgress, ShardFinalized, UpperMismatch
-from holdfast.persist import PersistClient, Prepared, Schema, StoredSize, Updates
+from holdfast.persist import (
+    BatchBuilder,
+    PersistClient,
+    Prepared,
+    Schema,
+    StoredSize,
+    Updates,
+    WriteHandle,
+)
 from holdfast.persist.canonical import empty_updates
 from holdfast.persist.consolidate import consolidate_updates, negated
 from holdfast.persist.schema import TIME
@@ -102,10 +110,7 @@ def brought(
     try where nothing of theirs was the reason that one lost, and goes with the block.
     """
     purpose = rendition_hold(rendition.id)
-    if rendition.held_from <= upper:
-        hold = client.prepare_release_critical(info.metadata_shard, purpose=purpose)
-    else:
-        hold = client.prepare_downgrade_critical(info.metadata_shard, upper - 1, purpose=purpose)
+    hold = hold_moved(client, info, rendition, upper)
     with ExitStack() as stack:
         if rendition.recipe is Recipe.RESTORED:
             writers = [client.writer(shard, info.schema, purpose=purpose) for shard in rendition.shards]
@@ -114,13 +119,7 @@ def brought(
         reader = stack.enter_context(CollectionReader(client, info, describe, purpose=purpose))
         schema, changes = _changes(client, reader, describe, lower, upper, progress)
         writers = [client.writer(shard, schema, purpose=purpose) for shard in rendition.shards]
-        memory = _MEMORY_BYTES // len(writers)
-        builders = [stack.enter_context(writer.batch_builder(memory_bytes=memory)) for writer in writers]
-        for batch in changes:
-            rows = seen_through(batch, schema)
-            for builder, part in zip(builders, split_rows(rendition, rows), strict=True):
-                if part.num_rows:
-                    builder.add(part)
+        builders = builders_of(stack, rendition, writers, changes, memory_bytes=_MEMORY_BYTES)
         appends: list[Prepared] = []
 
         def steps() -> list[Prepared]:
@@ -131,6 +130,36 @@ def brought(
         # Uploaded now: a commit of a record in which they are asked for holds up others.
         steps()
         yield steps
+
+
+def hold_moved(client: PersistClient, info: CollectionInfo, rendition: RenditionInfo, upper: int) -> Prepared:
+    """What moves the hold of a rendition along as it gets to `upper`, or ends it."""
+    purpose = rendition_hold(rendition.id)
+    if rendition.held_from <= upper:
+        return client.prepare_release_critical(info.metadata_shard, purpose=purpose)
+    return client.prepare_downgrade_critical(info.metadata_shard, upper - 1, purpose=purpose)
+
+
+def builders_of(
+    stack: ExitStack,
+    rendition: RenditionInfo,
+    writers: Sequence[WriteHandle],
+    updates: Iterable[pa.RecordBatch],
+    *,
+    memory_bytes: int,
+) -> list[BatchBuilder]:
+    """Builders of the shards of a rendition, in its order, with the updates that go there.
+
+    The writers have a schema that the updates' leads to. All of it takes about `memory_bytes`.
+    """
+    share = memory_bytes // len(writers)
+    builders = [stack.enter_context(writer.batch_builder(memory_bytes=share)) for writer in writers]
+    for batch in updates:
+        rows = seen_through(batch, writers[0].schema)
+        for builder, part in zip(builders, split_rows(rendition, rows), strict=True):
+            if part.num_rows:
+                builder.add(part)
+    return builders
 
 
 def _changes(
@@ -153,17 +182,17 @@ def _changes(
         return schema, changes.to_batches()
     after = reader.snapshot(at)
     if lower == 0:
-        return describe().schema, _at(after, at, _counted(client, reader, progress))
+        return describe().schema, at_time(after, at, _counted(client, reader, progress))
     # A listen has all of it in memory. Its sum is what differs between before and after.
     before = reader.snapshot(lower - 1)
-    return describe().schema, chain(_at(after, at), map(negated, _at(before, at)))
+    return describe().schema, chain(at_time(after, at), map(negated, at_time(before, at)))
 
 
 def _few(size: StoredSize) -> bool:
     return size.size_bytes <= _LISTENED_BYTES and size.rows <= _LISTENED_ROWS
 
 
-def _at(
+def at_time(
     contents: Iterable[pa.RecordBatch], time: int, tell: Callable[[int], None] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Contents as updates at one time."""

@@ -9,13 +9,14 @@
   aborted, so that the next attempt finds what it needs.
 
 In process all rows pass through one process's memory and disk: 3 million small rows take 13 s, in 0.5 GB.
-From `SPARK_BYTES` or `SPARK_ROWS` of stored updates on that takes minutes, and many hands would be better.
+From `SPARK_BYTES` or `SPARK_ROWS` of stored updates on that takes minutes: `holdfast.spark.jobs.hydrate` has
+Spark's executors sort and upload. What differs is who fills; the rest is the same.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from holdfast.errors import (
     AsOfTooEarly,
@@ -25,12 +26,13 @@ from holdfast.errors import (
     HandleExpired,
     HoldfastError,
     ShardFinalized,
+    StorageError,
     TornRendition,
     UpperMismatch,
 )
 from holdfast.persist import Prepared, StoredSize
 from holdfast.storage.bringing import Progress, brought
-from holdfast.storage.jobs import JobRecord, JobState, Json, job_id
+from holdfast.storage.jobs import JobRecord, JobState, Json, job_id, one_line
 from holdfast.storage.spec import CollectionInfo, Recipe, RenditionInfo, RenditionState
 from holdfast.storage.uppers import common_upper
 
@@ -46,7 +48,11 @@ SPARK_ROWS: Final = 20_000_000
 NEARLY_MS: Final = 10_000
 """A round of catching up that brought no more than this, in collection time (ms), was the last."""
 
-_MAX_ERROR: Final = 1000
+Fill: TypeAlias = Callable[
+    [CollectionInfo, RenditionInfo, int, Progress], AbstractContextManager[Callable[[], list[Prepared]]]
+]
+"""Makes what takes an empty rendition to an upper, at most the collection's; as `bringing.brought`."""
+
 # What work on a rendition meets when it ends meanwhile.
 _GONE: Final = (AsOfTooEarly, HandleExpired, ShardFinalized, TornRendition, UpperMismatch)
 
@@ -57,7 +63,10 @@ def needs_spark(size: StoredSize) -> bool:
 
 
 class Hydration:
-    """One attempt to hydrate one rendition in this process."""
+    """One attempt to hydrate one rendition, by `fill` where it isn't all done in this process.
+
+    It is `attempt` of the job where that is given, which must be the one on record; else the next one.
+    """
 
     def __init__(
         self,
@@ -65,12 +74,17 @@ class Hydration:
         info: CollectionInfo,
         rendition_id: str,
         progress: Progress | None = None,
+        *,
+        fill: Fill | None = None,
+        attempt: int | None = None,
     ) -> None:
         self._controller = controller
         self._client = controller.client
         self._id = info.collection_id
         self._rendition_id = rendition_id
         self._progress = progress
+        self._make = fill or self._here
+        self._given = attempt
         self._rows = 0
 
     def run(self) -> int:
@@ -86,7 +100,7 @@ class Hydration:
                 gone = self._gone(error)
                 # The work's error matters more than that it could not be put on record.
                 with suppress(HoldfastError):
-                    self._controller.fail_job(job.job_id, job.attempt, _one_line(gone or error))
+                    self._controller.fail_job(job.job_id, job.attempt, one_line(gone or error))
                 if gone is not None:
                     raise gone from error
                 raise
@@ -100,6 +114,8 @@ class Hydration:
     def _attempt(self) -> JobRecord:
         """The job, where it is done, or an attempt of it that is this one's."""
         id_ = job_id(self._id, HYDRATE, self._rendition_id)
+        if self._given is not None:
+            return self._controller.check_attempt(id_, self._given)
         known = self._controller.job(id_)
         if known is None:
             spec: Json = {"collection": self._id, "rendition": self._rendition_id}
@@ -119,7 +135,6 @@ class Hydration:
         """Commit the contents with the record; only that where somebody else brought some of them."""
         upper = self._controller.frontiers(self._id).upper
         info, rendition = self._filling()
-        describe = partial(self._controller.describe, self._id)
         while True:
             there = common_upper(info, rendition, self._client.recent_uppers)
             # The upper of what has been aborted is the end of time.
@@ -128,7 +143,7 @@ class Hydration:
                 self._finish(job, there, ())
                 return
             try:
-                with brought(self._client, info, rendition, 0, upper, describe, progress=self._tell) as steps:
+                with self._make(info, rendition, upper, self._tell) as steps:
                     self._finish(job, upper, steps)
                 return
             except UpperMismatch:
@@ -145,6 +160,15 @@ class Hydration:
             known = self._controller.job(job.job_id)
             if known is None or known.state is not JobState.DONE:
                 raise
+            if self._given not in (None, known.attempt):
+                raise
+
+    def _here(
+        self, info: CollectionInfo, rendition: RenditionInfo, upper: int, progress: Progress
+    ) -> AbstractContextManager[Callable[[], list[Prepared]]]:
+        """All of it through this process."""
+        describe = partial(self._controller.describe, self._id)
+        return brought(self._client, info, rendition, 0, upper, describe, progress=progress)
 
     def _catch_up(self) -> int:
         """Bring what was written meanwhile, until a round brings little."""
@@ -180,15 +204,12 @@ class Hydration:
 
     def _gone(self, error: Exception) -> BadInput | None:
         """That the rendition is not to be filled any more, where that is why the work failed."""
-        if isinstance(error, _GONE):
+        # What an executor met is told by whoever runs it, in an error of its own.
+        if isinstance(error, _GONE) or self._given is not None:
             try:
                 self._filling()
             except BadInput as gone:
                 return gone
+            except StorageError:
+                return None
         return None
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    hint = error.hint if isinstance(error, HoldfastError) else ""
-    return (f"{text}; {hint}" if hint else text)[:_MAX_ERROR]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import BadInput, Fenced, HoldfastError
 from holdfast.persist import PersistClient, Prepared
 from holdfast.storage import transitions
 from holdfast.storage.controller_log import ControllerLog
@@ -62,6 +62,21 @@ class JobCommands:
     def job(self, job: str) -> JobRecord | None:
         """The record of the job with this id, None where there is none."""
         return self._log.sync().jobs.get(job)
+
+    def check_attempt(self, job: str, attempt: int) -> JobRecord:
+        """The record of a job of which this attempt runs, or is done.
+
+        Raises `Fenced` where it has failed or another one took its place, `BadInput` where it never started.
+        """
+        record = self.job(job)
+        if record is None:
+            raise BadInput(f"there is no job {job}", hint="start it with StorageController.start_job")
+        state = f"attempt {record.attempt} is {record.state.name.lower()}"
+        if record.attempt < attempt:
+            raise BadInput(f"attempt {attempt} of job {job} was never started: {state}")
+        if record.attempt != attempt or record.state is JobState.FAILED:
+            raise Fenced(f"attempt {attempt}", state, what=f"job {job}")
+        return record
 
     def jobs(self, object_id: str | None = None) -> tuple[JobRecord, ...]:
         """The records of all jobs, or of those of one object, oldest first."""

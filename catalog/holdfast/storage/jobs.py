@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, HoldfastError
 
 Json = Mapping[str, Any]
 
 _MAX_NAME: Final = 255
+_MAX_ERROR: Final = 1000
 _NOT_A_UUID: Final = uuid.UUID(int=0)
 
 
@@ -66,3 +67,10 @@ def job_id(object_id: str, kind: str, slot: str) -> str:
     except ValueError:
         namespace = uuid.uuid5(_NOT_A_UUID, object_id)
     return str(uuid.uuid5(namespace, f"{kind}/{slot}"))
+
+
+def one_line(error: Exception) -> str:
+    """An error as it is put on record, with what to do about it."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    hint = error.hint if isinstance(error, HoldfastError) else ""
+    return (f"{text}; {hint}" if hint else text)[:_MAX_ERROR]

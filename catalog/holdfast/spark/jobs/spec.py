@@ -10,49 +10,59 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Self, TypeVar
 
 from holdfast.errors import CLOSED, BadInput, VersionTooNew
+from holdfast.spark.place import Place
 
 SPEC_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class SnapshotSpec:
-    """Write a collection as of one time to Parquet.
+class JobSpec:
+    """What all jobs are told.
 
-    `url` is the persist location, `collection` an id or name, `destination` a folder (an absolute path
-    or `file:///...`), `job_id` and `attempt` those of the JobRecord. `as_of` None is the latest complete
-    time when the job starts: give it where two attempts must write the same. `partitions` is the number
-    of files at most.
+    The persist location is `url`, or `blob` and `consensus`; `collection` an id or name; `job_id` and
+    `attempt` are those of the JobRecord. `partitions` is the number of tasks at most.
     """
 
-    url: str
+    url: str | None = None
+    blob: str | None = None
+    consensus: str | None = None
     collection: str
-    destination: str
     job_id: str
     attempt: int
-    as_of: int | None = None
     partitions: int = 8
-    kind: Literal["snapshot"] = "snapshot"
+    kind: str
     version: int = SPEC_VERSION
 
+    KIND: ClassVar[str]
+    """The job that a spec is for."""
+    TEXTS: ClassVar[tuple[str, ...]] = ("collection",)
+    """Fields that are texts and must not be empty."""
+
     def __post_init__(self) -> None:
-        for name in ("url", "collection", "destination"):
+        whole = ("blob", "consensus") if self.url is None and (self.blob or self.consensus) else ("url",)
+        for name in (*whole, *self.TEXTS):
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise BadInput(f"job spec: {name!r} must be a text that isn't empty, not {value!r}")
-        if self.kind != "snapshot":
-            raise BadInput(f"job spec: kind is {self.kind!r}, this job is 'snapshot'")
+        if self.url is not None and (self.blob is not None or self.consensus is not None):
+            raise BadInput("job spec: 'url' is the whole location: give it, or 'blob' and 'consensus'")
+        if self.kind != self.KIND:
+            raise BadInput(f"job spec: kind is {self.kind!r}, this job is {self.KIND!r}")
         if not _is_uuid(self.job_id):
             raise BadInput(f"job spec: 'job_id' must be a lower-case UUID, not {self.job_id!r}")
         _check_integer("attempt", self.attempt, 1, 2**32 - 1)
         _check_integer("partitions", self.partitions, 1, 10_000)
-        if self.as_of is not None:
-            _check_integer("as_of", self.as_of, 0, CLOSED - 1)
+
+    @property
+    def place(self) -> Place:
+        """The location."""
+        return Place(self.url, self.blob, self.consensus)
 
     @classmethod
-    def from_json(cls, text: str) -> "SnapshotSpec":
+    def from_json(cls, text: str) -> Self:
         """Parse and check; `BadInput` names the field, `VersionTooNew` a spec from a newer Holdfast."""
         try:
             given = json.loads(text)
@@ -65,21 +75,59 @@ class SnapshotSpec:
         if unknown := sorted(set(given) - set(fields)):
             raise BadInput(f"job spec: unknown field {unknown[0]!r}; there are {', '.join(fields)}")
         required = [name for name, field in fields.items() if field.default is dataclasses.MISSING]
+        if not given.keys() & {"blob", "consensus"}:
+            required.insert(0, "url")
         if missing := [name for name in required if name not in given]:
             raise BadInput(f"job spec: {missing[0]!r} is missing; required are {', '.join(required)}")
         return cls(**given)
 
     def to_json(self) -> str:
         """The spec as `from_json` takes it."""
-        return json.dumps(dataclasses.asdict(self))
+        given = dataclasses.asdict(self)
+        return json.dumps({name: value for name, value in given.items() if value is not None})
 
 
-def load_spec(argument: str) -> SnapshotSpec:
+@dataclass(frozen=True, kw_only=True)
+class SnapshotSpec(JobSpec):
+    """Write a collection as of one time to Parquet.
+
+    `destination` is a folder (an absolute path or `file:///...`). `as_of` None is the latest complete time
+    when the job starts: give it where two attempts must write the same. A task writes one file at most.
+    """
+
+    KIND: ClassVar[str] = "snapshot"
+    TEXTS: ClassVar[tuple[str, ...]] = ("collection", "destination")
+
+    destination: str
+    as_of: int | None = None
+    kind: str = KIND
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.as_of is not None:
+            _check_integer("as_of", self.as_of, 0, CLOSED - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HydrateSpec(JobSpec):
+    """Fill a rendition of recipe COPY from its collection. `rendition` is its id, and the job's slot."""
+
+    KIND: ClassVar[str] = "hydrate"
+    TEXTS: ClassVar[tuple[str, ...]] = ("collection", "rendition")
+
+    rendition: str
+    kind: str = KIND
+
+
+Spec = TypeVar("Spec", bound=JobSpec)
+
+
+def load_spec(argument: str, kind: type[Spec]) -> Spec:
     """A spec from a command line argument: the JSON itself, or the path of a file that holds it."""
     if argument.lstrip().startswith("{"):
-        return SnapshotSpec.from_json(argument)
+        return kind.from_json(argument)
     try:
-        return SnapshotSpec.from_json(Path(argument).read_text(encoding="utf-8"))
+        return kind.from_json(Path(argument).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"can't read the job spec {argument!r}: {error}") from None
 

@@ -1,0 +1,76 @@
+"""Uploads by many processes for one append: one process writes, and others upload for it.
+
+- The writer gives out a ticket. Whoever has it, wherever, uploads parts that carry the writer's id; they are
+  told of in a few bytes, which travel back to the writer, and it appends all of them in one step.
+- So they are protected exactly as what it uploads itself: as long as its entry is in the state, and it says
+  with `keep_alive` that it lives, no sweeper takes them. Where it died or is done without having named them,
+  they are orphans.
+- Nobody but the writer commits anything. What was uploaded twice, or by a process that nobody waits for any
+  more, is not named by the append.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.persist.canonical import Rows
+from holdfast.persist.machine import Machine
+from holdfast.persist.partstore import delete_parts
+from holdfast.persist.runwriter import write_run
+from holdfast.persist.schema import Schema
+from holdfast.persist.state import Part
+
+if TYPE_CHECKING:
+    from holdfast.persist.client import PersistClient
+
+
+@dataclass(frozen=True, slots=True)
+class UploadTicket:
+    """What a process needs to upload for a writer: `WriteHandle.upload_ticket`. Picklable."""
+
+    shard_id: str
+    writer_id: str
+    schema: Schema
+    schema_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """What was uploaded with a ticket: one run of parts, none where there were no rows. Picklable."""
+
+    shard_id: str
+    writer_id: str
+    run: tuple[Part, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many updates it has."""
+        return sum(part.rows for part in self.run)
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes were uploaded."""
+        return sum(part.size_bytes for part in self.run)
+
+
+def upload(machine: Machine, ticket: UploadTicket, pieces: Iterable[Rows]) -> Upload:
+    """Upload prepared updates that follow each other in the total order; none of them goes into the state.
+
+    Raises what `pieces` raises, and `StorageError`; then what was uploaded is deleted, as far as that goes.
+    """
+    run = write_run(
+        machine,
+        writer_id=ticket.writer_id,
+        schema=ticket.schema,
+        schema_id=ticket.schema_id,
+        pieces=pieces,
+        inline=False,
+        ahead=machine.config.builder_threads,
+    )
+    return Upload(ticket.shard_id, ticket.writer_id, run)
+
+
+def discard(client: "PersistClient", uploads: Iterable[Upload]) -> None:
+    """Delete uploads that nobody has been told of; one that can't be deleted now is left to a sweeper."""
+    for each in uploads:
+        delete_parts(client.machine(each.shard_id), each.run)

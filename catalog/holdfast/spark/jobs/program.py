@@ -1,0 +1,78 @@
+"""What the programs of all jobs have in common: how one starts, says how far it is, and ends.
+
+- The one argument is the spec. Each line of the output begins with the name of the job.
+- An attempt that fails says so in its record, which is all that anybody believes.
+- A process that is told to end lets go of what it has, and leaves its attempt Running.
+"""
+
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from pyspark.sql import SparkSession
+
+from holdfast.errors import BadInput, HoldfastError
+from holdfast.spark.jobs.folder import AttemptTaken
+from holdfast.spark.jobs.spec import JobSpec, Spec, load_spec
+from holdfast.spark.session import configure
+from holdfast.storage import JobState, StorageController
+from holdfast.storage.jobs import one_line
+
+# No row passes through the JVM: it starts in half the time when it doesn't compile for the long run.
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+Say = Callable[[str], None]
+
+
+def main(arguments: Sequence[str], kind: type[Spec], run: Callable[[Spec, Say], None]) -> int:
+    """Run the job that the one argument describes and return the exit code."""
+    name = kind.KIND
+    try:
+        if len(arguments) != 1:
+            raise BadInput(f"expected one argument, the job spec, and got {len(arguments)}")
+        run(load_spec(arguments[0], kind), lambda text: print(f"{name}: {text}", flush=True))
+    except HoldfastError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"  hint: {error.hint}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def end_when_told() -> None:
+    """So that a pod that is told to end leaves neither holds nor files."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
+def committed(controller: StorageController, spec: JobSpec) -> bool:
+    """Whether this attempt is Done; False while it is Running, `Fenced` when it is neither."""
+    return controller.check_attempt(spec.job_id, spec.attempt).state is JobState.DONE
+
+
+@contextmanager
+def on_record(controller: StorageController, spec: JobSpec) -> Iterator[None]:
+    """Put an error in the block on record as the attempt's failure."""
+    try:
+        yield
+    except AttemptTaken:
+        raise
+    except Exception as error:
+        # The work's error matters more than that it could not be put on record.
+        with suppress(HoldfastError):
+            controller.fail_job(spec.job_id, spec.attempt, one_line(error))
+        raise
+
+
+@contextmanager
+def session(spec: JobSpec, given: SparkSession | None) -> Iterator[SparkSession]:
+    """The session that was given, or one for the block."""
+    if given is not None:
+        yield given
+        return
+    builder = SparkSession.builder.appName(f"holdfast-{spec.kind}-{spec.job_id}-{spec.attempt}")
+    spark = configure(builder.config("spark.driver.extraJavaOptions", _JAVA_OPTIONS)).getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()

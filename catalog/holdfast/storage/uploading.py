@@ -1,0 +1,43 @@
+"""Filling a rendition by many processes: each uploads what one piece of the collection's contents becomes.
+
+- A piece's rows go to the shards of the rendition as a writer in this process would send them. What is
+  uploaded carries the ids of the writers that gave the tickets; they commit it, or nobody does.
+- Rows of a piece are in no other one, so that the pieces' runs side by side are the consolidated contents.
+- Memory is bounded, as for what is brought in one process.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Final
+
+from holdfast.persist import PersistClient, Upload, UploadTicket
+from holdfast.storage.bringing import at_time, builders_of
+from holdfast.storage.snapshot import CollectionPart, read_collection_part
+from holdfast.storage.spec import RenditionInfo
+
+_MEMORY_BYTES: Final = 128 << 20
+"""What a piece sorts in memory, of all shards together: several are done side by side on one machine."""
+
+
+def upload_part(
+    client: PersistClient, part: CollectionPart, rendition: RenditionInfo, tickets: Sequence[UploadTicket]
+) -> tuple[Upload, ...]:
+    """Upload the contents of a piece, at its time, for the shards of a rendition; one upload for each.
+
+    `tickets` are those of writers of the shards, in their order, with a schema that the piece's leads to.
+    Raises as `read_collection_part`, `ShardFinalized` where the rendition was given up, `StorageError`: then
+    nothing of the piece is left, as far as that goes.
+    """
+    purpose = f"upload for rendition {rendition.id}"
+    done: list[Upload] = []
+    with ExitStack() as stack:
+        writers = [client.writer(each.shard_id, each.schema, purpose=purpose) for each in tickets]
+        contents = at_time(read_collection_part(client, part), part.as_of)
+        builders = builders_of(stack, rendition, writers, contents, memory_bytes=_MEMORY_BYTES)
+        try:
+            for ticket, builder in zip(tickets, builders, strict=True):
+                done.append(client.upload(ticket, builder.updates()))
+        except BaseException:
+            client.discard(done)
+            raise
+    return tuple(done)

@@ -1,0 +1,382 @@
+"""The hydration job: executors upload, one driver commits once, and nobody else's rows get in."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from holdfast.errors import BadInput, Fenced, HoldfastError
+from holdfast.persist import PersistClient, Schema
+from holdfast.persist.sweep import BLOB_NAME
+from holdfast.spark.jobs import hydrate, snapshot
+from holdfast.spark.jobs.spec import HydrateSpec, SnapshotSpec
+from holdfast.spark.place import Place
+from holdfast.storage import JobRecord, JobState, RenditionState, StorageController
+from holdfast.storage.bringing import rendition_hold
+from testbed import sparkdriver
+from testbed.minio import Minio
+from testbed.postgres import PostgresServer
+from testbed.spark import environment
+from testbed.sparkdriver import Gate
+
+pytestmark = pytest.mark.spark
+Fill = Callable[..., str]
+Order = Callable[..., HydrateSpec]
+
+SCHEMA = Schema.of(key={"id": "uint64"}, value={"name": "string?", "x": "float64"})
+WIDER = Schema.of(key={"id": "uint64"}, value={"name": "string?", "x": "float64", "more": "int64?"})
+# Runs the job in a process of its own and kills it, as a power cut would, when it says `sys.argv[2]`.
+KILLED_AT = """
+import os, signal, sys
+from holdfast.spark.jobs import hydrate
+from holdfast.spark.jobs.spec import HydrateSpec, load_spec
+
+def say(text):
+    print(text, flush=True)
+    if sys.argv[2] in text:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+hydrate.run(load_spec(sys.argv[1], HydrateSpec), say=say)
+"""
+# Runs the job with tasks that fail when they run for the first time, after they have uploaded.
+FAILING_ONCE = """
+import sys
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+from holdfast.spark import configure
+from holdfast.spark.jobs import hydrate
+from holdfast.spark.jobs.spec import HydrateSpec, load_spec
+
+def fill_task(part, *, filling, work=hydrate.fill_task):
+    done = work(part, filling=filling)
+    if TaskContext.get().attemptNumber() == 0:
+        raise RuntimeError("the machine is gone")
+    return done
+
+hydrate.fill_task = fill_task
+spark = configure(SparkSession.builder.master("local[2,3]")).getOrCreate()
+hydrate.run(load_spec(sys.argv[1], HydrateSpec), say=print, spark=spark)
+"""
+
+
+def contents_of(first: int, last: int) -> list[dict[str, Any]]:
+    return [{"id": i, "name": None if i % 7 == 0 else f"o{i}", "x": float(i)} for i in range(first, last)]
+
+
+@pytest.fixture
+def orders(fill: Fill) -> str:
+    """A thousand orders in two shards, and half of them twice, with an empty rendition r2 of three shards."""
+    name = f"orders-{uuid.uuid4()}"
+    rows = contents_of(0, 1000)
+    return fill(name, SCHEMA, {10: rows, 20: rows[::2], 30: [{**rows[1], "_diff": -1}]}, shards=2)
+
+
+@pytest.fixture
+def order(controller: StorageController, url: str, orders: str) -> Order:
+    """Makes a rendition, starts its job on record, and makes the spec."""
+
+    def make(**change: Any) -> HydrateSpec:
+        collection = change.get("collection", orders)
+        controller.renditions.create(collection, shards=3, rendition_id="r2")
+        return spec_of(controller, collection, url=url, **change)
+
+    return make
+
+
+def spec_of(controller: StorageController, collection: str, **given: Any) -> HydrateSpec:
+    record = controller.start_job(collection, "hydrate", "r2", spec={})
+    of_job = {"job_id": record.job_id, "attempt": record.attempt, "partitions": 4}
+    return HydrateSpec(**{"collection": collection, "rendition": "r2", **of_job, **given})
+
+
+def again(controller: StorageController, spec: HydrateSpec) -> HydrateSpec:
+    """The spec of the next attempt, after this one was given up."""
+    record = controller.retry_job(spec.job_id, abandoned=spec.attempt)
+    return HydrateSpec(**{**vars(spec), "attempt": record.attempt})
+
+
+def record_of(controller: StorageController, spec: HydrateSpec) -> JobRecord:
+    record = controller.job(spec.job_id)
+    assert record is not None
+    return record
+
+
+def shards_of(controller: StorageController, spec: HydrateSpec) -> tuple[str, ...]:
+    return controller.describe(spec.collection).rendition("r2").shards
+
+
+def filled(controller: StorageController, spec: HydrateSpec, as_of: int) -> pa.Table:
+    """What is in the shards of the new rendition, each row from the one that it belongs to."""
+    found = []
+    for shard in shards_of(controller, spec):
+        with controller.client.reader(shard, purpose="look") as reader:
+            found.append(reader.snapshot(as_of).to_table())
+    assert all(table.num_rows for table in found)
+    return pa.concat_tables(found).sort_by("id")
+
+
+def check_committed(controller: StorageController, spec: HydrateSpec, *, upper: int = 31) -> None:
+    """The record says so, and the rendition has, once, all that the collection has."""
+    record = record_of(controller, spec)
+    assert (record.state, record.attempt) == (JobState.DONE, spec.attempt)
+    with controller.reader(spec.collection, purpose="look") as reader:
+        wanted = reader.snapshot(upper - 1).to_table().sort_by("id")
+    assert filled(controller, spec, upper - 1).equals(wanted)
+    assert record.result == {"upper": upper, "rows": wanted.num_rows}
+    view = controller.renditions.look(spec.collection)
+    holds = controller.client.inspect(view.info.metadata_shard).holds
+    assert [hold.since for hold in holds if hold.purpose == rendition_hold("r2")] == [upper - 1]
+
+
+def check_nothing(controller: StorageController, spec: HydrateSpec) -> None:
+    uppers = controller.client.recent_uppers(shards_of(controller, spec))
+    assert set(uppers.values()) == {0}
+
+
+def uploaded(controller: StorageController, spec: HydrateSpec) -> dict[str, int]:
+    """How many parts there are of each writer of the new rendition's shards."""
+    found: dict[str, int] = {}
+    for shard in shards_of(controller, spec):
+        for meta in controller.client.location.blob.list(shard):
+            parsed = BLOB_NAME.fullmatch(meta.key)
+            if parsed is not None and parsed["writer"]:
+                found[parsed["writer"]] = found.get(parsed["writer"], 0) + 1
+    return found
+
+
+def run_python(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program, *arguments]
+    env = {**os.environ, **environment()}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=env)
+
+
+def test_the_job_as_it_is_submitted_and_the_same_attempt_once_more(
+    controller: StorageController, order: Order, tmp_path: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spec = order()
+    gate = Gate(tmp_path / "driver")
+    gate.open()
+    application = {
+        "mainApplicationFile": "local:///opt/holdfast/jobs/hydrate.py",
+        "arguments": [spec.to_json()],
+    }
+    command = sparkdriver.command("hydrate", application, master="local[2]", gate=gate.stem)
+    env = {**os.environ, **environment()}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "as of 30: 2 tasks into 3 shards of r2" in done.stdout
+    assert "hydrate: 999 rows are uploaded, committing" in done.stdout
+    check_committed(controller, spec)
+    # What executors uploaded is three runs of two parts, and none of their rows are in the state.
+    assert sorted(uploaded(controller, spec).values()) == [2, 2, 2]
+
+    before = record_of(controller, spec)
+    assert hydrate.main([spec.to_json()]) == 0
+    assert record_of(controller, spec) == before
+    assert "has committed before; nothing to do" in capfd.readouterr().out
+
+
+def test_it_catches_up_and_takes_over_while_the_collection_is_written_and_read(
+    spark: SparkSession, controller: StorageController, order: Order
+) -> None:
+    spec = order()
+    writer = controller.writer(spec.collection, purpose="test")
+    reader = controller.reader(spec.collection, purpose="test").listen(30)
+
+    def say(text: str) -> None:
+        if "rows are uploaded" in text:
+            writer.append(contents_of(2000, 2010), 31, 41)
+            assert controller.evolve_collection(spec.collection, WIDER).schema == WIDER
+
+    hydrate.run(spec, say=say, spark=spark)
+    assert record_of(controller, spec).result == {"upper": 31, "rows": 999}
+    assert set(controller.client.recent_uppers(shards_of(controller, spec)).values()) == {41}
+    controller.renditions.hand_over(spec.collection, "r2", at=50)
+    again_written = controller.writer(spec.collection, purpose="test")
+    again_written.append([{"id": 3000, "name": "new", "x": 0.0}], again_written.upper(), 60_000)
+    info = controller.describe(spec.collection)
+    assert info.holding.id == "r2"
+    with controller.reader(spec.collection, purpose="look") as after:
+        assert after.snapshot().to_table().num_rows == 999 + 10 + 1
+    told = 0
+    while reader.frontier < 60_000:
+        told += sum(event.table.num_rows for event in reader.next() if hasattr(event, "table"))
+    assert told == 11
+
+
+def test_an_attempt_that_was_replaced_meanwhile_is_fenced_and_takes_its_uploads_away(
+    spark: SparkSession, controller: StorageController, order: Order
+) -> None:
+    zombie = order()
+    successor: list[HydrateSpec] = []
+
+    def say(text: str) -> None:
+        if "are uploaded, committing" in text:
+            assert len(uploaded(controller, zombie)) == 3
+            successor.append(again(controller, zombie))
+
+    with pytest.raises(Fenced, match="attempt 1"):
+        hydrate.run(zombie, say=say, spark=spark)
+    record = record_of(controller, zombie)
+    assert (record.state, record.attempt, record.result) == (JobState.RUNNING, 2, {})
+    assert uploaded(controller, zombie) == {}
+    check_nothing(controller, zombie)
+    hydrate.run(successor[0], say=str, spark=spark)
+    check_committed(controller, successor[0])
+    assert hydrate.main([zombie.to_json()]) == 4
+    check_committed(controller, successor[0])
+
+
+def test_of_two_drivers_of_one_attempt_one_commits_and_both_are_right(
+    spark: SparkSession, controller: StorageController, order: Order
+) -> None:
+    spec = order()
+    both_have_uploaded = threading.Barrier(2)
+
+    def say(text: str) -> None:
+        if "are uploaded, committing" in text:
+            both_have_uploaded.wait(timeout=300)
+
+    with ThreadPoolExecutor(2) as drivers:
+        for driver in [drivers.submit(hydrate.run, spec, say=say, spark=spark) for _ in range(2)]:
+            driver.result()
+    check_committed(controller, spec)
+    assert len(uploaded(controller, spec)) == 3
+
+
+def test_a_killed_driver_leaves_nothing_that_anybody_reads_and_the_next_attempt_begins_anew(
+    spark: SparkSession, controller: StorageController, order: Order
+) -> None:
+    first = order()
+    killed = run_python(KILLED_AT, first.to_json(), "are uploaded, committing")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert record_of(controller, first).state is JobState.RUNNING
+    check_nothing(controller, first)
+    left = uploaded(controller, first)
+    assert len(left) == 3
+    second = again(controller, first)
+    hydrate.run(second, say=str, spark=spark)
+    check_committed(controller, second)
+    assert left.items() <= uploaded(controller, second).items()
+
+
+def test_tasks_that_fail_and_run_again_upload_twice_and_count_once(
+    controller: StorageController, order: Order
+) -> None:
+    spec = order()
+    done = run_python(FAILING_ONCE, spec.to_json())
+    assert done.returncode == 0, done.stderr
+    check_committed(controller, spec)
+    assert sorted(uploaded(controller, spec).values()) == [4, 4, 4]
+
+
+def test_a_rendition_that_is_given_up_meanwhile_ends_the_job(
+    spark: SparkSession, controller: StorageController, order: Order
+) -> None:
+    spec = order()
+
+    def say(text: str) -> None:
+        if "tasks into" in text:
+            controller.renditions.abort(spec.collection, "r2")
+
+    with pytest.raises(BadInput, match=r"r2 of collection .* is ABORTED, not HYDRATING"):
+        hydrate.run(spec, say=say, spark=spark)
+    record = record_of(controller, spec)
+    assert record.state is JobState.FAILED
+    assert "is ABORTED, not HYDRATING" in record.error
+    assert controller.describe(spec.collection).rendition("r2").state is RenditionState.ABORTED
+
+
+def test_an_empty_collection_needs_no_spark(controller: StorageController, url: str, fill: Fill) -> None:
+    collection = fill("nothing", SCHEMA, {})
+    controller.renditions.create(collection, shards=3, rendition_id="r2")
+    spec = spec_of(controller, collection, url=url)
+    hydrate.run(spec, say=str)
+    assert record_of(controller, spec).result == {"upper": 0, "rows": 0}
+    check_nothing(controller, spec)
+
+
+def test_orders_that_can_not_be_done_are_refused_or_put_on_record(
+    capsys: pytest.CaptureFixture[str], controller: StorageController, order: Order
+) -> None:
+    spec = order()
+    assert hydrate.main([HydrateSpec(**{**vars(spec), "job_id": str(uuid.uuid4())}).to_json()]) == 2
+    assert hydrate.main([HydrateSpec(**{**vars(spec), "attempt": 2}).to_json()]) == 2
+    assert hydrate.main([]) == 2
+    as_snapshot = SnapshotSpec(
+        url=spec.url, collection=spec.collection, destination="/x", job_id=spec.job_id, attempt=1
+    )
+    assert hydrate.main([as_snapshot.to_json()]) == 2
+    assert snapshot.main([spec.to_json()]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("hydrate: there is no job ")
+    assert record_of(controller, spec).state is JobState.RUNNING
+
+    other = HydrateSpec(**{**vars(spec), "rendition": "r1"})
+    with pytest.raises(BadInput, match="is not that of rendition r1"):
+        hydrate.run(other, say=str)
+    assert record_of(controller, spec).state is JobState.FAILED
+    check_nothing(controller, spec)
+
+
+@pytest.mark.s3
+@pytest.mark.postgres
+def test_on_s3_and_postgres(spark: SparkSession, minio: Minio, postgres: PostgresServer) -> None:
+    """Executors have the credentials from their environment; the spec has none."""
+    bucket = minio.make_bucket()
+    with postgres.database() as name:
+        place = {
+            "blob": f"s3://{bucket}/lake?endpoint={minio.endpoint}",
+            "consensus": postgres.url(name),
+        }
+        program = """
+import sys
+from holdfast.persist import PersistClient, Schema
+from holdfast.spark.jobs import hydrate
+from holdfast.spark.jobs.spec import HydrateSpec
+from holdfast.storage import CollectionSpec, StorageController
+
+with PersistClient.open(blob=sys.argv[1], consensus=sys.argv[2]) as client:
+    controller = StorageController(client)
+    schema = Schema.of(key={"id": "uint64"}, value={"name": "string"})
+    controller.create_collection(CollectionSpec("c1", "orders", schema, shards=2))
+    writer = controller.writer("c1", purpose="test")
+    writer.append([{"id": i, "name": str(i)} for i in range(500)], 0, 10)
+    controller.renditions.create("c1", shards=3, rendition_id="r2")
+    job = controller.start_job("c1", "hydrate", "r2", spec={})
+    spec = HydrateSpec(blob=sys.argv[1], consensus=sys.argv[2], collection="c1", rendition="r2",
+                       job_id=job.job_id, attempt=1, partitions=2)
+    assert hydrate.main([spec.to_json()]) == 0
+    controller.renditions.hand_over("c1", "r2")
+    assert controller.describe("c1").holding.id == "r2"
+    assert controller.reader("c1", purpose="look").snapshot(9).to_table().num_rows == 500
+"""
+        env = {**{k: v for k, v in os.environ.items() if not k.startswith("AWS_")}, **environment()}
+        done = subprocess.run(
+            [sys.executable, "-c", program, place["blob"], place["consensus"]],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            env={**env, **minio.credentials},
+        )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_location_that_was_removed_is_not_made_anew(tmp_path: Any) -> None:
+    gone = Place(f"file://{tmp_path}/gone")
+    with pytest.raises(HoldfastError):
+        gone.open_to_write()
+    assert not (tmp_path / "gone").exists()
+    PersistClient.open(gone.url).close()
+    with pytest.raises(HoldfastError, match="is another location than the one that was planned"):
+        gone.open_to_write(uuid.uuid4())
