@@ -1,10 +1,8 @@
 """The operator as users run it: a process of its own against the API server of the test bed."""
 
 import json
-import sys
 import threading
 import time
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,78 +13,14 @@ import pytest
 
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.storage import StorageController
-from testbed.children import plain_path
 from testbed.errors import KubectlError
 from testbed.kube import ControlPlane
 from testbed.objects import Objects, new_namespace
-from testbed.process import Child
+from testbed.operatorprocess import OperatorProcess
 
 CRDS = Path(__file__).parents[2] / "crds"
 WAIT = "--timeout=60s"
-
-
-class OperatorProcess:
-    """`holdfast-operator run` in one namespace, with its log in a file."""
-
-    def __init__(self, cluster: ControlPlane, namespace: str, folder: Path, number: int, *flags: str) -> None:
-        self.log = folder / f"operator-{number}.log"
-        self.child = Child(
-            f"operator-{number}",
-            [
-                sys.executable,
-                "-m",
-                "holdfast_operator",
-                "run",
-                f"--namespace={namespace}",
-                f"--data-dir={folder / 'volume'}",
-                "--listen=127.0.0.1:0",
-                "--unsteady-interval=0.2",
-                "--steady-interval=0.5",
-                *flags,
-            ],
-            log=self.log,
-            env=cluster.environment(
-                {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": plain_path()}
-            ),
-        )
-
-    def lines(self) -> list[dict[str, Any]]:
-        """The log so far."""
-        if not self.log.exists():
-            return []
-        text = self.log.read_text()
-        return [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
-
-    def said(self, part: str) -> bool:
-        return any(part in line["message"] for line in self.lines())
-
-    def wait_until_it_says(self, part: str) -> None:
-        """Wait until a line of its log has this in it."""
-        deadline = time.monotonic() + 60
-        while not self.said(part):
-            assert time.monotonic() < deadline, f"it never says {part!r}"
-            threading.Event().wait(0.05)
-
-    def get(self, path: str) -> str:
-        """What its HTTP endpoint answers."""
-        (line,) = (line for line in self.lines() if "health and metrics on" in line["message"])
-        with urllib.request.urlopen(line["message"].split()[-1] + path, timeout=10) as answer:
-            return str(answer.read().decode())
-
-    def metric(self, name: str) -> float:
-        """The sum over all labels of a metric."""
-        lines = (
-            line for line in self.get("/metrics").splitlines() if line.startswith((name + "{", name + " "))
-        )
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
-
-    def wait_for_looks(self, number: int) -> None:
-        """Wait until it has looked at its objects this many more times."""
-        name = "holdfast_reconciles_total"
-        enough, deadline = self.metric(name) + number, time.monotonic() + 60
-        while self.metric(name) < enough:
-            assert time.monotonic() < deadline, "it doesn't look at its objects any more"
-            threading.Event().wait(0.05)
+QUICK = ("--unsteady-interval=0.2", "--steady-interval=0.5")
 
 
 class World:
@@ -102,7 +36,9 @@ class World:
     def start(self, *flags: str, through: ControlPlane | None = None) -> OperatorProcess:
         """Start another operator, which sees the cluster as it is `through` something before it."""
         number = len(self.operators) + 1
-        operator = OperatorProcess(through or self.cluster, self.namespace, self.folder, number, *flags)
+        operator = OperatorProcess(
+            through or self.cluster, self.namespace, self.folder, number, *QUICK, *flags
+        )
         self.operators.append(operator)
         return operator
 

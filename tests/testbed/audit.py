@@ -11,6 +11,7 @@ from typing import Final
 
 _POLICY: Final = "audit-policy.json"
 _LOG: Final = "audit.log"
+READS: Final = frozenset({"get", "list", "watch"})
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,14 +33,15 @@ class Request:
     code: int
 
 
-def flags(folder: Path) -> list[str]:
-    """What an API server is started with to write its log into `folder`."""
+def flags(folder: Path, *, reads: bool = True) -> list[str]:
+    """What an API server is started with to write its log into `folder`; without `reads` only of changes."""
     folder.mkdir(parents=True, exist_ok=True)
+    left_out = [] if reads else [{"level": "None", "verbs": sorted(READS)}]
     policy = {
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",
         "omitStages": ["RequestReceived"],
-        "rules": [{"level": "Metadata"}],
+        "rules": [*left_out, {"level": "Metadata"}],
     }
     (folder / _POLICY).write_text(json.dumps(policy))
     return [

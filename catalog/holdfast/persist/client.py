@@ -62,6 +62,7 @@ from holdfast.persist.schema import Schema
 from holdfast.persist.snapshot import Snapshot, SnapshotPart
 from holdfast.persist.state import CriticalReader, WriteMode
 from holdfast.persist.storage import CacheConfig, Location, StoreMetrics
+from holdfast.persist.survey import HEADS
 from holdfast.persist.transition import check_mode
 from holdfast.persist.upload import Upload, UploadTicket, discard, upload
 from holdfast.persist.write import Prepared, WriteHandle, check_prepared, spend
@@ -419,6 +420,16 @@ class PersistClient:
         """The uppers of shards, as `recent_upper` gives each, by one read of Consensus for all of them."""
         machines = [self.machine(shard_id) for shard_id in shard_ids]
         return {state.shard_id: state.upper for state in refresh_all(machines)}
+
+    def versions(self, shard_ids: Sequence[str]) -> dict[str, int]:
+        """The numbers of the newest versions of shards, linearized, by few reads of Consensus; 0: none."""
+        machines = [self.machine(shard_id) for shard_id in shard_ids]
+        chunks = (machines[start : start + HEADS] for start in range(0, len(machines), HEADS))
+        return {state.shard_id: state.seqno for chunk in chunks for state in refresh_all(chunk)}
+
+    def known_version(self, shard_id: str) -> int:
+        """The number of the version that this client has of a shard; the store may have a newer one."""
+        return self.machine(shard_id).state.seqno
 
     def exists(self, shard_id: str) -> bool:
         """Whether a shard was ever created."""

@@ -1,7 +1,8 @@
 """What all API models share: the camelCase mapping, conditions, references and frontiers.
 
 Invariants
-- A model reads what any newer CRD version wrote: unknown fields are ignored, never an error.
+- A model reads what any newer CRD version wrote: unknown fields are ignored, but in a spec that is to be
+  done (`reconcile.specs`).
 - Every field has a description: it becomes `kubectl explain`.
 """
 

@@ -83,8 +83,6 @@ class Observed:
     overdue: bool = False
     """Whether the deletion has been going on for longer than anybody should wait."""
     has_finalizer: bool = True
-    known_upper: object = None
-    """`status.upper` as it is shown."""
     known_epoch: int = 0
     """`status.epoch` as it is shown: that of the last open, also of another process."""
     initialized: bool = False
@@ -234,7 +232,6 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
         return _plan_observed(seen, facts, rhythm)
     if seen.objects.changes:
         return KeepObjects(declared_by(spec.objects))
-    moving = facts.upper != seen.known_upper or is_passing(seen.connection)
     health = ready(told_open(facts, seen.migration if seen.in_both else ""))
     if seen.objects.taken:
         health = stalled(Reason.NAME_TAKEN, told_taken(seen.objects.taken))
@@ -247,18 +244,21 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
             *mark_shadow(seen.opened.stash, facts.shadow),
             *_mark_connection(seen),
         ),
-        requeue_after=rhythm.unsteady if moving else rhythm.steady,
+        requeue_after=_rest_of(seen, rhythm),
     )
 
 
 def _plan_observed(seen: Observed, facts: CatalogFacts, rhythm: Rhythm) -> Step:
-    moving = facts.upper != seen.known_upper or is_passing(seen.connection)
     return Settle(
         observed_health(facts),
         fields=status_fields(facts),
         marks=_mark_connection(seen),
-        requeue_after=rhythm.unsteady if moving else rhythm.steady,
+        requeue_after=_rest_of(seen, rhythm),
     )
+
+
+def _rest_of(seen: Observed, rhythm: Rhythm) -> float:
+    return rhythm.unsteady if is_passing(seen.connection) else rhythm.steady
 
 
 def _mark_connection(seen: Observed) -> tuple[Mark, ...]:

@@ -82,7 +82,7 @@ from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.events import Note
 from holdfast_operator.runtime.kube import ObjectKey, resource_type
 from holdfast_operator.runtime.queue import Result
-from holdfast_operator.runtime.status import Health, timestamp
+from holdfast_operator.runtime.status import Health, is_ready, timestamp
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,6 @@ class CatalogHandler(Handler[Observed]):
             deleting=deleting,
             overdue=is_overdue(body, self.services.clock.wall()),
             has_finalizer=has_finalizer(body),
-            known_upper=status.get("upper"),
             known_epoch=status.get("epoch") or 0,
             initialized="shardId" in status,
             void=self._stores.is_void(key),
@@ -190,6 +189,12 @@ class CatalogHandler(Handler[Observed]):
                 await self._stores.destroy(key)
             case _:
                 raise AssertionError(step)
+
+    def shown(self, key: ObjectKey, body: Json, before: Json) -> None:
+        """Collections show that their Catalog isn't ready (any more)."""
+        super().shown(key, body, before)
+        if is_ready(before) and not is_ready(body["status"]):
+            self._wake_dependents(key)
 
     async def gone(self, key: ObjectKey) -> None:
         """Close what is open, and let rivals and collections know."""

@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum, auto
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal, assert_never
 
 from holdfast.errors import HoldfastError
 from holdfast.persist import Schema
 from holdfast.persist.evolution import evolution_fault
 from holdfast.storage import JobRecord, RenditionState
 from holdfast.storage.frontiers import retained_since
-from holdfast_operator.api.base import frontier
 from holdfast_operator.api.catalog import DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ConditionType, Reason
@@ -25,7 +24,12 @@ from holdfast_operator.reconcile.collectionrestore import restore_asked, restore
 from holdfast_operator.reconcile.collectionstatus import collection_marks, rendition_notes, status_fields
 from holdfast_operator.reconcile.facts import CollectionFacts, ItemName
 from holdfast_operator.reconcile.itemdefinition import is_out_of_date
-from holdfast_operator.reconcile.renditions import LongStep, RenditionsObserved, has_layout
+from holdfast_operator.reconcile.renditions import (
+    LongStep,
+    RenditionReport,
+    RenditionsObserved,
+    has_layout,
+)
 from holdfast_operator.reconcile.snapshot import FailAttempt, SnapshotObserved, SnapshotReport
 from holdfast_operator.reconcile.steps import (
     SUSPENDED,
@@ -51,7 +55,9 @@ class CatalogState(Enum):
     MISSING = auto()
     DELETING = auto()
     CLOSED = auto()
-    """There, but not open in this process (yet)."""
+    """There, not open in this process, and its status says that it isn't ready."""
+    OPENING = auto()
+    """There, not open in this process yet, and its status says that it was ready: before a restart."""
     OPEN = auto()
 
 
@@ -65,7 +71,6 @@ class Observed:
     deleting: bool = False
     overdue: bool = False
     has_finalizer: bool = True
-    known_upper: object = None
     created: bool = False
     """Whether the status says that there is something in the store."""
     older_twin: str | None = None
@@ -182,14 +187,18 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
         schema = schema_of(seen.spec)
     except HoldfastError as error:
         return Settle(stalled(Reason.INVALID_SCHEMA, f"{error}; correct spec.columns and spec.key"))
-    if (waiting := _without_catalog(seen, seen.spec, rhythm)) is not None:
-        return waiting
+    if seen.catalog is not CatalogState.OPEN:
+        return _without_catalog(seen.catalog, seen.spec, rhythm)
     return _plan_create(seen, seen.spec, schema, rhythm)
 
 
-def _without_catalog(seen: Observed, spec: StorageCollectionSpec, rhythm: Rhythm) -> Settle | None:
+def _without_catalog(
+    catalog: Literal[CatalogState.MISSING, CatalogState.DELETING, CatalogState.CLOSED, CatalogState.OPENING],
+    spec: StorageCollectionSpec,
+    rhythm: Rhythm,
+) -> Settle | Wait:
     name = spec.catalog_ref.name
-    match seen.catalog:
+    match catalog:
         case CatalogState.MISSING:
             text = f"there is no Catalog '{name}' in this namespace; create it or correct spec.catalogRef"
             return Settle(stalled(Reason.CATALOG_NOT_FOUND, text), requeue_after=rhythm.steady)
@@ -199,8 +208,11 @@ def _without_catalog(seen: Observed, spec: StorageCollectionSpec, rhythm: Rhythm
         case CatalogState.CLOSED:
             text = f"waits for Catalog '{name}' to be ready; look at its conditions"
             return Settle(reconciling(Reason.CATALOG_NOT_READY, text), requeue_after=rhythm.steady)
-        case CatalogState.OPEN:
-            return None
+        case CatalogState.OPENING:
+            # What is shown stays true unless its Catalog comes to say otherwise.
+            return Wait(requeue_after=rhythm.steady)
+        case _:
+            assert_never(catalog)
 
 
 def _plan_create(seen: Observed, spec: StorageCollectionSpec, schema: Schema, rhythm: Rhythm) -> Step:
@@ -232,10 +244,6 @@ def _plan_create(seen: Observed, spec: StorageCollectionSpec, schema: Schema, rh
     return _plan_there(seen, spec, facts, rhythm)
 
 
-def _rest_of(seen: Observed, facts: CollectionFacts, rhythm: Rhythm) -> float:
-    return rhythm.unsteady if frontier(facts.upper) != seen.known_upper else rhythm.steady
-
-
 def _plan_there(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFacts, rhythm: Rhythm) -> Step:
     """It exists with its columns: snapshots and renditions."""
     report = SnapshotReport() if seen.snapshot is None else snapshot.plan(seen.snapshot)
@@ -244,15 +252,17 @@ def _plan_there(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFa
     shape = renditions.plan(RenditionsObserved(facts=facts, spec=spec, shown=dict(seen.shown), now=seen.now))
     if isinstance(shape, Step) and not isinstance(shape, LongStep):
         return shape
-    rest = _rest_of(seen, facts, rhythm)
-    soon = rest if report.requeue_after is None else min(rest, report.requeue_after)
+    # What changes in the store is heard of at the next tick.
+    due = [report.requeue_after, rhythm.steady if report.asks_again else None]
     if isinstance(shape, LongStep) or shape.soon:
-        soon = min(soon, rhythm.unsteady)
+        due.append(rhythm.unsteady)
+    if isinstance(shape, RenditionReport):
+        due.append(shape.after)
     settle = Settle(
         shape.health or ready(f"collection {facts.name} with {facts.shards} shards"),
         fields={**status_fields(facts, seen.item_id, spec), **report.fields},
         marks=(*((report.mark,) if report.mark else ()), *collection_marks(facts, spec)),
-        requeue_after=soon,
+        requeue_after=min((each for each in due if each is not None), default=None),
         notes=(*rendition_notes(seen.shown, facts), *restore_notes(seen.shown, facts, spec)),
     )
     if isinstance(shape, LongStep):
@@ -279,7 +289,7 @@ def _plan_bound(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFa
         health,
         fields=status_fields(facts, seen.item_id, spec),
         marks=(*refused, *collection_marks(facts, spec)),
-        requeue_after=_rest_of(seen, facts, rhythm),
+        requeue_after=rhythm.steady,
         notes=rendition_notes(seen.shown, facts),
     )
 

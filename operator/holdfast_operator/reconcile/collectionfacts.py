@@ -1,8 +1,9 @@
 """What catalog and storage say about one StorageCollection. Blocking; it only reads."""
 
 import uuid
-from collections.abc import Sequence
-from typing import Final
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
 
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import ReadOnlyCatalog, format_id
@@ -13,6 +14,7 @@ from holdfast.persist.inspect import ShardInfo
 from holdfast.storage import (
     CollectionInfo,
     CollectionState,
+    JobRecord,
     JobState,
     RenditionInfo,
     StorageController,
@@ -21,6 +23,7 @@ from holdfast.storage.advance import Situation, StepKind, due
 from holdfast.storage.capabilities import CollectionHold
 from holdfast.storage.retention import RETENTION_PURPOSE
 from holdfast_operator.reconcile.facts import (
+    Basis,
     CollectionFacts,
     FoundItem,
     HoldFacts,
@@ -28,7 +31,10 @@ from holdfast_operator.reconcile.facts import (
     Look,
     NoSuchSchema,
     RenditionFacts,
+    watched_shards,
 )
+
+K = TypeVar("K")
 
 SNAPSHOT: Final = "snapshot"
 """The kind of a snapshot's JobRecord."""
@@ -69,10 +75,15 @@ def look_at(
     if item is None:
         return Look()
     id_ = collection_id(organization_id, item.id)
-    facts = _collection(client, controller, id_)
-    if facts is None:
+    try:
+        info = controller.describe(id_)
+    except CollectionNotFound:
         return Look(item.id, id_, definition=item.definition)
-    jobs = [job for job in controller.jobs(id_) if job.kind == SNAPSHOT]
+    known = controller.jobs(id_)
+    # From before all that follows: at worst it is looked at once more for what was seen already.
+    basis = _basis(client, info, known)
+    facts = _collection(client, controller, info)
+    jobs = [job for job in known if job.kind == SNAPSHOT]
     done = [job for job in jobs if job.state is JobState.DONE]
     return Look(
         item.id,
@@ -82,15 +93,38 @@ def look_at(
         job=next((job for job in jobs if job.slot == request_id), None),
         last_snapshot=max(done, key=lambda job: job.finished_ms, default=None),
         running=tuple(job for job in jobs if job.state is JobState.RUNNING),
+        basis=basis,
     )
 
 
-def _collection(client: PersistClient, controller: StorageController, id_: str) -> CollectionFacts | None:
-    """What there is of a collection; None where it was never created."""
-    try:
-        info = controller.describe(id_)
-    except CollectionNotFound:
-        return None
+def changed(client: PersistClient, controller: StorageController, looks: Mapping[K, Basis]) -> tuple[K, ...]:
+    """Those of which the store has something new since they were looked at."""
+    infos = {info.collection_id: info for info in controller.list_collections()}
+    jobs = defaultdict[str, list[JobRecord]](list)
+    for job in controller.jobs():
+        jobs[job.object_id].append(job)
+    versions = client.versions([shard for basis in looks.values() for shard in basis.shards])
+
+    def is_new(basis: Basis) -> bool:
+        id_ = basis.collection_id
+        if infos.get(id_) != basis.info or tuple(jobs.get(id_, ())) != basis.jobs:
+            return True
+        return tuple(versions[shard] for shard in basis.shards) != basis.versions
+
+    return tuple(key for key, basis in looks.items() if is_new(basis))
+
+
+def _basis(client: PersistClient, info: CollectionInfo, jobs: tuple[JobRecord, ...]) -> Basis:
+    if info.state is CollectionState.DROPPED:
+        return Basis(info.collection_id, None, jobs, ())
+    versions = tuple(client.known_version(shard) for shard in watched_shards(info))
+    return Basis(info.collection_id, info, jobs, versions)
+
+
+def _collection(
+    client: PersistClient, controller: StorageController, info: CollectionInfo
+) -> CollectionFacts:
+    """What there is of a collection."""
     if info.dropped:
         # One whose drop waits for readers can't be opened any more, but its data is still there.
         gone = info.state is CollectionState.DROPPED

@@ -64,6 +64,7 @@ from holdfast_operator.reconcile.steps import Settle, Step, reconciling
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.events import Note
 from holdfast_operator.runtime.kube import Gone, ObjectKey
+from holdfast_operator.runtime.status import is_ready
 from holdfast_operator.sparkapps.adapter import AppState, Launch, NotInstalled, SparkAdapter
 
 log = logging.getLogger(__name__)
@@ -100,7 +101,6 @@ class CollectionHandler(Handler[Observed]):
             deleting=is_deleting(body),
             overdue=is_overdue(body, self.services.clock.wall()),
             has_finalizer=has_finalizer(body),
-            known_upper=status.get("upper"),
             created="collectionId" in status,
             shown=shown_phases(status),
             now=self.services.clock.wall(),
@@ -143,6 +143,7 @@ class CollectionHandler(Handler[Observed]):
         self._index.drop(key)
         self.services.metrics.forget(key.namespace, key.name)
         self._long.stop(key)
+        self._stores.forget(key)
         for other in (*rivals, *((catalog,) if catalog else ())):
             self.services.enqueue(other, 0.0)
 
@@ -153,7 +154,7 @@ class CollectionHandler(Handler[Observed]):
             return replace(seen, catalog=CatalogState.MISSING)
         observed = body["spec"].get("access") == Access.OBSERVED
         opening = self._stores.opened(catalog)
-        state = CatalogState.CLOSED
+        state = CatalogState.OPENING if is_ready(body.get("status", {})) else CatalogState.CLOSED
         if is_deleting(body):
             state = CatalogState.DELETING
         elif opening is not None and opening.observed == observed:
@@ -168,7 +169,7 @@ class CollectionHandler(Handler[Observed]):
         name = item_name(spec, key.name)
         request_id = spec.snapshot.request_id if spec.snapshot else None
         try:
-            look = await self._stores.look(_catalog_key(key, spec), name, request_id)
+            look = await self._stores.look(_catalog_key(key, spec), key, name, request_id)
         except NoSuchSchema as error:
             if blank.deleting or blank.catalog_observed:
                 return blank

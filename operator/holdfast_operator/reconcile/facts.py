@@ -7,7 +7,7 @@ from holdfast.durable.store import Kept
 from holdfast.durable.upgrade.report import UpgradeReport
 from holdfast.errors import CLOSED, BadInput, HoldfastError
 from holdfast.persist import Schema
-from holdfast.storage import JobRecord, Recipe, RenditionState
+from holdfast.storage import CollectionInfo, JobRecord, Recipe, RenditionState
 from holdfast_operator.reconcile.storage import RestoreSource, StashPlace, Storage
 
 
@@ -152,6 +152,31 @@ class FoundItem:
 
 
 @dataclass(frozen=True, slots=True)
+class Basis:
+    """What a look at a collection was made from, or older: as long as it is the same, so is what is seen.
+
+    `versions` are those of the metadata shard and of the shards of its renditions; `info` is None of one that
+    was dropped.
+    """
+
+    collection_id: str
+    info: CollectionInfo | None
+    jobs: tuple[JobRecord, ...]
+    versions: tuple[int, ...]
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """Those that `versions` are of."""
+        return () if self.info is None else watched_shards(self.info)
+
+
+def watched_shards(info: CollectionInfo) -> tuple[str, ...]:
+    """The shards that what is seen of a collection depends on."""
+    live = (shard for each in info.live for shard in each.all_shards)
+    return info.metadata_shard, *live
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
     """What catalog and storage say about one StorageCollection; None for what isn't there."""
 
@@ -164,6 +189,7 @@ class Look:
     last_snapshot: JobRecord | None = None
     running: tuple[JobRecord, ...] = ()
     """All of its jobs that run, this one too."""
+    basis: Basis | None = None
 
 
 @dataclass(frozen=True, slots=True)

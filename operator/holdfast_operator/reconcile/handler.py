@@ -51,6 +51,8 @@ class Services:
     clock: Clock
     metrics: Metrics
     enqueue: Callable[[ObjectKey, float], None]
+    seen: Callable[[ObjectKey, Json], None]
+    """Told how an object is after it was written here, so that hearing of that is nothing new."""
     released: Callable[[ObjectKey], None]
     """Told when nothing keeps the finalizer of an object any more."""
 
@@ -86,6 +88,10 @@ class Handler(ABC, Generic[O]):
     @abstractmethod
     async def gone(self, key: ObjectKey) -> None:
         """The object is no more: let go of what was kept for it."""
+
+    def shown(self, key: ObjectKey, body: Json, before: Json) -> None:  # noqa: ARG002 - for those who compare
+        """Take note that the status `before` was replaced by that of `body`."""
+        self.services.seen(key, body)
 
     async def reconcile(self, key: ObjectKey) -> Result:
         """Bring one object a step further. Raises `Fenced`."""
@@ -164,6 +170,7 @@ class Handler(ABC, Generic[O]):
             log.warning("the status can't be written: %s", error)
             return Result(retry=True)
         if written is not None:
+            self.shown(key, written, old)
             told = transitions(old.get("conditions", []), step.health, step.marks)
             for note in (*step.notes, *told):
                 log.info("%s: %s", note.reason, note.message)

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.migration import CatalogMigrationSpec
 from holdfast_operator.api.names import Kind
+from holdfast_operator.reconcile.specs import parse_spec
 from holdfast_operator.reconcile.storage import Storage, resolve
 from holdfast_operator.runtime.kube import ObjectKey
 
@@ -26,6 +25,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
+    version: str
     age: tuple[str, str, str]
     claim: Hashable
     place: Hashable
@@ -57,15 +57,21 @@ class Index:
         """Whether the object was seen and isn't gone."""
         return key in self._seen
 
+    def has(self, key: ObjectKey, body: Json) -> bool:
+        """Whether the object was seen exactly like this last."""
+        seen = self._seen.get(key)
+        return seen is not None and seen.version == body["metadata"].get("resourceVersion")
+
     def put(self, key: ObjectKey, body: Json) -> tuple[ObjectKey, ...]:
         """Take note of an object as it is now; those that it is no rival of any more."""
         before = self.rivals_of(key)
         self.drop(key)
         metadata = body["metadata"]
         age = (str(metadata.get("creationTimestamp", "")), key.namespace, key.name)
-        claim, catalog = self._parse(key, body.get("spec", {}))
+        claim, catalog = self._parse(key, body)
         place = claim[0] if key.kind is Kind.CATALOG and isinstance(claim, tuple) else None
-        self._seen[key] = _Seen(age, claim, place, catalog)
+        version = str(metadata.get("resourceVersion", ""))
+        self._seen[key] = _Seen(version, age, claim, place, catalog)
         if claim is not None:
             self._claims[claim].add(key)
         if catalog is not None:
@@ -113,21 +119,23 @@ class Index:
             return None
         return oldest
 
-    def _parse(self, key: ObjectKey, spec: Json) -> tuple[Hashable, ObjectKey | None]:
-        try:
-            match key.kind:
-                case Kind.CATALOG:
-                    asked = CatalogSpec.model_validate(spec)
-                    storage = resolve(asked, key.namespace, self._data_dir)
-                    claim = (storage.stores, asked.organization_id) if isinstance(storage, Storage) else None
-                    return claim, None
-                case Kind.STORAGE_COLLECTION:
-                    wanted = StorageCollectionSpec.model_validate(spec)
-                    catalog = ObjectKey(Kind.CATALOG, key.namespace, wanted.catalog_ref.name)
-                    name = wanted.name or key.name
-                    return (catalog, wanted.database, wanted.schema_name, name), catalog
-                case Kind.CATALOG_MIGRATION:
-                    move = CatalogMigrationSpec.model_validate(spec)
-                    return None, ObjectKey(Kind.CATALOG, key.namespace, move.catalog_ref.name)
-        except ValidationError:
-            return None, None
+    def _parse(self, key: ObjectKey, body: Json) -> tuple[Hashable, ObjectKey | None]:
+        match key.kind:
+            case Kind.CATALOG:
+                asked, _ = parse_spec(CatalogSpec, body)
+                storage = None if asked is None else resolve(asked, key.namespace, self._data_dir)
+                if asked is None or not isinstance(storage, Storage):
+                    return None, None
+                return (storage.stores, asked.organization_id), None
+            case Kind.STORAGE_COLLECTION:
+                wanted, _ = parse_spec(StorageCollectionSpec, body)
+                if wanted is None:
+                    return None, None
+                catalog = ObjectKey(Kind.CATALOG, key.namespace, wanted.catalog_ref.name)
+                name = wanted.name or key.name
+                return (catalog, wanted.database, wanted.schema_name, name), catalog
+            case Kind.CATALOG_MIGRATION:
+                move, _ = parse_spec(CatalogMigrationSpec, body)
+                if move is None:
+                    return None, None
+                return None, ObjectKey(Kind.CATALOG, key.namespace, move.catalog_ref.name)

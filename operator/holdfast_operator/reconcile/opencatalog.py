@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.durable import Catalog, Transaction, catalog_shard_id
 from holdfast.durable.backend_migration.truth import Backend
@@ -41,8 +41,9 @@ from holdfast.storage import (
 from holdfast.storage.hydration import HYDRATE
 from holdfast_operator.api.names import FIELD_MANAGER
 from holdfast_operator.reconcile import objectrows
-from holdfast_operator.reconcile.collectionfacts import SNAPSHOT, find_item, look_at
+from holdfast_operator.reconcile.collectionfacts import SNAPSHOT, changed, find_item, look_at
 from holdfast_operator.reconcile.facts import (
+    Basis,
     CatalogFacts,
     ItemName,
     Look,
@@ -57,6 +58,8 @@ from holdfast_operator.reconcile.objects import ObjectName, ObjectsPlan, plan_ob
 from holdfast_operator.reconcile.opening import open_writable
 from holdfast_operator.reconcile.restoring import open_snapshot
 from holdfast_operator.reconcile.shadowing import Shadow
+
+K = TypeVar("K")
 
 log = logging.getLogger(__name__)
 
@@ -149,6 +152,10 @@ class OpenCatalog:
             self._catalog.confirm_leadership()
             item = find_item(self._catalog, name)
         return look_at(self._client, self._controller, self.opening.organization_id, item, request_id)
+
+    def changed(self, looks: Mapping[K, Basis]) -> tuple[K, ...]:
+        """Those of which the store has something new since they were looked at, by one question for all."""
+        return changed(self._client, self._controller, looks)
 
     def ensure_item(self, name: ItemName, schema: Schema, shards: int) -> str:
         """Make the item of a collection, or bring it up to date, and give its id."""

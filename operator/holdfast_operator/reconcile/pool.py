@@ -77,13 +77,12 @@ class StorePool:
             self._count(what, "refused")
             raise
         self._busy[location] += 1
-        context = contextvars.copy_context()
+        context, begun = contextvars.copy_context(), self._clock.monotonic()
         future = asyncio.get_running_loop().run_in_executor(self._threads, context.run, work)
         future.add_done_callback(functools.partial(self._ended, location))
-        return await self._outcome(what, location, future)
+        return await self._outcome(what, location, future, begun)
 
-    async def _outcome(self, what: str, location: str, future: "asyncio.Future[T]") -> T:
-        begun = self._clock.monotonic()
+    async def _outcome(self, what: str, location: str, future: "asyncio.Future[T]", begun: float) -> T:
         try:
             result = await asyncio.wait_for(asyncio.shield(future), self._deadline)
         except TimeoutError:

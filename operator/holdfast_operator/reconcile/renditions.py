@@ -114,6 +114,8 @@ class RenditionReport:
     health: Health | None = None
     soon: bool = False
     """Whether it is going to change."""
+    after: float | None = None
+    """In how many seconds it is time for what comes next."""
     at_once: bool = False
     """Whether it is only to be shown before it goes on."""
 
@@ -266,7 +268,7 @@ def _plan_candidate(seen: RenditionsObserved, candidate: RenditionFacts) -> Step
     # It is kept near, so that it stays able to take over.
     if fill and lag(facts, candidate) > MAX_LAG_MS // 2:
         return Hydrate(facts.collection_id, candidate.id, health)
-    return RenditionReport(health, soon=True)
+    return RenditionReport(health, after=_seconds_left(seen))
 
 
 def _handover_due(seen: RenditionsObserved, candidate: RenditionFacts) -> tuple[bool, int | None]:
@@ -280,6 +282,14 @@ def _handover_due(seen: RenditionsObserved, candidate: RenditionFacts) -> tuple[
             return seen.now >= handover.at, int(handover.at.timestamp() * 1000)
         case _:
             return True, None
+
+
+def _seconds_left(seen: RenditionsObserved) -> float | None:
+    """How long a handover has to wait for its time; None where it waits for a word."""
+    handover = seen.spec.handover
+    if handover.policy != HandoverPolicy.AT or handover.at is None:
+        return None
+    return max((handover.at - seen.now).total_seconds(), 0.0)
 
 
 def _plan_rest(seen: RenditionsObserved) -> RenditionReport:

@@ -10,7 +10,7 @@ Invariants
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final, assert_never
 
@@ -86,6 +86,8 @@ class SnapshotReport:
     mark: Mark | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     requeue_after: float | None = None
+    asks_again: bool = False
+    """Whether it waits for what nobody tells of."""
 
 
 def plan(seen: SnapshotObserved) -> Step | SnapshotReport:
@@ -226,13 +228,14 @@ def _running(seen: SnapshotObserved, job: JobRecord, what: str) -> SnapshotRepor
 
 
 def _not_installed(seen: SnapshotObserved) -> SnapshotReport:
-    return _report(
+    report = _report(
         seen,
         "False",
         Reason.SPARK_NOT_INSTALLED,
         "SparkApplications (sparkoperator.k8s.io/v1beta2) are not served, or not to this operator: install "
         "the Kubeflow Spark operator, and let the operator's role have them",
     )
+    return replace(report, asks_again=True)
 
 
 def _report(

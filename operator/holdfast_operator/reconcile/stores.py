@@ -17,6 +17,7 @@ from typing import TypeVar
 from holdfast.durable import FenceToken
 from holdfast.errors import FenceRegressed, HoldfastError, NoLocation, NotWritable, StoreUnreachable
 from holdfast_operator.reconcile.facts import (
+    Basis,
     CatalogFacts,
     Durable,
     EpochWentBack,
@@ -55,6 +56,8 @@ class Stores:
         self._pool = pool
         self._long = long
         self._open: dict[ObjectKey, OpenCatalog | ObservedCatalog] = {}
+        self._looks: dict[ObjectKey, tuple[ObjectKey, Basis]] = {}
+        """By collection: its catalog, and what it was made of when it was last looked at."""
         self._void: set[ObjectKey] = set()
         self._regressed: dict[ObjectKey, tuple[tuple[Storage, str], int]] = {}
 
@@ -190,12 +193,39 @@ class Stores:
             return None
         return await self._pool.call("confirm", str(handle.opening.storage), handle.confirm)
 
-    async def look(self, catalog: ObjectKey, name: ItemName, request_id: str | None) -> Look:
-        """What there is of a collection of an open or observed catalog. `KeyError` where it is neither."""
+    async def look(
+        self, catalog: ObjectKey, collection: ObjectKey, name: ItemName, request_id: str | None
+    ) -> Look:
+        """What there is of a collection of an open or observed catalog. `KeyError` where it is neither.
+
+        `changed` tells of `collection` from then on.
+        """
         handle = self._open[catalog]
-        return await self._pool.call(
+        found = await self._pool.call(
             "look", str(handle.opening.storage), lambda: handle.look(name, request_id)
         )
+        if found.basis is not None:
+            self._looks[collection] = catalog, found.basis
+        return found
+
+    async def changed(self, catalog: ObjectKey) -> tuple[ObjectKey, ...]:
+        """The collections of which the store has something new since they were last looked at.
+
+        Nothing where the catalog isn't open for writing.
+        """
+        handle = self._open.get(catalog)
+        looks = {collection: basis for collection, (its, basis) in self._looks.items() if its == catalog}
+        if not isinstance(handle, OpenCatalog) or not looks:
+            return ()
+        return await self._pool.call("changed", str(handle.opening.storage), lambda: handle.changed(looks))
+
+    def looked_at(self, catalog: ObjectKey) -> tuple[ObjectKey, ...]:
+        """The collections that `changed` tells of."""
+        return tuple(collection for collection, (its, _) in self._looks.items() if its == catalog)
+
+    def forget(self, collection: ObjectKey) -> None:
+        """`changed` tells nothing of a collection any more, until it is looked at again."""
+        self._looks.pop(collection, None)
 
     async def use(self, catalog: ObjectKey, what: str, work: Callable[[OpenCatalog], T]) -> T:
         """Run `work` on an open catalog, in a thread.

@@ -36,6 +36,7 @@ from holdfast_operator.reconcile.migrationhandler import MigrationHandler
 from holdfast_operator.reconcile.migrations import Migrations
 from holdfast_operator.reconcile.pool import StorePool
 from holdfast_operator.reconcile.stores import Stores
+from holdfast_operator.reconcile.ticks import Ticks
 from holdfast_operator.runtime.clock import SystemClock
 from holdfast_operator.runtime.elector import Elector, Standing
 from holdfast_operator.runtime.events import EventSink
@@ -106,6 +107,8 @@ class Operator:
         self._stores = Stores(self._pool, self._long)
         self._migrations = Migrations(self._pool, self._long, self._stores)
         self._stop = asyncio.Event()
+        self._ticks = Ticks(self._stores, lambda key: self._queue.add(key), self._clock, options.steady)
+        self._ticking: asyncio.Task[None] | None = None
         self._fenced = False
         self._lost = False
         self._listed = False
@@ -138,6 +141,7 @@ class Operator:
         if await self._lead() and await self._list_all():
             self._informer.start()
             workers = asyncio.create_task(self._queue.run())
+            self._ticking = asyncio.create_task(self._ticks.run(self._stop))
             log.info("started; looking after %s", ", ".join(self._options.namespaces) or "all namespaces")
             await self._stop.wait()
         await self._shut_down(workers)
@@ -175,6 +179,8 @@ class Operator:
             log.warning("a step was cut off; it is taken again by the next operator")
         if workers is not None:
             await workers
+        if self._ticking is not None:
+            self._ticking.cancel()
         if self._lost:
             # Whatever runs in threads ends with the process, and nobody waits for it: see `hangs`.
             log.info("stopped")
@@ -245,10 +251,11 @@ class Operator:
                 return Result(retry=True)
         outcome = "retry" if result.retry else "ok"
         self._metrics.reconciles.labels(key.kind.value, outcome).inc()
-        if result.requeue_after is None and not result.retry and self._index.knows(key):
-            resync = self._options.resync * (0.8 + 0.4 * self._rng.random())
-            return Result(requeue_after=resync)
-        return result
+        if result.retry or not self._index.knows(key):
+            return result
+        resync = self._options.resync * (0.8 + 0.4 * self._rng.random())
+        due = result.requeue_after
+        return Result(requeue_after=resync if due is None else min(due, resync))
 
     async def _on_fenced(self, key: ObjectKey, error: Fenced) -> Result:
         if self._elector is None:
@@ -288,20 +295,25 @@ class Operator:
         if type_ == "DELETED":
             self._queue.add(key)
             return
+        if self._index.has(key, body):
+            return
         known = self._index.knows(key)
-        for rival in self._index.put(key, body):
-            self._queue.add(rival)
+        self._note(key, body)
         self._queue.add(key)
         if key.kind is Kind.CATALOG and (not known or body["metadata"].get("deletionTimestamp")):
             for dependent in self._index.dependents_of(key):
                 self._queue.add(dependent)
+
+    def _note(self, key: ObjectKey, body: Json) -> None:
+        for rival in self._index.put(key, body):
+            self._queue.add(rival)
 
     def _new_informer(self) -> Informer:
         return Informer(
             namespaces=self._options.namespaces,
             children=(SPARK_APPLICATIONS,),
             on_event=self._on_event,
-            on_child=self._queue.add,
+            on_look=self._queue.add,
             on_end=self._on_informer_end,
         )
 
@@ -338,6 +350,7 @@ class Operator:
             clock=self._clock,
             metrics=self._metrics,
             enqueue=lambda key, after: self._queue.add(key, after=after),
+            seen=self._note,
             released=self._released,
         )
         settings = Settings(

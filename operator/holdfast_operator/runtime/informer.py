@@ -24,8 +24,8 @@ from holdfast_operator.runtime.kube import ObjectKey, ResourceType, configuratio
 Json = dict[str, Any]
 OnEvent = Callable[[ObjectKey, str | None, Json], None]
 """Told the object, ADDED, MODIFIED, DELETED or None for one that was there before, and the body."""
-OnChild = Callable[[ObjectKey], None]
-"""Told the owner of a child that changed."""
+OnLook = Callable[[ObjectKey], None]
+"""Told an object that is to be looked at though it is as before: a child of it changed, or it waits to go."""
 
 log = logging.getLogger(__name__)
 
@@ -80,13 +80,13 @@ class Informer:
         namespaces: Sequence[str],
         children: Sequence[ResourceType],
         on_event: OnEvent,
-        on_child: OnChild,
+        on_look: OnLook,
         on_end: Callable[[BaseException | None], None],
     ) -> None:
-        """`on_event`, `on_child` and `on_end` are called in the loop that `start` is called in."""
+        """`on_event`, `on_look` and `on_end` are called in the loop that `start` is called in."""
         self._namespaces = list(namespaces)
         self._on_event = on_event
-        self._on_child = on_child
+        self._on_look = on_look
         self._on_end = on_end
         self._stopping = threading.Event()
         self._started = threading.Event()
@@ -179,7 +179,7 @@ class Informer:
             key = _key(kind, body)
             with self._lock:
                 future = self._releases.setdefault(key, concurrent.futures.Future())
-            self._tell(self._on_event, key, "MODIFIED", dict(body))
+            self._tell(self._on_look, key)
             await asyncio.wrap_future(future)
 
         return deleted
@@ -188,7 +188,7 @@ class Informer:
         for owner in body["metadata"].get("ownerReferences", []):
             if owner.get("apiVersion") == f"{GROUP}/{VERSION}" and owner.get("kind") in set(Kind):
                 key = ObjectKey(Kind(owner["kind"]), body["metadata"]["namespace"], owner["name"])
-                self._tell(self._on_child, key)
+                self._tell(self._on_look, key)
 
     def _tell(self, listener: Callable[..., None], *args: Any) -> None:
         assert self._loop is not None

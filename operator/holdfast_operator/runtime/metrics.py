@@ -24,7 +24,7 @@ class Metrics:
         )
         self.status_writes = Counter(
             "holdfast_status_writes_total",
-            "Writes of a status by kind and outcome: written, conflict, gone or invalid.",
+            "Writes of a status by kind and outcome: written, conflict, gone, invalid or left_out.",
             ["kind", "outcome"],
             registry=self.registry,
         )

@@ -7,6 +7,8 @@ Invariants
 - A write names the resourceVersion that it was derived from: a conflict (409) means "read again", never
   "overwrite".
 - No message holds a secret.
+- What the installed CRD doesn't know of a status it leaves out; that is logged once, and not written again
+  and again.
 - A 422 is a fault of ours (the CRD and the models differ): logged as an error and counted, never retried in
   silence.
 """
@@ -109,6 +111,14 @@ def shown(message: str) -> str:
     return redact(message)[:_MAX_MESSAGE]
 
 
+def is_ready(status: Json) -> bool:
+    """Whether a status says Ready."""
+    return any(
+        (each.get("type"), each.get("status")) == (ConditionType.READY.value, "True")
+        for each in status.get("conditions", ())
+    )
+
+
 def timestamp(moment: datetime) -> str:
     """As Kubernetes writes times."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -145,17 +155,21 @@ class StatusWriter:
     def __init__(self, kube: Kube, metrics: Metrics) -> None:
         self._kube = kube
         self._metrics = metrics
+        self._left_out: dict[ObjectKey, tuple[str, Json]] = {}
+        """What changed nothing when it was written to this version of an object."""
 
     async def write(self, key: ObjectKey, body: Json, status: Json) -> Json | None:
-        """Make `status` that of the object that was read as `body`; the object then, None without a write.
+        """Make `status` that of the object that was read as `body`; the object then, None without a change.
 
         Raises `Conflict` where the object changed since (reconcile it again), `Gone` where it is no more,
         `Invalid` where the API server refuses it.
         """
         patch = merge_patch(body.get("status", {}), status)
-        if not patch:
+        version = body["metadata"]["resourceVersion"]
+        if not patch or self._left_out.get(key) == (version, patch):
             return None
-        metadata = {"resourceVersion": body["metadata"]["resourceVersion"], "uid": body["metadata"]["uid"]}
+        self._left_out.pop(key, None)
+        metadata = {"resourceVersion": version, "uid": body["metadata"]["uid"]}
         try:
             written = await self._kube.patch_status(key, {"metadata": metadata, "status": patch})
         except Conflict:
@@ -168,6 +182,11 @@ class StatusWriter:
             self._count(key.kind, "invalid")
             log.error("the API server refuses the status (422); is the CRD of another version? %s", error)
             raise
+        if written["metadata"]["resourceVersion"] == version:
+            self._count(key.kind, "left_out")
+            self._left_out[key] = version, patch
+            log.warning("the CRD doesn't know all of the status (%s): upgrade the CRDs", ", ".join(patch))
+            return None
         self._count(key.kind, "written")
         return written
 

@@ -88,11 +88,6 @@ def test_an_open_catalog_is_ready_and_shows_the_store() -> None:
     }
 
 
-@pytest.mark.parametrize(("shown", "seconds"), [(None, 2.0), (6, 2.0), (7, 60.0)])
-def test_what_moves_is_looked_at_more_often(shown: int | None, seconds: float) -> None:
-    assert rest(replace(OPENED, known_upper=shown)).requeue_after == seconds
-
-
 @pytest.mark.parametrize(
     ("seen", "reason", "names"),
     [

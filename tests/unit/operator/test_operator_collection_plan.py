@@ -120,6 +120,12 @@ def test_a_collection_of_an_observed_catalog_is_never_dropped() -> None:
 
 def test_first_the_item_then_the_collection_then_ready() -> None:
     assert decided(replace(FRESH, has_finalizer=False)) == Wait(requeue_after=2.0)
+
+
+def test_nothing_else_is_shown_while_a_catalog_that_was_ready_is_opened_again() -> None:
+    assert decided(replace(FRESH, catalog=CatalogState.OPENING)) == Wait(requeue_after=60.0)
+    opening = replace(DOOMED, catalog=CatalogState.OPENING, catalog_open=False)
+    assert isinstance(decided(opening), Settle)
     assert decided(FRESH) == EnsureItem(ITEM, SCHEMA, 2)
     assert decided(replace(THERE, facts=None)) == CreateCollection("c1", ITEM, SCHEMA, 2)
     step = rest(THERE)

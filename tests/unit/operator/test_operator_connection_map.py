@@ -120,7 +120,7 @@ def test_the_plan_writes_before_it_settles(observed_open: Observed) -> None:
 def observed_open() -> Observed:
     given = spec(storage={"url": "file:///there"}, access="Observed")
     storage = resolve(given, "shop", None)
-    seen = Observed(name="shop/demo", spec=given, storage=storage, known_upper=FACTS.upper)
+    seen = Observed(name="shop/demo", spec=given, storage=storage)
     opening = plan(seen, Rhythm()).opening  # type: ignore[attr-defined]
     return replace(seen, opened=opening, facts=FACTS)
 

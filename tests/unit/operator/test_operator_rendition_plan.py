@@ -103,7 +103,6 @@ def seen(there: CollectionFacts, asked: StorageCollectionSpec, **fields: Any) ->
             "shown": shown,
             "now": NOW,
             "created": True,
-            "known_upper": there.upper,
             **fields,
         }
     )
@@ -306,7 +305,9 @@ def test_what_it_rests_at(
     step = rest(there, asked)
     assert (step.health.phase, step.health.reason) == (phase, reason)
     assert says in step.health.message
-    assert step.requeue_after == (60.0 if phase in {Phase.READY, Phase.STALLED} else 2.0)
+    # A word or a change in the store is heard of; a time is waited for.
+    waits = {"spec.handover.to: spec-2": None, "at 2026-05-01T12:00:01Z": 1.0}
+    assert step.requeue_after == waits.get(says, 2.0 if phase is Phase.RECONCILING else None)
 
 
 def test_a_copy_that_just_fits_is_begun() -> None:

@@ -1,0 +1,52 @@
+"""What changed in the stores behind our back: one question for each open catalog and tick.
+
+Invariants
+- A collection that rests is looked at when its store has something new of it, and else by the resync: what
+  rests costs one question for all of its catalog, and nothing to the API server.
+- Where that can't be answered, all of them are looked at: each shows why.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from holdfast.errors import HoldfastError
+from holdfast_operator.reconcile.stores import Stores
+from holdfast_operator.runtime.clock import Clock
+from holdfast_operator.runtime.kube import NotLeading, ObjectKey
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 8
+
+
+class Ticks:
+    """Has those looked at of which a store has something new."""
+
+    def __init__(
+        self, stores: Stores, enqueue: Callable[[ObjectKey], None], clock: Clock, seconds: float
+    ) -> None:
+        self._stores = stores
+        self._enqueue = enqueue
+        self._clock = clock
+        self._seconds = seconds
+        self._asking = asyncio.Semaphore(_AT_ONCE)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Tick until `stop`."""
+        while not stop.is_set():
+            await self._clock.wait(stop, self._seconds)
+            await asyncio.gather(*map(self._tick, self._stores))
+
+    async def _tick(self, catalog: ObjectKey) -> None:
+        async with self._asking:
+            try:
+                changed = await self._stores.changed(catalog)
+            except NotLeading:
+                return
+            except HoldfastError as error:
+                log.info("what is new in %s can't be told: %s", catalog, error)
+                changed = self._stores.looked_at(catalog)
+            for key in changed:
+                self._enqueue(key)

@@ -1,0 +1,151 @@
+"""CRDs that come after the operator, and CRDs of another version than it: a control plane of its own."""
+
+import json
+import threading
+import time
+import urllib.error
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from testbed.errors import KubectlError
+from testbed.kube import ControlPlane
+from testbed.objects import Objects
+from testbed.operatorprocess import OperatorProcess
+
+pytestmark = pytest.mark.kube
+
+CRDS = Path(__file__).parents[2] / "crds"
+COLLECTIONS = "holdfast.dev_storagecollections.yaml"
+NAMESPACE = "versions"
+Make = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    """A control plane without our CRDs."""
+    with ControlPlane.start() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def objects(plane: ControlPlane) -> Iterator[Objects]:
+    with Objects(plane, NAMESPACE) as there:
+        there.make_namespace()
+        yield there
+
+
+@pytest.fixture(scope="module")
+def operator(
+    plane: ControlPlane, objects: Objects, tmp_path_factory: pytest.TempPathFactory, make_catalog: Make
+) -> Iterator[OperatorProcess]:
+    """Started before the CRDs are there; then there is a Catalog that is ready."""
+    flags = ("--unsteady-interval=0.2", "--steady-interval=0.5")
+    process = OperatorProcess(plane, NAMESPACE, tmp_path_factory.mktemp("operator"), 1, *flags)
+    try:
+        process.wait_until_it_says("install its CRDs")
+        # All but one of them: as good as none.
+        for file in sorted(CRDS.glob("holdfast.dev_*.yaml")):
+            if file.name != COLLECTIONS:
+                install(plane, yaml.safe_load(file.read_text()))
+        before = len(process.lines())
+        while not any("install its CRDs" in line["message"] for line in process.lines()[before:]):
+            threading.Event().wait(0.05)
+        assert process.child.poll() is None
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            process.get("/readyz")
+        install(plane, yaml.safe_load((CRDS / COLLECTIONS).read_text()))
+        plane.kubectl("-n", NAMESPACE, "apply", "-f", "-", stdin=json.dumps(make_catalog()))
+        objects.wait_until("catalog/demo", "Ready")
+        yield process
+    finally:
+        process.child.kill()
+        print(f"--- {process.log.name}\n{process.child.tail(40)}")
+
+
+def install(plane: ControlPlane, crd: dict[str, Any]) -> None:
+    plane.apply(crd)
+    name = crd["metadata"]["name"]
+    plane.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
+
+
+def make(plane: ControlPlane, body: dict[str, Any]) -> None:
+    """Make an object as soon as the API server takes it: a changed CRD isn't served at once."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            plane.kubectl(
+                *("-n", NAMESPACE, "create", "--validate=strict", "-f", "-"), stdin=json.dumps(body)
+            )
+            return
+        except KubectlError:
+            if time.monotonic() > deadline:
+                raise
+        threading.Event().wait(0.1)
+
+
+def test_crds_may_be_installed_after_the_operator(
+    plane: ControlPlane, operator: OperatorProcess, objects: Objects, make_collection: Make
+) -> None:
+    make(plane, make_collection("flights"))
+    objects.wait_until("coll/flights", "Ready")
+    assert operator.get("/readyz") == "ok\n"
+
+
+def test_what_a_newer_crd_lets_people_ask_for_waits_for_a_newer_operator(
+    plane: ControlPlane, operator: OperatorProcess, objects: Objects, make_collection: Make
+) -> None:
+    crd = yaml.safe_load((CRDS / COLLECTIONS).read_text())
+    (version,) = crd["spec"]["versions"]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    spec["encryption"] = {"type": "object", "properties": {"keyId": {"type": "string"}}}
+    spec["rendition"]["properties"]["codec"] = {"type": "string"}
+    spec["deletionPolicy"]["enum"].append("Archive")
+    plane.apply(crd)
+    asked: dict[str, dict[str, Any]] = {
+        "encrypted": {"encryption": {"keyId": "k1"}},
+        "packed": {"rendition": {"shards": 1, "codec": "zstd"}},
+        "archived": {"deletionPolicy": "Archive"},
+    }
+    for name, fields in asked.items():
+        make(plane, make_collection(name, **fields))
+    says = {
+        "encrypted": "spec.encryption",
+        "packed": "spec.rendition.codec",
+        "archived": "spec.deletionPolicy",
+    }
+    stalled = '.status.conditions[?(@.type=="Stalled")].reason'
+    for name, path in says.items():
+        objects.wait_for(f"coll/{name}", stalled, "InvalidSpec")
+        conditions = objects.get(f"coll/{name}")["status"]["conditions"]
+        (message,) = {each["message"] for each in conditions if each["type"] == "Stalled"}
+        assert message.startswith(path)
+        assert "collectionId" not in objects.get(f"coll/{name}")["status"]
+    # Nothing else stops, and what is asked for otherwise is done.
+    make(plane, make_collection("late"))
+    objects.wait_until("coll/late", "Ready")
+    objects.patch("coll/packed", {"spec": {"rendition": {"codec": None}}})
+    objects.wait_until("coll/packed", "Ready")
+    # It can go, too.
+    objects.delete("coll/encrypted")
+    assert operator.child.poll() is None
+
+
+def test_what_an_older_crd_does_not_know_of_a_status_is_left_out(
+    plane: ControlPlane, operator: OperatorProcess, objects: Objects, make_collection: Make
+) -> None:
+    crd = yaml.safe_load((CRDS / "holdfast.dev_catalogs.yaml").read_text())
+    (version,) = crd["spec"]["versions"]
+    del version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["holder"]
+    plane.apply(crd)
+    operator.wait_until_it_says("the CRD doesn't know all of the status (holder): upgrade the CRDs")
+    # That is all: it isn't written at each look.
+    before = operator.metric("holdfast_status_writes_total")
+    operator.wait_for_looks(6)
+    assert operator.metric("holdfast_status_writes_total") == before
+    objects.wait_until("catalog/demo", "Ready")
+    make(plane, make_collection("old"))
+    objects.wait_until("coll/old", "Ready")
