@@ -187,6 +187,9 @@ def test_a_snapshot_is_asked_for_and_the_jobs_template_stays(plugin: Plugin) -> 
     told = plugin.done("snapshot", "flights", "-o", "json").json["spec"]["snapshot"]
     assert told["requestId"].startswith("manual-")
     assert (told["destination"], told["spark"]["maxAttempts"], "asOf" in told) == (place, 1, False)
+    waited = plugin("snapshot", "flights", "--wait")
+    assert (waited.code, "StorageNotShared: Spark pods can't" in waited.err) == (1, True)
+    told = plugin.world.get("coll/flights")["spec"]["snapshot"]
     twice = plugin("snapshot", "flights", "--request-id", told["requestId"])
     assert (twice.code, "was made already" in twice.err) == (2, True)
 

@@ -25,8 +25,11 @@ def test_beside_a_database_process(world: Any, make_catalog: Make, make_collecti
     world.wait_for("catalog/demo", f"{reconciling}.reason", "AwaitingWriter")
     assert world.condition("catalog/demo", "Reconciling")["status"] == "True"
     assert not (world.folder / "volume").exists()
+    # The database process is told where.
+    config = world.status("catalog/demo")["connection"]["configMap"]
+    url = world.get(f"configmaps/{config}")["data"]["HOLDFAST_URL"]
 
-    with world.store(world.volume(organization)) as client:
+    with world.store(url) as client:
         database = persist_catalog(client, organization).open(
             OpenMode.WRITABLE, deploy_generation=3, holder="database 7", purpose="serving"
         )

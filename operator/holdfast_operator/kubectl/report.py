@@ -124,8 +124,8 @@ def _operator(cluster: Cluster, bundle: Bundle, lines: int, namespace: str | Non
 
     found = bundle.get("operator/deployments.json", deployments)
     if found == []:
-        bundle.missing["operator"] = (
-            "there is no Deployment of the chart; name its place: --operator-namespace"
+        bundle.missing["the operator"] = (
+            "there is no Deployment of its chart here; name the place: --operator-namespace"
         )
     for each in found or ():
         there, name = each["metadata"]["namespace"], each["metadata"]["name"]

@@ -123,21 +123,36 @@ def _table_of(
     match kind:
         case Kind.CATALOG:
             columns = [
-                *(Column("CATALOG"), Column("STATE"), Column("TRUTH"), Column("EPOCH", right=True)),
+                *(
+                    Column("CATALOG"),
+                    Column("STATE", state=True),
+                    Column("TRUTH"),
+                    Column("EPOCH", right=True),
+                ),
                 *(Column("VERSION", 4, right=True), Column("UPPER", 2, right=True)),
                 *(Column("SINCE", 6, right=True), Column("ACCESS", 7), Column("AGE", 5, right=True)),
             ]
             row = _catalog_row
         case Kind.CATALOG_MIGRATION:
             columns = [
-                *(Column("MIGRATION"), Column("STATE"), Column("CATALOG", 2), Column("TARGET", 1)),
+                *(
+                    Column("MIGRATION"),
+                    Column("STATE", state=True),
+                    Column("CATALOG", 2),
+                    Column("TARGET", 1),
+                ),
                 *(Column("PHASE"), Column("STEP", 4), Column("TRUTH", 3), Column("ROWS", 6, right=True)),
                 Column("AGE", 5, right=True),
             ]
             row = _migration_row
         case Kind.STORAGE_COLLECTION:
             columns = [
-                *(Column("COLLECTION"), Column("STATE"), Column("CATALOG", 3), Column("RENDITION", 2)),
+                *(
+                    Column("COLLECTION"),
+                    Column("STATE", state=True),
+                    Column("CATALOG", 3),
+                    Column("RENDITION", 2),
+                ),
                 *(Column("NEXT", 1), Column("UPPER"), Column("LAG", 1, right=True)),
                 *(Column("SINCE", 5), Column("BYTES", 4, right=True), Column("AGE", 6, right=True)),
             ]
@@ -239,7 +254,7 @@ def _catalog_facts(body: Json, now: datetime) -> list[tuple[str, str]]:
         ("holder", _text(told.get("holder"))),
         ("version", _text(told.get("catalogVersion"))),
         ("readable", f"from {told['since']} to before {told['upper']}" if "since" in told else ""),
-        ("objects", ", ".join(f"{number} {name}" for name, number in counts.items() if number)),
+        ("objects", ", ".join(f"{name}={number}" for name, number in counts.items() if number)),
         ("restored", _text(told.get("restoredFrom"))),
         ("connection", f"configmap/{told['connection']['configMap']}" if "connection" in told else ""),
         ("access", spec.get("access", "")),

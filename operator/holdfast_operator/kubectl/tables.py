@@ -26,6 +26,8 @@ class Column:
     title: str
     rank: int = 0
     right: bool = False
+    state: bool = False
+    """Whether its words are those of a state, which have colours."""
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
@@ -54,7 +56,10 @@ def _line(cells: Sequence[str], columns: Sequence[Column], kept: Sequence[int], 
         for cell, index in zip(cells, kept, strict=True)
     ]
     padded[-1] = padded[-1].rstrip()
-    return (" " * _GAP).join(coloured(cell) for cell in padded)
+    shown = [
+        coloured(cell) if columns[index].state else cell for cell, index in zip(padded, kept, strict=True)
+    ]
+    return (" " * _GAP).join(shown)
 
 
 def coloured(cell: str) -> str:

@@ -33,6 +33,7 @@ from holdfast_operator.reconcile.catalogstatus import (
     waiting_for_migrations,
 )
 from holdfast_operator.reconcile.connection import (
+    Absent,
     Connection,
     Seen,
     connection_of,
@@ -108,7 +109,7 @@ class Observed:
     opened: Opening | None = None
     facts: CatalogFacts | None = None
     connection: Seen | None = None
-    """The ConfigMap that says how to open it; looked at while it is open."""
+    """The ConfigMap that says how to open it; looked at while it is open, or another process is to."""
     objects: ObjectsPlan = NOTHING_DECLARED
     """What is to change for `spec.objects`, of an open catalog."""
     migration: str = ""
@@ -217,6 +218,9 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
     if seen.opened is None or seen.facts is None:
         if isinstance(seen.restore, Refused) and not seen.initialized:
             return Settle(stalled(Reason.RESTORE_FAILED, seen.restore.message))
+        if opening.observed and isinstance(seen.connection, Absent):
+            # Whoever is to initialize it needs to know where.
+            return Publish(connection_of(spec, storage, spec.backend))
         return Open(opening)
     if not seen.in_both and _is_otherwise(seen.opened, opening):
         return Close()
@@ -225,7 +229,7 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
     facts = seen.facts
     if seen.named_truth and facts.link and not seen.in_both:
         return ForgetTruth()
-    connection = connection_of(spec, storage, facts)
+    connection = connection_of(spec, storage, facts.truth)
     if missing(seen.connection, connection):
         return Publish(connection)
     if opening.observed:

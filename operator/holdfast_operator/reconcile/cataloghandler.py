@@ -24,7 +24,7 @@ from holdfast.errors import (
     StrategyMismatch,
     VersionTooNew,
 )
-from holdfast_operator.api.catalog import CatalogSpec, DeletionPolicy
+from holdfast_operator.api.catalog import Access, CatalogSpec, DeletionPolicy
 from holdfast_operator.api.names import (
     ANNOTATION_APPROVE_UPGRADE,
     ANNOTATION_REOPEN,
@@ -47,6 +47,7 @@ from holdfast_operator.reconcile.catalog import (
 )
 from holdfast_operator.reconcile.catalogmarks import opening_since, sizes_of, told_upgrade
 from holdfast_operator.reconcile.catalogstatus import durable_fields
+from holdfast_operator.reconcile.connection import Seen
 from holdfast_operator.reconcile.connections import Connections
 from holdfast_operator.reconcile.credentials import credentials_of, missing_secret
 from holdfast_operator.reconcile.facts import (
@@ -150,7 +151,7 @@ class CatalogHandler(Handler[Observed]):
             under_way=self._stores.under_way(key),
             opened=self._stores.opened(key),
             facts=facts,
-            connection=await self._connections.look(key, body["metadata"]["uid"]) if facts else None,
+            connection=await self._connection(key, body, spec, facts),
             objects=await self._plan_objects(key, spec) if facts and spec else NOTHING_DECLARED,
             migration=str(self._migrations.conducts(key) or ""),
             in_both=self._migrations.is_shadowing(key),
@@ -371,6 +372,14 @@ class CatalogHandler(Handler[Observed]):
             # Observed, and its store was emptied.
             await self._stores.close(key)
             return None
+
+    async def _connection(
+        self, key: ObjectKey, body: Json, spec: CatalogSpec | None, facts: CatalogFacts | None
+    ) -> Seen | None:
+        observed = spec is not None and spec.access == Access.OBSERVED and not is_deleting(body)
+        if facts is None and not observed:
+            return None
+        return await self._connections.look(key, body["metadata"]["uid"])
 
     async def _plan_objects(self, key: ObjectKey, spec: CatalogSpec) -> ObjectsPlan:
         opening = self._stores.opened(key)

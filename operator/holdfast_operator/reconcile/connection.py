@@ -26,7 +26,6 @@ from holdfast_operator.api.names import (
     Kind,
     Reason,
 )
-from holdfast_operator.reconcile.facts import CatalogFacts
 from holdfast_operator.reconcile.storage import StashPlace, Storage, stash_of, url_with
 from holdfast_operator.runtime.kube import ObjectKey
 from holdfast_operator.runtime.logging import tells_a_secret
@@ -92,13 +91,13 @@ def config_map_name(catalog: str) -> str:
     return f"{catalog[: _MAX_NAME - len(_SUFFIX) - _DIGEST - 1].rstrip('-.')}-{digest}{_SUFFIX}"
 
 
-def connection_of(spec: CatalogSpec, storage: Storage, facts: CatalogFacts) -> Connection:
-    """How the catalog of a spec is opened, which is now as `facts` say."""
+def connection_of(spec: CatalogSpec, storage: Storage, truth: str) -> Connection:
+    """How the catalog of a spec is opened; `truth` is the backend that has it now."""
     stash = stash_of(spec)
     secret = spec.storage.credentials_secret_ref
     values = {
         "ORGANIZATION_ID": spec.organization_id,
-        "SOURCE_OF_TRUTH": facts.truth,
+        "SOURCE_OF_TRUTH": truth,
         "URL": _public(storage.url),
         "BLOB_URL": _public(storage.blob),
         "CONSENSUS_URL": _public(storage.consensus),

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import import_module
 from io import BytesIO
@@ -19,6 +20,7 @@ from holdfast.errors import BadInput
 from holdfast_operator.api.names import Kind
 from holdfast_operator.kubectl import main, names
 from holdfast_operator.kubectl.cluster import (
+    Cluster,
     Failed,
     Forbidden,
     NoSuchObject,
@@ -40,7 +42,7 @@ from holdfast_operator.kubectl.report import Bundle, packed, redacted
 from holdfast_operator.kubectl.restoring import catalog, snapshot_of
 from holdfast_operator.kubectl.status import details, overview
 from holdfast_operator.kubectl.tables import Column, table
-from holdfast_operator.kubectl.waiting import Done, Refused
+from holdfast_operator.kubectl.waiting import Done, NotYet, Refused, wait
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ROOT = Path(__file__).parents[3]
@@ -433,3 +435,65 @@ def test_what_was_secret_once_is_secret_everywhere() -> None:
         index = archive.extractfile("holdfast-report/index.txt")
         assert index is not None
         assert "  b: no: ***" in index.read().decode()
+
+
+@pytest.fixture
+def fake_kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Stands for kubectl: says one answer after the other, the last one again and again."""
+    script, state = tmp_path / "kubectl", tmp_path / "count"
+    monkeypatch.setenv("KUBECTL", str(script))
+
+    def answers(*bodies: dict[str, Any]) -> None:
+        for number, body in enumerate(bodies):
+            (tmp_path / f"answer-{number}").write_text(json.dumps(body))
+        script.write_text(
+            "#!/bin/sh\n"
+            f"n=$(cat {state} 2>/dev/null || echo 0)\n"
+            f"cat {tmp_path}/answer-$n\n"
+            f"[ $n -ge {len(bodies) - 1} ] || echo $((n + 1)) > {state}\n"
+        )
+        script.chmod(0o755)
+
+    return answers
+
+
+def test_what_was_before_the_request_is_not_its_outcome(
+    fake_kubectl: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stalled = {**marked("False", "True", "NameTaken"), "observedGeneration": 1, "activeRendition": "r2"}
+    done = marked(activeRendition="r2")
+    fake_kubectl(thing("StorageCollection", "a", **stalled), thing("StorageCollection", "a", **done))
+    asked = thing("StorageCollection", "a")
+    found = wait(Cluster(), asked, handover_outcome("r2"), seconds=60, told=lambda body: state_of(body).word)
+    assert found["status"] == done
+    told = capsys.readouterr()
+    assert told.out == ""
+    said = [line[10:] for line in told.err.splitlines()]
+    assert said == ["waits for the operator to see it", "Ready", "done: r2 is the active rendition"]
+
+
+def test_a_wait_ends_where_somebody_has_to_act_or_the_time_is_over(
+    fake_kubectl: Callable[..., None],
+) -> None:
+    asked = thing("StorageCollection", "a")
+
+    def waited() -> None:
+        wait(Cluster(), asked, handover_outcome("r2"), seconds=0.01, told=lambda body: state_of(body).word)
+
+    fake_kubectl(thing("StorageCollection", "a", **marked("False", "True", "NameTaken")))
+    with pytest.raises(Refused, match="collection/a: NameTaken: because NameTaken"):
+        waited()
+    # That one goes by itself.
+    fake_kubectl(thing("StorageCollection", "a", **marked("False", "True", "StoreUnreachable")))
+    with pytest.raises(NotYet, match="not done after 0 s: Stalled"):
+        waited()
+
+
+def test_without_kubectl_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECTL", "no-such-kubectl")
+    done = CliRunner().invoke(main._command, ["status"])
+    assert done.exit_code == 2
+    assert done.stderr.splitlines() == [
+        "kubectl holdfast: kubectl is not on PATH",
+        "  hint: the plugin asks the cluster by it; $KUBECTL may name it",
+    ]

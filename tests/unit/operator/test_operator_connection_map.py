@@ -8,7 +8,7 @@ import pytest
 
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import Kind
-from holdfast_operator.reconcile.catalog import Observed, Publish, Rhythm, plan
+from holdfast_operator.reconcile.catalog import Observed, Open, Publish, Rhythm, plan
 from holdfast_operator.reconcile.connection import (
     Absent,
     Denied,
@@ -40,7 +40,7 @@ def connection(facts: CatalogFacts = FACTS, **more: Any) -> Any:
     given = spec(**more)
     storage = resolve(given, "shop", None)
     assert isinstance(storage, Storage)
-    return connection_of(given, storage, facts)
+    return connection_of(given, storage, facts.truth)
 
 
 def test_it_says_where_whose_and_which_secrets() -> None:
@@ -110,6 +110,10 @@ def test_the_plan_writes_before_it_settles(observed_open: Observed) -> None:
     assert isinstance(rest, Settle)
     assert rest.requeue_after == Rhythm().steady
     assert rest.marks == ()
+    # Whoever is to initialize an observed one reads it before there is anything.
+    new = replace(observed_open, opened=None, facts=None)
+    assert plan(replace(new, connection=Absent()), Rhythm()) == step
+    assert isinstance(plan(replace(new, connection=Ours({"metadata": {}})), Rhythm()), Open)
     # That of a Catalog which is gone goes by itself: that is soon.
     leaving = plan(replace(observed_open, connection=Leaving()), Rhythm())
     assert isinstance(leaving, Settle)
