@@ -86,8 +86,8 @@ def report(cluster: Cluster, output: Path | None, lines: int, operator_namespace
     target = regular_target(file)
     if target is None:
         raise BadInput("a bundle is a file: give its name to -o")
-    bundle = gather(cluster, lines, operator_namespace, now)
-    content = packed(redacted(bundle), now)
+    bundle = redacted(gather(cluster, lines, operator_namespace, now))
+    content = packed(bundle, now)
     try:
         with replacing(target) as stream:
             stream.write(content)

@@ -497,3 +497,68 @@ def test_without_kubectl_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         "kubectl holdfast: kubectl is not on PATH",
         "  hint: the plugin asks the cluster by it; $KUBECTL may name it",
     ]
+
+
+FOR_REPORTS = r"""#!/bin/sh
+echo "$*" >> {folder}/asked
+case "$*" in
+  logs*--previous*) echo 'it ended with password="hunter2-before"' ;;
+  logs*) echo 'reading postgresql://me:hunter2-log@db/x'; echo 'then hunter2-log and hunter2-args' ;;
+  "get --raw"*) echo 'holdfast_leader 1.0' ;;
+  "get pods"*) cat {folder}/pods ;;
+  "get deployments"*) cat {folder}/deployments ;;
+  "get lease"*) echo 'Error from server (Forbidden): leases "op" is forbidden: hunter2-log' >&2; exit 1 ;;
+  version*) echo '{{"clientVersion": {{"gitVersion": "v1"}}}}' ;;
+  *) echo '{{"items": []}}' ;;
+esac
+"""
+
+
+def test_a_report_reads_logs_and_metrics_and_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = {"helm.sh/chart": "holdfast-operator-0.1.0", "app.kubernetes.io/instance": "op"}
+    metadata = {"namespace": "holdfast", "labels": labels}
+    pod = {
+        "metadata": {**metadata, "name": "op-1"},
+        "spec": {"containers": [{"args": ["--store-password=hunter2-args"]}]},
+        "status": {"containerStatuses": [{"restartCount": 1}]},
+    }
+    (tmp_path / "pods").write_text(json.dumps({"items": [pod]}))
+    others = {"metadata": {"name": "web", "namespace": "x", "labels": {"helm.sh/chart": "web-1"}}}
+    ours = {"metadata": {**metadata, "name": "op"}}
+    (tmp_path / "deployments").write_text(json.dumps({"items": [others, ours]}))
+    script = tmp_path / "kubectl"
+    script.write_text(FOR_REPORTS.format(folder=tmp_path))
+    script.chmod(0o755)
+    monkeypatch.setenv("KUBECTL", str(script))
+    file = tmp_path / "b.tar.gz"
+    done = CliRunner().invoke(main._command, ["report", "-A", "--lines", "7", "-o", str(file)])
+    assert done.exit_code == 0, done.output
+    with tarfile.open(file) as archive:
+        texts = {
+            each.name.removeprefix("holdfast-report/"): (archive.extractfile(each) or BytesIO())
+            .read()
+            .decode()
+            for each in archive.getmembers()
+        }
+    assert texts["operator/holdfast/op-1/log.txt"].splitlines() == [
+        "reading postgresql://***@db/x",
+        "then *** and ***",
+    ]
+    assert texts["operator/holdfast/op-1/log-before.txt"] == 'it ended with password="***"\n'
+    assert texts["operator/holdfast/op-1/metrics.txt"] == "holdfast_leader 1.0\n"
+    (deployment,) = json.loads(texts["operator/deployments.json"])
+    assert deployment["metadata"]["labels"]["helm.sh/chart"] == "holdfast-operator-0.1.0"
+    missing = 'operator/holdfast/op/lease.json: leases "op" is forbidden: ***'
+    assert missing in texts["index.txt"]
+    assert "hunter2" not in "".join(texts.values())
+    # Nor is any of it shown, and no Secret was asked for.
+    assert "hunter2" not in done.output
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert "secret" not in "".join(asked).lower()
+    tail = "-n holdfast --all-containers --timestamps --tail=7"
+    assert [each for each in asked if each.startswith("logs")] == [
+        f"logs op-1 {tail}",
+        f"logs op-1 {tail} --previous",
+    ]
