@@ -1,166 +1,60 @@
-"""The operator's chart on a real node: two pods of our image, of which one acts, on S3 and Postgres."""
+"""The operator on a real node: leaders killed and frozen, upgrades, a closed network, a drain, the end.
 
+All on one release, whose tests follow one another.
+"""
+
+import base64
 import json
-import threading
+import socket
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
-import pyarrow as pa
 import pytest
 
-from holdfast.persist import PersistClient, PersistConfig
-from holdfast.storage import StorageController
-from testbed import helm
+from cluster.release import OPERATORS, RELEASE, SYSTEM, Installed, release, until
+from testbed.errors import HelmError, KubectlError
 from testbed.helm import CHARTS
-from testbed.images import OPERATOR
-from testbed.minio import Minio
-from testbed.node import NodeCluster
-from testbed.postgres import USER, PostgresServer
+from testbed.images import OPERATOR, PYTHON
+from testbed.node import NAME, NodeCluster
+from testbed.policies import Enforcement
 
 pytestmark = [pytest.mark.node, pytest.mark.helm, pytest.mark.s3, pytest.mark.postgres]
 
 Json = dict[str, Any]
 
-RELEASE = "holdfast-operator"
-SYSTEM = "holdfast"
-PATIENCE_S = 180.0
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, f"never: {what}"
-        threading.Event().wait(0.1)
-
-
-class Installed:
-    """The release, and the stores that its pods share with this machine."""
-
-    def __init__(self, node: NodeCluster, minio: Minio, postgres: PostgresServer, database: str) -> None:
-        self.node = node
-        self.organization = str(uuid.uuid4())
-        self._consensus = f"postgresql://{postgres.address}:{postgres.port}/{database}"
-        self._blob = f"s3://{minio.make_bucket()}/durable?endpoint={minio.endpoint}&region=us-east-1"
-        self.secret = {**minio.credentials, "PGUSER": USER, "PGPASSWORD": postgres.password}
-
-    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        return self.node.plane.kubectl("-n", SYSTEM, *arguments, stdin=stdin)
-
-    def get(self, *what: str) -> Json:
-        return dict(json.loads(self.kubectl("get", *what, "-o", "json")))
-
-    def apply(self, *objects: Json) -> None:
-        self.kubectl(
-            "apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
-        )
-
-    def catalog(self) -> Json:
-        storage = {"blob": self._blob, "consensus": self._consensus}
-        return {
-            "apiVersion": "holdfast.dev/v1alpha1",
-            "kind": "Catalog",
-            "metadata": {"name": "demo"},
-            "spec": {"organizationId": self.organization, "storage": storage},
-        }
-
-    def collection(self, name: str) -> Json:
-        return {
-            "apiVersion": "holdfast.dev/v1alpha1",
-            "kind": "StorageCollection",
-            "metadata": {"name": name},
-            "spec": {
-                "catalogRef": {"name": "demo"},
-                "columns": [{"name": "id", "type": "int64"}, {"name": "note", "type": "string"}],
-                "key": ["id"],
-            },
-        }
-
-    def wait_ready(self, *what: str) -> None:
-        for each in what:
-            self.kubectl("wait", "--for=condition=Ready", each, f"--timeout={PATIENCE_S:.0f}s")
-
-    def leader(self) -> str:
-        """The name of the pod that has the Lease."""
-        return str(self.get(f"lease/{RELEASE}")["spec"].get("holderIdentity") or "")
-
-    def pods(self) -> dict[str, Json]:
-        """The pods of the operator that are not being ended, by name."""
-        found = self.get("pods", "-l", "app.kubernetes.io/component=operator")["items"]
-        return {
-            each["metadata"]["name"]: each for each in found if "deletionTimestamp" not in each["metadata"]
-        }
-
-    def store(self) -> PersistClient:
-        """A client of the location, as an application on this machine has one."""
-        return PersistClient.open(
-            blob=self._blob, consensus=self._consensus, config=PersistConfig(maintenance="off")
-        )
+CONNECTS = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5)
+except TimeoutError:
+    print("dropped")
+else:
+    print("connected")
+"""
 
 
 @pytest.fixture(scope="module")
 def installed(node: NodeCluster) -> Iterator[Installed]:
-    with (
-        Minio.start(address=node.address) as minio,
-        PostgresServer.start(durable=False, address=node.address) as postgres,
-        postgres.database() as database,
-    ):
-        there = Installed(node, minio, postgres, database)
-        node.plane.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "Namespace",
-                "metadata": {"name": SYSTEM, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
-            }
-        )
-        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "stores"}}
-        there.apply({**secret, "stringData": there.secret})
-        repository, tag = OPERATOR.rsplit(":", 1)
-        values = {
-            "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
-            "replicas": 2,
-            "storage": {"embedded": {"enabled": False}},
-            "credentialsSecret": "stores",
-            "extraArgs": ["--unsteady-interval=0.5", "--steady-interval=2"],
-        }
-        flags = ["--namespace", SYSTEM, "--wait", f"--timeout={PATIENCE_S:.0f}s"]
-        helm.run("install", "holdfast-crds", CHARTS / "holdfast-crds", *flags, cluster=node.plane)
-        helm.run("install", RELEASE, CHARTS / RELEASE, *flags, values=values, cluster=node.plane)
-        try:
-            there.apply(there.catalog(), there.collection("flights"))
-            there.wait_ready("catalog/demo", "storagecollection/flights")
-            yield there
-        finally:
-            print(there.kubectl("get", "pods,catalogs,storagecollections,leases"))
-            for pod in there.pods():
-                print(f"--- {pod}\n{there.kubectl('logs', pod, '--tail=40')}")
+    with release(node) as there:
+        yield there
 
 
-def test_what_is_written_on_this_machine_shows_in_the_cluster(
-    installed: Installed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in installed.secret.items():
-        monkeypatch.setenv(name, value)
-    found = installed.get("storagecollection/flights")["status"]["collectionId"]
-    with installed.store() as client:
-        writer = StorageController(client).writer(found, purpose="test")
-        table = pa.table({"id": pa.array([1, 2], pa.int64()), "note": ["a", "b"]})
-        at = writer.upper()
-        writer.append(table, at, at + 7)
+def test_what_is_written_on_this_machine_shows_in_the_cluster(installed: Installed) -> None:
+    upper = installed.append(1, 2)
     path = "storagecollection/flights"
-    until(lambda: int(installed.get(path)["status"]["upper"]) >= at + 7, "the status has the upper")
+    until(lambda: int(installed.get(path)["status"]["upper"]) >= upper, "the status has the upper")
 
 
 def test_the_release_passes_its_own_test(installed: Installed) -> None:
-    told = helm.run("test", RELEASE, "--namespace", SYSTEM, "--timeout=180s", cluster=installed.node.plane)
-    assert "Phase:          Succeeded" in told
+    assert "Phase:          Succeeded" in installed.helm("test", RELEASE)
 
 
 def test_a_standby_acts_when_the_leader_is_killed(
     installed: Installed, record_property: Callable[[str, object], None]
 ) -> None:
-    until(lambda: len(installed.pods()) == 2 and installed.leader() in installed.pods(), "two, one leads")
+    installed.both_run()
     killed = installed.leader()
     begun = time.monotonic()
     installed.kubectl("delete", "pod", killed, "--grace-period=0", "--force")
@@ -171,10 +65,10 @@ def test_a_standby_acts_when_the_leader_is_killed(
     assert installed.leader() not in {"", killed}
 
 
-def test_a_leader_that_was_frozen_ends_cleanly_and_leaves_what_its_successor_did(
+def test_a_leader_that_was_frozen_ends_cleanly_and_stands_by(
     installed: Installed, record_property: Callable[[str, object], None]
 ) -> None:
-    until(lambda: len(installed.pods()) == 2 and installed.leader() in installed.pods(), "two, one leads")
+    installed.both_run()
     frozen = installed.leader()
     uid = installed.pods()[frozen]["metadata"]["uid"]
     begun = time.monotonic()
@@ -185,14 +79,180 @@ def test_a_leader_that_was_frozen_ends_cleanly_and_leaves_what_its_successor_did
         print(f"the standby led after {time.monotonic() - begun:.1f} s")
     finally:
         installed.node.thaw(uid)
+    successor = installed.leader()
     installed.apply(installed.collection("after-the-freeze"))
     installed.wait_ready("storagecollection/after-the-freeze")
 
-    def ended() -> Json:
-        (status,) = installed.get(f"pod/{frozen}")["status"]["containerStatuses"]
-        return dict(status.get("lastState", {}).get("terminated", {}))
+    def status() -> Json:
+        (told,) = installed.get(f"pod/{frozen}")["status"]["containerStatuses"]
+        return dict(told)
 
-    until(lambda: bool(ended()), "the frozen one has ended")
-    assert ended()["exitCode"] == 0
-    assert installed.leader() != frozen
+    until(lambda: bool(status()["restartCount"]) and status()["ready"], "the frozen one is there again")
+    ended = status()["lastState"]["terminated"]
+    assert (ended["exitCode"], ended["reason"]) == (0, "Completed")
+    assert (status()["restartCount"], list(status()["state"])) == (1, ["running"])
+    assert installed.leader() == successor
     installed.wait_ready("catalog/demo", "storagecollection/flights")
+
+
+def test_an_upgrade_to_the_same_changes_nothing_and_one_to_another_hands_over(installed: Installed) -> None:
+    installed.both_run()
+    kinds = "catalogs,storagecollections"
+    before = {each["metadata"]["uid"]: each["status"] for each in installed.get(kinds)["items"]}
+    pods = set(installed.pods())
+    installed.upgrade()
+    assert set(installed.pods()) == pods
+    installed.upgrade(podAnnotations={"changed": "yes"})
+    installed.both_run()
+    assert not pods & set(installed.pods())
+    installed.apply(installed.collection("after-the-upgrade"))
+    installed.wait_ready("catalog/demo", "storagecollection/flights", "storagecollection/after-the-upgrade")
+    after = {each["metadata"]["uid"]: each["status"] for each in installed.get(kinds)["items"]}
+    assert before.keys() < after.keys()
+    assert all(after[uid].get("collectionId") == status.get("collectionId") for uid, status in before.items())
+    installed.upgrade()
+
+
+def ask(installed: Installed, pod: str, address: str, port: int) -> str:
+    """What becomes of a connection that is made in a pod of the release."""
+    return installed.kubectl("exec", pod, "--", PYTHON, "-c", CONNECTS, address, str(port)).strip()
+
+
+def other_pod(namespace: str) -> Json:
+    """A pod that waits to be asked."""
+    waits = {
+        "name": "main",
+        "image": OPERATOR,
+        "imagePullPolicy": "Never",
+        "command": ["tini", "-s", "--", "sleep", "infinity"],
+    }
+    metadata = {"name": "other", "namespace": namespace, "labels": {"app": "other"}}
+    spec = {"containers": [waits], "terminationGracePeriodSeconds": 1}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def test_with_its_network_policy_the_operator_works_and_nothing_else_gets_through(
+    installed: Installed, place: Any
+) -> None:
+    node = installed.node
+    machine = [{"ipBlock": {"cidr": f"{node.address}/32"}}]
+    stores = [{"port": installed.minio.port}, {"port": installed.postgres.port}]
+    policy = {
+        "enabled": True,
+        "metricsFrom": [
+            {
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": place.namespace}},
+                "podSelector": {"matchLabels": {"app": "scraper"}},
+            }
+        ],
+        "apiServer": machine,
+        "apiServerPorts": [urlsplit(node.plane.server).port],
+        "stores": [{"to": machine, "ports": stores}],
+    }
+    place.apply(other_pod(place.namespace))
+    place.wait_ready("other")
+
+    def operator() -> tuple[str, str]:
+        name = installed.leader()
+        return name, installed.pods()[name]["status"]["podIP"]
+
+    def scrape() -> str:
+        _, address = operator()
+        return str(place.kubectl("exec", "other", "--", PYTHON, "-c", CONNECTS, address, "8080")).strip()
+
+    with socket.create_server((node.address, 0)) as elsewhere, Enforcement(node) as enforced:
+        port = elsewhere.getsockname()[1]
+        # As long as there is no policy all of it is free.
+        assert (scrape(), ask(installed, operator()[0], node.address, port)) == ("connected", "connected")
+        installed.upgrade(networkPolicy=policy)
+        installed.kubectl("delete", "pods", "-l", OPERATORS)
+        installed.both_run()
+        until(
+            lambda: all(
+                f"HF-{way}-{pod['status']['podIP']} " in enforced.in_force
+                for pod in installed.pods().values()
+                for way in "IE"
+            ),
+            "the policy is in force",
+        )
+        assert (scrape(), ask(installed, operator()[0], node.address, port)) == ("dropped", "dropped")
+        assert ask(installed, operator()[0], node.address, installed.minio.port) == "connected"
+        installed.apply(installed.collection("behind-the-policy"))
+        installed.wait_ready("catalog/demo", "storagecollection/behind-the-policy")
+        assert "Phase:          Succeeded" in installed.helm("test", RELEASE)
+        place.kubectl("label", "pod", "other", "app=scraper", "--overwrite")
+        until(lambda: scrape() == "connected", "who may scrape gets through")
+        installed.upgrade()
+
+
+def test_after_a_drain_and_an_uncordon_all_is_back_and_nothing_lost(installed: Installed) -> None:
+    installed.both_run()
+    kubectl = installed.node.plane.kubectl
+    rows = installed.rows()
+    installed.append(101)
+    drain = ("drain", NAME, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--grace-period=10")
+    here = (f"--pod-selector={OPERATORS}",)
+
+    # As configured: who asked for a budget keeps one operator, which acts.
+    installed.upgrade(podDisruptionBudget={"enabled": True})
+    with pytest.raises(KubectlError, match="disruption budget"):
+        kubectl(*drain, *here, "--timeout=15s")
+    installed.apply(installed.collection("during-the-drain"))
+    installed.wait_ready("storagecollection/during-the-drain")
+    installed.append(102)
+
+    # Without one the drain of the only node ends.
+    installed.helm(
+        "upgrade", RELEASE, "--reuse-values", "--set=podDisruptionBudget.enabled=false", CHARTS / RELEASE
+    )
+    kubectl(*drain, *here, "--timeout=180s")
+    running = [pod for pod in installed.pods().values() if pod["status"]["phase"] == "Running"]
+    assert running == []
+    installed.apply(installed.collection("while-nobody-acts"))
+    upper = installed.append(103)
+
+    kubectl("uncordon", NAME)
+    installed.both_run()
+    path = "storagecollection/flights"
+    until(lambda: int(installed.get(path)["status"]["upper"]) >= upper, "the status has the upper")
+    installed.wait_ready("catalog/demo", path, "storagecollection/while-nobody-acts")
+    installed.append(104)
+    assert installed.rows() == sorted([*rows, *((each, f"row {each}") for each in (101, 102, 103, 104))])
+
+
+def test_the_credentials_of_the_stores_are_nowhere_but_in_their_secret(installed: Installed) -> None:
+    installed.both_run()
+    kubectl = installed.node.plane.kubectl
+    planted = [
+        installed.secret[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD")
+    ]
+    forms = [*planted, *(base64.b64encode(each.encode()).decode() for each in planted)]
+    ours = "catalogs,catalogmigrations,storagecollections"
+    everything = f"{ours},pods,deployments,replicasets,jobs,configmaps,events,leases,services"
+    told = {
+        "objects": kubectl("get", everything, "-A", "-o", "json"),
+        "descriptions": kubectl("describe", f"{ours},pods,deployments,secrets", "-n", SYSTEM),
+        "release": installed.helm("get", "all", RELEASE),
+        "command lines": installed.node.sandbox.run("sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' '\\n'"),
+        "logs": installed.kubectl("logs", "-l", OPERATORS, "--prefix", "--tail=-1"),
+    }
+    # Each of them is what it should be.
+    assert "holdfast_operator.container" in told["command lines"]
+    assert '"level": "debug"' in told["logs"].lower()
+    assert {each["kind"] for each in json.loads(told["objects"])["items"]} >= {"Catalog", "Pod", "Event"}
+    assert any(form in installed.kubectl("get", "secret/stores", "-o", "json") for form in forms)
+    found = [(where, form[:4]) for where, text in told.items() for form in forms if form in text]
+    assert found == []
+
+
+def test_an_uninstall_waits_for_the_objects_and_leaves_none(installed: Installed) -> None:
+    installed.both_run()
+    with pytest.raises(HelmError):
+        installed.helm("uninstall", RELEASE)
+    assert "flights" in installed.kubectl("logs", f"job/{RELEASE}-predelete")
+    installed.both_run()
+    for kind in ("storagecollections", "catalogs"):
+        installed.kubectl("delete", kind, "--all", "--timeout=180s")
+    installed.helm("uninstall", RELEASE, "--wait")
+    assert installed.get("pods", "-l", OPERATORS)["items"] == []
+    assert installed.get("catalogs,storagecollections")["items"] == []

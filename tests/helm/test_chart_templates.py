@@ -80,14 +80,17 @@ def test_without_a_volume_replicas_roll_and_keep_apart() -> None:
     spec = find(objects, "Deployment")["spec"]
     assert (spec["replicas"], spec["strategy"]["type"]) == (2, "RollingUpdate")
     assert "podAntiAffinity" in spec["template"]["spec"]["affinity"]
-    assert find(objects, "PodDisruptionBudget")["spec"]["minAvailable"] == 1
+    assert not [each for each in objects if each["kind"] == "PodDisruptionBudget"]
     assert not [argument for argument in operator(objects)["args"] if argument.startswith("--data-dir")]
     assert not [each for each in objects if each["kind"] == "PersistentVolumeClaim"]
 
 
 def test_a_single_operator_has_no_budget_that_would_stop_a_drain() -> None:
-    objects = template("holdfast-operator", {**HA, "replicas": 1})
+    budget = {"podDisruptionBudget": {"enabled": True}}
+    objects = template("holdfast-operator", {**HA, **budget, "replicas": 1})
     assert not [each for each in objects if each["kind"] == "PodDisruptionBudget"]
+    objects = template("holdfast-operator", {**HA, **budget})
+    assert find(objects, "PodDisruptionBudget")["spec"]["minAvailable"] == 1
 
 
 @pytest.mark.parametrize(

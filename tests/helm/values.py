@@ -16,6 +16,7 @@ ALL_ON: Final[dict[str, Any]] = {
         "metricsFrom": [{"podSelector": {}}],
         "stores": [{"ports": [{"port": 443}]}],
     },
+    "podDisruptionBudget": {"enabled": True},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "prometheusRule": {"enabled": True},
     "dashboard": {"enabled": True},

@@ -1,7 +1,8 @@
 """`python -m testbed`: the test bed for people.
 
 `up` boots a control plane and keeps it until Ctrl-C, `build` makes the binaries of all tiers, `doctor` says
-what is here and what is missing, `spark-operator` serves the SparkApplications of `$KUBECONFIG`'s cluster.
+what is here and what is missing, `can` whether this machine can have a tier (exit code 3: it can't),
+`spark-operator` serves the SparkApplications of `$KUBECONFIG`'s cluster.
 """
 
 import argparse
@@ -14,11 +15,13 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from testbed import build, go, require
+from testbed import build, go, node, require
 from testbed.cache import cache_folder
 from testbed.errors import ControlPlaneError, KubectlError, Unavailable
 from testbed.kube import ControlPlane
 from testbed.require import Tier
+
+_CAN_NOT = 3
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,6 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     commands.add_parser("build", help="build the binaries of all tiers into the cache folder")
     commands.add_parser("doctor", help="say what is here and what is missing")
+    can = commands.add_parser("can", help="say why this machine can't have a tier; exit code 3 then")
+    can.add_argument("tier", choices=[Tier.NODE.value])
     spark_operator = commands.add_parser(
         "spark-operator", help="run the drivers of SparkApplications on this machine until Ctrl-C"
     )
@@ -46,6 +51,10 @@ def main(arguments: list[str] | None = None) -> int:
             case "build":
                 build.ensure((*build.needed(), build.MINIO, build.HELM))
                 return 0
+            case "can":
+                why = node.impossible()
+                print(why or "yes")
+                return _CAN_NOT if why else 0
             case "doctor":
                 return _doctor()
             case _:

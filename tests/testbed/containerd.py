@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from testbed.buildah import run
 from testbed.kube import wait_until
 from testbed.process import Child
 from testbed.sandbox import INSIDE, SHOWN, Sandbox
@@ -19,7 +20,9 @@ SOCKET: Final = Path("/run/containerd/containerd.sock")
 PAUSE: Final = "localhost/holdfast-pause:test"
 """The image of the container that keeps the namespaces of a pod."""
 _ROOT: Final = "containerd"
-_LINKED: Final = ("blobs/sha256", "snapshots")
+BLOBS: Final = Path("io.containerd.content.v1.content/blobs/sha256")
+_SNAPSHOTS: Final = Path("io.containerd.snapshotter.v1.overlayfs/snapshots")
+_LINKED: Final = (BLOBS, _SNAPSHOTS)
 """The folders whose entries are layers, or contents that are named by their hash."""
 _PLUGINS: Final = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 
@@ -46,18 +49,24 @@ def start(sandbox: Sandbox, images: Path | None) -> Child:
     return child
 
 
-def import_images(folder: Path, archives: list[Path], target: Path) -> None:
-    """Import archives into a folder that `start` takes; `folder` is for the files of this."""
-    sandbox = Sandbox.start(folder)
+def import_images(folder: Path, archives: list[Path], *, onto: Path | None = None) -> Path:
+    """Import archives; returns the folder, in `folder`, that `start` takes.
+
+    `onto` is another such folder, whose images the new one has too: in links to the same files.
+    """
+    sandbox = Sandbox.start(folder, shown=onto)
     try:
-        child = start(sandbox, None)
+        child = start(sandbox, onto)
         for archive in archives:
             (sandbox.folder / archive.name).hardlink_to(archive)
             sandbox.run("ctr", "--namespace=k8s.io", "images", "import", INSIDE / archive.name)
         child.stop()
     finally:
         sandbox.stop()
-    (folder / _ROOT).rename(target)
+    root = folder / _ROOT
+    if onto is not None:
+        _replace_links(root, onto)
+    return root
 
 
 def _answers(sandbox: Sandbox) -> bool:
@@ -68,13 +77,23 @@ def _link(images: Path, root: Path) -> None:
     for folder, folders, files in os.walk(images):
         here = Path(folder).relative_to(images)
         (root / here).mkdir(exist_ok=True)
-        if str(here).endswith(_LINKED):
+        if here in _LINKED:
             for entry in [*folders, *files]:
                 (root / here / entry).symlink_to(SHOWN / here / entry)
             folders.clear()
         else:
             for file in files:
                 shutil.copy2(Path(folder) / file, root / here / file)
+
+
+def _replace_links(root: Path, images: Path) -> None:
+    """Put in the place of each link the folder or file that it leads to, whose contents both then share."""
+    for kind in (BLOBS, _SNAPSHOTS):
+        links = [entry.name for entry in (root / kind).iterdir() if entry.is_symlink()]
+        for name in links:
+            (root / kind / name).unlink()
+        things = [images / kind / name for name in links]
+        run(["cp", "--archive", "--link", f"--target-directory={root / kind}", "--", *things])
 
 
 def _config() -> str:

@@ -3,29 +3,40 @@
 Invariants
 - The base comes from Debian's packages (mmdebstrap), our own image from operator/Dockerfile (buildah), each
   made again only when what it is made from has changed: names in the cache are hashes of that.
-- What `imported` returns is whole, and no one changes it: runs link to it.
+- A change of our code makes only the last stages of our image: those of what others wrote are an image, which
+  is imported once.
+- What `held` returns is whole, and no one changes it: runs link to it. What nobody used of late is removed,
+  but never what somebody holds.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 from testbed import containerd
+from testbed.buildah import Buildah, run
 from testbed.cache import cache_folder, locked
-from testbed.errors import Unavailable
 
 OPERATOR: Final = "localhost/holdfast-operator:test"
 """Our image, of the source as it is here, without Spark. Its Python with all of our code is `PYTHON`."""
 PYTHON: Final = "/opt/holdfast/venv/bin/python"
+_RUNTIME: Final = "localhost/holdfast-runtime:test"
+"""The first layers of ours."""
 _REPOSITORY: Final = Path(__file__).parents[2]
 _DOCKERFILE: Final = _REPOSITORY / "operator" / "Dockerfile"
+_DEPENDENCIES: Final = (
+    *("pyproject.toml", "uv.lock", "LICENSE"),
+    *("catalog/pyproject.toml", "catalog/README.md", "operator/pyproject.toml", "operator/README.md"),
+)
+"""What the stages of the Dockerfile before those of our code are made of."""
 _PACKAGES: Final = ("busybox-static", "ca-certificates", "python3", "python3-venv", "tini")
 _BASE: Final = """FROM scratch
 ADD base.tar /
@@ -36,103 +47,106 @@ FROM scratch
 COPY --from=base /bin/busybox /busybox
 ENTRYPOINT ["/busybox", "sleep", "2147483647"]
 """
-_AUTHORITIES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
-_KEPT: Final = 3
-"""Sets of imported images that stay: those of branches that somebody goes to and fro between."""
+_NAMES: Final = "names"
+"""The file in a folder of images that tells which of buildah's it was made of."""
+_KEPT: Final = {"images": 3, "runtime": 2}
+"""Folders that stay: those of branches that somebody goes to and fro between."""
 
 
-def imported() -> Path:
-    """The folder of the imported images for `NodeCluster.start`; makes what is missing.
+@contextlib.contextmanager
+def held() -> Iterator[Path]:
+    """The folder of the imported images for `NodeCluster.start`, which nobody removes meanwhile.
 
-    That takes minutes once per machine, and then some ten seconds after a change of the operator's code.
-    Raises `Unavailable` where it fails.
+    Makes what is missing: minutes once per machine, and then some seconds after a change of the operator's
+    code. Raises `Unavailable` where it fails.
     """
-    with locked("images"):
-        base = _key(_PACKAGES, _BASE, *_sources().values())
-        ours = _key(base, _DOCKERFILE.read_text(), *_context())
-        key = _key(base, _PAUSE, ours)
-        target = cache_folder() / "node" / f"images-{key}"
-        if not target.exists():
-            _say("making the images of the node tier (about 2 minutes, once) ...")
-            started = time.monotonic()
-            with tempfile.TemporaryDirectory(dir=_made_folder(), prefix=".images-") as scratch:
-                _make(Path(scratch), target, base, ours)
-            _say(f"made the images in {time.monotonic() - started:.0f} s")
-            _forget_old()
-        os.utime(target)
-        return target
+    with contextlib.ExitStack() as holding:
+        with locked("images"):
+            folder = _imported()
+            holding.enter_context(_lock(folder, fcntl.LOCK_SH))
+        yield folder
 
 
-def _make(scratch: Path, target: Path, base: str, ours: str) -> None:
-    store = _Store(scratch)
-    base_name = f"localhost/holdfast-base:{base}"
+def _imported() -> Path:
+    base = _key(_PACKAGES, _BASE, *_sources().values())
+    packages = _key(
+        base, _PAUSE, _DOCKERFILE.read_text(), *_hashes(_REPOSITORY / name for name in _DEPENDENCIES)
+    )
+    ours = _key(packages, *_context())
+    runtime, target = _folder() / f"runtime-{packages}", _folder() / f"images-{ours}"
+    if not target.exists():
+        started = time.monotonic()
+        for leftover in _folder().glob(".images-*"):
+            shutil.rmtree(leftover)  # of one that was killed: nobody else is in here
+        with tempfile.TemporaryDirectory(dir=_folder(), prefix=".images-") as scratch:
+            if not runtime.exists():
+                _say("making the images of the node tier (about 5 minutes, once) ...")
+                _make_runtime(Path(scratch), runtime, base, packages)
+            os.utime(runtime)
+            _say("making our own image from operator/Dockerfile ...")
+            _make_ours(Path(scratch), target, runtime, packages)
+            _forget_old(Path(scratch))
+        _say(f"made the images in {time.monotonic() - started:.0f} s")
+    os.utime(target)
+    return target
+
+
+def _make_runtime(scratch: Path, target: Path, base: str, packages: str) -> None:
+    """Make and import all that doesn't change with our code."""
+    store = Buildah(_folder() / "buildah", scratch)
+    base_name, pause = f"localhost/holdfast-base:{base}", f"localhost/holdfast-pause:{base}"
     if not store.has(base_name):
         _bootstrap(scratch / "base.tar")
         store.build(base_name, _BASE, scratch)
         (scratch / "base.tar").unlink()
-    pause = f"localhost/holdfast-pause:{base}"
     if not store.has(pause):
         store.build(pause, _PAUSE.format(base=base_name), scratch)
-    operator = f"localhost/holdfast-operator:{ours}"
-    if not store.has(operator):
-        _say("  building our own image from operator/Dockerfile ...")
-        store.build(operator, _DOCKERFILE.read_text(), _REPOSITORY, BASE=base_name)
-    archives = [
-        store.save(name, tag, scratch / f"{number}.tar")
-        for number, (name, tag) in enumerate(((pause, containerd.PAUSE), (operator, OPERATOR)))
-    ]
-    folder = scratch / "run"
-    folder.mkdir()
-    containerd.import_images(folder, archives, target)
+    stages = _stages(packages)
+    for stage, name in stages.items():
+        _say(f"  building the stage {stage} of operator/Dockerfile ...")
+        store.build(name, _DOCKERFILE.read_text(), _REPOSITORY, target=stage, BASE=base_name)
+    archives = [scratch / "pause.tar", scratch / "runtime.tar"]
+    for name, tag, archive in zip(
+        (pause, stages["runtime"]), (containerd.PAUSE, _RUNTIME), archives, strict=True
+    ):
+        store.save(name, tag, archive)
+    _say("  importing them ...")
+    (scratch / "runtime").mkdir()
+    made = containerd.import_images(scratch / "runtime", archives)
+    (made / _NAMES).write_text("\n".join((base_name, pause, *stages.values())))
+    made.rename(target)
 
 
-class _Store:
-    """Where buildah keeps images and layers."""
+def _make_ours(scratch: Path, target: Path, runtime: Path, packages: str) -> None:
+    """Make our image on those stages, and import it beside what was imported of them."""
+    store = Buildah(_folder() / "buildah", scratch)
+    stages = {stage.upper(): name for stage, name in _stages(packages).items()}
+    operator = f"localhost/holdfast-operator:{target.name}"
+    store.build(operator, _DOCKERFILE.read_text(), _REPOSITORY, target="operator", **stages)
+    archive = scratch / "operator.tar"
+    store.save(operator, OPERATOR, archive, known=runtime / containerd.BLOBS)
+    (scratch / "ours").mkdir()
+    containerd.import_images(scratch / "ours", [archive], onto=runtime).rename(target)
 
-    def __init__(self, scratch: Path) -> None:
-        self._scratch = scratch
-        self._policy = scratch / "policy.json"
-        self._policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
 
-    def has(self, name: str) -> bool:
-        return self._run("images", "--quiet", name, check=False) != ""
-
-    def build(self, name: str, dockerfile: str, context: Path, **arguments: str) -> None:
-        """Build an image from a Dockerfile's text; with arguments it is ours, of which it is one part."""
-        file = self._scratch / "Dockerfile"
-        file.write_text(dockerfile)
-        given = [f"--build-arg={key}={value}" for key, value in arguments.items()]
-        if arguments:
-            given.append("--target=operator")
-            # Whom this machine trusts, which may be more than the base does: packages are fetched.
-            given.append(f"--volume={_AUTHORITIES}:{_AUTHORITIES}:ro")
-        self._run("build", "--quiet", "--layers", f"--tag={name}", f"--file={file}", *given, context)
-
-    def save(self, name: str, tag: str, archive: Path) -> Path:
-        """Write an image to a file, in which it has this tag."""
-        self._run("push", "--quiet", name, f"docker-archive:{archive}:{tag}")
-        return archive
-
-    def _run(self, command: str, *arguments: str | Path, check: bool = True) -> str:
-        signatures = [f"--signature-policy={self._policy}"] if command in {"build", "push"} else []
-        # In a mount namespace of its own, so that nothing stays mounted when it is killed.
-        apart = ["unshare", "--mount", "--propagation=slave", "--"]
-        folders = [f"--root={_made_folder() / 'buildah'}", f"--runroot={self._scratch / 'buildah'}"]
-        prefix = [*apart, "buildah", *folders, "--storage-driver=overlay"]
-        full: list[str | Path] = [*prefix, command, *signatures, *arguments]
-        return _run(full, env={"BUILDAH_ISOLATION": "chroot", "TMPDIR": str(self._scratch)}, check=check)
+def _stages(packages: str) -> dict[str, str]:
+    """The stages of the Dockerfile that are kept, and their images."""
+    return {stage: f"localhost/holdfast-{stage}:{packages}" for stage in ("packages", "runtime")}
 
 
 def _context() -> list[tuple[str, str]]:
     """Every file that the image is built from, and the hash of what is in it."""
     lines = (_REPOSITORY / ".dockerignore").read_text().splitlines()
     named = [_REPOSITORY / line.removeprefix("!") for line in lines if line.startswith("!")]
-    files = [
+    return _hashes(
         file
         for path in named
         for file in ([path] if path.is_file() else path.rglob("*"))
         if file.is_file() and file.suffix != ".pyc"
-    ]
+    )
+
+
+def _hashes(files: Iterable[Path]) -> list[tuple[str, str]]:
     return [
         (str(file.relative_to(_REPOSITORY)), hashlib.sha256(file.read_bytes()).hexdigest())
         for file in sorted(files)
@@ -144,7 +158,7 @@ def _bootstrap(tar: Path) -> None:
     _say("  collecting Debian's packages for the base image ...")
     lists = [path for path in _sources() if path.stat().st_size]
     leanly = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale")]
-    _run(
+    run(
         [
             *("mmdebstrap", "--quiet", "--variant=apt", f"--include={','.join(_PACKAGES)}"),
             *leanly,
@@ -169,13 +183,28 @@ def _release() -> str:
     return names.get("VERSION_CODENAME", "stable").strip('"')
 
 
-def _forget_old() -> None:
-    made = sorted(_made_folder().glob("images-*"), key=lambda folder: folder.stat().st_mtime)
-    for folder in made[:-_KEPT]:
-        shutil.rmtree(folder)
+def _forget_old(scratch: Path) -> None:
+    """Remove what nobody used of late, and the layers that it was made of."""
+    for kind, kept in _KEPT.items():
+        made = sorted(_folder().glob(f"{kind}-*"), key=lambda folder: folder.stat().st_mtime)
+        for folder in made[:-kept]:
+            with contextlib.suppress(BlockingIOError), _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                shutil.rmtree(folder)
+    names = [name for file in _folder().glob(f"runtime-*/{_NAMES}") for name in file.read_text().split()]
+    Buildah(_folder() / "buildah", scratch).keep(names)
 
 
-def _made_folder() -> Path:
+@contextlib.contextmanager
+def _lock(folder: Path, operation: int) -> Iterator[None]:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, operation)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _folder() -> Path:
     folder = cache_folder() / "node"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -183,21 +212,6 @@ def _made_folder() -> Path:
 
 def _key(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-
-
-def _run(command: Sequence[str | Path], *, env: dict[str, str], check: bool = True) -> str:
-    done = subprocess.run(
-        [os.fspath(part) for part in command],
-        env=os.environ | env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if check and done.returncode != 0:
-        told = "\n".join((done.stderr or done.stdout).strip().splitlines()[-10:])
-        raise Unavailable(f"{' '.join(map(str, command))} failed:\n{told}")
-    return done.stdout
 
 
 def _say(line: str) -> None:

@@ -31,7 +31,7 @@ _PACKAGES: Final = (
     *("containerd", "runc", "containernetworking-plugins", "iptables", "iproute2"),
     *("buildah", "mmdebstrap"),
 )
-_PROGRAMS: Final = ("containerd", "ctr", "runc", "iptables", "buildah", "mmdebstrap")
+_PROGRAMS: Final = ("containerd", "ctr", "runc", "iptables", "ip", "buildah", "mmdebstrap")
 _LOCK: Final = Path("/run/holdfast-node.lock")
 _KUBELET: Final = "system:node:node"
 _PROXY: Final = "system:kube-proxy"
@@ -59,8 +59,8 @@ class NodeCluster:
         Raises `Unavailable` or `ControlPlaneError`, and leaves no process then, but the logs.
         """
         build.ensure((*build.needed(), *build.NODE))
-        imported = pods or images.imported()
         with contextlib.ExitStack() as ending:
+            imported = pods or ending.enter_context(images.held())
             ending.enter_context(_alone())
             cluster = cls(Path(tempfile.mkdtemp(prefix=cgroups.PREFIX)))
             ending.callback(cluster._remove_folder)
@@ -261,8 +261,8 @@ def _scheduler_flags(plane: ControlPlane) -> list[str]:
     ]
 
 
-def missing() -> str | None:
-    """What a node lacks on this machine and how to get it; None if one can be started."""
+def impossible() -> str | None:
+    """Why this machine can have no node, whatever is installed; None if it can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "a node needs root on Linux"
     lack = sandbox.missing() or cgroups.missing()
@@ -270,23 +270,36 @@ def missing() -> str | None:
         return lack
     if "\toverlay\n" not in Path("/proc/filesystems").read_text():
         return "the kernel has no overlay file system"
+    absent = _absent()
+    return (
+        f"{absent}, and there is no apt-get to do it with" if absent and not shutil.which("apt-get") else None
+    )
+
+
+def missing() -> str | None:
+    """What a node lacks on this machine and how to get it; None if one can be started."""
+    return impossible() or _absent()
+
+
+def _absent() -> str | None:
     absent = [program for program in _PROGRAMS if shutil.which(program) is None]
-    if absent or containerd.plugins() is None:
-        told = ", ".join([*absent, *([] if containerd.plugins() else ["CNI plugins"])])
-        return f"{told} missing: install Debian's packages {' '.join(_PACKAGES)}"
-    return None
+    if not absent and containerd.plugins():
+        return None
+    told = ", ".join([*absent, *([] if containerd.plugins() else ["CNI plugins"])])
+    return f"{told} missing: install Debian's packages {' '.join(_PACKAGES)}"
 
 
 def provide() -> None:
     """Install and build what a node takes; raises `Unavailable` where that fails."""
     lack = missing()
-    if lack and "packages" in lack:
+    if lack and not impossible():
         said = debian.install(_PACKAGES, installed=lambda: missing() is None)
         lack = f"{lack}; they could not be installed:\n{said}" if said else None
     if lack:
         raise Unavailable(lack)
     build.ensure((*build.needed(), *build.NODE))
-    images.imported()
+    with images.held():
+        pass
 
 
 @contextlib.contextmanager

@@ -18,6 +18,13 @@ from pathlib import Path
 _TETHER = Path(__file__).with_name("_tether.py")
 
 
+def tethered(
+    command: Sequence[str | Path], death_signal: signal.Signals = signal.SIGKILL
+) -> list[str | Path]:
+    """What runs a command that gets a signal when the thread that starts it ends; start it from here."""
+    return [sys.executable, "-I", "-S", _TETHER, str(int(death_signal)), str(os.getpid()), *command]
+
+
 class Child:
     """One running command and the file that holds its output."""
 
@@ -41,10 +48,9 @@ class Child:
         self.log = log
         self._grace = grace
         self._swept = False
-        tethered = [sys.executable, "-I", "-S", _TETHER, str(int(death_signal)), str(os.getpid()), *command]
         with log.open("ab") as out:
             self._popen = subprocess.Popen(
-                [os.fspath(part) for part in tethered],
+                [os.fspath(part) for part in tethered(command, death_signal)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -40,7 +40,7 @@ _KERNEL: Final = {
     "kernel/keys/root_maxbytes": "25000000",
 }
 _FLAGS: Final = ("--mount", "--net", "--pid", "--uts", "--ipc")
-_PROGRAMS: Final = ("unshare", "nsenter", "ip", "mount", "setpriv", "sleep", "env")
+_PROGRAMS: Final = ("unshare", "nsenter", "mount", "setpriv", "sleep", "env")
 _BOOT_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.01
 
@@ -49,7 +49,7 @@ def missing() -> str | None:
     """What this machine lacks to make namespaces; None if it can."""
     for program in _PROGRAMS:
         if shutil.which(program) is None:
-            return f"{program} is missing: install util-linux, iproute2 and coreutils"
+            return f"{program} is missing: install util-linux and coreutils"
     done = subprocess.run(["unshare", *_FLAGS, "--fork", "true"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return f"namespaces can't be made here: {done.stderr.strip()}"

@@ -1,0 +1,196 @@
+"""The operator's chart on a real node: two pods of our image, of which one acts, on S3 and Postgres."""
+
+import contextlib
+import json
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from holdfast.persist import PersistClient, PersistConfig
+from holdfast.storage import StorageController
+from testbed import helm
+from testbed.helm import CHARTS
+from testbed.images import OPERATOR
+from testbed.minio import Minio
+from testbed.node import NodeCluster
+from testbed.postgres import USER, PostgresServer
+
+Json = dict[str, Any]
+
+RELEASE: Final = "holdfast-operator"
+SYSTEM: Final = "holdfast"
+PATIENCE_S: Final = 180.0
+OPERATORS: Final = "app.kubernetes.io/component=operator"
+
+
+_REPOSITORY, _TAG = OPERATOR.rsplit(":", 1)
+VALUES: Final[Mapping[str, Any]] = {
+    "image": {"repository": _REPOSITORY, "tag": _TAG, "pullPolicy": "Never"},
+    "replicas": 2,
+    "storage": {"embedded": {"enabled": False}},
+    "credentialsSecret": "stores",
+    "extraArgs": ["--unsteady-interval=0.5", "--steady-interval=2"],
+    "log": {"level": "debug"},
+}
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, f"never: {what}"
+        threading.Event().wait(0.1)
+
+
+class Installed:
+    """The release, and the stores that its pods share with this machine."""
+
+    def __init__(self, node: NodeCluster, minio: Minio, postgres: PostgresServer, database: str) -> None:
+        self.node = node
+        self.minio = minio
+        self.postgres = postgres
+        self.organization = str(uuid.uuid4())
+        self._consensus = f"postgresql://{postgres.address}:{postgres.port}/{database}"
+        self._blob = f"s3://{minio.make_bucket()}/durable?endpoint={minio.endpoint}&region=us-east-1"
+        self.secret = {**minio.credentials, "PGUSER": USER, "PGPASSWORD": postgres.password}
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        return self.node.plane.kubectl("-n", SYSTEM, *arguments, stdin=stdin)
+
+    def get(self, *what: str) -> Json:
+        return dict(json.loads(self.kubectl("get", *what, "-o", "json")))
+
+    def apply(self, *objects: Json) -> None:
+        self.kubectl(
+            "apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+        )
+
+    def catalog(self) -> Json:
+        storage = {"blob": self._blob, "consensus": self._consensus}
+        return {
+            "apiVersion": "holdfast.dev/v1alpha1",
+            "kind": "Catalog",
+            "metadata": {"name": "demo"},
+            "spec": {"organizationId": self.organization, "storage": storage},
+        }
+
+    def collection(self, name: str) -> Json:
+        return {
+            "apiVersion": "holdfast.dev/v1alpha1",
+            "kind": "StorageCollection",
+            "metadata": {"name": name},
+            "spec": {
+                "catalogRef": {"name": "demo"},
+                "columns": [{"name": "id", "type": "int64"}, {"name": "note", "type": "string"}],
+                "key": ["id"],
+            },
+        }
+
+    def wait_ready(self, *what: str) -> None:
+        for each in what:
+            self.kubectl("wait", "--for=condition=Ready", each, f"--timeout={PATIENCE_S:.0f}s")
+
+    def leader(self) -> str:
+        """The name of the pod that has the Lease."""
+        return str(self.get(f"lease/{RELEASE}")["spec"].get("holderIdentity") or "")
+
+    def pods(self) -> dict[str, Json]:
+        """The pods of the operator that are not being ended, by name."""
+        found = self.get("pods", "-l", "app.kubernetes.io/component=operator")["items"]
+        return {
+            each["metadata"]["name"]: each for each in found if "deletionTimestamp" not in each["metadata"]
+        }
+
+    def both_run(self) -> None:
+        """Wait until there are two operators, ready, and one of them leads."""
+
+        def ready(pod: Json) -> bool:
+            conditions = pod["status"].get("conditions", ())
+            return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
+
+        def holds() -> bool:
+            pods = self.pods()
+            return len(pods) == 2 and all(map(ready, pods.values())) and self.leader() in pods
+
+        until(holds, "two are ready, and one leads")
+
+    def helm(self, *arguments: str | Path, values: Mapping[str, Any] | None = None) -> str:
+        flags = ("--namespace", SYSTEM, f"--timeout={PATIENCE_S:.0f}s")
+        return helm.run(*arguments, *flags, values=values, cluster=self.node.plane)
+
+    def upgrade(self, **values: Any) -> None:
+        """Have the release as it was installed, but for these values."""
+        self.helm("upgrade", RELEASE, CHARTS / RELEASE, "--wait", values=VALUES | values)
+
+    def append(self, *ids: int) -> int:
+        """Append rows to `flights` as an application on this machine does; returns the new upper."""
+        with self._controller() as controller:
+            writer = controller.writer(self.flights, purpose="test")
+            at = writer.upper()
+            rows = {"id": pa.array(ids, pa.int64()), "note": [f"row {each}" for each in ids]}
+            writer.append(pa.table(rows), at, at + 7)
+            return at + 7
+
+    def rows(self) -> list[tuple[int, str]]:
+        """The rows of `flights`."""
+        with self._controller() as controller:
+            table = controller.reader(self.flights, purpose="test").snapshot().to_table()
+            return sorted(zip(table["id"].to_pylist(), table["note"].to_pylist(), strict=True))
+
+    @property
+    def flights(self) -> str:
+        return str(self.get("storagecollection/flights")["status"]["collectionId"])
+
+    @contextlib.contextmanager
+    def _controller(self) -> Iterator[StorageController]:
+        """The location, as an application on this machine has it."""
+        before = {name: os.environ.get(name) for name in self.secret}
+        os.environ.update(self.secret)
+        try:
+            config = PersistConfig(maintenance="off")
+            with (
+                PersistClient.open(blob=self._blob, consensus=self._consensus, config=config) as client,
+                StorageController(client) as controller,
+            ):
+                yield controller
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
+@contextlib.contextmanager
+def release(node: NodeCluster) -> Iterator[Installed]:
+    """The charts installed, with a Catalog and a StorageCollection that are ready."""
+    with (
+        Minio.start(address=node.address) as minio,
+        PostgresServer.start(durable=False, address=node.address) as postgres,
+        postgres.database() as database,
+    ):
+        there = Installed(node, minio, postgres, database)
+        node.plane.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "Namespace",
+                "metadata": {"name": SYSTEM, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
+            }
+        )
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "stores"}}
+        there.apply({**secret, "stringData": there.secret})
+        there.helm("install", "holdfast-crds", CHARTS / "holdfast-crds", "--wait")
+        there.helm("install", RELEASE, CHARTS / RELEASE, "--wait", values=VALUES)
+        try:
+            there.apply(there.catalog(), there.collection("flights"))
+            there.wait_ready("catalog/demo", "storagecollection/flights")
+            yield there
+        finally:
+            print(there.kubectl("get", "pods,catalogs,storagecollections,leases"))
+            for pod in there.pods():
+                print(f"--- {pod}\n{there.kubectl('logs', pod, '--tail=40')}")

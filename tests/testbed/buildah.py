@@ -1,0 +1,150 @@
+"""Builds images with buildah, and hands them over as archives of the OCI layout.
+
+Invariants
+- Layers are handed over as they are, not compressed: a layer has one name, by which others know it again.
+- Nothing of a build runs or stays mounted when we are killed: commands have namespaces of their own.
+"""
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import os
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import IO, Final
+
+from testbed.errors import Unavailable
+from testbed.process import tethered
+
+_AUTHORITIES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
+_AROUND: Final = 2
+"""The kind of a record that isn't a file of the layer, but bytes of the archive around files."""
+
+
+class Buildah:
+    """The images and layers in one folder; one process at a time uses it."""
+
+    def __init__(self, root: Path, scratch: Path) -> None:
+        self._root = root
+        self._scratch = scratch
+        self._policy = scratch / "policy.json"
+        self._policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+
+    def has(self, name: str) -> bool:
+        return self._run("images", "--quiet", name, check=False) != ""
+
+    def build(
+        self, name: str, dockerfile: str, context: Path, *, target: str | None = None, **arguments: str
+    ) -> None:
+        """Build an image from a Dockerfile's text, or of one stage of it."""
+        file = self._scratch / "Dockerfile"
+        file.write_text(dockerfile)
+        given = [f"--build-arg={key}={value}" for key, value in arguments.items()]
+        if target:
+            given.append(f"--target={target}")
+        if arguments:
+            # Whom this machine trusts, which may be more than the base does: packages are fetched.
+            given.append(f"--volume={_AUTHORITIES}:{_AUTHORITIES}:ro")
+        self._run("build", "--quiet", "--layers", f"--tag={name}", f"--file={file}", *given, context)
+
+    def save(self, name: str, tag: str, archive: Path, *, known: Path | None = None) -> None:
+        """Write an image to a file, in which it has this tag, without the layers that are in `known`."""
+        told = json.loads(self._run("inspect", "--type=image", name))
+        manifest, config = told["Manifest"].encode(), told["Config"].encode()
+        described = json.loads(manifest)
+        index = {
+            "schemaVersion": 2,
+            "manifests": [
+                {
+                    "mediaType": described["mediaType"],
+                    "digest": f"sha256:{hashlib.sha256(manifest).hexdigest()}",
+                    "size": len(manifest),
+                    "annotations": {"io.containerd.image.name": tag},
+                }
+            ],
+        }
+        with tarfile.open(archive, "w") as tar:
+            _add(tar, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
+            _add(tar, "index.json", json.dumps(index).encode())
+            for blob in (manifest, config):
+                _add(tar, f"blobs/sha256/{hashlib.sha256(blob).hexdigest()}", blob)
+            for digest in dict.fromkeys(layer["digest"] for layer in described["layers"]):
+                sum_of_it = digest.removeprefix("sha256:")
+                if known is None or not (known / sum_of_it).exists():
+                    with tempfile.TemporaryFile(dir=self._scratch) as layer:
+                        self._write_layer(digest, layer)
+                        layer.seek(0)
+                        entry = tarfile.TarInfo(f"blobs/sha256/{sum_of_it}")
+                        entry.size = os.fstat(layer.fileno()).st_size
+                        tar.addfile(entry, layer)
+
+    def _write_layer(self, digest: str, target: IO[bytes]) -> None:
+        """Put a layer together again, byte by byte, from its files and the record of what is around.
+
+        `buildah push` would compress all layers, those too that somebody has, which takes minutes.
+        """
+        layers = json.loads((self._root / "overlay-layers" / "layers.json").read_text())
+        found = next(layer["id"] for layer in layers if layer.get("diff-digest") == digest)
+        files = self._root / "overlay" / found / "diff"
+        summed = hashlib.sha256()
+
+        def write(part: bytes) -> None:
+            summed.update(part)
+            target.write(part)
+
+        with gzip.open(self._root / "overlay-layers" / f"{found}.tar-split.gz") as record:
+            for line in record:
+                entry = json.loads(line)
+                if entry["type"] == _AROUND:
+                    write(base64.b64decode(entry["payload"]))
+                elif entry.get("size"):
+                    raw = base64.b64decode(entry["name_raw"]) if "name_raw" in entry else None
+                    with (files / (os.fsdecode(raw) if raw else entry["name"])).open("rb") as file:
+                        while part := file.read(1 << 20):
+                            write(part)
+        if f"sha256:{summed.hexdigest()}" != digest:
+            raise Unavailable(f"the layer {digest} in {self._root} is not what it was: remove that folder")
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Remove all images but these, and all layers that none of them has."""
+        wanted = set(names)
+        told = json.loads(self._run("images", "--json") or "[]")
+        named = {name for image in told for name in image.get("names") or ()}
+        if named - wanted:
+            self._run("rmi", *sorted(named - wanted))
+        self._run("rmi", "--prune")
+
+    def _run(self, command: str, *arguments: str | Path, check: bool = True) -> str:
+        signatures = [f"--signature-policy={self._policy}"] if command == "build" else []
+        spaces = ("--mount", "--propagation=slave", "--pid", "--mount-proc", "--fork", "--kill-child")
+        folders = [f"--root={self._root}", f"--runroot={self._scratch / 'buildah'}"]
+        prefix = ["unshare", *spaces, "--", "buildah", *folders, "--storage-driver=overlay"]
+        full: list[str | Path] = [*prefix, command, *signatures, *arguments]
+        return run(full, env={"BUILDAH_ISOLATION": "chroot", "TMPDIR": str(self._scratch)}, check=check)
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    tar.addfile(entry, io.BytesIO(content))
+
+
+def run(command: Sequence[str | Path], *, env: dict[str, str] | None = None, check: bool = True) -> str:
+    """Run a command to its end, and return what it prints; raises `Unavailable` where it fails."""
+    done = subprocess.run(
+        [os.fspath(part) for part in tethered(command)],
+        env=os.environ | (env or {}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if check and done.returncode != 0:
+        told = "\n".join((done.stderr or done.stdout).strip().splitlines()[-10:])
+        raise Unavailable(f"{' '.join(map(str, command))} failed:\n{told}")
+    return done.stdout
