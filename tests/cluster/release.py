@@ -26,6 +26,7 @@ Json = dict[str, Any]
 RELEASE: Final = "holdfast-operator"
 SYSTEM: Final = "holdfast"
 PATIENCE_S: Final = 180.0
+WAIT: Final = ("--wait", f"--timeout={PATIENCE_S:.0f}s")
 OPERATORS: Final = "app.kubernetes.io/component=operator"
 
 
@@ -120,12 +121,15 @@ class Installed:
         until(holds, "two are ready, and one leads")
 
     def helm(self, *arguments: str | Path, values: Mapping[str, Any] | None = None) -> str:
-        flags = ("--namespace", SYSTEM, f"--timeout={PATIENCE_S:.0f}s")
-        return helm.run(*arguments, *flags, values=values, cluster=self.node.plane)
+        return helm.run(*arguments, "--namespace", SYSTEM, values=values, cluster=self.node.plane)
 
     def upgrade(self, **values: Any) -> None:
         """Have the release as it was installed, but for these values."""
-        self.helm("upgrade", RELEASE, CHARTS / RELEASE, "--wait", values=VALUES | values)
+        self.helm("upgrade", RELEASE, CHARTS / RELEASE, *WAIT, values=VALUES | values)
+
+    def set(self, **values: Any) -> None:
+        """Change these values of the release, and wait for nothing."""
+        self.helm("upgrade", RELEASE, CHARTS / RELEASE, "--reuse-values", values=values)
 
     def append(self, *ids: int) -> int:
         """Append rows to `flights` as an application on this machine does; returns the new upper."""
@@ -184,8 +188,8 @@ def release(node: NodeCluster) -> Iterator[Installed]:
         )
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "stores"}}
         there.apply({**secret, "stringData": there.secret})
-        there.helm("install", "holdfast-crds", CHARTS / "holdfast-crds", "--wait")
-        there.helm("install", RELEASE, CHARTS / RELEASE, "--wait", values=VALUES)
+        there.helm("install", "holdfast-crds", CHARTS / "holdfast-crds", *WAIT)
+        there.helm("install", RELEASE, CHARTS / RELEASE, *WAIT, values=VALUES)
         try:
             there.apply(there.catalog(), there.collection("flights"))
             there.wait_ready("catalog/demo", "storagecollection/flights")

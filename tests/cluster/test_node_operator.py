@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from cluster.release import OPERATORS, RELEASE, SYSTEM, Installed, release, until
+from cluster.release import OPERATORS, RELEASE, SYSTEM, WAIT, Installed, release, until
 from testbed.errors import HelmError, KubectlError
 from testbed.helm import CHARTS
 from testbed.images import OPERATOR, PYTHON
@@ -110,7 +110,6 @@ def test_an_upgrade_to_the_same_changes_nothing_and_one_to_another_hands_over(in
     after = {each["metadata"]["uid"]: each["status"] for each in installed.get(kinds)["items"]}
     assert before.keys() < after.keys()
     assert all(after[uid].get("collectionId") == status.get("collectionId") for uid, status in before.items())
-    installed.upgrade()
 
 
 def ask(installed: Installed, pod: str, address: str, port: int) -> str:
@@ -164,8 +163,7 @@ def test_with_its_network_policy_the_operator_works_and_nothing_else_gets_throug
         port = elsewhere.getsockname()[1]
         # As long as there is no policy all of it is free.
         assert (scrape(), ask(installed, operator()[0], node.address, port)) == ("connected", "connected")
-        installed.upgrade(networkPolicy=policy)
-        installed.kubectl("delete", "pods", "-l", OPERATORS)
+        installed.upgrade(networkPolicy=policy, podAnnotations={"network": "closed"})
         installed.both_run()
         until(
             lambda: all(
@@ -182,7 +180,7 @@ def test_with_its_network_policy_the_operator_works_and_nothing_else_gets_throug
         assert "Phase:          Succeeded" in installed.helm("test", RELEASE)
         place.kubectl("label", "pod", "other", "app=scraper", "--overwrite")
         until(lambda: scrape() == "connected", "who may scrape gets through")
-        installed.upgrade()
+        installed.set(networkPolicy={"enabled": False})
 
 
 def test_after_a_drain_and_an_uncordon_all_is_back_and_nothing_lost(installed: Installed) -> None:
@@ -194,7 +192,7 @@ def test_after_a_drain_and_an_uncordon_all_is_back_and_nothing_lost(installed: I
     here = (f"--pod-selector={OPERATORS}",)
 
     # As configured: who asked for a budget keeps one operator, which acts.
-    installed.upgrade(podDisruptionBudget={"enabled": True})
+    installed.set(podDisruptionBudget={"enabled": True})
     with pytest.raises(KubectlError, match="disruption budget"):
         kubectl(*drain, *here, "--timeout=15s")
     installed.apply(installed.collection("during-the-drain"))
@@ -202,9 +200,7 @@ def test_after_a_drain_and_an_uncordon_all_is_back_and_nothing_lost(installed: I
     installed.append(102)
 
     # Without one the drain of the only node ends.
-    installed.helm(
-        "upgrade", RELEASE, "--reuse-values", "--set=podDisruptionBudget.enabled=false", CHARTS / RELEASE
-    )
+    installed.set(podDisruptionBudget={"enabled": False})
     kubectl(*drain, *here, "--timeout=180s")
     running = [pod for pod in installed.pods().values() if pod["status"]["phase"] == "Running"]
     assert running == []
@@ -253,6 +249,6 @@ def test_an_uninstall_waits_for_the_objects_and_leaves_none(installed: Installed
     installed.both_run()
     for kind in ("storagecollections", "catalogs"):
         installed.kubectl("delete", kind, "--all", "--timeout=180s")
-    installed.helm("uninstall", RELEASE, "--wait")
-    assert installed.get("pods", "-l", OPERATORS)["items"] == []
+    installed.helm("uninstall", RELEASE, *WAIT)
+    until(lambda: installed.get("pods", "-l", OPERATORS)["items"] == [], "the operators are gone")
     assert installed.get("catalogs,storagecollections")["items"] == []
