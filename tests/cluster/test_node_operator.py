@@ -15,7 +15,6 @@ import pytest
 
 from cluster.release import OPERATORS, RELEASE, SYSTEM, WAIT, Installed, release, until
 from testbed.errors import HelmError, KubectlError
-from testbed.helm import CHARTS
 from testbed.images import OPERATOR, PYTHON
 from testbed.node import NAME, NodeCluster
 from testbed.policies import Enforcement
