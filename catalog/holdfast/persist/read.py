@@ -73,14 +73,22 @@ Event = Updates | Progress
 
 
 class Listen:
-    """The changes of a shard after `as_of`, in the order of time, without end. Not thread-safe.
+    """The changes of a shard after `as_of`, in the order of time. Not thread-safe.
 
-    Iterating waits for what comes; it ends when the shard is finalized.
+    Iterating waits for what comes; it ends after `until` where that is given, or when the shard is finalized.
     """
 
-    def __init__(self, machine: Machine, pins: Pins, as_of: int, first: Sequence[Event] = ()) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        pins: Pins,
+        as_of: int,
+        first: Sequence[Event] = (),
+        until: int | None = None,
+    ) -> None:
         self._machine = machine
         self._pins = pins
+        self._end = CLOSED if until is None else until + 1
         self._first = list(first)
         self._watch: Watch | None = None
         self.frontier = as_of + 1
@@ -91,7 +99,7 @@ class Listen:
     def next(self, timeout: float | None = None) -> list[Event]:
         """The next events, at most one `Updates` and one `Progress`.
 
-        Empty when `timeout` (s) ran out, or after `Progress(CLOSED)`: nothing can come any more.
+        Empty when `timeout` (s) ran out, or nothing can come any more: after `Progress(CLOSED)`, or `until`.
 
         Raises:
             AsOfTooEarly: `since` has passed this listen: its hold was lost. A reader that had a lease raises
@@ -101,7 +109,7 @@ class Listen:
         if self._first:
             events, self._first = self._first, []
             return events
-        if self.frontier >= CLOSED:
+        if self.frontier >= self._end:
             return []
         state = self._await_progress(timeout)
         if state is None:
@@ -118,27 +126,28 @@ class Listen:
                 break
             except PartGone as gone:
                 state = replan(self._machine, state, gone)
-        self.frontier, self.schema = state.upper, state.schema
-        progress = Progress(state.upper)
+        self.frontier, self.schema = min(state.upper, self._end), state.schema
+        progress = Progress(self.frontier)
         return [Updates(updates), progress] if updates.num_rows else [progress]
 
     def __iter__(self) -> Iterator[Event]:
-        while self._first or self.frontier < CLOSED:
+        while self._first or self.frontier < self._end:
             yield from self.next()
 
     def _updates(self, state: ShardState) -> pa.Table:
         schema = state.schema
         # Mostly it is the last few of many: since is before the frontier, so no older one has such a part.
         batches = takewhile(lambda batch: batch.upper > self.frontier, reversed(state.batches))
+        parts = (part for batch in batches for part in batch.parts)
+        meant = (replace(part, upper=min(part.upper, self._end)) for part in parts)
         tables = [
             read_updates(self._machine, schema, part, from_time=self.frontier)
-            for batch in batches
-            for part in batch.parts
-            if part.upper > self.frontier
+            for part in meant
+            if max(part.lower, self.frontier) < part.upper
         ]
         with naming_shard(self._machine.shard_id):
             updates = consolidate_updates(schema, tables, 0)
-        return updates if state.upper == self.frontier + 1 else updates.sort_by(TIME)
+        return updates if min(state.upper, self._end) == self.frontier + 1 else updates.sort_by(TIME)
 
     def _await_progress(self, timeout: float | None) -> ShardState | None:
         machine = self._machine
@@ -256,15 +265,20 @@ class ReadHandle:
         """
         return plan_parts(self._machine, self, check_time(as_of), max_parts)
 
-    def listen(self, as_of: int) -> Listen:
-        """All changes at times after `as_of`. Raises as `snapshot` does for a time before `since`."""
+    def listen(self, as_of: int, until: int | None = None) -> Listen:
+        """All changes at times after `as_of`, and up to `until` where that is given.
+
+        Raises as `snapshot` does for a time before `since`.
+        """
         as_of = check_time(as_of)
+        if until is not None:
+            check_time(until)
         state = self._machine.refresh()
         if state.finalized:
             raise ShardFinalized(f"shard {self.shard_id} was finalized")
         if as_of < state.since:
             raise AsOfTooEarly(as_of, state.since)
-        return Listen(self._machine, self, as_of)
+        return Listen(self._machine, self, as_of, until=until)
 
     def subscribe(self, as_of: int) -> Listen:
         """The contents at `as_of` as updates at that time, then all changes after it.
@@ -280,6 +294,19 @@ class ReadHandle:
         listen = Listen(self._machine, self, as_of, [*first, Progress(as_of + 1)])
         listen.schema = snapshot.schema
         return listen
+
+    def change_counts(self, as_of: int) -> list[tuple[int, int]]:
+        """How many updates are stored at times after `as_of`: pairs of a time and how many come up to it.
+
+        The times are the latest ones of batches, so changes can be cut there at little cost. A batch that
+        reaches back to `as_of` and before counts whole.
+        """
+        batches = self._machine.refresh().batches
+        return [
+            (batch.upper - 1, sum(part.rows for part in batch.parts if part.upper > as_of + 1))
+            for batch in batches
+            if batch.upper > as_of + 1
+        ]
 
     def allow_compaction(self, since: int) -> None:
         """Give up the distinction between times before `since`, as far as this reader is concerned."""

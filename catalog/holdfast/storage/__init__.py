@@ -8,6 +8,7 @@ from holdfast.storage.advance import Due, Step, StepKind, Wait
 from holdfast.storage.appending import Position, PreparedAppend
 from holdfast.storage.bulk import BulkAppend
 from holdfast.storage.capabilities import CollectionHold, DurableHold, WriteCapability
+from holdfast.storage.changes import ChangesPart, plan_changes, read_changes
 from holdfast.storage.controller import StorageController
 from holdfast.storage.hydration import needs_spark
 from holdfast.storage.jobs import JobRecord, JobState, job_id
@@ -33,6 +34,7 @@ from holdfast.storage.writer import CollectionWriter
 
 __all__ = [
     "BulkAppend",
+    "ChangesPart",
     "CollectionHold",
     "CollectionInfo",
     "CollectionListen",
@@ -67,5 +69,7 @@ __all__ = [
     "WriteCapability",
     "job_id",
     "needs_spark",
+    "plan_changes",
+    "read_changes",
     "read_collection_part",
 ]

@@ -35,8 +35,8 @@ class Renditions(Protocol):
     def follower(self, rendition: RenditionInfo) -> RenditionInfo:
         """The one that took over from a retired rendition."""
 
-    def listens(self, rendition: RenditionInfo, as_of: int) -> list[Listen]:
-        """The changes of a rendition's shards after `as_of`."""
+    def listens(self, rendition: RenditionInfo, as_of: int, until: int | None) -> list[Listen]:
+        """The changes of a rendition's shards after `as_of`, up to `until`."""
 
     def handed_over(self, old: RenditionInfo, new: RenditionInfo) -> Difference:
         """The updates, at the time of the handover, that turn the contents before it into the new ones."""
@@ -82,9 +82,10 @@ class _Source:
 
 
 class CollectionListen:
-    """The changes of a collection after some time, in the order of time, without end. Not thread-safe.
+    """The changes of a collection after some time, in the order of time. Not thread-safe.
 
-    Iterating waits for what comes; it ends when the collection is dropped or closed.
+    Iterating waits for what comes; it ends after `until` where that is given, and when the collection is
+    dropped or closed.
     """
 
     def __init__(
@@ -94,7 +95,10 @@ class CollectionListen:
         shards: Iterable[Listen],
         metadata: Listen,
         frontier: int,
+        until: int | None = None,
     ) -> None:
+        self._until = until
+        self._end = CLOSED if until is None else until + 1
         self._renditions = renditions
         self._rendition = rendition
         self._shards = [_Source(listen, frontier) for listen in shards]
@@ -114,7 +118,7 @@ class CollectionListen:
         Raises `AsOfTooEarly` where the collection's since has passed this listen: its hold was lost.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        if self.frontier >= CLOSED:
+        if self.frontier >= self._end:
             return []
         try:
             while True:
@@ -137,7 +141,7 @@ class CollectionListen:
             raise
 
     def __iter__(self) -> Iterator[Event]:
-        while self.frontier < CLOSED:
+        while self.frontier < self._end:
             yield from self.next()
 
     def _ready(self) -> list[Event] | None:
@@ -148,7 +152,7 @@ class CollectionListen:
         while self.frontier >= self._rendition.held_to < CLOSED:
             self._turn()
         reached = min(source.frontier for source in (*self._shards, self._metadata))
-        frontier = min(reached, self._rendition.held_to)
+        frontier = min(reached, self._rendition.held_to, self._end)
         if frontier <= self.frontier:
             return None
         if self._before is not None:
@@ -163,7 +167,7 @@ class CollectionListen:
         old = self._rendition
         new = self._renditions.follower(old)
         start = max(new.held_from, self.frontier)
-        shards = [_Source(listen, start) for listen in self._renditions.listens(new, start - 1)]
+        shards = [_Source(listen, start) for listen in self._renditions.listens(new, start - 1, self._until)]
         self._rendition, self._shards = new, shards
         self._before = old if start == new.held_from else None
 

@@ -7,6 +7,7 @@
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -98,13 +99,29 @@ class CollectionReader:
             parts = [part for shard in shards for part in shard.snapshot_parts(as_of, most)]
         return group_parts(self.info.collection_id, as_of, parts, max_parts)
 
-    def listen(self, as_of: int) -> CollectionListen:
-        """All changes at times after `as_of`. Raises `AsOfTooEarly` where `as_of < since`."""
+    def listen(self, as_of: int, until: int | None = None) -> CollectionListen:
+        """All changes at times after `as_of`, and up to `until` where that is given.
+
+        Raises `AsOfTooEarly` where `as_of < since`.
+        """
         with self._there(as_of):
             since = self.since()
             if as_of < since:
                 raise AsOfTooEarly(as_of, since)
-            return self._listen(as_of, as_of + 1, ReadHandle.listen)
+            return self._listen(as_of, as_of + 1, partial(ReadHandle.listen, until=until), until)
+
+    def change_counts(self, as_of: int) -> list[tuple[int, int]]:
+        """About how many updates came after `as_of`: times, in order, and how many are stored up to each.
+
+        The times are those at which changes are cut at little cost. What differs at a handover isn't counted.
+        """
+        with self._there(as_of):
+            counts: Counter[int] = Counter()
+            for rendition in self._described().held:
+                for shard in self._handles(rendition) if rendition.held_to > as_of + 1 else ():
+                    for time, rows in shard.change_counts(max(as_of, rendition.held_from - 1)):
+                        counts[min(time, rendition.held_to - 1)] += rows
+            return sorted(counts.items())
 
     def subscribe(self, as_of: int | None = None) -> CollectionListen:
         """The contents at `as_of` as updates at that time, then all changes after. Raises as `snapshot`."""
@@ -207,14 +224,18 @@ class CollectionReader:
         raise self._too_early(as_of)
 
     def _listen(
-        self, as_of: int, frontier: int, follow: Callable[[ReadHandle, int], Listen]
+        self,
+        as_of: int,
+        frontier: int,
+        follow: Callable[[ReadHandle, int], Listen],
+        until: int | None = None,
     ) -> CollectionListen:
         promised = self._metadata.upper()
         # A handover beyond the promise may still come before the first time that is told of.
         metadata = self._metadata.listen(min(as_of, promised - 1))
         rendition = self._holding(as_of) if as_of < promised else self._expected(as_of)
         shards = [follow(shard, as_of) for shard in self._handles(rendition)]
-        return CollectionListen(self, rendition, shards, metadata, frontier)
+        return CollectionListen(self, rendition, shards, metadata, frontier, until)
 
     def described(self, rendition_id: str) -> RenditionInfo:
         """What is on record now for a rendition."""
@@ -228,9 +249,9 @@ class CollectionReader:
             raise self._too_early(rendition.held_to)
         return follower
 
-    def listens(self, rendition: RenditionInfo, as_of: int) -> list[Listen]:
-        """The changes of a rendition's shards after `as_of`."""
-        return [shard.listen(as_of) for shard in self._handles(rendition)]
+    def listens(self, rendition: RenditionInfo, as_of: int, until: int | None) -> list[Listen]:
+        """The changes of a rendition's shards after `as_of`, up to `until`."""
+        return [shard.listen(as_of, until) for shard in self._handles(rendition)]
 
     def handed_over(self, old: RenditionInfo, new: RenditionInfo) -> Difference:
         """The updates, at the time of the handover, that turn the contents before it into the new ones.
