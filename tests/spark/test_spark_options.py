@@ -3,7 +3,14 @@
 import pytest
 
 from holdfast.errors import BadInput
-from holdfast.spark.options import DEFAULT_PARTITIONS, ReadOptions, parse_options
+from holdfast.spark.options import (
+    DEFAULT_PARTITIONS,
+    ReadMode,
+    ReadOptions,
+    for_batch,
+    for_stream,
+    parse_options,
+)
 
 NEEDED = {"url": "file:///srv/lake", "collection": "flights"}
 
@@ -39,9 +46,16 @@ def test_keys_come_in_any_case_and_columns_in_two_forms() -> None:
         ({**NEEDED, "columns": "[1]"}, "not a list of column names"),
         ({**NEEDED, "columns": "[a"}, "no JSON list"),
         ({**NEEDED, "columns": "a,b,a"}, "names a column twice"),
-        ({**NEEDED, "where": "a > 1"}, "option 'where' is not supported: filter the DataFrame"),
-        ({**NEEDED, "mode": "diff"}, "option 'mode' is not supported"),
-        ({**NEEDED, "path": "x"}, "unknown option 'path'; there are url, collection"),
+        ({**NEEDED, "where": "a > 1"}, "option 'where' is no JSON"),
+        ({**NEEDED, "where": "{}"}, "option 'where' is no list of conditions"),
+        ({**NEEDED, "where": '[["a", ">"]]'}, 'option \'where\': ["a", ">"] is no condition'),
+        ({**NEEDED, "mode": "changes"}, "option 'mode' is 'changes'; there are snapshot, diff"),
+        ({**NEEDED, "asOf": "1", "asOfTimestamp": "2026-01-01"}, "are both given"),
+        ({**NEEDED, "asOfTimestamp": "yesterday"}, "neither milliseconds since the epoch nor an ISO date"),
+        ({**NEEDED, "blob": "file:///srv/lake"}, "option 'url' tells where both stores are"),
+        ({"blob": "file:///srv/lake", "collection": "x"}, "option 'consensus' is missing"),
+        ({**NEEDED, "maxRowsPerTrigger": "0"}, "option 'maxRowsPerTrigger' is '0', not an integer from 1"),
+        ({**NEEDED, "path": "x"}, "unknown option 'path'; there are url, blob, consensus, collection"),
         ({**NEEDED, "provider": "holdfast", "option.url": "x"}, "a table of Spark's catalog can't be a"),
         ({**NEEDED, "url": "memory://x"}, "lives in one process"),
     ],
@@ -51,3 +65,39 @@ def test_what_has_no_meaning_is_refused(options: dict[str, str], message: str) -
         parse_options(options)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_two_stores_a_date_and_conditions_are_understood() -> None:
+    options = parse_options(
+        {
+            "blob": "s3://bucket/lake",
+            "consensus": "postgresql://host/lake",
+            "collection": "flights",
+            "mode": "DIFF",
+            "from": "3",
+            "asOfTimestamp": "2026-01-02T00:00:00+01:00",
+            "where": '[["id", ">=", 10], ["name", "in", ["a", "b"]]]',
+        }
+    )
+    assert (options.url, options.blob, options.consensus) == (
+        None,
+        "s3://bucket/lake",
+        "postgresql://host/lake",
+    )
+    assert (options.mode, options.after) == (ReadMode.DIFF, 3)
+    assert options.as_of == 1_767_308_400_000
+    assert options.where == (("id", ">=", 10), ("name", "in", ["a", "b"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "check", "message"),
+    [
+        ({"mode": "diff"}, for_batch, "option 'from' is missing"),
+        ({"from": "3"}, for_batch, "option 'from' is for changes"),
+        ({"maxRowsPerTrigger": "3"}, for_batch, "is for streams"),
+        ({"asOf": "3"}, for_stream, "a stream goes on"),
+    ],
+)
+def test_options_of_one_kind_of_reading_are_refused_in_another(options, check, message) -> None:
+    with pytest.raises(BadInput, match=message):
+        check(parse_options({**NEEDED, **options}))

@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast.spark
-from holdfast.errors import BadInput
+from holdfast.errors import AsOfTooEarly, BadInput
 from holdfast.persist import PersistClient, Schema
 from holdfast.storage import CollectionSpec, StorageController
 
@@ -191,6 +191,51 @@ def test_read_says_the_same_with_keywords(spark: SparkSession, url: str, people:
     assert (frame.columns, ids(frame)) == (["id"], [1, 2, 3, 4, 5, 6])
 
 
+def test_conditions_keep_the_rows_that_a_filter_keeps(spark: SparkSession, url: str, people: str) -> None:
+    where = '[["score", ">", 1], ["name", "is not", null], ["id", "<", 8]]'
+    frame = load(spark, url, people, where=where, columns="id")
+    assert frame.columns == ["id"]
+    assert ids(frame) == ids(load(spark, url, people).filter("score > 1 and name is not null and id < 8"))
+    assert ids(frame) == [3, 5, 6, 7]
+    assert load(spark, url, people, where='[["id", "<", 0]]').count() == 0
+    read = holdfast.spark.read(spark, url=url, collection=people, where=[("id", "in", [1, 7])])
+    assert ids(read) == [1, 7]
+
+
+def test_changes_between_two_times_have_their_time_and_how_often(
+    spark: SparkSession, url: str, people: str
+) -> None:
+    frame = load(spark, url, people, **{"mode": "diff", "from": 3})
+    assert frame.columns == ["id", "name", "score", "_time", "_diff"]
+    found = Counter({(row.id, row.name, row._time): row._diff for row in frame.collect()})
+    assert found == {
+        (1, "p1", 5): -1,
+        (1, "renamed", 5): 1,
+        (2, "p2", 5): -1,
+        (7, "p7", 5): 1,
+        (8, "p8", 5): 1,
+    }
+    assert load(spark, url, people, **{"mode": "diff", "from": 3, "asOf": 4}).count() == 0
+    gone = holdfast.spark.diff(
+        spark, url=url, collection=people, after=0, columns=["id"], where=[("score", "=", 1)]
+    )
+    assert sorted(tuple(row) for row in gone.collect()) == [(2, 3, 1), (2, 5, -1)]
+    summed = load(spark, url, people, **{"mode": "diff", "from": 0}).groupBy("id").sum("_diff")
+    assert sorted(row.id for row in summed.collect() if row[1]) == [1, 3, 4, 5, 6, 7, 8]
+
+
+def test_what_somebody_holds_stays_readable(
+    spark: SparkSession, url: str, controller: StorageController, fill: Fill
+) -> None:
+    collection = fill("held", Schema.of(key={"id": "int64"}), {0: [{"id": 1}], 5: [{"id": 2}]})
+    with holdfast.spark.hold(url=url, collection=collection, as_of=2) as time:
+        controller.set_retention_hold(collection, 4)
+        assert ids(load(spark, url, "held", asOf=time)) == [1]
+    controller.set_retention_hold(collection, 4)
+    with pytest.raises(AsOfTooEarly), holdfast.spark.hold(url=url, collection=collection, as_of=2):
+        pass
+
+
 def test_an_empty_snapshot_has_columns_and_no_rows(spark: SparkSession, url: str, people: str) -> None:
     frame = load(spark, url, people, asOf=0)
     assert (frame.count(), frame.columns) == (0, ["id", "name", "score"])
@@ -210,7 +255,10 @@ def test_an_empty_snapshot_has_columns_and_no_rows(spark: SparkSession, url: str
             {"url": "URL", "collection": "people", "columns": "id,nam"},
             "no column 'nam'; it has id, name, score",
         ),
-        ({"url": "URL", "collection": "people", "where": "id > 1"}, "option 'where' is not supported"),
+        (
+            {"url": "URL", "collection": "people", "where": '[["id", ">", "x"]]'},
+            "'x' is no value of column 'id' (int64)",
+        ),
         ({"url": "ftp://host/lake", "collection": "people"}, "ftp"),
         ({"url": "file:///nowhere/at/all", "collection": "people"}, "/nowhere/at/all"),
     ],

@@ -74,6 +74,21 @@ class KeyRange:
 EVERYTHING = KeyRange()
 
 
+def following(value: Any) -> Any:
+    """The next value of a column after this one of `python_values`; None where there is no name for it."""
+    match value:
+        case bool():
+            return None
+        case int():
+            return value + 1
+        case str():
+            return value + "\0"
+        case bytes():
+            return value + b"\0"
+        case _:
+            return None
+
+
 def _limit(schema: Schema, given: object) -> Key | None:
     if given is None:
         return None

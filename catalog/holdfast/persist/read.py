@@ -296,17 +296,13 @@ class ReadHandle:
         return listen
 
     def change_counts(self, as_of: int) -> list[tuple[int, int]]:
-        """How many updates are stored at times after `as_of`: pairs of a time and how many come up to it.
+        """How many updates are stored at times after `as_of`: pairs of a time and a number, in no order.
 
-        The times are the latest ones of batches, so changes can be cut there at little cost. A batch that
-        reaches back to `as_of` and before counts whole.
+        The time is the latest of so many that are stored together, of which some may be at `as_of` and before.
         """
         batches = self._machine.refresh().batches
-        return [
-            (batch.upper - 1, sum(part.rows for part in batch.parts if part.upper > as_of + 1))
-            for batch in batches
-            if batch.upper > as_of + 1
-        ]
+        parts = (part for batch in batches for part in batch.parts)
+        return [(part.upper - 1, part.rows) for part in parts if part.upper > as_of + 1]
 
     def allow_compaction(self, since: int) -> None:
         """Give up the distinction between times before `since`, as far as this reader is concerned."""

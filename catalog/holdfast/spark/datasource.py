@@ -1,13 +1,13 @@
-"""`spark.read.format("holdfast")`: a collection at one time as a DataFrame.
+"""`spark.read.format("holdfast")`: a collection at one time, or its changes, as a DataFrame; and as a stream.
 
 - A DataFrame is one frozen snapshot: the time is fixed when it is made (`schema()`), never when it is used.
   The same goes for a temporary view. A table of Spark's catalog is refused: 4.3 loses its options.
 - There is no `pushFilters`, and never may be: Spark 4.3 keeps the filtered reader on the relation, so a
-  second use of the same DataFrame silently loses rows. The `columns` option is the only pruning.
+  second use of the same DataFrame silently loses rows. The options `columns` and `where` prune instead.
 - Nothing here runs in the user's process: Spark makes, plans and reads a source in Python workers. Each
   worker opens the location once, read-only, so reading needs no right to write and leaves nothing behind.
-- There is no hold: when the collection's `since` passes the time of a DataFrame, reading it fails with
-  `AsOfTooEarly`. It never shows other rows.
+- A batch read has no hold: when the collection's `since` passes the time of a DataFrame, reading it fails
+  with `AsOfTooEarly`. It never shows other rows. `holdfast.spark.hold` keeps it; a stream has a hold.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from holdfast.spark.options import parse_options
+from holdfast.spark.options import ReadMode, for_batch, for_stream, parse_options
 
 # Spark imports this module in a process of its own only to learn the name of the source, and starts another
 # one after each error: what reads data is imported, which takes a second, where data is read.
 if TYPE_CHECKING:
     from holdfast.spark.scan import Scan, ScanTask
+    from holdfast.spark.stream import HoldfastStreamReader
 
 
 class HoldfastDataSource(DataSource):
@@ -43,21 +44,34 @@ class HoldfastDataSource(DataSource):
         from holdfast.spark.types import spark_schema
 
         self._found = scan.find(options)
-        return spark_schema(self._found.schema, self._found.columns)
+        return spark_schema(self._found.schema, self._found.columns, changes=options.mode is ReadMode.DIFF)
 
     def reader(self, schema: StructType) -> "HoldfastReader":
         """A reader with the columns of `schema`, which may be the user's own choice."""
+        options = for_batch(parse_options(self.options))
+        return HoldfastReader(self._wanted(schema), schema, options.after)
+
+    def streamReader(self, schema: StructType) -> "HoldfastStreamReader":  # noqa: N802 - Spark's name
+        """A reader of a stream with the columns of `schema`."""
+        options = for_stream(parse_options(self.options))
+        from holdfast.spark.stream import HoldfastStreamReader
+
+        return HoldfastStreamReader(self._wanted(schema), schema, options)
+
+    def _wanted(self, schema: StructType) -> "Scan":
+        """What was found, with the columns of `schema`."""
         from holdfast.spark import scan
         from holdfast.spark.types import check_fits
 
+        options = parse_options(self.options)
         # schema() is not called where the user gives one.
-        found = self._found or scan.find(parse_options(self.options))
-        check_fits(schema, found.schema)
-        return HoldfastReader(found.with_columns(schema.fieldNames()), schema)
+        found = self._found or scan.find(options)
+        check_fits(schema, found.schema, changes=options.mode is ReadMode.DIFF)
+        return found.with_columns([name for name in schema.fieldNames() if name in found.schema.names])
 
 
 class HoldfastPartition(InputPartition):
-    """A few parts of the snapshot."""
+    """A few parts of the snapshot, or the changes of some times."""
 
     def __init__(self, task: "ScanTask") -> None:
         super().__init__(task)
@@ -65,28 +79,42 @@ class HoldfastPartition(InputPartition):
 
 
 class HoldfastReader(DataSourceReader):
-    """Plans a scan and reads its tasks."""
+    """Plans a scan and reads its tasks: the changes `after` a time, where one is given, else a snapshot."""
 
-    def __init__(self, found: "Scan", schema: StructType) -> None:
+    def __init__(self, found: "Scan", schema: StructType, after: int | None) -> None:
         self._scan = found
         self._schema = schema
+        self._after = after
 
     def partitions(self) -> Sequence[InputPartition]:
         """Few and fat: a task costs Spark some 30 ms whatever it reads."""
         from holdfast.spark import scan
 
-        return [HoldfastPartition(task) for task in scan.plan(self._scan)]
+        if self._after is None:
+            return [HoldfastPartition(task) for task in scan.plan(self._scan)]
+        return [HoldfastPartition(task) for task in scan.plan_diff(self._scan, self._after)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, in exactly the Arrow types that Spark wants."""
-        from holdfast.spark import scan
-        from holdfast.spark.batches import conform, rows_of
-        from holdfast.spark.types import batch_schema
-
         # Spark makes one partition of nothing where there are none.
-        if not isinstance(partition, HoldfastPartition):
-            return
-        wanted = batch_schema(self._schema)
-        for updates in scan.read(partition.task):
-            for rows in rows_of(updates, where=partition.task.where):
+        if isinstance(partition, HoldfastPartition):
+            yield from read_task(partition.task, self._schema, changes=self._after is not None)
+
+
+def read_task(task: "ScanTask", schema: StructType, *, changes: bool) -> Iterator[pa.RecordBatch]:
+    """What a task has, in the columns of `schema` and in exactly the Arrow types that Spark wants.
+
+    Changes have `_time` and `_diff`; rows come as often as they are there. Raises `BadInput` for rows that
+    are there less than not at all.
+    """
+    from holdfast.spark import scan
+    from holdfast.spark.batches import conform, rows_of
+    from holdfast.spark.types import batch_schema
+
+    wanted = batch_schema(schema)
+    for updates in scan.read(task):
+        if changes:
+            yield conform(scan.with_time(updates, task), wanted)
+        else:
+            for rows in rows_of(updates, where=task.where):
                 yield conform(rows, wanted)

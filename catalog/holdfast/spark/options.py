@@ -2,16 +2,24 @@
 
 | option | meaning |
 |---|---|
-| `url` | the persist location, such as `file:///srv/lake` (required) |
+| `url` | the persist location, such as `file:///srv/lake` (required, or the next two) |
+| `blob`, `consensus` | its two stores where one URL doesn't tell both: `s3://...` and `postgresql://...` |
 | `collection` | the id or the name of a collection (required) |
-| `asOf` | the time to read at; the latest complete one when absent |
+| `mode` | `snapshot`, the rows (default), or `diff`, the changes between two times |
+| `asOf` | the time to read at, or up to; the latest complete one when absent |
+| `asOfTimestamp` | the same for times in milliseconds: an ISO date or time, UTC where it has no zone |
+| `from` | the changes after this time (`diff`: required; a stream: the contents come first when absent) |
 | `columns` | the columns to read: comma separated, or a JSON list |
+| `where` | conditions that all must hold, as JSON: `[["id", ">=", 10], ["name", "in", ["a", "b"]]]` |
 | `partitions` | at most this many Spark partitions (8 by default) |
+| `maxRowsPerTrigger` | a stream: take in about this many changes at a time, but all of one time |
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
 
 from holdfast.errors import CLOSED, BadInput
 
@@ -19,27 +27,49 @@ from holdfast.errors import CLOSED, BadInput
 DEFAULT_PARTITIONS = 8
 MAX_PARTITIONS = 10_000
 
-_KNOWN = ("url", "collection", "asOf", "columns", "partitions")
-_NOT_YET = {
-    "where": "filter the DataFrame instead: df.filter(...)",
-    "mode": "only snapshots can be read yet",
-}
+_KNOWN: Final = (
+    "url",
+    "blob",
+    "consensus",
+    "collection",
+    "mode",
+    "asOf",
+    "asOfTimestamp",
+    "from",
+    "columns",
+    "where",
+    "partitions",
+    "maxRowsPerTrigger",
+)
+_OF_STREAMS: Final = "maxRowsPerTrigger"
+CONDITIONS_FORM: Final = 'such as [["id", ">=", 10], ["name", "in", ["a", "b"]], ["note", "is not", null]]'
+
+
+class ReadMode(StrEnum):
+    """What a DataFrame has: rows, or changes with `_time` and `_diff`."""
+
+    SNAPSHOT = "snapshot"
+    DIFF = "diff"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """What to read; `as_of` None is the latest complete time, `columns` None is all of them.
+    """What to read, and where: `url`, or `blob` and `consensus`.
 
-    Where it is: `url`, or `blob` and `consensus`.
+    `as_of` None is the latest complete time, `after` None no such time, `columns` None all of them.
     """
 
     url: str | None = None
     blob: str | None = None
     consensus: str | None = None
     collection: str
+    mode: ReadMode = ReadMode.SNAPSHOT
     as_of: int | None = None
+    after: int | None = None
     columns: tuple[str, ...] | None = None
+    where: tuple[tuple[str, str, Any], ...] = ()
     partitions: int = DEFAULT_PARTITIONS
+    rows_per_trigger: int | None = None
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
@@ -50,31 +80,60 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         raise BadInput(
             "a table of Spark's catalog can't be a collection: CREATE TEMPORARY VIEW ... USING holdfast"
         )
-    for name in ("url", "collection"):
+    stores = ("url",) if "url" in given or not given.keys() & {"blob", "consensus"} else ("blob", "consensus")
+    for name in (*stores, "collection"):
         if not given.get(name):
             raise BadInput(f"option {name!r} is missing", hint=f'add .option("{name}", ...)')
-    for name, instead in _NOT_YET.items():
-        if name in given:
-            raise BadInput(f"option {name!r} is not supported: {instead}")
+    if "url" in given and given.keys() & {"blob", "consensus"}:
+        raise BadInput("option 'url' tells where both stores are: leave out 'blob' and 'consensus', or it")
     known = {name.lower() for name in _KNOWN}
     unknown = sorted(set(given) - known)
     if unknown:
         raise BadInput(f"unknown option {unknown[0]!r}; there are {', '.join(_KNOWN)}")
-    if given["url"].startswith("memory:"):
-        raise BadInput(
-            f"{given['url']!r} lives in one process and Spark reads from others: use a location they share"
-        )
+    for name in stores:
+        if given[name].startswith("memory:"):
+            raise BadInput(
+                f"{given[name]!r} lives in one process and Spark reads from others: use a location they share"
+            )
     return ReadOptions(
-        url=given["url"],
+        url=given.get("url"),
+        blob=given.get("blob"),
+        consensus=given.get("consensus"),
         collection=given["collection"],
-        as_of=_integer("asOf", given["asof"], 0, CLOSED - 1) if "asof" in given else None,
+        mode=_mode(given.get("mode", ReadMode.SNAPSHOT)),
+        as_of=_as_of(given),
+        after=_integer("from", given["from"], 0, CLOSED - 1) if "from" in given else None,
         columns=_names(given["columns"]) if "columns" in given else None,
+        where=_where(given["where"]) if "where" in given else (),
         partitions=(
             _integer("partitions", given["partitions"], 1, MAX_PARTITIONS)
             if "partitions" in given
             else DEFAULT_PARTITIONS
         ),
+        rows_per_trigger=(
+            _integer(_OF_STREAMS, given[_OF_STREAMS.lower()], 1, CLOSED - 1)
+            if _OF_STREAMS.lower() in given
+            else None
+        ),
     )
+
+
+def for_batch(options: ReadOptions) -> ReadOptions:
+    """The options of a batch read; `BadInput` for what only goes with others."""
+    if options.rows_per_trigger is not None:
+        raise BadInput(f"option {_OF_STREAMS!r} is for streams: spark.readStream")
+    if options.mode is ReadMode.DIFF and options.after is None:
+        raise BadInput("option 'from' is missing: the changes after which time?")
+    if options.mode is ReadMode.SNAPSHOT and options.after is not None:
+        raise BadInput("option 'from' is for changes", hint='add .option("mode", "diff")')
+    return options
+
+
+def for_stream(options: ReadOptions) -> ReadOptions:
+    """The options of a stream; `BadInput` for what only goes with batch reads."""
+    if options.as_of is not None:
+        raise BadInput("a stream goes on: options 'asOf' and 'asOfTimestamp' are for batch reads")
+    return options
 
 
 def check_columns(columns: Sequence[str], available: Sequence[str]) -> None:
@@ -82,6 +141,23 @@ def check_columns(columns: Sequence[str], available: Sequence[str]) -> None:
     missing = [name for name in columns if name not in available]
     if missing:
         raise BadInput(f"the collection has no column {missing[0]!r}; it has {', '.join(available)}")
+
+
+def _mode(text: str) -> ReadMode:
+    try:
+        return ReadMode(text.lower())
+    except ValueError:
+        raise BadInput(f"option 'mode' is {text!r}; there are {', '.join(ReadMode)}") from None
+
+
+def _as_of(given: Mapping[str, str]) -> int | None:
+    if "asoftimestamp" not in given:
+        return _integer("asOf", given["asof"], 0, CLOSED - 1) if "asof" in given else None
+    if "asof" in given:
+        raise BadInput("options 'asOf' and 'asOfTimestamp' are both given: one of them is enough")
+    from holdfast.tables.moments import milliseconds  # what reads tables takes a second
+
+    return milliseconds(given["asoftimestamp"])
 
 
 def _integer(name: str, text: str, least: int, greatest: int) -> int:
@@ -103,3 +179,17 @@ def _names(text: str) -> tuple[str, ...]:
     if len(set(names)) != len(names):
         raise BadInput(f"option 'columns' names a column twice: {text}")
     return tuple(names)
+
+
+def _where(text: str) -> tuple[tuple[str, str, Any], ...]:
+    """Conditions, not yet looked at beside a schema."""
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise BadInput(f"option 'where' is no JSON: {error}", hint=CONDITIONS_FORM) from None
+    if not isinstance(given, list) or not given:
+        raise BadInput("option 'where' is no list of conditions", hint=CONDITIONS_FORM)
+    for condition in given:
+        if not isinstance(condition, list) or len(condition) != 3 or not isinstance(condition[0], str):
+            raise BadInput(f"option 'where': {json.dumps(condition)} is no condition", hint=CONDITIONS_FORM)
+    return tuple((column, operator, value) for column, operator, value in given)

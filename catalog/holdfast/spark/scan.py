@@ -1,6 +1,6 @@
-"""A snapshot of a collection, planned in one process and read in others. Needs no pyspark.
+"""A snapshot of a collection, or its changes, planned in one process and read in others. Needs no pyspark.
 
-- What is planned names its time, so a task that runs again, elsewhere or later, reads the same.
+- What is planned names its times, so a task that runs again, elsewhere or later, reads the same.
 - A location is opened read-only: tasks change nothing and need no right to.
 - Worker processes live on and keep a location open. What they are given names its identity, so that none
   answers from one that was removed and made anew at the same address.
@@ -16,10 +16,19 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from holdfast.persist.schema import Schema
+from holdfast.persist.schema import DIFF, TIME, Schema
+from holdfast.spark.conditions import Condition, conditions, kept, narrowed
 from holdfast.spark.options import ReadOptions, check_columns
 from holdfast.spark.place import Place
-from holdfast.storage import CollectionPart, StorageController, read_collection_part
+from holdfast.storage import (
+    ChangesPart,
+    CollectionPart,
+    CollectionReader,
+    StorageController,
+    plan_changes,
+    read_changes,
+    read_collection_part,
+)
 from holdfast.storage.frontiers import check_as_of, latest
 
 ROWS_PER_TASK: Final = 100_000
@@ -28,16 +37,30 @@ ROWS_PER_TASK: Final = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Scan:
-    """A collection at one time; `columns` None is all of them."""
+    """A collection, and what of it is wanted; `columns` None is all of them."""
 
     place: Place
     location_id: UUID
     collection_id: str
     name: str
     schema: Schema
-    as_of: int
+    fixed: int | None
+    """The time of it; None where nothing was complete yet."""
     columns: tuple[str, ...] | None
+    conditions: tuple[Condition, ...]
     partitions: int
+
+    @property
+    def as_of(self) -> int:
+        """The time that was fixed. Raises `AsOfNotYetAvailable` where there was none."""
+        return latest(0) if self.fixed is None else self.fixed
+
+    @property
+    def needed(self) -> tuple[str, ...] | None:
+        """The columns to read: those that are wanted and those of the conditions."""
+        if self.columns is None:
+            return None
+        return tuple(dict.fromkeys((*self.columns, *(each.column for each in self.conditions))))
 
     def with_columns(self, columns: Sequence[str]) -> "Scan":
         """The same contents, of which only these columns are wanted."""
@@ -46,20 +69,24 @@ class Scan:
 
 @dataclass(frozen=True)
 class ScanTask:
-    """A piece of the snapshot, for one task; `where` names the whole in errors."""
+    """A piece of a snapshot, or of the changes between two times, for one task.
+
+    `where` names the whole in errors.
+    """
 
     place: Place
     location_id: UUID
     where: str
-    part: CollectionPart
+    part: CollectionPart | ChangesPart
     columns: tuple[str, ...] | None
+    conditions: tuple[Condition, ...] = ()
 
 
 def find(options: ReadOptions) -> Scan:
     """Look the collection up and fix the time.
 
     Raises `CollectionNotFound`; `AsOfTooEarly` and `AsOfNotYetAvailable` for a time outside
-    `[since, upper)`; `BadInput` for a column that isn't there.
+    `[since, upper)`; `BadInput` for a column that isn't there, or a condition that doesn't fit it.
     """
     place = Place(options.url, options.blob, options.consensus)
     with place.open_to_read() as client:
@@ -68,16 +95,20 @@ def find(options: ReadOptions) -> Scan:
         if options.columns is not None:
             check_columns(options.columns, info.schema.names)
         frontiers = controller.frontiers(info.collection_id)
-        as_of = latest(frontiers.upper) if options.as_of is None else options.as_of
-        check_as_of(as_of, frontiers.since, frontiers.upper)
+        as_of = options.as_of
+        if as_of is None and frontiers.upper:
+            as_of = latest(frontiers.upper)
+        if as_of is not None:
+            check_as_of(as_of, frontiers.since, frontiers.upper)
         return Scan(
             place=place,
             location_id=client.location_id,
             collection_id=info.collection_id,
             name=info.name,
             schema=info.schema,
-            as_of=as_of,
+            fixed=as_of,
             columns=options.columns,
+            conditions=conditions(options.where, info.schema),
             partitions=options.partitions,
         )
 
@@ -87,19 +118,73 @@ def plan(scan: Scan) -> list[ScanTask]:
 
     A shard with few rows is one piece: a Python task costs as much as reading some ten thousand rows.
     """
-    where = f"collection {scan.name} at {scan.as_of}"
     with scan.place.open_to_read(scan.location_id) as client:
-        reader = StorageController(client).reader(scan.collection_id, purpose="spark scan")
+        reader = _reader(StorageController(client), scan)
         shards = reader.info.holding.shards
         rows = sum(client.inspect(shard).rows for shard in shards)
         worth = max(len(shards), math.ceil(rows / ROWS_PER_TASK))
-        parts = reader.snapshot_parts(scan.as_of, min(scan.partitions, worth))
-    return [ScanTask(scan.place, scan.location_id, where, part, scan.columns) for part in parts]
+        pieces = reader.snapshot_parts(scan.as_of, min(scan.partitions, worth))
+    where = f"collection {scan.name} at {scan.as_of}"
+    return [_task(scan, where, part) for each in pieces if (part := _wanted(each, scan)).parts]
+
+
+def plan_diff(scan: Scan, after: int) -> list[ScanTask]:
+    """Tasks that have all changes after a time and up to that of the scan, in the order of time.
+
+    About `scan.partitions` at most, but more where a handover cuts what comes before it from the rest.
+    """
+    with scan.place.open_to_read(scan.location_id) as client:
+        reader = _reader(StorageController(client), scan)
+        rows = sum(count for time, count in reader.change_counts(after) if time <= scan.as_of)
+        worth = max(ROWS_PER_TASK, math.ceil(rows / scan.partitions))
+        parts = plan_changes(reader, after, scan.as_of, worth)
+    where = f"collection {scan.name} from {after} to {scan.as_of}"
+    return [_task(scan, where, part) for part in parts]
 
 
 def read(task: ScanTask) -> Iterator[pa.RecordBatch]:
-    """The consolidated updates of a task: the columns wanted and `_diff`."""
-    yield from read_collection_part(_kept_open(task.place, task.location_id), task.part, task.columns)
+    """The updates of a task: the columns wanted and those of its conditions, and `_diff`.
+
+    Those of a snapshot are consolidated; changes have their `_time` too, in the order of it.
+    """
+    client = _kept_open(task.place, task.location_id)
+    match task.part:
+        case CollectionPart():
+            batches = read_collection_part(client, task.part, task.columns)
+        case ChangesPart():
+            names = None if task.columns is None else [*task.columns, TIME, DIFF]
+            tables = read_changes(client, task.part)
+            batches = (
+                batch
+                for table in tables
+                for batch in (table if names is None else table.select(names)).to_batches()
+            )
+    for batch in batches:
+        yield kept(batch, task.conditions)
+
+
+def with_time(batch: pa.RecordBatch, task: ScanTask) -> pa.RecordBatch:
+    """What `read` gave, as updates that have a `_time`: those of a snapshot have that of it."""
+    if isinstance(task.part, ChangesPart):
+        return batch
+    times = pa.repeat(pa.scalar(task.part.as_of, pa.uint64()), batch.num_rows)
+    return batch.append_column(TIME, times)
+
+
+def _reader(controller: StorageController, scan: Scan) -> CollectionReader:
+    return controller.reader(scan.collection_id, purpose="spark scan")
+
+
+def _task(scan: Scan, where: str, part: CollectionPart | ChangesPart) -> ScanTask:
+    return ScanTask(scan.place, scan.location_id, where, part, scan.needed, scan.conditions)
+
+
+def _wanted(piece: CollectionPart, scan: Scan) -> CollectionPart:
+    """The piece without the ranges of keys that the conditions exclude."""
+    if not scan.conditions:
+        return piece
+    parts = (narrowed(part, scan.conditions, scan.schema) for part in piece.parts)
+    return dataclasses.replace(piece, parts=tuple(part for part in parts if part is not None))
 
 
 _kept_open = functools.lru_cache(maxsize=8)(Place.open_to_read)

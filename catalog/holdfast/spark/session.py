@@ -4,8 +4,11 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import date
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import BadInput
 from holdfast.spark.java import require_java
@@ -63,31 +66,129 @@ def register(spark: "SparkSession") -> None:
 def read(
     spark: "SparkSession",
     *,
-    url: str,
     collection: str,
+    url: str | None = None,
+    blob: str | None = None,
+    consensus: str | None = None,
     as_of: int | None = None,
     columns: Sequence[str] | None = None,
+    where: Sequence[tuple[str, str, Any]] | None = None,
     partitions: int | None = None,
 ) -> "DataFrame":
     """The collection (by id or name) at `as_of`, by default the latest complete time, as a DataFrame.
 
+    It is in the location `url`, or in `blob` and `consensus`. `where` are conditions that must all hold, such
+    as `[("id", ">=", 10), ("name", "in", ["a", "b"]), ("note", "is not", None)]`.
+
     The time is fixed here: the DataFrame shows the same rows however late and often it is used, as long
-    as the collection's `since` doesn't pass it. Raises `BadInput` with one line instead of Spark's
-    `AnalysisException`.
+    as the collection's `since` doesn't pass it: `hold` keeps it from that. Raises `BadInput` with one line
+    instead of Spark's `AnalysisException`.
     """
+    return _load(
+        spark,
+        url=url,
+        blob=blob,
+        consensus=consensus,
+        collection=collection,
+        asOf=as_of,
+        columns=columns,
+        where=where,
+        partitions=partitions,
+    )
+
+
+def diff(
+    spark: "SparkSession",
+    *,
+    collection: str,
+    after: int,
+    url: str | None = None,
+    blob: str | None = None,
+    consensus: str | None = None,
+    as_of: int | None = None,
+    columns: Sequence[str] | None = None,
+    where: Sequence[tuple[str, str, Any]] | None = None,
+    partitions: int | None = None,
+) -> "DataFrame":
+    """The changes of the collection after a time and up to `as_of`: rows with `_time` and `_diff`.
+
+    The rest as for `read`.
+    """
+    return _load(
+        spark,
+        url=url,
+        blob=blob,
+        consensus=consensus,
+        collection=collection,
+        mode="diff",
+        **{"from": after},
+        asOf=as_of,
+        columns=columns,
+        where=where,
+        partitions=partitions,
+    )
+
+
+@contextmanager
+def hold(
+    *,
+    collection: str,
+    url: str | None = None,
+    blob: str | None = None,
+    consensus: str | None = None,
+    as_of: int | None = None,
+    purpose: str = "spark",
+) -> Iterator[int]:
+    """Keep a collection readable from `as_of` on for the block, by a lease of this process; gives the time.
+
+    By default the latest complete time. Raises `CollectionNotFound`, `AsOfTooEarly`, `AsOfNotYetAvailable`.
+    """
+    from holdfast.persist import PersistClient  # it takes a second, and the operator imports this module
+    from holdfast.storage import StorageController
+    from holdfast.storage.frontiers import check_as_of, latest
+
+    with (
+        PersistClient.open(url, blob=blob, consensus=consensus) as client,
+        StorageController(client).reader(collection, purpose=purpose) as reader,
+    ):
+        since, upper = reader.since(), reader.upper()
+        time = latest(upper) if as_of is None else as_of
+        check_as_of(time, since, upper)
+        reader.allow_compaction(time)
+        yield time
+
+
+def _load(
+    spark: "SparkSession",
+    *,
+    columns: Sequence[str] | None,
+    where: Sequence[tuple[str, str, Any]] | None,
+    **options: object,
+) -> "DataFrame":
     from pyspark.errors import AnalysisException  # as above
 
-    reader = spark.read.format("holdfast").option("url", url).option("collection", collection)
-    if as_of is not None:
-        reader = reader.option("asOf", as_of)
     if columns is not None:
-        reader = reader.option("columns", json.dumps(list(columns)))
-    if partitions is not None:
-        reader = reader.option("partitions", partitions)
+        options["columns"] = json.dumps(list(columns))
+    if where is not None:
+        options["where"] = json.dumps([list(condition) for condition in where], default=_as_text)
+    given = {name: str(value) for name, value in options.items() if value is not None}
     try:
-        return reader.load()
+        return spark.read.format("holdfast").options(**given).load()
     except AnalysisException as error:
         found = _ERROR_LINE.findall(str(error))
         if not found:
             raise
         raise BadInput(found[-1]) from None
+
+
+def _as_text(value: object) -> str:
+    """A value of a condition as the option has it."""
+    match value:
+        case date():
+            return value.isoformat()
+        case bytes():
+            return value.hex()
+        case Decimal():
+            return str(value)
+        case _:
+            raise BadInput(f"where: {value!r} is no value of a column")

@@ -13,7 +13,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from holdfast.errors import BadInput
-from holdfast.persist.schema import Schema
+from holdfast.persist.schema import DIFF, TIME, Schema
 
 _SPARK_TYPES: dict[pa.DataType, t.DataType] = {
     pa.bool_(): t.BooleanType(),
@@ -45,11 +45,19 @@ def spark_type(arrow: pa.DataType) -> t.DataType:
         raise BadInput(f"Spark has no type for a column of type {arrow}") from None
 
 
-def spark_schema(schema: Schema, columns: Sequence[str] | None = None) -> t.StructType:
-    """The schema of a DataFrame over `columns` (all, in the collection's order, if None)."""
+def spark_schema(
+    schema: Schema, columns: Sequence[str] | None = None, *, changes: bool = False
+) -> t.StructType:
+    """The schema of a DataFrame over `columns` (all, in the collection's order, if None).
+
+    Of changes with `_time` and `_diff` behind them, as 64-bit integers.
+    """
     arrow = schema.arrow
     names = arrow.names if columns is None else columns
-    return t.StructType([t.StructField(name, spark_type(arrow.field(name).type)) for name in names])
+    fields = [t.StructField(name, spark_type(arrow.field(name).type)) for name in names]
+    if changes:
+        fields += [t.StructField(name, t.LongType()) for name in (TIME, DIFF)]
+    return t.StructType(fields)
 
 
 def batch_schema(struct: t.StructType) -> pa.Schema:
@@ -57,9 +65,9 @@ def batch_schema(struct: t.StructType) -> pa.Schema:
     return to_arrow_schema(struct, timezone="UTC")
 
 
-def check_fits(wanted: t.StructType, schema: Schema) -> None:
+def check_fits(wanted: t.StructType, schema: Schema, *, changes: bool = False) -> None:
     """Refuse a schema given by the user unless it picks columns of the collection in their own types."""
-    have = {field.name: field.dataType for field in spark_schema(schema)}
+    have = {field.name: field.dataType for field in spark_schema(schema, changes=changes)}
     for field in wanted:
         if field.name not in have:
             raise BadInput(f"the collection has no column {field.name!r}; it has {', '.join(have)}")

@@ -111,9 +111,10 @@ class CollectionReader:
             return self._listen(as_of, as_of + 1, partial(ReadHandle.listen, until=until), until)
 
     def change_counts(self, as_of: int) -> list[tuple[int, int]]:
-        """About how many updates came after `as_of`: times, in order, and how many are stored up to each.
+        """About how many updates came after `as_of`: times, in order, and a number for each.
 
-        The times are those at which changes are cut at little cost. What differs at a handover isn't counted.
+        Updates that are stored together count at the latest time of them. What differs at a handover isn't
+        counted.
         """
         with self._there(as_of):
             counts: Counter[int] = Counter()

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from holdfast.persist import PersistClient
 from holdfast.persist.canonical import python_values
+from holdfast.persist.order import following
 from holdfast.storage import CollectionInfo, CollectionPart, CollectionReader, read_collection_part
 from holdfast.storage.evolved import fitted
 from holdfast.tables.changes import matching
@@ -63,22 +64,7 @@ def _limits(keys: pa.Table) -> list[tuple[Any, Any]]:
     nulls = len(there) < len(values)
     if nulls or not there:
         # Nulls are first in the order, where no limit is.
-        return [(None, _after(there[-1]) if there else None)]
-    if len(there) <= _FEW_KEYS and _after(there[-1]) is not None:
-        return [(value, _after(value)) for value in there]
-    return [(there[0], _after(there[-1]))]
-
-
-def _after(value: Any) -> Any:
-    """The next value in the order; None where there is no name for it."""
-    match value:
-        case bool():
-            return None
-        case int():
-            return value + 1
-        case str():
-            return value + "\0"
-        case bytes():
-            return value + b"\0"
-        case _:
-            return None
+        return [(None, following(there[-1]) if there else None)]
+    if len(there) <= _FEW_KEYS and following(there[-1]) is not None:
+        return [(value, following(value)) for value in there]
+    return [(there[0], following(there[-1]))]

@@ -22,7 +22,9 @@ def controller(client: PersistClient) -> StorageController:
     controller.create_collection(SPEC)
     writer = controller.writer("flights", purpose="test")
     for time in TIMES:
-        writer.append(updates([(time, "came", time, 1), (1, f"at {time}", time, 1)]), writer.upper(), time + 1)
+        writer.append(
+            updates([(time, "came", time, 1), (1, f"at {time}", time, 1)]), writer.upper(), time + 1
+        )
     old = None
     for number in range(2):
         made = controller.renditions.create("flights", shards=number + 2, recipe=Recipe.SOURCE)
@@ -37,13 +39,13 @@ def controller(client: PersistClient) -> StorageController:
     return controller
 
 
-def told(tables: list[object]) -> list[tuple[int, Counter[object]]]:
+def told(tables: list[object]) -> list[tuple[int, dict[object, int]]]:
     """What there is at each time; what comes and goes at one time is nothing."""
     found: dict[int, Counter[object]] = {}
     for table in tables:
         for row in table.to_pylist():
             found.setdefault(row["_time"], Counter())[(row["id"], row["name"])] += row["_diff"]
-    return [(time, +rows + -(-rows)) for time, rows in sorted(found.items())]
+    return [(time, {row: n for row, n in rows.items() if n}) for time, rows in sorted(found.items())]
 
 
 def all_changes(controller: StorageController) -> tuple[list[object], int]:

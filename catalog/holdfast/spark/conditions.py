@@ -1,0 +1,153 @@
+"""The option `where`: conditions on columns, all of which must hold of a row.
+
+It is the form of pyarrow's `filters`: a list of (column, operator, value), as JSON where it is an option.
+They mean what they mean in Spark's own `filter`: nothing compares with null, NaN equals itself and is the
+greatest number. A condition on the first column also limits what is read.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from functools import reduce
+from operator import and_
+from typing import Any, Final
+
+import polars as pl
+import pyarrow as pa
+
+from holdfast.errors import BadInput
+from holdfast.persist import SnapshotPart
+from holdfast.persist.canonical import python_values
+from holdfast.persist.order import following
+from holdfast.persist.schema import Schema
+from holdfast.spark.options import CONDITIONS_FORM
+
+_OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=", "in", "is", "is not")
+_SYNONYMS: Final = {"==": "=", "<>": "!="}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What must hold of one column; `values` are in the column's type, one but for the operator `in`."""
+
+    column: str
+    operator: str
+    values: pa.Array
+
+
+def conditions(where: Sequence[tuple[str, str, Any]], schema: Schema) -> tuple[Condition, ...]:
+    """The conditions on the columns of a schema. Raises `BadInput` for what doesn't fit it."""
+    return tuple(_condition(column, operator, value, schema) for column, operator, value in where)
+
+
+def kept(batch: pa.RecordBatch, wanted: Sequence[Condition]) -> pa.RecordBatch:
+    """The rows of which all conditions hold."""
+    if not wanted or not batch.num_rows:
+        return batch
+    names = list(dict.fromkeys(each.column for each in wanted))
+    frame = pl.DataFrame(pl.from_arrow(batch.select(names)))
+    mask = frame.select(reduce(and_, map(_expression, wanted)).fill_null(False)).to_series()
+    return batch.filter(mask.to_arrow())
+
+
+def narrowed(part: SnapshotPart, wanted: Sequence[Condition], schema: Schema) -> SnapshotPart | None:
+    """The piece without what the conditions on the first column exclude; None where that is all of it."""
+    lower, upper = part.lower, part.upper
+    for condition in wanted:
+        if condition.column == schema.names[0]:
+            least, end = _limits(condition)
+            lower = least if lower is None or (least is not None and least > lower) else lower
+            upper = end if upper is None or (end is not None and end < upper) else upper
+    if lower is not None and upper is not None and lower >= upper:
+        return None
+    return replace(part, lower=lower, upper=upper)
+
+
+def _condition(column: str, operator: Any, value: Any, schema: Schema) -> Condition:
+    if column not in schema.names:
+        raise BadInput(f"the collection has no column {column!r}; it has {', '.join(schema.names)}")
+    operator = _SYNONYMS.get(str(operator), operator)
+    if operator not in _OPERATORS:
+        raise BadInput(
+            f"option 'where': {operator!r} is no operator; there are {', '.join(_OPERATORS)}",
+            hint=CONDITIONS_FORM,
+        )
+    if operator in ("is", "is not"):
+        if value is not None:
+            raise BadInput(f"option 'where': '{operator}' only goes with null, not with {value!r}")
+        return Condition(column, operator, pa.nulls(1))
+    values = value if operator == "in" else [value]
+    if not isinstance(values, list) or not values:
+        raise BadInput(
+            f"option 'where': 'in' goes with a list of values, not with {value!r}", hint=CONDITIONS_FORM
+        )
+    type_ = schema.arrow.field(column).type
+    try:
+        typed = pa.array([_typed(each, type_) for each in values], type_)
+    except (ValueError, TypeError, ArithmeticError, pa.ArrowException):
+        raise BadInput(f"option 'where': {value!r} is no value of column {column!r} ({type_})") from None
+    return Condition(column, operator, typed)
+
+
+def _typed(value: Any, type_: pa.DataType) -> Any:
+    """A value of JSON as Arrow makes one of the type of it."""
+    if value is None or isinstance(value, bool) != pa.types.is_boolean(type_):
+        raise TypeError
+    if pa.types.is_decimal(type_):
+        return Decimal(str(value))
+    if pa.types.is_floating(type_):
+        # Negative zero is stored as zero.
+        return float(value) + 0.0
+    if pa.types.is_date(type_):
+        return date.fromisoformat(value)
+    if pa.types.is_timestamp(type_):
+        moment = datetime.fromisoformat(value)
+        if type_.tz is None and moment.tzinfo is not None:
+            raise TypeError
+        return moment if type_.tz is None else moment.replace(tzinfo=moment.tzinfo or UTC)
+    if pa.types.is_binary(type_):
+        return bytes.fromhex(value)
+    return value
+
+
+def _expression(condition: Condition) -> pl.Expr:
+    column = pl.col(condition.column)
+    values = pl.lit(pl.Series(pl.from_arrow(condition.values)))
+    value = values.first()
+    match condition.operator:
+        case "=":
+            return column == value
+        case "!=":
+            return column != value
+        case "<":
+            return column < value
+        case "<=":
+            return column <= value
+        case ">":
+            return column > value
+        case ">=":
+            return column >= value
+        case "in":
+            return column.is_in(values.implode())
+        case "is":
+            return column.is_null()
+        case _:
+            return column.is_not_null()
+
+
+def _limits(condition: Condition) -> tuple[Any, Any]:
+    """Where rows of the condition may begin and where they have ended, in the order of the first column."""
+    if condition.operator in ("is", "is not", "!="):
+        return None, None
+    values = sorted(python_values(condition.values))
+    least, greatest = values[0], values[-1]
+    match condition.operator:
+        case "<":
+            return None, greatest
+        case "<=":
+            return None, following(greatest)
+        case ">" | ">=":
+            return least, None
+        case _:
+            return least, following(greatest)

@@ -1,0 +1,174 @@
+"""`spark.readStream.format("holdfast")`: the contents of a collection, then all its changes, exactly once.
+
+- An offset is a time: all changes up to it are out. What comes between two offsets is definite, so a batch
+  that is read again, after a restart too, is the same one.
+- The first batch is a snapshot, or nothing where the option `from` says after which time to begin.
+- Each stream has a name of its own, in its offsets and so in its checkpoint, and by that name a durable hold:
+  what it has not read yet stays readable while it is stopped. `holdfast collection release` ends it.
+- With `mode` `diff` the rows are changes, with `_time` and `_diff`; without, they are the rows that come, and
+  a row that goes ends the stream with an error.
+"""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from holdfast.errors import BadInput, CollectionNotFound, LocationMismatch
+from holdfast.persist import PersistClient
+from holdfast.spark import scan
+from holdfast.spark.datasource import HoldfastPartition, read_task
+from holdfast.spark.options import ReadMode, ReadOptions
+from holdfast.storage import ChangesPart, CollectionReader, StorageController
+
+Offset = dict[str, Any]
+BEFORE_ALL: Final = -1
+"""The time of an offset before which nothing is out."""
+
+
+def hold_name(stream: str) -> str:
+    """The purpose of the durable hold of a stream."""
+    return f"spark stream {stream}"
+
+
+class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans the batches of one stream, in a process that lives as long as its query; others read them."""
+
+    def __init__(self, found: scan.Scan, schema: StructType, options: ReadOptions) -> None:
+        self._scan = found
+        self._schema = schema
+        self._is_diff = options.mode is ReadMode.DIFF
+        self._after = BEFORE_ALL if options.after is None else options.after
+        self._limit = options.rows_per_trigger
+        self._last: int | None = None
+        self._first: Offset | None = None
+        self._held: str | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is open: the copies that read have no need of it."""
+        opened = ("_client", "_controller", "_reader")
+        return {name: value for name, value in self.__dict__.items() if name not in opened}
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's names, here and below
+        """Where a stream without a checkpoint begins; it gets its name here."""
+        if self._first is None:
+            self._first = {
+                "stream": uuid.uuid4().hex,
+                "location": str(self._scan.location_id),
+                "collection": self._scan.collection_id,
+                "from": self._after,
+                "time": self._after,
+            }
+        return self._first
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """About so many changes at a time as the option says."""
+        return ReadAllAvailable() if self._limit is None else ReadMaxRows(self._limit)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """How far the next batch goes, at most to the latest complete time."""
+        last = self._reader.upper() - 1 if self._last is None else self._last
+        if last <= start["time"]:
+            return start
+        # Before the offset is in the checkpoint: nobody may take away what it stands for.
+        self._hold(start["stream"], last if start["time"] == BEFORE_ALL else start["time"])
+        if start["time"] > BEFORE_ALL and isinstance(limit, ReadMaxRows):
+            last = self._within(start["time"], last, limit.max_rows)
+        return {**start, "time": last}
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        """The latest complete time."""
+        return {**self.initialOffset(), "time": self._reader.upper() - 1}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Go no further than what is there now."""
+        self._last = self._reader.upper() - 1
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """The tasks of a batch: those of a snapshot at `end`, or of all changes between the two."""
+        self._check(end)
+        after, until = start["time"], end["time"]
+        self._hold(end["stream"], until if after == BEFORE_ALL else after)
+        wanted = replace(self._scan, fixed=until)
+        if after == BEFORE_ALL:
+            return [HoldfastPartition(task) for task in scan.plan(wanted)]
+        return [HoldfastPartition(task) for task in scan.plan_diff(wanted, after)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition, in exactly the Arrow types that Spark wants."""
+        # Spark makes one partition of nothing where there are none.
+        if not isinstance(partition, HoldfastPartition):
+            return
+        try:
+            yield from read_task(partition.task, self._schema, changes=self._is_diff)
+        except BadInput as error:
+            if self._is_diff or not isinstance(partition.task.part, ChangesPart):
+                raise
+            raise BadInput(
+                f"{error.args[0]}: rows were taken away, and this stream tells only of those that come",
+                hint='add .option("mode", "diff"), in a new checkpoint',
+            ) from None
+
+    def commit(self, end: Offset) -> None:
+        """All up to `end` has arrived: nothing before it is needed any more."""
+        if end["time"] > BEFORE_ALL:
+            self._controller.hold(self._scan.collection_id, hold_name(end["stream"])).downgrade(end["time"])
+            self._reader.allow_compaction(end["time"])
+
+    def stop(self) -> None:
+        """End the process's part. The hold stays: the stream may go on from its checkpoint."""
+        for name in ("_reader", "_controller", "_client"):
+            if opened := self.__dict__.pop(name, None):
+                opened.close()
+
+    @cached_property
+    def _client(self) -> PersistClient:
+        return self._scan.place.open_to_write(self._scan.location_id)
+
+    @cached_property
+    def _controller(self) -> StorageController:
+        return StorageController(self._client, who="spark")
+
+    @cached_property
+    def _reader(self) -> CollectionReader:
+        return self._controller.reader(self._scan.collection_id, purpose="spark stream")
+
+    def _within(self, after: int, last: int, rows: int) -> int:
+        """The last time by which no more than so many changes have come, at least the first at all."""
+        reached, held = after, 0
+        for time, count in self._reader.change_counts(after):
+            held += count
+            if held > rows and reached > after:
+                return reached
+            reached = min(time, last)
+        return last
+
+    def _hold(self, stream: str, since: int) -> None:
+        if self._held != stream:
+            self._controller.hold(self._scan.collection_id, hold_name(stream), since=since)
+            self._held = stream
+
+    def _check(self, offset: Offset) -> None:
+        """Refuse a checkpoint of something else."""
+        if offset["location"] != str(self._scan.location_id):
+            raise LocationMismatch(
+                f"{self._scan.place} is not the location that the checkpoint was begun with"
+            )
+        if offset["collection"] != self._scan.collection_id:
+            raise CollectionNotFound(
+                f"the checkpoint was begun with another collection than {self._scan.name}",
+                hint="begin a new checkpoint, or name the collection that it is of",
+            )
+        if offset["from"] != self._after:
+            raise BadInput("option 'from' is not what the checkpoint was begun with")

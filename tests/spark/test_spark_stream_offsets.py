@@ -1,0 +1,193 @@
+"""The reader of a stream, asked as Spark asks it: offsets, limits, holds, restarts, and what it refuses."""
+
+import json
+import pickle
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import BadInput, CollectionNotFound, HoldfastError, LocationMismatch
+from holdfast.persist import PersistClient, PersistConfig, Schema
+from holdfast.spark.datasource import HoldfastDataSource
+from holdfast.storage import CollectionSpec, StorageController
+
+SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string?"})
+
+
+class Query:
+    """A streaming query without a JVM: what Spark asks of a source, and its checkpoint."""
+
+    def __init__(self, url: str, collection: str = "f", **options: Any) -> None:
+        given = {"url": url, "collection": collection, **{name: str(each) for name, each in options.items()}}
+        source = HoldfastDataSource(given)
+        schema = source.schema()
+        # Spark plans with a copy.
+        self.reader = pickle.loads(pickle.dumps(source)).streamReader(schema)
+
+    def run(self, checkpoint: "Checkpoint", *, breaks: bool = False) -> None:
+        """All that is there now; with `breaks` the first batch does not arrive."""
+        self.reader.prepareForTriggerAvailableNow()
+        if checkpoint.planned is not None:
+            self._batch(checkpoint, checkpoint.planned)
+        while (
+            end := self.reader.latestOffset(self._start(checkpoint), self.reader.getDefaultReadLimit())
+        ) != (self._start(checkpoint)):
+            checkpoint.planned = json.loads(json.dumps(end))
+            if breaks:
+                if checkpoint.arrived is not None:
+                    self.reader.commit(checkpoint.arrived)
+                self.reader.partitions(self._start(checkpoint), end)
+                break
+            self._batch(checkpoint, end)
+        self.reader.stop()
+
+    def _start(self, checkpoint: "Checkpoint") -> dict[str, Any]:
+        return checkpoint.arrived or self.reader.initialOffset()
+
+    def _batch(self, checkpoint: "Checkpoint", end: dict[str, Any]) -> None:
+        if checkpoint.arrived is not None:
+            self.reader.commit(checkpoint.arrived)
+        pieces = self.reader.partitions(self._start(checkpoint), end)
+        copy = pickle.loads(pickle.dumps(self.reader))
+        batches = [batch for piece in pieces for batch in copy.read(pickle.loads(pickle.dumps(piece)))]
+        checkpoint.batches.append([row for batch in batches for row in batch.to_pylist()])
+        checkpoint.arrived, checkpoint.planned = json.loads(json.dumps(end)), None
+
+
+class Checkpoint:
+    """What outlives a query, and what has arrived."""
+
+    def __init__(self) -> None:
+        self.planned: dict[str, Any] | None = None
+        self.arrived: dict[str, Any] | None = None
+        self.batches: list[list[dict[str, Any]]] = []
+
+    @property
+    def contents(self) -> dict[tuple[int, str], int]:
+        counts: Counter[tuple[int, str]] = Counter()
+        for row in (row for batch in self.batches for row in batch):
+            counts[(row["id"], row["name"])] += row.get("_diff", 1)
+        return {row: count for row, count in counts.items() if count}
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/lake"
+
+
+@pytest.fixture
+def controller(url: str) -> Iterator[StorageController]:
+    # Upkeep puts small batches together, and changes can be cut at less times then.
+    with PersistClient.open(url, config=PersistConfig(maintenance="off")) as client:
+        controller = StorageController(client)
+        controller.create_collection(CollectionSpec("c1", "f", SCHEMA, shards=2))
+        yield controller
+
+
+def write(controller: StorageController, time: int, *rows: tuple[int, str, int]) -> None:
+    writer = controller.writer("f", purpose="test")
+    given = [{"id": id_, "name": name, "_diff": diff} for id_, name, diff in rows]
+    writer.seal(time)
+    writer.append(given, time, time + 1)
+
+
+def stream_hold(controller: StorageController) -> int | None:
+    (hold,) = [each for each in controller.holds("c1") if each.purpose.startswith("spark stream ")]
+    return hold.since
+
+
+def test_a_batch_that_did_not_arrive_is_read_again_as_it_was(controller: StorageController, url: str) -> None:
+    write(controller, 3, (1, "a", 1), (2, "b", 1))
+    checkpoint = Checkpoint()
+    Query(url, mode="diff").run(checkpoint, breaks=True)
+    write(controller, 4, (1, "a", -1))
+    controller.set_retention_hold("f", 4)
+    assert controller.frontiers("f").since == stream_hold(controller) == 3
+    Query(url, mode="diff").run(checkpoint)
+    assert [{row["_time"] for row in batch} for batch in checkpoint.batches] == [{3}, {4}]
+    assert checkpoint.contents == {(2, "b"): 1}
+    write(controller, 7, (5, "e", 1))
+    Query(url, mode="diff").run(checkpoint, breaks=True)
+    assert stream_hold(controller) == 4
+    Query(url, mode="diff").run(checkpoint)
+    assert checkpoint.contents == {(2, "b"): 1, (5, "e"): 1}
+    assert len(checkpoint.batches) == 3
+    Query(url, mode="diff").run(checkpoint)
+    assert len(checkpoint.batches) == 3
+
+
+def test_a_limit_cuts_between_times_and_never_within_one(controller: StorageController, url: str) -> None:
+    write(controller, 0, (0, "zero", 1))
+    checkpoint = Checkpoint()
+    Query(url, mode="diff").run(checkpoint)
+    for time, count in ((1, 2), (2, 1), (3, 1), (5, 7), (6, 1)):
+        write(controller, time, *((time, f"n{number}", 1) for number in range(count)))
+    Query(url, mode="diff", maxRowsPerTrigger=3).run(checkpoint)
+    times = [sorted({row["_time"] for row in batch}) for batch in checkpoint.batches]
+    assert [each for each in times if each] == [[0], [1, 2], [3], [5], [6]]
+
+
+def test_a_handover_in_between_is_one_history(controller: StorageController, url: str) -> None:
+    write(controller, 3, (1, "a", 1), (2, "b", 1))
+    checkpoint = Checkpoint()
+    Query(url, mode="diff").run(checkpoint)
+    write(controller, 5, (1, "a", -1))
+    controller.renditions.create("f", shards=3)
+    controller.hydrate("f", "r2")
+    at = controller.renditions.hand_over("f", "r2").held_from
+    write(controller, at + 1, (3, "c", 1))
+    Query(url, mode="diff").run(checkpoint)
+    assert checkpoint.contents == {(2, "b"): 1, (3, "c"): 1}
+    assert {row["_time"] for row in checkpoint.batches[1]} == {5, at + 1}
+
+
+def test_it_may_begin_after_a_time(controller: StorageController, url: str) -> None:
+    write(controller, 1, (1, "a", 1))
+    write(controller, 2, (2, "b", 1), (3, "c", 1))
+    checkpoint = Checkpoint()
+    Query(url, where='[["id", "!=", 3]]', **{"from": 1}).run(checkpoint)
+    assert checkpoint.batches == [[{"id": 2, "name": "b"}]]
+    write(controller, 3, (4, "d", 1))
+    with pytest.raises(BadInput, match="'from' is not what the checkpoint was begun with"):
+        Query(url, **{"from": 2}).run(checkpoint)
+
+
+def test_rows_that_go_end_a_stream_of_rows_that_come(controller: StorageController, url: str) -> None:
+    write(controller, 1, (1, "a", 2))
+    checkpoint = Checkpoint()
+    Query(url).run(checkpoint)
+    assert checkpoint.batches == [[{"id": 1, "name": "a"}] * 2]
+    write(controller, 2, (1, "a", -1))
+    with pytest.raises(BadInput, match="this stream tells only of those that come"):
+        Query(url).run(checkpoint)
+    assert len(checkpoint.batches) == 1
+
+
+def test_what_is_still_empty_is_waited_for(controller: StorageController, url: str) -> None:
+    checkpoint = Checkpoint()
+    Query(url, mode="diff").run(checkpoint)
+    assert checkpoint.batches == []
+    write(controller, 4, (1, "first", 1))
+    Query(url, mode="diff").run(checkpoint)
+    assert checkpoint.contents == {(1, "first"): 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [({"collection": "c2"}, CollectionNotFound), ({"location": "0" * 32}, LocationMismatch)],
+)
+def test_a_checkpoint_of_something_else_is_refused(
+    controller: StorageController, url: str, change: dict[str, str], error: type[HoldfastError]
+) -> None:
+    write(controller, 1, (1, "a", 1))
+    checkpoint = Checkpoint()
+    Query(url).run(checkpoint)
+    assert checkpoint.arrived is not None
+    checkpoint.arrived |= change
+    write(controller, 2, (2, "b", 1))
+    with pytest.raises(error):
+        Query(url).run(checkpoint)
+    assert len(checkpoint.batches) == 1
