@@ -92,6 +92,31 @@ def drop(url: str, name: str, force: bool, yes: bool) -> None:
     click.echo(f"dropped {info.name} ({info.collection_id})")
 
 
+@collection.command(short_help="End a hold that outlives its process.")
+@location_option
+@click.argument("name")
+@click.argument("purpose")
+def release(url: str, name: str, purpose: str) -> None:
+    """End what somebody holds of a collection under this purpose, as 'holds' shows it.
+
+    Whoever took it may not find any more what it was to keep. A lease ends with its process, and what the
+    collection holds of itself goes with it: those can't be released.
+    """
+    with controller_of(open_to_look(url)) as controller:
+        info = controller.describe(name)
+    taken = [each for each in info.holders if each.purpose == purpose]
+    if not taken:
+        raise BadInput(
+            f"collection {info.name} has no hold '{purpose}' that can be released",
+            hint=f"holdfast collection holds {info.name} shows who holds what",
+        )
+    with controller_of(open_to_write(url, create=False)) as controller:
+        for each in taken:
+            end = controller.release_write if each.writes else controller.release_hold
+            end(info.collection_id, purpose)
+    click.echo(f"released '{purpose}' on {info.name}")
+
+
 for command in (list_, describe, holds, read, write, diff, tail, handover, restore, alter, advance):
     collection.add_command(command)
 

@@ -298,7 +298,7 @@ class ReadHandle:
     def change_counts(self, as_of: int) -> list[tuple[int, int]]:
         """How many updates are stored at times after `as_of`: pairs of a time and a number, in no order.
 
-        The time is the latest of so many that are stored together, of which some may be at `as_of` and before.
+        The time is the latest of those that are stored together; some of them may be at `as_of` and before.
         """
         batches = self._machine.refresh().batches
         parts = (part for batch in batches for part in batch.parts)

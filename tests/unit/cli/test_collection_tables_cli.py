@@ -144,6 +144,21 @@ def test_a_handover_is_one_command_and_the_same_one_goes_on(orders: Shell) -> No
     assert "waits: r1" in orders.out("advance", "orders")
 
 
+def test_a_hold_that_nobody_comes_back_for_is_released(orders: Shell) -> None:
+    with holdfast.table(orders.url, "orders") as table:
+        controller = StorageController(table.client)
+        controller.hold("orders", "report 7")
+        controller.acquire_write("orders", "import")
+    for purpose in ("retention", "report"):
+        result = orders.run("release", "orders", purpose)
+        assert result.exit_code == 2
+        assert f"collection orders has no hold '{purpose}' that can be released" in result.stderr
+    assert orders.out("release", "orders", "report 7") == "released 'report 7' on orders\n"
+    assert orders.out("release", "orders", "import") == "released 'import' on orders\n"
+    told = json.loads(orders.out("holds", "orders", "--json"))
+    assert [each["purpose"] for each in told] == ["retention"]
+
+
 def test_what_is_being_filled_is_given_up(orders: Shell) -> None:
     with holdfast.table(orders.url, "orders") as table:
         StorageController(table.client).renditions.create("orders", shards=1)
