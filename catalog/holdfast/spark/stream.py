@@ -33,6 +33,7 @@ from holdfast.spark.options import ReadMode, ReadOptions
 from holdfast.storage import ChangesPart, CollectionReader, StorageController
 
 Offset = dict[str, Any]
+_OPENED: Final = ("_reader", "_looking", "_controller", "_writing")
 BEFORE_ALL: Final = -1
 """The time of an offset before which nothing is out."""
 
@@ -57,8 +58,7 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is open: the copies that read have no need of it."""
-        opened = ("_client", "_controller", "_reader")
-        return {name: value for name, value in self.__dict__.items() if name not in opened}
+        return {name: value for name, value in self.__dict__.items() if name not in _OPENED}
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's names, here and below
         """Where a stream without a checkpoint begins; it gets its name here."""
@@ -124,25 +124,29 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """All up to `end` has arrived: nothing before it is needed any more."""
         if end["time"] > BEFORE_ALL:
             self._controller.hold(self._scan.collection_id, hold_name(end["stream"])).downgrade(end["time"])
-            self._reader.allow_compaction(end["time"])
 
     def stop(self) -> None:
         """End the process's part. The hold stays: the stream may go on from its checkpoint."""
-        for name in ("_reader", "_controller", "_client"):
+        for name in _OPENED:
             if opened := self.__dict__.pop(name, None):
                 opened.close()
 
     @cached_property
-    def _client(self) -> PersistClient:
+    def _writing(self) -> PersistClient:
         return self._scan.place.open_to_write(self._scan.location_id)
 
     @cached_property
     def _controller(self) -> StorageController:
-        return StorageController(self._client, who="spark")
+        return StorageController(self._writing, who="spark")
+
+    @cached_property
+    def _looking(self) -> PersistClient:
+        # A reader of this one has no lease, which would outlive a query that is killed.
+        return self._scan.place.open_to_read(self._scan.location_id)
 
     @cached_property
     def _reader(self) -> CollectionReader:
-        return self._controller.reader(self._scan.collection_id, purpose="spark stream")
+        return StorageController(self._looking).reader(self._scan.collection_id, purpose="spark stream")
 
     def _within(self, after: int, last: int, rows: int) -> int:
         """The last time by which no more than so many changes have come, at least the first at all."""
