@@ -25,7 +25,9 @@ from holdfast_operator.api.columns import MAX_COLUMNS, NO_NAME_TWICE, Collection
 from holdfast_operator.api.names import Kind
 from holdfast_operator.api.rendition import (
     HANDOVER_RULES,
+    HYDRATION_RULES,
     CollectionHandover,
+    CollectionHydration,
     CollectionRendition,
     CollectionRestoreStatus,
     HandoverStatus,
@@ -158,6 +160,11 @@ class StorageCollectionSpec(ApiModel):
         default=CollectionHandover(),
         description="When a new rendition takes over.",
         json_schema_extra={"default": {}} | HANDOVER_RULES,
+    )
+    hydration: CollectionHydration = Field(
+        default=CollectionHydration(),
+        description="How new renditions of recipe Copy are filled.",
+        json_schema_extra={"default": {}} | HYDRATION_RULES,
     )
     max_bytes: int | None = Field(
         default=None,

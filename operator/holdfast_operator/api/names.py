@@ -362,6 +362,9 @@ class Reason(StrEnum):
     HYDRATING_RENDITION = "HydratingRendition"
     """A new rendition of the collection is being filled; the one before is read and written as ever."""
 
+    HYDRATION_FAILED = "HydrationFailed"
+    """The Spark job that fills a new rendition was given up; the collection is read and written as ever."""
+
     WAITING_FOR_HANDOVER = "WaitingForHandover"
     """A new rendition has all that the collection has; the message says what its handover waits for."""
 

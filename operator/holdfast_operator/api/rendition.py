@@ -2,12 +2,13 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from holdfast_operator.api.base import ApiModel, Frontier, validations
 from holdfast_operator.api.columns import MAX_COLUMNS, NO_NAME_TWICE
+from holdfast_operator.api.spark import SparkTemplate
 
 
 class FillRecipe(StrEnum):
@@ -79,6 +80,25 @@ HANDOVER_RULES = validations(
 )
 
 
+class CollectionHydration(ApiModel):
+    """How new renditions of recipe Copy are filled."""
+
+    spark: SparkTemplate | None = Field(
+        default=None,
+        description="What a Spark job runs with that fills a rendition of a large collection. Where it isn't "
+        "given, the operator's own process fills all of them.",
+    )
+    minimum_bytes: int | None = Field(
+        default=None,
+        ge=0,
+        description="From how many stored bytes of the active rendition on a Spark job fills the next one. "
+        "Where it isn't given: from 256 MiB, or 20 million rows, on.",
+    )
+
+
+HYDRATION_RULES = validations(("!has(self.minimumBytes) || has(self.spark)", "minimumBytes needs spark"))
+
+
 class RenditionPhase(StrEnum):
     """The life of a rendition."""
 
@@ -89,6 +109,16 @@ class RenditionPhase(StrEnum):
     DROPPED = "Dropped"
     ABORTED = "Aborted"
     SUSPECT = "Suspect"
+
+
+class HydrationJobStatus(ApiModel):
+    """The Spark job that fills a rendition."""
+
+    job_id: str = Field(description="Id of the JobRecord.")
+    attempt: int = Field(description="The current attempt, from 1.")
+    state: Literal["Running", "Done", "Failed"] = Field(description="State of the JobRecord.")
+    application: str | None = Field(default=None, description="The SparkApplication of the current attempt.")
+    started: datetime | None = Field(default=None, description="When that was created.")
 
 
 class RenditionStatus(ApiModel):
@@ -108,6 +138,9 @@ class RenditionStatus(ApiModel):
     )
     bytes: int | None = Field(default=None, description="Bytes that its shards hold.")
     waits_for: str | None = Field(default=None, description="What has to come before its next phase.")
+    job: HydrationJobStatus | None = Field(
+        default=None, description="The Spark job that fills it, until it is active."
+    )
 
 
 class HandoverStatus(ApiModel):

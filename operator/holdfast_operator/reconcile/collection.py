@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum, auto
-from typing import ClassVar, Final, Literal, assert_never
+from typing import Any, ClassVar, Final, Literal, assert_never
 
 from holdfast.errors import HoldfastError
 from holdfast.persist import Schema
@@ -18,11 +18,12 @@ from holdfast.storage.frontiers import retained_since
 from holdfast_operator.api.catalog import DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ConditionType, Reason
-from holdfast_operator.reconcile import renditions, snapshot
+from holdfast_operator.reconcile import hydration, renditions, snapshot
 from holdfast_operator.reconcile.catalog import Rhythm
 from holdfast_operator.reconcile.collectionrestore import restore_asked, restore_notes
 from holdfast_operator.reconcile.collectionstatus import collection_marks, rendition_notes, status_fields
 from holdfast_operator.reconcile.facts import CollectionFacts, ItemName
+from holdfast_operator.reconcile.hydration import HydrationsObserved
 from holdfast_operator.reconcile.itemdefinition import is_out_of_date
 from holdfast_operator.reconcile.renditions import (
     LongStep,
@@ -30,7 +31,8 @@ from holdfast_operator.reconcile.renditions import (
     RenditionsObserved,
     has_layout,
 )
-from holdfast_operator.reconcile.snapshot import FailAttempt, SnapshotObserved, SnapshotReport
+from holdfast_operator.reconcile.snapshot import SnapshotObserved, SnapshotReport
+from holdfast_operator.reconcile.sparkjobs import application_of, failed
 from holdfast_operator.reconcile.steps import (
     SUSPENDED,
     Release,
@@ -47,6 +49,9 @@ from holdfast_operator.sparkapps.adapter import AppState
 
 _RETENTION_GRAIN: Final = 100
 """The hold follows in steps of this part of the retention, so that it isn't written at every look."""
+
+
+_DELETED: Final = "the collection is being deleted"
 
 
 class CatalogState(Enum):
@@ -89,8 +94,9 @@ class Observed:
     retention_since: int | None = None
     """The time up to which the retention lets history go; None where it isn't limited."""
     snapshot: SnapshotObserved | None = None
+    hydrations: HydrationsObserved | None = None
     running: tuple[JobRecord, ...] = ()
-    """Its jobs that run."""
+    """Its snapshots that run."""
     shown: Mapping[str, str] = field(default_factory=dict)
     """The phases of its renditions as the status shows them, by id."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -179,7 +185,7 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
     if seen.spec is None:
         return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec"))
     if seen.spec.suspend:
-        return Settle(SUSPENDED)
+        return _plan_suspended(seen, seen.spec)
     if seen.older_twin is not None:
         text = f"{seen.older_twin} has this name in the same catalog already; delete one of the two"
         return Settle(stalled(Reason.DUPLICATE_COLLECTION, text), requeue_after=rhythm.steady)
@@ -190,6 +196,18 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
     if seen.catalog is not CatalogState.OPEN:
         return _without_catalog(seen.catalog, seen.spec, rhythm)
     return _plan_create(seen, seen.spec, schema, rhythm)
+
+
+def _plan_suspended(seen: Observed, spec: StorageCollectionSpec) -> Step:
+    if seen.facts is None or seen.hydrations is None:
+        return Settle(SUSPENDED)
+    # What fills a rendition goes on afterwards.
+    ended = hydration.stopped(seen.hydrations)
+    return ended or Settle(SUSPENDED, fields=_fields(seen, spec, seen.facts))
+
+
+def _fields(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFacts) -> Mapping[str, Any]:
+    return status_fields(facts, seen.item_id, spec, hydration.job_statuses(seen.hydrations, facts))
 
 
 def _without_catalog(
@@ -249,7 +267,11 @@ def _plan_there(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFa
     report = SnapshotReport() if seen.snapshot is None else snapshot.plan(seen.snapshot)
     if isinstance(report, Step):
         return report
-    shape = renditions.plan(RenditionsObserved(facts=facts, spec=spec, shown=dict(seen.shown), now=seen.now))
+    shape = renditions.plan(
+        RenditionsObserved(
+            facts=facts, spec=spec, hydrations=seen.hydrations, shown=dict(seen.shown), now=seen.now
+        )
+    )
     if isinstance(shape, Step) and not isinstance(shape, LongStep):
         return shape
     # What changes in the store is heard of at the next tick.
@@ -260,7 +282,7 @@ def _plan_there(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFa
         due.append(shape.after)
     settle = Settle(
         shape.health or ready(f"collection {facts.name} with {facts.shards} shards"),
-        fields={**status_fields(facts, seen.item_id, spec), **report.fields},
+        fields={**_fields(seen, spec, facts), **report.fields},
         marks=(*((report.mark,) if report.mark else ()), *collection_marks(facts, spec)),
         requeue_after=min((each for each in due if each is not None), default=None),
         notes=(*rendition_notes(seen.shown, facts), *restore_notes(seen.shown, facts, spec)),
@@ -389,7 +411,12 @@ def _plan_drop(seen: Observed, spec: StorageCollectionSpec, item: ItemName) -> S
         if seen.running:
             job = seen.running[0]
             app = _app_of(seen, job)
-            return FailAttempt(job.job_id, job.attempt, "the collection is being deleted", app)
+            return failed(job, _DELETED, app)
+        if (
+            seen.hydrations is not None
+            and (ended := hydration.stopped(seen.hydrations, _DELETED)) is not None
+        ):
+            return ended
         return DropCollection(seen.collection_id)
     return DropItem(item) if seen.item_id is not None else Release()
 
@@ -402,6 +429,5 @@ def _is_as_asked(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:
 
 
 def _app_of(seen: Observed, job: JobRecord) -> AppState | None:
-    apps = seen.snapshot.apps if seen.snapshot else ()
-    attempt = (job.job_id, job.attempt)
-    return next((app for app in apps if (app.job_id, app.attempt) == attempt and not app.phase.over), None)
+    app = application_of(seen.snapshot, job) if seen.snapshot else None
+    return None if app is None or app.phase.over else app

@@ -21,6 +21,7 @@ from holdfast.storage import (
 )
 from holdfast.storage.advance import Situation, StepKind, due
 from holdfast.storage.capabilities import CollectionHold
+from holdfast.storage.hydration import HYDRATE
 from holdfast.storage.retention import RETENTION_PURPOSE
 from holdfast_operator.reconcile.facts import (
     Basis,
@@ -93,6 +94,7 @@ def look_at(
         job=next((job for job in jobs if job.slot == request_id), None),
         last_snapshot=max(done, key=lambda job: job.finished_ms, default=None),
         running=tuple(job for job in jobs if job.state is JobState.RUNNING),
+        hydrations=tuple(job for job in known if job.kind == HYDRATE),
         basis=basis,
     )
 

@@ -1,18 +1,21 @@
 """Looks at, and acts on, what a StorageCollection stands for."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from holdfast.errors import (
     CollectionInUse,
     UniquenessViolation,
 )
 from holdfast.storage import JobRecord, RenditionState
+from holdfast.storage.hydration import HYDRATE
 from holdfast_operator.api.catalog import Access, CatalogSpec, DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Kind, Reason
-from holdfast_operator.reconcile import collection
+from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.reconcile import collection, hydration, snapshot
 from holdfast_operator.reconcile.cataloghandler import Settings
 from holdfast_operator.reconcile.collection import (
     CatalogState,
@@ -44,6 +47,7 @@ from holdfast_operator.reconcile.handler import (
     is_deleting,
     is_overdue,
 )
+from holdfast_operator.reconcile.hydration import HydrationsObserved
 from holdfast_operator.reconcile.index import Index
 from holdfast_operator.reconcile.longsteps import LongSteps
 from holdfast_operator.reconcile.renditions import (
@@ -52,13 +56,8 @@ from holdfast_operator.reconcile.renditions import (
     LongStep,
     is_long_over,
 )
-from holdfast_operator.reconcile.snapshot import (
-    FailAttempt,
-    RetryJob,
-    SnapshotObserved,
-    StartJob,
-    arguments,
-)
+from holdfast_operator.reconcile.snapshot import SnapshotObserved
+from holdfast_operator.reconcile.sparkjobs import FailAttempt, RetryJob, StartJob, arguments
 from holdfast_operator.reconcile.specs import parse_spec
 from holdfast_operator.reconcile.steps import Settle, Step, reconciling
 from holdfast_operator.reconcile.stores import Stores
@@ -113,7 +112,9 @@ class CollectionHandler(Handler[Observed]):
         if spec.suspend:
             self._long.stop(key)
         blank = await self._with_catalog(blank, catalog)
-        if opening is None or opening.observed != blank.catalog_observed or spec.suspend or older is not None:
+        if opening is None or opening.observed != blank.catalog_observed or older is not None:
+            return blank
+        if spec.suspend and not hydration.is_shown_running(status):
             return blank
         if blank.deleting and spec.deletion_policy == DeletionPolicy.RETAIN:
             return blank
@@ -171,11 +172,11 @@ class CollectionHandler(Handler[Observed]):
         try:
             look = await self._stores.look(_catalog_key(key, spec), key, name, request_id)
         except NoSuchSchema as error:
-            if blank.deleting or blank.catalog_observed:
+            if blank.deleting or blank.catalog_observed or spec.suspend:
                 return blank
             raise Halt(settled(error, reason=Reason.NO_SUCH_SCHEMA)) from None
         except NotReadable as error:
-            if blank.deleting:
+            if blank.deleting or spec.suspend:
                 return blank
             text = f"{error}; look at the conditions of Catalog '{spec.catalog_ref.name}'"
             raise Halt(Settle(reconciling(Reason.CATALOG_NOT_READY, text), retry=True)) from None
@@ -193,13 +194,21 @@ class CollectionHandler(Handler[Observed]):
         self._measure(key, facts)
         if is_long_over(facts, spec):
             self._long.stop(key)
+        reachable = not opening.storage.on_one_machine or self._settings.storage_shared
+        now = self.services.clock.wall()
         return replace(
             seen,
+            hydrations=HydrationsObserved(
+                reachable=reachable,
+                installed=installed,
+                apps=tuple(app for app in apps if app.kind == HYDRATE),
+                now=now,
+                jobs=look.hydrations,
+            ),
             retention_since=max(facts.upper - 1 - spec.retention.milliseconds, 0),
             snapshot=SnapshotObserved(
                 request=spec.snapshot,
-                url=opening.storage.url,
-                reachable=not opening.storage.on_one_machine or self._settings.storage_shared,
+                reachable=reachable,
                 collection_id=facts.collection_id,
                 since=facts.since,
                 upper=facts.upper,
@@ -207,15 +216,17 @@ class CollectionHandler(Handler[Observed]):
                 job=look.job,
                 last=look.last_snapshot,
                 running=look.running,
-                apps=apps,
-                now=self.services.clock.wall(),
+                apps=tuple(app for app in apps if app.kind == SNAPSHOT),
+                now=now,
             ),
         )
 
     async def _applications(
         self, key: ObjectKey, body: Json, spec: StorageCollectionSpec
     ) -> tuple[tuple[AppState, ...], bool]:
-        if spec.snapshot is None and "snapshotJob" not in body.get("status", {}):
+        status = body.get("status", {})
+        shown = "snapshotJob" in status or hydration.is_shown_running(status)
+        if spec.snapshot is None and spec.hydration.spark is None and not shown:
             return (), True
         try:
             return await self._spark.observe(key, body["metadata"]["uid"]), True
@@ -265,7 +276,7 @@ class CollectionHandler(Handler[Observed]):
                 job = await use(
                     catalog,
                     "start_job",
-                    lambda h: h.start_snapshot(step.collection_id, step.request_id, step.spec),
+                    lambda h: h.start_job(step.collection_id, step.kind, step.slot, step.spec),
                 )
                 await self._launch(key, body, catalog, step.collection_id, job)
             case RetryJob():
@@ -288,9 +299,10 @@ class CollectionHandler(Handler[Observed]):
     ) -> None:
         spec = StorageCollectionSpec.model_validate(body["spec"])
         opening = self._stores.opened(catalog)
-        if spec.snapshot is None or opening is None or opening.storage.url is None:
+        found = _template(spec, job)
+        if found is None or opening is None:
             return
-        template = spec.snapshot.spark
+        template, order = found
         owner = await self.services.kube.get(catalog)
         reference = CatalogSpec.model_validate(owner["spec"]).storage.credentials_secret_ref
         references = [each for each in (reference, template.env_secret_ref) if each is not None]
@@ -298,16 +310,16 @@ class CollectionHandler(Handler[Observed]):
             Launch(
                 owner=key,
                 owner_uid=body["metadata"]["uid"],
-                job_kind=SNAPSHOT,
+                job_kind=job.kind,
                 job_id=job.job_id,
                 attempt=job.attempt,
-                arguments=arguments(opening.storage.url, collection_id, job),
+                arguments=arguments(opening.storage.place, collection_id, job, order),
                 template=template,
                 secrets=tuple(dict.fromkeys(each.name for each in references)),
             )
         )
-        self._count_job("launched")
-        log.info("attempt %d of snapshot %s is launched", job.attempt, job.slot)
+        self._count_job(job.kind, "launched")
+        log.info("attempt %d of %s %s is launched", job.attempt, job.kind, job.slot)
 
     async def _fail(self, key: ObjectKey, catalog: ObjectKey, step: FailAttempt) -> None:
         log.warning("attempt %d of job %s failed: %s", step.attempt, step.job_id, step.error)
@@ -316,11 +328,11 @@ class CollectionHandler(Handler[Observed]):
         )
         if step.app is not None:
             await self._spark.cancel(key, step.app)
-            self._count_job("cancelled")
-        self._count_job("failed")
+            self._count_job(step.kind, "cancelled")
+        self._count_job(step.kind, "failed")
 
-    def _count_job(self, step: str) -> None:
-        self.services.metrics.spark_jobs.labels(SNAPSHOT, step).inc()
+    def _count_job(self, kind: str, step: str) -> None:
+        self.services.metrics.spark_jobs.labels(kind, step).inc()
 
     def _measure(self, key: ObjectKey, facts: CollectionFacts) -> None:
         metrics = self.services.metrics
@@ -328,6 +340,14 @@ class CollectionHandler(Handler[Observed]):
         metrics.since.labels(key.namespace, key.name).set(facts.since)
         hydrating = (each for each in facts.renditions if each.state is RenditionState.HYDRATING)
         metrics.show_lags(key.namespace, key.name, {each.id: lag(facts, each) for each in hydrating})
+
+
+def _template(spec: StorageCollectionSpec, job: JobRecord) -> tuple[SparkTemplate, Mapping[str, Any]] | None:
+    """What a job runs with, and what it is told; None where nobody asks for it any more."""
+    if job.kind == HYDRATE:
+        template = spec.hydration.spark
+        return None if template is None else (template, hydration.work_order(job, template))
+    return None if spec.snapshot is None else (spec.snapshot.spark, snapshot.work_order(job))
 
 
 def _catalog_key(key: ObjectKey, spec: StorageCollectionSpec) -> ObjectKey:

@@ -8,6 +8,7 @@ Invariants
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final, assert_never
 
 from holdfast.storage import Recipe, RenditionState
@@ -19,6 +20,7 @@ from holdfast_operator.api.rendition import (
     HandoverPolicy,
     HandoverStatus,
     HoldStatus,
+    HydrationJobStatus,
     RenditionPhase,
     RenditionStatus,
 )
@@ -114,9 +116,12 @@ def _told(holds: Sequence[HoldFacts]) -> str:
 
 
 def status_fields(
-    facts: CollectionFacts, item_id: str | None, spec: StorageCollectionSpec
+    facts: CollectionFacts,
+    item_id: str | None,
+    spec: StorageCollectionSpec,
+    jobs: Mapping[str, HydrationJobStatus] = MappingProxyType({}),
 ) -> Mapping[str, Any]:
-    """The status of a collection that is there."""
+    """The status of a collection that is there; `jobs` are the Spark jobs that fill its renditions, by id."""
     gone = [each.id for each in facts.renditions if each.gone][-_GONE_SHOWN:]
     shown = [each for each in facts.renditions if not each.gone or each.id in gone]
     hydrating = [each.id for each in facts.renditions if each.state is RenditionState.HYDRATING]
@@ -128,7 +133,7 @@ def status_fields(
         active_rendition=facts.active_rendition,
         shards=facts.shards,
         next_rendition=hydrating[-1] if hydrating else None,
-        renditions=tuple(_rendition(facts, each, spec) for each in shown),
+        renditions=tuple(_rendition(facts, each, spec, jobs.get(each.id)) for each in shown),
         handover=_last_handover(facts),
         restore=restore_status(facts, spec),
         holds=_holds(facts) or None,
@@ -138,7 +143,10 @@ def status_fields(
 
 
 def _rendition(
-    facts: CollectionFacts, rendition: RenditionFacts, spec: StorageCollectionSpec
+    facts: CollectionFacts,
+    rendition: RenditionFacts,
+    spec: StorageCollectionSpec,
+    job: HydrationJobStatus | None,
 ) -> RenditionStatus:
     phase = phase_of(facts, rendition)
     if rendition.gone:
@@ -152,6 +160,7 @@ def _rendition(
         rows=rendition.rows,
         bytes=rendition.bytes,
         waits_for=waits_for(facts, rendition, spec),
+        job=job,
     )
 
 

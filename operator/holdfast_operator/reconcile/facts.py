@@ -188,7 +188,9 @@ class Look:
     job: JobRecord | None = None
     last_snapshot: JobRecord | None = None
     running: tuple[JobRecord, ...] = ()
-    """All of its jobs that run, this one too."""
+    """All of its snapshots that run, this one too."""
+    hydrations: tuple[JobRecord, ...] = ()
+    """The jobs that fill, or filled, its renditions; a slot is the id of one."""
     basis: Basis | None = None
 
 

@@ -41,7 +41,7 @@ from holdfast.storage import (
 from holdfast.storage.hydration import HYDRATE
 from holdfast_operator.api.names import FIELD_MANAGER
 from holdfast_operator.reconcile import objectrows
-from holdfast_operator.reconcile.collectionfacts import SNAPSHOT, changed, find_item, look_at
+from holdfast_operator.reconcile.collectionfacts import changed, find_item, look_at
 from holdfast_operator.reconcile.facts import (
     Basis,
     CatalogFacts,
@@ -293,9 +293,9 @@ class OpenCatalog:
         """Put down what differs with the last handover; nothing happens where it is there, or can't be."""
         self._controller.renditions.make_difference(collection_id)
 
-    def start_snapshot(self, collection_id: str, request_id: str, spec: Mapping[str, Any]) -> JobRecord:
-        """Put a requested snapshot on record as Running, or find it as it is."""
-        return self._controller.start_job(collection_id, SNAPSHOT, request_id, spec=spec)
+    def start_job(self, collection_id: str, kind: str, slot: str, spec: Mapping[str, Any]) -> JobRecord:
+        """Put a job on record as Running, or find it as it is."""
+        return self._controller.start_job(collection_id, kind, slot, spec=spec)
 
     def retry_job(self, job: str) -> JobRecord:
         """Start the next attempt of a failed job."""

@@ -14,16 +14,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import ClassVar
 
-from holdfast.persist import StoredSize
-from holdfast.storage import Recipe, RenditionState, needs_spark
+from holdfast.storage import Recipe, RenditionState
 from holdfast.storage.renditions import MAX_LAG_MS
 from holdfast_operator.api.base import frontier
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.rendition import FillRecipe, HandoverPolicy, RenditionPhase
+from holdfast_operator.reconcile import hydration
 from holdfast_operator.reconcile.collectionrestore import SPEC_PREFIX, RestoreAsked, restore_asked
 from holdfast_operator.reconcile.collectionstatus import lag, phase_of, told_suspect, waits_for
 from holdfast_operator.reconcile.facts import CollectionFacts, RenditionFacts
+from holdfast_operator.reconcile.hydration import HydrationsObserved
 from holdfast_operator.reconcile.steps import Settle, Step, reconciling, stalled
 from holdfast_operator.runtime.status import Health, Phase
 
@@ -34,6 +35,7 @@ class RenditionsObserved:
 
     facts: CollectionFacts
     spec: StorageCollectionSpec
+    hydrations: HydrationsObserved | None = None
     shown: dict[str, str] = field(default_factory=dict)
     """The phases that the status shows, by id."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -123,6 +125,11 @@ class RenditionReport:
 def plan(seen: RenditionsObserved) -> Step | RenditionReport:
     """What to do next about the renditions."""
     facts, active = seen.facts, seen.facts.active
+    if (
+        seen.hydrations is not None
+        and (ended := hydration.unwanted(seen.hydrations, facts, seen.spec)) is not None
+    ):
+        return ended
     if facts.due:
         rest = _at_work(facts) if active.upper < active.held_from else _plan_rest(seen).health
         return Advance(facts.collection_id, active.id, rest or _at_work(facts))
@@ -248,9 +255,11 @@ def _plan_candidate(seen: RenditionsObserved, candidate: RenditionFacts) -> Step
         return RenditionReport(stalled(Reason.RENDITION_SUSPECT, told_suspect(candidate)))
     if phase is RenditionPhase.HYDRATING:
         text = f"{named} is being filled; it waits for {waits}"
-        active = facts.active
-        if candidate.recipe is Recipe.COPY and needs_spark(StoredSize(active.rows, active.bytes)):
-            text += f"; the operator's own process copies all {active.rows} rows, which takes long"
+        if candidate.recipe is Recipe.COPY and hydration.is_large(facts, seen.spec.hydration):
+            text += (
+                f"; the operator's own process copies all {facts.active.rows} rows, which takes long: "
+                "with spec.hydration.spark the next one is filled by a Spark job"
+            )
         health = reconciling(Reason.HYDRATING_RENDITION, text)
     else:
         text = f"{named} has what the collection has and waits for {waits}"
@@ -259,6 +268,10 @@ def _plan_candidate(seen: RenditionsObserved, candidate: RenditionFacts) -> Step
         return RenditionReport(health, at_once=True)
     fill = candidate.recipe is Recipe.COPY
     if phase is RenditionPhase.HYDRATING:
+        template = hydration.by_spark(seen.hydrations, facts, candidate, seen.spec.hydration)
+        if template is not None and seen.hydrations is not None:
+            step = hydration.plan(seen.hydrations, facts, candidate, template)
+            return step if isinstance(step, Step) else RenditionReport(step.health, after=step.after)
         if fill:
             return Hydrate(facts.collection_id, candidate.id, health)
         return RenditionReport(health, soon=True)

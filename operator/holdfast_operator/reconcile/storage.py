@@ -28,6 +28,12 @@ class Storage:
         return tuple(url for url in (self.url, self.blob, self.consensus) if url is not None)
 
     @property
+    def place(self) -> dict[str, str]:
+        """It as the spec of a job names it."""
+        named = {"url": self.url, "blob": self.blob, "consensus": self.consensus}
+        return {name: url for name, url in named.items() if url is not None}
+
+    @property
     def stores(self) -> tuple[str, str]:
         """Its blob and its consensus store: equal for all ways to write the URLs of one place.
 

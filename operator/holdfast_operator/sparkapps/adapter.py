@@ -41,6 +41,8 @@ class AppState:
     phase: AppPhase
     message: str
     created: datetime
+    kind: str = "snapshot"
+    """The kind of its job."""
 
 
 @dataclass(frozen=True, slots=True)

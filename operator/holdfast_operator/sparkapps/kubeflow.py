@@ -173,6 +173,7 @@ def app_state(body: Json) -> AppState | None:
         phase=_PHASES.get(state.get("state", ""), AppPhase.PENDING),
         message=" ".join(str(state.get("errorMessage") or "").split())[:_MAX_MESSAGE],
         created=datetime.fromisoformat(metadata["creationTimestamp"]),
+        kind=labels.get(LABEL_JOB_KIND, ""),
     )
 
 

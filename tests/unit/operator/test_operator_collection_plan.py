@@ -24,7 +24,8 @@ from holdfast_operator.reconcile.collection import (
     schema_of,
 )
 from holdfast_operator.reconcile.facts import CollectionFacts, ItemName, RenditionFacts
-from holdfast_operator.reconcile.snapshot import FailAttempt, SnapshotObserved
+from holdfast_operator.reconcile.snapshot import SnapshotObserved
+from holdfast_operator.reconcile.sparkjobs import FailAttempt
 from holdfast_operator.reconcile.steps import Release, Settle, Step, Wait
 from holdfast_operator.runtime.status import Phase
 
@@ -98,7 +99,6 @@ def test_a_collection_of_an_observed_catalog_is_shown_and_not_changed() -> None:
     asked = spec(snapshot=request)
     snapshot = SnapshotObserved(
         request=asked.snapshot,
-        url="file:///store",
         reachable=True,
         collection_id="c1",
         since=5,
@@ -273,7 +273,7 @@ def test_delete_takes_nothing_of_others() -> None:
 def test_running_jobs_are_ended_before_their_collection() -> None:
     job = JobRecord("j1", "c1", "snapshot", "1", 3, JobState.RUNNING)
     step = decided(replace(DOOMED, running=(job,)))
-    assert step == FailAttempt("j1", 3, "the collection is being deleted")
+    assert step == FailAttempt("snapshot", "j1", 3, "the collection is being deleted")
 
 
 def test_delete_waits_for_the_catalog_but_not_for_ever() -> None:

@@ -40,14 +40,14 @@ def created(catalog: OpenCatalog) -> tuple[str, str]:
     collection_id = catalog.look(NAME, None).collection_id
     assert collection_id is not None
     catalog.create_collection(collection_id, NAME, SCHEMA, 1)
-    return collection_id, catalog.start_snapshot(collection_id, "1", {}).job_id
+    return collection_id, catalog.start_job(collection_id, "snapshot", "1", {}).job_id
 
 
 COMMANDS: dict[str, Callable[[OpenCatalog, str, str], object]] = {
     "create": lambda c, _, __: c.create_collection(OTHER, ItemName("holdfast", "public", "x"), SCHEMA, 1),
     "drop": lambda c, collection, _: c.drop_collection(collection),
     "retain": lambda c, collection, _: c.retain_from(collection, 0),
-    "start snapshot": lambda c, collection, _: c.start_snapshot(collection, "2", {}),
+    "start snapshot": lambda c, collection, _: c.start_job(collection, "snapshot", "2", {}),
     "retry job": lambda c, _, job: c.retry_job(job),
     "fail job": lambda c, _, job: c.fail_job(job, 1, "no"),
     "destroy": lambda c, _, __: c.destroy(),

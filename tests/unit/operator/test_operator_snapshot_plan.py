@@ -13,16 +13,8 @@ from holdfast.storage import JobRecord, JobState
 from holdfast_operator.api.collection import SnapshotRequest
 from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.api.spark import SparkTemplate
-from holdfast_operator.reconcile.snapshot import (
-    FailAttempt,
-    RetryJob,
-    SnapshotObserved,
-    SnapshotReport,
-    StartJob,
-    arguments,
-    backoff,
-    plan,
-)
+from holdfast_operator.reconcile.snapshot import SnapshotObserved, SnapshotReport, plan, work_order
+from holdfast_operator.reconcile.sparkjobs import FailAttempt, RetryJob, StartJob, arguments, backoff
 from holdfast_operator.runtime.kube import ObjectKey
 from holdfast_operator.sparkapps.adapter import AppPhase, AppState, Launch
 from holdfast_operator.sparkapps.kubeflow import app_state, application, application_name
@@ -56,7 +48,6 @@ def app(
 
 ASKED = SnapshotObserved(
     request=request(),
-    url="file:///x",
     reachable=True,
     collection_id="c1",
     since=10,
@@ -86,7 +77,7 @@ def test_nobody_asked() -> None:
 @pytest.mark.parametrize(("as_of", "expected"), [(None, 41), (10, 10), (41, 41)])
 def test_a_job_starts_at_a_fixed_time(as_of: int | None, expected: int) -> None:
     step = plan(replace(ASKED, request=request(asOf=as_of)))
-    assert step == StartJob("c1", "one", {"as_of": expected, "destination": "file:///out"})
+    assert step == StartJob("c1", "snapshot", "one", {"as_of": expected, "destination": "file:///out"})
 
 
 @pytest.mark.parametrize(
@@ -96,7 +87,6 @@ def test_a_job_starts_at_a_fixed_time(as_of: int | None, expected: int) -> None:
         (replace(ASKED, upper=0), "Unknown", Reason.SNAPSHOT_NOT_READABLE),
         (replace(ASKED, request=request(asOf=9)), "False", Reason.SNAPSHOT_NOT_READABLE),
         (replace(ASKED, reachable=False), "False", Reason.STORAGE_NOT_SHARED),
-        (replace(ASKED, url=None), "False", Reason.STORAGE_NOT_SHARED),
         (replace(ASKED, installed=False), "False", Reason.SPARK_NOT_INSTALLED),
         (replace(RUNNING, installed=False), "False", Reason.SPARK_NOT_INSTALLED),
         (replace(RUNNING, apps=(app(AppPhase.PENDING),)), "Unknown", Reason.SNAPSHOT_RUNNING),
@@ -173,7 +163,7 @@ def test_the_next_attempt_waits_for_its_backoff() -> None:
 def test_a_driver_of_a_failed_attempt_is_cleaned_up_before_the_next() -> None:
     failed = record(JobState.FAILED, 1, error="boom")
     alive = app(AppPhase.RUNNING)
-    assert plan(replace(ASKED, job=failed, apps=(alive,))) == FailAttempt(JOB, 1, "boom", alive)
+    assert plan(replace(ASKED, job=failed, apps=(alive,))) == FailAttempt("snapshot", JOB, 1, "boom", alive)
 
 
 def test_another_request_takes_the_old_one_away() -> None:
@@ -205,13 +195,14 @@ def test_backoff_grows_to_its_limit() -> None:
 
 
 OWNER = ObjectKey(Kind.STORAGE_COLLECTION, "ns", "flights.2013.with-a-name-that-is-rather-long")
+RECORD = record(JobState.RUNNING, 2)
 LAUNCH = Launch(
     owner=OWNER,
     owner_uid="uid-1",
     job_kind="snapshot",
     job_id=JOB,
     attempt=2,
-    arguments=arguments("file:///x", "c1", record(JobState.RUNNING, 2)),
+    arguments=arguments({"url": "file:///x"}, "c1", RECORD, work_order(RECORD)),
     template=SparkTemplate(spark_conf={"spark.a": "b"}),
     secrets=("keys", "more"),
 )
@@ -287,6 +278,8 @@ def test_an_application_of_somebody_else_is_not_ours() -> None:
 def test_a_superseded_job_is_ended_also_where_its_application_is_gone() -> None:
     """Nobody else would: its record would run, and its holds stay, for ever."""
     old = replace(record(JobState.RUNNING), job_id="another")
-    assert plan(replace(ASKED, running=(old,))) == FailAttempt("another", 1, "superseded by another request")
+    assert plan(replace(ASKED, running=(old,))) == FailAttempt(
+        "snapshot", "another", 1, "superseded by another request"
+    )
     seen = replace(RUNNING, running=(record(JobState.RUNNING),), apps=(app(AppPhase.RUNNING),))
     assert told(seen)[1] is Reason.SNAPSHOT_RUNNING

@@ -1,0 +1,211 @@
+"""The course of one Spark job, whatever it is for: a pure function of its record and its applications.
+
+Invariants
+- The JobRecord decides: Done is success whatever the application says, and without Done nothing is.
+- An attempt is failed on record before its application is taken away, so that a driver that comes to life
+  later can't commit any more.
+- An application that isn't there any more may still have a driver: its attempt is over, the next one follows.
+- What a job is to do is fixed with its first attempt.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import Enum, auto
+from typing import Any, ClassVar, Final, assert_never
+
+from holdfast.storage import JobRecord, JobState
+from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.reconcile.steps import Step
+from holdfast_operator.sparkapps.adapter import AppPhase, AppState
+
+STOPPED: Final = "spec.suspend is true"
+"""The error of an attempt that was ended because its object is suspended: it counts for nothing."""
+
+_FIRST_BACKOFF: Final = 5.0
+_LONGEST_BACKOFF: Final = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkObserved:
+    """What the plan for any Spark job depends on."""
+
+    reachable: bool
+    """Whether a pod can open the catalog's storage."""
+    installed: bool = True
+    apps: tuple[AppState, ...] = ()
+    """Those of all jobs of the kind that the collection has; seen *before* the records were read."""
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+@dataclass(frozen=True)
+class StartJob(Step):
+    """Put a job on record, Running its first attempt; then its application is launched."""
+
+    irreversible: ClassVar[bool] = True
+    collection_id: str
+    kind: str
+    slot: str
+    spec: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RetryJob(Step):
+    """Put the next attempt on record; then its application is launched."""
+
+    irreversible: ClassVar[bool] = True
+    collection_id: str
+    job_id: str
+
+
+@dataclass(frozen=True)
+class FailAttempt(Step):
+    """Put on record that an attempt failed, then take its application away where there is one."""
+
+    irreversible: ClassVar[bool] = True
+    kind: str
+    job_id: str
+    attempt: int
+    error: str
+    app: AppState | None = None
+
+
+class Stand(Enum):
+    """Where a job is."""
+
+    NOT_INSTALLED = auto()
+    NOT_SHARED = auto()
+    RUNNING = auto()
+    RETRYING = auto()
+    FAILED = auto()
+    """It was given up: somebody has to do something."""
+    DONE = auto()
+
+
+@dataclass(frozen=True)
+class Course:
+    """Nothing to do now about a job: where it is, in a line, and when to look again."""
+
+    stand: Stand
+    text: str
+    requeue_after: float | None = None
+    asks_again: bool = False
+    """Whether it waits for what nobody tells of."""
+
+
+def hindrance(seen: SparkObserved) -> Course | None:
+    """Why no job can be started; None where one can."""
+    if not seen.installed:
+        return _NOT_INSTALLED
+    if not seen.reachable:
+        return Course(
+            Stand.NOT_SHARED,
+            "Spark pods can't open the catalog's storage: use storage that they can reach, "
+            "or start the operator with --storage-shared where they see its files",
+            asks_again=True,
+        )
+    return None
+
+
+def plan_job(
+    seen: SparkObserved, job: JobRecord, template: SparkTemplate, collection_id: str
+) -> Step | Course:
+    """What to do next about a job that is on record."""
+    match job.state:
+        case JobState.DONE:
+            return Course(Stand.DONE, f"attempt {job.attempt} has committed")
+        case JobState.FAILED:
+            return _plan_retry(seen, job, template, collection_id)
+        case JobState.RUNNING:
+            return _plan_running(seen, job, template)
+        case _:
+            assert_never(job.state)
+
+
+def application_of(seen: SparkObserved, job: JobRecord) -> AppState | None:
+    """The application of the current attempt of a job."""
+    return next((app for app in seen.apps if (app.job_id, app.attempt) == (job.job_id, job.attempt)), None)
+
+
+def state_shown(job: JobRecord) -> Any:
+    """The state of a record as a status shows it."""
+    return job.state.name.capitalize()
+
+
+def arguments(
+    place: Mapping[str, str], collection_id: str, job: JobRecord, order: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """The command line of an attempt: one JSON spec, without secrets. `order` is what its kind needs."""
+    spec = {
+        "kind": job.kind,
+        **place,
+        "collection": collection_id,
+        **order,
+        "job_id": job.job_id,
+        "attempt": job.attempt,
+    }
+    return (json.dumps(spec, separators=(",", ":")),)
+
+
+def failed(job: JobRecord, error: str, app: AppState | None = None) -> FailAttempt:
+    """The end of the current attempt of a job."""
+    return FailAttempt(job.kind, job.job_id, job.attempt, error, app)
+
+
+def _plan_running(seen: SparkObserved, job: JobRecord, template: SparkTemplate) -> Step | Course:
+    if not seen.installed:
+        return _NOT_INSTALLED
+    app = application_of(seen, job)
+    if app is None:
+        return failed(job, "its SparkApplication is gone")
+    match app.phase:
+        case AppPhase.FAILED:
+            return failed(job, app.message or "its SparkApplication failed")
+        case AppPhase.SUCCEEDED:
+            # Seen before the record: had it committed, the record would say so.
+            return failed(job, "its SparkApplication completed without committing a result")
+        case AppPhase.PENDING:
+            deadline = timedelta(seconds=template.start_deadline_seconds)
+            if seen.now - app.created > deadline:
+                error = f"its driver did not start within {template.start_deadline_seconds} s"
+                return failed(job, error, app)
+            return _running(job, "waits for its driver")
+        case AppPhase.RUNNING:
+            return _running(job, "runs")
+        case _:
+            assert_never(app.phase)
+
+
+def _plan_retry(
+    seen: SparkObserved, job: JobRecord, template: SparkTemplate, collection_id: str
+) -> Step | Course:
+    leftover = application_of(seen, job)
+    if leftover is not None and not leftover.phase.over:
+        return failed(job, job.error, leftover)
+    if job.attempt >= template.max_attempts and job.error != STOPPED:
+        return Course(Stand.FAILED, f"failed {job.attempt} times, last: {job.error}")
+    if not seen.installed:
+        return _NOT_INSTALLED
+    wait = backoff(job.attempt) - (seen.now.timestamp() - job.finished_ms / 1000)
+    if wait > 0:
+        text = f"attempt {job.attempt} failed: {job.error}; the next one follows by itself"
+        return Course(Stand.RETRYING, text, wait)
+    return RetryJob(collection_id, job.job_id)
+
+
+def backoff(failed_attempts: int) -> float:
+    """Seconds between the end of an attempt and the next one."""
+    return min(_LONGEST_BACKOFF, _FIRST_BACKOFF * 2.0 ** (failed_attempts - 1))
+
+
+def _running(job: JobRecord, what: str) -> Course:
+    return Course(Stand.RUNNING, f"attempt {job.attempt} {what}", 2.0)
+
+
+_NOT_INSTALLED: Final = Course(
+    Stand.NOT_INSTALLED,
+    "SparkApplications (sparkoperator.k8s.io/v1beta2) are not served, or not to this operator: install "
+    "the Kubeflow Spark operator, and let the operator's role have them",
+    asks_again=True,
+)
