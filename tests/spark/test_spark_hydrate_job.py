@@ -47,14 +47,17 @@ def say(text):
 
 hydrate.run(load_spec(sys.argv[1], HydrateSpec), say=say)
 """
-# Runs the job with tasks that fail when they run for the first time, after they have uploaded.
+# Fills a collection, and runs the job with tasks that fail after they have uploaded, for the first time.
 FAILING_ONCE = """
 import sys
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
+from holdfast.persist import PersistClient, Schema
+from holdfast.persist.sweep import BLOB_NAME
 from holdfast.spark import configure
 from holdfast.spark.jobs import hydrate
-from holdfast.spark.jobs.spec import HydrateSpec, load_spec
+from holdfast.spark.jobs.spec import HydrateSpec
+from holdfast.storage import CollectionSpec, StorageController
 
 def fill_task(part, *, filling, work=hydrate.fill_task):
     done = work(part, filling=filling)
@@ -63,8 +66,26 @@ def fill_task(part, *, filling, work=hydrate.fill_task):
     return done
 
 hydrate.fill_task = fill_task
-spark = configure(SparkSession.builder.master("local[2,3]")).getOrCreate()
-hydrate.run(load_spec(sys.argv[1], HydrateSpec), say=print, spark=spark)
+place = dict(blob=sys.argv[1], consensus=sys.argv[2])
+with PersistClient.open(**place) as client:
+    controller = StorageController(client)
+    schema = Schema.of(key={"id": "uint64"}, value={"name": "string"})
+    controller.create_collection(CollectionSpec("c1", "orders", schema, shards=2))
+    writer = controller.writer("c1", purpose="test")
+    writer.append([{"id": i, "name": str(i)} for i in range(500)], 0, 10)
+    shards = controller.renditions.create("c1", shards=3, rendition_id="r2").shards
+    job = controller.start_job("c1", "hydrate", "r2", spec={})
+    work = {"collection": "c1", "rendition": "r2", "job_id": job.job_id, "attempt": 1, "partitions": 2}
+    spark = configure(SparkSession.builder.master("local[2,3]")).getOrCreate()
+    hydrate.run(HydrateSpec(**place, **work), say=print, spark=spark)
+    assert controller.job(job.job_id).result == {"upper": 10, "rows": 500}
+    parts = [meta for shard in shards for meta in client.location.blob.list(shard)
+             if BLOB_NAME.fullmatch(meta.key)["writer"]]
+    assert len(parts) == 2 * 2 * len(shards), parts
+    controller.renditions.hand_over("c1", "r2")
+    rows = controller.reader("c1", purpose="look").snapshot(9).to_table()
+    assert sorted(rows["id"].to_pylist()) == list(range(500))
+    assert set(rows["_diff"].to_pylist()) == {1}
 """
 
 
@@ -153,9 +174,10 @@ def uploaded(controller: StorageController, spec: HydrateSpec) -> dict[str, int]
     return found
 
 
-def run_python(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_python(program: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", program, *arguments]
-    env = {**os.environ, **environment()}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    env = {**inherited, **environment(), **variables}
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=env)
 
 
@@ -269,16 +291,6 @@ def test_a_killed_driver_leaves_nothing_that_anybody_reads_and_the_next_attempt_
     assert left.items() <= uploaded(controller, second).items()
 
 
-def test_tasks_that_fail_and_run_again_upload_twice_and_count_once(
-    controller: StorageController, order: Order
-) -> None:
-    spec = order()
-    done = run_python(FAILING_ONCE, spec.to_json())
-    assert done.returncode == 0, done.stderr
-    check_committed(controller, spec)
-    assert sorted(uploaded(controller, spec).values()) == [4, 4, 4]
-
-
 def test_a_rendition_that_is_given_up_meanwhile_ends_the_job(
     spark: SparkSession, controller: StorageController, order: Order
 ) -> None:
@@ -330,45 +342,14 @@ def test_orders_that_can_not_be_done_are_refused_or_put_on_record(
 
 @pytest.mark.s3
 @pytest.mark.postgres
-def test_on_s3_and_postgres(spark: SparkSession, minio: Minio, postgres: PostgresServer) -> None:
-    """Executors have the credentials from their environment; the spec has none."""
+def test_on_s3_and_postgres_tasks_that_fail_and_run_again_upload_twice_and_count_once(
+    minio: Minio, postgres: PostgresServer
+) -> None:
+    """Executors have the credentials from their environment; the spec has none of the object store's."""
     bucket = minio.make_bucket()
     with postgres.database() as name:
-        place = {
-            "blob": f"s3://{bucket}/lake?endpoint={minio.endpoint}",
-            "consensus": postgres.url(name),
-        }
-        program = """
-import sys
-from holdfast.persist import PersistClient, Schema
-from holdfast.spark.jobs import hydrate
-from holdfast.spark.jobs.spec import HydrateSpec
-from holdfast.storage import CollectionSpec, StorageController
-
-with PersistClient.open(blob=sys.argv[1], consensus=sys.argv[2]) as client:
-    controller = StorageController(client)
-    schema = Schema.of(key={"id": "uint64"}, value={"name": "string"})
-    controller.create_collection(CollectionSpec("c1", "orders", schema, shards=2))
-    writer = controller.writer("c1", purpose="test")
-    writer.append([{"id": i, "name": str(i)} for i in range(500)], 0, 10)
-    controller.renditions.create("c1", shards=3, rendition_id="r2")
-    job = controller.start_job("c1", "hydrate", "r2", spec={})
-    spec = HydrateSpec(blob=sys.argv[1], consensus=sys.argv[2], collection="c1", rendition="r2",
-                       job_id=job.job_id, attempt=1, partitions=2)
-    assert hydrate.main([spec.to_json()]) == 0
-    controller.renditions.hand_over("c1", "r2")
-    assert controller.describe("c1").holding.id == "r2"
-    assert controller.reader("c1", purpose="look").snapshot(9).to_table().num_rows == 500
-"""
-        env = {**{k: v for k, v in os.environ.items() if not k.startswith("AWS_")}, **environment()}
-        done = subprocess.run(
-            [sys.executable, "-c", program, place["blob"], place["consensus"]],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-            env={**env, **minio.credentials},
-        )
+        blob = f"s3://{bucket}/lake?endpoint={minio.endpoint}"
+        done = run_python(FAILING_ONCE, blob, postgres.url(name), **minio.credentials)
     assert done.returncode == 0, done.stderr
 
 
