@@ -63,7 +63,7 @@ def held() -> Iterator[Path]:
     with contextlib.ExitStack() as holding:
         with locked("images"):
             folder = _imported()
-            holding.enter_context(_lock(folder, fcntl.LOCK_SH))
+            holding.enter_context(hold(folder))
         yield folder
 
 
@@ -82,12 +82,17 @@ def _imported() -> Path:
             if not runtime.exists():
                 _say("making the images of the node tier (about 5 minutes, once) ...")
                 _make_runtime(Path(scratch), runtime, base, packages)
-            os.utime(runtime)
             _say("making our own image from operator/Dockerfile ...")
             _make_ours(Path(scratch), target, runtime, packages)
-            _forget_old(Path(scratch))
+            os.utime(runtime)
+            remove_unused()
+            names = [
+                name for file in _folder().glob(f"runtime-*/{_NAMES}") for name in file.read_text().split()
+            ]
+            Buildah(_folder() / "buildah", Path(scratch)).keep(names)
         _say(f"made the images in {time.monotonic() - started:.0f} s")
-    os.utime(target)
+    for used in filter(Path.exists, (runtime, target)):
+        os.utime(used)
     return target
 
 
@@ -158,6 +163,8 @@ def _bootstrap(tar: Path) -> None:
     _say("  collecting Debian's packages for the base image ...")
     lists = [path for path in _sources() if path.stat().st_size]
     leanly = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale")]
+    # Nothing is kept of it where the machine stops meanwhile.
+    leanly.append("--dpkgopt=force-unsafe-io")
     run(
         [
             *("mmdebstrap", "--quiet", "--variant=apt", f"--include={','.join(_PACKAGES)}"),
@@ -183,19 +190,22 @@ def _release() -> str:
     return names.get("VERSION_CODENAME", "stable").strip('"')
 
 
-def _forget_old(scratch: Path) -> None:
-    """Remove what nobody used of late, and the layers that it was made of."""
+def remove_unused() -> None:
+    """Remove the folders of images that were not used of late and that nobody holds."""
     for kind, kept in _KEPT.items():
         made = sorted(_folder().glob(f"{kind}-*"), key=lambda folder: folder.stat().st_mtime)
         for folder in made[:-kept]:
-            with contextlib.suppress(BlockingIOError), _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            with contextlib.suppress(BlockingIOError), _locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
                 shutil.rmtree(folder)
-    names = [name for file in _folder().glob(f"runtime-*/{_NAMES}") for name in file.read_text().split()]
-    Buildah(_folder() / "buildah", scratch).keep(names)
+
+
+def hold(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """Keep a folder from being removed."""
+    return _locked(folder, fcntl.LOCK_SH)
 
 
 @contextlib.contextmanager
-def _lock(folder: Path, operation: int) -> Iterator[None]:
+def _locked(folder: Path, operation: int) -> Iterator[None]:
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, operation)

@@ -100,20 +100,18 @@ def _matches(
     inward = direction == "Ingress"
     flag = "-s" if inward else "-d"
     for network, peer in _peers(rule.get("from" if inward else "to"), pod, pods, namespaces):
-        subjects = [pod] if inward else [peer] if peer else pods
         for port in rule.get("ports") or [{}]:
-            if isinstance(port.get("port"), str):
-                # The name of a port means what the pod that is asked calls so.
-                for subject in subjects:
-                    for number in _named(subject, port):
-                        asked = "" if inward or peer else f" -d {subject['status']['podIP']}"
-                        yield (
-                            f"{flag} {network}{_port(port, number)}"
-                            if not asked
-                            else (asked.strip() + _port(port, number))
-                        )
-            else:
+            if not isinstance(port.get("port"), str):
                 yield f"{flag} {network}{_port(port, port.get('port'))}"
+            elif inward:
+                # The name of a port means what the pod that is asked calls so.
+                yield from (f"{flag} {network}{_port(port, number)}" for number in _named(pod, port))
+            else:
+                block = ipaddress.ip_network(network)
+                for asked in [peer] if peer else pods:
+                    address = asked["status"]["podIP"]
+                    if ipaddress.ip_address(address) in block:
+                        yield from (f"-d {address}{_port(port, number)}" for number in _named(asked, port))
 
 
 def _port(port: Json, number: int | None) -> str:
