@@ -13,6 +13,7 @@ from holdfast_operator.runtime import logging as logs
 from holdfast_operator.runtime.app import Operator, Options
 from holdfast_operator.runtime.elector import Elector
 from holdfast_operator.runtime.kube import Kube
+from holdfast_operator.runtime.memory import share_heaps
 from holdfast_operator.runtime.metrics import Metrics
 
 
@@ -22,6 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.run is not None:
         return int(args.run(args))
+    share_heaps()
     logs.configure(logs.LogFormat(args.log_format), level=args.log_level)
     host, port = args.listen
     options = Options(
