@@ -117,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=60.0,
         metavar="S",
-        help="seconds between two looks at what rests (default: %(default)s)",
+        help="seconds between two questions to a store for what is new of what rests (default: %(default)s)",
     )
     run.add_argument(
         "--store-deadline",

@@ -1,7 +1,7 @@
 """How the process gets its memory from the system.
 
-glibc gives each thread a heap of its own, up to eight for each processor, and what one of them let go of serves
-no other: with the threads for stores and for the API server a thousand collections took twice what they need.
+glibc gives the threads of a process many heaps of their own, up to eight for each processor, and what one of
+them let go of serves no other.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ _HEAPS: Final = 2
 
 
 def share_heaps() -> None:
-    """Have all threads that begin from now on share two heaps; nothing happens where the C library has none."""
+    """Have threads that begin from now on share two heaps; nothing happens where the C library has none."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _HEAPS)

@@ -1,0 +1,387 @@
+"""The operator at a thousand StorageCollections of one Catalog, on a real API server on the same cores.
+
+`holdfast-operator run --lease` with its defaults, embedded storage, in one namespace; etcd, the API server,
+the controllers and this process share the machine with it. The peers are the goals. What is counted are the
+requests in the API server's audit log of the operator's own user, without the Lease.
+
+- *from empty*: from the first collection that is asked for, by four threads, to the last one that is Ready,
+  the Catalog being there. Writes are those of the operator until then: finalizers, statuses, Events.
+- *at rest*: writes in the time after the last refresh. Memory is that of the operator's process; that of a
+  collection is how much it grew from the first 100 collections on.
+- *change*: from the patch of an object's spec to the watch event that its status has seen it, for objects one
+  after the other, while nothing else happens, while one other object's spec is patched all the time, and
+  while one other collection is written all the time. All are to be below the goal.
+- *restart*: SIGTERM, and from the start of the next process until it has looked at all of them. The Catalog
+  is opened anew, which is one status and one Event; nothing else is to be written.
+"""
+
+import itertools
+import os
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from common import Goal, Row, log, main, percentile, scratch
+from kubernetes.client import ApiException, CustomObjectsApi
+from kubernetes.watch import Watch
+from urllib3.exceptions import HTTPError
+
+from holdfast.persist import PersistClient
+from holdfast.storage import StorageController
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from testbed import audit
+from testbed.kube import ControlPlane
+from testbed.objects import Objects, is_so
+from testbed.operatorprocess import OperatorProcess
+
+CRDS = Path(__file__).resolve().parents[1] / "crds"
+COLLECTIONS = int(os.environ.get("HOLDFAST_BENCH_COLLECTIONS", "1000"))
+FIRST = min(100, COLLECTIONS // 2)
+"""So many are made before the memory of one is measured: pools, caches and modules are there then."""
+THREADS = 4
+SETTLE_S = 65.0
+"""A little more than the operator's steady interval: what was made is refreshed once."""
+REST_S = 100.0
+PROBES = 40
+PAUSE_S = 0.2
+PATIENCE_S = 1800.0
+USER = "bench-operator"
+NAMESPACE = "scale"
+API = ("holdfast.dev", "v1alpha1", NAMESPACE)
+KIND = "storagecollections"
+HOT, WRITTEN = COLLECTIONS - 1, COLLECTIONS - 2
+
+Json = dict[str, Any]
+
+
+class Watched:
+    """The collections as the API server tells of them."""
+
+    def __init__(self, cluster: ControlPlane) -> None:
+        self._api = CustomObjectsApi(cluster.api())
+        self._watch = Watch()
+        self._changed = threading.Condition()
+        self._bodies: dict[str, Json] = {}
+        self._closed = False
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def _follow(self) -> None:
+        while not self._closed:
+            with suppress(HTTPError, ApiException):
+                for event in self._watch.stream(self._api.list_namespaced_custom_object, *API, KIND):
+                    body = event["object"]
+                    with self._changed:
+                        self._bodies[body["metadata"]["name"]] = body
+                        self._changed.notify_all()
+
+    def until(self, holds: Callable[[dict[str, Json]], bool], seconds: float = PATIENCE_S) -> bool:
+        """Wait until it is so; False where it isn't in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: holds(self._bodies), seconds)
+
+    def __getitem__(self, number: int) -> Json:
+        return self._bodies[name_of(number)]
+
+    def ready(self) -> int:
+        return sum(is_so(body, "Ready") for body in tuple(self._bodies.values()))
+
+    def close(self) -> None:
+        self._closed = True
+        self._watch.stop()
+
+
+def name_of(number: int) -> str:
+    return f"c{number:05}"
+
+
+def collection(number: int) -> Json:
+    columns = [{"name": "id", "type": "int64"}, {"name": "note", "type": "string", "nullable": True}]
+    return {
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "StorageCollection",
+        "metadata": {"name": name_of(number)},
+        "spec": {"catalogRef": {"name": "demo"}, "columns": columns, "key": ["id"]},
+    }
+
+
+def catalog(organization: str) -> Json:
+    return {
+        "apiVersion": "holdfast.dev/v1alpha1",
+        "kind": "Catalog",
+        "metadata": {"name": "demo"},
+        "spec": {"organizationId": organization},
+    }
+
+
+class Scene:
+    """A control plane with a Catalog, and the operator that has it open."""
+
+    def __init__(self, folder: Path, cluster: ControlPlane) -> None:
+        self.folder = folder
+        self.cluster = cluster
+        self.api = CustomObjectsApi(cluster.api())
+        self.seen = Watched(cluster)
+        self.organization = str(uuid.uuid4())
+        self._as_user = ControlPlane(kubeconfig=cluster.users[USER], server=cluster.server)
+        self._started = 0
+        self.operator = self.start()
+
+    def start(self) -> OperatorProcess:
+        self._started += 1
+        self.operator = OperatorProcess(self._as_user, NAMESPACE, self.folder, self._started, "--lease")
+        return self.operator
+
+    def make(self, numbers: range) -> None:
+        """Make collections, and wait until all are ready."""
+        with ThreadPoolExecutor(THREADS) as pool:
+            made = pool.map(
+                lambda number: self.api.create_namespaced_custom_object(*API, KIND, collection(number)),
+                numbers,
+            )
+            list(made)
+        names = [name_of(number) for number in numbers]
+        while not self.seen.until(lambda found: all(is_so(found.get(each), "Ready") for each in names), 10):
+            waiting = self.operator.metric("holdfast_queue_depth")
+            log(f"{self.seen.ready()} are ready, {waiting:.0f} wait for a worker")
+
+    def patch(self, number: int, policy: str, api: CustomObjectsApi | None = None) -> None:
+        change = {"spec": {"deletionPolicy": policy}}
+        (api or self.api).patch_namespaced_custom_object(*API, KIND, name_of(number), change)
+
+    def writes(self, name: str | None = None) -> Counter[str]:
+        """What the operator has changed so far, the Lease apart: by verb and resource."""
+        return Counter(
+            f"{each.asked.verb} {each.asked.resource}"
+            for each in audit.requests(self.folder / "audit", USER)
+            if each.asked.resource != "leases" and name in {None, each.name}
+        )
+
+    def resident_mb(self) -> float:
+        pages = int(Path(f"/proc/{self.operator.child.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.operator.child.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def looked_at(self) -> int:
+        """How many collections the operator has looked at since it was started."""
+        lines = self.operator.get("/metrics").splitlines()
+        return sum(line.startswith("holdfast_collection_upper{") for line in lines)
+
+    def delays(self) -> list[float]:
+        """Seconds from a change to its being seen, for one object after the other."""
+        found = []
+        for number in itertools.islice(itertools.cycle(range(COLLECTIONS - 2)), PROBES):
+            body = self.seen[number]
+            policy = "Delete" if body["spec"]["deletionPolicy"] == "Retain" else "Retain"
+            generation = body["metadata"]["generation"] + 1
+            begun = time.monotonic()
+            self.patch(number, policy)
+            name = name_of(number)
+
+            def observed(found: dict[str, Json], name: str = name, generation: int = generation) -> bool:
+                return bool(found[name]["status"]["observedGeneration"] == generation)
+
+            if not self.seen.until(observed):
+                raise TimeoutError(name)
+            found.append(time.monotonic() - begun)
+            time.sleep(PAUSE_S)
+        return found
+
+    @contextmanager
+    def hot(self, once: Callable[[int], None]) -> Iterator[list[int]]:
+        """Do something all the time; at the end the list has how often."""
+        stop, done = threading.Event(), list[int]()
+
+        def run() -> None:
+            for number in itertools.count():
+                if stop.is_set():
+                    done.append(number)
+                    return
+                once(number)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield done
+        finally:
+            stop.set()
+            thread.join()
+
+    def close(self) -> None:
+        self.operator.child.stop()
+        self.seen.close()
+
+
+@contextmanager
+def scene() -> Iterator[Scene]:
+    with (
+        scratch() as folder,
+        ControlPlane.start(
+            folder=folder / "plane",
+            apiserver_flags=audit.flags(folder / "audit", reads=False),
+            users={USER: "system:masters"},
+        ) as cluster,
+        Objects(cluster, NAMESPACE) as objects,
+    ):
+        cluster.kubectl("apply", "-k", CRDS)
+        established = ("wait", "--for=condition=Established", "--timeout=60s")
+        cluster.kubectl(*established, "crd", "-l", "app.kubernetes.io/name=holdfast")
+        objects.make_namespace()
+        there = Scene(folder, cluster)
+        try:
+            there.api.create_namespaced_custom_object(*API, "catalogs", catalog(there.organization))
+            objects.wait_until("catalog/demo", "Ready")
+            yield there
+        finally:
+            there.close()
+
+
+def from_empty(there: Scene) -> Iterator[Row]:
+    log(f"making {COLLECTIONS} collections")
+    before, begun, cpu = there.writes(), time.monotonic(), there.cpu_s()
+    there.make(range(FIRST))
+    first_mb = there.resident_mb()
+    there.make(range(FIRST, COLLECTIONS))
+    seconds, cpu = time.monotonic() - begun, there.cpu_s() - cpu
+    yield Row(
+        f"{COLLECTIONS} collections, from empty to Ready / goal of 120 s",
+        seconds,
+        120,
+        "s",
+        Goal("<=", 1),
+        f"{cpu:.0f} s of the operator's processor time; {FIRST} of them first",
+    )
+    log("waiting for its rest")
+    time.sleep(SETTLE_S)
+    writes = there.writes() - before
+    yield Row(
+        "... API writes for each, Events too / goal of 6",
+        writes.total() / COLLECTIONS,
+        6,
+        "writes",
+        Goal("<=", 1),
+        told(writes),
+    )
+    before, cpu = there.writes(), there.cpu_s()
+    time.sleep(REST_S)
+    writes, cpu = there.writes() - before, there.cpu_s() - cpu
+    yield Row(
+        f"at rest, API writes in {REST_S:.0f} s / goal of 0 (ratio to 1)",
+        writes.total(),
+        1,
+        "writes",
+        Goal("<=", 0),
+        f"{cpu / REST_S * 100:.1f} % of one core; {told(writes)}",
+    )
+    rest_mb = there.resident_mb()
+    yield Row("at rest, memory of the operator / goal of 400 MB", rest_mb, 400, "MB", Goal("<=", 1))
+    yield Row(
+        "... for each collection / goal of 30 kB",
+        (rest_mb - first_mb) * 1e3 / (COLLECTIONS - FIRST),
+        30,
+        "kB",
+        Goal("<=", 1),
+        f"{first_mb:.0f} MB with the first {FIRST}",
+    )
+
+
+def changes(there: Scene) -> Iterator[Row]:
+    log("changing one after the other")
+    yield delay("a change is seen", there.delays())
+    other = CustomObjectsApi(there.cluster.api())
+    log("beside a hot spec")
+    with there.hot(lambda number: there.patch(HOT, ("Delete", "Retain")[number % 2], other)) as patches:
+        found = there.delays()
+    yield delay("... while another spec is patched all the time", found, f"{patches[0]} patches")
+    log("beside a hot collection")
+    before, begun = there.writes(name_of(WRITTEN)), time.monotonic()
+    url = (there.folder / "volume" / NAMESPACE / there.organization).as_uri()
+    with PersistClient.open(url) as client, StorageController(client) as controller:
+        writer = controller.writer(there.seen[WRITTEN]["status"]["collectionId"], purpose="bench")
+
+        def append(number: int) -> None:
+            upper = writer.upper()
+            now = max(time.time_ns() // 1_000_000, upper)
+            row = {"id": [number], "note": ["a note"], "_time": pa.array([now], pa.uint64())}
+            writer.append(pa.table(row), upper, now + 1)
+
+        with there.hot(append) as appends:
+            found = there.delays()
+    minutes = (time.monotonic() - begun) / 60
+    writes = there.writes(name_of(WRITTEN)) - before
+    yield delay("... while another collection is written all the time", found, f"{appends[0]} appends")
+    yield Row(
+        "... status refreshes of that one / goal of 1 in a minute begun",
+        writes.total(),
+        int(minutes) + 1,
+        "writes",
+        Goal("<=", 1),
+        f"in {minutes * 60:.0f} s",
+    )
+
+
+def delay(name: str, found: list[float], note: str = "") -> Row:
+    parts = [f"the longest of {len(found)}; median {percentile(found, 50) * 1e3:.0f} ms"]
+    return Row(
+        f"{name} / goal of 1 s", max(found), 1, "s", Goal("<=", 1), "; ".join([*parts, note]).rstrip("; ")
+    )
+
+
+def restart(there: Scene) -> Iterator[Row]:
+    log("starting again")
+    time.sleep(SETTLE_S)
+    before = there.writes()
+    there.operator.child.stop()
+    begun = time.monotonic()
+    there.start().wait_until_it_says("started; looking after")
+    started = time.monotonic() - begun
+    while there.looked_at() < COLLECTIONS:
+        time.sleep(0.1)
+    seconds = time.monotonic() - begun
+    # What comes of them comes soon.
+    time.sleep(2)
+    writes = there.writes() - before
+    own = Counter({"patch catalogs/status": 1, "create events": 1})
+    yield Row(
+        "restart, to all looked at / goal of 60 s",
+        seconds,
+        60,
+        "s",
+        Goal("<=", 1),
+        f"listed after {started:.1f} s; {there.resident_mb():.0f} MB then",
+    )
+    yield Row(
+        "... API writes but for the Catalog's new epoch / goal of 0 (ratio to 1)",
+        (writes - own).total(),
+        1,
+        "writes",
+        Goal("<=", 0),
+        told(writes),
+    )
+
+
+def told(writes: Counter[str]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in sorted(writes.items())) or "none"
+
+
+def rows() -> Iterator[Row]:
+    """The rows of this file."""
+    with scene() as there:
+        yield from from_empty(there)
+        yield from changes(there)
+        yield from restart(there)
+
+
+if __name__ == "__main__":
+    main(rows)
