@@ -151,6 +151,15 @@ def test_a_task_that_fails_leaves_nothing(stores: Stores, writer: WriteHandle) -
     assert stores.parts() == set()
 
 
+def test_few_rows_are_a_blob_too_so_that_many_tasks_do_not_fill_the_state(
+    stores: Stores, writer: WriteHandle
+) -> None:
+    ticket = writer.upload_ticket()
+    rows = updates([(1, "v1", 4, 1)]).cast(SCHEMA.arrow_updates)
+    (part,) = stores.open().upload(ticket, rows.to_batches()).run
+    assert (part.inline, {part.blob_key}) == (None, stores.parts())
+
+
 def test_what_is_not_for_this_shard_or_these_times_is_refused(stores: Stores, writer: WriteHandle) -> None:
     other = stores.open().writer(OTHER, SCHEMA, purpose="test")
     upload = elsewhere(stores, writer.upload_ticket(), range(3), time=7)
