@@ -150,7 +150,7 @@ def test_creating_what_is_there_and_deleting_what_is_not(api: Api) -> None:
 
 
 def test_a_status_is_written_against_what_it_was_derived_from(api: Api) -> None:
-    api.answers = [(200, {"metadata": {}})]
+    api.answers = [(200, {"metadata": {"resourceVersion": "8"}})]
     writer = StatusWriter(api.kube, Metrics())
     api.run(lambda _: writer.write(KEY, BODY, {"upper": 2}))
     assert api.asked == [
