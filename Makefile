@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo soak faults moves test lint format bench sim crds docs proto new-catalog-version format-fixture clean
+.PHONY: help setup demo soak faults moves test lint format bench sim crds docs docs-serve proto new-catalog-version format-fixture clean
 
 PYTHON ?= python3
 export UV_PYTHON_DOWNLOADS := never
@@ -70,8 +70,12 @@ crds: setup  ## generate crds/ and the chart of the CRDs from the models, and th
 	@$(BIN)/python -m holdfast_operator.api.generate crds --chart charts/holdfast-crds/templates
 	@$(BIN)/python charts/generate.py
 
-docs: setup  ## generate the tables and diagrams in docs/
+docs: setup  ## generate the tables and diagrams in docs/, and build the site into site/
 	@$(BIN)/python docs/generate.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: setup  ## show the site at http://127.0.0.1:8000 while pages are written
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 proto: setup  ## generate holdfast/_pb from proto/
 	@$(BIN)/python proto/generate.py

@@ -1,0 +1,117 @@
+"""How the site differs from these pages: it has generated ones, and the source files that pages link to.
+
+Pages link to source files by relative paths, so that they work where the repository is read. In the site
+Markdown is a page and everything else text, both below `source/`.
+
+Invariants
+- Every link of a page that works in the repository works in the site; what neither has fails a strict build.
+- Nothing is fetched: neither when the site is built nor when it is read.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from posixpath import relpath
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
+
+sys.path.insert(0, str(Path(__file__).parent))
+import reference_pages
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+SOURCE = "source"
+_LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
+_FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+_ABSOLUTE = re.compile(r"[a-z]+:")
+
+
+def slug(heading: str, separator: str) -> str:
+    """The anchor of a heading, as the repository's viewer makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", separator)
+
+
+def uri(path: Path) -> str | None:
+    """Where a file or folder of the repository is in the site; None for a folder that has no page."""
+    if path.is_dir():
+        return uri(path / "README.md") if (path / "README.md").is_file() else None
+    if _is_page(path):
+        return path.relative_to(DOCS).as_posix()
+    name = path.relative_to(ROOT).as_posix()
+    return f"{SOURCE}/{name}" if path.suffix == ".md" else f"{SOURCE}/{name}.txt"
+
+
+def relinked(markdown: str, page: Path) -> str:
+    """The text of a page of the repository with its links as the site needs them."""
+    here = uri(page)
+    assert here is not None
+
+    def link(found: re.Match[str]) -> str:
+        text, target = found[1], found[2]
+        name, hash_, anchor = target.partition("#")
+        if _ABSOLUTE.match(target) or not name:
+            return found[0]
+        path = (page.parent / name).resolve()
+        if not path.exists() or not path.is_relative_to(ROOT):
+            return found[0]
+        there = uri(path)
+        if there is None:
+            return text
+        return f"[{text}]({relpath(there, str(PurePosixPath(here).parent))}{hash_}{anchor})"
+
+    return _outside_of_code(markdown, lambda text: _LINK.sub(link, text))
+
+
+def linked(markdown: str, page: Path) -> Iterator[Path]:
+    """The files of the repository that a page links to and that are no pages of docs/."""
+    for _, target in _LINK.findall(_FENCE.sub("", markdown)):
+        path = (page.parent / target.partition("#")[0]).resolve()
+        if path.is_dir():
+            path /= "README.md"
+        if path.is_file() and path.is_relative_to(ROOT) and not _is_page(path):
+            yield path
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Make anchors as the repository's viewer does."""
+    config.mdx_configs["toc"]["slugify"] = slug
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages, the source files that pages link to, and those that these link to."""
+    for name, make in reference_pages.PAGES.items():
+        files.append(File.generated(config, name, content=make()))
+    waiting = [Path(str(file.abs_src_path)) for file in files.documentation_pages() if file.abs_src_path]
+    for page in waiting:
+        for path in linked(page.read_text(), page):
+            name = uri(path)
+            assert name is not None
+            if files.get_file_from_path(name) is not None:
+                continue
+            content = relinked(path.read_text(), path) if path.suffix == ".md" else path.read_text()
+            files.append(File.generated(config, name, content=content, inclusion=InclusionLevel.NOT_IN_NAV))
+            if path.suffix == ".md":
+                waiting.append(path)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Lead links of a page out of docs/ to the copies in the site."""
+    source = page.file.abs_src_path
+    return markdown if source is None else relinked(markdown, Path(source))
+
+
+def _is_page(path: Path) -> bool:
+    return path.suffix == ".md" and path.is_relative_to(DOCS)
+
+
+def _outside_of_code(markdown: str, change: Callable[[str], str]) -> str:
+    parts, end = [], 0
+    for found in _FENCE.finditer(markdown):
+        parts += [change(markdown[end : found.start()]), found[0]]
+        end = found.end()
+    return "".join([*parts, change(markdown[end:])])

@@ -1,0 +1,194 @@
+"""Which pages of the documentation there are, and how what they tell to do is tried.
+
+Every block of `sh`, `console`, `python` or `yaml` is run, page by page and in order (`pageruns`): in a folder
+of its own, and where it has `kubectl` or `helm` in it, against an API server with an operator. So a new page
+needs nothing here. What can't be run is in `NOT_RUN`, with the reason; what a page takes for granted is in
+`BEFORE`.
+
+Invariants
+- A reason names a block that is there, and a block without one is run.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from testbed.pageruns import PageRun
+from testbed.pages import RUN, Block, blocks
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+_LONG: Final = "the tests and the demo themselves, minutes each; CI runs them"
+
+NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
+    (
+        "README.md",
+        "make demo    # the main job, on real data and a real API server; sets everything up by itself",
+    ): _LONG,
+    (
+        "docs/explanation/simulation.md",
+        "make sim                              # 2,000 worlds in two processes, and what they met",
+    ): _LONG,
+    (
+        "docs/how-to/run-the-tests.md",
+        "make test HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm   # what CI runs: nothing may be missing",
+    ): _LONG,
+    (
+        "docs/how-to/run-the-tests.md",
+        "make soak                                             # 10 seeds of 60 kills on every pair; minutes",
+    ): _LONG,
+}
+"""By page and first line of a block: why it isn't run."""
+
+_STASH: Final = "--stash sqlite:///data/stash.sqlite"
+_BOTH: Final = (
+    "--stash sqlite:///data/shop.db --persist file:///data/shop "
+    "--organization-id 9c1f0c52-7d3e-4b0a-9a55-0e6b4a1d7c44"
+)
+_DEMO: Final = """
+    kubectl apply -f crds/samples/catalog-demo.yaml
+    kubectl wait catalog/demo --for=condition=Ready --timeout=2m
+"""
+_FLIGHTS: Final = f"""
+    {_DEMO}
+    kubectl apply -f crds/samples/storagecollection-flights.yaml
+    kubectl wait coll/flights --for=condition=Ready --timeout=2m
+"""
+_STASH_SECRET: Final = (
+    'kubectl create secret generic stash --from-literal=user=holdfast --from-literal=password="$PASSWORD"'
+)
+_DECIDE: Final = "docs/how-to/decide-which-store-counts.md"
+BEFORE: Final[Mapping[tuple[str, str], str]] = {
+    (
+        "docs/how-to/inspect-and-repair-a-catalog.md",
+        "$ holdfast catalog dump --stash sqlite:///data/stash.sqlite --target catalog.json",
+    ): f"""
+        holdfast catalog init {_STASH}
+        holdfast catalog edit {_STASH} --yes system_configurations \\
+          '{{"name": "max_tables"}}' '{{"value": "100"}}'
+    """,
+    (
+        _DECIDE,
+        '$ catalog="--persist file:///data/shop --organization-id 9c1f0c52-7d3e-4b0a-9a55-0e6b4a1d7c44"',
+    ): f"""
+        holdfast catalog init --stash sqlite:///data/shop.db
+        cp data/shop.db data/older.db
+        holdfast migrate run {_BOTH} --id to-persist --target persist
+        mv data/older.db data/shop.db
+    """,
+    (_DECIDE, "$ holdfast migrate detach --stash-lost $catalog --accept-loss --yes"): "rm data/shop.db",
+    ("docs/how-to/use-tables.md", "export HOLDFAST_URL=file:///tmp/shop"): """
+        python - <<END
+import pyarrow as pa, pyarrow.parquet as pq
+pq.write_table(pa.table({"id": [7, 8], "item": ["fig", "date"], "count": [1, 2]}), "june.parquet")
+END
+        printf 'id,item,count\\n7,fig,4\\n' > new.csv
+    """,
+    (
+        "docs/how-to/let-one-process-write.md",
+        'kubectl annotate --overwrite catalog/demo holdfast.dev/reopen="$(date)"',
+    ): _DEMO,
+    ("docs/how-to/move-a-catalog.md", "kubectl apply -f to-persist.yaml"): f"""
+        {_STASH_SECRET}
+        kubectl apply -f crds/samples/more/catalog-linked.yaml
+        kubectl wait catalog/shop --for=condition=Ready --timeout=2m
+    """,
+    (
+        "docs/how-to/re-shard-a-collection.md",
+        """kubectl patch coll flights --type=merge -p '{"spec": {"rendition": {"shards": 8}}}'""",
+    ): _FLIGHTS,
+    ("docs/how-to/restore-a-catalog.md", "kubectl apply -f crds/samples/more/catalog-restored.yaml"): """
+        holdfast catalog init --stash sqlite:///data/demo.db
+        holdfast catalog dump --stash sqlite:///data/demo.db --target dump.json
+        python - <<END
+from urllib.parse import urlsplit
+import boto3
+url = urlsplit("s3://backups/demo/dump.json?region=eu-central-1")
+endpoint = url.query.split("&")[0].removeprefix("endpoint=")
+boto3.client("s3", endpoint_url=endpoint).upload_file("dump.json", url.netloc, url.path.strip("/"))
+END
+    """,
+    ("docs/how-to/restore-a-catalog.md", "kubectl apply -f copy.yaml"): _DEMO,
+    ("docs/how-to/restore-a-collection.md", "kubectl patch coll flights --type=merge -p \\"): f"""
+        {_DEMO}
+        cat > flights.yaml <<END
+{{apiVersion: holdfast.dev/v1alpha1, kind: StorageCollection, metadata: {{name: flights}}, spec: {{
+  catalogRef: {{name: demo}}, key: [id],
+  columns: [{{name: id, type: int64}}, {{name: name, type: string}}]}}}}
+END
+        kubectl apply -f flights.yaml
+        kubectl wait coll/flights --for=condition=Ready --timeout=2m
+        python - <<END
+from pathlib import Path
+from unit.collections.snapshots import snapshot
+snapshot(Path("/var/lib/holdfast/snapshots/flights-2026-11-20"), [(1, "a"), (2, "b")])
+END
+    """,
+    (
+        "docs/how-to/upgrade-a-catalog.md",
+        '$ catalog="--persist file:///data/demo --organization-id 3d0c7d4e-5b1f-4c8e-9a63-0f2d6a1b7c95"',
+    ): """
+        python - <<END
+import uuid
+from holdfast.durable import OpenMode, persist_catalog
+from holdfast.persist import PersistClient
+from testbed.oldcatalogs import rows_of
+with PersistClient.open("file:///data/demo") as client:
+    catalog = persist_catalog(client, uuid.UUID("3d0c7d4e-5b1f-4c8e-9a63-0f2d6a1b7c95"))
+    catalog.load(rows_of(18, items=3), holder="older", purpose="example")
+    catalog.open(OpenMode.WRITABLE, holder="newer", purpose="example").close()
+END
+    """,
+    (
+        "docs/how-to/when-a-store-is-lost.md",
+        'catalog="--persist file:///data/shop --organization-id 9c1f0c52-7d3e-4b0a-9a55-0e6b4a1d7c44"',
+    ): f"""
+        holdfast catalog init --stash sqlite:///data/shop.db
+        holdfast migrate link {_BOTH} --truth stash --yes
+    """,
+    (
+        "docs/how-to/when-a-store-is-lost.md",
+        "holdfast migrate detach --stash-lost $catalog --yes",
+    ): f"""
+        holdfast migrate run {_BOTH} --id to-persist --target persist
+        rm data/shop.db*
+    """,
+}
+"""By page and first line of a block: commands that make what its reader has by then."""
+
+_CLUSTER: Final = re.compile(
+    r"^(?:\$ )?(?:.*\| *)?(?:kubectl|helm|holdfast-operator|flux|argocd) ", re.MULTILINE
+)
+
+
+def pages() -> list[str]:
+    """All pages, by their paths in the repository."""
+    found = [
+        *sorted((ROOT / "docs").rglob("*.md")),
+        ROOT / "README.md",
+        *sorted((ROOT / "charts").rglob("*.md")),
+    ]
+    return [path.relative_to(ROOT).as_posix() for path in found]
+
+
+def to_run(page: str) -> list[Block]:
+    """The blocks of a page that are run, in order."""
+    return [
+        block
+        for block in blocks(page, (ROOT / page).read_text())
+        if block.language in RUN and (page, block.first) not in NOT_RUN
+    ]
+
+
+def on_cluster(page: str) -> bool:
+    """Whether what a page tells to do takes a cluster."""
+    return any(block.language in {"sh", "console"} and _CLUSTER.search(block.text) for block in to_run(page))
+
+
+def run(page: str, to: PageRun) -> None:
+    """Run a page. Raises `PageFailed`."""
+    for block in to_run(page):
+        if before := BEFORE.get((page, block.first)):
+            to.before(page, before)
+        to.run(block)
