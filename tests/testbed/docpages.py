@@ -89,6 +89,18 @@ END
         "docs/how-to/let-one-process-write.md",
         'kubectl annotate --overwrite catalog/demo holdfast.dev/reopen="$(date)"',
     ): _DEMO,
+    (
+        "docs/how-to/open-a-catalog-from-a-pod.md",
+        'holdfast catalog dump --persist "$HOLDFAST_URL" --organization-id "$HOLDFAST_ORGANIZATION_ID"',
+    ): f"""
+        {_DEMO}
+        connection="kubectl get configmap demo-connection -o"
+        kubectl wait catalog/demo --timeout=2m \\
+          --for=jsonpath='{{.status.connection.configMap}}'=demo-connection
+        export HOLDFAST_URL=$($connection jsonpath='{{.data.HOLDFAST_URL}}')
+        export HOLDFAST_ORGANIZATION_ID=$($connection jsonpath='{{.data.HOLDFAST_ORGANIZATION_ID}}')
+        python report.py
+    """,
     ("docs/how-to/move-a-catalog.md", "kubectl apply -f to-persist.yaml"): f"""
         {_STASH_SECRET}
         kubectl apply -f crds/samples/more/catalog-linked.yaml
