@@ -21,25 +21,35 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 _LONG: Final = "the tests and the demo themselves, minutes each; CI runs them"
 
+_HYDRATE: Final = "a job of Spark, with the id of a record: tests/spark/test_spark_hydrate_job.py runs it"
+
 NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
     (
         "README.md",
-        "make demo    # the main job, on real data and a real API server; sets everything up by itself",
+        "make demo",
     ): _LONG,
     (
         "docs/explanation/simulation.md",
-        "make sim                              # 2,000 worlds in two processes, and what they met",
+        "make sim",
     ): _LONG,
     (
         "docs/how-to/run-the-tests.md",
-        "make test HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm   # what CI runs: nothing may be missing",
+        "make test",
     ): _LONG,
     (
         "docs/how-to/run-the-tests.md",
-        "make soak                                             # 10 seeds of 60 kills on every pair; minutes",
+        "make soak",
     ): _LONG,
+    (
+        "docs/how-to/rebuild-a-collection.md",
+        'job = controller.start_job("c1", "hydrate", "r2", spec={})',
+    ): _HYDRATE,
+    (
+        "docs/how-to/rebuild-a-collection.md",
+        "python -m holdfast.spark.jobs.hydrate",
+    ): _HYDRATE,
 }
-"""By page and first line of a block: why it isn't run."""
+"""By page and how the first line of a block begins: why it isn't run."""
 
 _STASH: Final = "--stash sqlite:///data/stash.sqlite"
 _BOTH: Final = (
@@ -167,7 +177,7 @@ END
         rm data/shop.db*
     """,
 }
-"""By page and first line of a block: commands that make what its reader has by then."""
+"""By page and how the first line of a block begins: commands that make what its reader has by then."""
 
 _CLUSTER: Final = re.compile(
     r"^(?:\$ )?(?:.*\| *)?(?:kubectl|helm|holdfast-operator|flux|argocd) ", re.MULTILINE
@@ -176,12 +186,20 @@ _CLUSTER: Final = re.compile(
 
 def pages() -> list[str]:
     """All pages, by their paths in the repository."""
-    found = [
+    there = [
         *sorted((ROOT / "docs").rglob("*.md")),
         ROOT / "README.md",
         *sorted((ROOT / "charts").rglob("*.md")),
     ]
-    return [path.relative_to(ROOT).as_posix() for path in found]
+    return [path.relative_to(ROOT).as_posix() for path in there]
+
+
+def found(table: Mapping[tuple[str, str], str], block: Block) -> str | None:
+    """What a table of this module says of a block."""
+    for (page, begins), said in table.items():
+        if page == block.page and block.first.startswith(begins):
+            return said
+    return None
 
 
 def to_run(page: str) -> list[Block]:
@@ -189,7 +207,7 @@ def to_run(page: str) -> list[Block]:
     return [
         block
         for block in blocks(page, (ROOT / page).read_text())
-        if block.language in RUN and (page, block.first) not in NOT_RUN
+        if block.language in RUN and found(NOT_RUN, block) is None
     ]
 
 
@@ -201,6 +219,6 @@ def on_cluster(page: str) -> bool:
 def run(page: str, to: PageRun) -> None:
     """Run a page. Raises `PageFailed`."""
     for block in to_run(page):
-        if before := BEFORE.get((page, block.first)):
+        if before := found(BEFORE, block):
             to.before(page, before)
         to.run(block)
