@@ -1,9 +1,9 @@
 """Which pages of the documentation there are, and how what they tell to do is tried.
 
-Every block of `sh`, `console`, `python` or `yaml` is run, page by page and in order (`pageruns`): in a folder
-of its own, and where it has `kubectl` or `helm` in it, against an API server with an operator. So a new page
-needs nothing here. What can't be run is in `NOT_RUN`, with the reason; what a page takes for granted is in
-`BEFORE`.
+Every block of `sh`, `console`, `python` or `yaml` is run, page by page and in order (`pageruns`), in a
+folder of its own. So a new page needs nothing here. Blocks with `kubectl`, `helm` or `holdfast-operator`
+in them take a cluster and are left out. What else can't be run is in `NOT_RUN`, with the reason; what a
+page takes for granted is in `BEFORE`.
 
 Invariants
 - A reason names a block that is there, and a block without one is run.
@@ -51,22 +51,15 @@ NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
 }
 """By page and how the first line of a block begins: why it isn't run."""
 
+RUN_ELSEWHERE: Final[Mapping[str, str]] = {
+    "docs/how-to/read-with-spark.md": "tests/spark/test_spark_page.py",
+}
+"""By page: the test that runs all of it, since it takes a tier."""
+
 _STASH: Final = "--stash sqlite:///data/stash.sqlite"
 _BOTH: Final = (
     "--stash sqlite:///data/shop.db --persist file:///data/shop "
     "--organization-id 9c1f0c52-7d3e-4b0a-9a55-0e6b4a1d7c44"
-)
-_DEMO: Final = """
-    kubectl apply -f crds/samples/catalog-demo.yaml
-    kubectl wait catalog/demo --for=condition=Ready --timeout=2m
-"""
-_FLIGHTS: Final = f"""
-    {_DEMO}
-    kubectl apply -f crds/samples/storagecollection-flights.yaml
-    kubectl wait coll/flights --for=condition=Ready --timeout=2m
-"""
-_STASH_SECRET: Final = (
-    'kubectl create secret generic stash --from-literal=user=holdfast --from-literal=password="$PASSWORD"'
 )
 _DECIDE: Final = "docs/how-to/decide-which-store-counts.md"
 BEFORE: Final[Mapping[tuple[str, str], str]] = {
@@ -95,57 +88,10 @@ pq.write_table(pa.table({"id": [7, 8], "item": ["fig", "date"], "count": [1, 2]}
 END
         printf 'id,item,count\\n7,fig,4\\n' > new.csv
     """,
-    (
-        "docs/how-to/let-one-process-write.md",
-        'kubectl annotate --overwrite catalog/demo holdfast.dev/reopen="$(date)"',
-    ): _DEMO,
-    (
-        "docs/how-to/open-a-catalog-from-a-pod.md",
-        'holdfast catalog dump --persist "$HOLDFAST_URL" --organization-id "$HOLDFAST_ORGANIZATION_ID"',
-    ): f"""
-        {_DEMO}
-        connection="kubectl get configmap demo-connection -o"
-        kubectl wait catalog/demo --timeout=2m \\
-          --for=jsonpath='{{.status.connection.configMap}}'=demo-connection
-        export HOLDFAST_URL=$($connection jsonpath='{{.data.HOLDFAST_URL}}')
-        export HOLDFAST_ORGANIZATION_ID=$($connection jsonpath='{{.data.HOLDFAST_ORGANIZATION_ID}}')
+    ("docs/how-to/open-a-catalog-from-a-pod.md", 'holdfast catalog dump --persist "$HOLDFAST_URL"'): """
+        export HOLDFAST_URL=file:///data/demo HOLDFAST_ORGANIZATION_ID=9c1f0c52-7d3e-4b0a-9a55-0e6b4a1d7c44
+        holdfast catalog init --persist "$HOLDFAST_URL" --organization-id "$HOLDFAST_ORGANIZATION_ID"
         python report.py
-    """,
-    ("docs/how-to/move-a-catalog.md", "kubectl apply -f to-persist.yaml"): f"""
-        {_STASH_SECRET}
-        kubectl apply -f crds/samples/more/catalog-linked.yaml
-        kubectl wait catalog/shop --for=condition=Ready --timeout=2m
-    """,
-    (
-        "docs/how-to/re-shard-a-collection.md",
-        """kubectl patch coll flights --type=merge -p '{"spec": {"rendition": {"shards": 8}}}'""",
-    ): _FLIGHTS,
-    ("docs/how-to/restore-a-catalog.md", "kubectl apply -f crds/samples/more/catalog-restored.yaml"): """
-        holdfast catalog init --stash sqlite:///data/demo.db
-        holdfast catalog dump --stash sqlite:///data/demo.db --target dump.json
-        python - <<END
-from urllib.parse import urlsplit
-import boto3
-url = urlsplit("s3://backups/demo/dump.json?region=eu-central-1")
-endpoint = url.query.split("&")[0].removeprefix("endpoint=")
-boto3.client("s3", endpoint_url=endpoint).upload_file("dump.json", url.netloc, url.path.strip("/"))
-END
-    """,
-    ("docs/how-to/restore-a-catalog.md", "kubectl apply -f copy.yaml"): _DEMO,
-    ("docs/how-to/restore-a-collection.md", "kubectl patch coll flights --type=merge -p \\"): f"""
-        {_DEMO}
-        cat > flights.yaml <<END
-{{apiVersion: holdfast.dev/v1alpha1, kind: StorageCollection, metadata: {{name: flights}}, spec: {{
-  catalogRef: {{name: demo}}, key: [id],
-  columns: [{{name: id, type: int64}}, {{name: name, type: string}}]}}}}
-END
-        kubectl apply -f flights.yaml
-        kubectl wait coll/flights --for=condition=Ready --timeout=2m
-        python - <<END
-from pathlib import Path
-from unit.collections.snapshots import snapshot
-snapshot(Path("/var/lib/holdfast/snapshots/flights-2026-11-20"), [(1, "a"), (2, "b")])
-END
     """,
     (
         "docs/how-to/upgrade-a-catalog.md",
@@ -204,16 +150,18 @@ def found(table: Mapping[tuple[str, str], str], block: Block) -> str | None:
 
 def to_run(page: str) -> list[Block]:
     """The blocks of a page that are run, in order."""
+    if page in RUN_ELSEWHERE:
+        return []
     return [
         block
         for block in blocks(page, (ROOT / page).read_text())
-        if block.language in RUN and found(NOT_RUN, block) is None
+        if block.language in RUN and found(NOT_RUN, block) is None and not on_cluster(block)
     ]
 
 
-def on_cluster(page: str) -> bool:
-    """Whether what a page tells to do takes a cluster."""
-    return any(block.language in {"sh", "console"} and _CLUSTER.search(block.text) for block in to_run(page))
+def on_cluster(block: Block) -> bool:
+    """Whether a block takes a cluster."""
+    return block.language in {"sh", "console"} and _CLUSTER.search(block.text) is not None
 
 
 def run(page: str, to: PageRun) -> None:

@@ -1,6 +1,6 @@
 """What the pages tell to do is done: every block of commands and code, in the order of the page.
 
-Pages that take a cluster are run by `helm/test_pages_on_cluster.py`.
+Blocks that take a cluster are not: `docpages` tells which.
 """
 
 import os
@@ -15,7 +15,7 @@ from testbed.children import plain_path
 from testbed.pageruns import PageFailed, PageRun
 from testbed.pages import RUN, bare_commands, blocks, commands, differs
 
-PAGES = [page for page in docpages.pages() if docpages.to_run(page) and not docpages.on_cluster(page)]
+PAGES = [page for page in docpages.pages() if docpages.to_run(page)]
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 def test_a_page_does_what_it_says(page: str, environment: dict[str, str], tmp_path: Path) -> None:
     with PageRun(tmp_path, environment=environment) as run:
         docpages.run(page, run)
+
+
+def test_a_page_that_is_run_elsewhere_is_named_there() -> None:
+    for page, test in docpages.RUN_ELSEWHERE.items():
+        assert Path(page).name in (docpages.ROOT / test).read_text()
 
 
 @pytest.mark.parametrize("table", [docpages.NOT_RUN, docpages.BEFORE])
