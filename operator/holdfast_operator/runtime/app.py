@@ -43,6 +43,7 @@ from holdfast_operator.runtime.events import EventSink
 from holdfast_operator.runtime.informer import Informer
 from holdfast_operator.runtime.kube import Kube, KubeError, NotLeading, NotServed, ObjectKey, resource_type
 from holdfast_operator.runtime.logging import about
+from holdfast_operator.runtime.memory import give_back
 from holdfast_operator.runtime.metrics import Metrics
 from holdfast_operator.runtime.queue import KeyedQueue, Result
 from holdfast_operator.runtime.schedule import Backoff
@@ -58,6 +59,7 @@ _GRACE: Final = 20.0
 _CLOSE_SECONDS: Final = 5.0
 _RECORD_SECONDS: Final = 15.0
 _CRD_SECONDS: Final = 3.0
+_TRIM_SECONDS: Final = 30.0
 _STUCK_WORK: Final = 300.0
 _STUCK_WAIT: Final = 120.0
 _FORGIVEN: Final = 60.0
@@ -109,6 +111,7 @@ class Operator:
         self._stop = asyncio.Event()
         self._ticks = Ticks(self._stores, lambda key: self._queue.add(key), self._clock, options.steady)
         self._ticking: asyncio.Task[None] | None = None
+        self._trimming: asyncio.Task[None] | None = None
         self._fenced = False
         self._lost = False
         self._listed = False
@@ -142,6 +145,7 @@ class Operator:
             self._informer.start()
             workers = asyncio.create_task(self._queue.run())
             self._ticking = asyncio.create_task(self._ticks.run(self._stop))
+            self._trimming = asyncio.create_task(self._trim())
             log.info("started; looking after %s", ", ".join(self._options.namespaces) or "all namespaces")
             await self._stop.wait()
         await self._shut_down(workers)
@@ -179,8 +183,9 @@ class Operator:
             log.warning("a step was cut off; it is taken again by the next operator")
         if workers is not None:
             await workers
-        if self._ticking is not None:
-            self._ticking.cancel()
+        for task in (self._ticking, self._trimming):
+            if task is not None:
+                task.cancel()
         if self._lost:
             # Whatever runs in threads ends with the process, and nobody waits for it: see `hangs`.
             log.info("stopped")
@@ -286,6 +291,11 @@ class Operator:
             log.warning("not all Catalogs could be told in time who took them over")
         finally:
             self._stop.set()
+
+    async def _trim(self) -> None:
+        while not self._stop.is_set():
+            await self._clock.wait(self._stop, _TRIM_SECONDS)
+            await asyncio.to_thread(give_back)
 
     def _released(self, key: ObjectKey) -> None:
         if self._leads():
