@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import BadInput, CollectionNotFound, HoldfastError, LocationMismatch
+from holdfast.errors import (
+    BadInput,
+    CollectionNotFound,
+    HandleExpired,
+    HoldfastError,
+    LocationMismatch,
+)
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.storage import CollectionSpec, StorageController
@@ -191,3 +197,54 @@ def test_a_checkpoint_of_something_else_is_refused(
     with pytest.raises(error):
         Query(url).run(checkpoint)
     assert len(checkpoint.batches) == 1
+
+
+def test_what_comes_after_a_time_is_held_while_nothing_comes(controller: StorageController, url: str) -> None:
+    write(controller, 3, (1, "a", 1))
+    checkpoint = Checkpoint()
+    Query(url, mode="diff", **{"from": 3}).run(checkpoint)
+    assert checkpoint.batches == []
+    assert stream_hold(controller) == 3
+    write(controller, 5, (2, "b", 1))
+    controller.set_retention_hold("f", 5)
+    again = Query(url, mode="diff", **{"from": 3})
+    again.reader.initialOffset()["stream"] = next(
+        each.purpose.rpartition(" ")[2]
+        for each in controller.holds("c1")
+        if each.purpose.startswith("spark ")
+    )
+    again.run(checkpoint)
+    assert checkpoint.contents == {(2, "b"): 1}
+
+
+def test_a_hold_that_was_released_ends_the_stream(controller: StorageController, url: str) -> None:
+    write(controller, 3, (1, "a", 1))
+    checkpoint = Checkpoint()
+    query = Query(url, mode="diff")
+    query.run(checkpoint)
+    write(controller, 4, (2, "b", 1))
+    reader = Query(url, mode="diff").reader
+    end = reader.latestOffset(checkpoint.arrived, reader.getDefaultReadLimit())
+    (hold,) = [each for each in controller.holds("c1") if each.purpose.startswith("spark stream ")]
+    controller.release_hold("f", hold.purpose)
+    with pytest.raises(HandleExpired, match="was released"):
+        reader.commit(end)
+
+
+def test_a_column_that_was_widened_says_to_start_anew(url: str) -> None:
+    with PersistClient.open(url) as client:
+        narrow = Schema.of(key={"id": "int64"}, value={"n": "int32"})
+        StorageController(client).create_collection(CollectionSpec("c2", "narrow", narrow))
+        writer = StorageController(client).writer("narrow", purpose="test")
+        writer.append([{"id": 1, "n": 1}], 0, 1)
+        checkpoint = Checkpoint()
+        Query(url, "narrow", mode="diff").run(checkpoint)
+        planned = Query(url, "narrow", mode="diff")
+        StorageController(client).evolve_collection(
+            "narrow", Schema.of(key={"id": "int64"}, value={"n": "int64"})
+        )
+        StorageController(client).writer("narrow", purpose="test").append([{"id": 2, "n": 2**40}], 1, 2)
+        with pytest.raises(BadInput, match="column 'n' is int64 now and has values that are no int32"):
+            planned.run(checkpoint)
+        Query(url, "narrow", mode="diff").run(checkpoint)
+        assert checkpoint.batches[-1][0]["n"] == 2**40

@@ -118,6 +118,9 @@ def restore(url: str, name: str, snapshot: str, yes: bool) -> None:
         restored = controller.restore_collection(
             info.collection_id, source, progress=lambda rows: progress.rows(rows, source.manifest.rows)
         )
+        progress.begin("finding what differs")
+        # Who listens through the restore reads this, and not both renditions.
+        controller.renditions.make_difference(info.collection_id)
     click.echo(f"{info.name} is {restored.id}, restored, from {shown_moment(restored.held_from)} on")
 
 

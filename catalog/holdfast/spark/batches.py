@@ -17,10 +17,14 @@ _MIN_BATCH_ROWS = 1_024
 _BATCH_BYTES = 64 << 20
 
 
+class NoMultiset(BadInput):
+    """A row is there less than not at all."""
+
+
 def rows_of(batch: pa.RecordBatch, *, where: str) -> Iterator[pa.RecordBatch]:
     """The rows of consolidated updates, without `_diff`, each as often as its `_diff` says.
 
-    `where` names what is read. Raises `BadInput` showing a row whose `_diff` is negative.
+    `where` names what is read. Raises `NoMultiset` showing a row whose `_diff` is negative.
     """
     if batch.num_rows == 0:
         return
@@ -30,7 +34,7 @@ def rows_of(batch: pa.RecordBatch, *, where: str) -> Iterator[pa.RecordBatch]:
     least, greatest = int(diffs.min()), int(diffs.max())
     if least < 0:
         row = columns.slice(int(diffs.argmin()), 1).to_pylist()[0]
-        raise BadInput(
+        raise NoMultiset(
             f"{where} is no multiset: {row} occurs {least} times",
             hint="some writer retracted what was not there; find it with 'holdfast persist inspect'",
         )
@@ -45,13 +49,22 @@ def rows_of(batch: pa.RecordBatch, *, where: str) -> Iterator[pa.RecordBatch]:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of `batch` that `schema` names, in its order and in exactly its types."""
+    """The columns of `batch` that `schema` names, in its order and in exactly its types.
+
+    Raises `BadInput` for what is not in these types any more: a column was widened since they were told.
+    """
     arrays = []
     for field in schema:
         array = batch.column(field.name)
         if not field.nullable and array.null_count:
             raise BadInput(f"column {field.name!r} has nulls; the schema given declares it not null")
-        arrays.append(array if array.type == field.type else array.cast(field.type))
+        try:
+            arrays.append(array if array.type == field.type else array.cast(field.type))
+        except pa.ArrowInvalid:
+            raise BadInput(
+                f"column {field.name!r} is {array.type} now and has values that are no {field.type}",
+                hint="load the DataFrame anew, or start the stream anew from its checkpoint",
+            ) from None
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

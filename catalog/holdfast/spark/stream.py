@@ -28,9 +28,10 @@ from pyspark.sql.types import StructType
 from holdfast.errors import BadInput, CollectionNotFound, LocationMismatch
 from holdfast.persist import PersistClient
 from holdfast.spark import scan
+from holdfast.spark.batches import NoMultiset
 from holdfast.spark.datasource import HoldfastPartition, read_task
 from holdfast.spark.options import ReadMode, ReadOptions
-from holdfast.storage import ChangesPart, CollectionReader, StorageController
+from holdfast.storage import ChangesPart, CollectionReader, DurableHold, StorageController
 
 Offset = dict[str, Any]
 _OPENED: Final = ("_reader", "_looking", "_controller", "_writing")
@@ -54,11 +55,11 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._limit = options.rows_per_trigger
         self._last: int | None = None
         self._first: Offset | None = None
-        self._held: str | None = None
+        self._held: DurableHold | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is open: the copies that read have no need of it."""
-        return {name: value for name, value in self.__dict__.items() if name not in _OPENED}
+        return {name: value for name, value in self.__dict__.items() if name not in _OPENED} | {"_held": None}
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's names, here and below
         """Where a stream without a checkpoint begins; it gets its name here."""
@@ -79,10 +80,11 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """How far the next batch goes, at most to the latest complete time."""
         last = self._reader.upper() - 1 if self._last is None else self._last
+        if last > BEFORE_ALL:
+            # Before the offset is in the checkpoint: nobody may take away what it stands for, or comes next.
+            self._hold(start["stream"], last if start["time"] == BEFORE_ALL else min(start["time"], last))
         if last <= start["time"]:
             return start
-        # Before the offset is in the checkpoint: nobody may take away what it stands for.
-        self._hold(start["stream"], last if start["time"] == BEFORE_ALL else start["time"])
         if start["time"] > BEFORE_ALL and isinstance(limit, ReadMaxRows):
             last = self._within(start["time"], last, limit.max_rows)
         return {**start, "time": last}
@@ -112,8 +114,8 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         try:
             yield from read_task(partition.task, self._schema, changes=self._is_diff)
-        except BadInput as error:
-            if self._is_diff or not isinstance(partition.task.part, ChangesPart):
+        except NoMultiset as error:
+            if not isinstance(partition.task.part, ChangesPart):
                 raise
             raise BadInput(
                 f"{error.args[0]}: rows were taken away, and this stream tells only of those that come",
@@ -121,15 +123,19 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ) from None
 
     def commit(self, end: Offset) -> None:
-        """All up to `end` has arrived: nothing before it is needed any more."""
-        if end["time"] > BEFORE_ALL:
-            self._controller.hold(self._scan.collection_id, hold_name(end["stream"])).downgrade(end["time"])
+        """All up to `end` has arrived: nothing before it is needed any more.
+
+        Raises `HandleExpired` where somebody has released the hold.
+        """
+        if self._held is not None:
+            self._held.downgrade(end["time"])
 
     def stop(self) -> None:
         """End the process's part. The hold stays: the stream may go on from its checkpoint."""
         for name in _OPENED:
             if opened := self.__dict__.pop(name, None):
                 opened.close()
+        self._held = None
 
     @cached_property
     def _writing(self) -> PersistClient:
@@ -159,9 +165,8 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return last
 
     def _hold(self, stream: str, since: int) -> None:
-        if self._held != stream:
-            self._controller.hold(self._scan.collection_id, hold_name(stream), since=since)
-            self._held = stream
+        if self._held is None:
+            self._held = self._controller.hold(self._scan.collection_id, hold_name(stream), since=since)
 
     def _check(self, offset: Offset) -> None:
         """Refuse a checkpoint of something else."""
