@@ -63,7 +63,7 @@ def test_a_pod_opens_the_catalog_with_what_its_config_map_says(
 
     # So does the page that tells of it.
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "open-a-catalog-from-a-pod.md").read_text()
-    (block,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(r"^```python[^\n]*\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     shown: list[dict[str, int]] = []
     exec(compile(block, "page", "exec"), {"print": shown.append})
     assert shown[0]["databases"] == 1
