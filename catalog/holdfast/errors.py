@@ -45,6 +45,10 @@ class BadInput(HoldfastError):
     exit_code = 2
 
 
+class NoMultiset(BadInput):
+    """A row is there less than not at all: more of it was taken out than was put in."""
+
+
 class StorageError(HoldfastError):
     """A storage operation failed."""
 

@@ -9,16 +9,12 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, NoMultiset
 
 # Spark reads fastest in batches of 10 k to 100 k rows; wide rows get fewer, down to the floor.
 BATCH_ROWS = 65_536
 _MIN_BATCH_ROWS = 1_024
 _BATCH_BYTES = 64 << 20
-
-
-class NoMultiset(BadInput):
-    """A row is there less than not at all."""
 
 
 def rows_of(batch: pa.RecordBatch, *, where: str) -> Iterator[pa.RecordBatch]:

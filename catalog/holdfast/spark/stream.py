@@ -25,10 +25,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from holdfast.errors import BadInput, CollectionNotFound, LocationMismatch
+from holdfast.errors import BadInput, CollectionNotFound, LocationMismatch, NoMultiset
 from holdfast.persist import PersistClient
 from holdfast.spark import scan
-from holdfast.spark.batches import NoMultiset
 from holdfast.spark.datasource import HoldfastPartition, read_task
 from holdfast.spark.options import ReadMode, ReadOptions
 from holdfast.storage import ChangesPart, CollectionReader, DurableHold, StorageController
