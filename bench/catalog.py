@@ -54,6 +54,7 @@ FIRST_ID = 10_000_000  # what the catalog allocates is below it
 OPENS = 3
 ROUNDS = 300
 DDL_SECONDS = 3.0
+DDL_ROUNDS = 5
 MEGABYTE = 1e6
 
 
@@ -182,6 +183,15 @@ def one_object(catalog: Catalog) -> Callable[[], None]:
             catalog.commit_transaction(tx)
 
     return change
+
+
+def rate(change: Callable[[], None]) -> float:
+    """How often a second it is done, for some seconds in a row."""
+    done, start = 0, time.perf_counter()
+    while (seconds := time.perf_counter() - start) < DDL_SECONDS:
+        change()
+        done += 1
+    return done / seconds
 
 
 def beneath(client: PersistClient) -> Callable[[], None]:
@@ -360,13 +370,14 @@ def embedded_rows(folder: Path) -> Iterator[Row]:
                 p50s(ours, peer),
             )
             change = ddl(catalog)
-            done, start, cpu_start = 0, time.perf_counter(), time.process_time()
-            while (seconds := time.perf_counter() - start) < DDL_SECONDS:
-                change()
-                done += 1
-            cpu_ms = (time.process_time() - cpu_start) / done * 1e3
-            rate, note = done / seconds, f"{done} in a row, {cpu_ms:.2f} ms of CPU each; the peer is the goal"
-            yield Row("catalog DDL on files and SQLite", rate, 500, "1/s", Goal(">=", 1), note)
+            cpu_start = time.process_time()
+            rates = sorted(rate(change) for _ in range(DDL_ROUNDS))
+            cpu_ms = (time.process_time() - cpu_start) / (sum(rates) * DDL_SECONDS) * 1e3
+            note = (
+                f"median of {DDL_ROUNDS} x {DDL_SECONDS:.0f} s, from {rates[0]:.0f} to {rates[-1]:.0f};"
+                f" {cpu_ms:.2f} ms of CPU each; the peer is the goal"
+            )
+            yield Row("catalog DDL on files and SQLite", median(rates), 500, "1/s", Goal(">=", 1), note)
             plain = sqlite_ddl(folder / "plain.sqlite")
             ours, peer = in_turns(change, plain, rounds=ROUNDS, warmup=30)
             yield Row(
