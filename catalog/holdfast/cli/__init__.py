@@ -9,13 +9,13 @@ Invariants
 
 import importlib
 import sys
-import traceback
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import click
 
-from holdfast.errors import BadInput, HoldfastError
+from holdfast.cli.telling import TellingGroup
+from holdfast.errors import HoldfastError
 
 
 class LazyGroup(NamedTuple):
@@ -42,8 +42,10 @@ GROUPS: Mapping[str, LazyGroup] = {
 _DEBUG = "'holdfast --debug ...' shows where it came from"
 
 
-class Main(click.Group):
+class Main(TellingGroup):
     """The top of the command line."""
+
+    program = "holdfast"
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all groups."""
@@ -64,42 +66,17 @@ class Main(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, group.help) for name, group in sorted(GROUPS.items())])
 
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """Parse the options before the first command; tell what is wrong with them."""
-        try:
-            return super().make_context(*args, **kwargs)
-        except click.UsageError as error:
-            raise _told(error) from error
-
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; tell what went wrong and exit with its code."""
+        """Run a command; tell what went wrong, an error of Arrow too, and exit with its code."""
         try:
             return super().invoke(ctx)
-        except (click.UsageError, HoldfastError) as error:
-            if ctx.params.get("debug"):
-                traceback.print_exception(error)
-            raise _told(error) from error
         except Exception as error:
             # Not imported for this: who raises one has it.
             arrow = sys.modules.get("pyarrow")
             if arrow is None or not isinstance(error, arrow.ArrowException):
                 raise
-            if ctx.params.get("debug"):
-                traceback.print_exception(error)
-            raise _told(HoldfastError(f"Arrow can't do this: {error}", hint=_DEBUG)) from error
-
-
-def _told(error: click.UsageError | HoldfastError) -> click.ClickException | click.exceptions.Exit:
-    """Say in one line, and one for the hint, what went wrong; what ends the command with its exit code."""
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        return error
-    if isinstance(error, click.UsageError):
-        command = error.ctx.command_path if error.ctx else "holdfast"
-        error = BadInput(error.format_message(), hint=f"see '{command} --help'")
-    click.echo(f"holdfast: {' '.join(str(error).split())}", err=True)
-    if error.hint:
-        click.echo(f"  hint: {error.hint}", err=True)
-    return click.exceptions.Exit(error.exit_code)
+            self.trace(ctx, error)
+            raise self.told(HoldfastError(f"Arrow can't do this: {error}", hint=_DEBUG)) from error
 
 
 @click.group(cls=Main, context_settings={"help_option_names": ["-h", "--help"]})

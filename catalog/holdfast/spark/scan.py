@@ -10,12 +10,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 import pyarrow as pa
 
+from holdfast.persist import PersistClient
 from holdfast.persist.schema import DIFF, TIME, Schema
 from holdfast.spark.conditions import Condition, conditions, kept, narrowed
 from holdfast.spark.options import ReadOptions, check_columns
@@ -113,28 +115,30 @@ def find(options: ReadOptions) -> Scan:
         )
 
 
-def plan(scan: Scan) -> list[ScanTask]:
+def plan(scan: Scan, client: PersistClient | None = None) -> list[ScanTask]:
     """At most `scan.partitions` tasks that have all of the snapshot, each piece in one of them.
 
-    A shard with few rows is one piece: a Python task costs as much as reading some ten thousand rows.
+    A shard with few rows is one piece: a Python task costs as much as reading some ten thousand rows. Plans
+    with `client`, one to read, or with one of its own.
     """
-    with scan.place.open_to_read(scan.location_id) as client:
-        reader = _reader(StorageController(client), scan)
+    with _client(scan, client) as opened:
+        reader = _reader(StorageController(opened), scan)
         shards = reader.info.holding.shards
-        rows = sum(client.inspect(shard).rows for shard in shards)
+        rows = sum(opened.inspect(shard).rows for shard in shards)
         worth = max(len(shards), math.ceil(rows / ROWS_PER_TASK))
         pieces = reader.snapshot_parts(scan.as_of, min(scan.partitions, worth))
     where = f"collection {scan.name} at {scan.as_of}"
     return [_task(scan, where, part) for each in pieces if (part := _wanted(each, scan)).parts]
 
 
-def plan_diff(scan: Scan, after: int) -> list[ScanTask]:
+def plan_diff(scan: Scan, after: int, client: PersistClient | None = None) -> list[ScanTask]:
     """Tasks that have all changes after a time and up to that of the scan, in the order of time.
 
-    About `scan.partitions` at most, but more where a handover cuts what comes before it from the rest.
+    About `scan.partitions` at most, but more where a handover cuts what comes before it from the rest. Plans
+    with a client as `plan` does.
     """
-    with scan.place.open_to_read(scan.location_id) as client:
-        reader = _reader(StorageController(client), scan)
+    with _client(scan, client) as opened:
+        reader = _reader(StorageController(opened), scan)
         rows = sum(count for time, count in reader.change_counts(after) if time <= scan.as_of)
         worth = max(ROWS_PER_TASK, math.ceil(rows / scan.partitions))
         parts = plan_changes(reader, after, scan.as_of, worth)
@@ -169,6 +173,10 @@ def with_time(batch: pa.RecordBatch, task: ScanTask) -> pa.RecordBatch:
         return batch
     times = pa.repeat(pa.scalar(task.part.as_of, pa.uint64()), batch.num_rows)
     return batch.append_column(TIME, times)
+
+
+def _client(scan: Scan, given: PersistClient | None) -> AbstractContextManager[PersistClient]:
+    return scan.place.open_to_read(scan.location_id) if given is None else nullcontext(given)
 
 
 def _reader(controller: StorageController, scan: Scan) -> CollectionReader:

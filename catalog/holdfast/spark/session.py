@@ -145,15 +145,12 @@ def hold(
     """
     from holdfast.persist import PersistClient  # it takes a second, and the operator imports this module
     from holdfast.storage import StorageController
-    from holdfast.storage.frontiers import check_as_of, latest
 
     with (
         PersistClient.open(url, blob=blob, consensus=consensus) as client,
         StorageController(client).reader(collection, purpose=purpose) as reader,
     ):
-        since, upper = reader.since(), reader.upper()
-        time = latest(upper) if as_of is None else as_of
-        check_as_of(time, since, upper)
+        time = reader.readable(as_of)
         reader.allow_compaction(time)
         yield time
 

@@ -103,8 +103,8 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._hold(end["stream"], until if after == BEFORE_ALL else after)
         wanted = replace(self._scan, fixed=until)
         if after == BEFORE_ALL:
-            return [HoldfastPartition(task) for task in scan.plan(wanted)]
-        return [HoldfastPartition(task) for task in scan.plan_diff(wanted, after)]
+            return [HoldfastPartition(task) for task in scan.plan(wanted, self._looking)]
+        return [HoldfastPartition(task) for task in scan.plan_diff(wanted, after, self._looking)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, in exactly the Arrow types that Spark wants."""

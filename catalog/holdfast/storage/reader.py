@@ -71,12 +71,20 @@ class CollectionReader:
             self.info = view.info
             return self._known(view.upper)
 
+    def readable(self, as_of: int | None = None) -> int:
+        """The time that is meant: `as_of`, or the latest complete one. Raises as `snapshot`."""
+        upper = self.upper()
+        if as_of is None:
+            as_of = latest(upper)
+        check_as_of(as_of, self.since(), upper)
+        return as_of
+
     def snapshot(self, as_of: int | None = None) -> CollectionSnapshot:
         """The contents at `as_of`, the latest complete time where it is not given.
 
         Raises `AsOfTooEarly` where `as_of < since`, `AsOfNotYetAvailable` where `as_of >= upper`.
         """
-        as_of = self._check(as_of)
+        as_of = self.readable(as_of)
         with self._there(as_of):
             shards = [shard.snapshot(as_of) for shard in self._handles(self._holding(as_of))]
             return CollectionSnapshot(
@@ -91,7 +99,7 @@ class CollectionReader:
 
         The reader's hold, or another, must stay until they are read.
         """
-        as_of = self._check(as_of)
+        as_of = self.readable(as_of)
         with self._there(as_of):
             shards = self._handles(self._holding(as_of))
             # As many of each shard as together suffice.
@@ -126,7 +134,7 @@ class CollectionReader:
 
     def subscribe(self, as_of: int | None = None) -> CollectionListen:
         """The contents at `as_of` as updates at that time, then all changes after. Raises as `snapshot`."""
-        as_of = self._check(as_of)
+        as_of = self.readable(as_of)
         with self._there(as_of):
             return self._listen(as_of, as_of, ReadHandle.subscribe)
 
@@ -196,13 +204,6 @@ class CollectionReader:
     def _refuse_dropped(self) -> None:
         if self.is_dropped():
             raise CollectionNotFound(f"collection {self.info.name} ({self.info.collection_id}) was dropped")
-
-    def _check(self, as_of: int | None) -> int:
-        upper = self.upper()
-        if as_of is None:
-            as_of = latest(upper)
-        check_as_of(as_of, self.since(), upper)
-        return as_of
 
     def _holding(self, as_of: int) -> RenditionInfo:
         """The rendition that holds at `as_of`."""

@@ -7,11 +7,11 @@ Invariants
 """
 
 import importlib
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from holdfast.errors import BadInput, HoldfastError
+from holdfast.cli.telling import TellingGroup
 from holdfast_operator.kubectl.options import named_cluster
 
 _COMMANDS: Final = {
@@ -29,8 +29,10 @@ _COMMANDS: Final = {
 }
 
 
-class Main(click.Group):
+class Main(TellingGroup):
     """The top of the command line."""
+
+    program = "kubectl holdfast"
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """The commands, the most used first."""
@@ -49,32 +51,6 @@ class Main(click.Group):
         """The list of commands in the help, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, help_) for name, (_, help_) in _COMMANDS.items()])
-
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """Parse the options before the first command; tell what is wrong with them."""
-        try:
-            return super().make_context(*args, **kwargs)
-        except click.UsageError as error:
-            raise _told(error) from error
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; tell what went wrong and exit with its code."""
-        try:
-            return super().invoke(ctx)
-        except (click.UsageError, HoldfastError) as error:
-            raise _told(error) from error
-
-
-def _told(error: click.UsageError | HoldfastError) -> click.ClickException | click.exceptions.Exit:
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        return error
-    if isinstance(error, click.UsageError):
-        command = error.ctx.command_path if error.ctx else "kubectl holdfast"
-        error = BadInput(error.format_message(), hint=f"see '{command} --help'")
-    click.echo(f"kubectl holdfast: {' '.join(str(error).split())}", err=True)
-    if error.hint:
-        click.echo(f"  hint: {error.hint}", err=True)
-    return click.exceptions.Exit(error.exit_code)
 
 
 @click.group(cls=Main, context_settings={"help_option_names": ["-h", "--help"]})

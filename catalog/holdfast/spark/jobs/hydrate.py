@@ -31,7 +31,6 @@ from holdfast.spark.jobs.filling import Filling, fill_task
 from holdfast.spark.jobs.program import Say, committed, on_record, session
 from holdfast.spark.jobs.spec import HydrateSpec
 from holdfast.spark.jobs.tasks import run_tasks
-from holdfast.spark.options import ReadOptions
 from holdfast.storage import CollectionInfo, RenditionInfo, StorageController, job_id
 from holdfast.storage.bringing import Progress, hold_moved, rendition_hold
 from holdfast.storage.hydration import HYDRATE, Hydration
@@ -78,16 +77,7 @@ def _filled(
     progress: Progress,
 ) -> Iterator[Callable[[], list[Prepared]]]:
     """What takes an empty rendition to `upper`, all of it uploaded by executors; as `bringing.brought`."""
-    found = scan.find(
-        ReadOptions(
-            url=spec.url,
-            blob=spec.blob,
-            consensus=spec.consensus,
-            collection=info.collection_id,
-            as_of=upper - 1,
-            partitions=spec.partitions,
-        )
-    )
+    found = scan.find(spec.reading(info.collection_id, upper - 1))
     parts = [task.part for task in scan.plan(found)]
     # Read after the parts were planned: their schemas lead to it.
     schema = controller.describe(info.collection_id).schema

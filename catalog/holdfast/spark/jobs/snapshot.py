@@ -31,7 +31,6 @@ from holdfast.spark.jobs.export import export
 from holdfast.spark.jobs.hold import hold
 from holdfast.spark.jobs.program import Say, committed, on_record, session
 from holdfast.spark.jobs.spec import SnapshotSpec
-from holdfast.spark.options import ReadOptions
 from holdfast.storage import StorageController
 from holdfast.storage.manifest import SnapshotManifest, checksum_text
 
@@ -72,16 +71,7 @@ def _write(
     spark: SparkSession | None,
 ) -> tuple[SnapshotManifest, Path]:
     """Everything but the commit: files and manifest, durable, in the folder of this attempt."""
-    found = scan.find(
-        ReadOptions(
-            url=spec.url,
-            blob=spec.blob,
-            consensus=spec.consensus,
-            collection=spec.collection,
-            as_of=spec.as_of,
-            partitions=spec.partitions,
-        )
-    )
+    found = scan.find(spec.reading(spec.collection, spec.as_of))
     info = controller.describe(found.collection_id)
     folder = folders.claim(spec.destination, spec.job_id, spec.attempt)
     try:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 from holdfast.errors import CLOSED, BadInput, VersionTooNew
+from holdfast.spark.options import ReadOptions
 from holdfast.spark.place import Place
 
 SPEC_VERSION = 1
@@ -60,6 +61,17 @@ class JobSpec:
     def place(self) -> Place:
         """The location."""
         return Place(self.url, self.blob, self.consensus)
+
+    def reading(self, collection: str, as_of: int | None) -> ReadOptions:
+        """What to read a collection of that location with, in as many tasks."""
+        return ReadOptions(
+            url=self.url,
+            blob=self.blob,
+            consensus=self.consensus,
+            collection=collection,
+            as_of=as_of,
+            partitions=self.partitions,
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Self:
