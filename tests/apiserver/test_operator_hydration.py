@@ -7,16 +7,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from holdfast.errors import UpperMismatch
-from holdfast.storage import CollectionWriter, JobState, StorageController, job_id
+from apiserver.livewriting import Writing, counted, load
+from holdfast.storage import JobState, StorageController, job_id
 from testbed.kube import ControlPlane
 from testbed.sparkoperator import SparkOperatorStandIn, install_crd
 
@@ -35,46 +32,6 @@ def drivers(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Iter
     logs = tmp_path / "spark"
     with SparkOperatorStandIn(control_plane.kubeconfig, namespace=namespace, log_dir=logs):
         yield logs
-
-
-def counted(table: pa.Table) -> Counter[tuple[int, str]]:
-    counts: Counter[tuple[int, str]] = Counter()
-    for row in table.to_pylist():
-        counts[row["id"], row["note"]] += row["_diff"]
-    return counts
-
-
-class Writing:
-    """A writer that adds a row at a time, until the block ends."""
-
-    def __init__(self, writer: CollectionWriter) -> None:
-        self._writer = writer
-        self._stop = threading.Event()
-        self.written: Counter[tuple[int, str]] = Counter()
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.2):
-            row = (-1 - len(self.written), "live")
-            upper = self._writer.upper()
-            while True:
-                try:
-                    self._writer.append([dict(zip(("id", "note"), row, strict=True))], upper, upper + 5)
-                except UpperMismatch as mismatch:
-                    # Sealed by the handover: nothing of this one happened.
-                    upper = mismatch.actual
-                else:
-                    break
-            self.written[row] = 1
-
-    @contextmanager
-    def running(self) -> Iterator["Writing"]:
-        with ThreadPoolExecutor(1) as thread:
-            done = thread.submit(self._run)
-            try:
-                yield self
-            finally:
-                self._stop.set()
-            done.result(60)
 
 
 def kill_at_work(world: Any, logs: Path, application: str) -> None:
@@ -120,8 +77,7 @@ def test_a_collection_is_resharded_by_spark_though_a_driver_is_killed(
 
 def reshard(world: Any, controller: StorageController, collection: str, drivers: Path) -> None:
     writer = controller.writer(collection, purpose="application")
-    ids = pa.array(range(LOADED), pa.int64())
-    writer.append(pa.table({"id": ids, "note": pa.array(["before"] * LOADED)}), 0, 10)
+    load(writer, LOADED)
     reader = controller.reader(collection, purpose="follower")
     heard = counted(reader.snapshot(9).to_table())
     listen = reader.listen(9)
@@ -131,7 +87,7 @@ def reshard(world: Any, controller: StorageController, collection: str, drivers:
             if hasattr(event, "table"):
                 heard.update(counted(event.table))
 
-    with Writing(writer).running() as writing:
+    with Writing(writer, pace_s=0.2).running() as writing:
         hydration = {"minimumBytes": 0, "spark": {"startDeadlineSeconds": 110}}
         world.patch(FLIGHTS, json.dumps({"spec": {"hydration": hydration, "rendition": {"shards": 3}}}))
         world.wait_for(FLIGHTS, f"{JOB}.attempt", 1)

@@ -3,19 +3,15 @@
 import json
 import os
 import signal
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from holdfast.errors import UpperMismatch
+from apiserver.livewriting import Writing, counted, load
 from holdfast.persist import Progress
-from holdfast.storage import CollectionWriter, RenditionState, StorageController
+from holdfast.storage import RenditionState, StorageController
 from testbed.errors import KubectlError
 
 pytestmark = pytest.mark.kube
@@ -39,13 +35,6 @@ def wait_for_phase(world: Any, rendition: str, phase: str) -> None:
     world.wait_for(FLIGHTS, f'.status.renditions[?(@.id=="{rendition}")].phase', phase)
 
 
-def counted(table: pa.Table) -> Counter[tuple[int, str]]:
-    counts: Counter[tuple[int, str]] = Counter()
-    for row in table.to_pylist():
-        counts[row["id"], row["note"]] += row["_diff"]
-    return counts
-
-
 @pytest.fixture
 def flights(world: Any, make_catalog: Make, make_collection: Make) -> Iterator[StorageController]:
     """The controller of an application, and a collection that is there; an operator looks after it."""
@@ -55,52 +44,6 @@ def flights(world: Any, make_catalog: Make, make_collection: Make) -> Iterator[S
     world.wait_ready("catalog/demo", FLIGHTS)
     with world.controller(world.volume(there["spec"]["organizationId"])) as controller:
         yield controller
-
-
-def load(writer: CollectionWriter, rows: int) -> None:
-    """`rows` rows at time 0; complete before 10."""
-    ids = pa.array(range(rows), pa.int64())
-    writer.append(pa.table({"id": ids, "note": pa.array(["before"] * rows)}), 0, 10)
-
-
-class Writing:
-    """A writer that adds a row and takes back an earlier one at a time, until it is stopped."""
-
-    def __init__(self, writer: CollectionWriter) -> None:
-        self._writer = writer
-        self._stop = threading.Event()
-        self.written: Counter[tuple[int, str]] = Counter()
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stop.wait(0.02):
-            rows = [{"id": -1 - number, "note": "live", "_diff": 1}]
-            if number % 3 == 2:
-                rows.append({"id": -number, "note": "live", "_diff": -1})
-            self._append(rows)
-            self.written.update({(row["id"], row["note"]): row["_diff"] for row in rows})
-            number += 1
-
-    def _append(self, rows: list[dict[str, Any]]) -> None:
-        upper = self._writer.upper()
-        while True:
-            try:
-                self._writer.append(rows, upper, upper + 5)
-            except UpperMismatch as mismatch:
-                # Sealed by a handover: nothing of this one happened.
-                upper = mismatch.actual
-            else:
-                return
-
-    @contextmanager
-    def running(self) -> Iterator["Writing"]:
-        with ThreadPoolExecutor(1) as thread:
-            done = thread.submit(self._run)
-            try:
-                yield self
-            finally:
-                self._stop.set()
-            done.result(60)
 
 
 def kill_while_it_fills(world: Any, controller: StorageController, collection: str) -> str:
@@ -129,7 +72,7 @@ def test_a_collection_is_resharded_by_operators_that_are_killed(
     reader = flights.reader(collection, purpose="follower")
     heard = counted(reader.snapshot(9).to_table())
     listen = reader.listen(9)
-    with Writing(writer).running() as writing:
+    with Writing(writer, pace_s=0.02).running() as writing:
         new = kill_while_it_fills(world, flights, collection)
         world.start()
         wait_for_phase(world, new, "CaughtUp")
