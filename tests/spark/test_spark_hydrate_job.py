@@ -20,8 +20,9 @@ from holdfast.persist.sweep import BLOB_NAME
 from holdfast.spark.jobs import hydrate, snapshot
 from holdfast.spark.jobs.spec import HydrateSpec, SnapshotSpec
 from holdfast.spark.place import Place
-from holdfast.storage import JobRecord, JobState, RenditionState, StorageController
+from holdfast.storage import JobState, RenditionState, StorageController
 from holdfast.storage.bringing import rendition_hold
+from spark.attempts import again, killed_at, record_of
 from testbed import sparkdriver
 from testbed.minio import Minio
 from testbed.postgres import PostgresServer
@@ -34,19 +35,6 @@ Order = Callable[..., HydrateSpec]
 
 SCHEMA = Schema.of(key={"id": "uint64"}, value={"name": "string?", "x": "float64"})
 WIDER = Schema.of(key={"id": "uint64"}, value={"name": "string?", "x": "float64", "more": "int64?"})
-# Runs the job in a process of its own and kills it, as a power cut would, when it says `sys.argv[2]`.
-KILLED_AT = """
-import os, signal, sys
-from holdfast.spark.jobs import hydrate
-from holdfast.spark.jobs.spec import HydrateSpec, load_spec
-
-def say(text):
-    print(text, flush=True)
-    if sys.argv[2] in text:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-hydrate.run(load_spec(sys.argv[1], HydrateSpec), say=say)
-"""
 # Fills a collection, and runs the job with tasks that fail after they have uploaded, for the first time.
 FAILING_ONCE = """
 import sys
@@ -117,18 +105,6 @@ def spec_of(controller: StorageController, collection: str, **given: Any) -> Hyd
     record = controller.start_job(collection, "hydrate", "r2", spec={})
     of_job = {"job_id": record.job_id, "attempt": record.attempt, "partitions": 4}
     return HydrateSpec(**{"collection": collection, "rendition": "r2", **of_job, **given})
-
-
-def again(controller: StorageController, spec: HydrateSpec) -> HydrateSpec:
-    """The spec of the next attempt, after this one was given up."""
-    record = controller.retry_job(spec.job_id, abandoned=spec.attempt)
-    return HydrateSpec(**{**vars(spec), "attempt": record.attempt})
-
-
-def record_of(controller: StorageController, spec: HydrateSpec) -> JobRecord:
-    record = controller.job(spec.job_id)
-    assert record is not None
-    return record
 
 
 def shards_of(controller: StorageController, spec: HydrateSpec) -> tuple[str, ...]:
@@ -279,7 +255,7 @@ def test_a_killed_driver_leaves_nothing_that_anybody_reads_and_the_next_attempt_
     spark: SparkSession, controller: StorageController, order: Order
 ) -> None:
     first = order()
-    killed = run_python(KILLED_AT, first.to_json(), "are uploaded, committing")
+    killed = killed_at(first, "are uploaded, committing")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert record_of(controller, first).state is JobState.RUNNING
     check_nothing(controller, first)

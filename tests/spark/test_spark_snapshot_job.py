@@ -19,8 +19,9 @@ from holdfast.persist import Schema
 from holdfast.spark.jobs import snapshot
 from holdfast.spark.jobs.folder import AttemptTaken
 from holdfast.spark.jobs.spec import SnapshotSpec
-from holdfast.storage import JobRecord, JobState, StorageController
+from holdfast.storage import JobState, StorageController
 from holdfast.storage.manifest import verify_snapshot
+from spark.attempts import again, killed_at, record_of
 from testbed import sparkdriver
 from testbed.spark import environment
 from testbed.sparkdriver import Gate
@@ -30,19 +31,6 @@ Fill = Callable[..., str]
 Order = Callable[..., SnapshotSpec]
 
 SCHEMA = Schema.of(key={"id": "uint64"}, value={"name": "string?", "x": "float64"})
-# Runs the job in a process of its own and kills it, as a power cut would, when it says `sys.argv[2]`.
-KILLED_AT = """
-import os, signal, sys
-from holdfast.spark.jobs import snapshot
-from holdfast.spark.jobs.spec import SnapshotSpec, load_spec
-
-def say(text):
-    print(text, flush=True)
-    if sys.argv[2] in text:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-snapshot.run(load_spec(sys.argv[1], SnapshotSpec), say=say)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -69,18 +57,6 @@ def order(controller: StorageController, url: str, orders: str, tmp_path: Path) 
         return SnapshotSpec(**{**given, **change})
 
     return make
-
-
-def again(controller: StorageController, spec: SnapshotSpec) -> SnapshotSpec:
-    """The spec of the next attempt, after this one was given up."""
-    record = controller.retry_job(spec.job_id, abandoned=spec.attempt)
-    return SnapshotSpec(**{**vars(spec), "attempt": record.attempt})
-
-
-def record_of(controller: StorageController, spec: SnapshotSpec) -> JobRecord:
-    record = controller.job(spec.job_id)
-    assert record is not None
-    return record
 
 
 def folder_of(spec: SnapshotSpec) -> Path:
@@ -198,8 +174,7 @@ def test_a_killed_attempt_leaves_nothing_that_the_next_one_does_not_clear(
     spark: SparkSession, controller: StorageController, order: Order, moment: str
 ) -> None:
     first = order()
-    command = [sys.executable, "-c", KILLED_AT, first.to_json(), moment]
-    killed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    killed = killed_at(first, moment)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     record = record_of(controller, first)
     assert (record.state, record.attempt) == (JobState.RUNNING, 1)

@@ -1,0 +1,46 @@
+"""Attempts of Spark jobs: the next one, their records, and one that is killed at a moment of its work."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TypeVar
+
+from holdfast.spark.jobs.spec import JobSpec
+from holdfast.storage import JobRecord, StorageController
+
+Spec = TypeVar("Spec", bound=JobSpec)
+
+# Runs a job in a process of its own and kills it, as a power cut would, when it says `sys.argv[4]`.
+_KILLED_AT = """
+import os, signal, sys
+from importlib import import_module
+from holdfast.spark.jobs import spec as specs
+
+def say(text):
+    print(text, flush=True)
+    if sys.argv[4] in text:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+spec = specs.load_spec(sys.argv[3], getattr(specs, sys.argv[2]))
+import_module(f"holdfast.spark.jobs.{sys.argv[1]}").run(spec, say=say)
+"""
+
+
+def killed_at(spec: JobSpec, moment: str) -> subprocess.CompletedProcess[str]:
+    """What became of the job of a spec that is killed when it says this."""
+    arguments = [spec.KIND, type(spec).__name__, spec.to_json(), moment]
+    command = [sys.executable, "-c", _KILLED_AT, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def again(controller: StorageController, spec: Spec) -> Spec:
+    """The spec of the next attempt, after this one was given up."""
+    record = controller.retry_job(spec.job_id, abandoned=spec.attempt)
+    return replace(spec, attempt=record.attempt)
+
+
+def record_of(controller: StorageController, spec: JobSpec) -> JobRecord:
+    """The record of a job."""
+    record = controller.job(spec.job_id)
+    assert record is not None
+    return record
