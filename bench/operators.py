@@ -7,7 +7,9 @@ requests in the API server's audit log of the operator's own user, without the L
 - *from empty*: from the first collection that is asked for, by four threads, to the last one that is Ready,
   the Catalog being there. Writes are those of the operator until then: finalizers, statuses, Events.
 - *at rest*: writes in the time after the last refresh. Memory is that of the operator's process; that of a
-  collection is how much it grew from the first 100 collections on.
+  collection is how much what the process has of its own (anonymous memory) grew from the first 100
+  collections on: the code of a library that is first used then (19 MB of polars, with the first compaction
+  of some size) is no collection's.
 - *change*: from the patch of an object's spec to the watch event that its status has seen it, for objects one
   after the other, while nothing else happens, while one other object's spec is patched all the time, and
   while one other collection is written all the time. All are to be below the goal.
@@ -169,6 +171,12 @@ class Scene:
         pages = int(Path(f"/proc/{self.operator.child.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
+    def own_mb(self) -> float:
+        """What isn't pages of files: those of a library are read when something of it is first used."""
+        lines = Path(f"/proc/{self.operator.child.pid}/status").read_text().splitlines()
+        (kib,) = (line.split()[1] for line in lines if line.startswith("RssAnon:"))
+        return int(kib) * 1024 / 1e6
+
     def cpu_s(self) -> float:
         fields = Path(f"/proc/{self.operator.child.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -251,7 +259,7 @@ def from_empty(there: Scene) -> Iterator[Row]:
     log(f"making {COLLECTIONS} collections")
     before, begun, cpu = there.writes(), time.monotonic(), there.cpu_s()
     there.make(range(FIRST))
-    first_mb = there.resident_mb()
+    first_mb = there.own_mb()
     there.make(range(FIRST, COLLECTIONS))
     seconds, cpu = time.monotonic() - begun, there.cpu_s() - cpu
     yield Row(
@@ -284,15 +292,15 @@ def from_empty(there: Scene) -> Iterator[Row]:
         Goal("<=", 0),
         f"{cpu / REST_S * 100:.1f} % of one core; {told(writes)}",
     )
-    rest_mb = there.resident_mb()
+    rest_mb, own_mb = there.resident_mb(), there.own_mb()
     yield Row("at rest, memory of the operator / goal of 400 MB", rest_mb, 400, "MB", Goal("<=", 1))
     yield Row(
         "... for each collection / goal of 30 kB",
-        (rest_mb - first_mb) * 1e3 / (COLLECTIONS - FIRST),
+        (own_mb - first_mb) * 1e3 / (COLLECTIONS - FIRST),
         30,
         "kB",
         Goal("<=", 1),
-        f"{first_mb:.0f} MB with the first {FIRST}",
+        f"{first_mb:.0f} MB of its own with the first {FIRST}, {own_mb:.0f} MB then",
     )
 
 

@@ -17,6 +17,8 @@ from posixpath import relpath
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
+from mkdocs.utils import get_relative_url
+from pymdownx.superfences import fence_code_format
 
 sys.path.insert(0, str(Path(__file__).parent))
 import reference_pages
@@ -24,9 +26,12 @@ import reference_pages
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 SOURCE = "source"
+DIAGRAMS = "vendor/mermaid.tiny.js"
+"""What draws diagrams: @mermaid-js/tiny 11.17.2 as it is published, under its license beside it."""
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 _ABSOLUTE = re.compile(r"[a-z]+:")
+_THEME = re.compile(r'(?=<script src="[^"]*assets/javascripts/bundle)')
 
 
 def slug(heading: str, separator: str) -> str:
@@ -76,8 +81,10 @@ def linked(markdown: str, page: Path) -> Iterator[Path]:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Make anchors as the repository's viewer does."""
+    """Make anchors as the repository's viewer does, and diagrams of what it makes diagrams of."""
     config.mdx_configs["toc"]["slugify"] = slug
+    diagram = {"name": "mermaid", "class": "mermaid", "format": fence_code_format}
+    config.mdx_configs["pymdownx.superfences"] = {"custom_fences": [diagram]}
     return config
 
 
@@ -103,6 +110,14 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Lead links of a page out of docs/ to the copies in the site."""
     source = page.file.abs_src_path
     return markdown if source is None else relinked(markdown, Path(source))
+
+
+def on_post_page(output: str, page: Page, **_: object) -> str:
+    """Have a page with diagrams load what draws them, before the theme would fetch it from elsewhere."""
+    if 'class="mermaid"' not in output:
+        return output
+    script = f'<script src="{get_relative_url(DIAGRAMS, page.url)}"></script>'
+    return _THEME.sub(lambda _: script, output, count=1)
 
 
 def _is_page(path: Path) -> bool:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from kubernetes.config import ConfigException
 
+from holdfast_operator.reconcile.locations import check_place
 from holdfast_operator.runtime import checks, leaseflags
 from holdfast_operator.runtime import logging as logs
 from holdfast_operator.runtime.app import Operator, Options
 from holdfast_operator.runtime.elector import Elector
 from holdfast_operator.runtime.kube import Kube
-from holdfast_operator.runtime.memory import share_heaps
 from holdfast_operator.runtime.metrics import Metrics
 
 
@@ -23,12 +23,12 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.run is not None:
         return int(args.run(args))
-    share_heaps()
     logs.configure(logs.LogFormat(args.log_format), level=args.log_level)
     host, port = args.listen
     options = Options(
         namespaces=tuple(args.namespace),
         data_dir=args.data_dir,
+        allowed_locations=tuple(args.allow_location),
         storage_shared=args.storage_shared,
         host=host,
         port=port,
@@ -72,6 +72,13 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
+def _place(text: str) -> str:
+    try:
+        return check_place(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="holdfast-operator", description="The Kubernetes operator of Holdfast."
@@ -90,6 +97,15 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="DIR",
         help="the operator's volume, for catalogs whose spec names no storage",
+    )
+    run.add_argument(
+        "--allow-location",
+        action="append",
+        default=[],
+        type=_place,
+        metavar="URL",
+        help="keep catalogs only there and below, and on the volume; may be given more than once "
+        "(default: wherever a spec says)",
     )
     run.add_argument(
         "--storage-shared",

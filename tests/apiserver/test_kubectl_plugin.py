@@ -127,7 +127,7 @@ def test_what_can_not_be_is_one_line_and_a_hint(plugin: Plugin, tmp_path: Path) 
     code, lines = said("handover", "flights")
     assert (code, "spec.handover.policy is WhenCaughtUp" in lines[0]) == (2, True)
     code, lines = said("snapshot", "flights")
-    assert (code, lines[1]) == (2, "  hint: say where it is to be: --destination s3://bucket/folder")
+    assert (code, lines[1]) == (2, "  hint: say where it is to be: --destination file:///folder")
     code, lines = said("migrate", "linked", "--to", "persist", "--timeout", "soon")
     assert (code, len(lines)) == (2, 1)
     assert "spec.timeout" in lines[0]

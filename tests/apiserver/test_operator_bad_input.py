@@ -47,7 +47,14 @@ def test_the_api_server_refuses_what_has_no_meaning(
         (make_collection(maxBytes=0), "maxBytes"),
         (make_collection(restoreFrom={"snapshot": "monday"}), "must be a URL like file:///folder/snapshot"),
         (make_collection(retention={"period": "a week"}), "period"),
-        (make_collection(snapshot={"requestId": "a", "destination": "x"}), "must be a URL"),
+        (
+            make_collection(snapshot={"requestId": "a", "destination": "x"}),
+            "must be a URL like file:///folder",
+        ),
+        (
+            make_collection(snapshot={"requestId": "a", "destination": "s3://bucket/x"}),
+            "must be a URL like file:///folder, which all pods share; s3:// is not supported yet",
+        ),
     ):
         with pytest.raises(KubectlError, match="is invalid") as refused:
             world.apply(made)

@@ -9,6 +9,10 @@ HA: Final[dict[str, Any]] = {
 }
 ALL_ON: Final[dict[str, Any]] = {
     **HA,
+    "storage": {
+        "embedded": {"enabled": False},
+        "allowedLocations": ["s3://bucket/team", "postgresql://db/team"],
+    },
     "watch": {"namespaces": ["a", "b"]},
     "spark": {"serviceAccount": {"create": True}},
     "networkPolicy": {

@@ -1,4 +1,4 @@
-"""The page about reading with Spark does what it says."""
+"""The pages about reading and writing with Spark do what they say."""
 
 import re
 from pathlib import Path
@@ -7,13 +7,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "read-with-spark.md"
+HOW_TO = Path(__file__).resolve().parents[2] / "docs" / "how-to"
 
 
-def test_the_page_does_what_it_says(spark: SparkSession, tmp_path: Path) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+@pytest.mark.parametrize("name", ["read-with-spark.md", "write-with-spark.md"])
+def test_the_page_does_what_it_says(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```$", (HOW_TO / name).read_text(), re.MULTILINE | re.DOTALL)
     program = "\n".join(blocks)
     assert program.count("file:///tmp/shop") == 1
-    exec(
-        compile(program.replace("/tmp/shop", f"{tmp_path}/shop"), PAGE.name, "exec"), {"__name__": "example"}
-    )
+    exec(compile(program.replace("/tmp/shop", f"{tmp_path}/shop"), name, "exec"), {"__name__": "example"})

@@ -58,7 +58,8 @@ def requests(folder: Path, user: str) -> list[Request]:
     for line in (folder / _LOG).read_text().split("\n")[:-1]:
         event = json.loads(line)
         about = event.get("objectRef")
-        if about is None or event["user"]["username"] != user or "resource" not in about:
+        # A request that wasn't let in has no user name.
+        if about is None or event["user"].get("username") != user or "resource" not in about:
             continue
         sub = f"/{about['subresource']}" if about.get("subresource") else ""
         asked = Asked(about.get("apiGroup", ""), about["resource"] + sub, event["verb"])

@@ -132,9 +132,11 @@ class Objects:
             auth_settings=["BearerToken"],
         )
         answer = self._client.call_api(verb, url, headers, body=body, _request_timeout=_REQUEST_S)
-        content = json.loads(answer.read())  # type: ignore[no-untyped-call]
+        text = answer.read()  # type: ignore[no-untyped-call]
         if answer.status == 404:
+            # Where the definitions are gone, it is no JSON.
             return None
+        content = json.loads(text)
         if answer.status >= 300:
             raise KubectlError(str(content.get("message", content)), answer.status)
         return dict(content)

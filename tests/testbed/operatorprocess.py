@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,15 @@ from testbed.process import Child
 class OperatorProcess:
     """`holdfast-operator run` in one namespace, with its log in a file."""
 
-    def __init__(self, cluster: ControlPlane, namespace: str, folder: Path, number: int, *flags: str) -> None:
+    def __init__(
+        self,
+        cluster: ControlPlane,
+        namespace: str,
+        folder: Path,
+        number: int,
+        *flags: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.log = folder / f"operator-{number}.log"
         self.child = Child(
             f"operator-{number}",
@@ -32,7 +41,12 @@ class OperatorProcess:
             ],
             log=self.log,
             env=cluster.environment(
-                {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": plain_path()}
+                {
+                    "PATH": "/usr/bin:/bin",
+                    "HOME": str(folder),
+                    "PYTHONPATH": plain_path(),
+                    **(environment or {}),
+                }
             ),
         )
 
@@ -53,10 +67,15 @@ class OperatorProcess:
             assert time.monotonic() < deadline, f"it never says {part!r}"
             threading.Event().wait(0.05)
 
+    def address(self) -> str:
+        """Where its HTTP endpoint is, once it listens."""
+        self.wait_until_it_says("health and metrics on")
+        (line,) = (line for line in self.lines() if "health and metrics on" in line["message"])
+        return str(line["message"].split()[-1])
+
     def get(self, path: str) -> str:
         """What its HTTP endpoint answers."""
-        (line,) = (line for line in self.lines() if "health and metrics on" in line["message"])
-        with urllib.request.urlopen(line["message"].split()[-1] + path, timeout=10) as answer:
+        with urllib.request.urlopen(self.address() + path, timeout=10) as answer:
             return str(answer.read().decode())
 
     def metric(self, name: str) -> float:

@@ -20,7 +20,7 @@ from typing import IO, Any, Final, Self
 
 from testbed.pages import Block, commands, differs
 
-_SECONDS: Final = 300.0
+_SECONDS: Final = 180.0
 _FOLDERS: Final = ("/tmp/", "/data/", "/var/lib/holdfast/")
 _REFUSAL: Final = re.compile(r"^(?:holdfast|Error|error)\b.*:", re.MULTILINE)
 
@@ -130,7 +130,7 @@ class _Shell:
         """The exit code of commands and what they print; `ends`: the first that fails ends the shell."""
         self._script.write_text(text)
         to, out = self._pipes()
-        watchdog = threading.Timer(_SECONDS, self._process.kill)
+        watchdog = threading.Timer(_SECONDS, self._kill)
         watchdog.start()
         mark = f'echo "{self._mark} $?"'
         try:
@@ -151,12 +151,16 @@ class _Shell:
 
     def close(self) -> None:
         """End it with all that it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, 9)
+        self._kill()
         self._process.wait()
         for pipe in self._pipes():
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
+
+    def _kill(self) -> None:
+        # What it started holds the pipe too, and may go on for ever.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, 9)
 
     def _pipes(self) -> tuple[IO[str], IO[str]]:
         assert self._process.stdin is not None

@@ -193,7 +193,7 @@ class Command(_message.Message):
     def __init__(self, kind: _Optional[_Union[CommandKind, str]] = ..., object_id: _Optional[str] = ..., who: _Optional[str] = ..., host: _Optional[str] = ..., token: _Optional[str] = ..., at_ms: _Optional[int] = ..., result_json: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("object_id", "kind", "slot", "attempt", "state", "spec_json", "result_json", "error", "started_ms", "finished_ms")
+    __slots__ = ("object_id", "kind", "slot", "attempt", "state", "spec_json", "result_json", "error", "started_ms", "finished_ms", "by", "failures")
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
@@ -204,6 +204,8 @@ class Job(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     STARTED_MS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_MS_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
     object_id: str
     kind: str
     slot: str
@@ -214,7 +216,9 @@ class Job(_message.Message):
     error: str
     started_ms: int
     finished_ms: int
-    def __init__(self, object_id: _Optional[str] = ..., kind: _Optional[str] = ..., slot: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[_Union[JobState, str]] = ..., spec_json: _Optional[str] = ..., result_json: _Optional[str] = ..., error: _Optional[str] = ..., started_ms: _Optional[int] = ..., finished_ms: _Optional[int] = ...) -> None: ...
+    by: str
+    failures: int
+    def __init__(self, object_id: _Optional[str] = ..., kind: _Optional[str] = ..., slot: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[_Union[JobState, str]] = ..., spec_json: _Optional[str] = ..., result_json: _Optional[str] = ..., error: _Optional[str] = ..., started_ms: _Optional[int] = ..., finished_ms: _Optional[int] = ..., by: _Optional[str] = ..., failures: _Optional[int] = ...) -> None: ...
 
 class Row(_message.Message):
     __slots__ = ("collection", "command", "job")

@@ -77,10 +77,14 @@ def create(
 @collection.command()
 @location_option
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Don't wait for its readers.")
+@click.option("--force", is_flag=True, help="End its jobs, and don't wait for its readers.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 def drop(url: str, name: str, force: bool, yes: bool) -> None:
-    """Drop a collection and all its data, for ever."""
+    """Drop a collection and all its data, for ever.
+
+    Nobody can open it from now on. While a job of it runs or somebody still reads it, its data stays: drop it
+    again when they have ended.
+    """
     with controller_of(open_to_look(url)) as controller:
         info = controller.describe(name)
     if not yes:

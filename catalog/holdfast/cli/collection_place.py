@@ -69,7 +69,7 @@ def table_of(client: "PersistClient", name: str) -> Iterator["Table"]:
 def refuse_dropped(info: "CollectionInfo") -> None:
     """Raise `BadInput` for a collection that is found by its id only because it was there once."""
     if info.dropped:
-        raise BadInput(f"collection {info.name} ({info.collection_id}) was dropped")
+        raise BadInput(info.end)
 
 
 def facts_of(controller: "StorageController", info: "CollectionInfo") -> dict[str, Any]:

@@ -107,15 +107,18 @@ def _check_options(
 def _change(url: str, info: "CollectionInfo", source: "RowSource", *, delete: bool) -> None:
     from holdfast import tables
     from holdfast.cli.row_source import whole
+    from holdfast.tables.committing import commit
 
     rows = whole(source)
     change = (tables.Delete if delete else tables.Upsert)(rows)
     change.prepare(info.name, info.schema)  # refuses what can't be, before anything is opened for writing
     with table_of(open_to_write(url, create=False), info.collection_id) as table:
-        written = tables.write({table: change})
-    done = "deleted the rows of" if delete else "put"
-    what = count(rows.num_rows, "key" if delete else "row")
-    click.echo(f"{done} {what} {'from' if delete else 'to'} {info.name}: {_complete(written + 1)}", err=True)
+        done = commit({table: change})
+    if delete:
+        what = f"deleted {count(sum(done.taken), 'row')} of {count(rows.num_rows, 'key')} from"
+    else:
+        what = f"put {count(rows.num_rows, 'row')} to"
+    click.echo(f"{what} {info.name}: {_complete(done.time + 1)}", err=True)
 
 
 def _append(

@@ -61,6 +61,11 @@ _ALIKE: Final[dict[str, tuple[type, ...]]] = {
 _UNFIT: Final = (pa.ArrowException, OverflowError, ValueError, TypeError)
 
 
+def becomes(given: pa.DataType, want: pa.DataType) -> bool:
+    """Whether values of one type may become values of another, each by itself."""
+    return _kind(given) in _CASTS[_kind(want)]
+
+
 def cast_column(
     name: str, given: pa.Array | pa.ChunkedArray, want: pa.DataType
 ) -> pa.Array | pa.ChunkedArray:
@@ -69,7 +74,7 @@ def cast_column(
         given = given.cast(given.type.value_type)
         if given.type == want:
             return given
-    if _kind(given.type) not in _CASTS[_kind(want)]:
+    if not becomes(given.type, want):
         raise BadInput(f"column {name!r} is {given.type}, which does not become {want} without loss")
     try:
         if pa.types.is_decimal(want) and pa.types.is_integer(given.type):

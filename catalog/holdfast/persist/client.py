@@ -6,12 +6,15 @@ instant. `mode="read"` writes nothing anywhere, leases included.
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, Self
 from uuid import UUID
+
+import pyarrow as pa
 
 from holdfast.errors import (
     BadInput,
@@ -64,7 +67,7 @@ from holdfast.persist.state import CriticalReader, WriteMode
 from holdfast.persist.storage import CacheConfig, Location, StoreMetrics
 from holdfast.persist.survey import HEADS
 from holdfast.persist.transition import check_mode
-from holdfast.persist.upload import Upload, UploadTicket, discard, upload
+from holdfast.persist.upload import Upload, UploadTicket, discard, give_up, keep_alive, upload, uploaded
 from holdfast.persist.write import Prepared, WriteHandle, check_prepared, spend
 
 Mode = Literal["write", "read"]
@@ -427,9 +430,13 @@ class PersistClient:
         chunks = (machines[start : start + HEADS] for start in range(0, len(machines), HEADS))
         return {state.shard_id: state.seqno for chunk in chunks for state in refresh_all(chunk)}
 
-    def known_version(self, shard_id: str) -> int:
-        """The number of the version that this client has of a shard; the store may have a newer one."""
-        return self.machine(shard_id).state.seqno
+    def known(self, shard_id: str) -> ShardInfo | None:
+        """A look at the version that this client has of a shard, without asking; None where it has none.
+
+        The store may have a newer one.
+        """
+        state = self.machine(shard_id).state
+        return shard_info(state) if state.exists else None
 
     def exists(self, shard_id: str) -> bool:
         """Whether a shard was ever created."""
@@ -444,9 +451,9 @@ class PersistClient:
         """A look at a shard; `BadInput` where it doesn't exist."""
         return shard_info(self.existing(shard_id).state)
 
-    def stored(self, shard_id: str, *, from_time: int = 0) -> StoredSize:
-        """How much is stored in parts with updates at times from `from_time` on; what is pending apart."""
-        return stored_size(self.existing(shard_id).state, from_time)
+    def stored(self, shard_id: str) -> StoredSize:
+        """How much is stored, before any consolidation; what is pending apart."""
+        return stored_size(self.existing(shard_id).state)
 
     def read_snapshot_part(self, part: SnapshotPart, columns: Sequence[str] | None = None) -> Snapshot:
         """The piece of a snapshot that `ReadHandle.snapshot_parts` described, perhaps in another process.
@@ -465,6 +472,43 @@ class PersistClient:
         """
         self.check_writable()
         return upload(self.machine(ticket.shard_id), ticket, pieces)
+
+    def writer_of(self, ticket: UploadTicket, *, purpose: str) -> WriteHandle:
+        """The writer that was handed on with this ticket, to append what was uploaded for it.
+
+        Raises `ShardFinalized`; its appends `HandleExpired`, where it was silent for too long or given up.
+        """
+        self.check_writable()
+        machine = self.machine(ticket.shard_id)
+        if machine.refresh().finalized:
+            raise ShardFinalized(f"shard {ticket.shard_id} was finalized")
+        handle = replace(self._handle("w", purpose), id=ticket.writer_id, registered=True)
+        return WriteHandle(self, machine, ticket.schema, ticket.schema_id, handle)
+
+    def uploaded(self, upload: Upload) -> Iterator[pa.Table]:
+        """The updates of an upload, a part at a time.
+
+        Raises `HandleExpired` where it is gone, `CorruptBlob`.
+        """
+        machine = self.machine(upload.shard_id)
+        machine.refresh()
+        return uploaded(machine, upload)
+
+    def keep_alive(self, ticket: UploadTicket, *, purpose: str) -> None:
+        """Say that the writer that was handed on with this ticket lives.
+
+        Raises `HandleExpired` where it was silent for too long: what was uploaded for it may be gone.
+        """
+        self.check_writable()
+        keep_alive(self.machine(ticket.shard_id), ticket, check_purpose(purpose))
+
+    def give_up(self, ticket: UploadTicket, uploads: Iterable[Upload] = ()) -> None:
+        """End the writer that was handed on with this ticket: it can't append any more.
+
+        Of `uploads`, those for it, what it has not appended goes.
+        """
+        self.check_writable()
+        give_up(self.machine(ticket.shard_id), ticket, uploads)
 
     def discard(self, uploads: Iterable[Upload]) -> None:
         """Delete uploads that nobody has been told of, as far as that goes."""

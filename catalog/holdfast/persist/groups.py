@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.errors import CLOSED
 from holdfast.persist.canonical import canonical_floats, python_values
 from holdfast.persist.evolution import upgraded_key
 from holdfast.persist.order import NULL, Key, KeyRange
@@ -23,16 +24,17 @@ from holdfast.persist.schema import Column, Schema
 
 @dataclass(frozen=True, slots=True)
 class GroupBounds:
-    """One row group: how many rows, their first column from `low` to `high`, and their earliest time."""
+    """One row group: its number of rows, the least and greatest of their first column and of their times."""
 
     rows: int
     low: Key | None
     high: Key | None
     earliest: int
+    latest: int = CLOSED
 
-    def may_meet(self, wanted: KeyRange, latest: int) -> bool:
-        """Whether the group can have rows of the range at times up to `latest`."""
-        return self.earliest <= latest and wanted.may_meet(self.low, self.high)
+    def may_meet(self, wanted: KeyRange, earliest: int, latest: int) -> bool:
+        """Whether the group can have rows of the range at times from `earliest` to `latest`."""
+        return self.earliest <= latest and earliest <= self.latest and wanted.may_meet(self.low, self.high)
 
 
 def bounds_through(schema: Schema, own: Schema, metadata: pq.FileMetaData) -> list[GroupBounds]:
@@ -55,11 +57,12 @@ def group_bounds(schema: Schema, metadata: pq.FileMetaData) -> list[GroupBounds]
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
         times = group.column(time).statistics
-        earliest = times.min if times is not None and times.has_min_max else 0
+        known = times is not None and times.has_min_max
+        earliest, latest = (times.min, times.max) if known else (0, CLOSED)
         low, high = _bounds(column, group.column(0).statistics, group.num_rows)
-        found.append(
-            GroupBounds(group.num_rows, low, None if nan is None or index in nan else high, earliest)
-        )
+        if nan is None or index in nan:
+            high = None
+        found.append(GroupBounds(group.num_rows, low, high, earliest, latest))
     return found
 
 

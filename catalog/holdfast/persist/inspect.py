@@ -33,9 +33,9 @@ class StoredSize(NamedTuple):
     size_bytes: int
 
 
-def stored_size(state: ShardState, from_time: int) -> StoredSize:
-    """What a version has in parts with updates at times from `from_time` on."""
-    parts = [part for batch in state.batches for part in batch.parts if part.upper > from_time]
+def stored_size(state: ShardState) -> StoredSize:
+    """What a version has in its parts."""
+    parts = [part for batch in state.batches for part in batch.parts]
     return StoredSize(sum(part.rows for part in parts), sum(part.size_bytes for part in parts))
 
 

@@ -245,6 +245,19 @@ class ReadHandle:
         check_columns(schema, columns)
         return Snapshot(self._machine, self, schema, as_of, wanted, columns, buffer_bytes)
 
+    def changes(self, after: int, until: int, *, buffer_bytes: int | None = None) -> Snapshot:
+        """What the contents at `until` have more than those at `after`, and less: `_diff` may be negative.
+
+        Read from what was written between them, however much is stored, with bounded memory.
+
+        Raises:
+            AsOfTooEarly: `after < since`.
+            AsOfNotYetAvailable: `until >= upper`.
+            BadInput: `until < after`.
+        """
+        schema = check_readable(self._machine, until, after).schema
+        return Snapshot(self._machine, self, schema, until, buffer_bytes=buffer_bytes, after=after)
+
     def snapshot_of(self, part: SnapshotPart, columns: Sequence[str] | None = None) -> Snapshot:
         """A piece of a snapshot, under the schema that it was planned with. Raises as `snapshot` does."""
         schemas = check_readable(self._machine, part.as_of).schemas

@@ -44,9 +44,11 @@ Run: TypeAlias = Sequence[Part]
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Rows as contents at a time: those up to it, without their times."""
+    """Rows without their times, of those up to a time: as contents at it."""
 
     as_of: int
+    earliest: int = 0
+    """From when on: with a later time than 0 these are not contents, but what changed."""
 
     @property
     def latest(self) -> int:
@@ -60,8 +62,9 @@ class At:
     def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The view of a batch of updates."""
         times = values_of(rows.column(TIME))
-        if len(times) and int(times.max()) > self.as_of:
-            rows = rows.filter(pa.array(times <= np.uint64(self.as_of)))
+        if len(times) and not self.earliest <= int(times.min()) <= int(times.max()) <= self.as_of:
+            wanted = (times >= np.uint64(self.earliest)) & (times <= np.uint64(self.as_of))
+            rows = rows.filter(pa.array(wanted))
         return rows.drop_columns([TIME])
 
 
@@ -70,6 +73,11 @@ class Since:
     """Rows as updates whose times below `since` are moved up to it, which keeps their order."""
 
     since: int
+
+    @property
+    def earliest(self) -> int:
+        """No earlier row is wanted."""
+        return 0
 
     @property
     def latest(self) -> int:
@@ -108,7 +116,9 @@ def open_runs(
         CorruptBlob: its bytes are not what was written.
         VersionTooNew: a newer version wrote it.
     """
-    wanted_runs = [[part for part in run if part.lower <= view.latest] for run in runs]
+    wanted_runs = [
+        [part for part in run if part.lower <= view.latest and view.earliest < part.upper] for run in runs
+    ]
     inline = [part for run in wanted_runs for part in run if part.inline is not None]
     stored = [[part for part in run if part.inline is None] for run in wanted_runs]
     share = (buffer_bytes or BUFFER_BYTES) // max(1, sum(map(bool, stored)))
@@ -200,9 +210,8 @@ class _Reader:
             with pq.ParquetFile(file, pre_buffer=False) as parquet:
                 check_footer(parquet.metadata, own, key=key)
                 bounds = bounds_through(self.schema, own, parquet.metadata)
-                chosen = [
-                    i for i, group in enumerate(bounds) if group.may_meet(self.wanted, self.view.latest)
-                ]
+                times = self.view.earliest, self.view.latest
+                chosen = [i for i, group in enumerate(bounds) if group.may_meet(self.wanted, *times)]
                 if self.machine.config.audit_pushdown:
                     self._audit(parquet, part, own, [i for i in range(len(bounds)) if i not in chosen])
                 while chosen and given >= (skipped := parquet.metadata.row_group(chosen[0]).num_rows):

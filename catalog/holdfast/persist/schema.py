@@ -12,6 +12,7 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
@@ -217,6 +218,15 @@ class Schema:
     def __str__(self) -> str:
         text = f"key ({', '.join(map(str, self.key))}), value ({', '.join(map(str, self.value))})"
         return f"{text}, codec {self.codec[0]} v{self.codec[1]}" if self.codec else text
+
+
+_shared: WeakValueDictionary[object, Schema] = WeakValueDictionary()
+# By what it consists of and not by itself, which would keep it here for ever.
+
+
+def shared(schema: Schema) -> Schema:
+    """The one that stands for all that are equal: a thousand shards of one kind need one, with its Arrow."""
+    return _shared.setdefault((schema.key, schema.value, schema.codec), schema)
 
 
 def _columns(given: Mapping[str, Column | str]) -> tuple[Column, ...]:

@@ -82,6 +82,9 @@ def _limit(value: Any) -> Key | None:
 class Snapshot:
     """The contents of a shard at `as_of`: each (key, value) once, `_diff` copies of it, never 0.
 
+    With a time `after`, what these have more than the contents then, or less: only what was written since
+    is read.
+
     Iterate it for record batches in the total order of (key, value), read with bounded memory, or take all at
     once with `to_table`: faster, in no order. Columns are those of the schema and `_diff` (int64). With
     `columns` only these of them, and `_diff`: rows that differ in others are not summed, so equal rows may
@@ -97,6 +100,7 @@ class Snapshot:
         wanted: KeyRange = EVERYTHING,
         columns: Sequence[str] | None = None,
         buffer_bytes: int | None = None,
+        after: int | None = None,
     ) -> None:
         self.schema = schema
         self._machine = machine
@@ -104,6 +108,7 @@ class Snapshot:
         self._wanted = wanted
         self._columns = None if columns is None else list(columns)
         self._buffer_bytes = buffer_bytes
+        self._after = after
         self.as_of = as_of
 
     def to_table(self) -> pa.Table:
@@ -114,7 +119,7 @@ class Snapshot:
             CorruptBlob: a part is not what was written.
             DiffOverflow: what was written adds up to more copies of a row than int64 holds; names the row.
         """
-        if self._wanted != EVERYTHING:
+        if self._wanted != EVERYTHING or self._after is not None:
             empty = self._project(self.schema.arrow_diff.empty_table())
             return pa.Table.from_batches(self, empty.schema)
         schema, sources = self.sources()
@@ -127,7 +132,7 @@ class Snapshot:
 
         It is the shard's newest, or `at_least` where that follows it. Raises as `to_table` does.
         """
-        state = check_readable(self._machine, self.as_of)
+        state = self._readable()
         while True:
             schema = newest([state.schema, *([at_least] if at_least is not None else [])])
             try:
@@ -135,7 +140,7 @@ class Snapshot:
                     parts = [read_part(self._machine, schema, part) for part in self._parts(state)]
                     return schema, parts
             except PartGone as gone:
-                state = replan_at(self._machine, self._pins, state, gone, self.as_of)
+                state = self._replanned(state, gone)
 
     def stored_bytes(self) -> int:
         """About how many bytes are stored of what is read."""
@@ -149,7 +154,7 @@ class Snapshot:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """The batches in order. Raises as `to_table` does, perhaps after some of them."""
-        state = check_readable(self._machine, self.as_of)
+        state = self._readable()
         left = self._wanted
         while True:
             try:
@@ -161,12 +166,20 @@ class Snapshot:
                         self._pins.beat()
                 return
             except PartGone as gone:
-                state = replan_at(self._machine, self._pins, state, gone, self.as_of)
+                state = self._replanned(state, gone)
+
+    def _readable(self) -> ShardState:
+        return check_readable(self._machine, self.as_of, self._after)
+
+    def _replanned(self, state: ShardState, gone: PartGone) -> ShardState:
+        earliest = self.as_of if self._after is None else self._after
+        return replan_at(self._machine, self._pins, state, gone, earliest)
 
     def _merged(self, state: ShardState, wanted: KeyRange) -> Iterator[pa.Table]:
         runs = [run for batch in state.batches for run in batch.runs]
         wanted = upgraded_range(wanted, self.schema, state.schema)
-        view, buffer_bytes = At(self.as_of), self._buffer_bytes
+        view = At(self.as_of, 0 if self._after is None else self._after + 1)
+        buffer_bytes = self._buffer_bytes
         for rows in merged(self._machine, state.schema, runs, view, wanted, buffer_bytes=buffer_bytes):
             yield self._lower(state.schema, rows)
 
@@ -190,16 +203,21 @@ def plan_parts(machine: Machine, pins: Pins, as_of: int, max_parts: int | None) 
     return [SnapshotPart(machine.shard_id, as_of, schema_id=max(state.schemas))]
 
 
-def check_readable(machine: Machine, as_of: int) -> ShardState:
+def check_readable(machine: Machine, as_of: int, after: int | None = None) -> ShardState:
     """A version that has contents at `as_of`, reading the newest one where the cached has not.
 
+    And at `after`, where that is given.
+
     Raises:
-        BadInput: `as_of` is no time, or the client is closed.
-        AsOfTooEarly: `as_of` is before `since`.
+        BadInput: a time is none, `after` is beyond `as_of`, or the client is closed.
+        AsOfTooEarly: the earlier time is before `since`.
         AsOfNotYetAvailable: `as_of` is not before the upper.
         ShardFinalized: the shard has ended.
     """
     check_time(as_of)
+    earliest = as_of if after is None else check_time(after)
+    if earliest > as_of:
+        raise BadInput(f"there are no changes after {earliest} up to {as_of}")
     machine.check_open()
     state = machine.state
     if not (state.exists and as_of < state.upper) or state.finalized:
@@ -208,8 +226,8 @@ def check_readable(machine: Machine, as_of: int) -> ShardState:
         raise BadInput(f"shard {machine.shard_id} does not exist")
     if state.finalized:
         raise ShardFinalized(f"shard {machine.shard_id} was finalized")
-    if as_of < state.since:
-        raise AsOfTooEarly(as_of, state.since)
+    if earliest < state.since:
+        raise AsOfTooEarly(earliest, state.since)
     if as_of >= state.upper:
         raise AsOfNotYetAvailable(as_of, state.upper)
     return state

@@ -9,11 +9,12 @@ it, so they can't disagree.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import assert_never, cast
+from types import MappingProxyType
+from typing import Any, Final, assert_never, cast
 
 from holdfast.errors import CLOSED
 from holdfast.persist.evolution import mismatch
-from holdfast.persist.schema import Schema
+from holdfast.persist.schema import Schema, shared
 
 
 class WriteMode(IntEnum):
@@ -156,6 +157,10 @@ class Garbage:
     wall_ms: int
 
 
+NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
+"""The table of all kinds of values that a shard has none of; a thousand shards at rest have thousands."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShardState:
     """One version of a shard. Version 0 is the empty state of a shard that doesn't exist."""
@@ -169,15 +174,15 @@ class ShardState:
     finalized: bool = False
     since: int = 0
     gc_seqno: int = 0
-    schemas: Mapping[int, Schema] = field(default_factory=dict)
+    schemas: Mapping[int, Schema] = field(default_factory=lambda: NOTHING)
     batches: tuple[Batch, ...] = ()
-    pending: Mapping[str, PendingBatch] = field(default_factory=dict)
-    leased_readers: Mapping[str, LeasedReader] = field(default_factory=dict)
-    critical_readers: Mapping[str, CriticalReader] = field(default_factory=dict)
-    writers: Mapping[str, Writer] = field(default_factory=dict)
-    rollups: Mapping[int, Rollup] = field(default_factory=dict)
-    claims: Mapping[str, CompactionClaim] = field(default_factory=dict)
-    garbage: Mapping[str, Garbage] = field(default_factory=dict)
+    pending: Mapping[str, PendingBatch] = field(default_factory=lambda: NOTHING)
+    leased_readers: Mapping[str, LeasedReader] = field(default_factory=lambda: NOTHING)
+    critical_readers: Mapping[str, CriticalReader] = field(default_factory=lambda: NOTHING)
+    writers: Mapping[str, Writer] = field(default_factory=lambda: NOTHING)
+    rollups: Mapping[int, Rollup] = field(default_factory=lambda: NOTHING)
+    claims: Mapping[str, CompactionClaim] = field(default_factory=lambda: NOTHING)
+    garbage: Mapping[str, Garbage] = field(default_factory=lambda: NOTHING)
 
     @property
     def exists(self) -> bool:
@@ -375,7 +380,7 @@ def apply(state: ShardState, diff: StateDiff) -> ShardState:
             case Create(write_mode):
                 new["write_mode"] = write_mode
             case PutSchema(schema_id, schema):
-                schemas = {**schemas, schema_id: schema}
+                schemas = {**schemas, schema_id: shared(schema)}
             case Finalize():
                 new["finalized"] = True
             case _:
@@ -389,7 +394,7 @@ def apply(state: ShardState, diff: StateDiff) -> ShardState:
         batches=batches,
         schemas=schemas,
         **new,  # type: ignore[arg-type]
-        **tables,  # type: ignore[arg-type]
+        **{name: values or NOTHING for name, values in tables.items()},  # type: ignore[arg-type]
     )
 
 

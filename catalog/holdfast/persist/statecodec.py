@@ -10,8 +10,9 @@ from typing import Any, Final, assert_never
 from holdfast._pb import persist_pb2 as pb
 from holdfast.errors import CLOSED, BadInput, VersionTooNew
 from holdfast.persist.frame import parse, seal, unseal
-from holdfast.persist.schema import Column, Schema
+from holdfast.persist.schema import Column, Schema, shared
 from holdfast.persist.state import (
+    NOTHING,
     TABLES,
     AppendBatch,
     Batch,
@@ -113,7 +114,7 @@ def decode_state(data: bytes, key: str) -> ShardState:
     tables: dict[str, Any] = {}
     for kind, (name, id_name) in TABLES.items():
         values = [_DECODERS[kind](value) for value in getattr(message, name)]
-        tables[name] = {getattr(value, id_name): value for value in values}
+        tables[name] = {getattr(value, id_name): value for value in values} or NOTHING
     return ShardState(
         shard_id=message.shard_id,
         seqno=message.seqno,
@@ -181,13 +182,14 @@ def _schema_to(message: pb.Schema, schema_id: int, schema: Schema) -> None:
 
 def _schema_from(message: pb.Schema, key: str) -> Schema:
     try:
-        return Schema(
+        schema = Schema(
             tuple(Column(c.name, c.type, c.nullable) for c in message.key),
             tuple(Column(c.name, c.type, c.nullable) for c in message.value),
             (message.codec.name, message.codec.version) if message.HasField("codec") else None,
         )
     except BadInput as error:
         raise VersionTooNew(f"{key} has a schema that this Holdfast does not know: {error}") from None
+    return shared(schema)
 
 
 def _part_from(message: pb.Part) -> Part:

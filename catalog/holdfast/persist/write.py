@@ -282,6 +282,19 @@ class WriteHandle:
         self._register()
         return UploadTicket(self.shard_id, self._handle.id, self.schema, self._schema_id)
 
+    def hand_on(self, *, lease_s: float) -> UploadTicket:
+        """As `upload_ticket`, for another process to append with (`PersistClient.writer_of`); this one ends.
+
+        The ticket's holders call `PersistClient.keep_alive` within each lease. It is for a handle that has
+        not uploaded anything.
+        """
+        self._handle = replace(self._handle, lease_ms=int(lease_s * 1000))
+        ticket = self.upload_ticket()
+        self._closed = True
+        self._retire.detach()
+        self._machine.settled.discard(self._handle.id)
+        return ticket
+
     def keep_alive(self) -> None:
         """Say that this handle lives, where that is due, while others upload for it.
 

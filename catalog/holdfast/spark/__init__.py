@@ -3,6 +3,6 @@
 Importing this package needs no pyspark: the operator reads job specs and manifests without it.
 """
 
-from holdfast.spark.session import configure, diff, hold, read, register
+from holdfast.spark.session import configure, diff, hold, read, register, write
 
-__all__ = ["configure", "diff", "hold", "read", "register"]
+__all__ = ["configure", "diff", "hold", "read", "register", "write"]

@@ -1,4 +1,4 @@
-"""`spark.read.format("holdfast")`: a collection at one time, or its changes, as a DataFrame; and as a stream.
+"""`format("holdfast")`: a collection at one time, or its changes, as a DataFrame as a stream; and writing it.
 
 - A DataFrame is one frozen snapshot: the time is fixed when it is made (`schema()`), never when it is used.
   The same goes for a temporary view. A table of Spark's catalog is refused: 4.3 loses its options.
@@ -10,7 +10,8 @@
   with `AsOfTooEarly`. It never shows other rows. `holdfast.spark.hold` keeps it; a stream has a hold.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,12 +19,15 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from holdfast.spark.options import ReadMode, for_batch, for_stream, parse_options
+from holdfast.spark.write_options import parse_write_options
 
 # Spark imports this module in a process of its own only to learn the name of the source, and starts another
 # one after each error: what reads data is imported, which takes a second, where data is read.
 if TYPE_CHECKING:
     from holdfast.spark.scan import Scan, ScanTask
     from holdfast.spark.stream import HoldfastStreamReader
+    from holdfast.spark.writer import HoldfastStreamWriter, HoldfastWriter
+    from holdfast.spark.writing import WritePlan
 
 
 class HoldfastDataSource(DataSource):
@@ -57,6 +61,26 @@ class HoldfastDataSource(DataSource):
         from holdfast.spark.stream import HoldfastStreamReader
 
         return HoldfastStreamReader(self._wanted(schema), schema, options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> "HoldfastWriter":
+        """A batch write of rows with the columns of `schema`, to add them or to `overwrite` what is there."""
+        from holdfast.spark.writer import HoldfastWriter
+
+        return HoldfastWriter(self._plan_write(schema, overwrite, stream=False)())
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "HoldfastStreamWriter":  # noqa: N802
+        """The write of one batch of a stream, or its commit; in the output mode complete with `overwrite`."""
+        from holdfast.spark.writer import HoldfastStreamWriter
+
+        return HoldfastStreamWriter(self._plan_write(schema, overwrite, stream=True))
+
+    def _plan_write(self, schema: StructType, overwrite: bool, *, stream: bool) -> "Callable[[], WritePlan]":
+        options = parse_write_options(self.options, stream=stream)
+        from holdfast.spark import writing
+        from holdfast.spark.types import check_writes
+
+        check = partial(check_writes, schema, counted=not overwrite)
+        return partial(writing.plan, options, check, replaces=overwrite)
 
     def _wanted(self, schema: StructType) -> "Scan":
         """What was found, with the columns of `schema`."""

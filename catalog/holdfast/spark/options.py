@@ -74,6 +74,35 @@ class ReadOptions:
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
     """Options as Spark hands them over, keys in any case; `BadInput` says which one is wrong and how."""
+    given = checked(options, _KNOWN)
+    return ReadOptions(
+        url=given.get("url"),
+        blob=given.get("blob"),
+        consensus=given.get("consensus"),
+        collection=given["collection"],
+        mode=_mode(given.get("mode", ReadMode.SNAPSHOT)),
+        as_of=_as_of(given),
+        after=integer("from", given["from"], 0, CLOSED - 1) if "from" in given else None,
+        columns=_names(given["columns"]) if "columns" in given else None,
+        where=_where(given["where"]) if "where" in given else (),
+        partitions=(
+            integer("partitions", given["partitions"], 1, MAX_PARTITIONS)
+            if "partitions" in given
+            else DEFAULT_PARTITIONS
+        ),
+        rows_per_trigger=(
+            integer(_OF_STREAMS, given[_OF_STREAMS.lower()], 1, CLOSED - 1)
+            if _OF_STREAMS.lower() in given
+            else None
+        ),
+    )
+
+
+def checked(options: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
+    """Options with their keys in lower case, of which a location and a collection are there.
+
+    Raises `BadInput` where these are missing or can't be, or one is not `known`.
+    """
     given = {key.lower(): value for key, value in options.items()}
     # Only CREATE TABLE adds this. Spark 4.3 reads such a table without its OPTIONS.
     if "provider" in given:
@@ -86,36 +115,14 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
             raise BadInput(f"option {name!r} is missing", hint=f'add .option("{name}", ...)')
     if "url" in given and given.keys() & {"blob", "consensus"}:
         raise BadInput("option 'url' tells where both stores are: leave out 'blob' and 'consensus', or it")
-    known = {name.lower() for name in _KNOWN}
-    unknown = sorted(set(given) - known)
-    if unknown:
-        raise BadInput(f"unknown option {unknown[0]!r}; there are {', '.join(_KNOWN)}")
+    if unknown := sorted(set(given) - {name.lower() for name in known}):
+        raise BadInput(f"unknown option {unknown[0]!r}; there are {', '.join(known)}")
     for name in stores:
         if given[name].startswith("memory:"):
             raise BadInput(
-                f"{given[name]!r} lives in one process and Spark reads from others: use a location they share"
+                f"{given[name]!r} lives in one process and Spark works in others: use a location they share"
             )
-    return ReadOptions(
-        url=given.get("url"),
-        blob=given.get("blob"),
-        consensus=given.get("consensus"),
-        collection=given["collection"],
-        mode=_mode(given.get("mode", ReadMode.SNAPSHOT)),
-        as_of=_as_of(given),
-        after=_integer("from", given["from"], 0, CLOSED - 1) if "from" in given else None,
-        columns=_names(given["columns"]) if "columns" in given else None,
-        where=_where(given["where"]) if "where" in given else (),
-        partitions=(
-            _integer("partitions", given["partitions"], 1, MAX_PARTITIONS)
-            if "partitions" in given
-            else DEFAULT_PARTITIONS
-        ),
-        rows_per_trigger=(
-            _integer(_OF_STREAMS, given[_OF_STREAMS.lower()], 1, CLOSED - 1)
-            if _OF_STREAMS.lower() in given
-            else None
-        ),
-    )
+    return given
 
 
 def for_batch(options: ReadOptions) -> ReadOptions:
@@ -152,7 +159,7 @@ def _mode(text: str) -> ReadMode:
 
 def _as_of(given: Mapping[str, str]) -> int | None:
     if "asoftimestamp" not in given:
-        return _integer("asOf", given["asof"], 0, CLOSED - 1) if "asof" in given else None
+        return integer("asOf", given["asof"], 0, CLOSED - 1) if "asof" in given else None
     if "asof" in given:
         raise BadInput("options 'asOf' and 'asOfTimestamp' are both given: one of them is enough")
     from holdfast.tables.moments import milliseconds  # what reads tables takes a second
@@ -160,7 +167,8 @@ def _as_of(given: Mapping[str, str]) -> int | None:
     return milliseconds(given["asoftimestamp"])
 
 
-def _integer(name: str, text: str, least: int, greatest: int) -> int:
+def integer(name: str, text: str, least: int, greatest: int) -> int:
+    """The integer that an option is. Raises `BadInput`."""
     if not text.isascii() or not text.isdigit() or not least <= int(text) <= greatest:
         raise BadInput(f"option {name!r} is {text!r}, not an integer from {least} to {greatest}")
     return int(text)

@@ -5,6 +5,7 @@ from uuid import UUID
 
 from holdfast.errors import LocationMismatch
 from holdfast.persist import PersistClient, PersistConfig
+from holdfast.persist.config import Maintenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,16 @@ class Place:
             )
         return client
 
-    def open_to_write(self, location_id: UUID | None = None) -> PersistClient:
-        """A client that writes, of a location that is there, and leaves upkeep to others. Raises likewise."""
+    def open_to_write(
+        self, location_id: UUID | None = None, *, maintenance: Maintenance = "off"
+    ) -> PersistClient:
+        """A client that writes, of a location that is there, and leaves upkeep to others unless it is told.
+
+        Raises likewise.
+        """
         # A client that writes would make one that isn't.
         self.open_to_read(location_id).close()
-        # Compaction is the writers' business; a job reads, or fills, and goes.
-        config = PersistConfig(maintenance="off")
+        config = PersistConfig(maintenance=maintenance)
         return PersistClient.open(self.url, blob=self.blob, consensus=self.consensus, config=config)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""A Spark session that is set up for Holdfast, and reading with keywords instead of options."""
+"""A Spark session that is set up for Holdfast, and reading and writing with keywords instead of options."""
 
 import json
 import os
@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, HoldfastError, Indeterminate
 from holdfast.spark.java import require_java
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ _LOCAL_SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
 }
+# Those that say something of what was written; in a task's error they stand deeper.
+_TASK_ERROR_LINE = re.compile(r"^\s*holdfast\.errors\.(\w+): (.+)$", re.MULTILINE)
+_ERRORS = {"BadInput": BadInput, "Indeterminate": Indeterminate}
 _ERROR_LINE = re.compile(r"^holdfast\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
@@ -127,6 +130,51 @@ def diff(
         where=where,
         partitions=partitions,
     )
+
+
+def write(
+    frame: "DataFrame",
+    *,
+    collection: str,
+    url: str | None = None,
+    blob: str | None = None,
+    consensus: str | None = None,
+    mode: Literal["append", "overwrite"] = "append",
+    at: int | None = None,
+    write_id: str | None = None,
+) -> None:
+    """Write the rows of a DataFrame to a collection (by id or name), all in one step and at one time.
+
+    Columns go by their names. `append` adds the rows; a column `_diff` tells how often, -1 takes one away.
+    With `overwrite` they take the place of all that is there. The time is `at`, or now. A write whose
+    `write_id` is on record as done is not done again: who doesn't know whether a write happened writes again.
+    `url`, `blob` and `consensus` as for `read`.
+
+    Raises, with one line instead of Spark's errors, `BadInput` where the rows don't fit and `HoldfastError`
+    where something else went wrong: nothing was written. `Indeterminate` where that is not known.
+    """
+    from py4j.protocol import Py4JJavaError  # as below
+    from pyspark.errors import PySparkException  # it takes a second, and the operator imports this module
+
+    if mode not in ("append", "overwrite"):
+        raise BadInput(f"mode {mode!r} is none for a collection; there are append and overwrite")
+    options = {
+        "url": url,
+        "blob": blob,
+        "consensus": consensus,
+        "collection": collection,
+        "at": at,
+        "writeId": write_id,
+    }
+    given = {name: str(value) for name, value in options.items() if value is not None}
+    try:
+        frame.write.format("holdfast").mode(mode).options(**given).save()
+    except (PySparkException, Py4JJavaError) as error:
+        found = _TASK_ERROR_LINE.findall(str(error))
+        if not found:
+            raise
+        kind, line = found[-1]
+        raise _ERRORS.get(kind, HoldfastError)(line) from None
 
 
 @contextmanager

@@ -9,10 +9,12 @@
 from collections.abc import Sequence
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import types as t
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 
 from holdfast.errors import BadInput
+from holdfast.persist.casts import becomes
 from holdfast.persist.schema import DIFF, TIME, Schema
 
 _SPARK_TYPES: dict[pa.DataType, t.DataType] = {
@@ -76,3 +78,44 @@ def check_fits(wanted: t.StructType, schema: Schema, *, changes: bool = False) -
                 f"column {field.name!r} is {have[field.name].simpleString()} in Spark, "
                 f"not {field.dataType.simpleString()}: read it as it is and cast it"
             )
+
+
+def check_writes(given: t.StructType, schema: Schema, *, counted: bool) -> None:
+    """Refuse rows with the columns `given` that can't be written to a collection, whatever their values are.
+
+    Columns that may be null may be missing. With `counted` rows may have a `_diff`. Raises `BadInput` naming
+    the column.
+    """
+    wanted = schema.arrow
+    have = given.fieldNames()
+    if len(set(have)) < len(have):
+        raise BadInput(f"column {next(name for name in have if have.count(name) > 1)!r} is there twice")
+    for field in given:
+        if field.name == TIME:
+            raise BadInput(
+                f"column {TIME!r} can't be written: all rows of a write have one time",
+                hint='drop it; option "at" chooses the time',
+            )
+        if field.name == DIFF:
+            if not counted:
+                raise BadInput(f"column {DIFF!r} only goes with rows that are added, not with mode overwrite")
+            type_: pa.DataType = pa.int64()
+        elif field.name in wanted.names:
+            type_ = wanted.field(field.name).type
+        else:
+            raise BadInput(f"the collection has no column {field.name!r}; it has {', '.join(wanted.names)}")
+        if not _may_become(field.dataType, type_):
+            raise BadInput(
+                f"column {field.name!r} is {field.dataType.simpleString()}, which does not become {type_}"
+                " without loss: cast it"
+            )
+    for field in wanted:
+        if field.name not in have and not field.nullable:
+            raise BadInput(f"column {field.name!r} is missing; there are {', '.join(have)}")
+
+
+def _may_become(given: t.DataType, wanted: pa.DataType) -> bool:
+    try:
+        return becomes(to_arrow_type(given, timezone="UTC"), wanted)
+    except PySparkException:
+        return False

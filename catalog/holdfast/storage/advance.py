@@ -13,6 +13,7 @@ from typing import assert_never
 from holdfast.errors import CollectionInUse
 from holdfast.storage.bringing import rendition_hold
 from holdfast.storage.capabilities import CollectionHold
+from holdfast.storage.jobs import JobRecord
 from holdfast.storage.spec import CollectionInfo, CollectionState, Recipe, RenditionInfo, RenditionState
 
 
@@ -58,13 +59,17 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that decides: `uppers` of the live renditions, the collection's since and upper, and its holds."""
+    """All that decides: `uppers` of the live renditions, the collection's since and upper, and its holds.
+
+    Of one that is being dropped, its `jobs` that run too.
+    """
 
     info: CollectionInfo
     uppers: Mapping[str, int]
     since: int
     upper: int
     holds: tuple[CollectionHold, ...]
+    jobs: tuple[JobRecord, ...] = ()
 
 
 def due(now: Situation) -> Due:
@@ -74,10 +79,11 @@ def due(now: Situation) -> Due:
         case CollectionState.CREATING | CollectionState.DROPPED:
             return Due((), ())
         case CollectionState.DROPPING:
-            keepers = [hold for hold in now.holds if not hold.own]
-            if not keepers:
+            held = [f"held by {_keeper(hold)}" for hold in now.holds if not hold.own]
+            used = [f"in use by {job}" for job in now.jobs]
+            if not (held or used):
                 return Due((Step(StepKind.DROP_COLLECTION),), ())
-            return Due((), tuple(Wait("", f"held by {_keeper(hold)}") for hold in keepers))
+            return Due((), tuple(Wait("", why) for why in (*held, *used)))
         case CollectionState.ACTIVE:
             each = [_due_of(now, rendition) for rendition in info.live]
             return Due(

@@ -10,24 +10,25 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import chain
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from holdfast.errors import CLOSED, HandleExpired, HandoverInProgress, ShardFinalized, UpperMismatch
+from holdfast.errors import (
+    CLOSED,
+    AsOfTooEarly,
+    HandleExpired,
+    HandoverInProgress,
+    ShardFinalized,
+    UpperMismatch,
+)
 from holdfast.persist import (
     BatchBuilder,
     PersistClient,
     Prepared,
     Schema,
-    StoredSize,
-    Updates,
     WriteHandle,
 )
-from holdfast.persist.canonical import empty_updates
-from holdfast.persist.consolidate import consolidate_updates, negated
 from holdfast.persist.schema import TIME
 from holdfast.storage.evolved import seen_through
 from holdfast.storage.reader import CollectionReader
@@ -36,10 +37,6 @@ from holdfast.storage.spec import CollectionInfo, Recipe, RenditionInfo
 from holdfast.storage.uppers import View, common_upper
 
 _MEMORY_BYTES: Final = 256 << 20
-_LISTENED_BYTES: Final = 16 << 20
-"""Up to how many stored bytes changes are taken from a listen, in memory, not from two snapshots."""
-_LISTENED_ROWS: Final = 500_000
-"""Up to how many rows: what is stored may be many times smaller than in memory."""
 
 Progress = Callable[[int, int], object]
 """Is told how many rows are done, and of how many: as many as are stored, of which some may cancel out."""
@@ -74,6 +71,7 @@ def bring(
     rendition: RenditionInfo,
     upper: int,
     describe: Callable[[], CollectionInfo],
+    progress: Progress | None = None,
 ) -> int:
     """Take a rendition to `upper`, at most the collection's; answers the upper that it has then.
 
@@ -83,9 +81,10 @@ def bring(
     if lower >= upper:
         return lower
     try:
-        with brought(client, info, rendition, lower, upper, describe) as steps:
+        with brought(client, info, rendition, lower, upper, describe, progress=progress) as steps:
             client.multi_write(steps())
-    except (UpperMismatch, HandleExpired, ShardFinalized):
+    except (UpperMismatch, AsOfTooEarly, HandleExpired, ShardFinalized):
+        # Who was faster may have been long ago: since may have passed what was to be read.
         reached = common_upper(info, rendition, client.recent_uppers)
         if not lower < reached < CLOSED:
             raise
@@ -175,21 +174,14 @@ def _changes(
     With a schema that leads on from theirs: the collection's after they were there.
     """
     at = upper - 1
-    # What differs at a handover may be anything, however little was written since.
-    turned = any(lower <= each.held_from < upper for each in reader.info.held)
-    if lower > 0 and not turned and _few(_stored(client, reader.info, lower)):
-        schema, changes = net_changes(reader, describe, lower, upper)
-        return schema, changes.to_batches()
-    after = reader.snapshot(at)
     if lower == 0:
-        return describe().schema, at_time(after, at, _counted(client, reader, progress))
-    # A listen has all of it in memory. Its sum is what differs between before and after.
-    before = reader.snapshot(lower - 1)
-    return describe().schema, chain(at_time(after, at), map(negated, at_time(before, at)))
-
-
-def _few(size: StoredSize) -> bool:
-    return size.size_bytes <= _LISTENED_BYTES and size.rows <= _LISTENED_ROWS
+        rows: Iterable[pa.RecordBatch] = reader.snapshot(at)
+        total = sum(client.stored(shard).rows for shard in reader.info.holding.shards)
+    else:
+        rows = reader.changes(lower - 1, at)
+        total = sum(number for _, number in reader.change_counts(lower - 1))
+    # The record is read after the rows were planned.
+    return describe().schema, at_time(rows, at, _counted(total, progress))
 
 
 def at_time(
@@ -202,13 +194,11 @@ def at_time(
             tell(len(batch))
 
 
-def _counted(
-    client: PersistClient, reader: CollectionReader, progress: Progress | None
-) -> Callable[[int], None] | None:
-    """What tells `progress` of more rows, of as many as are stored."""
+def _counted(total: int, progress: Progress | None) -> Callable[[int], None] | None:
+    """What tells `progress` of more rows."""
     if progress is None:
         return None
-    total, done = _stored(client, reader.info, 0).rows, 0
+    done = 0
     progress(0, total)
 
     def tell(rows: int) -> None:
@@ -217,29 +207,3 @@ def _counted(
         progress(done, max(done, total))
 
     return tell
-
-
-def _stored(client: PersistClient, info: CollectionInfo, lower: int) -> StoredSize:
-    """What is stored of a collection's updates at times from `lower` on, before any consolidation."""
-    held = [each for each in info.held if each.held_to > lower]
-    sizes = [client.stored(shard, from_time=lower) for each in held for shard in each.shards]
-    return StoredSize(sum(size.rows for size in sizes), sum(size.size_bytes for size in sizes))
-
-
-def net_changes(
-    reader: CollectionReader, describe: Callable[[], CollectionInfo], lower: int, upper: int
-) -> tuple[Schema, pa.Table]:
-    """The sum of the collection's changes in `[lower, upper)`, `lower > 0`, all at `upper - 1`.
-
-    With the collection's schema now.
-    """
-    changes = reader.listen(lower - 1)
-    tables: list[pa.Table] = []
-    while changes.frontier < upper:
-        tables += [event.table for event in changes.next() if isinstance(event, Updates)]
-    schema = describe().schema
-    if not tables:
-        return schema, pa.Table.from_batches([empty_updates(schema)])
-    table = pa.concat_tables(seen_through(table, schema) for table in tables)
-    table = table.filter(pc.less(table[TIME], pa.scalar(upper, pa.uint64())))
-    return schema, consolidate_updates(schema, [table], upper - 1)

@@ -296,5 +296,5 @@ class Capabilities:
 
     def _gone(self, info: CollectionInfo, purpose: str) -> HandleExpired | CollectionNotFound:
         if self._client.inspect(info.metadata_shard).finalized:
-            return CollectionNotFound(f"collection {info.name} ({info.collection_id}) was dropped")
+            return CollectionNotFound(info.end)
         return HandleExpired(f"the hold '{purpose}' on collection {info.name} was released")

@@ -2,18 +2,24 @@
 
 Pieces are cut by time, so that each is read across shards and handovers as one listen would: together they
 are what a listen from the first to the last time tells. Of one time all changes are in one piece.
+
+Their sum is another thing, and less: `net_changes`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 import pyarrow as pa
 
-from holdfast.persist import PersistClient, Updates
+from holdfast.persist import PersistClient, Schema, Updates
+from holdfast.persist.consolidate import consolidate_updates
+from holdfast.storage.bringing import at_time
 from holdfast.storage.controller import StorageController
+from holdfast.storage.evolved import seen_through
 from holdfast.storage.frontiers import check_as_of
 from holdfast.storage.reader import CollectionReader
+from holdfast.storage.spec import CollectionInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +60,17 @@ def read_changes(client: PersistClient, part: ChangesPart) -> Iterator[pa.Table]
         for event in reader.listen(part.after, part.until):
             if isinstance(event, Updates):
                 yield event.table
+
+
+def net_changes(
+    reader: CollectionReader, describe: Callable[[], CollectionInfo], after: int, until: int
+) -> tuple[Schema, pa.Table]:
+    """What the contents at `until` have more than those at `after`, and less, as updates at `until`.
+
+    With the collection's schema now. In memory is what differs, not what it differs from. Raises as
+    `CollectionReader.changes`.
+    """
+    changes = reader.changes(after, until)
+    schema = describe().schema
+    tables = [pa.Table.from_batches([seen_through(rows, schema)]) for rows in at_time(changes, until)]
+    return schema, consolidate_updates(schema, tables, until)

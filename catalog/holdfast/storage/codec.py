@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from holdfast._pb import controller_pb2 as pb
 from holdfast.errors import CLOSED, CorruptBlob, VersionTooNew
-from holdfast.persist.schema import Column, Schema
+from holdfast.persist.schema import Column, Schema, shared
 from holdfast.storage.jobs import JobRecord, JobState, Json
 from holdfast.storage.spec import (
     CollectionInfo,
@@ -109,6 +109,8 @@ def encode_value(record: Record) -> bytes:
                     error=record.error,
                     started_ms=record.started_ms,
                     finished_ms=record.finished_ms,
+                    by=record.by,
+                    failures=record.failures,
                 )
             )
     return row.SerializeToString(deterministic=True)
@@ -168,7 +170,7 @@ def _schema_from_proto(message: pb.Schema) -> Schema:
         for columns in (message.key, message.value)
     )
     codec = (message.codec.name, message.codec.version) if message.HasField("codec") else None
-    return Schema(key=key, value=value, codec=codec)
+    return shared(Schema(key=key, value=value, codec=codec))
 
 
 def _collection_to_proto(info: CollectionInfo) -> pb.Collection:
@@ -281,4 +283,6 @@ def _job_from_proto(id_: str, message: pb.Job) -> JobRecord:
         error=message.error,
         started_ms=message.started_ms,
         finished_ms=message.finished_ms,
+        by=message.by,
+        failures=message.failures,
     )

@@ -118,9 +118,9 @@ class StorageController(JobCommands):
     ) -> CollectionInfo:
         """Drop a collection: nobody can open it from now on, and its data goes when its readers are gone.
 
-        With `force` it does not wait for them. Raises `CollectionInUse` while anybody holds what is in it, a
-        running job too (the same call again goes on), `CollectionNotFound` where there never was such a
-        collection.
+        With `force` it does not wait for them, and its jobs end with it. Raises `CollectionInUse` while
+        anybody holds what is in it or a job of it runs: it stays Dropping, no new job of it begins, and the
+        same call again goes on. `CollectionNotFound` where there never was such a collection.
         """
         origin = self._origin(command_id)
         info = self._log.commit(lambda state: transitions.begin_drop(state, id_or_name, origin))
@@ -131,7 +131,7 @@ class StorageController(JobCommands):
         now_ms = self.client.clock.wall_ms()
         shards = {info.metadata_shard, *info.data_shards}
         return self._log.commit(
-            lambda state: transitions.finish_drop(state, info.collection_id, now_ms),
+            lambda state: transitions.finish_drop(state, info.collection_id, now_ms, force=force),
             lambda _: [
                 self.client.prepare_finalize(shard)
                 for shard in sorted(shards.union(difference_shards(self.client, info, info.renditions)))
@@ -352,7 +352,8 @@ class StorageController(JobCommands):
     def _situation(self, collection_id: str) -> Situation:
         info = self.describe(collection_id)
         if info.state is not CollectionState.ACTIVE:
-            return Situation(info, {}, 0, 0, self.holds(collection_id))
+            jobs = self._log.sync().running(collection_id)
+            return Situation(info, {}, 0, 0, self.holds(collection_id), jobs)
         view = self.renditions.look(collection_id)
         filled = {
             each.id: common_upper(view.info, each, self.client.recent_uppers)
@@ -382,10 +383,10 @@ class StorageController(JobCommands):
         keepers = {str(hold) for hold in self.holds(info.collection_id) if not hold.own}
         if keepers:
             raise CollectionInUse(
-                f"collection {info.name} is held by {', '.join(sorted(keepers))}",
-                hint="close the readers, end the jobs, release what is held and drop again, or drop by force",
+                f"collection {info.name} is being dropped, and still held by {', '.join(sorted(keepers))}",
+                hint="its data goes with the next drop after these have ended, or by force",
             )
 
 
 def _refuse_dropped(info: CollectionInfo) -> NoReturn:
-    raise CollectionNotFound(f"collection {info.name} ({info.collection_id}) was dropped")
+    raise CollectionNotFound(info.end)

@@ -45,8 +45,6 @@ SPARK_BYTES: Final = 256 << 20
 """From how many stored bytes of a collection on one process is a poor place to hydrate it."""
 SPARK_ROWS: Final = 20_000_000
 """Likewise, from how many stored rows on."""
-NEARLY_MS: Final = 10_000
-"""A round of catching up that brought no more than this, in collection time (ms), was the last."""
 
 Fill: TypeAlias = Callable[
     [CollectionInfo, RenditionInfo, int, Progress], AbstractContextManager[Callable[[], list[Prepared]]]
@@ -105,7 +103,8 @@ class Hydration:
                     raise gone from error
                 raise
         try:
-            return self._catch_up()
+            renditions = self._controller.renditions
+            return renditions.catch_up(self._id, self._rendition_id, progress=self._progress)
         except _GONE as error:
             if (gone := self._gone(error)) is not None:
                 raise gone from error
@@ -170,16 +169,6 @@ class Hydration:
         describe = partial(self._controller.describe, self._id)
         return brought(self._client, info, rendition, 0, upper, describe, progress=progress)
 
-    def _catch_up(self) -> int:
-        """Bring what was written meanwhile, until a round brings little."""
-        info, rendition = self._filling()
-        before = common_upper(info, rendition, self._client.recent_uppers)
-        while True:
-            upper = self._controller.renditions.catch_up(self._id, self._rendition_id)
-            if upper - before <= NEARLY_MS:
-                return upper
-            before = upper
-
     def _tell(self, done: int, total: int) -> None:
         self._rows = done
         if self._progress is not None:
@@ -189,7 +178,7 @@ class Hydration:
         """The rendition, while it is to be filled from the collection."""
         info = self._controller.describe(self._id)
         if info.dropped:
-            raise CollectionNotFound(f"collection {info.name} ({info.collection_id}) was dropped")
+            raise CollectionNotFound(info.end)
         known = info.known(self._rendition_id)
         if known.recipe is not Recipe.COPY:
             raise BadInput(

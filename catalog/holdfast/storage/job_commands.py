@@ -18,12 +18,13 @@ class JobCommands:
         self.client = client
         self._log = log
 
-    def start_job(self, object_id: str, kind: str, slot: str, *, spec: Json) -> JobRecord:
+    def start_job(self, object_id: str, kind: str, slot: str, *, spec: Json, by: str = "") -> JobRecord:
         """Record the job of this object, kind and slot as Running, attempt 1, or find it as it is.
 
-        A job's first spec stays: what is on record is what is done.
+        A job's first spec stays: what is on record is what is done. `by` is who runs this attempt, where that
+        isn't this process. Raises `CollectionNotFound` for a new one of a collection that is dropped.
         """
-        job = self._first_attempt(object_id, kind, slot, spec)
+        job = replace(self._first_attempt(object_id, kind, slot, spec), by=by)
         return self._log.commit(lambda state: transitions.start_job(state, job))
 
     def record_job(
@@ -47,15 +48,38 @@ class JobCommands:
         found = self._log.commit(lambda state: transitions.record_job(state, job), lambda _: effects())
         return found, found is job
 
-    def retry_job(self, job: str, *, abandoned: int | None = None) -> JobRecord:
+    def record_batch(
+        self,
+        object_id: str,
+        kind: str,
+        slot: str,
+        batch: int,
+        *,
+        spec: Json,
+        result: Json,
+        effects: Callable[[], Sequence[Prepared]],
+    ) -> bool:
+        """Commit effects with the record that they are this batch of a stream; whether they were committed.
+
+        They are not where it, or a later one, was written before. The job is the stream, one record for all
+        of its batches: that of the last. As `record_job` for the rest.
+        """
+        started = self._first_attempt(object_id, kind, slot, spec)
+        job = replace(started, state=JobState.DONE, result=result, finished_ms=started.started_ms)
+        return self._log.commit(
+            lambda state: transitions.record_batch(state, job, batch), lambda _: effects()
+        )
+
+    def retry_job(self, job: str, *, abandoned: int | None = None, by: str = "") -> JobRecord:
         """Start the next attempt of a failed job, or of a running one whose attempt is given as `abandoned`.
 
-        An abandoned attempt can't commit any more, and what it held is released. Raises `BadInput` where the
-        job is done, or runs and is not abandoned.
+        An abandoned attempt can't commit any more, and what it held is released. `by` as in `start_job`; what
+        others failed at is not counted any more. Raises `BadInput` where the job is done, or runs and is not
+        abandoned.
         """
         now_ms = self.client.clock.wall_ms()
         return self._log.commit(
-            lambda state: transitions.retry_job(state, job, now_ms, abandoned=abandoned),
+            lambda state: transitions.retry_job(state, job, now_ms, abandoned=abandoned, by=by),
             lambda state: self._release_holds(state, job),
         )
 
@@ -104,14 +128,15 @@ class JobCommands:
             lambda state: [*prepare(), *self._release_holds(state, job)],
         )
 
-    def fail_job(self, job: str, attempt: int, error: str) -> JobRecord:
+    def fail_job(self, job: str, attempt: int, error: str, *, stopped: bool = False) -> JobRecord:
         """Record that an attempt failed, and why; what it held is released.
 
-        Raises `Fenced` where it isn't the running one.
+        One that was `stopped`, by somebody's word, is not counted as a failure of the job. Raises `Fenced`
+        where it isn't the running one.
         """
         now_ms = self.client.clock.wall_ms()
         return self._log.commit(
-            lambda state: transitions.fail_job(state, job, attempt, error, now_ms),
+            lambda state: transitions.fail_job(state, job, attempt, error, now_ms, stopped=stopped),
             lambda state: self._release_holds(state, job),
         )
 

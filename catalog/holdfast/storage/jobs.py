@@ -15,6 +15,9 @@ from holdfast.errors import BadInput, HoldfastError
 
 Json = Mapping[str, Any]
 
+BATCH: Final = "batch"
+"""In the result of the job that stands for a stream: the number of the last batch that was written."""
+
 _MAX_NAME: Final = 255
 _MAX_ERROR: Final = 1000
 _NOT_A_UUID: Final = uuid.UUID(int=0)
@@ -30,7 +33,12 @@ class JobState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job. `attempt` counts from 1; `started_ms` and `finished_ms` (0: not yet) are the latest one's."""
+    """A job. `attempt` counts from 1; `started_ms`, `finished_ms` (0: not yet) and `by` are the latest one's.
+
+    `by` is who runs it, in a word; empty where that is the process that started it. `failures` is how many of
+    its attempts failed of themselves since somebody else ran it: those that were stopped or abandoned say
+    nothing of the job.
+    """
 
     job_id: str
     object_id: str
@@ -43,6 +51,11 @@ class JobRecord:
     error: str = ""
     started_ms: int = 0
     finished_ms: int = 0
+    by: str = ""
+    failures: int = 0
+
+    def __str__(self) -> str:
+        return f"job {self.job_id} ({self.kind} {self.slot}, attempt {self.attempt})"
 
 
 def hold_purpose(job: str, attempt: int) -> str:

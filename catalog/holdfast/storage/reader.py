@@ -8,26 +8,32 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain, islice
 from typing import Self
+
+import pyarrow as pa
 
 from holdfast.errors import (
     CLOSED,
     AsOfTooEarly,
+    BadInput,
     CollectionNotFound,
     HandleExpired,
     ShardFinalized,
     VersionTooNew,
 )
 from holdfast.persist import Listen, PersistClient, ReadHandle, Schema
+from holdfast.persist.checks import check_time
 from holdfast.persist.difference import Difference
+from holdfast.persist.schema import TIME
 from holdfast.storage.frontiers import check_as_of, latest, retained_since
 from holdfast.storage.listen import CollectionListen
 from holdfast.storage.metadata import holder
 from holdfast.storage.snapshot import CollectionPart, CollectionSnapshot, group_parts
-from holdfast.storage.spec import CollectionInfo, RenditionInfo
+from holdfast.storage.spec import CollectionInfo, Recipe, RenditionInfo
 from holdfast.storage.uppers import look
 
 
@@ -117,6 +123,49 @@ class CollectionReader:
             if as_of < since:
                 raise AsOfTooEarly(as_of, since)
             return self._listen(as_of, as_of + 1, partial(ReadHandle.listen, until=until), until)
+
+    def changes(self, after: int, until: int) -> Iterator[pa.RecordBatch]:
+        """What the contents at `until` have more than those at `after`, and less: `_diff` may be negative.
+
+        With bounded memory, whatever was written before and between; a row that moved to another shard comes
+        more than once. The collection's record, read from now on, has a schema that theirs lead to.
+
+        Raises `AsOfTooEarly` where `after < since`, `AsOfNotYetAvailable` where `until >= upper`,
+        `BadInput` where `until < after`.
+        """
+        after, until = check_time(after, "after"), check_time(until, "until")
+        if until < after:
+            raise BadInput(f"a difference goes forward in time, not from {after} to {until}")
+        self.readable(until)
+        check_as_of(after, self.since(), until + 1)
+        with self._there(after):
+            pieces = [self._changes_of(each, after, until) for each in self._described().held]
+        return self._within(after, chain.from_iterable(pieces))
+
+    def _changes_of(self, rendition: RenditionInfo, after: int, until: int) -> Iterable[pa.RecordBatch]:
+        """What came while a rendition held, what differed when it took over among it."""
+        if not (after + 1 < rendition.held_to and rendition.held_from <= until):
+            return ()
+        found: list[Iterable[pa.RecordBatch]] = []
+        if after < rendition.held_from:
+            before = self.info.held_before(rendition)
+            if before is None:
+                # It has retired and gone too, so that nobody holds what was then.
+                raise self._too_early(after)
+            # What is copied from the collection differs in nothing.
+            pieces = () if rendition.recipe is Recipe.COPY else self.handed_over(before, rendition)
+            differing = chain.from_iterable(table.drop_columns([TIME]).to_batches() for table in pieces)
+            # Its schema is known with the first.
+            found += [[*islice(differing, 1)], differing]
+        after = max(after, rendition.held_from - 1)
+        until = min(until, rendition.held_to - 1)
+        if after < until:
+            found += [shard.changes(after, until) for shard in self._handles(rendition)]
+        return chain.from_iterable(found)
+
+    def _within(self, as_of: int, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with self._there(as_of):
+            yield from rows
 
     def change_counts(self, as_of: int) -> list[tuple[int, int]]:
         """About how many updates came after `as_of`: times, in order, and a number for each.

@@ -14,6 +14,8 @@ from functools import partial
 from typing import Final
 
 from holdfast.errors import (
+    CLOSED,
+    AsOfTooEarly,
     BadInput,
     HandleExpired,
     NotCaughtUp,
@@ -22,7 +24,7 @@ from holdfast.errors import (
 )
 from holdfast.persist import PersistClient, Prepared
 from holdfast.storage import rendition_transitions as transitions
-from holdfast.storage.bringing import bring, bring_tail, rendition_hold
+from holdfast.storage.bringing import Progress, bring, bring_tail, rendition_hold
 from holdfast.storage.controller_log import ControllerLog
 from holdfast.storage.differences import difference_shards, make_difference
 from holdfast.storage.metadata import METADATA_SCHEMA, handover
@@ -40,6 +42,9 @@ from holdfast.storage.uppers import View, common_upper, look
 
 MAX_LAG_MS: Final = 60_000
 """How far a rendition may be behind what it takes over from, in collection time (ms)."""
+NEARLY_MS: Final = 1_000
+"""A round of catching up that brought no more than this, in collection time (ms), was the last: those who
+write wait at the handover for as much."""
 FARTHEST_MS: Final = 60_000
 """How far ahead of the wall clock a handover may be: the collection is sealed up to there."""
 
@@ -137,11 +142,23 @@ class Renditions:
             *(client.prepare_critical(shard, purpose=RETENTION_PURPOSE) for shard in made.shards),
         ]
 
-    def catch_up(self, collection: str, rendition_id: str) -> int:
+    def catch_up(self, collection: str, rendition_id: str, *, progress: Progress | None = None) -> int:
         """Bring a rendition that is being filled all that the collection has; answers its upper then.
+
+        What is written meanwhile is brought too, until that is little, or no less than the time before:
+        then who writes is as fast. `progress` is told as by `StorageController.hydrate`.
 
         Raises `BadInput` for one that only its source fills, or that is not being filled.
         """
+        before = CLOSED
+        while True:
+            lower, upper = self._catch_up(collection, rendition_id, progress)
+            if upper - lower <= NEARLY_MS or upper - lower >= before:
+                return upper
+            before = upper - lower
+
+    def _catch_up(self, collection: str, rendition_id: str, progress: Progress | None) -> tuple[int, int]:
+        """Bring a rendition what there is now; from where to where it came."""
         view = self.look(collection)
         rendition = self._hydrating(view.info, rendition_id)
         if rendition.recipe is not Recipe.COPY:
@@ -150,9 +167,13 @@ class Renditions:
                 hint="write it with a writer of the rendition",
             )
         id_ = view.info.collection_id
+        lower = common_upper(view.info, rendition, self._client.recent_uppers)
         try:
-            return bring(self._client, view.info, rendition, view.upper, partial(self._describe, id_))
-        except (HandleExpired, ShardFinalized, UpperMismatch):
+            upper = bring(
+                self._client, view.info, rendition, view.upper, partial(self._describe, id_), progress
+            )
+            return lower, upper
+        except (AsOfTooEarly, HandleExpired, ShardFinalized, UpperMismatch):
             # Perhaps somebody aborted it meanwhile.
             self._hydrating(self._describe(id_), rendition_id)
             raise

@@ -182,6 +182,12 @@ class CollectionInfo:
         return self.state in {CollectionState.DROPPING, CollectionState.DROPPED}
 
     @property
+    def end(self) -> str:
+        """What there is to say of one that is `dropped`, in words."""
+        how = "is being" if self.state is CollectionState.DROPPING else "was"
+        return f"collection {self.name} ({self.collection_id}) {how} dropped"
+
+    @property
     def data_shards(self) -> tuple[str, ...]:
         """The shards of all renditions, those of differences among them; not the metadata shard."""
         return tuple(shard for rendition in self.renditions for shard in rendition.all_shards)

@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Generic, TypeVar
 
 from holdfast.errors import CollectionNotFound, HoldfastError
-from holdfast.storage.jobs import JobRecord, Json
+from holdfast.storage.jobs import JobRecord, JobState, Json
 from holdfast.storage.spec import CollectionInfo, CollectionState
 
 T = TypeVar("T")
@@ -125,6 +125,12 @@ class ControllerState:
                     self.commands[record.command_id] = record
                 case JobRecord():
                     self.jobs[record.job_id] = record
+
+    def running(self, collection_id: str) -> tuple[JobRecord, ...]:
+        """The jobs of a collection that run, oldest first."""
+        found = (job for job in self.jobs.values() if job.object_id == collection_id)
+        running = (job for job in found if job.state is JobState.RUNNING)
+        return tuple(sorted(running, key=lambda job: (job.started_ms, job.job_id)))
 
     def find(self, id_or_name: str) -> CollectionInfo:
         """The collection of this id, dropped ones included, else the live one of this name.

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from holdfast.errors import BadInput, Fenced, UniquenessViolation
+from holdfast.errors import BadInput, CollectionInUse, CollectionNotFound, Fenced, UniquenessViolation
 from holdfast.persist.evolution import evolution_fault
-from holdfast.storage.jobs import JobRecord, JobState, Json
+from holdfast.storage.jobs import BATCH, JobRecord, JobState, Json
 from holdfast.storage.spec import (
     FIRST_RENDITION,
     CollectionInfo,
@@ -92,7 +92,12 @@ def create_collection(
             return Reject(BadInput(f"collection {spec.collection_id} exists with another spec: {differing}"))
         return NoOp(known)
     if (owner := state.names.get(spec.name)) is not None:
-        return Reject(UniquenessViolation(f"the name '{spec.name}' belongs to collection {owner}"))
+        return Reject(
+            UniquenessViolation(
+                f"the name '{spec.name}' belongs to collection {owner}",
+                hint=f"choose another name, or use it: 'holdfast collection describe {owner}' shows it",
+            )
+        )
     info = CollectionInfo(
         collection_id=spec.collection_id,
         name=spec.name,
@@ -121,23 +126,44 @@ def begin_drop(state: ControllerState, collection_id: str, origin: Origin) -> Ou
     return Commit(dropping, (dropping, command), expired(state, origin.at_ms))
 
 
-def finish_drop(state: ControllerState, collection_id: str, now_ms: int) -> Outcome[CollectionInfo]:
-    """The collection is gone. Its shards are finalized in the same step."""
+def finish_drop(
+    state: ControllerState, collection_id: str, now_ms: int, *, force: bool = False
+) -> Outcome[CollectionInfo]:
+    """The collection is gone. Its shards are finalized in the same step.
+
+    Rejects with `CollectionInUse` while a job of it runs; with `force` what runs ends in this step too.
+    """
     known = state.collections[collection_id]
     if known.state is CollectionState.DROPPED:
         return NoOp(known)
     if known.state is not CollectionState.DROPPING:
         return Reject(BadInput(f"collection {collection_id} is not being dropped"))
+    running = state.running(collection_id)
+    if running and not force:
+        return Reject(
+            CollectionInUse(
+                f"collection {known.name} is being dropped, and still in use by"
+                f" {', '.join(map(str, running))}",
+                hint="its data goes with the next drop after these have ended, or by force",
+            )
+        )
+    ended = (
+        replace(job, state=JobState.FAILED, error="the collection was dropped", finished_ms=now_ms)
+        for job in running
+    )
     dropped = replace(known, state=CollectionState.DROPPED, dropped_ms=now_ms, holders=())
-    return Commit(dropped, (dropped,))
+    return Commit(dropped, (dropped, *ended))
 
 
 def start_job(state: ControllerState, job: JobRecord) -> Outcome[JobRecord]:
-    """Record attempt 1. A job that is on record already, in whatever state, is the answer as it is."""
+    """Record attempt 1. A job that is on record already, in whatever state, is the answer as it is.
+
+    Rejects with `CollectionNotFound` what is for a collection that is dropped.
+    """
     known = state.jobs.get(job.job_id)
     if known is not None:
         return NoOp(known)
-    return Commit(job, (job,))
+    return _ended(state, job) or Commit(job, (job,))
 
 
 def record_job(state: ControllerState, job: JobRecord) -> Outcome[JobRecord]:
@@ -146,12 +172,22 @@ def record_job(state: ControllerState, job: JobRecord) -> Outcome[JobRecord]:
     return Commit(job, (job,)) if known is None else NoOp(known)
 
 
+def record_batch(state: ControllerState, job: JobRecord, batch: int) -> Outcome[bool]:
+    """Record that a batch of a stream was written, unless it or a later one is on record."""
+    known = state.jobs.get(job.job_id)
+    if known is not None and known.result[BATCH] >= batch:
+        return NoOp(False)
+    first_ms = job.started_ms if known is None else known.started_ms
+    return Commit(True, (replace(job, started_ms=first_ms, result={**job.result, BATCH: batch}),))
+
+
 def retry_job(
-    state: ControllerState, job_id: str, now_ms: int, *, abandoned: int | None = None
+    state: ControllerState, job_id: str, now_ms: int, *, abandoned: int | None = None, by: str = ""
 ) -> Outcome[JobRecord]:
     """Start the next attempt of a failed job, or of one whose attempt `abandoned` will not be waited for.
 
-    Where that attempt has been followed by another already, the answer is the job as it is.
+    Where that attempt has been followed by another already, the answer is the job as it is. What others than
+    `by` failed at is not counted any more. Rejects as `start_job`.
     """
     known = state.jobs.get(job_id)
     if known is None:
@@ -177,8 +213,16 @@ def retry_job(
                 error="",
                 started_ms=now_ms,
                 finished_ms=0,
+                by=by,
+                failures=known.failures if by == known.by else 0,
             )
-            return Commit(again, (again,))
+            return _ended(state, known) or Commit(again, (again,))
+
+
+def _ended(state: ControllerState, job: JobRecord) -> Reject | None:
+    """That a job's collection is gone or on its way out: its drop waits for no new work."""
+    known = state.collections.get(job.object_id)
+    return Reject(CollectionNotFound(known.end)) if known is not None and known.dropped else None
 
 
 def finish_job(
@@ -195,9 +239,12 @@ def finish_job(
 
 
 def fail_job(
-    state: ControllerState, job_id: str, attempt: int, error: str, now_ms: int
+    state: ControllerState, job_id: str, attempt: int, error: str, now_ms: int, *, stopped: bool = False
 ) -> Outcome[JobRecord]:
-    """Running(attempt) -> Failed. To fail the attempt that has failed already changes nothing."""
+    """Running(attempt) -> Failed. To fail the attempt that has failed already changes nothing.
+
+    One that was `stopped`, by somebody's word, is no failure of the job.
+    """
     known = state.jobs.get(job_id)
     if known is None:
         return _no_job(job_id)
@@ -205,7 +252,8 @@ def fail_job(
         return NoOp(known)
     if (fenced := _fenced(known, attempt)) is not None:
         return fenced
-    failed = replace(known, state=JobState.FAILED, error=error, finished_ms=now_ms)
+    failures = known.failures + (0 if stopped else 1)
+    failed = replace(known, state=JobState.FAILED, error=error, finished_ms=now_ms, failures=failures)
     return Commit(failed, (failed,))
 
 

@@ -1,14 +1,17 @@
-"""Filling a rendition by many processes: each uploads what one piece of the collection's contents becomes.
+"""Writing a rendition by many processes: each uploads what some of the rows become, and one appends it all.
 
-- A piece's rows go to the shards of the rendition as a writer in this process would send them. What is
+- Rows go to the shards of the rendition as a writer in this process would send them. What is
   uploaded carries the ids of the writers that gave the tickets; they commit it, or nobody does.
-- Rows of a piece are in no other one, so that the pieces' runs side by side are the consolidated contents.
+- Where a rendition is filled, rows of a piece of the contents are in no other one, so that the pieces' runs
+  side by side are the consolidated contents.
 - Memory is bounded, as for what is brought in one process.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Final
+
+import pyarrow as pa
 
 from holdfast.persist import PersistClient, Upload, UploadTicket
 from holdfast.storage.bringing import at_time, builders_of
@@ -28,16 +31,38 @@ def upload_part(
     Raises as `read_collection_part`, `ShardFinalized` where the rendition was given up, `StorageError`: then
     nothing of the piece is left, as far as that goes.
     """
+    contents = at_time(read_collection_part(client, part), part.as_of)
+    return upload_rows(client, contents, rendition, tickets)
+
+
+def upload_rows(
+    client: PersistClient,
+    rows: Iterable[pa.RecordBatch],
+    rendition: RenditionInfo,
+    tickets: Sequence[UploadTicket],
+    *,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> tuple[Upload, ...]:
+    """Upload updates, in any order, for the shards of a rendition; one upload for each.
+
+    `tickets` as for `upload_part`; `meanwhile` is called between pieces of what is uploaded. Raises what
+    `rows` raises, `ShardFinalized`, `StorageError`: then nothing of it is left, as far as that goes.
+    """
     purpose = f"upload for rendition {rendition.id}"
     done: list[Upload] = []
     with ExitStack() as stack:
         writers = [client.writer(each.shard_id, each.schema, purpose=purpose) for each in tickets]
-        contents = at_time(read_collection_part(client, part), part.as_of)
-        builders = builders_of(stack, rendition, writers, contents, memory_bytes=_MEMORY_BYTES)
+        builders = builders_of(stack, rendition, writers, rows, memory_bytes=_MEMORY_BYTES)
         try:
             for ticket, builder in zip(tickets, builders, strict=True):
-                done.append(client.upload(ticket, builder.updates()))
+                done.append(client.upload(ticket, _calling(meanwhile, builder.updates())))
         except BaseException:
             client.discard(done)
             raise
     return tuple(done)
+
+
+def _calling(meanwhile: Callable[[], None], pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for piece in pieces:
+        meanwhile()
+        yield piece

@@ -10,11 +10,11 @@
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 from holdfast.errors import CLOSED, BadInput, CollectionNotFound, ShardFinalized, UpperMismatch
-from holdfast.persist import PersistClient, Prepared, Schema
+from holdfast.persist import PersistClient, Prepared, Schema, Upload, UploadTicket
 from holdfast.persist.builder import MEMORY_BYTES
 from holdfast.storage.appending import (
     Position,
@@ -28,6 +28,7 @@ from holdfast.storage.bringing import bring_tail
 from holdfast.storage.bulk import BulkAppend
 from holdfast.storage.metadata import METADATA_SCHEMA
 from holdfast.storage.spec import CollectionInfo, Recipe
+from holdfast.storage.uploaded import UploadedAppend
 from holdfast.storage.uppers import View, look
 
 
@@ -109,6 +110,27 @@ class CollectionWriter:
         They are in the folder that TMPDIR names, and have no names. Raises as `append`.
         """
         return BulkAppend(self.schema, self.position().route, self._with_promise, memory_bytes=memory_bytes)
+
+    def hand_out(self, position: Position, *, lease_s: float) -> tuple[UploadTicket, ...]:
+        """A ticket for each shard of where an append goes from this position, in their order.
+
+        They are for other processes, of which one appends (`uploaded`), and none is silent for as long as
+        the lease. Raises `ShardFinalized` where the rendition has gone since.
+        """
+        shards = position.route.shards
+        handed = (self._client.writer(each.shard_id, each.schema, purpose=self._purpose) for each in shards)
+        return tuple(writer.hand_on(lease_s=lease_s) for writer in handed)
+
+    def uploaded(
+        self, rendition_id: str, tickets: Sequence[UploadTicket], uploads: Iterable[Sequence[Upload]]
+    ) -> UploadedAppend:
+        """The append of what was uploaded with tickets that were handed out for this rendition.
+
+        `uploads` are those of each task, one for each ticket.
+        """
+        return UploadedAppend(
+            self._client, rendition_id, tickets, uploads, self._with_promise, purpose=self._purpose
+        )
 
     def seal(self, new_upper: int) -> None:
         """Advance the upper to `new_upper` with no updates; nothing to do where it is there already."""

@@ -10,14 +10,17 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import AsOfTooEarly, BadInput, HandleExpired, ShardFinalized, UpperMismatch
 from holdfast.persist import Prepared
 from holdfast.persist.casts import shown
+from holdfast.persist.schema import DIFF
 from holdfast.storage import Position
 from holdfast.storage.evolved import fitted
 from holdfast.tables.changes import Append, Change, PreparedChange
@@ -39,11 +42,19 @@ def write(changes: "Mapping[Table, object]") -> int:
     """
     if not isinstance(changes, Mapping):
         raise BadInput("a write is a dict of tables and their rows, such as {orders: rows, lines: others}")
-    return commit({table: _change(each) for table, each in changes.items()})
+    return commit({table: _change(each) for table, each in changes.items()}).time
 
 
-def commit(changes: "Mapping[Table, Change]") -> int:
-    """As `write`."""
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a write did: at which time, and how many rows it took away from each of its tables."""
+
+    time: int
+    taken: tuple[int, ...]
+
+
+def commit(changes: "Mapping[Table, Change]") -> Committed:
+    """As `write`, which tells no more than the time."""
     tables = list(changes)
     _check_together(tables)
     prepared = [changes[table].prepare(table.name, table.collection_schema) for table in tables]
@@ -69,8 +80,8 @@ def commit(changes: "Mapping[Table, Change]") -> int:
                 raise
 
 
-def _try(tables: "Sequence[Table]", changes: Sequence[PreparedChange]) -> int:
-    """The time of the changes, committed from where the tables are known to be."""
+def _try(tables: "Sequence[Table]", changes: Sequence[PreparedChange]) -> Committed:
+    """The changes, committed from where the tables are known to be."""
     positions = [
         _readable(table, table.position()) if change.reads else table.position()
         for table, change in zip(tables, changes, strict=True)
@@ -91,7 +102,15 @@ def _try(tables: "Sequence[Table]", changes: Sequence[PreparedChange]) -> int:
         undo.pop_all()
     for table, append in zip(tables, appends, strict=True):
         table.moved(append.after)
-    return time
+    return Committed(time, tuple(map(_taken, updates)))
+
+
+def _taken(updates: pa.Table | None) -> int:
+    """How many rows go, and don't come again as they were."""
+    if updates is None:
+        return 0
+    diffs = updates[DIFF]
+    return -(pc.sum(diffs.filter(pc.less(diffs, 0))).as_py() or 0)
 
 
 class _EvolvedError(Exception):

@@ -15,7 +15,7 @@ from holdfast.errors import AsOfNotYetAvailable, BadInput, NotWritable
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.checks import check_columns
 from holdfast.storage import CollectionInfo, CollectionReader, CollectionWriter, Position, StorageController
-from holdfast.storage.bringing import net_changes
+from holdfast.storage.changes import net_changes
 from holdfast.tables.changes import Append, Delete, Update, Upsert
 from holdfast.tables.committing import commit
 from holdfast.tables.existing import rows_of
@@ -94,7 +94,7 @@ class Table:
         them unique is `upsert`. Raises `BadInput` naming what doesn't fit, and nothing happened;
         `Indeterminate` where it could not be found out whether it happened.
         """
-        return commit({self: Append(rows)})
+        return commit({self: Append(rows)}).time
 
     def upsert(self, rows: object) -> int:
         """Put rows in the place of those that have their keys, in one step. Answers and raises as `append`.
@@ -102,14 +102,14 @@ class Table:
         Of several writers of one key the last one's row stays. `update` is for rows that depend on what was
         there. Raises `BadInput` where a key comes twice, or the table has none.
         """
-        return commit({self: Upsert(rows)})
+        return commit({self: Upsert(rows)}).time
 
     def delete(self, keys: object) -> int:
         """Take away the rows of these keys, in one step. Answers and raises as `append`.
 
         `keys` are values of the key column, tuples where there are several, or rows with the key columns.
         """
-        return commit({self: Delete(keys)})
+        return commit({self: Delete(keys)}).time
 
     def update(self, keys: object, function: Callable[[pa.Table], object]) -> int:
         """Replace the rows of these keys (None: all) by what `function` makes of them, in one step.
@@ -117,7 +117,7 @@ class Table:
         Nothing that others write is lost: `function` gets the rows as they are, and where somebody was
         faster it gets them again. Answers and raises as `append`; keys as in `delete`.
         """
-        return commit({self: Update(keys, function)})
+        return commit({self: Update(keys, function)}).time
 
     def read(self, as_of: Moment | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows as of a time, or the latest, in no order; all columns, or these.
@@ -148,12 +148,9 @@ class Table:
         last = upper - 1 if end is None else milliseconds(end)
         if end is None and last < first:
             raise AsOfNotYetAvailable(first, upper)
-        if last < first:
-            raise BadInput(f"a difference goes forward in time, not from {first} to {last}")
 
         def differing(reader: CollectionReader) -> pa.Table:
-            reader.snapshot(last)  # refuses what can't be read
-            schema, changes = net_changes(reader, self._described, first + 1, last + 1)
+            schema, changes = net_changes(reader, self._described, first, last)
             return changes.select(schema.arrow_diff.names)
 
         return self._reading.run(differing)

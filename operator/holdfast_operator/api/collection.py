@@ -98,10 +98,13 @@ class SnapshotRequest(ApiModel):
     destination: str = Field(
         min_length=1,
         max_length=2048,
-        description="URL of the folder for Parquet files and a manifest; each attempt has its own subfolder.",
+        description="URL of the folder for Parquet files and a manifest; each attempt has its own subfolder. "
+        "A file:// URL of a folder that driver and executors share, such as a volume that sparkConf mounts.",
         json_schema_extra=validations(
-            ("self.matches('^[a-zA-Z][a-zA-Z0-9+.-]*://.+')", "must be a URL like file:///folder"),
-            ("!self.matches('^[^/?#]*://[^/?#]*@')", "must not contain a user or a password"),
+            (
+                "self.matches('^file:///.+')",
+                "must be a URL like file:///folder, which all pods share; s3:// is not supported yet",
+            ),
         ),
     )
     spark: SparkTemplate = Field(

@@ -137,6 +137,9 @@ class Reason(StrEnum):
     UNSUPPORTED_STORAGE = "UnsupportedStorage"
     """The storage URL has a scheme or a form that this operator can't keep a catalog on."""
 
+    LOCATION_NOT_ALLOWED = "LocationNotAllowed"
+    """The storage or the stash is outside of where this operator may keep catalogs (`--allow-location`)."""
+
     SECRET_NOT_FOUND = "SecretNotFound"  # noqa: S105 - the name of a condition, not a secret
     """The Secret that `credentialsSecretRef` names isn't there."""
 

@@ -16,6 +16,13 @@ class SparkDriver(ApiModel):
     memory: str = Field(
         default="1g", pattern=_MEMORY, max_length=12, description="Heap of the driver, e.g. 1g."
     )
+    memory_overhead: str | None = Field(
+        default=None,
+        pattern=_MEMORY,
+        max_length=12,
+        description="Memory of the pod beside the heap, e.g. 2g. Where neither this nor sparkConf tells it: "
+        "640 MiB for its Python process, and a tenth of the heap, at least 384 MiB, for the JVM.",
+    )
 
 
 class SparkExecutors(ApiModel):
@@ -25,6 +32,14 @@ class SparkExecutors(ApiModel):
     cores: int = Field(default=1, ge=1, le=64, description="CPU cores of each executor.")
     memory: str = Field(
         default="1g", pattern=_MEMORY, max_length=12, description="Heap of each executor, e.g. 1g."
+    )
+    memory_overhead: str | None = Field(
+        default=None,
+        pattern=_MEMORY,
+        max_length=12,
+        description="Memory of each pod beside the heap, e.g. 2g. Where neither this nor sparkConf tells it: "
+        "640 MiB for the Python process of each core, and a tenth of the heap, at least 384 MiB, for the "
+        "JVM.",
     )
 
 
@@ -72,7 +87,9 @@ class SparkTemplate(ApiModel):
         le=86400,
         description="An attempt that doesn't run by then is cancelled and the next one starts.",
     )
-    max_attempts: int = Field(default=3, ge=1, le=20, description="Attempts before the job is given up.")
+    max_attempts: int = Field(
+        default=3, ge=1, le=20, description="Attempts that fail of themselves before the job is given up."
+    )
     ttl_seconds: int = Field(
         default=86400, ge=60, description="How long a finished SparkApplication is kept to look at."
     )

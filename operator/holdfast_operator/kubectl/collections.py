@@ -55,7 +55,7 @@ def snapshot_request(
     if place is None:
         raise BadInput(
             f"collection/{body['metadata']['name']} has never asked for a snapshot",
-            hint="say where it is to be: --destination s3://bucket/folder",
+            hint="say where it is to be: --destination file:///folder",
         )
     asked = request_id or f"manual-{now:%Y%m%d-%H%M%S}"
     if asked == before.get("requestId"):

@@ -203,7 +203,7 @@ def _plan(seen: Observed, rhythm: Rhythm) -> Step:
     if seen.older_twin is not None:
         return Close() if seen.opened else Settle(twin(seen.older_twin), requeue_after=rhythm.steady)
     if isinstance(seen.storage, Refused):
-        return Settle(stalled(Reason.UNSUPPORTED_STORAGE, seen.storage.message))
+        return Settle(stalled(seen.storage.reason, seen.storage.message))
     if seen.missing_secret is not None:
         return Settle(no_secret(*seen.missing_secret), retry=True)
     if fencing.has_stopped(seen.fences):
@@ -327,7 +327,9 @@ def _plan_late_destruction(seen: Observed) -> Step:
     """
     if isinstance(seen.storage, Storage) and seen.spec is not None and not seen.overdue:
         return Open(_opening(seen, seen.spec, seen.storage, existing_only=True))
-    if seen.initialized:
+    if seen.initialized and isinstance(seen.storage, Refused):
+        text = f"{seen.storage.message}; what the catalog had in its store is still there"
+    elif seen.initialized:
         text = f"the store could not be written: the catalog in {seen.storage} is still there"
     elif isinstance(seen.storage, Storage):
         text = f"the store did not answer: if there is a catalog in {seen.storage}, it is still there"

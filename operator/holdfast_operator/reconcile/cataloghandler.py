@@ -24,7 +24,7 @@ from holdfast.errors import (
     StrategyMismatch,
     VersionTooNew,
 )
-from holdfast_operator.api.catalog import Access, CatalogSpec, DeletionPolicy
+from holdfast_operator.api.catalog import Access, CatalogSpec
 from holdfast_operator.api.names import (
     ANNOTATION_APPROVE_UPGRADE,
     ANNOTATION_REOPEN,
@@ -50,6 +50,7 @@ from holdfast_operator.reconcile.catalogstatus import durable_fields
 from holdfast_operator.reconcile.connection import Seen
 from holdfast_operator.reconcile.connections import Connections
 from holdfast_operator.reconcile.credentials import credentials_of, missing_secret
+from holdfast_operator.reconcile.dependents import collections_of, unfinished_migrations
 from holdfast_operator.reconcile.facts import (
     CatalogFacts,
     Durable,
@@ -73,12 +74,11 @@ from holdfast_operator.reconcile.handler import (
 )
 from holdfast_operator.reconcile.index import Index
 from holdfast_operator.reconcile.longcalls import UnderWay
-from holdfast_operator.reconcile.migrationmarks import AT_REST
 from holdfast_operator.reconcile.migrations import Migrations
 from holdfast_operator.reconcile.objects import NOTHING_DECLARED, ObjectsPlan, declared_by
 from holdfast_operator.reconcile.specs import parse_spec
 from holdfast_operator.reconcile.steps import Settle, Step, reconciling, stalled
-from holdfast_operator.reconcile.storage import Refused, Storage, resolve, resolve_restore
+from holdfast_operator.reconcile.storage import Refused, RestoreSource, Storage, resolve, resolve_restore
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.events import Note
 from holdfast_operator.runtime.kube import ObjectKey, resource_type
@@ -96,6 +96,8 @@ class Settings:
     data_dir: Path | None
     storage_shared: bool
     rhythm: Rhythm
+    allowed_locations: tuple[str, ...] = ()
+    """URLs below which catalogs may be, beside `data_dir`; empty: anywhere."""
     silence: timedelta = timedelta(minutes=2)
     """After this time a store that doesn't answer an open isn't only slow."""
 
@@ -121,15 +123,18 @@ class CatalogHandler(Handler[Observed]):
             self.services.enqueue(rival, 0.0)
         spec, problem = parse_spec(CatalogSpec, body)
         storage: Storage | Refused = Refused(problem)
+        restore: RestoreSource | Refused | None = None
         if spec is not None:
-            storage = resolve(spec, key.namespace, self._settings.data_dir)
+            where = self._settings.data_dir, self._settings.allowed_locations
+            storage = resolve(spec, key.namespace, *where)
+            restore = resolve_restore(spec, key.namespace, *where)
         if isinstance(storage, Refused) and spec is not None and "shardId" not in body.get("status", {}):
             self._void(key)
         deleting = is_deleting(body)
         older = self._index.older_rival(key)
         status = body.get("status", {})
         facts = None if deleting else await self._facts(key)
-        dependents = await self._dependents(key) if deleting else ()
+        dependents = await collections_of(self.services.kube, key) if deleting else ()
         return Observed(
             name=f"{key.namespace}/{key.name}",
             spec=spec,
@@ -143,7 +148,7 @@ class CatalogHandler(Handler[Observed]):
             older_twin=str(older) if older else None,
             fences=fencing.fences_of(body),
             storage=storage,
-            restore=None if spec is None else resolve_restore(spec, key.namespace, self._settings.data_dir),
+            restore=restore,
             reopen=annotation(body, ANNOTATION_REOPEN),
             approved_upgrade=annotation(body, ANNOTATION_APPROVE_UPGRADE),
             restored_from=self._restored_from(key, status),
@@ -156,7 +161,7 @@ class CatalogHandler(Handler[Observed]):
             migration=str(self._migrations.conducts(key) or ""),
             in_both=self._migrations.is_shadowing(key),
             named_truth=annotation(body, ANNOTATION_TRUTH),
-            migrations=await self._unfinished(key) if deleting else (),
+            migrations=await unfinished_migrations(self.services.kube, key) if deleting else (),
             dependents=tuple(name for name, _ in dependents),
             doomed_dependents=any(doomed for _, doomed in dependents),
             holder=self._settings.holder,
@@ -392,35 +397,10 @@ class CatalogHandler(Handler[Observed]):
         start = self._stores.started(key)
         return (start.restored if start else "") or status.get("restoredFrom")
 
-    async def _dependents(self, key: ObjectKey) -> tuple[tuple[str, bool], ...]:
-        """The collections that refer to it, read fresh: name, and whether its deletion needs the catalog."""
-        there = await self.services.kube.list(resource_type(Kind.STORAGE_COLLECTION), key.namespace)
-        found = [body for body in there if body["spec"].get("catalogRef", {}).get("name") == key.name]
-        return tuple(
-            sorted((body["metadata"]["name"], is_deleting(body) and _to_drop(body)) for body in found)
-        )
-
-    async def _unfinished(self, key: ObjectKey) -> tuple[str, ...]:
-        """The migrations of it that aren't over, read fresh."""
-        there = await self.services.kube.list(resource_type(Kind.CATALOG_MIGRATION), key.namespace)
-        found = [body for body in there if body["spec"].get("catalogRef", {}).get("name") == key.name]
-        return tuple(
-            sorted(
-                body["metadata"]["name"]
-                for body in found
-                if body.get("status", {}).get("phase") not in AT_REST
-                or body["status"].get("observedGeneration") != body["metadata"]["generation"]
-            )
-        )
-
     def _wake_dependents(self, key: ObjectKey) -> None:
         for dependent in self._index.dependents_of(key):
-            self.services.enqueue(dependent, 0.0)
+            self.services.look(dependent)
 
 
 def _known(found: takeovers.Found) -> Durable | None:
     return found if isinstance(found, Durable) else None
-
-
-def _to_drop(collection: Json) -> bool:
-    return bool(collection["spec"].get("deletionPolicy") == DeletionPolicy.DELETE)

@@ -411,7 +411,7 @@ def _plan_drop(seen: Observed, spec: StorageCollectionSpec, item: ItemName) -> S
         if seen.running:
             job = seen.running[0]
             app = _app_of(seen, job)
-            return failed(job, _DELETED, app)
+            return failed(job, _DELETED, app, stopped=True)
         if (
             seen.hydrations is not None
             and (ended := hydration.stopped(seen.hydrations, _DELETED)) is not None

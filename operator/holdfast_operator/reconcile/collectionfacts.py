@@ -111,16 +111,27 @@ def changed(client: PersistClient, controller: StorageController, looks: Mapping
         id_ = basis.collection_id
         if infos.get(id_) != basis.info or tuple(jobs.get(id_, ())) != basis.jobs:
             return True
-        return tuple(versions[shard] for shard in basis.shards) != basis.versions
+        moved = tuple(versions[shard] for shard in basis.shards) != basis.versions
+        return moved and tuple(_seen(client.known(shard)) for shard in basis.shards) != basis.seen
 
     return tuple(key for key, basis in looks.items() if is_new(basis))
 
 
 def _basis(client: PersistClient, info: CollectionInfo, jobs: tuple[JobRecord, ...]) -> Basis:
     if info.state is CollectionState.DROPPED:
-        return Basis(info.collection_id, None, jobs, ())
-    versions = tuple(client.known_version(shard) for shard in watched_shards(info))
-    return Basis(info.collection_id, info, jobs, versions)
+        return Basis(info.collection_id, None, jobs, (), ())
+    known = [client.known(shard) for shard in watched_shards(info)]
+    versions = tuple(shard.seqno if shard else 0 for shard in known)
+    return Basis(info.collection_id, info, jobs, versions, tuple(map(_seen, known)))
+
+
+def _seen(shard: ShardInfo | None) -> int:
+    """The same for versions of a shard that look the same here: upkeep and heartbeats make new ones too."""
+    if shard is None:
+        return 0
+    holds = sorted((hold.kind, hold.purpose, hold.since, hold.hostname) for hold in shard.holds)
+    frontiers = shard.since, shard.upper, shard.finalized
+    return hash((frontiers, shard.rows, shard.size_bytes, shard.schemas, tuple(holds)))
 
 
 def _collection(

@@ -3,13 +3,14 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from holdfast.errors import (
     CollectionInUse,
     UniquenessViolation,
 )
-from holdfast.storage import JobRecord, RenditionState
+from holdfast.persist import StoredSize
+from holdfast.storage import JobRecord, JobState, RenditionState
 from holdfast.storage.hydration import HYDRATE
 from holdfast_operator.api.catalog import Access, CatalogSpec, DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
@@ -57,14 +58,30 @@ from holdfast_operator.reconcile.renditions import (
     is_long_over,
 )
 from holdfast_operator.reconcile.snapshot import SnapshotObserved
-from holdfast_operator.reconcile.sparkjobs import FailAttempt, RetryJob, StartJob, arguments
+from holdfast_operator.reconcile.sparkjobs import (
+    FailAttempt,
+    LaunchAttempt,
+    RetryJob,
+    StartJob,
+    arguments,
+    failed,
+    shown_launched,
+)
 from holdfast_operator.reconcile.specs import parse_spec
 from holdfast_operator.reconcile.steps import Settle, Step, reconciling
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.events import Note
 from holdfast_operator.runtime.kube import Gone, ObjectKey
 from holdfast_operator.runtime.status import is_ready
-from holdfast_operator.sparkapps.adapter import AppState, Launch, NotInstalled, SparkAdapter
+from holdfast_operator.sparkapps.adapter import (
+    AppState,
+    Launch,
+    NotInstalled,
+    Refused,
+    SparkAdapter,
+)
+
+_MAX_REFUSAL: Final = 500
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +131,7 @@ class CollectionHandler(Handler[Observed]):
         blank = await self._with_catalog(blank, catalog)
         if opening is None or opening.observed != blank.catalog_observed or older is not None:
             return blank
-        if spec.suspend and not hydration.is_shown_running(status):
+        if spec.suspend and not hydration.may_have_driver(status):
             return blank
         if blank.deleting and spec.deletion_policy == DeletionPolicy.RETAIN:
             return blank
@@ -194,30 +211,32 @@ class CollectionHandler(Handler[Observed]):
         self._measure(key, facts)
         if is_long_over(facts, spec):
             self._long.stop(key)
-        reachable = not opening.storage.on_one_machine or self._settings.storage_shared
-        now = self.services.clock.wall()
+        common: dict[str, Any] = {
+            "reachable": not opening.storage.on_one_machine or self._settings.storage_shared,
+            "installed": installed,
+            "launched": shown_launched(body.get("status", {})),
+            "stored": _stored(facts),
+            "now": self.services.clock.wall(),
+        }
         return replace(
             seen,
             hydrations=HydrationsObserved(
-                reachable=reachable,
-                installed=installed,
+                **common,
                 apps=tuple(app for app in apps if app.kind == HYDRATE),
-                now=now,
                 jobs=look.hydrations,
+                here=self._long.filling(key, facts.collection_id),
             ),
             retention_since=max(facts.upper - 1 - spec.retention.milliseconds, 0),
             snapshot=SnapshotObserved(
                 request=spec.snapshot,
-                reachable=reachable,
+                **common,
                 collection_id=facts.collection_id,
                 since=facts.since,
                 upper=facts.upper,
-                installed=installed,
                 job=look.job,
                 last=look.last_snapshot,
                 running=look.running,
                 apps=tuple(app for app in apps if app.kind == SNAPSHOT),
-                now=now,
             ),
         )
 
@@ -225,7 +244,7 @@ class CollectionHandler(Handler[Observed]):
         self, key: ObjectKey, body: Json, spec: StorageCollectionSpec
     ) -> tuple[tuple[AppState, ...], bool]:
         status = body.get("status", {})
-        shown = "snapshotJob" in status or hydration.is_shown_running(status)
+        shown = "snapshotJob" in status or hydration.may_have_driver(status)
         if spec.snapshot is None and spec.hydration.spark is None and not shown:
             return (), True
         try:
@@ -278,10 +297,12 @@ class CollectionHandler(Handler[Observed]):
                     "start_job",
                     lambda h: h.start_job(step.collection_id, step.kind, step.slot, step.spec),
                 )
-                await self._launch(key, body, catalog, step.collection_id, job)
+                await self._launch(key, body, catalog, step, job)
             case RetryJob():
-                job = await use(catalog, "retry_job", lambda h: h.retry_job(step.job_id))
-                await self._launch(key, body, catalog, step.collection_id, job)
+                job = await use(catalog, "retry_job", lambda h: h.retry_job(step.job_id, step.abandoned))
+                await self._launch(key, body, catalog, step, job)
+            case LaunchAttempt():
+                await self._launch(key, body, catalog, step, step.job)
             case FailAttempt():
                 await self._fail(key, catalog, step)
             case _:
@@ -295,8 +316,16 @@ class CollectionHandler(Handler[Observed]):
         await self.services.events.post(key, body["metadata"]["uid"], note)
 
     async def _launch(
-        self, key: ObjectKey, body: Json, catalog: ObjectKey, collection_id: str, job: JobRecord
+        self,
+        key: ObjectKey,
+        body: Json,
+        catalog: ObjectKey,
+        step: StartJob | RetryJob | LaunchAttempt,
+        job: JobRecord,
     ) -> None:
+        if job.state is not JobState.RUNNING or (job.kind == HYDRATE and not hydration.is_sparks(job)):
+            # Somebody else was faster: the next look tells.
+            return
         spec = StorageCollectionSpec.model_validate(body["spec"])
         opening = self._stores.opened(catalog)
         found = _template(spec, job)
@@ -306,30 +335,38 @@ class CollectionHandler(Handler[Observed]):
         owner = await self.services.kube.get(catalog)
         reference = CatalogSpec.model_validate(owner["spec"]).storage.credentials_secret_ref
         references = [each for each in (reference, template.env_secret_ref) if each is not None]
-        await self._spark.launch(
-            Launch(
-                owner=key,
-                owner_uid=body["metadata"]["uid"],
-                job_kind=job.kind,
-                job_id=job.job_id,
-                attempt=job.attempt,
-                arguments=arguments(opening.storage.place, collection_id, job, order),
-                template=template,
-                secrets=tuple(dict.fromkeys(each.name for each in references)),
-            )
+        place, collection_id = opening.storage.place, step.collection_id
+        launch = Launch(
+            owner=key,
+            owner_uid=body["metadata"]["uid"],
+            job_kind=job.kind,
+            job_id=job.job_id,
+            attempt=job.attempt,
+            arguments=arguments(place, collection_id, job, {**order, "partitions": step.tasks}),
+            template=template,
+            secrets=tuple(dict.fromkeys(each.name for each in references)),
         )
+        try:
+            await self._spark.launch(launch)
+        except Refused as error:
+            said = " ".join(str(error).split())[:_MAX_REFUSAL]
+            await self._fail(key, catalog, failed(job, f"its SparkApplication is refused: {said}"))
+            return
         self._count_job(job.kind, "launched")
         log.info("attempt %d of %s %s is launched", job.attempt, job.kind, job.slot)
 
     async def _fail(self, key: ObjectKey, catalog: ObjectKey, step: FailAttempt) -> None:
-        log.warning("attempt %d of job %s failed: %s", step.attempt, step.job_id, step.error)
+        what = "was stopped" if step.stopped else "failed"
+        log.warning("attempt %d of job %s %s: %s", step.attempt, step.job_id, what, step.error)
         await self._stores.use(
-            catalog, "fail_job", lambda h: h.fail_job(step.job_id, step.attempt, step.error)
+            catalog,
+            "fail_job",
+            lambda h: h.fail_job(step.job_id, step.attempt, step.error, stopped=step.stopped),
         )
         if step.app is not None:
             await self._spark.cancel(key, step.app)
             self._count_job(step.kind, "cancelled")
-        self._count_job(step.kind, "failed")
+        self._count_job(step.kind, "stopped" if step.stopped else "failed")
 
     def _count_job(self, kind: str, step: str) -> None:
         self.services.metrics.spark_jobs.labels(kind, step).inc()
@@ -346,8 +383,15 @@ def _template(spec: StorageCollectionSpec, job: JobRecord) -> tuple[SparkTemplat
     """What a job runs with, and what it is told; None where nobody asks for it any more."""
     if job.kind == HYDRATE:
         template = spec.hydration.spark
-        return None if template is None else (template, hydration.work_order(job, template))
+        return None if template is None else (template, hydration.work_order(job))
     return None if spec.snapshot is None else (spec.snapshot.spark, snapshot.work_order(job))
+
+
+def _stored(facts: CollectionFacts) -> StoredSize:
+    """How much of a collection a job reads."""
+    if not facts.renditions:
+        return StoredSize(0, 0)
+    return StoredSize(facts.active.rows, facts.active.bytes)
 
 
 def _catalog_key(key: ObjectKey, spec: StorageCollectionSpec) -> ObjectKey:

@@ -155,14 +155,15 @@ class FoundItem:
 class Basis:
     """What a look at a collection was made from, or older: as long as it is the same, so is what is seen.
 
-    `versions` are those of the metadata shard and of the shards of its renditions; `info` is None of one that
-    was dropped.
+    `versions` are those of the metadata shard and of the shards of its renditions, and `seen` is what is seen
+    of each, in a number; `info` is None of one that was dropped.
     """
 
     collection_id: str
     info: CollectionInfo | None
     jobs: tuple[JobRecord, ...]
     versions: tuple[int, ...]
+    seen: tuple[int, ...]
 
     @property
     def shards(self) -> tuple[str, ...]:

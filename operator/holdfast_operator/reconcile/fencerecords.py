@@ -73,8 +73,9 @@ class FencedCatalogs:
                     log.info("what is left of the fenced handle can't be given back: %s", failed)
         finally:
             self._under_way.discard(catalog)
-        for key in (catalog, *self._index.dependents_of(catalog)):
-            self._services.enqueue(key, 0.0)
+        self._services.enqueue(catalog, 0.0)
+        for dependent in self._index.dependents_of(catalog):
+            self._services.look(dependent)
 
     async def _record(self, catalog: ObjectKey) -> bool:
         try:

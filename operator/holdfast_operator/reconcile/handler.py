@@ -51,6 +51,9 @@ class Services:
     clock: Clock
     metrics: Metrics
     enqueue: Callable[[ObjectKey, float], None]
+    """Have an object reconciled after so many seconds: something happened to it."""
+    look: Callable[[ObjectKey], None]
+    """Have one of many looked at again; it lets those go first that something happened to."""
     seen: Callable[[ObjectKey, Json], None]
     """Told how an object is after it was written here, so that hearing of that is nothing new."""
     released: Callable[[ObjectKey], None]

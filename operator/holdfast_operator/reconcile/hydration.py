@@ -1,8 +1,10 @@
 """The plan for the Spark jobs that fill renditions: a pure function of spec, records and applications.
 
 Invariants
-- Who fills a rendition is decided with the first attempt, and stays so; the record says it. Others, and the
-  operator where there is no template or little to copy, fill it in their own process, with the same record.
+- Who fills a rendition is decided with each attempt, and the record says it: Spark where the spec has a
+  template and there is much to copy, else the operator's own process, with the same record. An attempt that
+  runs goes on to its end, whatever becomes of the template meanwhile.
+- An attempt of an operator's process ends with that process: where it isn't under way here, the next follows.
 - The course of the job is that of all Spark jobs (`sparkjobs`). What was written while it ran is caught up
   with in the operator's process: that needs no job.
 - A driver whose attempt nobody wants any more is taken away, but not one that only ends what it committed.
@@ -15,12 +17,12 @@ from typing import Any, Final, assert_never
 from holdfast.persist import StoredSize
 from holdfast.storage import JobRecord, JobState, Recipe, RenditionState, needs_spark
 from holdfast.storage.hydration import HYDRATE
-from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Reason
-from holdfast_operator.api.rendition import CollectionHydration, HydrationJobStatus
+from holdfast_operator.api.rendition import CollectionHydration, HydrationJobStatus, RenditionPhase
 from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.reconcile.facts import CollectionFacts, RenditionFacts
 from holdfast_operator.reconcile.sparkjobs import (
+    SPARK,
     STOPPED,
     Course,
     FailAttempt,
@@ -28,21 +30,19 @@ from holdfast_operator.reconcile.sparkjobs import (
     Stand,
     StartJob,
     application_of,
+    failed,
     hindrance,
     plan_job,
+    retry,
     state_shown,
 )
 from holdfast_operator.reconcile.steps import Step, reconciling, stalled
 from holdfast_operator.runtime.status import Health
 from holdfast_operator.sparkapps.adapter import AppState
+from holdfast_operator.sparkapps.sizing import tasks
 
-_BY: Final = "by"
-_SPARK: Final = "spark"
-_LEAST_TASKS: Final = 8
+_UNWANTED: Final = "nobody asks for it any more"
 _ASK_AGAIN_S: Final = 60.0
-_TASKS_PER_CORE: Final = 2
-_MOST_TASKS: Final = 256
-"""Each leaves a run in every shard, which readers merge until they are compacted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +50,8 @@ class HydrationsObserved(SparkObserved):
     """What is known of the jobs that fill, or filled, the renditions of a collection."""
 
     jobs: tuple[JobRecord, ...] = ()
+    here: str | None = None
+    """The rendition that this process is filling."""
 
     def of(self, rendition_id: str) -> JobRecord | None:
         """The job of a rendition."""
@@ -64,20 +66,6 @@ class Shown:
     after: float | None
 
 
-def by_spark(
-    seen: HydrationsObserved | None,
-    facts: CollectionFacts,
-    rendition: RenditionFacts,
-    spec: CollectionHydration,
-) -> SparkTemplate | None:
-    """What the Spark job that fills a rendition runs with; None where none does."""
-    if seen is None or spec.spark is None or rendition.recipe is not Recipe.COPY or rendition.upper > 0:
-        return None
-    job = seen.of(rendition.id)
-    wanted = is_sparks(job) if job is not None else is_large(facts, spec)
-    return spec.spark if wanted else None
-
-
 def is_large(facts: CollectionFacts, spec: CollectionHydration) -> bool:
     """Whether there is so much to copy that one process is a poor place to do it."""
     active = facts.active
@@ -87,41 +75,65 @@ def is_large(facts: CollectionFacts, spec: CollectionHydration) -> bool:
 
 
 def is_sparks(job: JobRecord) -> bool:
-    """Whether a job was put on record for Spark."""
-    return job.spec.get(_BY) == _SPARK
+    """Whether the latest attempt of a job is Spark's."""
+    return job.by == SPARK
 
 
 def plan(
-    seen: HydrationsObserved, facts: CollectionFacts, rendition: RenditionFacts, template: SparkTemplate
-) -> Step | Shown:
-    """What to do next about the Spark job that fills a rendition, or what to show of it."""
+    seen: HydrationsObserved | None,
+    facts: CollectionFacts,
+    rendition: RenditionFacts,
+    spec: CollectionHydration,
+) -> Step | Shown | None:
+    """What to do next about the Spark job that fills a rendition, or what to show of it.
+
+    None where Spark has nothing to do with it: the operator's own process fills it, or goes on to.
+    """
+    if seen is None or rendition.recipe is not Recipe.COPY or rendition.upper > 0:
+        return None
     job = seen.of(rendition.id)
-    if job is None:
-        if (hindered := hindrance(seen)) is not None:
-            return _report(rendition, hindered)
-        order = {"collection": facts.collection_id, "rendition": rendition.id, _BY: _SPARK}
-        return StartJob(facts.collection_id, HYDRATE, rendition.id, order)
-    course = plan_job(seen, job, template, facts.collection_id)
+    if job is not None and is_sparks(job) and job.state is not JobState.FAILED:
+        alone = spec.spark is None and application_of(seen, job) is None
+        if alone and job.state is JobState.RUNNING:
+            return failed(job, _UNWANTED, stopped=True)
+        course = plan_job(seen, job, spec.spark or SparkTemplate(), facts.collection_id)
+    elif spec.spark is None or not is_large(facts, spec) or seen.here == rendition.id:
+        return None
+    else:
+        course = _plan_next(seen, facts, rendition, spec.spark, job)
     return course if isinstance(course, Step) else _report(rendition, course)
 
 
-def unwanted(
-    seen: HydrationsObserved, facts: CollectionFacts, spec: StorageCollectionSpec
-) -> FailAttempt | None:
+def _plan_next(
+    seen: HydrationsObserved,
+    facts: CollectionFacts,
+    rendition: RenditionFacts,
+    template: SparkTemplate,
+    job: JobRecord | None,
+) -> Step | Course:
+    """The next attempt is Spark's, whoever was at the one before."""
+    if job is not None and job.state is not JobState.RUNNING:
+        return plan_job(seen, job, template, facts.collection_id)
+    if (hindered := hindrance(seen)) is not None:
+        return hindered
+    if job is not None:
+        return retry(seen, job, template, facts.collection_id, abandoned=job.attempt)
+    order = {"collection": facts.collection_id, "rendition": rendition.id}
+    return StartJob(facts.collection_id, HYDRATE, rendition.id, order, tasks(seen.stored, template.executor))
+
+
+def unwanted(seen: HydrationsObserved, facts: CollectionFacts) -> FailAttempt | None:
     """The end of a driver that nobody wants any more; None where there is none."""
     filled = (
-        each
+        job
         for each in facts.renditions
-        if each.state is RenditionState.HYDRATING
-        and not each.suspect
-        # Without a template it is the operator's process that takes its place.
-        and spec.hydration.spark is not None
+        if each.state is RenditionState.HYDRATING and not each.suspect and (job := seen.of(each.id))
     )
-    wanted = {job.job_id: job.attempt for each in filled if (job := seen.of(each.id)) and is_sparks(job)}
+    wanted = {job.job_id: job.attempt for job in filled if is_sparks(job) and job.state is JobState.RUNNING}
     done = {job.job_id for job in seen.jobs if job.state is JobState.DONE}
     for app in seen.apps:
         if not app.phase.over and app.job_id not in done and wanted.get(app.job_id) != app.attempt:
-            return _ended(app, "nobody asks for it any more")
+            return _ended(app, _UNWANTED)
     return None
 
 
@@ -131,10 +143,9 @@ def stopped(seen: HydrationsObserved, why: str = STOPPED) -> FailAttempt | None:
     return next((_ended(app, why) for app in live), None)
 
 
-def work_order(job: JobRecord, template: SparkTemplate) -> Mapping[str, Any]:
+def work_order(job: JobRecord) -> Mapping[str, Any]:
     """What the job is told beside where and which."""
-    cores = template.executor.instances * template.executor.cores
-    return {"rendition": job.slot, "partitions": min(_MOST_TASKS, max(_LEAST_TASKS, _TASKS_PER_CORE * cores))}
+    return {"rendition": job.slot}
 
 
 def job_statuses(seen: HydrationsObserved | None, facts: CollectionFacts) -> dict[str, HydrationJobStatus]:
@@ -146,14 +157,14 @@ def job_statuses(seen: HydrationsObserved | None, facts: CollectionFacts) -> dic
     return {id_: _status(seen, job) for id_, job in jobs}
 
 
-def is_shown_running(status: Mapping[str, Any]) -> bool:
-    """Whether a status tells of a Spark job that fills a rendition and may have a driver."""
+def may_have_driver(status: Mapping[str, Any]) -> bool:
+    """Whether a status tells of a rendition that a Spark job fills or filled, or may have begun to."""
     renditions: Sequence[Mapping[str, Any]] = status.get("renditions") or []
-    return any("job" in each for each in renditions)
+    return any("job" in each or each.get("phase") == RenditionPhase.HYDRATING for each in renditions)
 
 
 def _ended(app: AppState, why: str) -> FailAttempt:
-    return FailAttempt(HYDRATE, app.job_id, app.attempt, why, app)
+    return FailAttempt(HYDRATE, app.job_id, app.attempt, why, app, stopped=True)
 
 
 def _status(seen: HydrationsObserved, job: JobRecord) -> HydrationJobStatus:

@@ -110,6 +110,11 @@ class LongCalls:
         """Whether something is under way for `key`, or ended and was not taken yet, and is not given up."""
         return any(each == key and call.given_up is None for (each, _), call in self._calls.items())
 
+    def asked(self, key: ObjectKey, what: str) -> object:
+        """How that was asked which `under_way` tells of and is called so; None where there is none."""
+        call = self._calls.get((key, what))
+        return None if call is None or call.given_up is not None else call.asked.how
+
     async def run(self, asked: Asked, work: Callable[[], T], *, late: Callable[[T], None] | None = None) -> T:
         """What `work` brings: now if it takes no longer than the patience, or if it ended since it was begun.
 

@@ -38,6 +38,11 @@ from holdfast_operator.runtime.kube import ObjectKey
 log = logging.getLogger(__name__)
 
 
+def _name(step: type[LongStep]) -> str:
+    """What a kind of step is called among the long calls."""
+    return step.__name__.lower()
+
+
 class LongSteps:
     """Takes them; one at a time for a collection and kind of step."""
 
@@ -56,9 +61,17 @@ class LongSteps:
             stop.set()
             self._stores.give_up(key)
 
+    def filling(self, key: ObjectKey, collection_id: str) -> str | None:
+        """The rendition of a collection that is being filled from it in this process."""
+        asked = self._stores.asked(key, _name(Hydrate))
+        match asked:
+            case (str() as of, str() as rendition_id) if of == collection_id:
+                return rendition_id
+        return None
+
     async def take(self, key: ObjectKey, step: LongStep, catalog: ObjectKey) -> None:
         """Fill a rendition, or hand over to it; the collection rests meanwhile, and where it has to wait."""
-        asked = key, type(step).__name__.lower(), (step.collection_id, step.rendition_id)
+        asked = key, _name(type(step)), (step.collection_id, step.rendition_id)
         assert step.resting is not None
         stop = self._stops.setdefault(key, threading.Event())
         try:
@@ -71,7 +84,9 @@ class LongSteps:
                     )
                 case HandOver():
                     await self._stores.use_long(
-                        catalog, asked, lambda h: h.hand_over(step.collection_id, step.rendition_id, step.at)
+                        catalog,
+                        asked,
+                        lambda h: h.hand_over(step.collection_id, step.rendition_id, step.at, stop.is_set),
                     )
                 case Restore():
                     await self._restore(key, step, catalog, stop)

@@ -2,12 +2,14 @@
 
 From top to bottom, the first that holds decides: being deleted, no finalizer yet, a spec that can't be
 understood, the id of another move, over by the catalog's own records, no catalog to move, a dry run,
-suspended, another migration in its place, taken over by others too often, out of time, the catalog open,
-and at last: the next step.
+suspended, another migration in its place, stores that went back, taken over by others too often, out of
+time, the catalog open, and at last: the next step.
 
 Invariants
 - Whether it is over is read from the stores; the status is asked only for what nothing hangs on but its own
   looks and the deadline.
+- Nothing is begun in stores whose epoch is lower than the Catalog had: they were restored from an older
+  state, and moving that would hide it.
 - One numbered step at a time: after each the world is looked at again, so that a change of the spec is heard.
 """
 
@@ -15,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-from holdfast.durable import CATALOG_VERSION
+from holdfast.durable import CATALOG_VERSION, catalog_shard_id
 from holdfast.durable.backend_migration.records import Record
 from holdfast.durable.backend_migration.truth import Action
 from holdfast_operator.api.catalog import CatalogFence
@@ -23,6 +25,7 @@ from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrati
 from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE, Reason
 from holdfast_operator.reconcile import fencing
 from holdfast_operator.reconcile.catalog import Rhythm
+from holdfast_operator.reconcile.facts import Durable
 from holdfast_operator.reconcile.migrationfacts import Course, Move, Planned, Stand
 from holdfast_operator.reconcile.migrationmarks import AT_REST, resting
 from holdfast_operator.reconcile.steps import (
@@ -33,6 +36,7 @@ from holdfast_operator.reconcile.steps import (
     reconciling,
     stalled,
 )
+from holdfast_operator.reconcile.takeovers import regressed
 from holdfast_operator.runtime.events import Note
 from holdfast_operator.runtime.status import Health, Phase, timestamp
 
@@ -60,6 +64,8 @@ class Observed:
     catalog_deleting: bool = False
     catalog_observed: bool = False
     """Whether a database process writes the catalog."""
+    known_epoch: int = 0
+    """At which the operator had the catalog open last, as its Catalog shows."""
     catalog_open: bool = False
     """Whether this process has the Catalog's own handle open, or is about to."""
     move: Move | None = None
@@ -274,12 +280,26 @@ def _conflict(seen: Observed, spec: CatalogMigrationSpec, move: Move) -> Health 
     begun = seen.stand is not None and seen.stand.record is not None
     if seen.catalog_deleting and not begun:
         return stalled(Reason.CATALOG_DELETING, "the Catalog is being deleted; delete this resource too")
-    if (pending := _upgrade_pending(seen, move)) is not None:
-        return pending
+    if (waits := _went_back(seen, move) or _upgrade_pending(seen, move)) is not None:
+        return waits
     if move.rollback and seen.stand is not None and not begun:
         text = f"there is no migration {move.migration_id} of this catalog to roll back"
         return stalled(Reason.INVALID_SPEC, f"{text}: delete this resource")
     return None
+
+
+def _went_back(seen: Observed, move: Move) -> Health | None:
+    """What is shown where a migration would begin in stores that are older than the Catalog knows them."""
+    stand = seen.stand
+    begun = seen.course is not None or stand is None or (stand.record is not None and stand.record.is_running)
+    if stand is None or begun or seen.catalog_observed:
+        return None
+    epochs = [epoch for epoch in (stand.stash_epoch, stand.persist_epoch) if epoch is not None]
+    if not epochs or max(epochs) >= seen.known_epoch:
+        return None
+    organization = move.opening.organization_id
+    found = Durable(organization, catalog_shard_id(organization), stand.version, max(epochs), None)
+    return regressed(move.opening, found, seen.known_epoch)
 
 
 def _upgrade_pending(seen: Observed, move: Move) -> Health | None:

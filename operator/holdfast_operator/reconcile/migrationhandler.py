@@ -160,6 +160,7 @@ class MigrationHandler(Handler[Observed]):
             seen,
             catalog_deleting=is_deleting(body),
             catalog_observed=asked is not None and asked.access == Access.OBSERVED,
+            known_epoch=body.get("status", {}).get("epoch") or 0,
         )
         if asked is None:
             text = f"Catalog '{owner.name}' can't be understood: {problem}; correct it"
@@ -190,9 +191,9 @@ class MigrationHandler(Handler[Observed]):
         if (older := self._index.older_rival(owner)) is not None:
             text = f"{older} has the catalog of Catalog '{owner.name}': move that one"
             return stalled(Reason.DUPLICATE_CATALOG, text)
-        storage = resolve(asked, key.namespace, self._settings.data_dir)
+        storage = resolve(asked, key.namespace, self._settings.data_dir, self._settings.allowed_locations)
         if isinstance(storage, Refused):
-            return stalled(Reason.UNSUPPORTED_STORAGE, storage.message)
+            return stalled(storage.reason, storage.message)
         if (missing := await missing_secret(self.services.kube, owner, asked)) is not None:
             return no_secret(*missing)
         return catalog.opening_for(
@@ -289,7 +290,7 @@ class MigrationHandler(Handler[Observed]):
     def _wake(self, owner: ObjectKey) -> None:
         self.services.enqueue(owner, 0.0)
         for dependent in self._index.dependents_of(owner):
-            self.services.enqueue(dependent, 0.0)
+            self.services.look(dependent)
 
     def _count(self, course: Course, outcome: str) -> None:
         step = course.done if outcome == "ok" else course.next

@@ -38,6 +38,7 @@ from holdfast.storage import (
     RenditionState,
     StorageController,
 )
+from holdfast.storage.bringing import Progress
 from holdfast.storage.hydration import HYDRATE
 from holdfast_operator.api.names import FIELD_MANAGER
 from holdfast_operator.reconcile import objectrows
@@ -58,6 +59,7 @@ from holdfast_operator.reconcile.objects import ObjectName, ObjectsPlan, plan_ob
 from holdfast_operator.reconcile.opening import open_writable
 from holdfast_operator.reconcile.restoring import open_snapshot
 from holdfast_operator.reconcile.shadowing import Shadow
+from holdfast_operator.reconcile.sparkjobs import SPARK
 
 K = TypeVar("K")
 
@@ -175,8 +177,8 @@ class OpenCatalog:
 
     def drop_collection(self, collection_id: str) -> None:
         """Drop a collection; `CollectionInUse` while it is read. One that never was is fine."""
-        # What an operator left when it was killed would be running for ever.
-        self._end_hydrations(collection_id, "the collection is being dropped")
+        # Nobody else would end what an operator left when it was killed, or somebody's own job.
+        self._end_jobs(collection_id, "the collection is being dropped")
         try:
             self._controller.drop_collection(collection_id)
         except CollectionNotFound:
@@ -214,13 +216,8 @@ class OpenCatalog:
         Raises `Superseded` where it was `stopped` or somebody else fills it, `Fenced` where the catalog is
         another's by now.
         """
-
-        def told(done: int, total: int) -> None:
-            if stopped():
-                raise Superseded(f"given up after {done} of {total} rows")
-
         try:
-            return self._controller.hydrate(collection_id, rendition_id, progress=told)
+            return self._controller.hydrate(collection_id, rendition_id, progress=_giving_up(stopped))
         except Fenced as error:
             # Of two fences: out of the catalog, or the attempt was taken over.
             with self._lock:
@@ -230,13 +227,21 @@ class OpenCatalog:
             self._raise_superseded(collection_id, rendition_id, error)
             raise
 
-    def hand_over(self, collection_id: str, rendition_id: str, at: int | None) -> None:
+    def hand_over(
+        self, collection_id: str, rendition_id: str, at: int | None, stopped: Callable[[], bool]
+    ) -> None:
         """Make a rendition the collection, and bring what it lacks of what was written before.
 
-        Raises as `Renditions.hand_over`; `Superseded` where it can't take over any more.
+        Raises as `Renditions.hand_over`; `Superseded` where it was `stopped` before that, or can't take over
+        any more.
         """
+        renditions = self._controller.renditions
+        known = self._controller.describe(collection_id).find(rendition_id)
         try:
-            self._controller.renditions.hand_over(collection_id, rendition_id, at=at)
+            if known is not None and (known.recipe, known.state) == (Recipe.COPY, RenditionState.HYDRATING):
+                # It may have waited for long, and those who write wait for all that it lacks.
+                renditions.catch_up(collection_id, rendition_id, progress=_giving_up(stopped))
+            renditions.hand_over(collection_id, rendition_id, at=at)
         except BadInput as error:
             self._raise_superseded(collection_id, rendition_id, error)
             raise
@@ -283,7 +288,7 @@ class OpenCatalog:
     def abort_rendition(self, collection_id: str, rendition_id: str) -> None:
         """Give up a rendition that is being filled, and its job; nothing happens where it was given up."""
         self._controller.renditions.abort(collection_id, rendition_id)
-        self._end_hydrations(collection_id, "the rendition was given up", rendition_id)
+        self._end_jobs(collection_id, "the rendition was given up", rendition_id)
 
     def advance(self, collection_id: str) -> None:
         """Do what is due for a collection without anybody's word."""
@@ -294,31 +299,35 @@ class OpenCatalog:
         self._controller.renditions.make_difference(collection_id)
 
     def start_job(self, collection_id: str, kind: str, slot: str, spec: Mapping[str, Any]) -> JobRecord:
-        """Put a job on record as Running, or find it as it is."""
-        return self._controller.start_job(collection_id, kind, slot, spec=spec)
+        """Put a job on record as Running, by Spark, or find it as it is."""
+        return self._controller.start_job(collection_id, kind, slot, spec=spec, by=SPARK)
 
-    def retry_job(self, job: str) -> JobRecord:
-        """Start the next attempt of a failed job."""
-        return self._controller.retry_job(job)
+    def retry_job(self, job: str, abandoned: int | None = None) -> JobRecord:
+        """Start the next attempt, by Spark, of a failed job or of one whose attempt was `abandoned`."""
+        return self._controller.retry_job(job, abandoned=abandoned, by=SPARK)
 
-    def fail_job(self, job: str, attempt: int, error: str) -> None:
+    def fail_job(self, job: str, attempt: int, error: str, *, stopped: bool = False) -> None:
         """Record that an attempt failed: it can't commit any more. Nothing happens where it doesn't run.
 
-        Raises `Fenced` where the catalog is another's by now.
+        One that was `stopped` isn't counted as a failure of the job. Raises `Fenced` where the catalog is
+        another's by now.
         """
         try:
-            self._controller.fail_job(job, attempt, error)
+            self._controller.fail_job(job, attempt, error, stopped=stopped)
         except Fenced:
             # Of two fences: out of the catalog, or the attempt committed or failed by its own word.
             with self._lock:
                 self._guard()
 
-    def _end_hydrations(self, collection_id: str, why: str, rendition_id: str | None = None) -> None:
-        """Put on record that what was filled is not filled any more; an attempt under way can't commit."""
+    def _end_jobs(self, collection_id: str, why: str, filled: str | None = None) -> None:
+        """Put on record that the jobs of a collection ended, or only that which `filled` a rendition.
+
+        An attempt that is under way can't commit any more.
+        """
         for job in self._controller.jobs(collection_id):
-            ours = job.kind == HYDRATE and rendition_id in {None, job.slot}
+            ours = filled is None or (job.kind, job.slot) == (HYDRATE, filled)
             if ours and job.state is JobState.RUNNING:
-                self.fail_job(job.job_id, job.attempt, why)
+                self.fail_job(job.job_id, job.attempt, why, stopped=True)
 
     def _make_difference(self, collection_id: str) -> None:
         """Spare who listens through the last handover a comparison; it is as right without."""
@@ -372,3 +381,13 @@ class OpenCatalog:
             except UpperMismatch:
                 continue
             return
+
+
+def _giving_up(stopped: Callable[[], bool]) -> Progress:
+    """Progress that ends the work with `Superseded` once it is `stopped`."""
+
+    def told(done: int, total: int) -> None:
+        if stopped():
+            raise Superseded(f"given up after {done} of {total} rows")
+
+    return told

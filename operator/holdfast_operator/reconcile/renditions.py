@@ -125,10 +125,7 @@ class RenditionReport:
 def plan(seen: RenditionsObserved) -> Step | RenditionReport:
     """What to do next about the renditions."""
     facts, active = seen.facts, seen.facts.active
-    if (
-        seen.hydrations is not None
-        and (ended := hydration.unwanted(seen.hydrations, facts, seen.spec)) is not None
-    ):
+    if seen.hydrations is not None and (ended := hydration.unwanted(seen.hydrations, facts)) is not None:
         return ended
     if facts.due:
         rest = _at_work(facts) if active.upper < active.held_from else _plan_rest(seen).health
@@ -268,9 +265,8 @@ def _plan_candidate(seen: RenditionsObserved, candidate: RenditionFacts) -> Step
         return RenditionReport(health, at_once=True)
     fill = candidate.recipe is Recipe.COPY
     if phase is RenditionPhase.HYDRATING:
-        template = hydration.by_spark(seen.hydrations, facts, candidate, seen.spec.hydration)
-        if template is not None and seen.hydrations is not None:
-            step = hydration.plan(seen.hydrations, facts, candidate, template)
+        step = hydration.plan(seen.hydrations, facts, candidate, seen.spec.hydration)
+        if step is not None:
             return step if isinstance(step, Step) else RenditionReport(step.health, after=step.after)
         if fill:
             return Hydrate(facts.collection_id, candidate.id, health)

@@ -28,6 +28,7 @@ from holdfast_operator.reconcile.sparkjobs import (
 )
 from holdfast_operator.reconcile.steps import Step
 from holdfast_operator.runtime.status import Mark
+from holdfast_operator.sparkapps.sizing import tasks
 
 _SUPERSEDED: Final = "superseded by another request"
 
@@ -63,11 +64,11 @@ def plan(seen: SnapshotObserved) -> Step | SnapshotReport:
     wanted = seen.job.job_id if seen.job and seen.request else None
     for app in seen.apps:
         if app.job_id != wanted and not app.phase.over:
-            return FailAttempt(SNAPSHOT, app.job_id, app.attempt, _SUPERSEDED, app)
+            return FailAttempt(SNAPSHOT, app.job_id, app.attempt, _SUPERSEDED, app, stopped=True)
     for job in seen.running:
         if job.job_id != wanted:
             # Without an application nothing would end it, nor what it holds.
-            return failed(job, _SUPERSEDED)
+            return failed(job, _SUPERSEDED, stopped=True)
     if seen.request is None:
         return SnapshotReport(fields=_fields(seen))
     if seen.job is None:
@@ -95,7 +96,8 @@ def _plan_start(seen: SnapshotObserved, request: SnapshotRequest) -> Step | Snap
             "set spec.snapshot.asOf and a new requestId",
         )
     spec = {"as_of": as_of, "destination": request.destination}
-    return StartJob(seen.collection_id, SNAPSHOT, request.request_id, spec)
+    count = tasks(seen.stored, request.spark.executor)
+    return StartJob(seen.collection_id, SNAPSHOT, request.request_id, spec, count)
 
 
 _REASONS: Final[Mapping[Stand, Reason]] = {

@@ -5,7 +5,9 @@ Invariants
 - An attempt is failed on record before its application is taken away, so that a driver that comes to life
   later can't commit any more.
 - An application that isn't there any more may still have a driver: its attempt is over, the next one follows.
-- What a job is to do is fixed with its first attempt.
+  Where it never was there, because the operator ended before, the same attempt is launched.
+- What a job is to do is fixed with its first attempt; how many tasks do it, with each.
+- Only attempts that failed of themselves count, not those that were stopped by somebody's word.
 """
 
 import json
@@ -15,14 +17,19 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from typing import Any, ClassVar, Final, assert_never
 
+from holdfast.persist import StoredSize
 from holdfast.storage import JobRecord, JobState
 from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.reconcile.steps import Step
 from holdfast_operator.sparkapps.adapter import AppPhase, AppState
+from holdfast_operator.sparkapps.sizing import tasks
 
+SPARK: Final = "spark"
+"""Who runs an attempt that has an application, in its JobRecord."""
 STOPPED: Final = "spec.suspend is true"
-"""The error of an attempt that was ended because its object is suspended: it counts for nothing."""
+"""The error of an attempt that was ended because its object is suspended."""
 
+_NOTHING: Final = StoredSize(0, 0)
 _FIRST_BACKOFF: Final = 5.0
 _LONGEST_BACKOFF: Final = 300.0
 
@@ -36,6 +43,10 @@ class SparkObserved:
     installed: bool = True
     apps: tuple[AppState, ...] = ()
     """Those of all jobs of the kind that the collection has; seen *before* the records were read."""
+    launched: frozenset[tuple[str, int]] = frozenset()
+    """Ids and attempts of jobs whose application the status shows: it was there."""
+    stored: StoredSize = _NOTHING
+    """How much there is to read."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
@@ -48,6 +59,7 @@ class StartJob(Step):
     kind: str
     slot: str
     spec: Mapping[str, Any]
+    tasks: int
 
 
 @dataclass(frozen=True)
@@ -57,11 +69,27 @@ class RetryJob(Step):
     irreversible: ClassVar[bool] = True
     collection_id: str
     job_id: str
+    tasks: int
+    abandoned: int | None = None
+    """The attempt that is on record as running and that nobody is at any more."""
+
+
+@dataclass(frozen=True)
+class LaunchAttempt(Step):
+    """Launch the application of an attempt that is on record; one that is there already is fine."""
+
+    irreversible: ClassVar[bool] = True
+    collection_id: str
+    job: JobRecord
+    tasks: int
 
 
 @dataclass(frozen=True)
 class FailAttempt(Step):
-    """Put on record that an attempt failed, then take its application away where there is one."""
+    """Put on record that an attempt failed, then take its application away where there is one.
+
+    One that was `stopped` is no failure of the job.
+    """
 
     irreversible: ClassVar[bool] = True
     kind: str
@@ -69,6 +97,7 @@ class FailAttempt(Step):
     attempt: int
     error: str
     app: AppState | None = None
+    stopped: bool = False
 
 
 class Stand(Enum):
@@ -118,7 +147,7 @@ def plan_job(
         case JobState.FAILED:
             return _plan_retry(seen, job, template, collection_id)
         case JobState.RUNNING:
-            return _plan_running(seen, job, template)
+            return _plan_running(seen, job, template, collection_id)
         case _:
             assert_never(job.state)
 
@@ -126,6 +155,13 @@ def plan_job(
 def application_of(seen: SparkObserved, job: JobRecord) -> AppState | None:
     """The application of the current attempt of a job."""
     return next((app for app in seen.apps if (app.job_id, app.attempt) == (job.job_id, job.attempt)), None)
+
+
+def shown_launched(status: Mapping[str, Any]) -> frozenset[tuple[str, int]]:
+    """Ids and attempts of the jobs whose application a status shows."""
+    shown = [each.get("job") or {} for each in status.get("renditions") or []]
+    shown.append(status.get("snapshotJob") or {})
+    return frozenset((job["jobId"], job["attempt"]) for job in shown if "application" in job)
 
 
 def state_shown(job: JobRecord) -> Any:
@@ -148,17 +184,33 @@ def arguments(
     return (json.dumps(spec, separators=(",", ":")),)
 
 
-def failed(job: JobRecord, error: str, app: AppState | None = None) -> FailAttempt:
+def failed(job: JobRecord, error: str, app: AppState | None = None, *, stopped: bool = False) -> FailAttempt:
     """The end of the current attempt of a job."""
-    return FailAttempt(job.kind, job.job_id, job.attempt, error, app)
+    return FailAttempt(job.kind, job.job_id, job.attempt, error, app, stopped)
 
 
-def _plan_running(seen: SparkObserved, job: JobRecord, template: SparkTemplate) -> Step | Course:
+def retry(
+    seen: SparkObserved,
+    job: JobRecord,
+    template: SparkTemplate,
+    collection_id: str,
+    *,
+    abandoned: int | None = None,
+) -> RetryJob:
+    """The next attempt of a job, by Spark."""
+    return RetryJob(collection_id, job.job_id, tasks(seen.stored, template.executor), abandoned)
+
+
+def _plan_running(
+    seen: SparkObserved, job: JobRecord, template: SparkTemplate, collection_id: str
+) -> Step | Course:
     if not seen.installed:
         return _NOT_INSTALLED
     app = application_of(seen, job)
-    if app is None:
+    if app is None and (job.job_id, job.attempt) in seen.launched:
         return failed(job, "its SparkApplication is gone")
+    if app is None:
+        return LaunchAttempt(collection_id, job, tasks(seen.stored, template.executor))
     match app.phase:
         case AppPhase.FAILED:
             return failed(job, app.message or "its SparkApplication failed")
@@ -183,15 +235,16 @@ def _plan_retry(
     leftover = application_of(seen, job)
     if leftover is not None and not leftover.phase.over:
         return failed(job, job.error, leftover)
-    if job.attempt >= template.max_attempts and job.error != STOPPED:
-        return Course(Stand.FAILED, f"failed {job.attempt} times, last: {job.error}")
+    failures = job.failures if job.by == SPARK else 0
+    if failures >= template.max_attempts:
+        return Course(Stand.FAILED, f"failed {failures} times, last: {job.error}")
     if not seen.installed:
         return _NOT_INSTALLED
-    wait = backoff(job.attempt) - (seen.now.timestamp() - job.finished_ms / 1000)
+    wait = backoff(max(failures, 1)) - (seen.now.timestamp() - job.finished_ms / 1000)
     if wait > 0:
         text = f"attempt {job.attempt} failed: {job.error}; the next one follows by itself"
         return Course(Stand.RETRYING, text, wait)
-    return RetryJob(collection_id, job.job_id)
+    return retry(seen, job, template, collection_id)
 
 
 def backoff(failed_attempts: int) -> float:

@@ -1,17 +1,16 @@
 """Where a Catalog's data is and comes from: the places in its spec resolved to URLs. Pure."""
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from holdfast.persist.storage.url import BLOB_FOLDER, CONSENSUS_FILE, LOG_FOLDER
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.catalogsource import CatalogStorage
-
-_PORTS: Final = {"http": 80, "https": 443, "postgresql": 5432}
+from holdfast_operator.api.names import Reason
+from holdfast_operator.reconcile.locations import PORTS, is_allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +64,7 @@ class Refused:
     """No catalog can be kept there; `message` says why and what to do."""
 
     message: str
+    reason: Reason = Reason.UNSUPPORTED_STORAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +130,20 @@ def url_with(place: StashPlace, credentials: Mapping[str, str]) -> str:
     return parts.geturl()
 
 
-def resolve(spec: CatalogSpec, namespace: str, data_dir: Path | None) -> Storage | Refused:
-    """The location of a Catalog; by default a folder of `data_dir`, the operator's own volume."""
-    return _resolve(spec.storage, spec.organization_id, namespace, data_dir)
+def resolve(
+    spec: CatalogSpec, namespace: str, data_dir: Path | None, places: Sequence[str] = ()
+) -> Storage | Refused:
+    """The location of a Catalog; by default a folder of `data_dir`, the operator's own volume.
+
+    Any other, and its stash, has to be in one of the `places`, where there are some.
+    """
+    if spec.stash is not None and not is_allowed(spec.stash.url, places):
+        return _foreign("spec.stash")
+    return _resolve(spec.storage, spec.organization_id, namespace, data_dir, places, "spec.storage")
 
 
 def resolve_restore(
-    spec: CatalogSpec, namespace: str, data_dir: Path | None
+    spec: CatalogSpec, namespace: str, data_dir: Path | None, places: Sequence[str] = ()
 ) -> RestoreSource | Refused | None:
     """What a new Catalog is to be filled with; None where it isn't asked for."""
     if spec.restore_from is None:
@@ -146,7 +153,8 @@ def resolve_restore(
     source = spec.restore_from.catalog
     if source is None:
         return Refused("spec.restoreFrom names neither a dump nor a catalog; remove it")
-    found = _resolve(source.storage or spec.storage, source.organization_id, namespace, data_dir)
+    asked, field = source.storage or spec.storage, "spec.restoreFrom.catalog.storage"
+    found = _resolve(asked, source.organization_id, namespace, data_dir, places, field)
     if isinstance(found, Refused):
         return found
     return CatalogSource(found, source.organization_id, source.as_of)
@@ -168,7 +176,12 @@ def secrets_of(spec: CatalogSpec) -> tuple[tuple[str, str], ...]:
 
 
 def _resolve(
-    asked: CatalogStorage, organization_id: str, namespace: str, data_dir: Path | None
+    asked: CatalogStorage,
+    organization_id: str,
+    namespace: str,
+    data_dir: Path | None,
+    places: Sequence[str],
+    field: str,
 ) -> Storage | Refused:
     if asked.url is None and asked.blob is None:
         if data_dir is None:
@@ -179,7 +192,14 @@ def _resolve(
     storage = Storage(asked.url, asked.blob, asked.consensus)
     if any(_scheme(url) == "memory" for url in storage.urls):
         return Refused("what is in memory:// is lost when the operator stops; use file:/// in spec.storage")
-    return storage
+    return storage if all(is_allowed(url, places) for url in storage.urls) else _foreign(field)
+
+
+def _foreign(field: str) -> Refused:
+    message = (
+        f"{field} is outside of where this operator may keep catalogs (--allow-location); ask who runs it"
+    )
+    return Refused(message, Reason.LOCATION_NOT_ALLOWED)
 
 
 def normal_form(url: str) -> str:
@@ -212,7 +232,7 @@ def _host(url: str) -> str:
     parts = urlsplit(url)
     scheme = "postgresql" if parts.scheme == "postgres" else parts.scheme
     user = f"{parts.username}@" if parts.username else ""
-    return f"{scheme}://{user}{parts.hostname or ''}:{parts.port or _PORTS.get(scheme, '')}"
+    return f"{scheme}://{user}{parts.hostname or ''}:{parts.port or PORTS.get(scheme, '')}"
 
 
 def _scheme(url: str) -> str:

@@ -140,6 +140,10 @@ class Stores:
         """Whether something that takes long goes on, or its outcome waits to be taken."""
         return self._long.under_way(catalog)
 
+    def asked(self, key: ObjectKey, what: str) -> object:
+        """What exactly `use_long` was asked for, of this name, and is at; None where it is at nothing."""
+        return self._long.asked(key, what)
+
     def give_up(self, catalog: ObjectKey) -> None:
         """Nobody asks any more for what is under way: a handle that it brings is closed."""
         self._long.give_up(catalog)

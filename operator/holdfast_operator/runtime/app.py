@@ -76,6 +76,8 @@ class Options:
     """Where it looks for resources; empty: in all namespaces."""
     data_dir: Path | None = None
     """Folder for catalogs whose spec names no storage."""
+    allowed_locations: tuple[str, ...] = ()
+    """URLs below which catalogs may be, beside `data_dir`; empty: anywhere."""
     storage_shared: bool = False
     """Whether Spark pods see the same files as the operator."""
     host: str = "127.0.0.1"
@@ -109,7 +111,7 @@ class Operator:
         self._stores = Stores(self._pool, self._long)
         self._migrations = Migrations(self._pool, self._long, self._stores)
         self._stop = asyncio.Event()
-        self._ticks = Ticks(self._stores, lambda key: self._queue.add(key), self._clock, options.steady)
+        self._ticks = Ticks(self._stores, self._look, self._clock, options.steady)
         self._ticking: asyncio.Task[None] | None = None
         self._trimming: asyncio.Task[None] | None = None
         self._fenced = False
@@ -243,7 +245,7 @@ class Operator:
                 for body in await self._kube.list(resource_type(kind), namespace):
                     key = ObjectKey(kind, body["metadata"]["namespace"], body["metadata"]["name"])
                     self._index.put(key, body)
-                    self._queue.add(key)
+                    self._look(key)
 
     async def _work(self, key: ObjectKey) -> Result:
         with about(key), self._metrics.reconcile_seconds.labels(key.kind.value).time():
@@ -312,7 +314,11 @@ class Operator:
         self._queue.add(key)
         if key.kind is Kind.CATALOG and (not known or body["metadata"].get("deletionTimestamp")):
             for dependent in self._index.dependents_of(key):
-                self._queue.add(dependent)
+                self._look(dependent)
+
+    def _look(self, key: ObjectKey) -> None:
+        """Have an object looked at that may be one of a thousand, and that nobody changed."""
+        self._queue.add(key, routine=True)
 
     def _note(self, key: ObjectKey, body: Json) -> None:
         for rival in self._index.put(key, body):
@@ -346,7 +352,7 @@ class Operator:
         log.info("watching again")
         # Nobody tells of what was deleted meanwhile.
         for key in self._index:
-            self._queue.add(key)
+            self._look(key)
 
     def _on_signal(self, number: signal.Signals) -> None:
         log.info("%s: finishing what is under way", number.name)
@@ -360,12 +366,14 @@ class Operator:
             clock=self._clock,
             metrics=self._metrics,
             enqueue=lambda key, after: self._queue.add(key, after=after),
+            look=self._look,
             seen=self._note,
             released=self._released,
         )
         settings = Settings(
             holder=f"holdfast-operator {os.getpid()} on {socket.gethostname()}",
             data_dir=self._options.data_dir,
+            allowed_locations=self._options.allowed_locations,
             storage_shared=self._options.storage_shared,
             rhythm=Rhythm(self._options.unsteady, self._options.steady),
             silence=timedelta(seconds=_SILENCE * self._options.store_deadline),

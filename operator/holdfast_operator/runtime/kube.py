@@ -244,7 +244,7 @@ def _refusal(status: int, message: str, content: bytes) -> KubeError:
             return Gone(message) if _reason(content) == "NotFound" else NotServed(message)
         case 409:
             return Conflict(message)
-        case 422:
+        case 400 | 422:
             return Invalid(message)
         case _:
             return KubeError(message)

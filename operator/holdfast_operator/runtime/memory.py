@@ -1,24 +1,13 @@
-"""How the process gets its memory from the system, and gives it back.
+"""How the process gives memory back to the system.
 
-glibc gives the threads of a process many heaps of their own, up to eight for each processor, and what one of
-them let go of serves no other. What a burst of work leaves free in the middle of a heap stays with the
-process until it is trimmed: a third of what 400 new collections had added.
+What a burst of work leaves free in the middle of a heap stays with the process until it is trimmed: a third
+of what 400 new collections had added. That threads have heaps of their own costs nothing beside it: with two
+heaps for all of them an operator of a thousand collections had 240 MB, and 235 MB without that limit.
 """
 
 import ctypes
 import sys
 from contextlib import suppress
-from typing import Final
-
-_M_ARENA_MAX: Final = -8
-_HEAPS: Final = 2
-
-
-def share_heaps() -> None:
-    """Have threads that begin from now on share two heaps; nothing happens where the C library has none."""
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _HEAPS)
 
 
 def give_back() -> None:

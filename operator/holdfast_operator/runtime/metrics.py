@@ -106,7 +106,7 @@ class Metrics:
         )
         self.spark_jobs = Counter(
             "holdfast_spark_jobs_total",
-            "Attempts of Spark jobs by kind and step: launched, succeeded, failed, cancelled.",
+            "Attempts of Spark jobs by kind and step: launched, failed, stopped, cancelled.",
             ["kind", "step"],
             registry=self.registry,
         )

@@ -57,9 +57,12 @@ class KeyedQueue(Generic[K]):
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def add(self, key: K, *, after: float = 0.0) -> None:
-        """Have `key` worked on `after` seconds from now. Call it in the queue's own loop."""
-        self._schedule.add(key, self._clock.monotonic(), after=after)
+    def add(self, key: K, *, after: float = 0.0, routine: bool = False) -> None:
+        """Have `key` worked on `after` seconds from now. Call it in the queue's own loop.
+
+        `routine`: nothing happened to it; it lets those go first that something happened to.
+        """
+        self._schedule.add(key, self._clock.monotonic(), after=after, routine=routine)
         self._changed.set()
 
     def forget(self, key: K) -> None:

@@ -4,6 +4,9 @@ Invariants
 - A key waits at most once, and is worked on by at most one worker.
 - A key that is added while it is worked on comes back afterwards: no change is missed.
 - Due keys are handed out in the order in which they became due, so a hot key goes behind all others.
+- What is due by routine (nobody changed it: a look now and then, one key of a thousand that are looked at at
+  once, a new try) lets those go first that something happened to; but of `_TURNS` keys one is of the routine
+  as long as any is due, so neither waits for ever for the other.
 - Of the keys of one lane (those that wait for the same thing) only so many are worked on at once: where all
   of them hang, workers are left for the others. Keys of no lane have no such limit.
 - A failure doubles the key's delay up to a limit, with jitter; a success forgets its failures. An `add`
@@ -13,14 +16,17 @@ Invariants
 import heapq
 import itertools
 import random
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from holdfast_operator.runtime.line import Line
+
 K = TypeVar("K", bound=Hashable)
 
 _MAX_EXPONENT: Final = 32
+_TURNS: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,15 +46,15 @@ class Backoff:
         return full * (1 - self.jitter * rng.random())
 
 
-@dataclass
+@dataclass(slots=True)
 class _Entry:
     due: float | None = None  # None: not waiting
-    ready_since: float | None = None
+    routine: bool = True  # why it waits, or was begun
+    ready_since: float | None = None  # None: in no line
     started: float | None = None  # None: not being worked on
-    again: float | None = None  # added while being worked on: due then
+    again: tuple[float, bool] | None = None  # added while being worked on: due then, and whether by routine
     failures: int = 0
     lane: Hashable = None  # that of the work under way
-    order: int = 0  # the place in the order of those that are due
     ticket: int = field(default=0)  # tells a live heap item from one that was superseded
 
 
@@ -64,61 +70,67 @@ class Schedule(Generic[K]):
         most_of_lane: int = 8,
     ) -> None:
         """`lane` is asked when a key is due; it may answer otherwise the next time."""
-        self._lane = lane
         self._most_of_lane = most_of_lane
         self._working: Counter[Hashable] = Counter()
-        self._parked: dict[Hashable, OrderedDict[K, None]] = {}
-        """Due keys that found their lane full, none of them empty."""
         self._backoff = backoff or Backoff()
         self._rng = rng or random.Random()  # noqa: S311 - jitter needs no secrecy
         self._entries: dict[K, _Entry] = {}
         self._later: list[tuple[float, int, K]] = []
-        self._ready: OrderedDict[K, None] = OrderedDict()
+        self._changed: Line[K] = Line(lane, self._is_full)
+        self._routine: Line[K] = Line(lane, self._is_full)
+        self._changes_in_a_row = 0
         self._tickets = itertools.count(1)
-        self._order = itertools.count(1)
 
-    def add(self, key: K, now: float, *, after: float = 0.0) -> None:
-        """Have `key` worked on `after` seconds from now, or earlier where it waits for an earlier time."""
+    def add(self, key: K, now: float, *, after: float = 0.0, routine: bool = False) -> None:
+        """Have `key` worked on `after` seconds from now, or earlier where it waits for an earlier time.
+
+        `routine`: nothing happened to it; it lets those go first that something happened to.
+        """
         entry = self._entries.setdefault(key, _Entry())
         due = now + after
         if entry.started is not None:
-            entry.again = due if entry.again is None else min(entry.again, due)
+            then, by_routine = entry.again or (due, routine)
+            entry.again = min(then, due), by_routine and routine
+        elif entry.ready_since is not None:
+            if entry.routine and not routine:
+                self._routine.discard(key)
+                entry.routine = False
+                self._changed.append(key)
         elif entry.due is None or due < entry.due:
-            self._wait(key, entry, due, now)
+            self._wait(key, entry, due, now, routine=routine and entry.routine)
+        else:
+            entry.routine = entry.routine and routine
 
     def pop(self, now: float) -> K | None:
-        """Hand out the key that is due the longest and whose lane has room, or None; `done` must follow."""
+        """Hand out the key whose turn it is and whose lane has room, or None; `done` must follow."""
         self._promote(now)
-        parked = min((self._first_of(lane) for lane in self._parked if not self._is_full(lane)), default=None)
-        while self._ready:
-            key = next(iter(self._ready))
-            if parked is not None and parked[0] < self._entries[key].order:
-                break
-            del self._ready[key]
-            lane = self._lane(key)
-            if not self._is_full(lane):
-                return self._begin(key, lane, now)
-            self._parked.setdefault(lane, OrderedDict())[key] = None
-        if parked is None:
-            return None
-        _, _, key, lane = parked
-        self._unpark(key, lane)
-        return self._begin(key, lane, now)
+        lines = (self._changed, self._routine)
+        for line in lines if self._changes_in_a_row < _TURNS - 1 else lines[::-1]:
+            if (found := line.pop()) is not None:
+                self._changes_in_a_row = self._changes_in_a_row + 1 if line is self._changed else 0
+                return self._begin(*found, now)
+        return None
 
     def done(self, key: K, now: float, *, requeue_after: float | None = None, failed: bool = False) -> None:
-        """The work on `key` is over; it comes back by itself after `requeue_after`, or after its backoff."""
+        """The work on `key` is over; it comes back by itself after `requeue_after`, or after its backoff.
+
+        What comes back at once goes on with what it was begun for; all else is routine.
+        """
         entry = self._entries[key]
         entry.started = None
+        routine, entry.routine = entry.routine, True
         self._leave(entry.lane)
         entry.failures = entry.failures + 1 if failed else 0
         dues = [entry.again] if entry.again is not None else []
         if failed:
-            dues.append(now + self._backoff.delay(entry.failures, self._rng))
+            dues.append((now + self._backoff.delay(entry.failures, self._rng), True))
         if requeue_after is not None:
-            dues.append(now + requeue_after)
+            dues.append((now + requeue_after, routine or requeue_after > 0))
         entry.again = None
         if dues:
-            self._wait(key, entry, min(dues), now)
+            due, _ = min(dues)
+            routine = all(by_routine for when, by_routine in dues if when <= max(due, now))
+            self._wait(key, entry, due, now, routine=routine)
         elif not entry.failures:
             del self._entries[key]
 
@@ -126,30 +138,28 @@ class Schedule(Generic[K]):
         """Drop what is known of `key`, unless it is being worked on."""
         entry = self._entries.get(key)
         if entry is not None and entry.started is None:
-            self._ready.pop(key, None)
-            for lane in list(self._parked):
-                self._unpark(key, lane)
+            self._changed.discard(key)
+            self._routine.discard(key)
             del self._entries[key]
 
     def next_due(self, now: float) -> float | None:
         """When the next key may be handed out (`now` where one may); None where none waits for its time."""
         self._promote(now)
-        if self._ready or not all(map(self._is_full, self._parked)):
+        if self._changed.may_go or self._routine.may_go:
             return now
         return self._later[0][0] if self._later else None
 
     def depth(self, now: float) -> int:
         """How many keys are due."""
         self._promote(now)
-        return len(self._ready) + sum(map(len, self._parked.values()))
+        return len(self._changed) + len(self._routine)
 
     def oldest_wait(self, now: float) -> float:
         """For how long the longest due key has been waiting for a worker; not those whose lane is full."""
         self._promote(now)
-        if not self._ready:
-            return 0.0
-        since = self._entries[next(iter(self._ready))].ready_since
-        return now - since if since is not None else 0.0
+        firsts = (line.first for line in (self._changed, self._routine))
+        sinces = (self._entries[key].ready_since for key in firsts if key is not None)
+        return max((now - since for since in sinces if since is not None), default=0.0)
 
     def oldest_work(self, now: float) -> float:
         """For how long the longest running work has been going on."""
@@ -170,18 +180,6 @@ class Schedule(Generic[K]):
     def _is_full(self, lane: Hashable) -> bool:
         return lane is not None and self._working[lane] >= self._most_of_lane
 
-    def _first_of(self, lane: Hashable) -> tuple[int, int, K, Hashable]:
-        """The key of a lane that has been parked the longest, with what orders it (no two are equal)."""
-        key = next(iter(self._parked[lane]))
-        entry = self._entries[key]
-        return entry.order, entry.ticket, key, lane
-
-    def _unpark(self, key: K, lane: Hashable) -> None:
-        parked = self._parked[lane]
-        parked.pop(key, None)
-        if not parked:
-            del self._parked[lane]
-
     def _begin(self, key: K, lane: Hashable, now: float) -> K:
         entry = self._entries[key]
         entry.due = entry.ready_since = None
@@ -198,8 +196,9 @@ class Schedule(Generic[K]):
         if not self._working[lane]:
             del self._working[lane]
 
-    def _wait(self, key: K, entry: _Entry, due: float, now: float) -> None:
+    def _wait(self, key: K, entry: _Entry, due: float, now: float, *, routine: bool) -> None:
         entry.due = due
+        entry.routine = routine
         entry.ticket = next(self._tickets)
         if due <= now:
             entry.ready_since = now
@@ -215,10 +214,9 @@ class Schedule(Generic[K]):
             if live and due > now:
                 return
             heapq.heappop(self._later)
-            if live and entry is not None and key not in self._ready:
+            if live and entry is not None:
                 entry.ready_since = due
                 self._line_up(key, entry)
 
     def _line_up(self, key: K, entry: _Entry) -> None:
-        entry.order = next(self._order)
-        self._ready[key] = None
+        (self._routine if entry.routine else self._changed).append(key)

@@ -64,12 +64,19 @@ class NotInstalled(Exception):
     """The cluster doesn't serve the applications of this adapter, or doesn't let us have them."""
 
 
+class Refused(Exception):
+    """The cluster doesn't take an application as it is, or another one has its name."""
+
+
 class SparkAdapter(ABC):
     """Starts, watches and cancels applications."""
 
     @abstractmethod
     async def launch(self, launch: Launch) -> None:
-        """Make the application of an attempt; one that is there already is fine. Raises `NotInstalled`."""
+        """Make the application of an attempt; one that is there already is fine.
+
+        Raises `NotInstalled`, `Refused`.
+        """
 
     @abstractmethod
     async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:

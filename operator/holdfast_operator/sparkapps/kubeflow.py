@@ -4,7 +4,6 @@ Its states: none yet, SUBMITTED, RUNNING, SUCCEEDING, COMPLETED, FAILING, FAILED
 that lead to one of them. SUBMITTED can last for ever, where an image can't be pulled.
 """
 
-import contextlib
 import hashlib
 import re
 from datetime import datetime
@@ -20,8 +19,24 @@ from holdfast_operator.api.names import (
     LABEL_NAME,
     MANAGED_BY,
 )
-from holdfast_operator.runtime.kube import Exists, Forbidden, Kube, NotServed, ObjectKey, ResourceType
-from holdfast_operator.sparkapps.adapter import AppPhase, AppState, Launch, NotInstalled, SparkAdapter
+from holdfast_operator.runtime.kube import (
+    Exists,
+    Forbidden,
+    Invalid,
+    Kube,
+    NotServed,
+    ObjectKey,
+    ResourceType,
+)
+from holdfast_operator.sparkapps.adapter import (
+    AppPhase,
+    AppState,
+    Launch,
+    NotInstalled,
+    Refused,
+    SparkAdapter,
+)
+from holdfast_operator.sparkapps.sizing import driver_overhead, executor_overhead
 
 Json = dict[str, Any]
 
@@ -59,10 +74,16 @@ class KubeflowAdapter(SparkAdapter):
         """Make the SparkApplication of an attempt."""
         body = application(launch)
         try:
-            with contextlib.suppress(Exists):
-                await self._kube.create(SPARK_APPLICATIONS, launch.owner.namespace, body)
-        except (NotServed, Forbidden) as error:
+            await self._kube.create(SPARK_APPLICATIONS, launch.owner.namespace, body)
+        except Exists as error:
+            # What an owner of this name left, who is gone, may be there for a while.
+            there = await self.observe(launch.owner, launch.owner_uid)
+            if (launch.job_id, launch.attempt) not in {(app.job_id, app.attempt) for app in there}:
+                raise Refused(str(error)) from None
+        except NotServed as error:
             raise NotInstalled(str(error)) from None
+        except (Forbidden, Invalid) as error:
+            raise Refused(str(error)) from None
 
     async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:
         """The SparkApplications that an object owns."""
@@ -142,6 +163,7 @@ def application(launch: Launch) -> Json:
             "driver": {
                 "cores": template.driver.cores,
                 "memory": template.driver.memory,
+                **_overhead(driver_overhead(template)),
                 "serviceAccount": template.service_account,
                 **pod,
             },
@@ -149,6 +171,7 @@ def application(launch: Launch) -> Json:
                 "instances": template.executor.instances,
                 "cores": template.executor.cores,
                 "memory": template.executor.memory,
+                **_overhead(executor_overhead(template)),
                 **pod,
             },
         },
@@ -175,6 +198,11 @@ def app_state(body: Json) -> AppState | None:
         created=datetime.fromisoformat(metadata["creationTimestamp"]),
         kind=labels.get(LABEL_JOB_KIND, ""),
     )
+
+
+def _overhead(told: str | None) -> Json:
+    # It would win over the settings.
+    return {} if told is None else {"memoryOverhead": told}
 
 
 def _owned(body: Json, owner_uid: str) -> bool:

@@ -95,6 +95,30 @@ def test_rows_are_put_and_taken_by_key(orders: Shell) -> None:
     ]
 
 
+def test_how_many_rows_are_really_deleted_is_told(orders: Shell) -> None:
+    orders.out("write", "orders", "-", "--format", "csv", stdin=b"id,note\n3,again\n")
+    for keys, told in (
+        (b"id\n1\n3\n7\n7\n", "deleted 3 rows of 4 keys from orders: complete up to "),
+        (b"id\n7\n", "deleted 0 rows of 1 key from orders: complete up to "),
+        (b"id\n2\n", "deleted 1 row of 1 key from orders: complete up to "),
+    ):
+        result = orders.run("write", "orders", "-", "--format", "csv", "--delete", stdin=keys)
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert result.stderr.startswith(told), result.stderr
+    assert orders.rows("orders") == []
+
+
+def test_a_name_that_is_taken_tells_whose_it_is(orders: Shell) -> None:
+    (there,) = json.loads(orders.out("list", "--json"))
+    result = orders.run("create", "orders", "--key", "id:int64")
+    id_ = there["id"]
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [
+        f"holdfast: the name 'orders' belongs to collection {id_}",
+        f"  hint: choose another name, or use it: 'holdfast collection describe {id_}' shows it",
+    ]
+
+
 def test_what_changed_is_told(orders: Shell) -> None:
     (fact,) = json.loads(orders.out("list", "--json"))
     before = str(fact["upper"] - 1)

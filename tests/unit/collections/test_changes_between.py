@@ -1,15 +1,17 @@
-"""The changes between two times, read in pieces, are what one listen tells of them."""
+"""The changes between two times: read in pieces, what one listen tells of them; or their sum."""
 
 import pickle
 from collections import Counter
+from itertools import combinations_with_replacement
 
+import pyarrow as pa
 import pytest
 
-from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly
+from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly, BadInput
 from holdfast.persist import PersistClient, Updates
 from holdfast.storage import ChangesPart, Recipe, StorageController, plan_changes, read_changes
 from unit.collections.listeners import contents
-from unit.collections.stores import SPEC, counted, updates
+from unit.collections.stores import SPEC, Row, Stores, counted, updates
 
 TIMES = (10, 13, 14, 20, 25)
 END = 30
@@ -77,6 +79,47 @@ def test_pieces_are_together_what_a_listen_tells(controller: StorageController, 
                 wanted = [(time, changed) for time, changed in told(whole) if after < time <= until]
                 assert told(read) == wanted, (after, until)
         assert len(plan_changes(reader, 0, upper - 1, 1)) > len(plan_changes(reader, 0, upper - 1, 5)) > 1
+
+
+def held(controller: StorageController, time: int) -> Counter[Row]:
+    with controller.reader("flights", purpose="test") as reader:
+        return counted(reader.snapshot(time).to_table())
+
+
+def test_their_sum_is_what_later_contents_have_more(controller: StorageController) -> None:
+    info = controller.describe("flights")
+    turns = [each.held_from for each in info.held][1:]
+    with controller.reader("flights", purpose="test") as reader:
+        around = [turn + step for turn in turns for step in (-1, 0, 1)]
+        times = [9, 10, 13, 19, 25, *around, reader.upper() - 1]
+        for after, until in combinations_with_replacement(times, 2):
+            summed: Counter[Row] = Counter()
+            for batch in reader.changes(after, until):
+                summed.update(counted(pa.Table.from_batches([batch])))
+            wanted = held(controller, until)
+            wanted.subtract(held(controller, after))
+            assert {row: n for row, n in summed.items() if n} == {row: n for row, n in wanted.items() if n}
+        with pytest.raises(AsOfNotYetAvailable):
+            reader.changes(10, reader.upper())
+        with pytest.raises(BadInput, match="forward in time"):
+            reader.changes(20, 13)
+        with pytest.raises(BadInput, match="after 'a' is not a time"):
+            reader.changes("a", 13)
+
+
+def test_of_what_was_there_before_nothing_is_read(stores: Stores) -> None:
+    """However much is stored, what is new can be had for its own size."""
+    controller = StorageController(stores.open(inline_max_bytes=0))
+    controller.create_collection(SPEC)
+    writer = controller.writer("flights", purpose="test")
+    writer.append(updates([(number, "old", 5, 1) for number in range(200)]), 0, 10)
+    old = [meta.key for meta in stores.blob.list("")]
+    writer.append(updates([(1, "new", 12, 1)]), 10, 20)
+    with controller.reader("flights", purpose="test") as reader:
+        changes = reader.changes(9, 19)
+        for key in old:
+            stores.blob.delete(key)
+        assert [counted(pa.Table.from_batches([batch])) for batch in changes] == [Counter({(1, "new"): 1})]
 
 
 def test_what_is_not_there_any_more_or_not_yet_is_refused(controller: StorageController) -> None:

@@ -77,6 +77,8 @@ jobs = st.builds(
     error=text,
     started_ms=times,
     finished_ms=times,
+    by=text,
+    failures=st.integers(0, 2**32 - 1),
 )
 
 

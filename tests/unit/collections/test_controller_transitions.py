@@ -1,10 +1,18 @@
 """The controller's transitions, on a state that is built from their own commits."""
 
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
 
-from holdfast.errors import BadInput, Fenced, HoldfastError, UniquenessViolation
+from holdfast.errors import (
+    BadInput,
+    CollectionInUse,
+    CollectionNotFound,
+    Fenced,
+    HoldfastError,
+    UniquenessViolation,
+)
 from holdfast.persist.schema import Schema
 from holdfast.storage import transitions
 from holdfast.storage.jobs import JobRecord, JobState, job_id
@@ -121,6 +129,37 @@ def test_commands_are_forgotten_after_thirty_days(state: ControllerState) -> Non
     assert list(state.commands) == ["k2"]
 
 
+def test_a_drop_waits_for_jobs_that_run_unless_by_force(state: ControllerState) -> None:
+    created(state)
+    do(state, transitions.start_job(state, JOB))
+    do(state, transitions.start_job(state, replace(JOB, job_id="another", object_id="c2")))
+    do(state, transitions.begin_drop(state, "c1", origin("k2")))
+    error = refused(transitions.finish_drop(state, "c1", 7))
+    assert isinstance(error, CollectionInUse)
+    assert str(error).endswith(f"in use by job {JOB.job_id} (snapshot 1, attempt 1)")
+    assert "by force" in error.hint
+    do(state, transitions.finish_drop(state, "c1", 8, force=True))
+    ended = replace(JOB, state=JobState.FAILED, error="the collection was dropped", finished_ms=8)
+    assert state.jobs[JOB.job_id] == ended
+    assert state.jobs["another"].state is JobState.RUNNING
+
+
+@pytest.mark.parametrize("how", ["is being", "was"])
+def test_no_job_begins_for_what_is_dropped(state: ControllerState, how: str) -> None:
+    created(state)
+    do(state, transitions.start_job(state, JOB))
+    do(state, transitions.fail_job(state, JOB.job_id, 1, "oops", 6))
+    do(state, transitions.begin_drop(state, "c1", origin("k2")))
+    if how == "was":
+        do(state, transitions.finish_drop(state, "c1", 7))
+    new = replace(JOB, job_id="new", slot="2")
+    for outcome in (transitions.start_job(state, new), transitions.retry_job(state, JOB.job_id, 8)):
+        error = refused(outcome)
+        assert isinstance(error, CollectionNotFound)
+        assert str(error) == f"collection db.flights (c1) {how} dropped"
+    assert transitions.start_job(state, JOB) == NoOp(state.jobs[JOB.job_id])
+
+
 JOB = JobRecord(job_id("c1", "snapshot", "1"), "c1", "snapshot", "1", 1, JobState.RUNNING, {"as_of": 3})
 
 
@@ -157,6 +196,25 @@ def test_a_failed_job_can_be_tried_again(state: ControllerState) -> None:
     assert transitions.fail_job(state, JOB.job_id, 1, "again", 3) == NoOp(failed)
     again = do(state, transitions.retry_job(state, JOB.job_id, 4))
     assert (again.attempt, again.state, again.error, again.started_ms) == (2, JobState.RUNNING, "", 4)
+
+
+def test_only_what_failed_of_itself_counts(state: ControllerState) -> None:
+    """By one and the same: what another failed at says nothing of this one."""
+    id_, now = JOB.job_id, 9
+    do(state, transitions.start_job(state, replace(JOB, by="spark")))
+    counted = []
+    for attempt, stopped in ((1, False), (2, True), (3, True), (4, False)):
+        counted.append(
+            do(state, transitions.fail_job(state, id_, attempt, "", now, stopped=stopped)).failures
+        )
+        do(state, transitions.retry_job(state, id_, now, by="spark"))
+    assert counted == [1, 1, 1, 2]
+    abandoned = do(state, transitions.retry_job(state, id_, now, abandoned=5, by="spark"))
+    assert (abandoned.attempt, abandoned.failures, abandoned.by) == (6, 2, "spark")
+    other = do(state, transitions.retry_job(state, id_, now, abandoned=6))
+    assert (other.attempt, other.failures, other.by) == (7, 0, "")
+    assert do(state, transitions.fail_job(state, id_, 7, "", now)).failures == 1
+    assert do(state, transitions.retry_job(state, id_, now, by="spark")).failures == 0
 
 
 def test_a_job_that_is_not_there_is_told(state: ControllerState) -> None:

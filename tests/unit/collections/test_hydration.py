@@ -6,18 +6,27 @@ from contextlib import suppress
 
 import pytest
 
-from holdfast.errors import BadInput, CorruptBlob, Fenced, HandleExpired, StorageError
+from holdfast.errors import (
+    BadInput,
+    CollectionInUse,
+    CollectionNotFound,
+    CorruptBlob,
+    Fenced,
+    HandleExpired,
+    StorageError,
+)
 from holdfast.persist import StoredSize
 from holdfast.persist.storage.faults import Fault, FaultPlan, Operation, ProcessDeath, ScriptedPlan
 from holdfast.storage import (
+    CollectionState,
     CollectionWriter,
     JobState,
     RenditionInfo,
     StorageController,
-    bringing,
     job_id,
     needs_spark,
 )
+from holdfast.storage.advance import StepKind
 from unit.collections.stores import SPEC, Row, Stores, counted, updates
 
 ROWS = [(number, "x" * 40 + str(number), number % 10, 1) for number in range(300)]
@@ -47,6 +56,13 @@ def opened(stores: Stores, plan: FaultPlan | None = None) -> StorageController:
 
 def writer_of(controller: StorageController) -> CollectionWriter:
     return controller.writer("flights", purpose="test")
+
+
+def common_upper(controller: StorageController) -> int:
+    (upper,) = set(
+        controller.client.recent_uppers(controller.describe("flights").rendition("r2").shards).values()
+    )
+    return upper
 
 
 def contents(controller: StorageController, rendition_id: str, as_of: int) -> Counter[Row]:
@@ -128,6 +144,39 @@ def test_of_two_drivers_the_later_one_takes_over(stores: Stores) -> None:
     assert (job.state, job.attempt) == (JobState.DONE, 2)
 
 
+def test_a_drop_waits_for_who_fills(stores: Stores) -> None:
+    other = StorageController(stores.open())
+
+    def drop() -> None:
+        with pytest.raises(CollectionInUse, match=rf"in use by job {JOB} \(hydrate r2, attempt 1\)"):
+            other.drop_collection("flights")
+        due = other.advance("c1")
+        assert (due.steps, list(map(str, due.waits))) == ((), [f"in use by {other.job(JOB)}"])
+
+    plan = Meanwhile(stores, drop)
+    with pytest.raises(CollectionNotFound):
+        opened(stores, plan).hydrate("flights", "r2")
+    assert plan.action is None
+    # What it had done it could commit; now nobody is at it.
+    job = other.job(JOB)
+    assert job is not None
+    assert (job.state, job.result) == (JobState.DONE, {"upper": 20, "rows": 300})
+    assert [step.kind for step in other.advance("c1").steps] == [StepKind.DROP_COLLECTION]
+    assert other.describe("c1").state is CollectionState.DROPPED
+
+
+def test_a_drop_by_force_ends_who_fills(stores: Stores) -> None:
+    other = StorageController(stores.open())
+    plan = Meanwhile(stores, lambda: other.drop_collection("flights", force=True))
+    with pytest.raises((Fenced, CollectionNotFound)):
+        opened(stores, plan).hydrate("flights", "r2")
+    assert plan.action is None
+    job = other.job(JOB)
+    assert job is not None
+    assert (job.state, job.attempt, job.error) == (JobState.FAILED, 1, "the collection was dropped")
+    assert other.describe("c1").state is CollectionState.DROPPED
+
+
 def test_a_driver_whose_place_was_taken_is_fenced(stores: Stores) -> None:
     plan = Meanwhile(stores, lambda: StorageController(stores.open()).retry_job(JOB, abandoned=1))
     controller = opened(stores, plan)
@@ -204,20 +253,43 @@ def test_death_and_doubt_at_every_write(fault: Fault) -> None:
     raise AssertionError("the work never ends")
 
 
-def test_many_changes_are_brought_from_two_snapshots(
-    controller: StorageController, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_written_meanwhile_is_brought_in_rounds(controller: StorageController) -> None:
+    """Until a round has little to bring, or no less than the one before: so it ends beside any writer."""
     controller.hydrate("flights", "r2")
-    listened = controller.renditions.create("flights", shards=3)
-    controller.renditions.catch_up("flights", listened.id)
-    late = [(0, ROWS[0][1], 25, -1), (500, "in", 21, 1), (500, "in", 29, -1), (501, "twice", 22, 2)]
-    writer_of(controller).append(updates(late), 20, 30)
-    assert controller.renditions.catch_up("flights", listened.id) == 30
-    monkeypatch.setattr(bringing, "_LISTENED_BYTES", -1)
-    assert controller.hydrate("flights", "r2") == 30
-    for time in (19, 28, 29):
-        assert contents(controller, "r2", time) == contents(controller, listened.id, time)
-    assert contents(controller, "r2", 29) == contents(controller, "r1", 29)
+    writer = writer_of(controller)
+    lags = iter((60_000, 30_000, 40_000, 7, 7))
+    rounds: list[int] = []
+
+    def written(done: int, total: int) -> None:
+        if done == 0:
+            rounds.append(total)
+            upper = writer.upper()
+            writer.append(updates([(1, "late", upper, 1)]), upper, upper + next(lags))
+
+    written(0, 0)
+    upper = controller.renditions.catch_up("flights", "r2", progress=written)
+    assert rounds == [0, 1, 1, 1]
+    assert contents(controller, "r2", upper - 1)[(1, "late")] == 3
+    assert contents(controller, "r1", upper - 1) == contents(controller, "r2", upper - 1)
+    assert controller.renditions.catch_up("flights", "r2", progress=written) == upper + 7
+    assert len(rounds) == 5
+
+
+def test_whoever_hears_of_progress_can_end_it(controller: StorageController) -> None:
+    upper = controller.hydrate("flights", "r2")
+    writer_of(controller).append(updates([(1, "late", upper, 1)]), upper, upper + 10)
+
+    class Enough(Exception):
+        """Nobody wants it any more."""
+
+    def told(done: int, total: int) -> None:
+        raise Enough
+
+    for fill in (controller.hydrate, controller.renditions.catch_up):
+        with pytest.raises(Enough):
+            fill("flights", "r2", progress=told)
+        assert common_upper(controller) == upper
+    assert controller.hydrate("flights", "r2") == upper + 10
 
 
 def test_an_empty_collection_is_hydrated_too() -> None:

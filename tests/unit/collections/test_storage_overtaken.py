@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast.errors import AsOfTooEarly, BadInput, CollectionNotFound, HoldfastError, Overtaken
 from holdfast.persist import ReadHandle, Schema
-from holdfast.storage import Recipe, RenditionState, StorageController
+from holdfast.storage import CollectionReader, Recipe, RenditionState, StorageController, bringing
 from holdfast.storage.differences import difference_shard_id
 from holdfast.storage.evolved import fitted
 from unit.collections.snapshots import snapshot
@@ -302,19 +302,53 @@ def test_no_difference_is_made_before_the_old_source_is_there(controller: Storag
     assert controller.renditions.make_difference("flights") is not None
 
 
-def test_a_handover_that_changes_much_is_not_caught_up_with_in_memory(
-    stores: Stores, controller: StorageController, monkeypatch: pytest.MonkeyPatch
+def test_who_catches_up_late_is_not_told_of_a_since_that_has_moved(
+    controller: StorageController, other: StorageController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Somebody else brought all of it, and retention followed, before this one opened its reader."""
+    for number, upper in ((2, 200), (3, 300)):
+        controller.renditions.create("flights", shards=number)
+        controller.renditions.catch_up("flights", f"r{number}")
+        controller.writer("flights", purpose="test").append(
+            updates([(7, "c", upper - 1, 1)]), upper - 100, upper
+        )
+
+        def overtaking(*_: object, number: int = number, upper: int = upper, **__: object) -> bool:
+            monkeypatch.undo()
+            other.renditions.catch_up("flights", f"r{number}")
+            other.set_retention_hold("flights", upper - 1)
+            other.advance("flights")
+            return True
+
+        before(monkeypatch, bringing, "CollectionReader", overtaking)
+        assert controller.renditions.catch_up("flights", f"r{number}") == upper
+
+
+def test_after_a_handover_to_a_copy_only_what_is_new_is_brought(
+    controller: StorageController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller.renditions.create("flights", shards=2)
+    controller.renditions.catch_up("flights", "r2")
+    at = controller.renditions.hand_over("flights", "r2").held_from
+    controller.renditions.create("flights", shards=1)
+    assert controller.renditions.catch_up("flights", "r3") == at
+    controller.writer("flights", purpose="test").append(updates([(9, "n", at, 1)]), at, at + 1)
+
+    def refused(*_: object) -> None:
+        raise AssertionError("the difference between two copies is computed")
+
+    monkeypatch.setattr(CollectionReader, "handed_over", refused)
+    assert controller.renditions.catch_up("flights", "r3") == at + 1
+    controller.renditions.hand_over("flights", "r3")
+    with controller.reader("flights", purpose="look") as reader:
+        assert counted(reader.snapshot(at).to_table()) == Counter({(1, "a"): 1, (2, "b"): 1, (9, "n"): 1})
+
+
+def test_a_handover_that_changes_much_is_caught_up_with(controller: StorageController) -> None:
     controller.renditions.create("flights", shards=2, rendition_id="rc")
     controller.renditions.catch_up("flights", "rc")
     fed(controller, 1000)
-
-    def refused(*_: object) -> None:
-        raise AssertionError("all that differs at the handover would be in memory")
-
-    monkeypatch.setattr("holdfast.storage.bringing.net_changes", refused)
     controller.renditions.catch_up("flights", "rc")
-    monkeypatch.undo()
     now = controller.renditions.hand_over("flights", "rc").held_from
     controller.writer("flights", purpose="test").append(None, now, now + 1)
     with controller.reader("flights", purpose="look") as reader:

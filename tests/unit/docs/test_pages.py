@@ -1,6 +1,6 @@
 """What the pages tell to do is done: every block of commands and code, in the order of the page.
 
-Blocks that take a cluster are not: `docpages` tells which.
+Pages that take a cluster are run by `tests/apiserver/test_cluster_pages.py`.
 """
 
 import os
@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from testbed import commandserver, docpages
+from testbed import commandserver, docneeds, docpages
 from testbed.children import plain_path
 from testbed.pageruns import PageFailed, PageRun
 from testbed.pages import RUN, bare_commands, blocks, commands, differs
-
-PAGES = [page for page in docpages.pages() if docpages.to_run(page)]
 
 
 @pytest.fixture(scope="module")
@@ -27,18 +25,18 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         yield given
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", docpages.on(docpages.Where.MACHINE))
 def test_a_page_does_what_it_says(page: str, environment: dict[str, str], tmp_path: Path) -> None:
     with PageRun(tmp_path, environment=environment) as run:
         docpages.run(page, run)
 
 
 def test_a_page_that_is_run_elsewhere_is_named_there() -> None:
-    for page, test in docpages.RUN_ELSEWHERE.items():
+    for page, test in docneeds.RUN_ELSEWHERE.items():
         assert Path(page).name in (docpages.ROOT / test).read_text()
 
 
-@pytest.mark.parametrize("table", [docpages.NOT_RUN, docpages.BEFORE])
+@pytest.mark.parametrize("table", [docneeds.NOT_RUN, docneeds.BEFORE])
 def test_every_exception_is_of_a_block_that_is_there(table: Mapping[tuple[str, str], str]) -> None:
     there = [
         block

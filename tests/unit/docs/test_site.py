@@ -85,10 +85,26 @@ def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[str, Links]) -
     assert loads == {""}
     styles = "".join(path.read_text() for path in site.rglob("*.css"))
     assert re.findall(r"url\(['\"]?https?:", styles) == []
-    # What would be fetched for diagrams and for numbers of stars is asked for only where a page has them.
+    # What would be fetched for numbers of stars is asked for only where a page has them.
     html = "".join(path.read_text() for path in site.rglob("*.html"))
-    assert 'class="mermaid"' not in html
     assert 'data-md-component="source"' not in html
+
+
+def test_a_page_with_diagrams_has_what_draws_them(site: Path) -> None:
+    drawn = 0
+    for path in site.rglob("*.html"):
+        html = path.read_text()
+        scripts = re.findall(r'<script src="([^"]*)"', html)
+        own = [script for script in scripts if script.endswith("/vendor/mermaid.tiny.js")]
+        if 'class="mermaid"' not in html:
+            assert own == []
+            continue
+        drawn += 1
+        # Before the theme, which fetches one from elsewhere where there is none.
+        assert own == scripts[:1]
+        assert (path.parent / own[0]).resolve().is_file()
+    assert drawn == sum("```mermaid" in page.read_text() for page in (ROOT / "docs").rglob("*.md"))
+    assert drawn > 1
 
 
 def test_the_reference_has_every_field_command_and_reason(site: Path) -> None:

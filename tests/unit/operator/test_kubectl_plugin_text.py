@@ -272,23 +272,23 @@ def test_a_snapshot_is_asked_for_once_by_a_name() -> None:
     body = thing("StorageCollection", "a")
     with pytest.raises(BadInput, match="never asked"):
         snapshot_request(body, None, None, None, NOW)
-    assert snapshot_request(body, "s3://b/x", 5, "one", NOW) == {
+    assert snapshot_request(body, "file:///b/x", 5, "one", NOW) == {
         "requestId": "one",
-        "destination": "s3://b/x",
+        "destination": "file:///b/x",
         "asOf": 5,
     }
-    body["spec"]["snapshot"] = {"requestId": "one", "destination": "s3://b/x", "asOf": 5}
+    body["spec"]["snapshot"] = {"requestId": "one", "destination": "file:///b/x", "asOf": 5}
     # A merge patch takes the old time away.
     assert snapshot_request(body, None, None, None, NOW) == {
         "requestId": "manual-20260102-030405",
-        "destination": "s3://b/x",
+        "destination": "file:///b/x",
         "asOf": None,
     }
     with pytest.raises(BadInput, match="already"):
         snapshot_request(body, None, None, "one", NOW)
-    last = {"requestId": "two", "destination": "s3://b/x/2", "asOf": 7, "rows": 3}
+    last = {"requestId": "two", "destination": "file:///b/x/2", "asOf": 7, "rows": 3}
     body["status"] = marked(lastSnapshot=last)
-    assert snapshot_outcome("two")(body) == Done("done: s3://b/x/2 as of 7, 3 rows")
+    assert snapshot_outcome("two")(body) == Done("done: file:///b/x/2 as of 7, 3 rows")
     assert snapshot_outcome("three")(body) is None
     failed = {"type": "SnapshotCompleted", "status": "False", "reason": "SnapshotFailed", "message": "no"}
     body["status"] = marked(others=[failed])
@@ -322,10 +322,10 @@ def test_what_a_restore_makes() -> None:
     with pytest.raises(Refused, match="never restores twice"):
         snapshot_of(body, None)
     other = thing()
-    other["spec"]["storage"] = {"url": "s3://b/x"}
+    other["spec"]["storage"] = {"url": "file:///b/x"}
     assert catalog("new", None, other, 7, "id")["spec"] == {
         "organizationId": "id",
-        "storage": {"url": "s3://b/x"},
+        "storage": {"url": "file:///b/x"},
         "restoreFrom": {"catalog": {"organizationId": "o", "asOf": 7}},
     }
     assert catalog("new", "s3://b/d", None, None, "id")["spec"] == {
@@ -338,13 +338,13 @@ def test_what_a_restore_makes() -> None:
 
 def test_the_shown_command_is_one_for_a_shell() -> None:
     data = {
-        "HOLDFAST_BLOB_URL": "s3://b/x?endpoint=http://h&region=eu",
+        "HOLDFAST_BLOB_URL": "file:///b/x?endpoint=http://h&region=eu",
         "HOLDFAST_CONSENSUS_URL": "postgresql://h/d",
         "HOLDFAST_ORGANIZATION_ID": "o",
         "HOLDFAST_STASH_URL": "sqlite:///x",
     }
     assert command("dump", data, "--as-of", "3") == (
-        "holdfast catalog dump --stash sqlite:///x --persist 's3://b/x?endpoint=http://h&region=eu' "
+        "holdfast catalog dump --stash sqlite:///x --persist 'file:///b/x?endpoint=http://h&region=eu' "
         "--consensus postgresql://h/d --organization-id o --as-of 3"
     )
 
@@ -354,8 +354,8 @@ def test_the_shown_command_is_one_for_a_shell() -> None:
     [
         ("postgresql://me:hunter2-a@db/x", "hunter2-a"),
         ("postgresql://me:hun/ter2@db:5432/x", "hun/ter2"),
-        ("s3://b/x?endpoint=http%3A%2F%2Fme%3Ahunter2%40h", "hunter2"),
-        ("at s3://b/x?aws_secret_access_key=hunter2&region=eu", "hunter2"),
+        ("file:///b/x?endpoint=http%3A%2F%2Fme%3Ahunter2%40h", "hunter2"),
+        ("at file:///b/x?aws_secret_access_key=hunter2&region=eu", "hunter2"),
         ("Authorization: Bearer abcdefgh12345678", "abcdefgh12345678"),
         ("password: hunter2", "hunter2"),
         ('{\\"password\\": \\"hun ter2\\"}', "hun ter2"),

@@ -88,12 +88,16 @@ def test_an_open_catalog_is_ready_and_shows_the_store() -> None:
     }
 
 
+FOREIGN = Refused("spec.storage is outside; ask who runs it", Reason.LOCATION_NOT_ALLOWED)
+
+
 @pytest.mark.parametrize(
     ("seen", "reason", "names"),
     [
         (replace(FRESH, spec=None, problem="spec.x: bad"), Reason.INVALID_SPEC, "spec.x"),
         (replace(FRESH, older_twin="Catalog ns/older"), Reason.DUPLICATE_CATALOG, "ns/older"),
         (replace(FRESH, storage=Refused("use file:///")), Reason.UNSUPPORTED_STORAGE, "file:///"),
+        (replace(FRESH, storage=FOREIGN), Reason.LOCATION_NOT_ALLOWED, "ask who runs it"),
         (
             replace(
                 FRESH,
@@ -417,6 +421,14 @@ def test_delete_gives_up_in_the_end_and_says_what_is_left() -> None:
     unknown = decided(replace(DOOMED, opened=None, overdue=True, initialized=False))
     assert isinstance(unknown, Release)
     assert [each.reason for each in unknown.notes] == [Reason.DELETION_INCOMPLETE]
+
+
+def test_what_is_in_a_place_that_is_not_allowed_any_more_is_left_there() -> None:
+    step = decided(replace(DOOMED, opened=None, storage=FOREIGN))
+    assert isinstance(step, Release)
+    (note,) = step.notes
+    assert note.reason is Reason.DELETION_INCOMPLETE
+    assert note.message.endswith("ask who runs it; what the catalog had in its store is still there")
 
 
 def test_collections_that_are_to_be_dropped_need_their_catalog_open() -> None:

@@ -273,7 +273,7 @@ def test_delete_takes_nothing_of_others() -> None:
 def test_running_jobs_are_ended_before_their_collection() -> None:
     job = JobRecord("j1", "c1", "snapshot", "1", 3, JobState.RUNNING)
     step = decided(replace(DOOMED, running=(job,)))
-    assert step == FailAttempt("snapshot", "j1", 3, "the collection is being deleted")
+    assert step == FailAttempt("snapshot", "j1", 3, "the collection is being deleted", stopped=True)
 
 
 def test_delete_waits_for_the_catalog_but_not_for_ever() -> None:

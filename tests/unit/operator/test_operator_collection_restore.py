@@ -335,7 +335,7 @@ def test_a_rendition_that_somebody_gives_up_meanwhile_is_no_fault_of_the_spec(
     with pytest.raises(Superseded, match="ABORTED"):
         catalog.hydrate(collection, "spec-2", aborted)
     with pytest.raises(Superseded):
-        catalog.hand_over(collection, "spec-2", None)
+        catalog.hand_over(collection, "spec-2", None, lambda: False)
     (job,) = (job for job in controller.jobs(collection) if job.kind == HYDRATE)
     assert (job.state, "ABORTED" in job.error) == (JobState.FAILED, True)
 
@@ -367,8 +367,8 @@ def test_who_listens_through_a_handover_is_spared_the_comparison(
     catalog, collection, controller = opened
     catalog.create_rendition(collection, "spec-2", 3, (), Recipe.COPY)
     catalog.hydrate(collection, "spec-2", never)
-    catalog.hand_over(collection, "spec-2", None)
+    catalog.hand_over(collection, "spec-2", None, lambda: False)
     made = controller.describe(collection).holding.difference_shard
     assert made
-    catalog.hand_over(collection, "spec-2", None)
+    catalog.hand_over(collection, "spec-2", None, lambda: False)
     assert controller.describe(collection).holding.difference_shard == made

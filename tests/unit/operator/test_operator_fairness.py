@@ -5,11 +5,19 @@ Time is played: workers take keys and are busy for as long as the story says.
 
 import heapq
 import random
+import uuid
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
+from kubernetes.client import ApiClient, Configuration
 
+from holdfast_operator.api.names import Kind
+from holdfast_operator.runtime.app import Operator, Options
+from holdfast_operator.runtime.kube import Kube, ObjectKey
+from holdfast_operator.runtime.metrics import Metrics
 from holdfast_operator.runtime.schedule import Backoff, Schedule
 
 Key = tuple[str, int]
@@ -21,6 +29,7 @@ class Play:
     def __init__(self, workers: int, takes: Callable[[Key], float], *, lanes: bool = True) -> None:
         self.now = 0.0
         self.waits: dict[Key, float] = {}
+        """Of those that something happened to."""
         self.worked: Counter[Key] = Counter()
         self.schedule: Schedule[Key] = Schedule(
             backoff=Backoff(),
@@ -32,24 +41,25 @@ class Play:
         self._takes = takes
         self._due: dict[Key, float] = {}
         self._busy: list[tuple[float, Key]] = []
-        self._events: list[tuple[float, Key]] = []
+        self._events: list[tuple[float, Key, bool]] = []
 
-    def at(self, when: float, key: Key) -> None:
-        """Something happens to `key` then."""
-        heapq.heappush(self._events, (when, key))
+    def at(self, when: float, key: Key, *, routine: bool = False) -> None:
+        """Something happens to `key` then, or it is only to be looked at."""
+        heapq.heappush(self._events, (when, key, routine))
 
     def run(self, until: float) -> None:
         while self.now < until:
             while self._events and self._events[0][0] <= self.now:
-                _, key = heapq.heappop(self._events)
-                self.schedule.add(key, self.now)
-                self._due.setdefault(key, self.now)
+                _, key, routine = heapq.heappop(self._events)
+                self.schedule.add(key, self.now, routine=routine)
+                if not routine:
+                    self._due.setdefault(key, self.now)
             while self._busy and self._busy[0][0] <= self.now:
                 _, key = heapq.heappop(self._busy)
                 self.schedule.done(key, self.now)
             while len(self._busy) < self._workers and (key := self.schedule.pop(self.now)) is not None:
-                due = self._due.pop(key, self.now)
-                self.waits[key] = max(self.waits.get(key, 0.0), self.now - due)
+                if (due := self._due.pop(key, None)) is not None:
+                    self.waits[key] = max(self.waits.get(key, 0.0), self.now - due)
                 self.worked[key] += 1
                 heapq.heappush(self._busy, (self.now + self._takes(key), key))
             nexts = [each[0][0] for each in (self._events, self._busy) if each]
@@ -73,6 +83,79 @@ def test_one_hot_object_delays_nobody_by_more_than_a_second(workers: int, takes:
     assert len(others) == 999
     assert max(others) <= 1.0
     assert play.worked["here", 0] >= 60 / 0.3 * 0.8, "nor is it neglected itself"
+
+
+@pytest.mark.parametrize("routine", [True, False])
+def test_a_thousand_looks_due_at_once_delay_no_change_by_more_than_a_second(routine: bool) -> None:
+    """As when a tick finds that a store's upkeep has touched all of it, while one object is hot."""
+    rng = random.Random(11)
+    play = Play(16, lambda _: 0.2)
+    for number in range(1, 1000):
+        play.at(1.0, ("here", number), routine=routine)
+    for tick in range(600):
+        play.at(tick * 0.05, ("here", 0))
+    changed = [("here", number) for number in rng.sample(range(1, 1000), 50)]
+    for key in changed:
+        play.at(rng.uniform(1.1, 25), key)
+    play.run(40)
+    delays = [play.waits[key] for key in changed]
+    if routine:
+        assert max(delays) <= 1.0
+        assert len(play.worked) == 1000, "and all the others are looked at too"
+        assert play.schedule.depth(play.now) == 0
+    else:
+        assert max(delays) > 10.0, "the story must be one that needs the difference"
+
+
+def test_changes_without_end_leave_every_fourth_turn_to_the_routine() -> None:
+    schedule: Schedule[Key] = Schedule()
+    for number in range(3):
+        schedule.add(("rest", number), 0.0, routine=True)
+    for number in range(10):
+        schedule.add(("changed", number), 0.0)
+    handed = [schedule.pop(0.0) for _ in range(13)]
+    places = "".join(key[0][0] for key in handed if key is not None)
+    assert places == "cccr" * 3 + "c"
+    assert [key for key in handed if key and key[0] == "changed"] == [("changed", n) for n in range(10)]
+
+
+def test_what_waits_for_a_look_goes_with_the_changes_once_something_happened_to_it() -> None:
+    schedule: Schedule[str] = Schedule()
+    for key in ("a", "b", "c"):
+        schedule.add(key, 0.0, routine=True)
+    schedule.add("c", 1.0)
+    schedule.add("c", 2.0, routine=True)
+    assert schedule.depth(2.0) == 3
+    assert schedule.pop(2.0) == "c"
+    schedule.add("c", 3.0, routine=True)
+    schedule.add("c", 4.0)
+    schedule.add("c", 5.0, routine=True)
+    schedule.done("c", 6.0)
+    assert schedule.pop(6.0) == "c", "also where it happened while it was worked on"
+    schedule.done("c", 7.0, requeue_after=0.0)
+    assert schedule.pop(7.0) == "c", "it goes on with what it was begun for"
+    schedule.done("c", 8.0, requeue_after=1.0)
+    assert [schedule.pop(9.0), schedule.pop(9.0), schedule.pop(9.0)] == ["a", "b", "c"]
+
+
+def test_the_operator_knows_what_is_only_looked_at() -> None:
+    operator = Operator(Options(data_dir=Path("/nowhere")), Kube(ApiClient(Configuration())), Metrics())
+    catalog = ObjectKey(Kind.CATALOG, "ns", "demo")
+    keys = [ObjectKey(Kind.STORAGE_COLLECTION, "ns", f"c{number}") for number in range(4)]
+    columns = [{"name": "id", "type": "int64"}]
+    spec = {"catalogRef": {"name": catalog.name}, "columns": columns, "key": ["id"]}
+    for key in keys:
+        operator._index.put(key, body_of(key, 1, spec))
+    operator._on_event(catalog, "ADDED", body_of(catalog, 2, {"organizationId": str(uuid.uuid4())}))
+    operator._on_event(keys[3], "MODIFIED", body_of(keys[3], 3, spec))
+    now = operator._clock.monotonic() + 1
+    handed = [operator._queue._schedule.pop(now) for _ in range(5)]
+    assert handed == [catalog, keys[3], keys[0], keys[1], keys[2]]
+
+
+def body_of(key: ObjectKey, version: int, spec: dict[str, Any]) -> dict[str, Any]:
+    metadata = {"name": key.name, "namespace": key.namespace, "resourceVersion": str(version)}
+    return {"metadata": metadata, "spec": spec}
 
 
 @pytest.mark.parametrize("lanes", [True, False])

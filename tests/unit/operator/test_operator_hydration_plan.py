@@ -10,21 +10,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import CLOSED
-from holdfast.persist import Schema
+from holdfast.persist import Schema, StoredSize
 from holdfast.spark.jobs.spec import HydrateSpec
 from holdfast.storage import JobRecord, JobState, Recipe, RenditionState, job_id
 from holdfast.storage.renditions import MAX_LAG_MS
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Reason
-from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.reconcile import collection
 from holdfast_operator.reconcile.catalog import Rhythm
 from holdfast_operator.reconcile.collection import CatalogState, DropCollection, Observed
 from holdfast_operator.reconcile.collectionstatus import phase_of
 from holdfast_operator.reconcile.facts import CollectionFacts, RenditionFacts
-from holdfast_operator.reconcile.hydration import HydrationsObserved, is_shown_running, work_order
+from holdfast_operator.reconcile.hydration import HydrationsObserved, may_have_driver, work_order
 from holdfast_operator.reconcile.renditions import AbortRendition, HandOver, Hydrate
-from holdfast_operator.reconcile.sparkjobs import STOPPED, FailAttempt, RetryJob, StartJob, arguments
+from holdfast_operator.reconcile.sparkjobs import (
+    STOPPED,
+    FailAttempt,
+    LaunchAttempt,
+    RetryJob,
+    StartJob,
+    arguments,
+    shown_launched,
+)
 from holdfast_operator.reconcile.steps import Settle, Step
 from holdfast_operator.reconcile.storage import Storage
 from holdfast_operator.runtime.status import Phase
@@ -42,8 +49,9 @@ NEW = RenditionFacts(
     "spec-2", shards=4, state=RenditionState.HYDRATING, hash_columns=("id",), held_from=CLOSED
 )
 TEMPLATE = {"startDeadlineSeconds": 60, "maxAttempts": 3}
-BY_SPARK = {"collection": COLLECTION, "rendition": "spec-2", "by": "spark"}
-START = StartJob(COLLECTION, "hydrate", "spec-2", BY_SPARK)
+ORDER = {"collection": COLLECTION, "rendition": "spec-2"}
+START = StartJob(COLLECTION, "hydrate", "spec-2", ORDER, 1)
+RETRY = RetryJob(COLLECTION, JOB, 1)
 
 
 def spec(shards: int = 4, *, spark: dict[str, Any] | None = TEMPLATE, **fields: Any) -> StorageCollectionSpec:
@@ -79,7 +87,15 @@ def facts(*renditions: RenditionFacts, **fields: Any) -> CollectionFacts:
 
 
 def record(state: JobState, attempt: int = 1, **fields: Any) -> JobRecord:
-    return JobRecord(JOB, COLLECTION, "hydrate", "spec-2", attempt, state, **{"spec": BY_SPARK, **fields})
+    """An attempt by Spark, as all before it: each failed of itself."""
+    failures = attempt - (0 if state is JobState.FAILED else 1)
+    given = {"spec": ORDER, "by": "spark", "failures": failures, **fields}
+    return JobRecord(JOB, COLLECTION, "hydrate", "spec-2", attempt, state, **given)
+
+
+def own(state: JobState, attempt: int = 1, **fields: Any) -> JobRecord:
+    """An attempt of an operator's own process."""
+    return record(state, attempt, **{"by": "", **fields})
 
 
 def app(phase: AppPhase, *, attempt: int = 1, age: float = 1.0, job: str = JOB) -> AppState:
@@ -89,7 +105,10 @@ def app(phase: AppPhase, *, attempt: int = 1, age: float = 1.0, job: str = JOB) 
 
 def spark(*apps: AppState, job: JobRecord | None = None, **fields: Any) -> HydrationsObserved:
     jobs = () if job is None else (job,)
-    return HydrationsObserved(**{"reachable": True, "now": NOW, "apps": apps, "jobs": jobs, **fields})
+    """What is seen where the status shows the applications of all attempts."""
+    launched = frozenset((JOB, attempt) for attempt in range(1, 9))
+    given = {"reachable": True, "now": NOW, "apps": apps, "jobs": jobs, "launched": launched, **fields}
+    return HydrationsObserved(**given)
 
 
 def decided(
@@ -217,8 +236,11 @@ def test_the_status_tells_the_attempt_until_it_is_active() -> None:
             "started": "2026-01-01T23:59:59Z",
         },
     }
-    assert is_shown_running(shown)
-    assert not is_shown_running({"renditions": [{"id": "r1"}]})
+    assert may_have_driver(shown)
+    assert may_have_driver(
+        {"renditions": [{"id": "r1", "phase": "Active"}, {"id": "s", "phase": "Hydrating"}]}
+    )
+    assert not may_have_driver({"renditions": [{"id": "r1", "phase": "Active"}]})
 
 
 @pytest.mark.parametrize(
@@ -239,26 +261,68 @@ def test_an_attempt_without_a_result_failed_and_the_next_one_follows(
     assert error in step.error
     ended = int((NOW - timedelta(seconds=6)).timestamp() * 1000)
     failed = record(JobState.FAILED, error=error, finished_ms=ended)
-    assert decided(spark(job=failed)) == RetryJob(COLLECTION, JOB)
+    assert decided(spark(job=failed)) == RETRY
 
 
-def test_a_job_that_was_begun_in_the_operator_goes_on_there() -> None:
-    """A template that comes later is for the next rendition; a large one would be begun anew."""
-    own = record(JobState.RUNNING, spec={"collection": COLLECTION, "rendition": "spec-2"})
-    assert isinstance(decided(spark(job=own)), Hydrate)
-    assert isinstance(decided(spark(job=replace(own, state=JobState.FAILED))), Hydrate)
+def test_an_attempt_that_nobody_came_to_launch_is_launched() -> None:
+    """The operator ended between the record and the application."""
+    running = record(JobState.RUNNING, 2)
+    never = spark(job=running, launched=frozenset({(JOB, 1)}))
+    assert decided(never) == LaunchAttempt(COLLECTION, running, 1)
+    uninstalled = rest(replace(never, installed=False))
+    assert uninstalled.health.reason is Reason.SPARK_NOT_INSTALLED
+    # There it is: nothing to do but to wait for it.
+    assert isinstance(decided(replace(never, apps=(app(AppPhase.PENDING, attempt=2),))), Settle)
 
 
-def test_without_the_template_the_driver_goes_and_the_operator_takes_its_place() -> None:
-    alive = app(AppPhase.RUNNING)
-    running = record(JobState.RUNNING)
-    step = decided(spark(alive, job=running), asked=spec(spark=None))
-    assert step == FailAttempt("hydrate", JOB, 1, "nobody asks for it any more", alive)
-    failed = record(JobState.FAILED)
-    assert isinstance(decided(spark(job=failed), asked=spec(spark=None)), Hydrate)
-    # The attempt of the operator's own process is not ended.
-    own = record(JobState.RUNNING, 2)
-    assert isinstance(decided(spark(job=own), asked=spec(spark=None)), Hydrate)
+def test_the_status_tells_whose_application_was_there() -> None:
+    shown = rest(spark(app(AppPhase.RUNNING, attempt=2), job=record(JobState.RUNNING, 2))).fields
+    assert shown is not None
+    assert shown_launched(shown) == {(JOB, 2)}
+    waiting = rest(spark(job=record(JobState.RUNNING, 2), installed=False)).fields
+    assert waiting is not None
+    assert shown_launched(waiting) == frozenset()
+    assert shown_launched({}) == frozenset()
+
+
+def test_an_attempt_of_this_process_goes_on_whatever_template_comes() -> None:
+    at_it = spark(job=own(JobState.RUNNING), here="spec-2")
+    assert isinstance(decided(at_it), Hydrate)
+    assert isinstance(decided(at_it, asked=spec(spark=None)), Hydrate)
+    # The template is for the next attempt: this one failed, or its process is gone.
+    ended = int((NOW - timedelta(seconds=6)).timestamp() * 1000)
+    assert decided(spark(job=own(JobState.FAILED, finished_ms=ended))) == RETRY
+    assert decided(spark(job=own(JobState.RUNNING, 4))) == replace(RETRY, abandoned=4)
+    assert isinstance(decided(spark(job=own(JobState.RUNNING, 4)), asked=spec(spark=None)), Hydrate)
+    there = facts(replace(R1, bytes=10), NEW)
+    assert isinstance(decided(spark(job=own(JobState.RUNNING, 4)), there), Hydrate)
+
+
+def test_what_the_operators_process_failed_at_does_not_count_for_spark() -> None:
+    ended = int((NOW - timedelta(seconds=6)).timestamp() * 1000)
+    assert decided(spark(job=own(JobState.FAILED, 7, failures=7, finished_ms=ended))) == RETRY
+    assert rest(spark(job=record(JobState.FAILED, 7, failures=3))).health.reason is Reason.HYDRATION_FAILED
+
+
+@pytest.mark.parametrize("without", [{"spark": None}, {"hydration": {"minimumBytes": LARGE + 1}}])
+def test_a_driver_goes_on_to_its_end_without_the_template(without: dict[str, Any]) -> None:
+    """Then it is the operator's turn, where nobody asks for Spark by then."""
+    asked, running = spec(**without), record(JobState.RUNNING)
+    alive = spark(app(AppPhase.RUNNING), job=running)
+    assert rest(alive, asked=asked).health.message.endswith("attempt 1 runs")
+    ended = decided(spark(app(AppPhase.FAILED), job=running), asked=asked)
+    assert isinstance(ended, FailAttempt)
+    assert not ended.stopped
+    assert isinstance(decided(spark(job=record(JobState.FAILED)), asked=asked), Hydrate)
+    # The template is there again: whoever is at it goes on, whose turn is next is asked anew.
+    assert isinstance(decided(spark(job=own(JobState.RUNNING, 2), here="spec-2")), Hydrate)
+    assert decided(spark(job=own(JobState.RUNNING, 2))) == replace(RETRY, abandoned=2)
+
+
+@pytest.mark.parametrize("fields", [{}, {"launched": frozenset()}, {"installed": False}])
+def test_without_template_and_driver_the_operator_takes_its_place(fields: dict[str, Any]) -> None:
+    step = decided(spark(job=record(JobState.RUNNING), **fields), asked=spec(spark=None))
+    assert step == FailAttempt("hydrate", JOB, 1, "nobody asks for it any more", stopped=True)
 
 
 def test_a_rendition_that_nobody_wants_is_given_up_and_its_driver_goes() -> None:
@@ -266,7 +330,7 @@ def test_a_rendition_that_nobody_wants_is_given_up_and_its_driver_goes() -> None
     step = decided(spark(alive, job=record(JobState.RUNNING)), asked=spec(2))
     assert step == AbortRendition(COLLECTION, "spec-2")
     aborted = facts(R1, replace(NEW, state=RenditionState.ABORTED))
-    ended = FailAttempt("hydrate", JOB, 1, "nobody asks for it any more", alive)
+    ended = FailAttempt("hydrate", JOB, 1, "nobody asks for it any more", alive, stopped=True)
     assert decided(spark(alive, job=record(JobState.FAILED)), aborted, spec(2)) == ended
     # It only ends what it committed.
     held = facts(
@@ -287,20 +351,21 @@ def test_an_older_attempt_that_lives_is_taken_away() -> None:
 def test_what_is_suspended_has_no_driver_and_goes_on_afterwards() -> None:
     alive = app(AppPhase.RUNNING)
     step = decided(spark(alive, job=record(JobState.RUNNING)), asked=spec(suspend=True))
-    assert step == FailAttempt("hydrate", JOB, 1, STOPPED, alive)
-    stopped = record(JobState.FAILED, 3, error=STOPPED)
+    assert step == FailAttempt("hydrate", JOB, 1, STOPPED, alive, stopped=True)
+    stopped = record(JobState.FAILED, 5, error=STOPPED, failures=2)
     settled = rest(spark(job=stopped), asked=spec(suspend=True))
     assert settled.health.reason is Reason.SUSPENDED
     assert settled.fields is not None
-    # It is no failure of the job: it was its third attempt.
-    assert decided(spark(job=stopped)) == RetryJob(COLLECTION, JOB)
+    # Three of them were stopped: that is no failure of the job.
+    assert decided(spark(job=stopped)) == RETRY
+    assert rest(spark(job=replace(stopped, failures=3))).health.reason is Reason.HYDRATION_FAILED
 
 
 def test_deletion_ends_the_driver_first() -> None:
     alive = app(AppPhase.RUNNING)
     deleting: dict[str, Any] = {"deleting": True, "asked": spec(2, deletionPolicy="Delete")}
     step = decided(spark(alive, job=record(JobState.RUNNING)), **deleting)
-    assert step == FailAttempt("hydrate", JOB, 1, "the collection is being deleted", alive)
+    assert step == FailAttempt("hydrate", JOB, 1, "the collection is being deleted", alive, stopped=True)
     assert decided(spark(job=record(JobState.FAILED)), **deleting) == DropCollection(COLLECTION)
 
 
@@ -321,16 +386,37 @@ def test_no_application_makes_it_filled(
 
 
 @pytest.mark.parametrize(
+    ("rows", "size", "instances", "cores", "expected"),
+    [
+        (0, 0, 1, 1, 1),
+        (10, 256 * MIB, 1, 1, 4),
+        (10, 256 * MIB + 1, 1, 1, 5),
+        (10, 64 * MIB, 3, 4, 12),
+        (10, 13 * 64 * MIB, 3, 4, 24),
+        (20_000_000, 256 * MIB, 2, 2, 20),
+        (20_000_001, 256 * MIB, 2, 2, 24),
+        (10, 1 << 40, 2, 2, 256),
+        (10, 10, 1000, 64, 256),
+    ],
+)
+def test_tasks_follow_from_what_is_stored(
+    rows: int, size: int, instances: int, cores: int, expected: int
+) -> None:
+    template = {"executor": {"instances": instances, "cores": cores}}
+    asked = spec(spark=template, hydration={"minimumBytes": 0})
+    there = spark(stored=StoredSize(rows, size))
+    assert decided(there, asked=asked) == replace(START, tasks=expected)
+    running = replace(there, jobs=(record(JobState.RUNNING),), launched=frozenset())
+    assert decided(running, asked=asked) == LaunchAttempt(COLLECTION, record(JobState.RUNNING), expected)
+
+
+@pytest.mark.parametrize(
     "storage",
     [Storage("file:///x"), Storage(blob="s3://b/x", consensus="postgresql://db/holdfast")],
 )
 def test_the_work_order_is_one_that_the_job_takes(storage: Storage) -> None:
-    template = SparkTemplate.model_validate({"executor": {"instances": 5, "cores": 2}})
     job = record(JobState.RUNNING, 2)
-    (argument,) = arguments(storage.place, COLLECTION, job, work_order(job, template))
+    (argument,) = arguments(storage.place, COLLECTION, job, {**work_order(job), "partitions": 20})
     asked = HydrateSpec.from_json(argument)
     assert (asked.rendition, asked.job_id, asked.attempt, asked.partitions) == ("spec-2", JOB, 2, 20)
     assert storage.place.items() <= json.loads(argument).items()
-    assert work_order(job, SparkTemplate())["partitions"] == 8
-    many = SparkTemplate.model_validate({"executor": {"instances": 1000, "cores": 64}})
-    assert work_order(job, many)["partitions"] == 256

@@ -180,6 +180,20 @@ def test_why_it_rests(seen: Observed, phase: Phase, reason: Reason) -> None:
     assert decided(stepping) == Advance(move(), stepping)
 
 
+def test_nothing_is_begun_in_stores_that_went_back() -> None:
+    """As after a backup was restored while no operator ran: what is moved then might be the wrong state."""
+    back = replace(FRESH, known_epoch=4)
+    assert told(back) == (Phase.STALLED, Reason.FENCE_REGRESSED)
+    assert "fence" in rest(back).health.message
+    assert "--at-least 4" in rest(back).health.message
+    assert decided(replace(back, stand=replace(UNTOUCHED, stash_epoch=4))) == Begin(move())
+    assert decided(replace(back, catalog_observed=True)) == Begin(move()), "its own process looks after it"
+    assert isinstance(decided(replace(BEGUN, known_epoch=4)), Advance)
+    again = replace(asked(back, rollback=True), stand=DONE)
+    assert told(again) == (Phase.STALLED, Reason.FENCE_REGRESSED)
+    assert decided(replace(back, stand=RUNNING)) == Begin(move()), "what has begun is on record in both"
+
+
 def test_a_format_is_upgraded_only_where_opening_it_would_do_that() -> None:
     older = replace(FRESH, stand=replace(UNTOUCHED, version=CATALOG_VERSION - 1))
     assert isinstance(decided(older), Begin)

@@ -105,6 +105,23 @@ def test_a_drop_that_waits_for_a_reader_is_not_done(open_catalog: Open) -> None:
     assert facts.dropped
 
 
+def test_no_job_keeps_what_the_operator_drops(open_catalog: Open) -> None:
+    """Whoever started it: nobody else would end one whose process was killed."""
+    catalog = open_catalog("first")
+    collection_id, job = created(catalog)
+    with PersistClient.open(catalog.opening.storage.url) as client:
+        controller = StorageController(client)
+        own = controller.start_job(collection_id, "report", "1", spec={})
+        with pytest.raises(CollectionInUse, match="report 1, attempt 1"):
+            controller.drop_collection(collection_id)
+        catalog.drop_collection(collection_id)
+        for id_ in (job, own.job_id):
+            ended = controller.job(id_)
+            assert ended is not None
+            assert (ended.state, ended.failures) == (JobState.FAILED, 0)
+        assert controller.describe(collection_id).state is CollectionState.DROPPED
+
+
 def test_what_was_destroyed_is_destroyed(open_catalog: Open) -> None:
     catalog = open_catalog("first")
     catalog.destroy()

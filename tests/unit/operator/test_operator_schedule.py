@@ -110,7 +110,7 @@ def test_jitter_only_shortens_a_delay() -> None:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["add", "pop", "done", "fail", "tick"]),
+            st.sampled_from(["add", "look", "pop", "done", "fail", "again", "tick"]),
             st.sampled_from("abc"),
             st.integers(0, 9),
         ),
@@ -123,8 +123,8 @@ def test_no_key_is_lost_or_worked_on_twice(steps: list[tuple[str, str, int]]) ->
     working: set[str] = set()
     owed: set[str] = set()
     for step, key, amount in steps:
-        if step == "add":
-            s.add(key, now, after=float(amount))
+        if step in {"add", "look"}:
+            s.add(key, now, after=float(amount), routine=step == "look")
             owed.add(key)
         elif step == "pop":
             got = s.pop(now)
@@ -132,10 +132,10 @@ def test_no_key_is_lost_or_worked_on_twice(steps: list[tuple[str, str, int]]) ->
                 assert got not in working
                 working.add(got)
                 owed.discard(got)
-        elif step in {"done", "fail"} and key in working:
+        elif step in {"done", "fail", "again"} and key in working:
             working.discard(key)
-            s.done(key, now, failed=step == "fail")
-            if step == "fail":
+            s.done(key, now, failed=step == "fail", requeue_after=0.0 if step == "again" else None)
+            if step in {"fail", "again"}:
                 owed.add(key)
         else:
             now += amount

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.persist import StoredSize
 from holdfast.storage import JobRecord, JobState
 from holdfast_operator.api.collection import SnapshotRequest
 from holdfast_operator.api.names import Kind, Reason
@@ -54,7 +55,7 @@ ASKED = SnapshotObserved(
     upper=42,
     now=NOW,
 )
-RUNNING = replace(ASKED, job=record(JobState.RUNNING))
+RUNNING = replace(ASKED, job=record(JobState.RUNNING), launched=frozenset({(JOB, 1)}))
 DONE = record(
     JobState.DONE, 2, result={"as_of": 41, "rows": 7, "checksum": "00ff", "path": "/out/a"}, finished_ms=5
 )
@@ -77,7 +78,17 @@ def test_nobody_asked() -> None:
 @pytest.mark.parametrize(("as_of", "expected"), [(None, 41), (10, 10), (41, 41)])
 def test_a_job_starts_at_a_fixed_time(as_of: int | None, expected: int) -> None:
     step = plan(replace(ASKED, request=request(asOf=as_of)))
-    assert step == StartJob("c1", "snapshot", "one", {"as_of": expected, "destination": "file:///out"})
+    assert step == StartJob("c1", "snapshot", "one", {"as_of": expected, "destination": "file:///out"}, 1)
+
+
+def test_tasks_follow_from_what_is_stored() -> None:
+    asked = request(spark={"executor": {"instances": 3}})
+    large = replace(ASKED, request=asked, stored=StoredSize(5_000_000, 10))
+    step = plan(large)
+    assert isinstance(step, StartJob)
+    assert step.tasks == 6
+    failed = replace(large, job=record(JobState.FAILED), now=NOW + timedelta(seconds=9))
+    assert plan(failed) == RetryJob("c1", JOB, 6)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +105,7 @@ def test_a_job_starts_at_a_fixed_time(as_of: int | None, expected: int) -> None:
         (replace(ASKED, job=DONE), "True", Reason.SNAPSHOT_SUCCEEDED),
         (replace(ASKED, job=DONE, installed=False), "True", Reason.SNAPSHOT_SUCCEEDED),
         (
-            replace(ASKED, job=record(JobState.FAILED, 3, error="boom")),
+            replace(ASKED, job=record(JobState.FAILED, 5, error="boom", by="spark", failures=3)),
             "False",
             Reason.SNAPSHOT_FAILED,
         ),
@@ -157,7 +168,7 @@ def test_the_next_attempt_waits_for_its_backoff() -> None:
     assert isinstance(report, SnapshotReport)
     assert report.requeue_after == pytest.approx(1.0)
     assert told(replace(ASKED, job=failed)) == ("Unknown", Reason.SNAPSHOT_RETRYING)
-    assert plan(replace(ASKED, job=failed, now=NOW + timedelta(seconds=2))) == RetryJob("c1", JOB)
+    assert plan(replace(ASKED, job=failed, now=NOW + timedelta(seconds=2))) == RetryJob("c1", JOB, 1)
 
 
 def test_a_driver_of_a_failed_attempt_is_cleaned_up_before_the_next() -> None:
@@ -171,7 +182,7 @@ def test_another_request_takes_the_old_one_away() -> None:
     for seen in (ASKED, replace(ASKED, request=None), replace(ASKED, job=DONE)):
         step = plan(replace(seen, apps=(old,)))
         assert isinstance(step, FailAttempt)
-        assert (step.job_id, step.app) == ("other", old)
+        assert (step.job_id, step.app, step.stopped) == ("other", old, True)
     ended = app(AppPhase.SUCCEEDED, job="other")
     assert isinstance(plan(replace(ASKED, apps=(ended,))), StartJob)
 
@@ -236,6 +247,33 @@ def test_one_application_per_attempt_restarted_by_nobody() -> None:
         assert len(value) <= 63
 
 
+def pods(**template: Any) -> tuple[Any, Any]:
+    """What the pods of driver and executors get beside their heap."""
+    made = application(replace(LAUNCH, template=SparkTemplate.model_validate(template)))["spec"]
+    return made["driver"].get("memoryOverhead"), made["executor"].get("memoryOverhead")
+
+
+def test_pods_have_room_for_the_python_process_of_each_core() -> None:
+    """Each takes up to 600 MiB outside of the JVM, which has 384 MiB or a tenth of the heap."""
+    assert pods() == ("1024m", "1024m")
+    assert pods(executor={"cores": 4, "memory": "2g"}) == ("1024m", f"{384 + 4 * 640}m")
+    assert pods(executor={"cores": 2, "memory": "8g"}, driver={"memory": "10g"}) == (
+        f"{1024 + 640}m",
+        f"{819 + 2 * 640}m",
+    )
+    # Spark takes a number for MiB.
+    assert pods(driver={"memory": "10240"}, executor={"memory": "4194304k"}) == ("1664m", f"{409 + 640}m")
+
+
+def test_what_the_template_says_of_memory_stays() -> None:
+    told = {"cores": 4, "memoryOverhead": "3g"}
+    assert pods(executor=told, driver={"memoryOverhead": "700m"}) == ("700m", "3g")
+    assert pods(sparkConf={"spark.executor.memoryOverhead": "2g"}) == ("1024m", None)
+    assert pods(sparkConf={"spark.driver.memoryOverheadFactor": "0.9"}) == (None, "1024m")
+    assert pods(sparkConf={"spark.kubernetes.memoryOverheadFactor": "0.9"}) == (None, None)
+    assert pods(sparkConf={"spark.executor.pyspark.memory": "2g"}) == ("1024m", None)
+
+
 def test_secrets_are_named_and_never_carried() -> None:
     for pod in ("driver", "executor"):
         part = application(LAUNCH)["spec"][pod]
@@ -279,7 +317,7 @@ def test_a_superseded_job_is_ended_also_where_its_application_is_gone() -> None:
     """Nobody else would: its record would run, and its holds stay, for ever."""
     old = replace(record(JobState.RUNNING), job_id="another")
     assert plan(replace(ASKED, running=(old,))) == FailAttempt(
-        "snapshot", "another", 1, "superseded by another request"
+        "snapshot", "another", 1, "superseded by another request", stopped=True
     )
     seen = replace(RUNNING, running=(record(JobState.RUNNING),), apps=(app(AppPhase.RUNNING),))
     assert told(seen)[1] is Reason.SNAPSHOT_RUNNING

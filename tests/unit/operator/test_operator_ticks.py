@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.persist import PersistClient, PersistConfig, Schema
+from holdfast.persist.rollup import write_rollup
 from holdfast.storage import CollectionSpec, StorageController
 from holdfast_operator.api.names import Kind
 from holdfast_operator.reconcile.facts import Basis, ItemName, Opening
@@ -107,6 +108,28 @@ def test_what_others_change_is_new_until_it_is_looked_at(
             assert "airports" in catalog.changed(looks)
         at_rest(catalog)
         del kept
+
+
+def test_upkeep_and_heartbeats_make_nothing_new(catalog: OpenCatalog) -> None:
+    """A thousand collections were looked at because their shards had got their first rollups."""
+    url = catalog.opening.storage.url
+    with PersistClient.open(url, config=PersistConfig(maintenance="off")) as client:
+        controller = StorageController(client)
+        reader = controller.reader(id_of(catalog, "airports"), purpose="a report")
+        info = controller.describe(id_of(catalog, "airports"))
+        looks = at_rest(catalog)
+        shards = (info.metadata_shard, *info.data_shards)
+        before = client.versions(shards)
+        for shard in shards:
+            write_rollup(client.machine(shard))
+        for handle in client._maintainer._readers:
+            handle.heartbeat()
+        after = client.versions(shards)
+        assert all(after[shard] > before[shard] for shard in shards)
+        assert catalog.changed(looks) == ()
+        write(controller, info.collection_id)
+        assert catalog.changed(looks) == ("airports",)
+        reader.close()
 
 
 def test_a_tick_has_what_is_new_looked_at_and_all_where_that_cannot_be_told(catalog: OpenCatalog) -> None:

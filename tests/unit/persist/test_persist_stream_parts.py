@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -28,6 +29,7 @@ from holdfast.persist.part import (
     schema_json,
 )
 from holdfast.persist.runs import At, merged
+from holdfast.persist.schema import TIME
 from holdfast.persist.split import choose
 from holdfast.persist.state import Part
 from unit.dataplane import strategies
@@ -59,6 +61,7 @@ def test_a_range_of_keys_has_exactly_its_rows(data: st.DataObject) -> None:
     schema = data.draw(strategies.schemas())
     batches = data.draw(st.lists(strategies.batches(schema), min_size=1, max_size=4))
     as_of = data.draw(st.integers(0, 6) | st.just(LAST - 1))
+    earliest = data.draw(st.integers(0, min(as_of, 6)))
     client = Stores().open(audit_pushdown=True)
     size = data.draw(st.integers(1, 5))
     runs = []
@@ -73,14 +76,16 @@ def test_a_range_of_keys_has_exactly_its_rows(data: st.DataObject) -> None:
         wanted = KeyRange(
             None if lower is None else ((True, lower),), None if upper is None else ((True, upper),)
         )
-        found = [*merged(machine, schema, runs, At(as_of), wanted)]
+        found = [*merged(machine, schema, runs, At(as_of, earliest), wanted)]
         for table in found:
             for value in python_values(table.column(0).combine_chunks()):
                 assert lower is None or (value is not None and value >= lower)
                 assert upper is None or value is None or value < upper
         pieces += found
     union = pa.concat_tables([schema.arrow_diff.empty_table(), *pieces])
-    expected = consolidate_at(schema, batches, as_of)
+    first = pa.scalar(earliest, pa.uint64())
+    since = [batch.filter(pc.greater_equal(batch[TIME], first)) for batch in batches]
+    expected = consolidate_at(schema, since, as_of)
     assert strategies.contents(schema, union) == strategies.contents(schema, expected)
     assert union.num_rows == expected.num_rows
     keys = strategies.comparable(schema, union)
@@ -167,11 +172,12 @@ def test_a_part_of_a_snapshot_opens_few_row_groups() -> None:
     metadata = pq.read_metadata(pa.BufferReader(encode_parquet(schema, 1, batch, row_group_rows=10)))
     wanted = KeyRange(((True, 25),), ((True, 50),))
     bounds = group_bounds(schema, metadata)
-    assert [n for n, group in enumerate(bounds) if group.may_meet(wanted, 0)] == [2, 3, 4]
+    assert [n for n, group in enumerate(bounds) if group.may_meet(wanted, 0, 0)] == [2, 3, 4]
+    assert not any(group.may_meet(KeyRange(), 1, 9) for group in bounds)
     late = prepare_updates(schema, pa.table({"k": range(100)}), default_time=7)
     metadata = pq.read_metadata(pa.BufferReader(encode_parquet(schema, 1, late, row_group_rows=10)))
-    assert not any(group.may_meet(KeyRange(), 6) for group in group_bounds(schema, metadata))
-    assert all(group.may_meet(KeyRange(), 7) for group in group_bounds(schema, metadata))
+    assert not any(group.may_meet(KeyRange(), 0, 6) for group in group_bounds(schema, metadata))
+    assert all(group.may_meet(KeyRange(), 7, 7) for group in group_bounds(schema, metadata))
 
 
 def test_the_audit_finds_statistics_that_lie() -> None:

@@ -168,3 +168,53 @@ def test_what_is_not_for_this_shard_or_these_times_is_refused(stores: Stores, wr
     with pytest.raises(BadInput, match=r"times from 7 to 7: expected times in \[0, 7\)"):
         writer.prepare_uploads([upload], 0, 7)
     assert stores.state().upper == 0
+
+
+def test_a_writer_that_is_handed_on_appends_in_another_process_while_tasks_say_that_it_lives(
+    stores: Stores,
+) -> None:
+    planner = stores.open()
+    ticket = planner.writer(SHARD, SCHEMA, purpose="plan").hand_on(lease_s=LEASE_S)
+    # What the planning process does at its end is no end of the writer.
+    planner.close()
+    uploads = [elsewhere(stores, ticket, range(20))]
+    upkeep, task = stores.open(maintenance="inline"), stores.open()
+    for _ in range(10):
+        stores.clock.sleep(LEASE_S / 2)
+        task.keep_alive(ticket, purpose="task")
+        upkeep.maintain(SHARD)
+    committing = stores.open()
+    assert [table.num_rows for table in committing.uploaded(uploads[0])] == [
+        part.rows for part in uploads[0].run
+    ]
+    writer = committing.writer_of(ticket, purpose="commit")
+    writer.commit(writer.prepare_uploads(uploads, 0, 5))
+    # Nothing that it has appended goes with it, however late somebody gives it up.
+    task.give_up(ticket, uploads)
+    stores.clock.sleep(LONGEST_UPLOAD_S)
+    upkeep.maintain(SHARD)
+    reader = stores.open(mode="read").reader(SHARD, purpose="test")
+    assert contents(reader.snapshot(4).to_table()) == Counter({(key, f"v{key}"): 1 for key in range(20)})
+
+
+@pytest.mark.parametrize("end", ["silent", "given up"])
+def test_a_writer_that_was_handed_on_and_has_ended_is_not_made_anew(stores: Stores, end: str) -> None:
+    ticket = stores.open().writer(SHARD, SCHEMA, purpose="plan").hand_on(lease_s=LEASE_S)
+    uploads = [elsewhere(stores, ticket, range(20))]
+    early = stores.open().writer_of(ticket, purpose="zombie")
+    prepared = early.prepare_uploads(uploads, 0, 5)
+    client = stores.open()
+    if end == "silent":
+        expire(stores)
+    else:
+        client.give_up(ticket, uploads)
+        assert client.machine(SHARD).refresh().garbage.keys() == {part.blob_key for part in uploads[0].run}
+        client.give_up(ticket, uploads)
+    with pytest.raises(HandleExpired):
+        client.keep_alive(ticket, purpose="task")
+    with pytest.raises(HandleExpired):
+        early.commit(prepared)
+    late = client.writer_of(ticket, purpose="commit")
+    with pytest.raises(HandleExpired):
+        late.prepare_uploads(uploads, 0, 5)
+    assert stores.state().upper == 0

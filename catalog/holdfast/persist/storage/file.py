@@ -60,7 +60,7 @@ class FileBlob(Blob):
         self._temporary: Final = self._folder / TEMPORARY_FOLDER
         self._read_only: Final = read_only
         # Folders whose own entry in their parent is known to be durable.
-        self._durable: Final[set[Path]] = set()
+        self._durable: Final[set[str]] = set()
         try:
             if not read_only:
                 if create:
@@ -191,12 +191,13 @@ class FileBlob(Blob):
 
     def _make_durable_folder(self, folder: Path) -> None:
         """Make `folder` and those above it; another process may have made them and not flushed them yet."""
-        if folder in self._durable or folder == self._folder:
+        # As text: one for each shard stays here, and a path is many times as large.
+        if str(folder) in self._durable or folder == self._folder:
             return
         self._make_durable_folder(folder.parent)
         self._files.make_folder(folder)
         self._files.flush_folder(folder.parent)
-        self._durable.add(folder)
+        self._durable.add(str(folder))
 
     def _write_durably(self, path: Path, data: memoryview) -> None:
         descriptor = self._files.create(path)

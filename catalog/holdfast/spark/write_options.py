@@ -1,0 +1,48 @@
+"""The options of `df.write.format("holdfast")` and `df.writeStream...`, checked before anything is opened.
+
+| option | meaning |
+|---|---|
+| `url`, or `blob` and `consensus`; `collection` | as for reading |
+| `at` | the time of the rows; the wall clock's, or the collection's upper where that is later, when absent |
+| `writeId` | a name for this write: a write of that name that is done is not done again (not for streams) |
+| `checkpointLocation` | a stream's own, for Spark |
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.errors import CLOSED, BadInput
+from holdfast.spark.options import checked, integer
+from holdfast.spark.place import Place
+
+_KNOWN: Final = ("url", "blob", "consensus", "collection", "at", "writeId")
+# What Spark puts beside the options of a stream.
+_OF_SPARK: Final = ("checkpointLocation", "path", "queryName")
+_MAX_ID: Final = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions:
+    """Where to write, and how: `at` None is now; without `write_id` it is done as often as asked for."""
+
+    place: Place
+    collection: str
+    at: int | None = None
+    write_id: str | None = None
+
+
+def parse_write_options(options: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
+    """Options as Spark hands them over, keys in any case; `BadInput` says which one is wrong and how."""
+    given = checked(options, (*_KNOWN, *_OF_SPARK) if stream else _KNOWN)
+    if stream and (wrong := {"at", "writeid"} & given.keys()):
+        raise BadInput(f"option {min(wrong)!r} is for batch writes: a stream's batches have times and names")
+    write_id = given.get("writeid")
+    if write_id is not None and not (0 < len(write_id) <= _MAX_ID and write_id.isprintable()):
+        raise BadInput(f"option 'writeId' is {write_id!r:.60}, not 1 to {_MAX_ID} printable characters")
+    return WriteOptions(
+        place=Place(given.get("url"), given.get("blob"), given.get("consensus")),
+        collection=given["collection"],
+        at=integer("at", given["at"], 0, CLOSED - 2) if "at" in given else None,
+        write_id=write_id,
+    )

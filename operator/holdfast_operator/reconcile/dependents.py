@@ -1,0 +1,38 @@
+"""What hangs on a Catalog, read fresh from the API server: a deletion misses nothing that is new."""
+
+from typing import Any
+
+from holdfast_operator.api.catalog import DeletionPolicy
+from holdfast_operator.api.names import Kind
+from holdfast_operator.reconcile.handler import is_deleting
+from holdfast_operator.reconcile.migrationmarks import AT_REST
+from holdfast_operator.runtime.kube import Kube, ObjectKey, resource_type
+
+Json = dict[str, Any]
+
+
+async def collections_of(kube: Kube, catalog: ObjectKey) -> tuple[tuple[str, bool], ...]:
+    """The collections that refer to it: name, and whether the deletion of one needs the catalog."""
+    found = await _referring(kube, catalog, Kind.STORAGE_COLLECTION)
+    return tuple(sorted((body["metadata"]["name"], is_deleting(body) and _to_drop(body)) for body in found))
+
+
+async def unfinished_migrations(kube: Kube, catalog: ObjectKey) -> tuple[str, ...]:
+    """The migrations of it that aren't over."""
+    found = await _referring(kube, catalog, Kind.CATALOG_MIGRATION)
+    return tuple(sorted(body["metadata"]["name"] for body in found if not _is_over(body)))
+
+
+async def _referring(kube: Kube, catalog: ObjectKey, kind: Kind) -> list[Json]:
+    there = await kube.list(resource_type(kind), catalog.namespace)
+    return [body for body in there if body["spec"].get("catalogRef", {}).get("name") == catalog.name]
+
+
+def _is_over(migration: Json) -> bool:
+    status = migration.get("status", {})
+    at_rest = status.get("phase") in AT_REST
+    return at_rest and status["observedGeneration"] == migration["metadata"]["generation"]
+
+
+def _to_drop(collection: Json) -> bool:
+    return bool(collection["spec"].get("deletionPolicy") == DeletionPolicy.DELETE)

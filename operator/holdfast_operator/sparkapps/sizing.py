@@ -1,0 +1,76 @@
+"""How large a Spark job is: how many tasks it has, and what its pods get outside of the heap. Pure.
+
+No row passes through the JVM: a task that runs has a Python process of its own beside it, which reads,
+merges, sorts and uploads. What that takes doesn't grow with what it reads: the rest goes to temporary files.
+"""
+
+from typing import Final
+
+from holdfast.persist import StoredSize
+from holdfast_operator.api.spark import SparkExecutors, SparkTemplate
+
+_TASK_BYTES: Final = 64 << 20
+_TASK_ROWS: Final = 1_000_000
+_MOST_TASKS: Final = 256
+
+_PYTHON_MIB: Final = 640
+_LEAST_JVM_MIB: Final = 384
+_JVM_SHARE: Final = 10
+_KIB: Final = {"k": 1, "m": 1 << 10, "g": 1 << 20, "t": 1 << 30}
+_OVERHEADS: Final = ("memoryOverhead", "memoryOverheadFactor", "minMemoryOverhead", "pyspark.memory")
+_OVERHEAD_OF_ALL: Final = "spark.kubernetes.memoryOverheadFactor"
+
+
+def tasks(stored: StoredSize, executors: SparkExecutors) -> int:
+    """In how many tasks, at most, a collection is read of which so much is stored.
+
+    - One for each 64 MiB, or million rows: a few times that in memory, of which a task sorts 128 MiB at once.
+      So its temporary files stay at some hundred MiB, and one that is lost costs seconds.
+    - As many as there are cores, and a multiple of them, so that none is idle while the last ones run.
+    - No more than 256: each leaves a run in every shard of a new rendition, and readers have a batch of every
+      run in memory until they are compacted; or a file in a snapshot. So tasks are larger from 16 GiB on.
+    """
+    cores = executors.instances * executors.cores
+    needed = max(_ceil(stored.size_bytes, _TASK_BYTES), _ceil(stored.rows, _TASK_ROWS), 1)
+    return min(_MOST_TASKS, _ceil(needed, cores) * cores)
+
+
+def driver_overhead(template: SparkTemplate) -> str | None:
+    """What the driver's pod has beside its heap, for Spark; None where a setting of the template tells it.
+
+    It plans and commits, and catches up with what was written meanwhile, in one Python process.
+    """
+    driver = template.driver
+    return _overhead(template, "driver", driver.memory_overhead, driver.memory, 1)
+
+
+def executor_overhead(template: SparkTemplate) -> str | None:
+    """What an executor's pod has beside its heap, for Spark; None where a setting of the template tells it.
+
+    A Python process for each of its cores takes 520 to 600 MiB: of Spark's default, which is a part of the
+    heap, the pod would be killed as soon as the cores are at work.
+    """
+    executor = template.executor
+    return _overhead(template, "executor", executor.memory_overhead, executor.memory, executor.cores)
+
+
+def _overhead(template: SparkTemplate, role: str, given: str | None, heap: str, processes: int) -> str | None:
+    if given is not None:
+        return given
+    told = {_OVERHEAD_OF_ALL, *(f"spark.{role}.{name}" for name in _OVERHEADS)}
+    if told & template.spark_conf.keys():
+        return None
+    # What the JVM takes outside of its heap, as Spark has it where there is no Python.
+    jvm = max(_LEAST_JVM_MIB, _mib(heap) // _JVM_SHARE)
+    return f"{jvm + processes * _PYTHON_MIB}m"
+
+
+def _mib(memory: str) -> int:
+    """An amount as Spark reads it: MiB where it names no unit."""
+    if memory.isdigit():
+        return int(memory)
+    return int(memory[:-1]) * _KIB[memory[-1]] >> 10
+
+
+def _ceil(number: int, of: int) -> int:
+    return -(-number // of)

@@ -1,0 +1,209 @@
+"""What pages of the documentation take for granted, and what of them can't be run, with the reason.
+
+Invariants
+- A block is named by its page and by how its first line begins; `test_pages` looks that it is there.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+_LONG: Final = "the tests and the demo themselves, minutes each; CI runs them"
+
+_KIND: Final = "takes docker; here a cluster is there already"
+_INSTALLED: Final = "it is installed in the environment of the tests"
+_IMAGE: Final = (
+    "takes docker and a registry; the tests of the tier node build the image and install the chart"
+)
+_NO_PODS: Final = "shows what pods print, and there are none where pages are run"
+_FLUX: Final = "takes Flux; tests/unit/operator/test_operator_gitops.py evaluates the expressions"
+
+_HYDRATE: Final = "a job of Spark, with the id of a record: tests/spark/test_spark_hydrate_job.py runs it"
+
+NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
+    (
+        "README.md",
+        "make demo",
+    ): _LONG,
+    (
+        "docs/explanation/simulation.md",
+        "make sim",
+    ): _LONG,
+    (
+        "docs/how-to/run-the-tests.md",
+        "make test",
+    ): _LONG,
+    (
+        "docs/how-to/run-the-tests.md",
+        "make soak",
+    ): _LONG,
+    ("docs/tutorial/on-kubernetes.md", "kind "): _KIND,
+    ("docs/tutorial/on-kubernetes.md", "pip install"): _INSTALLED,
+    ("docs/how-to/alerts.md", "kubectl logs"): _NO_PODS,
+    ("docs/how-to/alerts.md", "kubectl describe sparkapplications"): _NO_PODS,
+    ("docs/how-to/install-on-s3-and-postgres.md", "docker build"): _IMAGE,
+    ("docs/how-to/use-gitops.md", "kubectl apply -f shop-kustomization.yaml"): _FLUX,
+    (
+        "docs/how-to/rebuild-a-collection.md",
+        'job = controller.start_job("c1", "hydrate", "r2", spec={})',
+    ): _HYDRATE,
+    (
+        "docs/how-to/rebuild-a-collection.md",
+        "python -m holdfast.spark.jobs.hydrate",
+    ): _HYDRATE,
+}
+"""By page and how the first line of a block begins: why it isn't run."""
+
+RUN_ELSEWHERE: Final[Mapping[str, str]] = {
+    "docs/how-to/read-with-spark.md": "tests/spark/test_spark_page.py",
+    "docs/how-to/write-with-spark.md": "tests/spark/test_spark_page.py",
+}
+"""By page: the test that runs all of it, since it takes a tier."""
+
+_UNINSTALL: Final = "docs/how-to/uninstall.md"
+LAST: Final = frozenset({_UNINSTALL})
+"""Pages that take away what all pages share."""
+
+_STASH: Final = "--stash sqlite:///data/stash.sqlite"
+_BOTH: Final = (
+    "--stash sqlite:///data/shop.db --persist file:///data/shop "
+    "--organization-id 9c1f0c52-7d3e-4b0a-9a55-0e6b4a1d7c44"
+)
+_DEMO: Final = """
+    kubectl apply -f crds/samples/catalog-demo.yaml
+    kubectl wait catalog/demo --for=condition=Ready --timeout=2m
+"""
+_FLIGHTS: Final = f"""
+    {_DEMO}
+    kubectl apply -f crds/samples/storagecollection-flights.yaml
+    kubectl wait coll/flights --for=condition=Ready --timeout=2m
+"""
+_STASH_SECRET: Final = (
+    'kubectl create secret generic stash --from-literal=user=holdfast --from-literal=password="$PASSWORD"'
+)
+_DECIDE: Final = "docs/how-to/decide-which-store-counts.md"
+BEFORE: Final[Mapping[tuple[str, str], str]] = {
+    (
+        "docs/how-to/inspect-and-repair-a-catalog.md",
+        "$ holdfast catalog dump --stash sqlite:///data/stash.sqlite --target catalog.json",
+    ): f"""
+        holdfast catalog init {_STASH}
+        holdfast catalog edit {_STASH} --yes system_configurations \\
+          '{{"name": "max_tables"}}' '{{"value": "100"}}'
+    """,
+    (
+        _DECIDE,
+        '$ catalog="--persist file:///data/shop --organization-id 9c1f0c52-7d3e-4b0a-9a55-0e6b4a1d7c44"',
+    ): f"""
+        holdfast catalog init --stash sqlite:///data/shop.db
+        cp data/shop.db data/older.db
+        holdfast migrate run {_BOTH} --id to-persist --target persist
+        mv data/older.db data/shop.db
+    """,
+    (_DECIDE, "$ holdfast migrate detach --stash-lost $catalog --accept-loss --yes"): "rm data/shop.db",
+    ("docs/how-to/use-tables.md", "export HOLDFAST_URL=file:///tmp/shop"): """
+        python - <<END
+import pyarrow as pa, pyarrow.parquet as pq
+pq.write_table(pa.table({"id": [7, 8], "item": ["fig", "date"], "count": [1, 2]}), "june.parquet")
+END
+        printf 'id,item,count\\n7,fig,4\\n' > new.csv
+    """,
+    (_UNINSTALL, "kubectl delete catalogmigrations,storagecollections,catalogs --all"): f"""
+        helm upgrade --install holdfast-crds charts/holdfast-crds
+        helm upgrade --install holdfast-operator charts/holdfast-operator --namespace holdfast --reset-values
+        {_FLIGHTS}
+    """,
+    ("docs/how-to/alerts.md", "kubectl holdfast status"): f"""
+        helm upgrade --install holdfast-operator charts/holdfast-operator --namespace holdfast --reset-values
+        {_FLIGHTS}
+    """,
+    # In a namespace that no operator looks at.
+    (_UNINSTALL, "kubectl patch catalog/demo"): """
+        kubectl apply -k crds
+        kubectl wait --for=condition=Established crd -l app.kubernetes.io/name=holdfast --timeout=1m
+        kubectl create namespace left
+        kubectl config set-context --current --namespace=left
+        kubectl apply -f crds/samples/catalog-demo.yaml
+        kubectl patch catalog/demo --type=merge -p '{"metadata": {"finalizers": ["holdfast.dev/operator"]}}'
+        kubectl delete catalog/demo --wait=false
+    """,
+    ("docs/how-to/use-gitops.md", "kubectl patch configmap argocd-cm"): """
+        kubectl create namespace argocd
+        kubectl create configmap argocd-cm --namespace argocd
+    """,
+    ("docs/how-to/let-one-process-write.md", "kubectl annotate --overwrite catalog/demo"): _DEMO,
+    ("docs/how-to/move-a-catalog.md", "kubectl apply -f to-persist.yaml"): f"""
+        {_STASH_SECRET}
+        kubectl apply -f crds/samples/more/catalog-linked.yaml
+        kubectl wait catalog/shop --for=condition=Ready --timeout=2m
+    """,
+    ("docs/how-to/open-a-catalog-from-a-pod.md", 'holdfast catalog dump --persist "$HOLDFAST_URL"'): f"""
+        {_DEMO}
+        kubectl wait catalog/demo --timeout=2m \\
+          --for=jsonpath='{{.status.connection.configMap}}'=demo-connection
+        export HOLDFAST_URL=$(kubectl get configmap demo-connection -o jsonpath='{{.data.HOLDFAST_URL}}')
+        export HOLDFAST_ORGANIZATION_ID=$(
+          kubectl get configmap demo-connection -o jsonpath='{{.data.HOLDFAST_ORGANIZATION_ID}}')
+        python report.py
+    """,
+    ("docs/how-to/re-shard-a-collection.md", "kubectl patch coll flights --type=merge"): _FLIGHTS,
+    ("docs/how-to/restore-a-catalog.md", "kubectl apply -f crds/samples/more/catalog-restored.yaml"): """
+        holdfast catalog init --stash sqlite:///data/demo.db
+        holdfast catalog dump --stash sqlite:///data/demo.db --target dump.json
+        python - <<END
+from urllib.parse import parse_qs, urlsplit
+import boto3
+url = urlsplit("s3://backups/demo/dump.json?region=eu-central-1")
+s3 = boto3.client("s3", endpoint_url=parse_qs(url.query)["endpoint"][0], region_name="us-east-1")
+s3.upload_file("dump.json", url.netloc, url.path.strip("/"))
+END
+    """,
+    ("docs/how-to/restore-a-catalog.md", "kubectl apply -f copy.yaml"): _DEMO,
+    ("docs/how-to/restore-a-collection.md", "kubectl patch coll flights --type=merge"): f"""
+        {_DEMO}
+        kubectl apply -f - <<END
+apiVersion: holdfast.dev/v1alpha1
+kind: StorageCollection
+metadata: {{name: flights}}
+spec:
+  catalogRef: {{name: demo}}
+  key: [id]
+  columns: [{{name: id, type: int64}}, {{name: name, type: string, nullable: true}}]
+END
+        kubectl wait coll/flights --for=condition=Ready --timeout=2m
+        python - <<END
+from pathlib import Path
+from unit.collections.snapshots import snapshot
+snapshot(Path("/var/lib/holdfast/snapshots/flights-2026-11-20"), [(1, "a"), (2, "b")])
+END
+    """,
+    (
+        "docs/how-to/upgrade-a-catalog.md",
+        '$ catalog="--persist file:///data/demo --organization-id 3d0c7d4e-5b1f-4c8e-9a63-0f2d6a1b7c95"',
+    ): """
+        python - <<END
+import uuid
+from holdfast.durable import OpenMode, persist_catalog
+from holdfast.persist import PersistClient
+from testbed.oldcatalogs import rows_of
+with PersistClient.open("file:///data/demo") as client:
+    catalog = persist_catalog(client, uuid.UUID("3d0c7d4e-5b1f-4c8e-9a63-0f2d6a1b7c95"))
+    catalog.load(rows_of(18, items=3), holder="older", purpose="example")
+    catalog.open(OpenMode.WRITABLE, holder="newer", purpose="example").close()
+END
+    """,
+    (
+        "docs/how-to/when-a-store-is-lost.md",
+        'catalog="--persist file:///data/shop --organization-id 9c1f0c52-7d3e-4b0a-9a55-0e6b4a1d7c44"',
+    ): f"""
+        holdfast catalog init --stash sqlite:///data/shop.db
+        holdfast migrate link {_BOTH} --truth stash --yes
+    """,
+    (
+        "docs/how-to/when-a-store-is-lost.md",
+        "holdfast migrate detach --stash-lost $catalog --yes",
+    ): f"""
+        holdfast migrate run {_BOTH} --id to-persist --target persist
+        rm data/shop.db*
+    """,
+}
+"""By page and how the first line of a block begins: commands that make what its reader has by then."""

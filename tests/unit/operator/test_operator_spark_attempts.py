@@ -1,0 +1,427 @@
+"""Attempts of a Spark job across restarts, suspends and changed specs: which run, and which count.
+
+The handler and the store are the real ones; what answers for the API server keeps objects in a dict.
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kubernetes.client import ApiClient
+
+from holdfast.persist import PersistClient, PersistConfig
+from holdfast.storage import JobRecord, JobState, StorageController
+from holdfast_operator.api.names import FINALIZER, Kind
+from holdfast_operator.reconcile.catalog import Rhythm
+from holdfast_operator.reconcile.cataloghandler import Settings
+from holdfast_operator.reconcile.collectionhandler import CollectionHandler
+from holdfast_operator.reconcile.facts import Opening
+from holdfast_operator.reconcile.handler import Services
+from holdfast_operator.reconcile.index import Index
+from holdfast_operator.reconcile.longcalls import LongCalls
+from holdfast_operator.reconcile.pool import StorePool
+from holdfast_operator.reconcile.storage import Storage
+from holdfast_operator.reconcile.stores import Stores
+from holdfast_operator.runtime.clock import SystemClock
+from holdfast_operator.runtime.events import EventSink
+from holdfast_operator.runtime.kube import (
+    Exists,
+    Forbidden,
+    Gone,
+    Kube,
+    KubeError,
+    NotServed,
+    ObjectKey,
+    resource_type,
+)
+from holdfast_operator.runtime.metrics import Metrics
+from holdfast_operator.runtime.status import StatusWriter
+from holdfast_operator.sparkapps.kubeflow import SPARK_APPLICATIONS, KubeflowAdapter
+
+Json = dict[str, Any]
+
+ORGANIZATION = "11111111-2222-3333-4444-555555555555"
+CATALOG = ObjectKey(Kind.CATALOG, "ns", "demo")
+FLIGHTS = ObjectKey(Kind.STORAGE_COLLECTION, "ns", "flights")
+PATH = resource_type(FLIGHTS.kind).path("ns", "flights")
+APPS = SPARK_APPLICATIONS.path("ns")
+SPARK = {"minimumBytes": 0, "spark": {"maxAttempts": 3}}
+
+
+class Died(BaseException):
+    """The operator's process ends here."""
+
+
+class LaterClock(SystemClock):
+    """Half an hour ahead, so that no pause between two attempts is waited for."""
+
+    def wall(self) -> datetime:
+        return super().wall() + timedelta(minutes=30)
+
+
+class Cluster(Kube):
+    """Keeps objects by their paths; `refuse` is raised when an application is made, `after` when it was."""
+
+    def __init__(self, clock: LaterClock) -> None:
+        super().__init__(ApiClient())
+        self.objects: dict[str, Json] = {}
+        self.refuse: BaseException | None = None
+        self._clock = clock
+        self._version = 0
+
+    async def request(self, method: str, path: str, *, query: Any = None, body: Json | None = None) -> Json:
+        match method:
+            case "GET" if path in self.objects:
+                return self.objects[path]
+            case "GET" if path == APPS:
+                return {"items": self.apps}
+            case "POST" if path == APPS and self.refuse is not None:
+                raise self.refuse
+            case "POST" if body is not None:
+                return self.put(f"{path}/{body['metadata']['name']}", body)
+            case "PATCH" if body is not None and path.endswith("/status"):
+                found = self.objects[path.removesuffix("/status")]
+                return self.put(path.removesuffix("/status"), _merged(found, body))
+            case "DELETE" if self.objects.pop(path, None) is not None:
+                return {}
+        raise Gone(path)
+
+    def put(self, path: str, body: Json) -> Json:
+        if path.startswith(APPS) and path in self.objects and "uid" not in body["metadata"]:
+            raise Exists(path)
+        self._version += 1
+        given = {"uid": f"uid-{self._version}", "creationTimestamp": self._clock.wall().isoformat()}
+        kept = {**given, **body["metadata"], "generation": 1, "resourceVersion": str(self._version)}
+        self.objects[path] = {**body, "metadata": kept}
+        return self.objects[path]
+
+    @property
+    def apps(self) -> list[Json]:
+        return [body for path, body in self.objects.items() if path.startswith(APPS)]
+
+    def says(self, state: str) -> None:
+        """Each application that runs is in this state from now on."""
+        for app in self.apps:
+            if app.get("status", {}).get("applicationState", {}).get("state") in {None, "RUNNING"}:
+                app["status"] = {"applicationState": {"state": state}}
+
+
+def _merged(old: Json, patch: Json) -> Json:
+    new = dict(old)
+    for name, value in patch.items():
+        if value is None:
+            new.pop(name, None)
+        else:
+            new[name] = _merged(old.get(name) or {}, value) if isinstance(value, dict) else value
+    return new
+
+
+class World:
+    """One collection with a rendition to be filled, and operators one after the other."""
+
+    def __init__(self, url: str) -> None:
+        self.clock = LaterClock()
+        self.cluster = Cluster(self.clock)
+        self.url = url
+        self.spec: Json = {
+            "catalogRef": {"name": "demo"},
+            "columns": [{"name": "id", "type": "int64"}],
+            "key": ["id"],
+        }
+        catalog = {
+            "organizationId": ORGANIZATION,
+            "storage": {"url": url},
+            "environment": "test",
+            "deletionPolicy": "Retain",
+        }
+        conditions = [{"type": "Ready", "status": "True"}]
+        self.cluster.put(
+            resource_type(CATALOG.kind).path("ns", "demo"),
+            {"metadata": {"name": "demo"}, "spec": catalog, "status": {"conditions": conditions}},
+        )
+        self.change()
+
+    def change(self, **spec: Any) -> None:
+        """Change the spec of the collection; None removes a field."""
+        given = {**self.spec, **spec}
+        self.spec = {name: value for name, value in given.items() if value is not None}
+        path = PATH
+        old = self.cluster.objects.get(path, {"metadata": {"name": "flights", "namespace": "ns"}})
+        old["metadata"]["finalizers"] = [FINALIZER]
+        self.cluster.put(path, {**old, "spec": self.spec})
+
+    @property
+    def status(self) -> Json:
+        return dict(self.cluster.objects[PATH].get("status", {}))
+
+    @property
+    def said(self) -> str:
+        conditions = {each["type"]: each for each in self.status.get("conditions", [])}
+        ready = conditions.get("Ready", {"reason": "Nothing", "message": ""})
+        return f"{ready['reason']}: {ready['message']}"
+
+    def run(self, story: Callable[["Operator"], Awaitable[None]]) -> None:
+        """Let an operator live for a story; it may die in it."""
+
+        async def live() -> None:
+            metrics = Metrics()
+            long = LongCalls(metrics, lambda _: None, patience=60.0)
+            pool = StorePool(metrics, deadline=60.0)
+            stores = Stores(pool, long)
+            await stores.open(
+                CATALOG, Opening(Storage(url=self.url), ORGANIZATION, 0, "default", (), "me", "test")
+            )
+            services = Services(
+                kube=self.cluster,
+                status=StatusWriter(self.cluster, metrics),
+                events=EventSink(self.cluster, self.clock),
+                clock=self.clock,
+                metrics=metrics,
+                enqueue=lambda *_: None,
+                look=lambda _: None,
+                seen=lambda *_: None,
+                released=lambda _: None,
+            )
+            settings = Settings("me", None, True, Rhythm(2.0, 60.0))
+            spark = KubeflowAdapter(self.cluster)
+            handler = CollectionHandler(services, stores, Index(None), settings, spark)
+            try:
+                await story(Operator(self, handler, stores))
+            except Died:
+                pass
+            finally:
+                await stores.close_all()
+                long.close()
+                pool.close()
+
+        asyncio.run(live())
+
+    def look(self) -> JobRecord | None:
+        """The record of the job that fills the rendition."""
+        with PersistClient.open(self.url, config=PersistConfig(maintenance="off")) as client:
+            jobs = [job for job in StorageController(client).jobs() if job.kind == "hydrate"]
+            assert len(jobs) <= 1
+            return jobs[0] if jobs else None
+
+    def record(self) -> JobRecord:
+        job = self.look()
+        assert job is not None
+        return job
+
+    def write(self) -> None:
+        with PersistClient.open(self.url, config=PersistConfig(maintenance="off")) as client:
+            controller = StorageController(client)
+            (info,) = controller.list_collections()
+            rows = pa.table({"id": pa.array(range(100), pa.int64())})
+            controller.writer(info.collection_id, purpose="test").append(rows, 0, 10)
+
+
+class Operator:
+    """One life of an operator."""
+
+    def __init__(self, world: World, handler: CollectionHandler, stores: Stores) -> None:
+        self.handler = handler
+        self.stores = stores
+        self._world = world
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        """Reconcile until it is so; what was said last tells why not."""
+        for _ in range(40):
+            if done():
+                return
+            await self.handler.reconcile(FLIGHTS)
+        raise AssertionError(self._world.said)
+
+    async def rest(self) -> None:
+        """Reconcile some times more than anything takes."""
+        for _ in range(6):
+            await self.handler.reconcile(FLIGHTS)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A collection of 100 rows whose next rendition is to be filled by Spark."""
+    world = World((tmp_path / "store").as_uri())
+
+    async def begin(operator: Operator) -> None:
+        await operator.until(lambda: world.said.startswith("Available"))
+
+    world.run(begin)
+    world.write()
+    world.change(rendition={"shards": 2}, hydration=SPARK)
+    return world
+
+
+def test_an_operator_that_ends_before_the_launch_costs_no_attempt(world: World) -> None:
+    """However often: the next one launches the attempt that is on record."""
+
+    async def dies(operator: Operator) -> None:
+        world.cluster.refuse = Died()
+        await operator.until(lambda: False)
+
+    async def launches(operator: Operator) -> None:
+        world.cluster.refuse = None
+        await operator.until(lambda: bool(world.cluster.apps))
+
+    for _ in range(4):
+        world.run(dies)
+        assert (world.record().state, world.record().attempt) == (JobState.RUNNING, 1)
+    world.run(launches)
+    (app,) = world.cluster.apps
+    assert app["metadata"]["labels"]["holdfast.dev/attempt"] == "1"
+    assert (world.record().attempt, world.record().failures) == (1, 0)
+
+
+def test_an_api_server_that_is_away_costs_no_attempt(world: World) -> None:
+    async def story(operator: Operator) -> None:
+        world.cluster.refuse = KubeError("no route to host")
+        await operator.rest()
+        await operator.rest()
+        assert world.record().attempt == 1
+        world.cluster.refuse = None
+        await operator.until(lambda: bool(world.cluster.apps))
+        assert (world.record().attempt, world.record().failures) == (1, 0)
+
+    world.run(story)
+
+
+@pytest.mark.parametrize("refusal", [Forbidden("403 exceeded quota: spark"), NotServed("404 page not found")])
+def test_an_application_that_the_cluster_refuses_is_a_failure_that_says_why(
+    world: World, refusal: KubeError
+) -> None:
+    async def story(operator: Operator) -> None:
+        world.cluster.refuse = refusal
+        if isinstance(refusal, NotServed):
+            await operator.rest()
+            assert (world.record().state, world.record().failures) == (JobState.RUNNING, 0)
+            return
+        await operator.until(lambda: world.said.startswith("HydrationFailed"))
+        assert "failed 3 times, last: its SparkApplication is refused: 403 exceeded quota" in world.said
+        assert world.record().attempt == 3
+
+    world.run(story)
+
+
+def test_a_name_that_somebody_elses_application_has_costs_one_attempt(world: World) -> None:
+    """What a collection of the same name left, which was deleted and made again, may be there yet."""
+
+    async def dies(operator: Operator) -> None:
+        world.cluster.refuse = Died()
+        await operator.until(lambda: False)
+
+    async def goes_on(operator: Operator) -> None:
+        await operator.until(lambda: len(world.cluster.apps) == 2)
+        assert (world.record().attempt, world.record().failures) == (2, 1)
+
+    async def launches(operator: Operator) -> None:
+        await operator.until(lambda: bool(world.cluster.apps))
+        (app,) = world.cluster.apps
+        app["metadata"]["ownerReferences"] = [{"uid": "another"}]
+        world.change(suspend=None)
+
+    world.run(dies)
+    world.cluster.refuse = None
+    world.run(launches)
+    world.run(goes_on)
+
+
+def test_three_suspends_are_no_failures_and_the_job_still_runs(world: World) -> None:
+    async def story(operator: Operator) -> None:
+        for attempt in (1, 2, 3):
+            await operator.until(
+                lambda number=attempt: bool(world.cluster.apps) and world.record().attempt == number
+            )
+            world.cluster.says("RUNNING")
+            world.change(suspend=True)
+            await operator.until(lambda: not world.cluster.apps and world.said.startswith("Suspended"))
+            assert world.record().state is JobState.FAILED
+            world.change(suspend=None)
+        await operator.until(lambda: bool(world.cluster.apps))
+        assert (world.record().attempt, world.record().failures) == (4, 0)
+        # Those that fail of themselves do count, and only those.
+        for failures in (1, 2, 3):
+            await operator.until(lambda: world.record().state is JobState.RUNNING)
+            world.cluster.says("FAILED")
+            await operator.until(lambda count=failures: world.record().failures == count)
+        await operator.until(lambda: world.said.startswith("HydrationFailed"))
+        assert "failed 3 times" in world.said
+        assert world.record().attempt == 6
+
+    world.run(story)
+
+
+def test_an_application_that_somebody_deletes_is_followed_by_another_attempt(world: World) -> None:
+    """It was there: its driver may live on, so that its attempt is over."""
+
+    async def story(operator: Operator) -> None:
+        await operator.until(lambda: "application" in str(world.status.get("renditions")))
+        (gone,) = world.cluster.apps
+        del world.cluster.objects[f"{APPS}/{gone['metadata']['name']}"]
+        await operator.until(lambda: bool(world.cluster.apps))
+        assert (world.record().attempt, world.record().failures) == (2, 1)
+
+    world.run(story)
+
+
+def test_a_driver_goes_on_when_the_template_goes_and_the_operator_follows_it(world: World) -> None:
+    async def story(operator: Operator) -> None:
+        await operator.until(lambda: bool(world.cluster.apps))
+        world.cluster.says("RUNNING")
+        world.change(hydration=None)
+        await operator.rest()
+        assert len(world.cluster.apps) == 1
+        assert (world.record().state, world.record().attempt, world.record().by) == (
+            JobState.RUNNING,
+            1,
+            "spark",
+        )
+        world.cluster.says("FAILED")
+        await operator.until(lambda: world.status["activeRendition"] == "spec-2")
+        record = world.record()
+        assert (record.state, record.attempt, record.by) == (JobState.DONE, 2, "")
+
+    world.run(story)
+
+
+def test_a_template_that_comes_leaves_the_operators_own_attempt_at_work(world: World) -> None:
+    """Also one that went and comes again; when the operator ends, the next attempt is Spark's."""
+    world.change(hydration=None)
+    begun, ended = threading.Event(), threading.Event()
+
+    def fill(handle: Any) -> None:
+        """The operator's fill, which lasts."""
+        record = handle._controller.start_job(collection(), "hydrate", "spec-2", spec={})
+        assert record.by == ""
+        begun.set()
+        ended.wait(60)
+
+    def collection() -> str:
+        return str(world.status["collectionId"])
+
+    async def story(operator: Operator) -> None:
+        await operator.until(lambda: "spec-2" in str(world.status.get("renditions")))
+        how = FLIGHTS, "hydrate", (collection(), "spec-2")
+        filling = asyncio.create_task(operator.stores.use_long(CATALOG, how, fill))
+        assert await asyncio.to_thread(begun.wait, 60)
+        for hydration in (SPARK, None, SPARK):
+            world.change(hydration=hydration)
+            seen = await operator.handler.observe(FLIGHTS, world.cluster.objects[PATH])
+            step = operator.handler.plan(seen)
+            assert type(step).__name__ == "Hydrate", step
+        assert world.record().attempt == 1
+        ended.set()
+        await filling
+
+    world.run(story)
+
+    async def follows(operator: Operator) -> None:
+        await operator.until(lambda: bool(world.cluster.apps))
+
+    world.run(follows)
+    record = world.record()
+    assert (record.state, record.attempt, record.by) == (JobState.RUNNING, 2, "spark")
