@@ -7,6 +7,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 export UV_PYTHON_DOWNLOADS := never
 export PYTHONPATH :=
+# What is compiled is kept: the tests start thousands of Python processes, and each would compile all anew.
+export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
 UV := $(if $(shell command -v uv),uv,.tools/uv/bin/uv)
 # What a test run may not skip: HOLDFAST_REQUIRE=kube,postgres,s3,spark,helm fails where a tier is missing.
