@@ -1,5 +1,6 @@
-"""Attempts of Spark jobs: the next one, their records, and one that is killed at a moment of its work."""
+"""Attempts of Spark jobs: the next one, their records, and programs that do one in a process of its own."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -7,6 +8,9 @@ from typing import TypeVar
 
 from holdfast.spark.jobs.spec import JobSpec
 from holdfast.storage import JobRecord, StorageController
+from testbed.minio import Minio
+from testbed.postgres import PostgresServer
+from testbed.spark import environment
 
 Spec = TypeVar("Spec", bound=JobSpec)
 
@@ -31,6 +35,28 @@ def killed_at(spec: JobSpec, moment: str) -> subprocess.CompletedProcess[str]:
     arguments = [spec.KIND, type(spec).__name__, spec.to_json(), moment]
     command = [sys.executable, "-c", _KILLED_AT, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+def run_python(
+    program: str, *arguments: str, timeout: float = 300, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """What became of a program that runs Spark, in a process of its own that has no other credentials."""
+    command = [sys.executable, "-c", program, *arguments]
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    env = {**inherited, **environment(), **variables}
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=env)
+
+
+def run_on_servers(program: str, minio: Minio, postgres: PostgresServer, timeout: float = 300) -> None:
+    """Run a program, which must end well, on a new location on servers: its arguments are the two stores.
+
+    The credentials of the object store are in its environment only, from which executors have them.
+    """
+    bucket = minio.make_bucket()
+    with postgres.database() as name:
+        blob = f"s3://{bucket}/lake?endpoint={minio.endpoint}"
+        done = run_python(program, blob, postgres.url(name), timeout=timeout, **minio.credentials)
+    assert done.returncode == 0, done.stderr
 
 
 def again(controller: StorageController, spec: Spec) -> Spec:

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from holdfast.spark.jobs.spec import HydrateSpec, SnapshotSpec
 from holdfast.spark.place import Place
 from holdfast.storage import JobState, RenditionState, StorageController
 from holdfast.storage.bringing import rendition_hold
-from spark.attempts import again, killed_at, record_of
+from spark.attempts import again, killed_at, record_of, run_on_servers
 from testbed import sparkdriver
 from testbed.minio import Minio
 from testbed.postgres import PostgresServer
@@ -148,13 +147,6 @@ def uploaded(controller: StorageController, spec: HydrateSpec) -> dict[str, int]
             if parsed is not None and parsed["writer"]:
                 found[parsed["writer"]] = found.get(parsed["writer"], 0) + 1
     return found
-
-
-def run_python(program: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", program, *arguments]
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    env = {**inherited, **environment(), **variables}
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=env)
 
 
 def test_the_job_as_it_is_submitted_and_the_same_attempt_once_more(
@@ -322,11 +314,7 @@ def test_on_s3_and_postgres_tasks_that_fail_and_run_again_upload_twice_and_count
     minio: Minio, postgres: PostgresServer
 ) -> None:
     """Executors have the credentials from their environment; the spec has none of the object store's."""
-    bucket = minio.make_bucket()
-    with postgres.database() as name:
-        blob = f"s3://{bucket}/lake?endpoint={minio.endpoint}"
-        done = run_python(FAILING_ONCE, blob, postgres.url(name), **minio.credentials)
-    assert done.returncode == 0, done.stderr
+    run_on_servers(FAILING_ONCE, minio, postgres)
 
 
 def test_a_location_that_was_removed_is_not_made_anew(tmp_path: Any) -> None:

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -19,10 +17,10 @@ import holdfast.spark
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
 from holdfast.storage import StorageController
+from spark.attempts import run_on_servers, run_python
 from spark.orders import SCHEMA, blobs, contents, once, rows_of
 from testbed.minio import Minio
 from testbed.postgres import PostgresServer
-from testbed.spark import environment
 
 pytestmark = pytest.mark.spark
 Fill = Callable[..., str]
@@ -296,15 +294,4 @@ with PersistClient.open(**place) as client:
 def test_on_s3_and_postgres_tasks_that_fail_and_run_again_upload_twice_and_count_once(
     minio: Minio, postgres: PostgresServer
 ) -> None:
-    bucket = minio.make_bucket()
-    with postgres.database() as name:
-        blob = f"s3://{bucket}/lake?endpoint={minio.endpoint}"
-        done = run_python(FAILING_ONCE, blob, postgres.url(name), **minio.credentials)
-    assert done.returncode == 0, done.stderr
-
-
-def run_python(program: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", program, *arguments]
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    env = {**inherited, **environment(), **variables}
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=env)
+    run_on_servers(FAILING_ONCE, minio, postgres, timeout=600)
