@@ -94,7 +94,7 @@ def plan(options: WriteOptions, check: Callable[[Schema], None], *, replaces: bo
         location_id = client.location_id
         info = StorageController(client).describe(options.collection)
     if info.dropped:
-        raise CollectionNotFound(f"collection {info.name} ({info.collection_id}) was dropped")
+        raise CollectionNotFound(info.end)
     check(info.schema)
     controller = _controller(options.place, location_id, "off")
     done = (
@@ -103,11 +103,7 @@ def plan(options: WriteOptions, check: Callable[[Schema], None], *, replaces: bo
     )
     writer = controller.writer(info.collection_id, purpose=_PURPOSE)
     position = writer.position()
-    at = options.at
-    if at is None:
-        at = max(controller.client.clock.wall_ms(), position.upper)
-    elif not done:
-        check_open(info.name, position.upper, at)
+    time = 0 if done else _time(controller.client, options, info.name, position)
     return WritePlan(
         options=options,
         location_id=location_id,
@@ -116,7 +112,7 @@ def plan(options: WriteOptions, check: Callable[[Schema], None], *, replaces: bo
         schema=position.route.schema,
         rendition=position.route.rendition,
         tickets=() if done else writer.hand_out(position, lease_s=_LEASE_S),
-        time=at,
+        time=time,
         replaces=replaces,
         done=done,
     )
@@ -169,6 +165,14 @@ def abort(planned: WritePlan, uploads: Sequence[Uploads | None]) -> None:
         controller = _controller(planned.options.place, planned.location_id, "background")
         for index, ticket in enumerate(planned.tickets):
             controller.client.give_up(ticket, [each[index] for each in uploads if each])
+
+
+def _time(client: PersistClient, options: WriteOptions, name: str, position: Position) -> int:
+    """The time of the rows. Raises `BadInput` where that is asked for and the collection is past it."""
+    if options.at is None:
+        return max(client.clock.wall_ms(), position.upper)
+    check_open(name, position.upper, options.at)
+    return options.at
 
 
 def _updates(
@@ -230,10 +234,7 @@ def _replace(
                 if position.upper:
                     for rows in reader.snapshot(position.upper - 1):
                         bulk.add(negated(fitted(rows, writer.schema.arrow_diff)))
-                at = planned.options.at
-                if at is None:
-                    at = max(controller.client.clock.wall_ms(), position.upper)
-                check_open(planned.name, position.upper, at)
+                at = _time(controller.client, planned.options, planned.name, position)
                 # The upload, before a commit in which no other command of this process goes on.
                 bulk.prepare(position, at + 1, time=at)
                 step(lambda: bulk.prepare(position, at + 1, time=at).steps)  # noqa: B023 - called at once

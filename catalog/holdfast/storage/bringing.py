@@ -72,14 +72,14 @@ def bring(
     upper: int,
     describe: Callable[[], CollectionInfo],
     progress: Progress | None = None,
-) -> int:
-    """Take a rendition to `upper`, at most the collection's; answers the upper that it has then.
+) -> tuple[int, int]:
+    """Take a rendition to `upper`, at most the collection's; answers the uppers before that and after.
 
     Nothing is brought where it is there already, or somebody else is faster.
     """
     lower = common_upper(info, rendition, client.recent_uppers)
     if lower >= upper:
-        return lower
+        return lower, lower
     try:
         with brought(client, info, rendition, lower, upper, describe, progress=progress) as steps:
             client.multi_write(steps())
@@ -88,8 +88,8 @@ def bring(
         reached = common_upper(info, rendition, client.recent_uppers)
         if not lower < reached < CLOSED:
             raise
-        return reached
-    return upper
+        return lower, reached
+    return lower, upper
 
 
 @contextmanager
@@ -176,12 +176,18 @@ def _changes(
     at = upper - 1
     if lower == 0:
         rows: Iterable[pa.RecordBatch] = reader.snapshot(at)
-        total = sum(client.stored(shard).rows for shard in reader.info.holding.shards)
     else:
         rows = reader.changes(lower - 1, at)
-        total = sum(number for _, number in reader.change_counts(lower - 1))
+    tell = None if progress is None else _counted(_expected_rows(client, reader, lower), progress)
     # The record is read after the rows were planned.
-    return describe().schema, at_time(rows, at, _counted(total, progress))
+    return describe().schema, at_time(rows, at, tell)
+
+
+def _expected_rows(client: PersistClient, reader: CollectionReader, lower: int) -> int:
+    """About how many rows are to be brought from `lower` on, some of which may cancel out."""
+    if lower == 0:
+        return sum(client.stored(shard).rows for shard in reader.info.holding.shards)
+    return sum(number for _, number in reader.change_counts(lower - 1))
 
 
 def at_time(
@@ -194,10 +200,8 @@ def at_time(
             tell(len(batch))
 
 
-def _counted(total: int, progress: Progress | None) -> Callable[[int], None] | None:
+def _counted(total: int, progress: Progress) -> Callable[[int], None]:
     """What tells `progress` of more rows."""
-    if progress is None:
-        return None
     done = 0
     progress(0, total)
 

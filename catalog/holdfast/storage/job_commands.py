@@ -43,8 +43,7 @@ class JobCommands:
         one that lost a race. Nothing is on record before: what breaks off leaves no attempt. Raises
         `UpperMismatch` where an effect lost on its shard.
         """
-        started = self._first_attempt(object_id, kind, slot, spec)
-        job = replace(started, state=JobState.DONE, result=result, finished_ms=started.started_ms)
+        job = self._done_at_once(object_id, kind, slot, spec, result)
         found = self._log.commit(lambda state: transitions.record_job(state, job), lambda _: effects())
         return found, found is job
 
@@ -64,8 +63,7 @@ class JobCommands:
         They are not where it, or a later one, was written before. The job is the stream, one record for all
         of its batches: that of the last. As `record_job` for the rest.
         """
-        started = self._first_attempt(object_id, kind, slot, spec)
-        job = replace(started, state=JobState.DONE, result=result, finished_ms=started.started_ms)
+        job = self._done_at_once(object_id, kind, slot, spec, result)
         return self._log.commit(
             lambda state: transitions.record_batch(state, job, batch), lambda _: effects()
         )
@@ -152,6 +150,11 @@ class JobCommands:
             spec=spec,
             started_ms=self.client.clock.wall_ms(),
         )
+
+    def _done_at_once(self, object_id: str, kind: str, slot: str, spec: Json, result: Json) -> JobRecord:
+        """The record of a job that starts and is done now."""
+        started = self._first_attempt(object_id, kind, slot, spec)
+        return replace(started, state=JobState.DONE, result=result, finished_ms=started.started_ms)
 
     def _release_holds(self, state: ControllerState, job: str) -> list[Prepared]:
         """The release of what the attempts of a job up to its latest hold: a killed driver can't do it."""

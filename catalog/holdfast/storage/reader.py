@@ -136,8 +136,9 @@ class CollectionReader:
         after, until = check_time(after, "after"), check_time(until, "until")
         if until < after:
             raise BadInput(f"a difference goes forward in time, not from {after} to {until}")
-        self.readable(until)
-        check_as_of(after, self.since(), until + 1)
+        upper, since = self.upper(), self.since()
+        for time in (until, after):
+            check_as_of(time, since, upper)
         with self._there(after):
             pieces = [self._changes_of(each, after, until) for each in self._described().held]
         return self._within(after, chain.from_iterable(pieces))

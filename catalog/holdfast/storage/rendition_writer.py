@@ -185,7 +185,7 @@ class RenditionWriter:
         """What is on record now, where a pipeline may write the rendition."""
         self.info = info = self._describe()
         if info.dropped:
-            raise CollectionNotFound(f"collection {info.name} ({info.collection_id}) was dropped")
+            raise CollectionNotFound(info.end)
         return info, _fed(info, self._rendition_id)
 
 

@@ -167,12 +167,10 @@ class Renditions:
                 hint="write it with a writer of the rendition",
             )
         id_ = view.info.collection_id
-        lower = common_upper(view.info, rendition, self._client.recent_uppers)
         try:
-            upper = bring(
+            return bring(
                 self._client, view.info, rendition, view.upper, partial(self._describe, id_), progress
             )
-            return lower, upper
         except (AsOfTooEarly, HandleExpired, ShardFinalized, UpperMismatch):
             # Perhaps somebody aborted it meanwhile.
             self._hydrating(self._describe(id_), rendition_id)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from holdfast.durable import Catalog, Transaction, catalog_shard_id
 from holdfast.durable.backend_migration.truth import Backend
@@ -38,7 +38,6 @@ from holdfast.storage import (
     RenditionState,
     StorageController,
 )
-from holdfast.storage.bringing import Progress
 from holdfast.storage.hydration import HYDRATE
 from holdfast_operator.api.names import FIELD_MANAGER
 from holdfast_operator.reconcile import objectrows
@@ -262,11 +261,6 @@ class OpenCatalog:
         It goes on where it was left, and happens once for an id of a rendition. Raises `RestoreFailed`, and
         nothing was changed; `Superseded` where it was `stopped` or somebody gave the rendition up.
         """
-
-        def told(done: int) -> None:
-            if stopped():
-                raise Superseded(f"given up after {done} rows")
-
         try:
             source = open_snapshot(snapshot, below)
             size = source.manifest.bytes
@@ -277,7 +271,7 @@ class OpenCatalog:
                 source,
                 rendition_id=rendition_id,
                 command_id=f"restore/{collection_id}/{rendition_id}",
-                progress=told,
+                progress=_giving_up(stopped),
             )
         except (BadInput, CorruptBlob, VersionTooNew) as error:
             self._raise_superseded(collection_id, rendition_id, error)
@@ -383,11 +377,18 @@ class OpenCatalog:
             return
 
 
-def _giving_up(stopped: Callable[[], bool]) -> Progress:
+class _Progress(Protocol):
+    """Is told how many rows are done and, where that is known, of how many."""
+
+    def __call__(self, done: int, total: int | None = None) -> None:
+        """Raises `Superseded` where the work is to end."""
+
+
+def _giving_up(stopped: Callable[[], bool]) -> _Progress:
     """Progress that ends the work with `Superseded` once it is `stopped`."""
 
-    def told(done: int, total: int) -> None:
+    def told(done: int, total: int | None = None) -> None:
         if stopped():
-            raise Superseded(f"given up after {done} of {total} rows")
+            raise Superseded(f"given up after {done}{'' if total is None else f' of {total}'} rows")
 
     return told
