@@ -1,4 +1,4 @@
-"""Runs worlds on a mutant, in a process of its own: `python -m sim.mutated COPY WORLDS hunt SEEDS`."""
+"""Runs worlds on a mutant, in its own process: `python -m sim.mutated COPY WORLDS hunt SEEDS [LIKELY]`."""
 
 import json
 import logging
@@ -29,9 +29,9 @@ def smoke() -> None:
     assert sorted(rows, key=lambda row: row["k"]) == wanted, rows
 
 
-def first_failure(kind: str, seeds: int) -> tuple[int | None, str]:
-    """The first seed below `seeds` whose world of this kind fails, and how."""
-    for seed in range(seeds):
+def first_failure(kind: str, seeds: int, likely: int = 0) -> tuple[int | None, str]:
+    """The first seed below `seeds`, after the `likely` one, whose world of this kind fails, and how."""
+    for seed in dict.fromkeys((likely, *range(seeds))):
         try:
             world(kind, seed).run()
         except Exception as error:  # noqa: BLE001 - whatever goes wrong is what we look for
@@ -51,7 +51,7 @@ def main() -> int:
     if command == "replay":
         return replay(number, kind)
     smoke()
-    seed, error = first_failure(kind, number)
+    seed, error = first_failure(kind, number, *map(int, sys.argv[5:]))
     print(json.dumps({"seed": seed, "error": error}))
     return 0
 
