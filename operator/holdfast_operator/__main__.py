@@ -15,6 +15,7 @@ from holdfast_operator.runtime.app import Operator, Options
 from holdfast_operator.runtime.elector import Elector
 from holdfast_operator.runtime.kube import Kube
 from holdfast_operator.runtime.metrics import Metrics
+from holdfast_operator.sparkapps.choice import AdapterName
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -30,6 +31,7 @@ def main(argv: list[str] | None = None) -> int:
         data_dir=args.data_dir,
         allowed_locations=tuple(args.allow_location),
         storage_shared=args.storage_shared,
+        spark_adapter=AdapterName(args.spark_adapter),
         host=host,
         port=port,
         unsteady=args.unsteady_interval,
@@ -111,6 +113,13 @@ def _parser() -> argparse.ArgumentParser:
         "--storage-shared",
         action="store_true",
         help="Spark jobs see the same files as the operator (one machine, or a shared volume)",
+    )
+    run.add_argument(
+        "--spark-adapter",
+        choices=[each.value for each in AdapterName],
+        default=AdapterName.AUTO.value,
+        help="what runs Spark jobs: SparkApplications of the Kubeflow or of the Apache operator, or plain "
+        "Jobs with all of Spark in one pod; auto takes the first that is served (default: %(default)s)",
     )
     run.add_argument("--log-format", choices=[each.value for each in logs.LogFormat], default="json")
     run.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")

@@ -1,4 +1,4 @@
-"""Snapshots through SparkApplications: the operator believes the record, not the application."""
+"""Snapshots through SparkApplications and Jobs: the operator believes the record, not the application."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from testbed.kube import ControlPlane
+from testbed.sparkfaces import APACHE, KUBEFLOW, PODS, Face
 from testbed.sparkoperator import Misbehaviour, SparkOperatorStandIn, install_crd
 
 pytestmark = [pytest.mark.kube, pytest.mark.spark]
@@ -28,12 +29,19 @@ class Plan:
 
 
 @pytest.fixture
-def misbehave(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[Plan]:
-    """A running stand-in of the Spark operator, which behaves unless told."""
-    install_crd(control_plane)
+def face() -> Face:
+    """What runs Spark."""
+    return KUBEFLOW
+
+
+@pytest.fixture
+def misbehave(control_plane: ControlPlane, namespace: str, tmp_path: Path, face: Face) -> Iterator[Plan]:
+    """A running stand-in of what runs Spark, which behaves unless told."""
+    if face is not PODS:
+        install_crd(control_plane, face)
     plan = Plan()
     standin = SparkOperatorStandIn(
-        control_plane.kubeconfig, namespace=namespace, log_dir=tmp_path / "spark", misbehave=plan
+        control_plane.kubeconfig, namespace=namespace, log_dir=tmp_path / "spark", misbehave=plan, face=face
     )
     standin.start()
     try:
@@ -43,9 +51,15 @@ def misbehave(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> It
 
 
 @pytest.fixture
-def flights(world: Any, make_catalog: Make, make_collection: Make) -> dict[str, Any]:
+def flags() -> tuple[str, ...]:
+    """Further flags of the operator."""
+    return ()
+
+
+@pytest.fixture
+def flights(world: Any, make_catalog: Make, make_collection: Make, flags: tuple[str, ...]) -> dict[str, Any]:
     """A collection that is complete up to 100: rows 0 to 9 at 50, rows 10 to 14 at 99."""
-    world.start("--storage-shared")
+    world.start("--storage-shared", *flags)
     there, wanted = make_catalog(), make_collection()
     world.apply(there, wanted)
     world.wait_ready("catalog/demo", "storagecollection/flights")
@@ -69,8 +83,8 @@ def wait_for_reason(world: Any, reason: str) -> None:
     world.wait_for("storagecollection/flights", REASON, reason)
 
 
-def applications(world: Any) -> dict[int, dict[str, Any]]:
-    found = world.objects.list("sparkapplications")
+def applications(world: Any, kind: str = "sparkapplications") -> dict[int, dict[str, Any]]:
+    found = world.objects.list(kind)
     return {int(app["metadata"]["labels"]["holdfast.dev/attempt"]): app for app in found}
 
 
@@ -105,6 +119,43 @@ def test_a_snapshot_survives_a_hang_and_a_lie(
     world.wait_for("storagecollection/flights", ".status.lastSnapshot.requestId", "second")
     last = world.status("storagecollection/flights")["lastSnapshot"]
     assert (last["asOf"], last["rows"], last["attempt"]) == (99, 15, 1)
+
+
+@pytest.mark.parametrize(
+    ("face", "flags", "kind"),
+    [
+        (APACHE, ("--spark-adapter=apache",), "sparkapplications.spark.apache.org"),
+        (PODS, ("--spark-adapter=job",), "jobs"),
+    ],
+    ids=("apache", "job"),
+)
+def test_whatever_runs_spark_hangs_lies_vanishes_and_runs_twice_and_the_record_decides(
+    world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path, kind: str
+) -> None:
+    spark = {"startDeadlineSeconds": 5, "serviceAccount": "default", "maxAttempts": 2}
+    misbehave.by_attempt = {"1": Misbehaviour.HANG, "2": Misbehaviour.LIE}
+    ask(world, flights, tmp_path / "out", "first", spark=spark)
+    wait_for_reason(world, "SnapshotFailed")
+    assert sorted(applications(world, kind)) == [2]
+    reasons = [event["message"] for event in world.events("SnapshotRetrying")]
+    assert any("did not start within 5 s" in message for message in reasons)
+    message = world.condition("storagecollection/flights", "SnapshotCompleted")["message"]
+    assert "failed 2 times" in message
+    assert "without committing" in message
+    assert not list((tmp_path / "out").glob("**/*.parquet"))
+
+    misbehave.by_attempt = {"1": Misbehaviour.VANISH, "2": Misbehaviour.TWICE}
+    ask(world, flights, tmp_path / "out", "second", spark={**spark, "startDeadlineSeconds": 110})
+    wait_for_reason(world, "SnapshotSucceeded")
+    last = world.status("storagecollection/flights")["lastSnapshot"]
+    assert (last["requestId"], last["asOf"], last["rows"], last["attempt"]) == ("second", 99, 15, 2)
+    files = sorted(Path(last["destination"]).glob("**/*.parquet"))
+    ids = [each for file in files for each in pq.read_table(file, columns=["id"])["id"].to_pylist()]
+    assert sorted(ids) == list(range(15))
+    assert world.condition("storagecollection/flights", "Ready")["status"] == "True"
+    # Who made them is who they belong to: with the collection they go.
+    owners = {app["metadata"]["ownerReferences"][0]["name"] for app in applications(world, kind).values()}
+    assert owners == {"flights"}
 
 
 def test_what_can_not_be_read_is_told_and_starts_nothing(

@@ -102,6 +102,7 @@ def test_a_single_operator_has_no_budget_that_would_stop_a_drain() -> None:
         ({"replica": 1}, "replica", None),
         ({"image": {"digest": "sha256:1"}}, "/image/digest", None),
         ({"log": {"level": "loud"}}, "/log/level", None),
+        ({"spark": {"adapter": "yarn"}}, "/spark/adapter", None),
         ({"watch": {"namespaces": ["A b"]}}, "/watch/namespaces/0", None),
         ({"storage": {"embedded": {"size": "much"}}}, "/storage/embedded/size", None),
         ({"networkPolicy": {"apiServerPorts": []}}, "/networkPolicy/apiServerPorts", None),
@@ -199,10 +200,33 @@ def test_no_role_has_a_wildcard_and_secrets_are_never_listed(
             assert rule["verbs"] == ["get"]
 
 
-def test_without_spark_nothing_is_asked_of_it() -> None:
-    objects = template("holdfast-operator", {"spark": {"enabled": False}})
-    groups = {group for rule in find(objects, "ClusterRole")["rules"] for group in rule["apiGroups"]}
-    assert "sparkoperator.k8s.io" not in groups
+KUBEFLOW = ("sparkoperator.k8s.io", "sparkapplications", "create,list,watch,delete")
+APACHE = ("spark.apache.org", "sparkapplications", "create,list,watch,delete")
+PLAIN = [("batch", "jobs", "create,list,delete"), ("", "pods", "list")]
+
+
+@pytest.mark.parametrize(
+    ("spark", "argument", "expected"),
+    [
+        ({}, "auto", [KUBEFLOW, APACHE, *PLAIN]),
+        ({"adapter": "kubeflow"}, "kubeflow", [KUBEFLOW]),
+        ({"adapter": "apache"}, "apache", [APACHE]),
+        ({"adapter": "job"}, "job", PLAIN),
+        ({"adapter": "job", "enabled": False}, "none", []),
+    ],
+)
+def test_the_role_has_what_the_chosen_way_to_run_spark_needs_and_no_more(
+    spark: dict[str, Any], argument: str, expected: list[tuple[str, str, str]]
+) -> None:
+    objects = template("holdfast-operator", {"spark": spark})
+    rules = [
+        (group, resource, ",".join(rule["verbs"]))
+        for rule in find(objects, "ClusterRole")["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    ]
+    assert [each for each in rules if each[1] in {"sparkapplications", "jobs", "pods"}] == expected
+    assert _parser().parse_args(operator(objects)["args"]).spark_adapter == argument
 
 
 def test_the_account_and_its_roles_can_be_somebody_elses() -> None:

@@ -29,10 +29,13 @@ _WHERE: Final = {
     "configmaps": ("/api/v1", "configmaps"),
     "deployments": ("/apis/apps/v1", "deployments"),
     "events": ("/api/v1", "events"),
+    "jobs": ("/apis/batch/v1", "jobs"),
     "lease": ("/apis/coordination.k8s.io/v1", "leases"),
     "resourcequotas": ("/api/v1", "resourcequotas"),
     "serviceaccount": ("/api/v1", "serviceaccounts"),
+    "pods": ("/api/v1", "pods"),
     "sparkapplications": ("/apis/sparkoperator.k8s.io/v1beta2", "sparkapplications"),
+    "sparkapplications.spark.apache.org": ("/apis/spark.apache.org/v1", "sparkapplications"),
 }
 """By the name that kubectl takes: the path of the group, and the plural."""
 _PATIENCE_S: Final = 120.0

@@ -1,4 +1,4 @@
-"""One SparkApplication on its way through the states, in a thread of its own.
+"""One application on its way through the states, in a thread of its own.
 
 Invariants
 - RUNNING is written before the application's first statement runs.
@@ -7,38 +7,43 @@ Invariants
 """
 
 import base64
+import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
 
 import urllib3
 from kubernetes.client import (
     ApiClient,
     ApiException,
     CoreV1Api,
-    CustomObjectsApi,
-    V1DeleteOptions,
-    V1Preconditions,
 )
 
 from testbed.sparkdriver import Driver, WaitingForConfigError, driver_environment, refusal
-from testbed.sparkstatus import (
-    GROUP,
-    PLURAL,
-    TERMINAL,
-    VERSION,
-    Misbehaviour,
-    State,
-    exit_message,
-    status_patch,
-)
+from testbed.sparkfaces import Face, Report, Target
+from testbed.sparkstatus import TERMINAL, Misbehaviour, State, exit_message
 
 _RETRY_SECONDS: Final = 0.5
 _POLL_SECONDS: Final = 0.05
+
+
+def _path(group: str, version: str, namespace: str, plural: str, *rest: str) -> str:
+    root = f"/apis/{group}/{version}" if group else f"/api/{version}"
+    within = ["namespaces", namespace] if namespace else []
+    return "/".join([root, *within, plural, *rest])
+
+
+def _finish(answer: Any) -> None:
+    """Read an answer to its end, so that its connection is free for the next request."""
+    answer.drain_conn()
+    answer.release_conn()
+
 
 Misbehave = Callable[[Mapping[str, Any]], Misbehaviour | None]
 
@@ -50,41 +55,54 @@ _log = logging.getLogger(__name__)
 class Cluster:
     """The few requests that the stand-in makes."""
 
-    def __init__(self, client: ApiClient) -> None:
+    def __init__(self, client: ApiClient, face: Face) -> None:
         self._client = client
         self._core = CoreV1Api(client)
-        self._objects = CustomObjectsApi(client)
+        self._face = face
 
     def listing(self, namespace: str | None) -> tuple[Callable[..., Any], tuple[str, ...]]:
-        """The call that lists (and watches) SparkApplications, with its arguments."""
-        if namespace is None:
-            return self._objects.list_cluster_custom_object, (GROUP, VERSION, PLURAL)
-        return self._objects.list_namespaced_custom_object, (GROUP, VERSION, namespace, PLURAL)
+        """The call that lists (and watches) the objects, with its arguments."""
+        return self._list, (namespace or "",)
 
     def list(self, namespace: str | None) -> Any:
-        call, where = self.listing(namespace)
-        return call(*where)
+        return json.loads(self._list(namespace or "").data)
+
+    def _list(self, namespace: str, **query: Any) -> Any:
+        face = self._face
+        asked = {"labelSelector": face.labels} if face.labels else {}
+        for name, key in (
+            ("watch", "watch"),
+            ("resource_version", "resourceVersion"),
+            ("timeout_seconds", "timeoutSeconds"),
+        ):
+            if name in query:
+                asked[key] = json.dumps(query[name]) if isinstance(query[name], bool) else str(query[name])
+        path = _path(face.group, face.version, namespace, face.plural)
+        return self._request("GET", f"{path}?{urlencode(asked)}")
 
     def patch_status(self, namespace: str, name: str, uid: str, status: Mapping[str, Any]) -> None:
-        self._objects.patch_namespaced_custom_object_status(
-            GROUP,
-            VERSION,
-            namespace,
-            PLURAL,
-            name,
-            {"metadata": {"uid": uid}, "status": status},
-            _content_type="application/merge-patch+json",
-        )
+        face = self._face
+        path = _path(face.group, face.version, namespace, face.plural, name, "status")
+        _finish(self._request("PATCH", path, {"metadata": {"uid": uid}, "status": status}))
 
-    def delete(self, namespace: str, name: str, uid: str) -> None:
-        self._objects.delete_namespaced_custom_object(
-            GROUP,
-            VERSION,
-            namespace,
-            PLURAL,
-            name,
-            body=V1DeleteOptions(preconditions=V1Preconditions(uid=uid)),
+    def delete(self, namespace: str, target: Target) -> None:
+        path = _path(target.group, target.version, namespace, target.plural, target.name)
+        body = {"propagationPolicy": "Background", "preconditions": {"uid": target.uid}}
+        _finish(self._request("DELETE", path, body))
+
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The answer, which is not read yet; raises `ApiException` where it is no good one."""
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        verb, url, headers, _, _ = self._client.param_serialize(
+            method,
+            path,
+            header_params={"Accept": "application/json", "Content-Type": kind},
+            auth_settings=["BearerToken"],
         )
+        answer = self._client.call_api(verb, url, headers, body=body).response
+        if answer.status >= 300:
+            raise ApiException(status=answer.status, reason=answer.read().decode(errors="replace"))
+        return answer
 
     def data(self, kind: str, namespace: str, name: str) -> dict[str, str] | None:
         """The decoded data of a Secret or ConfigMap; None where there is none."""
@@ -112,6 +130,7 @@ class Application:
     def __init__(
         self,
         cluster: Cluster,
+        face: Face,
         found: Mapping[str, Any],
         *,
         folder: Path,
@@ -120,10 +139,12 @@ class Application:
     ) -> None:
         """Serve the object `found`, with its logs in `folder`."""
         self._cluster = cluster
+        self._face = face
         self._found = found
         self._name = found["metadata"]["name"]
         self._namespace = found["metadata"]["namespace"]
-        self._spec = found["spec"]
+        self._spec = face.spec(found)
+        self._steps = 0
         self._folder = folder
         self._master = master
         self._misbehave = misbehave
@@ -152,7 +173,7 @@ class Application:
                     driver.stop()
 
     def _walk(self) -> None:
-        state = self._found.get("status", {}).get("applicationState", {}).get("state", "")
+        state = self._face.state(self._found)
         refused = refusal(self._spec)
         try:
             self._misbehaviour = self._misbehave(self._found)
@@ -165,12 +186,17 @@ class Application:
         elif refused:
             self._fail_submission(refused)
         elif self._misbehaviour is Misbehaviour.HANG:
-            self._report(State.SUBMITTED)
+            self._report(State.SUBMITTED, stuck=True)
             return
         elif self._misbehaviour is Misbehaviour.LIE:
             self._report(State.SUBMITTED)
             self._report(State.RUNNING)
             self._succeed()
+        elif self._misbehaviour is Misbehaviour.VANISH:
+            self._report(State.SUBMITTED)
+            self._report(State.RUNNING)
+            self._delete()
+            return
         elif not self._drive():
             return
         self._expire()
@@ -193,11 +219,9 @@ class Application:
             return True
         self._report(State.SUBMITTED)
         self._report(State.RUNNING)
-        if self._misbehaviour in (Misbehaviour.VANISH, Misbehaviour.LOSE_DRIVER):
+        if self._misbehaviour is Misbehaviour.LOSE_DRIVER:
             for driver in self._drivers:
                 driver.kill()
-            if self._misbehaviour is Misbehaviour.VANISH:
-                self._delete()
             return False
         for driver in self._drivers:
             driver.begin()
@@ -205,7 +229,7 @@ class Application:
         if codes[0] == 0 and self._misbehaviour is not Misbehaviour.LIE_FAILED:
             self._succeed()
         else:
-            self._fail(exit_message(codes[0] or 1))
+            self._fail(exit_message(codes[0] or 1), codes[0] or 1)
         return True
 
     def _environment(self) -> dict[str, str]:
@@ -241,9 +265,9 @@ class Application:
         self._report(State.SUCCEEDING)
         self._report(State.COMPLETED)
 
-    def _fail(self, message: str) -> None:
-        self._report(State.FAILING, message)
-        self._report(State.FAILED, message)
+    def _fail(self, message: str, code: int = 1) -> None:
+        self._report(State.FAILING, message, code=code)
+        self._report(State.FAILED, message, code=code)
 
     def _fail_submission(self, words: str) -> None:
         message = f"failed to run spark-submit: {words}"
@@ -257,15 +281,17 @@ class Application:
             self._pause(float(seconds))
             self._delete()
 
-    def _report(self, state: State, message: str = "") -> None:
-        status = status_patch(self._name, self._spec, state, message, now=datetime.now(UTC))
+    def _report(self, state: State, message: str = "", *, code: int = 0, stuck: bool = False) -> None:
+        report = Report(state, message, code, stuck)
         uid = self._found["metadata"]["uid"]
-        self._retrying(lambda: self._cluster.patch_status(self._namespace, self._name, uid, status))
+        for status in self._face.statuses(self._found, report, self._steps, datetime.now(UTC)):
+            self._steps += 1
+            self._retrying(partial(self._cluster.patch_status, self._namespace, self._name, uid, status))
         _log.info("%s/%s is %s", self._namespace, self._name, state)
 
     def _delete(self) -> None:
-        uid = self._found["metadata"]["uid"]
-        self._retrying(lambda: self._cluster.delete(self._namespace, self._name, uid))
+        target = self._face.target(self._found)
+        self._retrying(lambda: self._cluster.delete(self._namespace, target))
 
     def _retrying(self, call: Callable[[], _T]) -> _T:
         """Call until the server answers; an object that is gone or replaced ends the walk."""

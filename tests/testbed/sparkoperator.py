@@ -1,4 +1,7 @@
-"""Stands in for the Kubeflow Spark operator: watches SparkApplications and runs their drivers here.
+"""Stands in for what runs Spark on a cluster: watches applications of one kind and runs their drivers here.
+
+The kinds (`sparkfaces`): SparkApplications of the Kubeflow and of the Apache operator, and the pods of plain
+Jobs, whose kubelet it is.
 
 Invariants
 - Every object is walked through the states once (`sparkapplication`), with real Spark and without pods.
@@ -23,13 +26,17 @@ from kubernetes.watch import Watch
 
 from testbed.kube import ControlPlane
 from testbed.sparkapplication import Application, Cluster, Misbehave
+from testbed.sparkfaces import APACHE, KUBEFLOW, PODS, Face
 from testbed.sparkstatus import GROUP, MISBEHAVE, PLURAL, VERSION, Misbehaviour, State, annotated
 
 __all__ = [
+    "APACHE",
     "CRD_FILE",
     "GROUP",
+    "KUBEFLOW",
     "MISBEHAVE",
     "PLURAL",
+    "PODS",
     "VERSION",
     "Misbehaviour",
     "SparkOperatorStandIn",
@@ -39,6 +46,7 @@ __all__ = [
 ]
 
 CRD_FILE: Final = Path(__file__).with_name("sparkapplication-crd.yaml")
+APACHE_CRD_FILE: Final = Path(__file__).with_name("sparkapplication-apache-crd.yaml")
 _RELIST_SECONDS: Final = 30
 _RETRY_SECONDS: Final = 0.5
 _JOIN_SECONDS: Final = 0.05
@@ -46,14 +54,15 @@ _JOIN_SECONDS: Final = 0.05
 _log = logging.getLogger(__name__)
 
 
-def install_crd(cluster: ControlPlane) -> None:
-    """Apply the SparkApplication CRD and wait until objects of it can be made."""
-    cluster.kubectl("apply", "-f", CRD_FILE)
-    cluster.kubectl("wait", "--for=condition=Established", f"crd/{PLURAL}.{GROUP}", "--timeout=60s")
+def install_crd(cluster: ControlPlane, face: Face = KUBEFLOW) -> None:
+    """Apply the SparkApplication CRD of a Spark operator and wait until objects of it can be made."""
+    cluster.kubectl("apply", "-f", APACHE_CRD_FILE if face is APACHE else CRD_FILE)
+    crd = f"crd/{face.plural}.{face.group}"
+    cluster.kubectl("wait", "--for=condition=Established", crd, "--timeout=60s")
 
 
 class SparkOperatorStandIn:
-    """Serves the SparkApplications of one namespace, or of all, from `start` to `stop`."""
+    """Serves the applications of one namespace, or of all, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -63,6 +72,7 @@ class SparkOperatorStandIn:
         log_dir: Path | None = None,
         master: str = "local[2]",
         misbehave: Misbehave = annotated,
+        face: Face = KUBEFLOW,
     ) -> None:
         """Serve with `master` as Spark's; `misbehave` decides per object, by its annotation unless told.
 
@@ -75,7 +85,8 @@ class SparkOperatorStandIn:
         self._master = master
         self._misbehave = misbehave
         client: ApiClient = new_client_from_config(config_file=str(kubeconfig))  # type: ignore[no-untyped-call]
-        self._cluster = Cluster(client)
+        self._face = face
+        self._cluster = Cluster(client, face)
         self._watch = Watch()  # type: ignore[no-untyped-call]
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="spark-operator", daemon=True)
@@ -117,7 +128,7 @@ class SparkOperatorStandIn:
                     self._observe(event["type"], event["raw_object"])
             except (ApiException, urllib3.exceptions.HTTPError) as error:
                 # No CRD yet, a history too old, or a server that isn't there: list again.
-                _log.debug("the watch of %s ended: %s", PLURAL, error)
+                _log.debug("the watch of %s ended: %s", self._face.plural, error)
                 self._stopping.wait(_RETRY_SECONDS)
 
     def _list(self) -> str:
@@ -139,7 +150,7 @@ class SparkOperatorStandIn:
 
     def _observe(self, kind: str, found: Mapping[str, Any]) -> None:
         uid = found["metadata"]["uid"]
-        if kind == "DELETED":
+        if kind == "DELETED" or "deletionTimestamp" in found["metadata"]:
             gone = self._applications.pop(uid, None)
             if gone:
                 gone.cancel()
@@ -147,6 +158,7 @@ class SparkOperatorStandIn:
             metadata = found["metadata"]
             application = Application(
                 self._cluster,
+                self._face,
                 found,
                 folder=self.log_dir / metadata["namespace"] / f"{metadata['name']}-{uid[:8]}",
                 master=self._master,

@@ -24,7 +24,7 @@ class Misbehaviour(StrEnum):
     HANG = "hang"
     """SUBMITTED for ever, as with an image that can't be pulled; no driver runs."""
     VANISH = "vanish"
-    """The object is deleted once it is RUNNING; its driver hasn't done anything."""
+    """The object is deleted once it is RUNNING; no driver runs."""
     LOSE_DRIVER = "lose-driver"
     """The driver is killed before it does anything, and the state stays RUNNING."""
     LIE = "lie"

@@ -89,9 +89,25 @@ tolerations:
   resources: [configmaps]
   verbs: [get, create, patch]
 {{- if .Values.spark.enabled }}
+{{- $adapter := .Values.spark.adapter }}
+{{- if has $adapter (list "auto" "kubeflow") }}
 - apiGroups: [sparkoperator.k8s.io]
   resources: [sparkapplications]
   verbs: [create, list, watch, delete]
+{{- end }}
+{{- if has $adapter (list "auto" "apache") }}
+- apiGroups: [spark.apache.org]
+  resources: [sparkapplications]
+  verbs: [create, list, watch, delete]
+{{- end }}
+{{- if has $adapter (list "auto" "job") }}
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [create, list, delete]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list]
+{{- end }}
 {{- end }}
 {{- end }}
 

@@ -218,7 +218,9 @@ class SnapshotJobStatus(ApiModel):
     attempt: int = Field(description="The current attempt, from 1.")
     as_of: Frontier = Field(description="The time that it reads at.")
     state: Literal["Running", "Done", "Failed"] = Field(description="State of the JobRecord.")
-    application: str | None = Field(default=None, description="The SparkApplication of the current attempt.")
+    application: str | None = Field(
+        default=None, description="The SparkApplication, or Job, of the current attempt."
+    )
     started: datetime | None = Field(default=None, description="When that was created.")
 
 

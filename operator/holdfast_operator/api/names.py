@@ -403,4 +403,7 @@ class Reason(StrEnum):
     """The collection holds no more than `spec.maxBytes`."""
 
     SPARK_NOT_INSTALLED = "SparkNotInstalled"
-    """The cluster serves no SparkApplications, or not to the operator's role."""
+    """What `--spark-adapter` asks for isn't served, or not to the operator's role: no Spark job can run."""
+
+    SPARK_TEMPLATE_REFUSED = "SparkTemplateRefused"
+    """What runs Spark jobs here can't do what the template asks for: several executors in a plain Job."""

@@ -117,7 +117,9 @@ class HydrationJobStatus(ApiModel):
     job_id: str = Field(description="Id of the JobRecord.")
     attempt: int = Field(description="The current attempt, from 1.")
     state: Literal["Running", "Done", "Failed"] = Field(description="State of the JobRecord.")
-    application: str | None = Field(default=None, description="The SparkApplication of the current attempt.")
+    application: str | None = Field(
+        default=None, description="The SparkApplication, or Job, of the current attempt."
+    )
     started: datetime | None = Field(default=None, description="When that was created.")
 
 

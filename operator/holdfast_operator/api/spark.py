@@ -1,4 +1,4 @@
-"""How a Spark job of Holdfast is run: the part of a resource that becomes a SparkApplication."""
+"""How a Spark job of Holdfast is run: the part of a resource that becomes a SparkApplication or a Job."""
 
 from typing import Literal
 
@@ -87,9 +87,16 @@ class SparkTemplate(ApiModel):
         le=86400,
         description="An attempt that doesn't run by then is cancelled and the next one starts.",
     )
+    attempt_deadline_seconds: int | None = Field(
+        default=None,
+        ge=60,
+        le=31_536_000,
+        description="An attempt that hasn't ended by then, counted from its beginning, is cancelled and the "
+        "next one starts. Without it an attempt may take as long as it likes.",
+    )
     max_attempts: int = Field(
         default=3, ge=1, le=20, description="Attempts that fail of themselves before the job is given up."
     )
     ttl_seconds: int = Field(
-        default=86400, ge=60, description="How long a finished SparkApplication is kept to look at."
+        default=86400, ge=60, description="How long a finished SparkApplication, or Job, is kept to look at."
     )

@@ -151,9 +151,9 @@ class CollectionHandler(Handler[Observed]):
         except CollectionInUse as error:
             text = f"{error}; {error.hint}"
             raise Halt(Settle(reconciling(Reason.COLLECTION_IN_USE, text), retry=True)) from None
-        except NotInstalled:
+        except NotInstalled as error:
             # The next look finds it missing and says so.
-            log.warning("the cluster doesn't serve SparkApplications")
+            log.warning("%s", error)
 
     async def gone(self, key: ObjectKey) -> None:
         """Let the rivals and the Catalog know."""
@@ -183,7 +183,7 @@ class CollectionHandler(Handler[Observed]):
         self, blank: Observed, spec: StorageCollectionSpec, opening: Opening, key: ObjectKey, body: Json
     ) -> Observed:
         # The applications before the records: see the plan.
-        apps, installed = await self._applications(key, body, spec)
+        apps, missing = await self._applications(key, body, spec)
         name = item_name(spec, key.name)
         request_id = spec.snapshot.request_id if spec.snapshot else None
         try:
@@ -213,7 +213,7 @@ class CollectionHandler(Handler[Observed]):
             self._long.stop(key)
         common: dict[str, Any] = {
             "reachable": not opening.storage.on_one_machine or self._settings.storage_shared,
-            "installed": installed,
+            "missing": missing,
             "launched": shown_launched(body.get("status", {})),
             "stored": _stored(facts),
             "now": self.services.clock.wall(),
@@ -222,6 +222,7 @@ class CollectionHandler(Handler[Observed]):
             seen,
             hydrations=HydrationsObserved(
                 **common,
+                objection=self._objection(spec.hydration.spark),
                 apps=tuple(app for app in apps if app.kind == HYDRATE),
                 jobs=look.hydrations,
                 here=self._long.filling(key, facts.collection_id),
@@ -230,6 +231,7 @@ class CollectionHandler(Handler[Observed]):
             snapshot=SnapshotObserved(
                 request=spec.snapshot,
                 **common,
+                objection=self._objection(spec.snapshot.spark if spec.snapshot else None),
                 collection_id=facts.collection_id,
                 since=facts.since,
                 upper=facts.upper,
@@ -242,15 +244,19 @@ class CollectionHandler(Handler[Observed]):
 
     async def _applications(
         self, key: ObjectKey, body: Json, spec: StorageCollectionSpec
-    ) -> tuple[tuple[AppState, ...], bool]:
+    ) -> tuple[tuple[AppState, ...], str | None]:
+        """The applications, and why there can't be any."""
         status = body.get("status", {})
         shown = "snapshotJob" in status or hydration.may_have_driver(status)
         if spec.snapshot is None and spec.hydration.spark is None and not shown:
-            return (), True
+            return (), None
         try:
-            return await self._spark.observe(key, body["metadata"]["uid"]), True
-        except NotInstalled:
-            return (), False
+            return await self._spark.observe(key, body["metadata"]["uid"]), None
+        except NotInstalled as error:
+            return (), str(error)
+
+    def _objection(self, template: SparkTemplate | None) -> str | None:
+        return None if template is None else self._spark.objection(template)
 
     async def _apply(self, key: ObjectKey, body: Json, step: Step, catalog: ObjectKey) -> None:
         use = self._stores.use
@@ -350,7 +356,7 @@ class CollectionHandler(Handler[Observed]):
             await self._spark.launch(launch)
         except Refused as error:
             said = " ".join(str(error).split())[:_MAX_REFUSAL]
-            await self._fail(key, catalog, failed(job, f"its SparkApplication is refused: {said}"))
+            await self._fail(key, catalog, failed(job, f"its application is refused: {said}"))
             return
         self._count_job(job.kind, "launched")
         log.info("attempt %d of %s %s is launched", job.attempt, job.kind, job.slot)

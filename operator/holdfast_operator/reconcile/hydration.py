@@ -43,6 +43,11 @@ from holdfast_operator.sparkapps.sizing import tasks
 
 _UNWANTED: Final = "nobody asks for it any more"
 _ASK_AGAIN_S: Final = 60.0
+_HINDRANCES: Final[Mapping[Stand, Reason]] = {
+    Stand.NOT_INSTALLED: Reason.SPARK_NOT_INSTALLED,
+    Stand.NOT_SHARED: Reason.STORAGE_NOT_SHARED,
+    Stand.NOT_TAKEN: Reason.SPARK_TEMPLATE_REFUSED,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,12 +190,9 @@ def _report(rendition: RenditionFacts, course: Course) -> Shown:
 def _health(rendition: RenditionFacts, course: Course) -> Health:
     named = f"rendition {rendition.id} ({rendition.shards} shards)"
     match course.stand:
-        case Stand.NOT_INSTALLED | Stand.NOT_SHARED:
-            reason = Reason.STORAGE_NOT_SHARED
-            if course.stand is Stand.NOT_INSTALLED:
-                reason = Reason.SPARK_NOT_INSTALLED
+        case Stand.NOT_INSTALLED | Stand.NOT_SHARED | Stand.NOT_TAKEN:
             text = f"{named} is to be filled by Spark: {course.text}; or remove spec.hydration"
-            return stalled(reason, text)
+            return stalled(_HINDRANCES[course.stand], text)
         case Stand.RUNNING | Stand.RETRYING | Stand.DONE:
             return reconciling(
                 Reason.HYDRATING_RENDITION, f"{named} is being filled by a Spark job: {course.text}"

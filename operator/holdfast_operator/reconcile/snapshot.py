@@ -103,6 +103,7 @@ def _plan_start(seen: SnapshotObserved, request: SnapshotRequest) -> Step | Snap
 _REASONS: Final[Mapping[Stand, Reason]] = {
     Stand.NOT_INSTALLED: Reason.SPARK_NOT_INSTALLED,
     Stand.NOT_SHARED: Reason.STORAGE_NOT_SHARED,
+    Stand.NOT_TAKEN: Reason.SPARK_TEMPLATE_REFUSED,
     Stand.RUNNING: Reason.SNAPSHOT_RUNNING,
     Stand.RETRYING: Reason.SNAPSHOT_RETRYING,
     Stand.FAILED: Reason.SNAPSHOT_FAILED,
@@ -115,7 +116,7 @@ def _shown(
 ) -> SnapshotReport:
     status, text = "Unknown", course.text
     match course.stand:
-        case Stand.NOT_INSTALLED | Stand.NOT_SHARED:
+        case Stand.NOT_INSTALLED | Stand.NOT_SHARED | Stand.NOT_TAKEN:
             return _hindered(seen, course)
         case Stand.RUNNING:
             text = f"{text}, as of {_as_of(job)}"

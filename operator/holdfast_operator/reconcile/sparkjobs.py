@@ -40,7 +40,10 @@ class SparkObserved:
 
     reachable: bool
     """Whether a pod can open the catalog's storage."""
-    installed: bool = True
+    missing: str | None = None
+    """Why there is nothing that runs Spark jobs, and what to do; None where there is."""
+    objection: str | None = None
+    """Why what runs them can't take the template, and what to do."""
     apps: tuple[AppState, ...] = ()
     """Those of all jobs of the kind that the collection has; seen *before* the records were read."""
     launched: frozenset[tuple[str, int]] = frozenset()
@@ -105,6 +108,8 @@ class Stand(Enum):
 
     NOT_INSTALLED = auto()
     NOT_SHARED = auto()
+    NOT_TAKEN = auto()
+    """The template asks for what can't be had."""
     RUNNING = auto()
     RETRYING = auto()
     FAILED = auto()
@@ -125,8 +130,10 @@ class Course:
 
 def hindrance(seen: SparkObserved) -> Course | None:
     """Why no job can be started; None where one can."""
-    if not seen.installed:
-        return _NOT_INSTALLED
+    if seen.missing is not None:
+        return _not_installed(seen.missing)
+    if seen.objection is not None:
+        return Course(Stand.NOT_TAKEN, seen.objection, asks_again=True)
     if not seen.reachable:
         return Course(
             Stand.NOT_SHARED,
@@ -204,27 +211,32 @@ def retry(
 def _plan_running(
     seen: SparkObserved, job: JobRecord, template: SparkTemplate, collection_id: str
 ) -> Step | Course:
-    if not seen.installed:
-        return _NOT_INSTALLED
+    if seen.missing is not None:
+        return _not_installed(seen.missing)
     app = application_of(seen, job)
     if app is None and (job.job_id, job.attempt) in seen.launched:
-        return failed(job, "its SparkApplication is gone")
+        return failed(job, "its application is gone")
+    if app is None and seen.objection is not None:
+        return failed(job, seen.objection)
     if app is None:
         return LaunchAttempt(collection_id, job, tasks(seen.stored, template.executor))
     match app.phase:
         case AppPhase.FAILED:
-            return failed(job, app.message or "its SparkApplication failed")
+            return failed(job, app.message or "its application failed")
         case AppPhase.SUCCEEDED:
             # Seen before the record: had it committed, the record would say so.
-            return failed(job, "its SparkApplication completed without committing a result")
+            return failed(job, "its application completed without committing a result")
         case AppPhase.PENDING:
             deadline = timedelta(seconds=template.start_deadline_seconds)
             if seen.now - app.created > deadline:
                 error = f"its driver did not start within {template.start_deadline_seconds} s"
-                return failed(job, error, app)
-            return _running(job, "waits for its driver")
-        case AppPhase.RUNNING:
-            return _running(job, "runs")
+                return failed(job, error + _because(app), app)
+            return _running(job, "waits for its driver" + _because(app))
+        case AppPhase.RUNNING | AppPhase.UNCLEAR:
+            deadline_s = template.attempt_deadline_seconds
+            if deadline_s is not None and seen.now - app.created > timedelta(seconds=deadline_s):
+                return failed(job, f"it did not end within {deadline_s} s", app)
+            return _running(job, "runs" if app.phase is AppPhase.RUNNING else _unclear(app))
         case _:
             assert_never(app.phase)
 
@@ -238,8 +250,10 @@ def _plan_retry(
     failures = job.failures if job.by == SPARK else 0
     if failures >= template.max_attempts:
         return Course(Stand.FAILED, f"failed {failures} times, last: {job.error}")
-    if not seen.installed:
-        return _NOT_INSTALLED
+    if seen.missing is not None:
+        return _not_installed(seen.missing)
+    if seen.objection is not None:
+        return Course(Stand.NOT_TAKEN, seen.objection, asks_again=True)
     wait = backoff(max(failures, 1)) - (seen.now.timestamp() - job.finished_ms / 1000)
     if wait > 0:
         text = f"attempt {job.attempt} failed: {job.error}; the next one follows by itself"
@@ -256,9 +270,13 @@ def _running(job: JobRecord, what: str) -> Course:
     return Course(Stand.RUNNING, f"attempt {job.attempt} {what}", 2.0)
 
 
-_NOT_INSTALLED: Final = Course(
-    Stand.NOT_INSTALLED,
-    "SparkApplications (sparkoperator.k8s.io/v1beta2) are not served, or not to this operator: install "
-    "the Kubeflow Spark operator, and let the operator's role have them",
-    asks_again=True,
-)
+def _because(app: AppState) -> str:
+    return f": {app.message}" if app.message else ""
+
+
+def _unclear(app: AppState) -> str:
+    return f"is in the state {app.message}, which this operator doesn't know; it waits for another"
+
+
+def _not_installed(missing: str) -> Course:
+    return Course(Stand.NOT_INSTALLED, missing, asks_again=True)

@@ -49,7 +49,7 @@ from holdfast_operator.runtime.queue import KeyedQueue, Result
 from holdfast_operator.runtime.schedule import Backoff
 from holdfast_operator.runtime.server import Server
 from holdfast_operator.runtime.status import StatusWriter
-from holdfast_operator.sparkapps.kubeflow import SPARK_APPLICATIONS, KubeflowAdapter
+from holdfast_operator.sparkapps.choice import AdapterName, adapter, watched
 
 Json = dict[str, Any]
 
@@ -80,6 +80,8 @@ class Options:
     """URLs below which catalogs may be, beside `data_dir`; empty: anywhere."""
     storage_shared: bool = False
     """Whether Spark pods see the same files as the operator."""
+    spark_adapter: AdapterName = AdapterName.AUTO
+    """What runs Spark jobs."""
     host: str = "127.0.0.1"
     port: int = 8080
     unsteady: float = 2.0
@@ -327,7 +329,7 @@ class Operator:
     def _new_informer(self) -> Informer:
         return Informer(
             namespaces=self._options.namespaces,
-            children=(SPARK_APPLICATIONS,),
+            children=watched(self._options.spark_adapter),
             on_event=self._on_event,
             on_look=self._queue.add,
             on_end=self._on_informer_end,
@@ -378,7 +380,7 @@ class Operator:
             rhythm=Rhythm(self._options.unsteady, self._options.steady),
             silence=timedelta(seconds=_SILENCE * self._options.store_deadline),
         )
-        spark = KubeflowAdapter(self._kube)
+        spark = adapter(self._kube, self._options.spark_adapter)
         self._fences = FencedCatalogs(services, self._stores, self._index)
         return {
             Kind.CATALOG: CatalogHandler(services, self._stores, self._index, settings, self._migrations),

@@ -1,1 +1,1 @@
-"""Spark jobs on Kubernetes: one application per attempt, whatever operator runs it."""
+"""Spark jobs on Kubernetes: one application per attempt, whatever runs it."""

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import ClassVar
 
 from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.runtime.kube import ObjectKey
@@ -21,6 +22,8 @@ class AppPhase(StrEnum):
     PENDING = "pending"
     """Made, or submitted; its driver doesn't run yet."""
     RUNNING = "running"
+    UNCLEAR = "unclear"
+    """It says something that we don't know: that is no answer."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
 
@@ -43,6 +46,8 @@ class AppState:
     created: datetime
     kind: str = "snapshot"
     """The kind of its job."""
+    via: str = ""
+    """The name of the adapter that it belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ class Launch:
 
 
 class NotInstalled(Exception):
-    """The cluster doesn't serve the applications of this adapter, or doesn't let us have them."""
+    """The cluster doesn't serve the applications of an adapter, or not to us; it says what to do."""
 
 
 class Refused(Exception):
@@ -70,6 +75,13 @@ class Refused(Exception):
 
 class SparkAdapter(ABC):
     """Starts, watches and cancels applications."""
+
+    name: ClassVar[str] = ""
+    """What the setting that asks for it calls it."""
+
+    def objection(self, template: SparkTemplate) -> str | None:  # noqa: ARG002
+        """Why nothing can be launched from a template, and what to do; None where it can."""
+        return None
 
     @abstractmethod
     async def launch(self, launch: Launch) -> None:

@@ -54,15 +54,35 @@ def executor_overhead(template: SparkTemplate) -> str | None:
     return _overhead(template, "executor", executor.memory_overhead, executor.memory, executor.cores)
 
 
+def one_pod_heap(template: SparkTemplate) -> int:
+    """MiB of heap where driver and executor are one JVM: that of both."""
+    return _mib(template.driver.memory) + _mib(template.executor.memory)
+
+
+def one_pod_memory(template: SparkTemplate) -> int:
+    """MiB of a pod in which driver and executor are one JVM: what their pods would have together."""
+    driver, executor = template.driver, template.executor
+    beside = (
+        _beside(driver.memory, 1) if driver.memory_overhead is None else _mib(driver.memory_overhead),
+        _beside(executor.memory, executor.cores)
+        if executor.memory_overhead is None
+        else _mib(executor.memory_overhead),
+    )
+    return one_pod_heap(template) + sum(beside)
+
+
 def _overhead(template: SparkTemplate, role: str, given: str | None, heap: str, processes: int) -> str | None:
     if given is not None:
         return given
     told = {_OVERHEAD_OF_ALL, *(f"spark.{role}.{name}" for name in _OVERHEADS)}
     if told & template.spark_conf.keys():
         return None
-    # What the JVM takes outside of its heap, as Spark has it where there is no Python.
-    jvm = max(_LEAST_JVM_MIB, _mib(heap) // _JVM_SHARE)
-    return f"{jvm + processes * _PYTHON_MIB}m"
+    return f"{_beside(heap, processes)}m"
+
+
+def _beside(heap: str, processes: int) -> int:
+    """MiB beside a heap: what its JVM takes, as Spark has it where there is no Python, and the Pythons."""
+    return max(_LEAST_JVM_MIB, _mib(heap) // _JVM_SHARE) + processes * _PYTHON_MIB
 
 
 def _mib(memory: str) -> int:

@@ -103,7 +103,6 @@ def test_a_collection_of_an_observed_catalog_is_shown_and_not_changed() -> None:
         collection_id="c1",
         since=5,
         upper=90,
-        installed=True,
         now=datetime(2026, 1, 1, tzinfo=UTC),
     )
     (mark,) = rest(replace(WATCHED, spec=asked, snapshot=snapshot)).marks

@@ -189,8 +189,9 @@ def test_the_phase_is_shown_before_the_job_starts() -> None:
 @pytest.mark.parametrize(
     ("hydrations", "reason", "message"),
     [
-        (spark(installed=False), Reason.SPARK_NOT_INSTALLED, "or remove spec.hydration"),
+        (spark(missing="nothing runs Spark"), Reason.SPARK_NOT_INSTALLED, "or remove spec.hydration"),
         (spark(reachable=False), Reason.STORAGE_NOT_SHARED, "--storage-shared"),
+        (spark(objection="set it to 1"), Reason.SPARK_TEMPLATE_REFUSED, "set it to 1; or remove"),
         (
             spark(app(AppPhase.RUNNING), job=record(JobState.RUNNING)),
             Reason.HYDRATING_RENDITION,
@@ -269,7 +270,7 @@ def test_an_attempt_that_nobody_came_to_launch_is_launched() -> None:
     running = record(JobState.RUNNING, 2)
     never = spark(job=running, launched=frozenset({(JOB, 1)}))
     assert decided(never) == LaunchAttempt(COLLECTION, running, 1)
-    uninstalled = rest(replace(never, installed=False))
+    uninstalled = rest(replace(never, missing="nothing runs Spark"))
     assert uninstalled.health.reason is Reason.SPARK_NOT_INSTALLED
     # There it is: nothing to do but to wait for it.
     assert isinstance(decided(replace(never, apps=(app(AppPhase.PENDING, attempt=2),))), Settle)
@@ -279,7 +280,7 @@ def test_the_status_tells_whose_application_was_there() -> None:
     shown = rest(spark(app(AppPhase.RUNNING, attempt=2), job=record(JobState.RUNNING, 2))).fields
     assert shown is not None
     assert shown_launched(shown) == {(JOB, 2)}
-    waiting = rest(spark(job=record(JobState.RUNNING, 2), installed=False)).fields
+    waiting = rest(spark(job=record(JobState.RUNNING, 2), missing="nothing runs Spark")).fields
     assert waiting is not None
     assert shown_launched(waiting) == frozenset()
     assert shown_launched({}) == frozenset()
@@ -319,7 +320,7 @@ def test_a_driver_goes_on_to_its_end_without_the_template(without: dict[str, Any
     assert decided(spark(job=own(JobState.RUNNING, 2))) == replace(RETRY, abandoned=2)
 
 
-@pytest.mark.parametrize("fields", [{}, {"launched": frozenset()}, {"installed": False}])
+@pytest.mark.parametrize("fields", [{}, {"launched": frozenset()}, {"missing": "nothing runs Spark"}])
 def test_without_template_and_driver_the_operator_takes_its_place(fields: dict[str, Any]) -> None:
     step = decided(spark(job=record(JobState.RUNNING), **fields), asked=spec(spark=None))
     assert step == FailAttempt("hydrate", JOB, 1, "nobody asks for it any more", stopped=True)

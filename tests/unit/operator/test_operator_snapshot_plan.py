@@ -12,13 +12,10 @@ from hypothesis import strategies as st
 from holdfast.persist import StoredSize
 from holdfast.storage import JobRecord, JobState
 from holdfast_operator.api.collection import SnapshotRequest
-from holdfast_operator.api.names import Kind, Reason
-from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.api.names import Reason
 from holdfast_operator.reconcile.snapshot import SnapshotObserved, SnapshotReport, plan, work_order
 from holdfast_operator.reconcile.sparkjobs import FailAttempt, RetryJob, StartJob, arguments, backoff
-from holdfast_operator.runtime.kube import ObjectKey
-from holdfast_operator.sparkapps.adapter import AppPhase, AppState, Launch
-from holdfast_operator.sparkapps.kubeflow import app_state, application, application_name
+from holdfast_operator.sparkapps.adapter import AppPhase, AppState
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 JOB = "7a0c2f3e-0000-5000-8000-000000000001"
@@ -98,12 +95,14 @@ def test_tasks_follow_from_what_is_stored() -> None:
         (replace(ASKED, upper=0), "Unknown", Reason.SNAPSHOT_NOT_READABLE),
         (replace(ASKED, request=request(asOf=9)), "False", Reason.SNAPSHOT_NOT_READABLE),
         (replace(ASKED, reachable=False), "False", Reason.STORAGE_NOT_SHARED),
-        (replace(ASKED, installed=False), "False", Reason.SPARK_NOT_INSTALLED),
-        (replace(RUNNING, installed=False), "False", Reason.SPARK_NOT_INSTALLED),
+        (replace(ASKED, missing="nothing runs Spark"), "False", Reason.SPARK_NOT_INSTALLED),
+        (replace(RUNNING, missing="nothing runs Spark"), "False", Reason.SPARK_NOT_INSTALLED),
+        (replace(ASKED, objection="too many"), "False", Reason.SPARK_TEMPLATE_REFUSED),
+        (replace(RUNNING, apps=(app(AppPhase.UNCLEAR, age=999),)), "Unknown", Reason.SNAPSHOT_RUNNING),
         (replace(RUNNING, apps=(app(AppPhase.PENDING),)), "Unknown", Reason.SNAPSHOT_RUNNING),
         (replace(RUNNING, apps=(app(AppPhase.RUNNING, age=999),)), "Unknown", Reason.SNAPSHOT_RUNNING),
         (replace(ASKED, job=DONE), "True", Reason.SNAPSHOT_SUCCEEDED),
-        (replace(ASKED, job=DONE, installed=False), "True", Reason.SNAPSHOT_SUCCEEDED),
+        (replace(ASKED, job=DONE, missing="nothing runs Spark"), "True", Reason.SNAPSHOT_SUCCEEDED),
         (
             replace(ASKED, job=record(JobState.FAILED, 5, error="boom", by="spark", failures=3)),
             "False",
@@ -161,6 +160,45 @@ def test_an_attempt_that_does_not_start_is_cancelled() -> None:
     )
 
 
+def test_why_a_driver_does_not_start_is_told_while_it_waits_and_when_it_is_given_up() -> None:
+    why = "ErrImagePull: no such image"
+    step = plan(replace(RUNNING, apps=(app(AppPhase.PENDING, age=61, message=why),)))
+    assert isinstance(step, FailAttempt)
+    assert step.error == f"its driver did not start within 60 s: {why}"
+    report = plan(replace(RUNNING, apps=(app(AppPhase.PENDING, message=why),)))
+    assert isinstance(report, SnapshotReport)
+    assert report.mark is not None
+    assert why in report.mark.message
+
+
+@pytest.mark.parametrize("phase", [AppPhase.RUNNING, AppPhase.UNCLEAR])
+def test_an_attempt_that_does_not_end_is_cancelled_where_the_template_says_when(phase: AppPhase) -> None:
+    spark = {"attemptDeadlineSeconds": 3600}
+    late = app(phase, age=3601)
+    step = plan(replace(RUNNING, request=request(spark=spark), apps=(late,)))
+    assert isinstance(step, FailAttempt)
+    assert (step.app, step.error) == (late, "it did not end within 3600 s")
+    for seen in (
+        replace(RUNNING, request=request(spark=spark), apps=(app(phase, age=3599),)),
+        replace(RUNNING, apps=(app(phase, age=10**6),)),
+    ):
+        assert told(seen) == ("Unknown", Reason.SNAPSHOT_RUNNING)
+
+
+def test_a_template_that_can_not_be_had_starts_nothing_and_ends_what_was_not_launched() -> None:
+    objection = "set executor.instances to 1"
+    failed = record(JobState.FAILED, 1, error="boom", by="spark", failures=1)
+    report = plan(replace(ASKED, job=failed, objection=objection))
+    assert isinstance(report, SnapshotReport)
+    assert report.mark is not None
+    assert (report.mark.reason, report.mark.message) == (Reason.SPARK_TEMPLATE_REFUSED, objection)
+    never = replace(RUNNING, launched=frozenset(), objection=objection)
+    step = plan(never)
+    assert isinstance(step, FailAttempt)
+    assert step.error == objection
+    assert told(replace(never, apps=(app(AppPhase.RUNNING),))) == ("Unknown", Reason.SNAPSHOT_RUNNING)
+
+
 def test_the_next_attempt_waits_for_its_backoff() -> None:
     ended = int((NOW - timedelta(seconds=4)).timestamp() * 1000)
     failed = record(JobState.FAILED, 1, error="boom", finished_ms=ended)
@@ -205,22 +243,9 @@ def test_backoff_grows_to_its_limit() -> None:
     assert [backoff(n) for n in (1, 2, 3, 20)] == [5.0, 10.0, 20.0, 300.0]
 
 
-OWNER = ObjectKey(Kind.STORAGE_COLLECTION, "ns", "flights.2013.with-a-name-that-is-rather-long")
-RECORD = record(JobState.RUNNING, 2)
-LAUNCH = Launch(
-    owner=OWNER,
-    owner_uid="uid-1",
-    job_kind="snapshot",
-    job_id=JOB,
-    attempt=2,
-    arguments=arguments({"url": "file:///x"}, "c1", RECORD, work_order(RECORD)),
-    template=SparkTemplate(spark_conf={"spark.a": "b"}),
-    secrets=("keys", "more"),
-)
-
-
 def test_the_work_order_is_one_json_argument() -> None:
-    (argument,) = LAUNCH.arguments
+    running = record(JobState.RUNNING, 2)
+    (argument,) = arguments({"url": "file:///x"}, "c1", running, work_order(running))
     assert json.loads(argument) == {
         "kind": "snapshot",
         "url": "file:///x",
@@ -230,87 +255,6 @@ def test_the_work_order_is_one_json_argument() -> None:
         "job_id": JOB,
         "attempt": 2,
     }
-
-
-def test_one_application_per_attempt_restarted_by_nobody() -> None:
-    body = application(LAUNCH)
-    spec = body["spec"]
-    assert spec["restartPolicy"] == {"type": "Never"}
-    assert spec["mainApplicationFile"] == "local:///opt/holdfast/jobs/snapshot.py"
-    assert (spec["mode"], spec["type"], spec["timeToLiveSeconds"]) == ("cluster", "Python", 86400)
-    (owner,) = body["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["name"], owner["uid"]) == ("StorageCollection", OWNER.name, "uid-1")
-    names = {application_name(OWNER, "snapshot", job, n) for job in (JOB, "x") for n in (1, 2)}
-    assert len(names) == 4
-    assert all(len(name) <= 50 for name in names)
-    for value in body["metadata"]["labels"].values():
-        assert len(value) <= 63
-
-
-def pods(**template: Any) -> tuple[Any, Any]:
-    """What the pods of driver and executors get beside their heap."""
-    made = application(replace(LAUNCH, template=SparkTemplate.model_validate(template)))["spec"]
-    return made["driver"].get("memoryOverhead"), made["executor"].get("memoryOverhead")
-
-
-def test_pods_have_room_for_the_python_process_of_each_core() -> None:
-    """Each takes up to 600 MiB outside of the JVM, which has 384 MiB or a tenth of the heap."""
-    assert pods() == ("1024m", "1024m")
-    assert pods(executor={"cores": 4, "memory": "2g"}) == ("1024m", f"{384 + 4 * 640}m")
-    assert pods(executor={"cores": 2, "memory": "8g"}, driver={"memory": "10g"}) == (
-        f"{1024 + 640}m",
-        f"{819 + 2 * 640}m",
-    )
-    # Spark takes a number for MiB.
-    assert pods(driver={"memory": "10240"}, executor={"memory": "4194304k"}) == ("1664m", f"{409 + 640}m")
-
-
-def test_what_the_template_says_of_memory_stays() -> None:
-    told = {"cores": 4, "memoryOverhead": "3g"}
-    assert pods(executor=told, driver={"memoryOverhead": "700m"}) == ("700m", "3g")
-    assert pods(sparkConf={"spark.executor.memoryOverhead": "2g"}) == ("1024m", None)
-    assert pods(sparkConf={"spark.driver.memoryOverheadFactor": "0.9"}) == (None, "1024m")
-    assert pods(sparkConf={"spark.kubernetes.memoryOverheadFactor": "0.9"}) == (None, None)
-    assert pods(sparkConf={"spark.executor.pyspark.memory": "2g"}) == ("1024m", None)
-
-
-def test_secrets_are_named_and_never_carried() -> None:
-    for pod in ("driver", "executor"):
-        part = application(LAUNCH)["spec"][pod]
-        assert part["envFrom"] == [{"secretRef": {"name": "keys"}}, {"secretRef": {"name": "more"}}]
-        assert part["securityContext"]["allowPrivilegeEscalation"] is False
-        assert part["podSecurityContext"]["runAsNonRoot"] is True
-    assert "envFrom" not in application(replace(LAUNCH, secrets=()))["spec"]["driver"]
-
-
-@pytest.mark.parametrize(
-    ("state", "phase"),
-    [
-        (None, AppPhase.PENDING),
-        ("SUBMITTED", AppPhase.PENDING),
-        ("RUNNING", AppPhase.RUNNING),
-        ("SUCCEEDING", AppPhase.RUNNING),
-        ("COMPLETED", AppPhase.SUCCEEDED),
-        ("FAILING", AppPhase.RUNNING),
-        ("FAILED", AppPhase.FAILED),
-        ("SUBMISSION_FAILED", AppPhase.FAILED),
-    ],
-)
-def test_the_states_of_the_spark_operator(state: str | None, phase: AppPhase) -> None:
-    body = application(LAUNCH)
-    body["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-02T00:00:00Z"}
-    if state is not None:
-        body["status"] = {"applicationState": {"state": state, "errorMessage": "a\n  b"}}
-    seen = app_state(body)
-    assert seen is not None
-    assert (seen.phase, seen.job_id, seen.attempt) == (phase, JOB, 2)
-    assert seen.message == ("a b" if state else "")
-
-
-def test_an_application_of_somebody_else_is_not_ours() -> None:
-    body = application(LAUNCH)
-    body["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-02T00:00:00Z", "labels": {}}
-    assert app_state(body) is None
 
 
 def test_a_superseded_job_is_ended_also_where_its_application_is_gone() -> None:

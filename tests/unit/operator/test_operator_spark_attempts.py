@@ -301,7 +301,7 @@ def test_an_application_that_the_cluster_refuses_is_a_failure_that_says_why(
             assert (world.record().state, world.record().failures) == (JobState.RUNNING, 0)
             return
         await operator.until(lambda: world.said.startswith("HydrationFailed"))
-        assert "failed 3 times, last: its SparkApplication is refused: 403 exceeded quota" in world.said
+        assert "failed 3 times, last: its application is refused: 403 exceeded quota" in world.said
         assert world.record().attempt == 3
 
     world.run(story)

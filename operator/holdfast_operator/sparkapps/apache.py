@@ -1,0 +1,154 @@
+"""The adapter for the Apache Spark Kubernetes operator, `spark.apache.org/v1`.
+
+Its states: none yet, Submitted, DriverRequested, DriverStarted, DriverReady, several Running..., then how it
+ended (Succeeded, Failed and others), and at last ResourceReleased or TerminatedWithoutReleaseResources, which
+don't say how it ended: the history before them does.
+"""
+
+from typing import ClassVar, Final
+
+from holdfast_operator.runtime.kube import ResourceType
+from holdfast_operator.sparkapps.adapter import AppPhase, Launch
+from holdfast_operator.sparkapps.objects import (
+    CONTAINER_SECURITY,
+    POD_SECURITY,
+    Json,
+    ObjectAdapter,
+    environment,
+    labels_of,
+    metadata_of,
+    program,
+)
+from holdfast_operator.sparkapps.sizing import driver_overhead, executor_overhead
+
+APACHE_APPLICATIONS: Final = ResourceType("spark.apache.org", "v1", "sparkapplications")
+
+_ENDS: Final = frozenset({"ResourceReleased", "TerminatedWithoutReleaseResources"})
+_PHASES: Final = {
+    "": AppPhase.PENDING,
+    "Submitted": AppPhase.PENDING,
+    "ScheduledToRestart": AppPhase.PENDING,
+    "DriverRequested": AppPhase.PENDING,
+    "DriverStarted": AppPhase.RUNNING,
+    "DriverReady": AppPhase.RUNNING,
+    "InitializedBelowThresholdExecutors": AppPhase.RUNNING,
+    "RunningHealthy": AppPhase.RUNNING,
+    "RunningWithPartialCapacity": AppPhase.RUNNING,
+    "RunningWithBelowThresholdExecutors": AppPhase.RUNNING,
+    "Succeeded": AppPhase.SUCCEEDED,
+    "Failed": AppPhase.FAILED,
+    "SchedulingFailure": AppPhase.FAILED,
+    "DriverEvicted": AppPhase.FAILED,
+    "DriverStartTimedOut": AppPhase.FAILED,
+    "DriverReadyTimedOut": AppPhase.FAILED,
+    "ExecutorsStartTimedOut": AppPhase.FAILED,
+}
+_PYTHON: Final = "org.apache.spark.deploy.PythonRunner"
+
+
+class ApacheAdapter(ObjectAdapter):
+    """SparkApplications of the Apache Spark Kubernetes operator."""
+
+    name: ClassVar[str] = "apache"
+    type_: ClassVar[ResourceType] = APACHE_APPLICATIONS
+    what: ClassVar[str] = "SparkApplications (spark.apache.org/v1)"
+    remedy: ClassVar[str] = "install the Apache Spark Kubernetes operator"
+
+    def body(self, launch: Launch) -> Json:
+        """The SparkApplication of an attempt."""
+        return application(launch)
+
+    def stand(self, body: Json) -> tuple[AppPhase, str]:
+        """What `status.currentState` says, or where that is only an end, what was said before."""
+        status = body.get("status", {})
+        state = status.get("currentState") or {}
+        said = state.get("currentStateSummary", "")
+        if said in _ENDS:
+            history = status.get("stateTransitionHistory") or {}
+            before = [history[number] for number in sorted(history, key=int)]
+            state = next((each for each in reversed(before) if _summary(each) not in _ENDS), state)
+            said = _summary(state)
+            if _PHASES.get(said) not in {AppPhase.SUCCEEDED, AppPhase.FAILED}:
+                # Its pods are gone, whatever became of it.
+                return AppPhase.FAILED, f"it ended after {said or 'nothing'}"
+        phase = _PHASES.get(said, AppPhase.UNCLEAR)
+        match phase:
+            case AppPhase.FAILED:
+                return phase, f"{said}: {_reason(state)}"
+            case AppPhase.UNCLEAR:
+                return phase, said
+            case _:
+                return phase, ""
+
+
+def application(launch: Launch) -> Json:
+    """The SparkApplication of one attempt."""
+    template = launch.template
+    start = template.start_deadline_seconds * 1000
+    return {
+        "apiVersion": f"{APACHE_APPLICATIONS.group}/{APACHE_APPLICATIONS.version}",
+        "kind": "SparkApplication",
+        "metadata": metadata_of(launch),
+        "spec": {
+            "runtimeVersions": {"sparkVersion": template.spark_version},
+            "deploymentMode": "ClusterMode",
+            "mainClass": _PYTHON,
+            "pyFiles": f"local://{program(launch)}",
+            "driverArgs": list(launch.arguments),
+            "sparkConf": _settings(launch),
+            "applicationTolerations": {
+                "restartConfig": {"restartPolicy": "Never"},
+                "resourceRetainPolicy": "Never",
+                "ttlAfterStopMillis": template.ttl_seconds * 1000,
+                "applicationTimeoutConfig": {"driverStartTimeoutMillis": start},
+            },
+            "driverSpec": {"podTemplateSpec": _pod(launch, "spark-kubernetes-driver")},
+            "executorSpec": {"podTemplateSpec": _pod(launch, "spark-kubernetes-executor")},
+        },
+    }
+
+
+def _settings(launch: Launch) -> dict[str, str]:
+    """Everything that isn't of pods is a setting of Spark; what the template names wins over its settings."""
+    template = launch.template
+    overheads = {
+        "spark.driver.memoryOverhead": driver_overhead(template),
+        "spark.executor.memoryOverhead": executor_overhead(template),
+    }
+    return {
+        **template.spark_conf,
+        "spark.kubernetes.container.image": template.image,
+        "spark.kubernetes.container.image.pullPolicy": template.image_pull_policy,
+        "spark.kubernetes.authenticate.driver.serviceAccountName": template.service_account,
+        "spark.driver.cores": str(template.driver.cores),
+        "spark.driver.memory": template.driver.memory,
+        "spark.executor.instances": str(template.executor.instances),
+        "spark.executor.cores": str(template.executor.cores),
+        "spark.executor.memory": template.executor.memory,
+        **{name: told for name, told in overheads.items() if told is not None},
+    }
+
+
+def _pod(launch: Launch, container: str) -> Json:
+    """The template of a pod; Spark fills in the image and the command of the container of this name."""
+    return {
+        "metadata": {"labels": labels_of(launch)},
+        "spec": {
+            "securityContext": POD_SECURITY,
+            "containers": [{"name": container, "securityContext": CONTAINER_SECURITY, **environment(launch)}],
+        },
+    }
+
+
+def _summary(state: Json) -> str:
+    return str(state.get("currentStateSummary", ""))
+
+
+def _reason(state: Json) -> str:
+    """What it says of a failure: the driver's container knows better than the operator."""
+    pod = state.get("lastObservedDriverStatus") or {}
+    for each in pod.get("containerStatuses") or []:
+        ended = (each.get("state") or {}).get("terminated") or {}
+        if ended.get("exitCode"):
+            return f"exit code {ended['exitCode']}, {ended.get('reason') or 'no reason given'}"
+    return str(state.get("message") or "no message")

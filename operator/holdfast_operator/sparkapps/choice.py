@@ -1,0 +1,107 @@
+"""Which adapter launches Spark jobs: the one that is asked for, or the first that the cluster serves.
+
+Invariants
+- An attempt is looked after by the adapter that launched it, also when another one is chosen by now.
+- An adapter that has answered once and is away now leaves everything undecided: its applications may run.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final, assert_never
+
+from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.runtime.kube import Kube, ObjectKey, ResourceType
+from holdfast_operator.sparkapps.adapter import AppState, Launch, NotInstalled, SparkAdapter
+from holdfast_operator.sparkapps.apache import APACHE_APPLICATIONS, ApacheAdapter
+from holdfast_operator.sparkapps.job import JobAdapter
+from holdfast_operator.sparkapps.kubeflow import SPARK_APPLICATIONS, KubeflowAdapter
+
+
+class AdapterName(StrEnum):
+    """What `--spark-adapter` takes."""
+
+    AUTO = "auto"
+    KUBEFLOW = "kubeflow"
+    APACHE = "apache"
+    JOB = "job"
+    NONE = "none"
+
+
+_KINDS: Final = {
+    AdapterName.AUTO: (KubeflowAdapter, ApacheAdapter, JobAdapter),
+    AdapterName.KUBEFLOW: (KubeflowAdapter,),
+    AdapterName.APACHE: (ApacheAdapter,),
+    AdapterName.JOB: (JobAdapter,),
+    AdapterName.NONE: (),
+}
+"""The adapters of a setting, in the order in which they are taken."""
+_SWITCHED_OFF: Final = (
+    "Spark jobs are switched off (--spark-adapter=none): choose another, or enable spark in the chart"
+)
+
+
+class Choice(SparkAdapter):
+    """Several adapters of which the first that is served launches."""
+
+    def __init__(self, adapters: Sequence[SparkAdapter]) -> None:
+        """`adapters` have different names; the first is liked best."""
+        self._adapters = {each.name: each for each in adapters}
+        self._served: set[str] = set()
+
+    def objection(self, template: SparkTemplate) -> str | None:
+        """That of the adapter that would launch it; none while it isn't known which."""
+        return None if (chosen := self._chosen()) is None else chosen.objection(template)
+
+    async def launch(self, launch: Launch) -> None:
+        """Launch by the first adapter that is served, as the latest `observe` found."""
+        chosen = self._chosen()
+        if chosen is None:
+            raise NotInstalled(_SWITCHED_OFF if not self._adapters else "no Spark adapter is served yet")
+        await chosen.launch(launch)
+
+    async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:
+        """The applications of all adapters."""
+        if not self._adapters:
+            raise NotInstalled(_SWITCHED_OFF)
+        found: list[AppState] = []
+        missing: list[str] = []
+        for name, adapter in self._adapters.items():
+            try:
+                found += await adapter.observe(owner, owner_uid)
+            except NotInstalled as error:
+                if name in self._served:
+                    raise
+                missing.append(str(error))
+            else:
+                self._served.add(name)
+        if len(missing) == len(self._adapters):
+            raise NotInstalled("; ".join(missing))
+        return tuple(sorted(found, key=lambda app: (app.attempt, app.created)))
+
+    async def cancel(self, owner: ObjectKey, app: AppState) -> None:
+        """Cancel by the adapter that it belongs to."""
+        await self._adapters[app.via].cancel(owner, app)
+
+    def _chosen(self) -> SparkAdapter | None:
+        served = (each for name, each in self._adapters.items() if name in self._served)
+        return next(served, None)
+
+
+def adapter(kube: Kube, name: AdapterName) -> SparkAdapter:
+    """The adapter of a setting."""
+    return Choice([kind(kube) for kind in _KINDS[name]])
+
+
+def watched(name: AdapterName) -> tuple[ResourceType, ...]:
+    """The types of applications that are watched: not Jobs, of which a cluster has many that aren't ours."""
+    match name:
+        case AdapterName.AUTO:
+            return SPARK_APPLICATIONS, APACHE_APPLICATIONS
+        case AdapterName.KUBEFLOW:
+            return (SPARK_APPLICATIONS,)
+        case AdapterName.APACHE:
+            return (APACHE_APPLICATIONS,)
+        case AdapterName.JOB | AdapterName.NONE:
+            return ()
+        case _:
+            assert_never(name)

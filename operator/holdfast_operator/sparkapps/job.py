@@ -1,0 +1,189 @@
+"""The adapter for clusters without a Spark operator: a plain `batch/v1` Job whose one pod is all of Spark.
+
+Driver and executor are one process there (Spark's local mode), so there is one executor and not more. The
+Job never starts a second pod; that it now and then does is no harm, as only one attempt can commit.
+"""
+
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.runtime.kube import Forbidden, NotServed, ObjectKey, ResourceType
+from holdfast_operator.sparkapps.adapter import AppPhase, AppState, Launch
+from holdfast_operator.sparkapps.objects import (
+    CONTAINER_SECURITY,
+    POD_SECURITY,
+    Json,
+    ObjectAdapter,
+    application_name,
+    environment,
+    in_a_line,
+    labels_of,
+    metadata_of,
+    program,
+    selector,
+)
+from holdfast_operator.sparkapps.sizing import one_pod_heap, one_pod_memory
+
+JOBS: Final = ResourceType("batch", "v1", "jobs")
+PODS: Final = ResourceType("", "v1", "pods")
+
+_CONTAINER: Final = "spark"
+_TRIES_OF_A_TASK: Final = 4
+"""As Spark has it on a cluster; in local mode it would be one."""
+_NOT_OURS: Final = frozenset({"spark.master", "spark.submit.deployMode", "spark.driver.memory"})
+"""Settings that would make another thing of the pod."""
+_ALONE: Final = "127.0.0.1"
+"""Driver and executor are one process, so nobody else needs to reach it."""
+
+
+class JobAdapter(ObjectAdapter):
+    """Jobs with Spark in local mode."""
+
+    name: ClassVar[str] = "job"
+    type_: ClassVar[ResourceType] = JOBS
+    what: ClassVar[str] = "Jobs (batch/v1)"
+    remedy: ClassVar[str] = "ask who runs the cluster"
+
+    def objection(self, template: SparkTemplate) -> str | None:
+        """More than one executor."""
+        if template.executor.instances == 1:
+            return None
+        return (
+            f"executor.instances is {template.executor.instances}, but a plain Job is one pod that has one "
+            "executor: set it to 1 and raise executor.cores, or install a Spark operator"
+        )
+
+    def body(self, launch: Launch) -> Json:
+        """The Job of an attempt."""
+        return job(launch)
+
+    def stand(self, body: Json) -> tuple[AppPhase, str]:
+        """What its conditions say, else what its counters do."""
+        status = body.get("status", {})
+        for each in status.get("conditions") or []:
+            if each.get("status") == "True" and each.get("type") == "Complete":
+                return AppPhase.SUCCEEDED, ""
+            if each.get("status") == "True" and each.get("type") == "Failed":
+                return AppPhase.FAILED, f"{each.get('reason', 'Failed')}: {each.get('message', '')}"
+        uncounted = any((status.get("uncountedTerminatedPods") or {}).values())
+        if status.get("ready") or status.get("failed") or status.get("succeeded") or uncounted:
+            # A pod that has ended is over only when the conditions say so.
+            return AppPhase.RUNNING, ""
+        return AppPhase.PENDING, ""
+
+    async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:
+        """The Jobs that an object owns; with what their pods say, where that explains something."""
+        states = await super().observe(owner, owner_uid)
+        if not any(state.phase in {AppPhase.PENDING, AppPhase.FAILED} for state in states):
+            return states
+        try:
+            pods = await self.kube.list(PODS, owner.namespace, labels=selector(owner, owner_uid))
+        except (Forbidden, NotServed):
+            return states
+        reasons = {uid: why for pod in pods for uid in _owners(pod) if (why := pod_reason(pod))}
+        return tuple(_explained(state, reasons.get(state.uid)) for state in states)
+
+
+def job(launch: Launch) -> Json:
+    """The Job of one attempt."""
+    template = launch.template
+    deadline = template.attempt_deadline_seconds
+    return {
+        "apiVersion": f"{JOBS.group}/{JOBS.version}",
+        "kind": "Job",
+        "metadata": metadata_of(launch),
+        "spec": {
+            "backoffLimit": 0,
+            "ttlSecondsAfterFinished": template.ttl_seconds,
+            **({} if deadline is None else {"activeDeadlineSeconds": deadline}),
+            # Says the exit code in the condition, where "the backoff limit was reached" says nothing.
+            "podFailurePolicy": {
+                "rules": [
+                    {
+                        "action": "FailJob",
+                        "onExitCodes": {"containerName": _CONTAINER, "operator": "NotIn", "values": [0]},
+                    }
+                ]
+            },
+            "template": {"metadata": {"labels": labels_of(launch)}, "spec": _pod(launch)},
+        },
+    }
+
+
+def pod_reason(pod: Json) -> str | None:
+    """Why a pod doesn't run, or ended badly; None where it says nothing of that."""
+    status = pod.get("status", {})
+    for each in status.get("containerStatuses") or []:
+        state = each.get("state") or {}
+        waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+        if waiting.get("reason") not in {None, "ContainerCreating", "PodInitializing"}:
+            return in_a_line(f"{waiting['reason']}: {waiting.get('message') or 'no message'}")
+        if ended.get("exitCode"):
+            return f"its driver ended with exit code {ended['exitCode']}, {ended.get('reason') or 'Error'}"
+    if status.get("phase") == "Failed":
+        return in_a_line(f"{status.get('reason') or 'Failed'}: {status.get('message') or 'no message'}")
+    for each in status.get("conditions") or []:
+        if each.get("type") == "PodScheduled" and each.get("status") == "False":
+            return in_a_line(
+                f"{each.get('reason') or 'Unschedulable'}: {each.get('message') or 'no message'}"
+            )
+    return None
+
+
+def _pod(launch: Launch) -> Json:
+    template = launch.template
+    cores = template.executor.cores
+    settings = {**template.spark_conf, "spark.driver.host": _ALONE}
+    memory = f"{one_pod_memory(template)}Mi"
+    cpu = template.spark_conf.get("spark.kubernetes.driver.request.cores", str(cores))
+    return {
+        "restartPolicy": "Never",
+        "serviceAccountName": template.service_account,
+        # It asks nothing of the API server.
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": POD_SECURITY,
+        "containers": [
+            {
+                "name": _CONTAINER,
+                "image": template.image,
+                "imagePullPolicy": template.image_pull_policy,
+                "args": [
+                    "driver",
+                    *("--master", f"local[{cores},{_TRIES_OF_A_TASK}]"),
+                    *(
+                        "--name",
+                        application_name(launch.owner, launch.job_kind, launch.job_id, launch.attempt),
+                    ),
+                    *("--driver-memory", f"{one_pod_heap(template)}m"),
+                    *(
+                        part
+                        for key, value in sorted(settings.items())
+                        if key not in _NOT_OURS
+                        for part in ("--conf", f"{key}={value}")
+                    ),
+                    program(launch),
+                    *launch.arguments,
+                ],
+                "env": [{"name": "SPARK_DRIVER_BIND_ADDRESS", "value": _ALONE}],
+                **environment(launch),
+                "resources": {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}},
+                "securityContext": CONTAINER_SECURITY,
+                "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108 - the pod's own
+            }
+        ],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+    }
+
+
+def _owners(pod: Json) -> list[Any]:
+    return [each.get("uid") for each in pod["metadata"].get("ownerReferences", [])]
+
+
+def _explained(state: AppState, why: str | None) -> AppState:
+    match state.phase:
+        case AppPhase.PENDING | AppPhase.FAILED if why is not None:
+            return replace(state, message=why)
+        case _:
+            return state

@@ -1,0 +1,198 @@
+"""What the adapters have in common: an application is one object, found by its labels and its owner."""
+
+import hashlib
+import re
+from abc import abstractmethod
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, ClassVar, Final
+
+from holdfast_operator.api.names import (
+    API_VERSION,
+    LABEL_ATTEMPT,
+    LABEL_COLLECTION,
+    LABEL_JOB,
+    LABEL_JOB_KIND,
+    LABEL_MANAGED_BY,
+    LABEL_NAME,
+    MANAGED_BY,
+)
+from holdfast_operator.runtime.kube import (
+    Exists,
+    Forbidden,
+    Invalid,
+    Kube,
+    NotServed,
+    ObjectKey,
+    ResourceType,
+)
+from holdfast_operator.sparkapps.adapter import (
+    AppPhase,
+    AppState,
+    Launch,
+    NotInstalled,
+    Refused,
+    SparkAdapter,
+)
+
+Json = dict[str, Any]
+
+JOBS_FOLDER: Final = "/opt/holdfast/jobs"
+"""Where the image has the programs of the jobs."""
+POD_SECURITY: Final[Json] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+CONTAINER_SECURITY: Final[Json] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    **POD_SECURITY,
+}
+"""With these a pod is one of the restricted profile of the Pod Security Standards."""
+
+_MAX_LABEL: Final = 63
+_MAX_STEM: Final = 24
+_MAX_MESSAGE: Final = 500
+
+
+class ObjectAdapter(SparkAdapter):
+    """Applications that are objects of one type; what they look like is up to the subclass."""
+
+    type_: ClassVar[ResourceType]
+    what: ClassVar[str]
+    """What the objects are called, with group and version."""
+    remedy: ClassVar[str]
+    """What to do where they aren't served."""
+
+    def __init__(self, kube: Kube) -> None:
+        self.kube = kube
+
+    @abstractmethod
+    def body(self, launch: Launch) -> Json:
+        """The object of an attempt. Pure."""
+
+    @abstractmethod
+    def stand(self, body: Json) -> tuple[AppPhase, str]:
+        """What an object says of itself: where it is, and in words. Pure."""
+
+    async def launch(self, launch: Launch) -> None:
+        """Make the object of an attempt."""
+        body = self.body(launch)
+        try:
+            await self.kube.create(self.type_, launch.owner.namespace, body)
+        except Exists as error:
+            # What an owner of this name left, who is gone, may be there for a while.
+            there = await self.observe(launch.owner, launch.owner_uid)
+            if (launch.job_id, launch.attempt) not in {(app.job_id, app.attempt) for app in there}:
+                raise Refused(str(error)) from None
+        except NotServed:
+            raise NotInstalled(self._not_served()) from None
+        except (Forbidden, Invalid) as error:
+            raise Refused(str(error)) from None
+
+    async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:
+        """The applications that an object owns."""
+        try:
+            found = await self.kube.list(self.type_, owner.namespace, labels=selector(owner, owner_uid))
+        except NotServed:
+            raise NotInstalled(self._not_served()) from None
+        except Forbidden:
+            raise NotInstalled(
+                f"{self.what} are not this operator's to have: let its role create, list and delete them "
+                f"(spark.enabled and spark.adapter of the chart), or choose another --spark-adapter"
+            ) from None
+        states = [state for body in found if _owned(body, owner_uid) if (state := self.app_state(body))]
+        return tuple(sorted(states, key=lambda state: (state.attempt, state.created)))
+
+    async def cancel(self, owner: ObjectKey, app: AppState) -> None:
+        """Delete the object; its pods go with it."""
+        await self.kube.delete(self.type_, owner.namespace, app.name, uid=app.uid)
+
+    def app_state(self, body: Json) -> AppState | None:
+        """What an object says; None for one that isn't an attempt of ours."""
+        metadata = body["metadata"]
+        labels = metadata.get("labels", {})
+        try:
+            attempt = int(labels[LABEL_ATTEMPT])
+            job = labels[LABEL_JOB]
+        except (KeyError, ValueError):
+            return None
+        phase, message = self.stand(body)
+        return AppState(
+            name=metadata["name"],
+            uid=metadata["uid"],
+            job_id=job,
+            attempt=attempt,
+            phase=phase,
+            message=in_a_line(message),
+            created=datetime.fromisoformat(metadata["creationTimestamp"]),
+            kind=labels.get(LABEL_JOB_KIND, ""),
+            via=self.name,
+        )
+
+    def _not_served(self) -> str:
+        return f"{self.what} are not served: {self.remedy}, or choose another --spark-adapter"
+
+
+def application_name(owner: ObjectKey, job_kind: str, job_id: str, attempt: int) -> str:
+    """The name of an attempt's application: short enough for the names that Spark derives from it."""
+    stem = re.sub(r"[^a-z0-9-]", "-", owner.name)[:_MAX_STEM].strip("-")
+    digest = hashlib.sha256(job_id.encode()).hexdigest()[:8]
+    return f"{stem}-{job_kind}-{digest}-{attempt}"
+
+
+def collection_label(owner: ObjectKey, owner_uid: str) -> str:
+    """The value of `LABEL_COLLECTION`: the name where it is a label's, else the uid."""
+    return owner.name if len(owner.name) <= _MAX_LABEL else owner_uid
+
+
+def selector(owner: ObjectKey, owner_uid: str) -> str:
+    """The label selector of all that belongs to the jobs of an object."""
+    return f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_COLLECTION}={collection_label(owner, owner_uid)}"
+
+
+def labels_of(launch: Launch) -> dict[str, str]:
+    """The labels of an attempt's application, and of its pods."""
+    return {
+        LABEL_NAME: "holdfast",
+        LABEL_MANAGED_BY: MANAGED_BY,
+        LABEL_COLLECTION: collection_label(launch.owner, launch.owner_uid),
+        LABEL_JOB: launch.job_id,
+        LABEL_JOB_KIND: launch.job_kind,
+        LABEL_ATTEMPT: str(launch.attempt),
+    }
+
+
+def metadata_of(launch: Launch) -> Json:
+    """The metadata of an attempt's application."""
+    return {
+        "name": application_name(launch.owner, launch.job_kind, launch.job_id, launch.attempt),
+        "namespace": launch.owner.namespace,
+        "labels": labels_of(launch),
+        "ownerReferences": [
+            {
+                "apiVersion": API_VERSION,
+                "kind": launch.owner.kind.value,
+                "name": launch.owner.name,
+                "uid": launch.owner_uid,
+                "controller": True,
+                "blockOwnerDeletion": False,
+            }
+        ],
+    }
+
+
+def program(launch: Launch) -> str:
+    """The path of the job's program in the image."""
+    return f"{JOBS_FOLDER}/{launch.job_kind}.py"
+
+
+def environment(launch: Launch) -> Json:
+    """The fields of a container by which it has its Secrets; none where there are none."""
+    return {"envFrom": [{"secretRef": {"name": name}} for name in launch.secrets]} if launch.secrets else {}
+
+
+def in_a_line(text: object) -> str:
+    """What an application says, in one line that isn't too long."""
+    return " ".join(str(text or "").split())[:_MAX_MESSAGE]
+
+
+def _owned(body: Mapping[str, Any], owner_uid: str) -> bool:
+    return any(each.get("uid") == owner_uid for each in body["metadata"].get("ownerReferences", []))
