@@ -140,20 +140,6 @@ def test_a_pipeline_fills_the_next_rendition(
     assert controller.client.exists(controller.describe(fed.id).holding.difference_shard)
 
 
-def test_what_whoever_handed_over_did_not_come_to_is_done(
-    module_world: Any, controller: StorageController, make_collection: Make
-) -> None:
-    left = Collection(module_world, controller, make_collection("left", handover={"policy": "Manual"}))
-    left.patch(rendition={"shards": 3})
-    left.wait_for_phase("spec-2", "CaughtUp")
-    # As an operator does that is killed then.
-    controller.renditions.hand_over(left.id, "spec-2")
-    left.message("RetiringRendition")
-    module_world.operators[-1].wait_for_looks(4)
-    shard = controller.describe(left.id).holding.difference_shard
-    assert controller.client.exists(shard)
-
-
 def test_writers_that_differ_make_a_rendition_suspect(
     module_world: Any, controller: StorageController, make_collection: Make
 ) -> None:

@@ -163,6 +163,8 @@ def _difference(now: Situation, rendition: RenditionInfo) -> tuple[Step, ...]:
     before = now.info.held_before(rendition)
     if rendition.difference_shard or before is None or before.state is not RenditionState.RETIRED:
         return ()
+    if rendition.copies(before):
+        return ()
     written = min(now.uppers[each.id] for each in (before, rendition))
     if now.since < rendition.held_from <= written:
         return (Step(StepKind.DIFFERENCE, rendition.id),)

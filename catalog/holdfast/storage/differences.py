@@ -50,6 +50,7 @@ def make_difference(
     if (
         new.difference_shard
         or old is None
+        or new.copies(old)
         or min(view.uppers[each.id] for each in (old, new)) < new.held_from
     ):
         return new.difference_shard or None

@@ -5,7 +5,7 @@
 - A shard that is ahead is kept back; one that is behind is what a wait waits for.
 - A handover is read from the metadata before anything of its time comes out. From the old rendition come all
   updates below that time; then, at that time, what differs between the two, and the new one's own updates. A
-  listen that begins after that time tells nothing of it.
+  listen that begins after that time tells nothing of it, and of a copy nothing differs: nothing is compared.
 - A shard that has ended tells nothing of what it had: then the collection was dropped, or a rendition that
   this listen had no hold on any more.
 - Whatever is raised, nothing is lost or told twice: the next call goes on.
@@ -169,7 +169,7 @@ class CollectionListen:
         start = max(new.held_from, self.frontier)
         shards = [_Source(listen, start) for listen in self._renditions.listens(new, start - 1, self._until)]
         self._rendition, self._shards = new, shards
-        self._before = old if start == new.held_from else None
+        self._before = old if start == new.held_from and not new.copies(old) else None
 
     def _next_differing(self, before: RenditionInfo) -> pa.Table | None:
         """The next piece of what differs between the rendition that held before and this one."""

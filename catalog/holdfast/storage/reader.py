@@ -33,7 +33,7 @@ from holdfast.storage.frontiers import check_as_of, latest, retained_since
 from holdfast.storage.listen import CollectionListen
 from holdfast.storage.metadata import holder
 from holdfast.storage.snapshot import CollectionPart, CollectionSnapshot, group_parts
-from holdfast.storage.spec import CollectionInfo, Recipe, RenditionInfo
+from holdfast.storage.spec import CollectionInfo, RenditionInfo
 from holdfast.storage.uppers import look
 
 
@@ -153,8 +153,7 @@ class CollectionReader:
             if before is None:
                 # It has retired and gone too, so that nobody holds what was then.
                 raise self._too_early(after)
-            # What is copied from the collection differs in nothing.
-            pieces = () if rendition.recipe is Recipe.COPY else self.handed_over(before, rendition)
+            pieces = () if rendition.copies(before) else self.handed_over(before, rendition)
             differing = chain.from_iterable(table.drop_columns([TIME]).to_batches() for table in pieces)
             # Its schema is known with the first.
             found += [[*islice(differing, 1)], differing]

@@ -287,8 +287,9 @@ class Renditions:
     def make_difference(self, collection: str, *, command_id: str | None = None) -> str | None:
         """Put what differs at the latest handover into a shard, for all who listen through it.
 
-        Answers that shard, made before or now. None where there was no handover, or what was there before is
-        gone, or one of the two is not written up to the handover yet. Whoever makes it gets the same rows.
+        Answers that shard, made before or now. None where there was no handover, or nothing differs as it was
+        one to a copy, or what was there before is gone, or one of the two is not written up to the handover
+        yet. Whoever makes it gets the same rows.
         """
         view = self.look(collection)
         describe = partial(self._describe, view.info.collection_id)

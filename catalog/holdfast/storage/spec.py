@@ -140,6 +140,14 @@ class RenditionInfo:
         """Whether a handover to `follower` seals this one: not where two pipelines write the two."""
         return self.recipe is not Recipe.SOURCE or follower.recipe is not Recipe.SOURCE
 
+    def copies(self, before: "RenditionInfo") -> bool:
+        """Whether it took over with just what `before` had, so that nothing differs at the handover.
+
+        A rendition of recipe COPY is filled from the collection alone, up to its handover; nobody else may
+        write it before.
+        """
+        return self.recipe is Recipe.COPY and not (self.suspect or before.suspect)
+
     def holds_at(self, time: int) -> bool:
         """Whether it is the collection at this time."""
         return self.held_from <= time < self.held_to

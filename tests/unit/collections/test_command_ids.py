@@ -25,6 +25,8 @@ def controller() -> StorageController:
         controller.renditions.create("flights", shards=1, rendition_id=rendition_id)
         controller.renditions.catch_up("flights", rendition_id)
     turned(controller, "r2")
+    # Of a copy that is trusted there is no difference to make.
+    controller.renditions.suspect("flights", "r2", "it looks odd")
     controller.hold("flights", "p")
     controller.hold("flights", "p2")
     return controller

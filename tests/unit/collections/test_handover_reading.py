@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+import pyarrow as pa
 import pytest
 
 from holdfast.errors import CLOSED, AsOfTooEarly, CollectionNotFound
@@ -188,6 +189,52 @@ def test_who_finds_the_difference_reads_it(controller: StorageController, writer
     read = {key.split("/")[0] for name, keys in seen if name.startswith("blob.") for key in keys}
     assert shard in read
     assert not read & set(controller.describe("flights").rendition("r1").shards)
+
+
+def test_of_a_copy_nothing_is_read_to_find_what_differs() -> None:
+    seen: list[str] = []
+
+    class Watching:
+        def decide(self, operation: Operation) -> Fault:
+            seen.extend(key for key in operation.keys if operation.name == "blob.get")
+            return Fault.NONE
+
+    stores = Stores()
+    controller = StorageController(stores.open(Watching(), inline_max_bytes=0))
+    controller.create_collection(SPEC)
+    controller.writer("flights", purpose="test").append(updates(OLD), 0, 20)
+    reader = controller.reader("flights", purpose="early")
+    waiting = Heard(reader.listen(19), pairs(OLD))
+    controller.renditions.create("flights", shards=3)
+    controller.renditions.catch_up("flights", "r2")
+    at = controller.renditions.hand_over("flights", "r2").held_from
+    controller.writer("flights", purpose="test").append(updates([(100, "at", at, 1)]), at, at + 3)
+    seen.clear()
+    assert controller.renditions.make_difference("flights") is None
+    assert not seen
+    assert waiting.until(at + 3) == pairs(OLD) + Counter({(100, "at"): 1})
+    assert waiting.times == {at: 1}
+    # One part, which has the row.
+    assert len({key for key in seen if key.split("/")[0] in controller.describe("flights").data_shards}) == 1
+
+
+@pytest.mark.parametrize("suspect", ["r1", "r2"])
+def test_a_copy_that_is_not_to_be_trusted_is_compared(
+    controller: StorageController, writer: CollectionWriter, suspect: str
+) -> None:
+    reader = controller.reader("flights", purpose="early")
+    waiting = Heard(reader.listen(19), pairs(OLD))
+    controller.renditions.create("flights", shards=2)
+    controller.renditions.catch_up("flights", "r2")
+    # What nobody may do.
+    write(controller, "r2", [(100, "odd", 20, 1)], 21)
+    at = controller.renditions.hand_over("flights", "r2").held_from
+    controller.renditions.suspect("flights", suspect, "it looks odd")
+    controller.writer("flights", purpose="test").seal(at + 3)
+    assert waiting.until(at + 3) == pairs(OLD) + Counter({(100, "odd"): 1})
+    told = sum((counted(pa.Table.from_batches([each])) for each in reader.changes(19, at)), Counter[Row]())
+    assert told == {(100, "odd"): 1}
+    assert controller.renditions.make_difference("flights") is not None
 
 
 def test_the_difference_goes_with_what_it_differs_from(

@@ -367,8 +367,15 @@ def test_who_listens_through_a_handover_is_spared_the_comparison(
     catalog, collection, controller = opened
     catalog.create_rendition(collection, "spec-2", 3, (), Recipe.COPY)
     catalog.hydrate(collection, "spec-2", never)
-    catalog.hand_over(collection, "spec-2", None, lambda: False)
+    catalog.hand_over(collection, "spec-2", None, never)
+    assert not controller.describe(collection).holding.difference_shard
+    catalog.create_rendition(collection, "spec-3", 3, (), Recipe.SOURCE)
+    source = controller.rendition_writer(collection, "spec-3", purpose="test")
+    source.append([{"id": 7, "name": "other"}], 0, 10)
+    catalog.hand_over(collection, "spec-3", None, never)
+    source.seal(controller.describe(collection).holding.held_from + 1)
+    catalog.hand_over(collection, "spec-3", None, never)
     made = controller.describe(collection).holding.difference_shard
     assert made
-    catalog.hand_over(collection, "spec-2", None, lambda: False)
+    catalog.hand_over(collection, "spec-3", None, never)
     assert controller.describe(collection).holding.difference_shard == made

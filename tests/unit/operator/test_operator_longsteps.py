@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.persist import PersistClient, PersistConfig, Schema
-from holdfast.storage import StorageController
+from holdfast.storage import Recipe, StorageController
 from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.reconcile.facts import ItemName, Opening
 from holdfast_operator.reconcile.handler import Halt
@@ -30,15 +30,16 @@ ROWS = 5_000
 
 
 def hand_over(url: str, collection: str) -> None:
-    """To a rendition of the same rows, as a process does it that is killed then."""
+    """To a rendition of other rows, which its source has written up to then."""
     client = PersistClient.open(url, config=PersistConfig(maintenance="off"))
     with StorageController(client) as controller:
         notes = [uuid.uuid4().hex for _ in range(ROWS)]
         rows = pa.table({"id": pa.array(range(ROWS), pa.int64()), "note": pa.array(notes)})
         controller.writer(collection, purpose="test").append(rows, 0, 10)
-        controller.renditions.create(collection, shards=2, rendition_id="spec-2")
-        controller.renditions.catch_up(collection, "spec-2")
-        controller.renditions.hand_over(collection, "spec-2")
+        controller.renditions.create(collection, shards=2, rendition_id="spec-2", recipe=Recipe.SOURCE)
+        source = controller.rendition_writer(collection, "spec-2", purpose="test")
+        source.append(rows.slice(1), 0, 10)
+        source.seal(controller.renditions.hand_over(collection, "spec-2").held_from + 1)
 
 
 @pytest.mark.parametrize("readable", [True, False])
