@@ -107,6 +107,7 @@ def _check_options(
 def _change(url: str, info: "CollectionInfo", source: "RowSource", *, delete: bool) -> None:
     from holdfast import tables
     from holdfast.cli.row_source import whole
+    from holdfast.tables.changes import distinct_keys
     from holdfast.tables.committing import commit
 
     rows = whole(source)
@@ -115,7 +116,8 @@ def _change(url: str, info: "CollectionInfo", source: "RowSource", *, delete: bo
     with table_of(open_to_write(url, create=False), info.collection_id) as table:
         done = commit({table: change})
     if delete:
-        what = f"deleted {count(sum(done.taken), 'row')} of {count(rows.num_rows, 'key')} from"
+        keys = distinct_keys(info.schema, rows).num_rows
+        what = f"deleted {count(sum(done.taken), 'row')} of {count(keys, 'key')} from"
     else:
         what = f"put {count(rows.num_rows, 'row')} to"
     click.echo(f"{what} {info.name}: {_complete(done.time + 1)}", err=True)

@@ -41,6 +41,7 @@ class CollectionReader:
     """Reads one collection, holding its since under a lease. Thread-safe; made by `StorageController.reader`.
 
     With a client of mode "read" nothing is held, and what is compacted meanwhile may not be read any more.
+    Once it is closed whatever it is asked is `BadInput`.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class CollectionReader:
         self._purpose = purpose
         self._lock = threading.Lock()
         self._shards: dict[str, ReadHandle] = {}
+        self._closed = False
         # From now on no data shard can be compacted past this reader's since.
         self._metadata = client.reader(info.metadata_shard, purpose=purpose)
 
@@ -67,11 +69,13 @@ class CollectionReader:
 
     def since(self) -> int:
         """The earliest time that can be read, linearized. `CollectionNotFound` once it is dropped, as all."""
+        self._check_open()
         with self._there():
             return self._known(self._metadata.since())
 
     def upper(self) -> int:
         """The upper, linearized: the latest time that can be read is the one before."""
+        self._check_open()
         with self._there():
             view = look(self._describe, self._metadata.upper, self._client.recent_uppers)
             self.info = view.info
@@ -173,6 +177,7 @@ class CollectionReader:
         Updates that are stored together count at the latest time of them. What differs at a handover isn't
         counted.
         """
+        self._check_open()
         with self._there(as_of):
             counts: Counter[int] = Counter()
             for rendition in self._described().held:
@@ -214,6 +219,7 @@ class CollectionReader:
     def close(self) -> None:
         """Give up the capability."""
         with self._lock:
+            self._closed = True
             shards = [*self._shards.values()]
             self._shards.clear()
         for shard in shards:
@@ -240,6 +246,10 @@ class CollectionReader:
         except (AsOfTooEarly, HandleExpired):
             self._refuse_dropped()
             raise
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BadInput(f"this reader of collection {self.info.name} is closed", hint="open another one")
 
     def _too_early(self, as_of: int) -> AsOfTooEarly:
         return AsOfTooEarly(as_of, self._metadata.since())
@@ -329,6 +339,8 @@ class CollectionReader:
 
     def _opened(self, shard: str) -> ReadHandle:
         with self._lock:
+            # A handle that is opened after the close would hold for ever.
+            self._check_open()
             if shard not in self._shards:
                 self._shards[shard] = self._client.reader(shard, purpose=self._purpose)
             return self._shards[shard]

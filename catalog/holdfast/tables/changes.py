@@ -77,7 +77,7 @@ class Delete(Change):
     def prepare(self, table: str, schema: Schema) -> PreparedChange:
         """See `Change`."""
         _needs_key(table, schema, "delete")
-        return _Replaced(_distinct(keys_of(schema, self.keys)), lambda _there, _schema: None)
+        return _Replaced(distinct_keys(schema, self.keys), lambda _there, _schema: None)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -94,7 +94,7 @@ class Update(Change):
     def prepare(self, table: str, schema: Schema) -> PreparedChange:
         """See `Change`."""
         _needs_key(table, schema, "update")
-        keys = None if self.keys is None else _distinct(keys_of(schema, self.keys))
+        keys = None if self.keys is None else distinct_keys(schema, self.keys)
 
         def made(existing: pa.Table, now: Schema) -> pa.Table:
             rows = pa.Table.from_batches([updates_of(now, self.function(repeated(existing)), counted=False)])
@@ -139,6 +139,13 @@ class _Replaced(PreparedChange):
         return updates if updates.num_rows else None
 
 
+def distinct_keys(schema: Schema, keys: object) -> pa.Table:
+    """As `keys_of`, each key once."""
+    given = keys_of(schema, keys)
+    first = _frame(given).with_row_index("_row").unique(given.column_names)["_row"]
+    return given.take(first.sort().to_arrow())
+
+
 def matching(rows: pa.RecordBatch, keys: pa.Table) -> pa.RecordBatch:
     """Those of the rows that have one of these keys."""
     names = keys.column_names
@@ -175,10 +182,6 @@ def _key(found: pl.DataFrame) -> str:
     return (
         "key (" + ", ".join(f"{name}={value!r:.60}" for name, value in found.row(0, named=True).items()) + ")"
     )
-
-
-def _distinct(keys: pa.Table) -> pa.Table:
-    return keys.take(_frame(keys).with_row_index("_row").unique(keys.column_names)["_row"].sort().to_arrow())
 
 
 def _frame(rows: pa.Table) -> pl.DataFrame:

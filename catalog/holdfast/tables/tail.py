@@ -80,6 +80,8 @@ class Tail:
 
     def _follow(self) -> None:
         """Let go of the times that are out."""
+        if self._closed:
+            return
         if self._holds and time.monotonic() >= self._follow_s and 0 < self.progress < CLOSED:
             self._reader.allow_compaction(self.progress - 1)
             self._follow_s = time.monotonic() + _FOLLOW_S

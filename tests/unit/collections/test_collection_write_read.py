@@ -3,6 +3,7 @@
 import pickle
 import threading
 from collections import Counter
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -21,6 +22,7 @@ from holdfast.persist import PersistClient, Progress, Updates
 from holdfast.persist.rowhash import shard_of
 from holdfast.storage import (
     CollectionInfo,
+    CollectionReader,
     CollectionSpec,
     CollectionWriter,
     Frontiers,
@@ -29,6 +31,7 @@ from holdfast.storage import (
 )
 from holdfast.storage.frontiers import PROMISE_MS
 from holdfast.storage.metadata import METADATA_SCHEMA
+from unit.collections.listeners import Heard
 from unit.collections.stores import SCHEMA, SPEC, Stores, counted, updates
 
 ROWS = [(number, str(number), 10, 1) for number in range(50)]
@@ -272,6 +275,49 @@ def test_parts_of_a_snapshot_are_read_elsewhere(
         other = stores.open(mode="read")
         batches = [batch for part in parts for batch in read_collection_part(other, part)]
         assert counted(pa.Table.from_batches(batches)) == CONTENTS
+
+
+ASKED: dict[str, Callable[[CollectionReader], object]] = {
+    "since": lambda reader: reader.since(),
+    "upper": lambda reader: reader.upper(),
+    "readable": lambda reader: reader.readable(15),
+    "snapshot": lambda reader: reader.snapshot(15),
+    "snapshot_parts": lambda reader: reader.snapshot_parts(15),
+    "listen": lambda reader: reader.listen(15),
+    "subscribe": lambda reader: reader.subscribe(15),
+    "changes": lambda reader: reader.changes(12, 15),
+    "change_counts": lambda reader: reader.change_counts(15),
+    "allow_compaction": lambda reader: reader.allow_compaction(12),
+}
+
+
+@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED.keys())
+def test_a_reader_that_was_closed_answers_nothing_and_holds_nothing(
+    controller: StorageController, writer: CollectionWriter, ask: Callable[[CollectionReader], object]
+) -> None:
+    writer.append(updates(ROWS), 0, 20)
+    reader = controller.reader("flights", purpose="closed")
+    ask(reader)
+    reader.close()
+    with pytest.raises(BadInput, match="this reader of collection flights is closed"):
+        ask(reader)
+    reader.close()
+    assert {each.purpose for each in controller.holds("flights")} == {"retention"}
+
+
+def test_a_listen_of_a_closed_reader_takes_no_new_hold(
+    controller: StorageController, writer: CollectionWriter
+) -> None:
+    writer.append(updates(ROWS), 0, 20)
+    reader = controller.reader("flights", purpose="closed")
+    heard = Heard(reader.listen(15))
+    reader.close()
+    controller.renditions.create("flights", shards=2)
+    controller.renditions.catch_up("flights", "r2")
+    at = controller.renditions.hand_over("flights", "r2").held_from
+    with pytest.raises(BadInput, match="this reader of collection flights is closed"):
+        heard.until(at + 1)
+    assert {each.purpose for each in controller.holds("flights")} == {"retention"}
 
 
 def test_a_read_only_process_writes_nothing(stores: Stores, writer: CollectionWriter) -> None:
