@@ -139,10 +139,17 @@ class Restores:
         made = self._begin(info, source, rendition_id, self._origin(command_id))
         if made.state is RenditionState.HYDRATING:
             self._fill(info.collection_id, made, source, progress or (lambda _: None))
-        if made.state in {RenditionState.HYDRATING, RenditionState.HOLDING}:
+        if made.state not in {RenditionState.HYDRATING, RenditionState.HOLDING}:
+            return made
+        try:
             # Of one that took over before, the tail.
             return self._renditions.hand_over(info.collection_id, made.id)
-        return made
+        except BadInput:
+            known = self._describe(info.collection_id).rendition(made.id)
+            if known.state not in {RenditionState.RETIRED, RenditionState.DROPPED}:
+                raise
+            # Another command from the same snapshot has handed over to it, and somebody to yet another since.
+            return known
 
     def _begin(
         self, info: CollectionInfo, source: RestoreSource, rendition_id: str, origin: Origin

@@ -138,6 +138,28 @@ def test_it_goes_on_where_it_broke_off(stores: Stores, controller: StorageContro
         controller.restore_collection("flights", source, command_id="again")
 
 
+def test_another_restore_of_the_same_snapshot_may_be_faster_and_be_handed_over_from_since(
+    stores: Stores, controller: StorageController, tmp_path: Path
+) -> None:
+    source = snapshot(tmp_path / "s", THEN)
+    faster = StorageController(stores.open())
+
+    def restored_and_handed_over(_: int) -> None:
+        if faster.describe("flights").holding.id == "r3":
+            return
+        faster.restore_collection("flights", source, command_id="faster")
+        faster.renditions.create("flights", shards=1)
+        faster.renditions.catch_up("flights", "r3")
+        faster.renditions.hand_over("flights", "r3")
+
+    made = controller.restore_collection(
+        "flights", source, command_id="slower", progress=restored_and_handed_over
+    )
+    assert (made.id, made.state) == ("r2", RenditionState.RETIRED)
+    assert contents(controller, made.held_to - 1) == contents(controller) == Counter(THEN)
+    assert controller.describe("flights").holding.id == "r3"
+
+
 def test_a_snapshot_of_nothing_and_of_a_collection_that_has_nothing_yet(
     stores: Stores, tmp_path: Path
 ) -> None:
