@@ -16,6 +16,7 @@ from holdfast_operator.runtime.elector import Elector
 from holdfast_operator.runtime.kube import Kube
 from holdfast_operator.runtime.metrics import Metrics
 from holdfast_operator.sparkapps.choice import AdapterName
+from holdfast_operator.sparkapps.slots import Caps
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,6 +33,7 @@ def main(argv: list[str] | None = None) -> int:
         allowed_locations=tuple(args.allow_location),
         storage_shared=args.storage_shared,
         spark_adapter=AdapterName(args.spark_adapter),
+        spark_caps=Caps(args.spark_max_jobs, args.spark_max_jobs_per_namespace),
         host=host,
         port=port,
         unsteady=args.unsteady_interval,
@@ -72,6 +74,12 @@ def _address(text: str) -> tuple[str, int]:
     if not port.isdecimal() or int(port) >= 1 << 16:
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
 
 
 def _place(text: str) -> str:
@@ -120,6 +128,18 @@ def _parser() -> argparse.ArgumentParser:
         default=AdapterName.AUTO.value,
         help="what runs Spark jobs: SparkApplications of the Kubeflow or of the Apache operator, or plain "
         "Jobs with all of Spark in one pod; auto takes the first that is served (default: %(default)s)",
+    )
+    run.add_argument(
+        "--spark-max-jobs",
+        type=_at_least_one,
+        metavar="N",
+        help="Spark jobs that run at once; further ones wait (default: as many as are asked for)",
+    )
+    run.add_argument(
+        "--spark-max-jobs-per-namespace",
+        type=_at_least_one,
+        metavar="N",
+        help="the same for the jobs of one namespace",
     )
     run.add_argument("--log-format", choices=[each.value for each in logs.LogFormat], default="json")
     run.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")

@@ -147,7 +147,7 @@ def plane(log_folder: Path) -> Iterator[ControlPlane]:
 @pytest.fixture(scope="module")
 def release(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
     there = Release(plane, SYSTEM, tmp_path_factory.mktemp("release"))
-    there.install({"storage": {"shared": True}, "extraArgs": QUICK})
+    there.install({"storage": {"shared": True}, "spark": {"adapter": "kubeflow"}, "extraArgs": QUICK})
     there.start()
     try:
         yield there

@@ -226,7 +226,14 @@ def test_the_role_has_what_the_chosen_way_to_run_spark_needs_and_no_more(
         for resource in rule["resources"]
     ]
     assert [each for each in rules if each[1] in {"sparkapplications", "jobs", "pods"}] == expected
-    assert _parser().parse_args(operator(objects)["args"]).spark_adapter == argument
+    args = _parser().parse_args(operator(objects)["args"])
+    assert (args.spark_adapter, args.spark_max_jobs) == (argument, None)
+
+
+def test_how_many_spark_jobs_run_at_once_gets_there() -> None:
+    objects = template("holdfast-operator", {"spark": {"maxJobs": 20, "maxJobsPerNamespace": 3}})
+    args = _parser().parse_args(operator(objects)["args"])
+    assert (args.spark_max_jobs, args.spark_max_jobs_per_namespace) == (20, 3)
 
 
 def test_the_account_and_its_roles_can_be_somebody_elses() -> None:

@@ -353,6 +353,9 @@ class Reason(StrEnum):
     SNAPSHOT_SUCCEEDED = "SnapshotSucceeded"
     """The requested snapshot is committed."""
 
+    SNAPSHOT_QUEUED = "SnapshotQueued"
+    """The requested snapshot waits until fewer Spark jobs run than the operator may have at once."""
+
     SNAPSHOT_RETRYING = "SnapshotRetrying"
     """The last attempt of the requested snapshot failed; the next one follows."""
 

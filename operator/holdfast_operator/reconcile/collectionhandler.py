@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, assert_never
 
 from holdfast.errors import (
     CollectionInUse,
@@ -80,6 +80,7 @@ from holdfast_operator.sparkapps.adapter import (
     Refused,
     SparkAdapter,
 )
+from holdfast_operator.sparkapps.slots import Slots
 
 _MAX_REFUSAL: Final = 500
 
@@ -92,13 +93,20 @@ class CollectionHandler(Handler[Observed]):
     kind: ClassVar[Kind] = Kind.STORAGE_COLLECTION
 
     def __init__(
-        self, services: Services, stores: Stores, index: Index, settings: Settings, spark: SparkAdapter
+        self,
+        services: Services,
+        stores: Stores,
+        index: Index,
+        settings: Settings,
+        spark: SparkAdapter,
+        slots: Slots,
     ) -> None:
         super().__init__(services)
         self._stores = stores
         self._index = index
         self._settings = settings
         self._spark = spark
+        self._slots = slots
         self._long = LongSteps(stores, settings.data_dir)
 
     async def observe(self, key: ObjectKey, body: Json) -> Observed:
@@ -214,6 +222,7 @@ class CollectionHandler(Handler[Observed]):
         common: dict[str, Any] = {
             "reachable": not opening.storage.on_one_machine or self._settings.storage_shared,
             "missing": missing,
+            "full": await self._full(key, spec, missing),
             "launched": shown_launched(body.get("status", {})),
             "stored": _stored(facts),
             "now": self.services.clock.wall(),
@@ -254,6 +263,14 @@ class CollectionHandler(Handler[Observed]):
             return await self._spark.observe(key, body["metadata"]["uid"]), None
         except NotInstalled as error:
             return (), str(error)
+
+    async def _full(self, key: ObjectKey, spec: StorageCollectionSpec, missing: str | None) -> str | None:
+        if missing is not None or (spec.snapshot is None and spec.hydration.spark is None):
+            return None
+        try:
+            return await self._slots.full(key)
+        except NotInstalled as error:
+            return str(error)
 
     def _objection(self, template: SparkTemplate | None) -> str | None:
         return None if template is None else self._spark.objection(template)
@@ -297,22 +314,34 @@ class CollectionHandler(Handler[Observed]):
                 await use(catalog, "drop_collection", lambda h: h.drop_collection(step.collection_id))
             case DropItem():
                 await use(catalog, "drop_item", lambda h: h.drop_item(step.item))
+            case StartJob() | RetryJob() | LaunchAttempt():
+                with self._slots.taken(key) as there:
+                    # Where another took the last one since, the next look says that it waits.
+                    if there:
+                        await self._start(key, body, catalog, step)
+            case FailAttempt():
+                await self._fail(key, catalog, step)
+            case _:
+                raise AssertionError(step)
+
+    async def _start(
+        self, key: ObjectKey, body: Json, catalog: ObjectKey, step: StartJob | RetryJob | LaunchAttempt
+    ) -> None:
+        use = self._stores.use
+        match step:
             case StartJob():
                 job = await use(
                     catalog,
                     "start_job",
                     lambda h: h.start_job(step.collection_id, step.kind, step.slot, step.spec),
                 )
-                await self._launch(key, body, catalog, step, job)
             case RetryJob():
                 job = await use(catalog, "retry_job", lambda h: h.retry_job(step.job_id, step.abandoned))
-                await self._launch(key, body, catalog, step, job)
             case LaunchAttempt():
-                await self._launch(key, body, catalog, step, step.job)
-            case FailAttempt():
-                await self._fail(key, catalog, step)
+                job = step.job
             case _:
-                raise AssertionError(step)
+                assert_never(step)
+        await self._launch(key, body, catalog, step, job)
 
     async def _evolve(self, key: ObjectKey, body: Json, step: EvolveColumns, catalog: ObjectKey) -> None:
         await self._stores.use(

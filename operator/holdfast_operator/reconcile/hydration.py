@@ -193,6 +193,10 @@ def _health(rendition: RenditionFacts, course: Course) -> Health:
         case Stand.NOT_INSTALLED | Stand.NOT_SHARED | Stand.NOT_TAKEN:
             text = f"{named} is to be filled by Spark: {course.text}; or remove spec.hydration"
             return stalled(_HINDRANCES[course.stand], text)
+        case Stand.QUEUED:
+            return reconciling(
+                Reason.HYDRATING_RENDITION, f"{named} is to be filled by a Spark job: {course.text}"
+            )
         case Stand.RUNNING | Stand.RETRYING | Stand.DONE:
             return reconciling(
                 Reason.HYDRATING_RENDITION, f"{named} is being filled by a Spark job: {course.text}"

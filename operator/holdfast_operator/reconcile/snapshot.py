@@ -79,7 +79,7 @@ def plan(seen: SnapshotObserved) -> Step | SnapshotReport:
 
 def _plan_start(seen: SnapshotObserved, request: SnapshotRequest) -> Step | SnapshotReport:
     if (hindered := hindrance(seen)) is not None:
-        return _hindered(seen, hindered)
+        return _waiting(seen, hindered) if hindered.stand is Stand.QUEUED else _hindered(seen, hindered)
     latest = seen.upper - 1
     as_of = latest if request.as_of is None else request.as_of
     if seen.upper == 0 or as_of > latest:
@@ -104,6 +104,7 @@ _REASONS: Final[Mapping[Stand, Reason]] = {
     Stand.NOT_INSTALLED: Reason.SPARK_NOT_INSTALLED,
     Stand.NOT_SHARED: Reason.STORAGE_NOT_SHARED,
     Stand.NOT_TAKEN: Reason.SPARK_TEMPLATE_REFUSED,
+    Stand.QUEUED: Reason.SNAPSHOT_QUEUED,
     Stand.RUNNING: Reason.SNAPSHOT_RUNNING,
     Stand.RETRYING: Reason.SNAPSHOT_RETRYING,
     Stand.FAILED: Reason.SNAPSHOT_FAILED,
@@ -120,7 +121,7 @@ def _shown(
             return _hindered(seen, course)
         case Stand.RUNNING:
             text = f"{text}, as of {_as_of(job)}"
-        case Stand.RETRYING:
+        case Stand.RETRYING | Stand.QUEUED:
             pass
         case Stand.FAILED:
             status = "False"
@@ -132,6 +133,11 @@ def _shown(
         case _:
             assert_never(course.stand)
     return _report(seen, status, _REASONS[course.stand], text, requeue_after=course.requeue_after)
+
+
+def _waiting(seen: SnapshotObserved, course: Course) -> SnapshotReport:
+    after = course.requeue_after
+    return _report(seen, "Unknown", _REASONS[course.stand], course.text, requeue_after=after)
 
 
 def _hindered(seen: SnapshotObserved, course: Course) -> SnapshotReport:

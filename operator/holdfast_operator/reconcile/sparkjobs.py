@@ -32,6 +32,7 @@ STOPPED: Final = "spec.suspend is true"
 _NOTHING: Final = StoredSize(0, 0)
 _FIRST_BACKOFF: Final = 5.0
 _LONGEST_BACKOFF: Final = 300.0
+_QUEUE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,8 @@ class SparkObserved:
     """Why there is nothing that runs Spark jobs, and what to do; None where there is."""
     objection: str | None = None
     """Why what runs them can't take the template, and what to do."""
+    full: str | None = None
+    """Why no attempt can be launched before another has ended."""
     apps: tuple[AppState, ...] = ()
     """Those of all jobs of the kind that the collection has; seen *before* the records were read."""
     launched: frozenset[tuple[str, int]] = frozenset()
@@ -110,6 +113,8 @@ class Stand(Enum):
     NOT_SHARED = auto()
     NOT_TAKEN = auto()
     """The template asks for what can't be had."""
+    QUEUED = auto()
+    """Others run; it starts when one has ended."""
     RUNNING = auto()
     RETRYING = auto()
     FAILED = auto()
@@ -141,7 +146,7 @@ def hindrance(seen: SparkObserved) -> Course | None:
             "or start the operator with --storage-shared where they see its files",
             asks_again=True,
         )
-    return None
+    return _queued(seen)
 
 
 def plan_job(
@@ -218,6 +223,8 @@ def _plan_running(
         return failed(job, "its application is gone")
     if app is None and seen.objection is not None:
         return failed(job, seen.objection)
+    if app is None and (queued := _queued(seen)) is not None:
+        return queued
     if app is None:
         return LaunchAttempt(collection_id, job, tasks(seen.stored, template.executor))
     match app.phase:
@@ -258,7 +265,7 @@ def _plan_retry(
     if wait > 0:
         text = f"attempt {job.attempt} failed: {job.error}; the next one follows by itself"
         return Course(Stand.RETRYING, text, wait)
-    return retry(seen, job, template, collection_id)
+    return _queued(seen) or retry(seen, job, template, collection_id)
 
 
 def backoff(failed_attempts: int) -> float:
@@ -268,6 +275,10 @@ def backoff(failed_attempts: int) -> float:
 
 def _running(job: JobRecord, what: str) -> Course:
     return Course(Stand.RUNNING, f"attempt {job.attempt} {what}", 2.0)
+
+
+def _queued(seen: SparkObserved) -> Course | None:
+    return None if seen.full is None else Course(Stand.QUEUED, seen.full, _QUEUE_SECONDS)
 
 
 def _because(app: AppState) -> str:

@@ -50,6 +50,7 @@ from holdfast_operator.runtime.schedule import Backoff
 from holdfast_operator.runtime.server import Server
 from holdfast_operator.runtime.status import StatusWriter
 from holdfast_operator.sparkapps.choice import AdapterName, adapter, watched
+from holdfast_operator.sparkapps.slots import Caps, Slots
 
 Json = dict[str, Any]
 
@@ -82,6 +83,8 @@ class Options:
     """Whether Spark pods see the same files as the operator."""
     spark_adapter: AdapterName = AdapterName.AUTO
     """What runs Spark jobs."""
+    spark_caps: Caps = field(default_factory=Caps)
+    """How many Spark jobs run at once."""
     host: str = "127.0.0.1"
     port: int = 8080
     unsteady: float = 2.0
@@ -381,13 +384,16 @@ class Operator:
             silence=timedelta(seconds=_SILENCE * self._options.store_deadline),
         )
         spark = adapter(self._kube, self._options.spark_adapter)
+        slots = Slots(self._options.spark_caps, spark, self._clock, self._options.namespaces)
         self._fences = FencedCatalogs(services, self._stores, self._index)
         return {
             Kind.CATALOG: CatalogHandler(services, self._stores, self._index, settings, self._migrations),
             Kind.CATALOG_MIGRATION: MigrationHandler(
                 services, self._stores, self._index, settings, self._migrations
             ),
-            Kind.STORAGE_COLLECTION: CollectionHandler(services, self._stores, self._index, settings, spark),
+            Kind.STORAGE_COLLECTION: CollectionHandler(
+                services, self._stores, self._index, settings, spark, slots
+            ),
         }
 
     def _unhealthy(self) -> str:

@@ -7,6 +7,7 @@ Invariants
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -93,6 +94,13 @@ class SparkAdapter(ABC):
     @abstractmethod
     async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:
         """The applications of an object, oldest attempt first. Raises `NotInstalled`."""
+
+    @abstractmethod
+    async def running(self, namespaces: Sequence[str]) -> Mapping[ObjectKey, int]:
+        """How many applications that aren't over each object has, in these namespaces; empty: in all.
+
+        Raises `NotInstalled`.
+        """
 
     @abstractmethod
     async def cancel(self, owner: ObjectKey, app: AppState) -> None:

@@ -5,7 +5,8 @@ Invariants
 - An adapter that has answered once and is away now leaves everything undecided: its applications may run.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Final, assert_never
 
@@ -77,6 +78,14 @@ class Choice(SparkAdapter):
         if len(missing) == len(self._adapters):
             raise NotInstalled("; ".join(missing))
         return tuple(sorted(found, key=lambda app: (app.attempt, app.created)))
+
+    async def running(self, namespaces: Sequence[str]) -> Mapping[ObjectKey, int]:
+        """Those of all adapters that are served."""
+        counted: Counter[ObjectKey] = Counter()
+        for name, each in self._adapters.items():
+            if name in self._served:
+                counted.update(await each.running(namespaces))
+        return counted
 
     async def cancel(self, owner: ObjectKey, app: AppState) -> None:
         """Cancel by the adapter that it belongs to."""

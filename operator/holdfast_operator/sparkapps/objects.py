@@ -3,7 +3,8 @@
 import hashlib
 import re
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, Final
 
@@ -16,6 +17,7 @@ from holdfast_operator.api.names import (
     LABEL_MANAGED_BY,
     LABEL_NAME,
     MANAGED_BY,
+    Kind,
 )
 from holdfast_operator.runtime.kube import (
     Exists,
@@ -89,17 +91,19 @@ class ObjectAdapter(SparkAdapter):
 
     async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:
         """The applications that an object owns."""
-        try:
-            found = await self.kube.list(self.type_, owner.namespace, labels=selector(owner, owner_uid))
-        except NotServed:
-            raise NotInstalled(self._not_served()) from None
-        except Forbidden:
-            raise NotInstalled(
-                f"{self.what} are not this operator's to have: let its role create, list and delete them "
-                f"(spark.enabled and spark.adapter of the chart), or choose another --spark-adapter"
-            ) from None
+        found = await self._list(owner.namespace, selector(owner, owner_uid))
         states = [state for body in found if _owned(body, owner_uid) if (state := self.app_state(body))]
         return tuple(sorted(states, key=lambda state: (state.attempt, state.created)))
+
+    async def running(self, namespaces: Sequence[str]) -> Mapping[ObjectKey, int]:
+        """How many applications that aren't over each object has."""
+        counted: Counter[ObjectKey] = Counter()
+        for namespace in namespaces or (None,):
+            for body in await self._list(namespace, f"{LABEL_MANAGED_BY}={MANAGED_BY}"):
+                state = self.app_state(body)
+                if state is not None and not state.phase.over:
+                    counted[_owner(body)] += 1
+        return counted
 
     async def cancel(self, owner: ObjectKey, app: AppState) -> None:
         """Delete the object; its pods go with it."""
@@ -126,6 +130,17 @@ class ObjectAdapter(SparkAdapter):
             kind=labels.get(LABEL_JOB_KIND, ""),
             via=self.name,
         )
+
+    async def _list(self, namespace: str | None, labels: str) -> list[Json]:
+        try:
+            return await self.kube.list(self.type_, namespace, labels=labels)
+        except NotServed:
+            raise NotInstalled(self._not_served()) from None
+        except Forbidden:
+            raise NotInstalled(
+                f"{self.what} are not this operator's to have: let its role create, list and delete them "
+                f"(spark.enabled and spark.adapter of the chart), or choose another --spark-adapter"
+            ) from None
 
     def _not_served(self) -> str:
         return f"{self.what} are not served: {self.remedy}, or choose another --spark-adapter"
@@ -192,6 +207,14 @@ def environment(launch: Launch) -> Json:
 def in_a_line(text: object) -> str:
     """What an application says, in one line that isn't too long."""
     return " ".join(str(text or "").split())[:_MAX_MESSAGE]
+
+
+def _owner(body: Mapping[str, Any]) -> ObjectKey:
+    """What an attempt of ours belongs to; where somebody took that off it, to nothing that there is."""
+    metadata = body["metadata"]
+    owners = (each for each in metadata.get("ownerReferences", []) if each.get("kind") in set(Kind))
+    owner = next(owners, {"kind": Kind.STORAGE_COLLECTION, "name": ""})
+    return ObjectKey(Kind(owner["kind"]), metadata["namespace"], owner["name"])
 
 
 def _owned(body: Mapping[str, Any], owner_uid: str) -> bool:

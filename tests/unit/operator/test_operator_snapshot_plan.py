@@ -199,6 +199,24 @@ def test_a_template_that_can_not_be_had_starts_nothing_and_ends_what_was_not_lau
     assert told(replace(never, apps=(app(AppPhase.RUNNING),))) == ("Unknown", Reason.SNAPSHOT_RUNNING)
 
 
+def test_a_job_waits_until_fewer_run_before_it_starts_tries_again_or_is_launched() -> None:
+    full = "2 Spark jobs run"
+    failed = record(JobState.FAILED, 1, error="boom", by="spark", failures=1)
+    for seen in (
+        replace(ASKED, full=full),
+        replace(ASKED, job=failed, full=full),
+        replace(RUNNING, launched=frozenset(), full=full),
+    ):
+        report = plan(seen)
+        assert isinstance(report, SnapshotReport)
+        assert report.mark is not None
+        assert (report.mark.status, report.mark.reason) == ("Unknown", Reason.SNAPSHOT_QUEUED)
+        assert (report.mark.message, report.requeue_after) == (full, 5.0)
+        assert not isinstance(plan(replace(seen, full=None)), SnapshotReport)
+    # One that runs is one of those that fill it.
+    assert told(replace(RUNNING, apps=(app(AppPhase.RUNNING),), full=full))[1] is Reason.SNAPSHOT_RUNNING
+
+
 def test_the_next_attempt_waits_for_its_backoff() -> None:
     ended = int((NOW - timedelta(seconds=4)).timestamp() * 1000)
     failed = record(JobState.FAILED, 1, error="boom", finished_ms=ended)

@@ -411,6 +411,19 @@ def test_what_is_asked_for_and_not_there_is_told(refusal: Callable[[str], KubeEr
         observe(adapter(kube, AdapterName.AUTO))
 
 
+def test_what_runs_is_counted_over_all_adapters_and_objects() -> None:
+    kube = Serving(SPARK_APPLICATIONS, JOBS)
+    chosen = adapter(kube, AdapterName.AUTO)
+    observe(chosen)
+    other = ObjectKey(Kind.STORAGE_COLLECTION, "ns", "other")
+    asyncio.run(chosen.launch(LAUNCH))
+    asyncio.run(chosen.launch(replace(LAUNCH, attempt=3)))
+    asyncio.run(JobAdapter(kube).launch(replace(LAUNCH, owner=other)))
+    assert asyncio.run(chosen.running(["ns"])) == {OWNER: 2, other: 1}
+    kube.there[SPARK_APPLICATIONS.path("ns")][0]["status"] = {"applicationState": {"state": "COMPLETED"}}
+    assert asyncio.run(chosen.running(["ns"])) == {OWNER: 1, other: 1}
+
+
 def test_switched_off_nothing_is_asked_of_the_cluster() -> None:
     chosen = adapter(Serving(), AdapterName.NONE)
     with pytest.raises(NotInstalled, match="switched off"):

@@ -42,6 +42,7 @@ from holdfast_operator.runtime.kube import (
 from holdfast_operator.runtime.metrics import Metrics
 from holdfast_operator.runtime.status import StatusWriter
 from holdfast_operator.sparkapps.kubeflow import SPARK_APPLICATIONS, KubeflowAdapter
+from holdfast_operator.sparkapps.slots import Caps, Slots
 
 Json = dict[str, Any]
 
@@ -50,6 +51,8 @@ CATALOG = ObjectKey(Kind.CATALOG, "ns", "demo")
 FLIGHTS = ObjectKey(Kind.STORAGE_COLLECTION, "ns", "flights")
 PATH = resource_type(FLIGHTS.kind).path("ns", "flights")
 APPS = SPARK_APPLICATIONS.path("ns")
+OTHERS = {"holdfast.dev/job-id": "another", "holdfast.dev/attempt": "1"}
+"""The labels of another collection's application."""
 SPARK = {"minimumBytes": 0, "spark": {"maxAttempts": 3}}
 
 
@@ -62,6 +65,13 @@ class LaterClock(SystemClock):
 
     def wall(self) -> datetime:
         return super().wall() + timedelta(minutes=30)
+
+    def monotonic(self) -> float:
+        """Every look is a while after the one before, so that nothing is fresh."""
+        self._looks += 1
+        return super().monotonic() + 10.0 * self._looks
+
+    _looks = 0
 
 
 class Cluster(Kube):
@@ -128,6 +138,7 @@ class World:
         self.clock = LaterClock()
         self.cluster = Cluster(self.clock)
         self.url = url
+        self.caps = Caps()
         self.spec: Json = {
             "catalogRef": {"name": "demo"},
             "columns": [{"name": "id", "type": "int64"}],
@@ -189,7 +200,8 @@ class World:
             )
             settings = Settings("me", None, True, Rhythm(2.0, 60.0))
             spark = KubeflowAdapter(self.cluster)
-            handler = CollectionHandler(services, stores, Index(None), settings, spark)
+            slots = Slots(self.caps, spark, self.clock, ["ns"])
+            handler = CollectionHandler(services, stores, Index(None), settings, spark, slots)
             try:
                 await story(Operator(self, handler, stores))
             except Died:
@@ -328,6 +340,33 @@ def test_a_name_that_somebody_elses_application_has_costs_one_attempt(world: Wor
     world.cluster.refuse = None
     world.run(launches)
     world.run(goes_on)
+
+
+def test_an_attempt_waits_for_a_slot_and_is_launched_when_one_is_free(world: World) -> None:
+    """Also one that is on record already, whose operator ended before the launch."""
+    world.caps = Caps(in_all=1)
+    other = {"metadata": {"name": "other", "namespace": "ns", "labels": OTHERS}}
+
+    async def waits(operator: Operator) -> None:
+        world.cluster.put(f"{APPS}/other", other)
+        await operator.until(lambda: "1 Spark job runs" in world.said)
+        await operator.rest()
+        assert world.look() is None
+        del world.cluster.objects[f"{APPS}/other"]
+        world.cluster.refuse = Died()
+        await operator.until(lambda: False)
+
+    async def launches(operator: Operator) -> None:
+        world.cluster.refuse = None
+        world.cluster.put(f"{APPS}/other", other)
+        await operator.until(lambda: "1 Spark job runs" in world.said)
+        assert (world.record().state, world.record().attempt) == (JobState.RUNNING, 1)
+        del world.cluster.objects[f"{APPS}/other"]
+        await operator.until(lambda: bool(world.cluster.apps))
+        assert (world.record().attempt, world.record().failures) == (1, 0)
+
+    world.run(waits)
+    world.run(launches)
 
 
 def test_three_suspends_are_no_failures_and_the_job_still_runs(world: World) -> None:

@@ -1,0 +1,90 @@
+"""How many Spark jobs run at once, in all and in one namespace.
+
+Invariants
+- What runs is asked of the cluster, so that nothing has to be remembered, nor can be forgotten, by a process.
+- Between two answers every launch of this process counts from when it is decided: of two that want the last
+  slot one gets it.
+- Only one operator acts, so nobody else launches.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast_operator.runtime.clock import Clock
+from holdfast_operator.runtime.kube import ObjectKey
+from holdfast_operator.sparkapps.adapter import SparkAdapter
+
+_FRESH_SECONDS: Final = 2.0
+"""For so long an answer counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """How many attempts may run at once; None: as many as are asked for."""
+
+    in_all: int | None = None
+    in_a_namespace: int | None = None
+
+
+class Slots:
+    """What the caps leave."""
+
+    def __init__(
+        self, caps: Caps, adapter: SparkAdapter, clock: Clock, namespaces: Sequence[str] = ()
+    ) -> None:
+        """`namespaces` are those in which jobs run; empty: all."""
+        self._caps = caps
+        self._adapter = adapter
+        self._clock = clock
+        self._namespaces = tuple(namespaces)
+        self._lock = asyncio.Lock()
+        self._asked = float("-inf")
+        self._running: dict[ObjectKey, int] = {}
+        self._launching: list[ObjectKey] = []
+        self._launched: list[ObjectKey] = []
+        """Those that came to an end, well or not, and that the next answer knows of."""
+
+    async def full(self, key: ObjectKey) -> str | None:
+        """Why no attempt of an object can be launched now; None where one can. Raises `NotInstalled`."""
+        if self._caps == Caps():
+            return None
+        async with self._lock:
+            if self._clock.monotonic() - self._asked > _FRESH_SECONDS:
+                # What is launched while it is asked for may be in the answer or not: it goes on to count.
+                known = len(self._launched)
+                self._running = dict(await self._adapter.running(self._namespaces))
+                self._asked = self._clock.monotonic()
+                del self._launched[:known]
+        return self._full(key)
+
+    @contextmanager
+    def taken(self, key: ObjectKey) -> Iterator[bool]:
+        """Take a slot for an attempt of an object that is launched meanwhile; whether there was one."""
+        there = self._full(key) is None
+        if there:
+            self._launching.append(key)
+        try:
+            yield there
+        finally:
+            if there:
+                self._launching.remove(key)
+                self._launched.append(key)
+
+    def _full(self, key: ObjectKey) -> str | None:
+        running = (each for each, number in self._running.items() for _ in range(number))
+        keys = [*self._launching, *self._launched, *running]
+        beside = sum(each.namespace == key.namespace for each in keys)
+        caps = self._caps
+        if caps.in_all is not None and len(keys) >= caps.in_all:
+            return _told(len(keys), "", "--spark-max-jobs")
+        if caps.in_a_namespace is not None and beside >= caps.in_a_namespace:
+            return _told(beside, f" in namespace {key.namespace}", "--spark-max-jobs-per-namespace")
+        return None
+
+
+def _told(number: int, where: str, flag: str) -> str:
+    verb = "job runs" if number == 1 else "jobs run"
+    return f"{number} Spark {verb}{where}, as many as {flag} allows; it starts when one has ended"
