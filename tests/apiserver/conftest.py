@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.durable import FenceToken, catalog_shard_id
+from holdfast.durable.preamble import read_preamble
+from holdfast.durable.shard import CatalogShard
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.storage import StorageController
 from testbed.errors import KubectlError
@@ -117,6 +120,13 @@ class World:
 
     def controller(self, url: str) -> StorageController:
         return StorageController(self.store(url))
+
+    def go_back(self, client: PersistClient, organization: str, epoch: int) -> None:
+        """What a restore of an older copy does to the fence token of a catalog."""
+        store = CatalogShard(client, catalog_shard_id(organization), purpose="test")
+        seen = read_preamble(store, store.upper())
+        store.append(seen.fence(FenceToken(0, epoch, "older", "copy")), seen.upper)
+        store.close()
 
     def stop(self) -> None:
         for operator in self.operators:

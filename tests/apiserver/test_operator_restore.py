@@ -1,13 +1,16 @@
 """A new Catalog is filled with a dump or with another catalog, or says what is wrong and makes nothing."""
 
 import os
+import shlex
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from holdfast.cli import main
 from holdfast.durable import IdKind, OpenMode, persist_catalog
 
 pytestmark = pytest.mark.kube
@@ -47,6 +50,19 @@ def test_a_catalog_comes_out_of_a_dump_or_of_another_one(
     world.wait_for("catalog/copy", RESTORED, "Restored")
     assert f"as of {as_of}" in world.status("catalog/copy")["restoredFrom"]
     assert len(world.events("Restored", 2)) == 2
+    # One that can't be opened any more tells what it was filled with, and when it is open again too.
+    copy = world.get("catalog/copy")
+    world.kubectl("annotate", "catalog/copy", "holdfast.dev/reopen=1")
+    world.wait_for("catalog/copy", ".status.epoch", 2)
+    organization = copy["spec"]["organizationId"]
+    with world.store(world.volume(organization)) as client:
+        world.go_back(client, organization, 1)
+    _, command, _ = world.wait_stalled("catalog/copy", "FenceRegressed").split("`")
+    assert world.status("catalog/copy")["restoredFrom"] == copy["status"]["restoredFrom"]
+    raised = CliRunner().invoke(main, shlex.split(command)[1:])
+    assert raised.exit_code == 0, raised.output
+    world.wait_for("catalog/copy", ".status.epoch", 3)
+    world.wait_for("catalog/copy", RESTORED, "Restored")
     # For one that is there already the field can't be set any more; one that was there before its resource:
     world.delete("catalog/old")
     world.apply(make_catalog("old", organizationId=SOURCE, storage=place, restoreFrom=other))

@@ -11,21 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.cli import main
-from holdfast.durable import FenceToken, OpenMode, catalog_shard_id, persist_catalog
-from holdfast.durable.preamble import read_preamble
-from holdfast.durable.shard import CatalogShard
+from holdfast.durable import OpenMode, persist_catalog
 
 pytestmark = pytest.mark.kube
 
 Make = Callable[..., dict[str, Any]]
-
-
-def go_back(client: Any, organization: str, epoch: int) -> None:
-    """What a restore of an older copy does to the fence token."""
-    store = CatalogShard(client, catalog_shard_id(organization), purpose="test")
-    seen = read_preamble(store, store.upper())
-    store.append(seen.fence(FenceToken(0, epoch, "older", "copy")), seen.upper)
-    store.close()
 
 
 def test_what_can_not_be_taken_over_says_why_and_goes_on_by_itself(
@@ -47,7 +37,7 @@ def test_what_can_not_be_taken_over_says_why_and_goes_on_by_itself(
         world.apply(there, make_collection(), hung)
         world.wait_ready("catalog/demo", "storagecollection/flights")
         assert world.status("catalog/demo")["epoch"] == 4
-        go_back(client, organization, 2)
+        world.go_back(client, organization, 2)
     _, command, _ = world.wait_stalled("catalog/demo", "FenceRegressed").split("`")
     # What the next process has to go by.
     assert world.status("catalog/demo")["epoch"] == 4

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from holdfast.errors import (
     CatalogOutOfSync,
@@ -243,7 +243,7 @@ class CatalogHandler(Handler[Observed]):
         await self._open(key, body, opening)
 
     async def _open(self, key: ObjectKey, body: Json, opening: Opening) -> None:
-        await self._check_fence(key, opening)
+        await self._check_fence(key, body, opening)
         try:
             await self._stores.open(key, opening, await self._credentials(key, opening))
         except UnderWay as wait:
@@ -263,13 +263,13 @@ class CatalogHandler(Handler[Observed]):
                     return
             raise Halt(settled(error, reason=Reason.UNSUPPORTED_STORAGE)) from None
         except (VersionTooNew, Deprecated, UpgradePending) as error:
-            raise Halt(await self._not_opened(key, opening, error)) from None
+            raise Halt(await self._not_opened(key, body, opening, error)) from None
         except (LinkConflict, StrategyMismatch, LinkedElsewhere) as error:
             raise Halt(await self._not_linked(body, opening, error)) from None
         except Fenced as error:
             raise Halt(takeovers.shut_out(error, opening)) from None
         except EpochWentBack as error:
-            raise Halt(self._went_back(opening, error.found, error.least)) from None
+            raise Halt(self._went_back(body, opening, error.found, error.least)) from None
         facts = await self._facts(key)
         if facts is not None and opening.observed:
             log.info("observed; written by %s", facts.holder)
@@ -286,7 +286,7 @@ class CatalogHandler(Handler[Observed]):
         rhythm = self._settings.rhythm
         return Settle(health, requeue_after=rhythm.steady if wait.since else rhythm.unsteady)
 
-    async def _check_fence(self, key: ObjectKey, opening: Opening) -> None:
+    async def _check_fence(self, key: ObjectKey, body: Json, opening: Opening) -> None:
         """Halt where the catalog's token went back and nobody has raised it again."""
         least = self._stores.least_epoch(key, opening)
         if least is None or opening.observed:
@@ -295,13 +295,13 @@ class CatalogHandler(Handler[Observed]):
         if isinstance(found, StoreUnreachable):
             raise Halt(settled(found))
         if takeovers.needs_fence(found, least):
-            raise Halt(self._went_back(opening, found, least))
+            raise Halt(self._went_back(body, opening, found, least))
 
-    def _went_back(self, opening: Opening, found: Durable | None, least: int) -> Settle:
+    def _went_back(self, body: Json, opening: Opening, found: Durable | None, least: int) -> Settle:
         """How a catalog rests whose token went back; the epoch that it had is kept, for whoever opens it."""
         fields = None
         if found is not None and found.epoch is not None:
-            fields = durable_fields(replace(found, epoch=least))
+            fields = _closed_fields(body, replace(found, epoch=least))
         health = takeovers.regressed(opening, found, least)
         return Settle(health, fields=fields, requeue_after=self._settings.rhythm.steady)
 
@@ -311,14 +311,14 @@ class CatalogHandler(Handler[Observed]):
         silent = takeovers.no_answer(opening, wait, now, found, self._settings.silence)
         return silent or opening_since(opening, wait.since, _known(found))
 
-    async def _not_opened(self, key: ObjectKey, opening: Opening, error: HoldfastError) -> Settle:
+    async def _not_opened(self, key: ObjectKey, body: Json, opening: Opening, error: HoldfastError) -> Settle:
         """How a catalog rests whose format keeps it closed: its version is shown."""
         found = await self._stores.durable_state(opening, await self._credentials(key, opening))
         retry = True
         if isinstance(error, UpgradePending):
             said, retry = await self._try_upgrade(key, opening)
             error = UpgradePending(f"{error}; {said}", hint=error.hint)
-        return replace(settled(error), fields=durable_fields(found), retry=retry)
+        return replace(settled(error), fields=_closed_fields(body, found), retry=retry)
 
     async def _not_linked(self, body: Json, opening: Opening, error: HoldfastError) -> Settle:
         """How a catalog rests whose stores don't fit together: a link that was ended isn't shown any more.
@@ -400,6 +400,11 @@ class CatalogHandler(Handler[Observed]):
     def _wake_dependents(self, key: ObjectKey) -> None:
         for dependent in self._index.dependents_of(key):
             self.services.look(dependent)
+
+
+def _closed_fields(body: Json, found: Durable) -> Mapping[str, Any]:
+    """The status of a catalog that isn't open, as `found` in its store."""
+    return durable_fields(found, fencing.fences_of(body), body.get("status", {}).get("restoredFrom"))
 
 
 def _known(found: takeovers.Found) -> Durable | None:

@@ -30,9 +30,11 @@ def status_fields(
     )
 
 
-def durable_fields(found: Durable) -> Mapping[str, Any]:
-    """The status of a catalog that can't be opened."""
-    return _fields(found)
+def durable_fields(
+    found: Durable, fences: tuple[CatalogFence, ...], restored_from: str | None
+) -> Mapping[str, Any]:
+    """The status of a catalog that can't be opened; what nothing but the status knows stays in it."""
+    return _fields(found, restored_from=restored_from, fenced_by=fences or None)
 
 
 def _fields(found: CatalogFacts | Durable, **more: Any) -> Mapping[str, Any]:
