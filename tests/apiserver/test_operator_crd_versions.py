@@ -149,3 +149,38 @@ def test_what_an_older_crd_does_not_know_of_a_status_is_left_out(
     objects.wait_until("catalog/demo", "Ready")
     make(plane, make_collection("old"))
     objects.wait_until("coll/old", "Ready")
+
+
+def test_a_definition_that_is_deleted_keeps_no_catalog_from_going(
+    plane: ControlPlane,
+    operator: OperatorProcess,
+    objects: Objects,
+    make_catalog: Make,
+    make_collection: Make,
+) -> None:
+    reason = '.status.conditions[?(@.type=="Reconciling")].reason'
+    crd = yaml.safe_load((CRDS / COLLECTIONS).read_text())
+    plane.apply(crd)
+    make(plane, make_collection("last"))
+    objects.wait_until("coll/last", "Ready")
+    # What is only not served may still be there.
+    hidden = json.loads(json.dumps(crd))
+    hidden["spec"]["versions"][0]["served"] = False
+    plane.apply(hidden)
+    objects.delete("catalog/demo", wait=False)
+    objects.wait_for("catalog/demo", reason, "DependentsUnknown")
+    operator.wait_for_looks(2)
+    assert objects.get("catalog/demo")["metadata"]["finalizers"]
+    plane.apply(crd)
+    objects.wait_for("catalog/demo", reason, "WaitingForCollections")
+    assert objects.get("coll/last")["metadata"]["finalizers"]
+    # With the definition go its objects, each as it asks for, and then the Catalog.
+    plane.kubectl("delete", "crd", "storagecollections.holdfast.dev", "--timeout=60s")
+    objects.wait_gone("catalog/demo")
+    operator.wait_until_it_says("the cluster has no CRD of storagecollections.holdfast.dev")
+    # What is defined again is watched again.
+    install(plane, crd)
+    plane.apply(make_catalog() | {"metadata": {"name": "demo", "namespace": NAMESPACE}})
+    make(plane, make_collection("again"))
+    objects.wait_until("coll/again", "Ready")
+    assert operator.child.poll() is None

@@ -332,6 +332,9 @@ class Reason(StrEnum):
     WAITING_FOR_COLLECTIONS = "WaitingForCollections"
     """The Catalog is being deleted, but StorageCollections still refer to it."""
 
+    DEPENDENTS_UNKNOWN = "DependentsUnknown"
+    """The Catalog is being deleted, but the cluster doesn't serve a kind whose objects may refer to it."""
+
     WAITING_FOR_CATALOG = "WaitingForCatalog"
     """The StorageCollection is being deleted and its catalog can't be written at the moment."""
 

@@ -122,3 +122,11 @@ def waiting_for_collections(dependents: tuple[str, ...]) -> Health:
         Reason.WAITING_FOR_COLLECTIONS,
         f"deletion waits for StorageCollections {named}{more}; delete them",
     )
+
+
+def unknown_dependents(definition: str) -> Health:
+    """What one shows whose deletion waits to hear what refers to it."""
+    text = f"deletion waits until the cluster serves {definition} again, or has no such definition any more"
+    return reconciling(
+        Reason.DEPENDENTS_UNKNOWN, f"{text}: which of them refer to the catalog is unknown; look at that CRD"
+    )

@@ -1,14 +1,23 @@
-"""What hangs on a Catalog, read fresh from the API server: a deletion misses nothing that is new."""
+"""What hangs on a Catalog, read fresh from the API server: a deletion misses nothing that is new.
 
+Of a kind whose definition was deleted there is nothing. Of one that only isn't served nothing is known: the
+deletion waits until it is again.
+"""
+
+import logging
 from typing import Any
 
 from holdfast_operator.api.catalog import DeletionPolicy
 from holdfast_operator.api.names import Kind
-from holdfast_operator.reconcile.handler import is_deleting
+from holdfast_operator.reconcile.catalogstatus import unknown_dependents
+from holdfast_operator.reconcile.handler import Halt, is_deleting
 from holdfast_operator.reconcile.migrationmarks import AT_REST
-from holdfast_operator.runtime.kube import Kube, ObjectKey, resource_type
+from holdfast_operator.reconcile.steps import Settle
+from holdfast_operator.runtime.kube import Kube, NotServed, ObjectKey, resource_type
 
 Json = dict[str, Any]
+
+log = logging.getLogger(__name__)
 
 
 async def collections_of(kube: Kube, catalog: ObjectKey) -> tuple[tuple[str, bool], ...]:
@@ -24,7 +33,14 @@ async def unfinished_migrations(kube: Kube, catalog: ObjectKey) -> tuple[str, ..
 
 
 async def _referring(kube: Kube, catalog: ObjectKey, kind: Kind) -> list[Json]:
-    there = await kube.list(resource_type(kind), catalog.namespace)
+    type_ = resource_type(kind)
+    try:
+        there = await kube.list(type_, catalog.namespace)
+    except NotServed:
+        if not await kube.is_undefined(type_):
+            raise Halt(Settle(unknown_dependents(f"{type_.plural}.{type_.group}"), retry=True)) from None
+        log.warning("the cluster has no %s.%s any more: none is waited for", type_.plural, type_.group)
+        return []
     return [body for body in there if body["spec"].get("catalogRef", {}).get("name") == catalog.name]
 
 

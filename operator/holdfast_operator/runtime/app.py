@@ -2,6 +2,7 @@
 
 Invariants
 - Nothing is reconciled before all objects were listed once: who is the older of two is known from the start.
+  Of a kind whose definition was deleted there are none; it is watched again when it is defined again.
 - SIGTERM: the steps under way are finished, nothing new is begun, handles are closed, exit code 0.
 - With a Lease nothing is begun before it is ours, and nothing after it is lost: no request that changes
   anything, no call of a store. A lost Lease ends the process at once, with exit code 0; SIGTERM gives it
@@ -29,7 +30,7 @@ from holdfast_operator.reconcile.catalog import Rhythm
 from holdfast_operator.reconcile.cataloghandler import CatalogHandler, Settings
 from holdfast_operator.reconcile.collectionhandler import CollectionHandler
 from holdfast_operator.reconcile.fencerecords import FencedCatalogs
-from holdfast_operator.reconcile.handler import Handler, Services
+from holdfast_operator.reconcile.handler import Handler, Services, is_deleting
 from holdfast_operator.reconcile.index import Index
 from holdfast_operator.reconcile.longcalls import LongCalls
 from holdfast_operator.reconcile.migrationhandler import MigrationHandler
@@ -135,6 +136,8 @@ class Operator:
         self._informer_pause = Backoff(first=1.0, limit=30.0)
         self._informer_ends: list[float] = []
         self._restarting: asyncio.Task[None] | None = None
+        self._undefined: frozenset[Kind] = frozenset()
+        """What the cluster had no definition of when the watches were begun."""
         self._handlers = self._make_handlers()
         self._server = Server(
             self._metrics, healthy=self._unhealthy, ready=self._unready, refresh=self._refresh_gauges
@@ -149,7 +152,7 @@ class Operator:
         log.info("health and metrics on http://%s:%d", self._options.host, port)
         workers: asyncio.Task[None] | None = None
         if await self._lead() and await self._list_all():
-            self._informer.start()
+            self._watch()
             workers = asyncio.create_task(self._queue.run())
             self._ticking = asyncio.create_task(self._ticks.run(self._stop))
             self._trimming = asyncio.create_task(self._trim())
@@ -229,7 +232,12 @@ class Operator:
         """List all objects, waiting until their CRDs are there; False where told to stop before that."""
         while not self._stop.is_set():
             try:
-                await self._list_once()
+                found = {kind: await self._list_once(kind) for kind in Kind}
+                undefined = frozenset(kind for kind, bodies in found.items() if bodies is None)
+                ending = any(is_deleting(body) for bodies in found.values() for body in bodies or ())
+                # Of those that are being deleted none waits for what is gone; all others wait for an install.
+                if undefined and not (ending or (self._listed and undefined < set(Kind))):
+                    raise NotServed(f"not all of {GROUP} is defined")
             except NotServed:
                 log.warning(
                     "the cluster doesn't serve %s/%s: install its CRDs (kubectl apply -k crds); waiting",
@@ -239,18 +247,27 @@ class Operator:
             except KubeError as error:
                 log.warning("the API server can't be read, waiting: %s", error)
             else:
+                self._undefined = undefined
                 self._listed = True
                 return True
             await self._clock.wait(self._stop, _CRD_SECONDS)
         return False
 
-    async def _list_once(self) -> None:
-        for kind in Kind:
-            for namespace in self._options.namespaces or (None,):
-                for body in await self._kube.list(resource_type(kind), namespace):
-                    key = ObjectKey(kind, body["metadata"]["namespace"], body["metadata"]["name"])
-                    self._index.put(key, body)
-                    self._look(key)
+    async def _list_once(self, kind: Kind) -> list[Json] | None:
+        """List the objects of a kind; None where it isn't defined."""
+        type_, found = resource_type(kind), list[Json]()
+        for namespace in self._options.namespaces or (None,):
+            try:
+                found += await self._kube.list(type_, namespace)
+            except NotServed:
+                if await self._kube.is_undefined(type_):
+                    return None
+                raise
+        for body in found:
+            key = ObjectKey(kind, body["metadata"]["namespace"], body["metadata"]["name"])
+            self._index.put(key, body)
+            self._look(key)
+        return found
 
     async def _work(self, key: ObjectKey) -> Result:
         with about(key), self._metrics.reconcile_seconds.labels(key.kind.value).time():
@@ -341,6 +358,8 @@ class Operator:
     def _on_informer_end(self, error: BaseException | None) -> None:
         log.error("the watches ended by themselves and are begun anew: %s", error)
         self._metrics.informer_restarts.inc()
+        if self._restarting is not None:
+            self._restarting.cancel()
         self._restarting = asyncio.create_task(self._restart_informer())
 
     async def _restart_informer(self) -> None:
@@ -349,11 +368,34 @@ class Operator:
         self._informer_ends = [end for end in self._informer_ends if now - end < _FORGIVEN] + [now]
         pause = self._informer_pause.delay(len(self._informer_ends), self._rng)
         await self._clock.wait(self._stop, pause)
+        await self._watch_again()
+
+    def _watch(self) -> None:
+        """Begin to watch what is defined, and to look out for what isn't."""
+        self._informer.start()
+        if self._undefined:
+            names = ", ".join(sorted(f"{kind.plural}.{GROUP}" for kind in self._undefined))
+            log.warning("the cluster has no CRD of %s: there are none until it is installed", names)
+            self._restarting = asyncio.create_task(self._await_definitions(self._undefined))
+
+    async def _await_definitions(self, kinds: frozenset[Kind]) -> None:
+        """Watch anew as soon as one of the kinds is served."""
+        while not self._stop.is_set():
+            await self._clock.wait(self._stop, _CRD_SECONDS)
+            try:
+                if any([await self._list_once(kind) is not None for kind in kinds]):
+                    await self._informer.stop()
+                    await self._watch_again()
+                    return
+            except KubeError as error:
+                log.info("whether the CRDs are there can't be told: %s", error)
+
+    async def _watch_again(self) -> None:
         # kopf asks once what is served: where it is told that nothing is, it watches nothing for ever.
         if self._stop.is_set() or not await self._list_all():
             return
         self._informer = self._new_informer()
-        self._informer.start()
+        self._watch()
         log.info("watching again")
         # Nobody tells of what was deleted meanwhile.
         for key in self._index:

@@ -6,7 +6,8 @@ Invariants
   looks at codes.
 - No message holds a body that was sent, so no secret gets into a log.
 - Nothing is changed by a process that may not: that is asked right before a request goes out.
-- That the server, or something before it, knows no such path is not the answer that an object is gone.
+- That the server, or something before it, knows no such path is not the answer that an object is gone: that
+  its definition is gone is.
 """
 
 import asyncio
@@ -94,6 +95,7 @@ class ResourceType:
         return "/".join([*parts, *([quote(name)] if name else []), *([sub] if sub else [])])
 
 
+DEFINITIONS: Final = ResourceType("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 EVENTS: Final = ResourceType("", "v1", "events")
 SECRETS: Final = ResourceType("", "v1", "secrets")
 
@@ -144,8 +146,14 @@ class Kube:
         return cls(ApiClient(found), seconds=seconds, may_write=may_write)
 
     async def get(self, key: ObjectKey) -> Json:
-        """One of our objects, read fresh. Raises `Gone`."""
-        return await self.request("GET", resource_type(key.kind).path(key.namespace, key.name))
+        """One of our objects, read fresh. Raises `Gone`, also where its kind isn't defined any more."""
+        type_ = resource_type(key.kind)
+        try:
+            return await self.request("GET", type_.path(key.namespace, key.name))
+        except NotServed as error:
+            if await self.is_undefined(type_):
+                raise Gone(str(error)) from None
+            raise
 
     async def list(
         self, type_: ResourceType, namespace: str | None, *, labels: str | None = None
@@ -154,6 +162,27 @@ class Kube:
         query = {"labelSelector": labels} if labels else {}
         answer = await self.request("GET", type_.path(namespace), query=query)
         return list(answer["items"])
+
+    async def is_undefined(self, type_: ResourceType) -> bool:
+        """Whether there is no definition of a custom type; its objects went before it.
+
+        Who may not read definitions goes by what the server says that it serves of the group. Raises
+        `KubeError` where that can't be told.
+        """
+        query = {"fieldSelector": f"metadata.name={type_.plural}.{type_.group}"}
+        try:
+            found = await self.request("GET", DEFINITIONS.path(None), query=query)
+        except Forbidden:
+            return await self._is_left_out(type_)
+        return not found["items"]
+
+    async def _is_left_out(self, type_: ResourceType) -> bool:
+        """Whether other types of a group are served, and this one in no version."""
+        served: set[str] = set()
+        for version in (await self.request("GET", f"/apis/{type_.group}"))["versions"]:
+            there = await self.request("GET", f"/apis/{version['groupVersion']}")
+            served.update(each["name"] for each in there["resources"])
+        return bool(served) and type_.plural not in served
 
     async def get_of(self, type_: ResourceType, namespace: str, name: str) -> Json:
         """One object of any type. Raises `Gone`."""

@@ -116,9 +116,45 @@ def test_a_server_that_is_not_there_is_an_answer_too(api: Api) -> None:
 
 @pytest.mark.parametrize("answer", [{"message": "404 page not found"}, ["no such page"]])
 def test_a_path_that_is_not_served_says_nothing_of_an_object(api: Api, answer: Any) -> None:
-    api.answers = [(404, answer)]
+    api.answers = [(404, answer), (200, {"items": [{}]})]
     with pytest.raises(NotServed):
         api.run(lambda kube: kube.get(KEY))
+
+
+NOT_FOUND = (404, {"message": "404 page not found"})
+FORBIDDEN = (403, {"message": "no"})
+VERSIONS = (200, {"versions": [{"groupVersion": f"holdfast.dev/{each}"} for each in ("v1", "v1alpha1")]})
+
+
+def serving(*names: str) -> tuple[int, dict[str, Any]]:
+    return 200, {"resources": [{"name": name} for name in names]}
+
+
+@pytest.mark.parametrize(
+    ("answers", "error"),
+    [
+        ([(200, {"items": []})], Gone),
+        ([(500, {"message": "no"})], KubeError),
+        ([FORBIDDEN, VERSIONS, serving(), serving("storagecollections")], Gone),
+        # In another version than this operator's there may be objects.
+        ([FORBIDDEN, VERSIONS, serving("catalogs"), serving("storagecollections")], NotServed),
+        # Where nothing of the group is served, or somebody else answers, nothing is told.
+        ([FORBIDDEN, VERSIONS, serving(), serving()], NotServed),
+        ([FORBIDDEN, VERSIONS, serving(), NOT_FOUND], NotServed),
+        ([FORBIDDEN, NOT_FOUND], NotServed),
+    ],
+)
+def test_an_object_is_gone_where_its_definition_is(
+    api: Api, answers: list[tuple[int, dict[str, Any]]], error: type[KubeError]
+) -> None:
+    api.answers = [NOT_FOUND, *answers]
+    with pytest.raises(KubeError) as caught:
+        api.run(lambda kube: kube.get(KEY))
+    assert type(caught.value) is error
+    assert api.answers == []
+    assert api.asked[1][1].endswith(
+        "customresourcedefinitions?fieldSelector=metadata.name%3Dcatalogs.holdfast.dev"
+    )
 
 
 def test_who_does_not_lead_changes_nothing(api: Api) -> None:
