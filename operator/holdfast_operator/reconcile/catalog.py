@@ -51,10 +51,11 @@ from holdfast_operator.reconcile.objects import (
 )
 from holdfast_operator.reconcile.steps import (
     SUSPENDED,
+    Keep,
     Release,
+    Rest,
     Settle,
     Step,
-    Wait,
     ready,
     reconciling,
     stalled,
@@ -186,14 +187,14 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
     """What to do next."""
     step = _plan(seen, rhythm)
     # What rests asks for nothing: no `Open` or `RollOut` that would take what is under way.
-    return GiveUp() if seen.under_way and isinstance(step, Settle | Wait | Release) else step
+    return GiveUp() if seen.under_way and isinstance(step, Rest) else step
 
 
 def _plan(seen: Observed, rhythm: Rhythm) -> Step:
     if seen.deleting:
         return _plan_deletion(seen, rhythm)
     if not seen.has_finalizer:
-        return Wait(requeue_after=rhythm.unsteady)
+        return Keep()
     if seen.spec is None:
         return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec"))
     if seen.migration and not seen.in_both:

@@ -35,6 +35,7 @@ from holdfast_operator.reconcile.snapshot import SnapshotObserved, SnapshotRepor
 from holdfast_operator.reconcile.sparkjobs import application_of, failed
 from holdfast_operator.reconcile.steps import (
     SUSPENDED,
+    Keep,
     Release,
     Settle,
     Step,
@@ -181,7 +182,7 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
     if seen.deleting:
         return _plan_deletion(seen, rhythm)
     if not seen.has_finalizer:
-        return Wait(requeue_after=rhythm.unsteady)
+        return Keep()
     if seen.spec is None:
         return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec"))
     if seen.spec.suspend:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from holdfast.errors import Fenced, HoldfastError
 from holdfast_operator.api.names import FINALIZER, Kind, Reason
 from holdfast_operator.reconcile.failures import settled
-from holdfast_operator.reconcile.steps import Release, Settle, Step, Wait, stalled
+from holdfast_operator.reconcile.steps import Keep, Release, Rest, Settle, Step, Wait, stalled
 from holdfast_operator.runtime.clock import Clock
 from holdfast_operator.runtime.events import EventSink, transitions
 from holdfast_operator.runtime.kube import (
@@ -27,6 +27,7 @@ from holdfast_operator.runtime.kube import (
     KubeError,
     NotLeading,
     ObjectKey,
+    resource_type,
 )
 from holdfast_operator.runtime.metrics import Metrics
 from holdfast_operator.runtime.queue import Result
@@ -56,8 +57,6 @@ class Services:
     """Have one of many looked at again; it lets those go first that something happened to."""
     seen: Callable[[ObjectKey, Json], None]
     """Told how an object is after it was written here, so that hearing of that is nothing new."""
-    released: Callable[[ObjectKey], None]
-    """Told when nothing keeps the finalizer of an object any more."""
 
 
 class Halt(Exception):
@@ -86,7 +85,7 @@ class Handler(ABC, Generic[O]):
 
     @abstractmethod
     async def apply(self, key: ObjectKey, body: Json, step: Step) -> None:
-        """Take a step that is neither `Settle`, `Wait` nor `Release`."""
+        """Take a step that is no `Rest`."""
 
     @abstractmethod
     async def gone(self, key: ObjectKey) -> None:
@@ -102,7 +101,6 @@ class Handler(ABC, Generic[O]):
             body = await self.services.kube.get(key)
         except Gone:
             await self.gone(key)
-            self.services.released(key)
             return Result()
         except KubeError as error:
             log.warning("can't be read: %s", error)
@@ -120,7 +118,7 @@ class Handler(ABC, Generic[O]):
             log.info("%s", error)
             return Result(retry=True)
         except Forbidden as error:
-            step = Settle(stalled(Reason.FORBIDDEN, f"{error}; let the operator's role do it"), retry=True)
+            step = _forbidden(error)
         except KubeError as error:
             log.warning("the API server refuses: %s", error)
             return Result(retry=True)
@@ -132,11 +130,11 @@ class Handler(ABC, Generic[O]):
             )
         return await self._finish(key, body, step)
 
-    async def _decide(self, key: ObjectKey, body: Json) -> Settle | Wait | Release:
+    async def _decide(self, key: ObjectKey, body: Json) -> Rest:
         acted = False
         for _ in range(_MAX_STEPS):
             step = self.plan(await self.observe(key, body))
-            if isinstance(step, Settle | Wait | Release):
+            if isinstance(step, Rest):
                 return step
             if step.irreversible and acted:
                 break
@@ -145,17 +143,41 @@ class Handler(ABC, Generic[O]):
             acted = acted or step.irreversible
         return Wait(requeue_after=0.0)
 
-    async def _finish(self, key: ObjectKey, body: Json, step: Settle | Wait | Release) -> Result:
+    async def _finish(self, key: ObjectKey, body: Json, step: Rest) -> Result:
+        others = [each for each in body["metadata"].get("finalizers", []) if each != FINALIZER]
         match step:
             case Wait():
                 return Result(requeue_after=step.requeue_after)
+            case Keep():
+                return await self._write_finalizers(key, body, [*others, FINALIZER])
             case Release():
                 for note in step.notes:
                     await self.services.events.post(key, body["metadata"]["uid"], note)
-                self.services.released(key)
-                return Result()
+                return await self._write_finalizers(key, body, others)
             case Settle():
                 return await self._show(key, body, step)
+            case _:
+                raise AssertionError(step)
+
+    async def _write_finalizers(self, key: ObjectKey, body: Json, wanted: list[str]) -> Result:
+        if body["metadata"].get("finalizers", []) == wanted:
+            return Result()
+        change = {"resourceVersion": body["metadata"]["resourceVersion"], "finalizers": wanted}
+        try:
+            written = await self.services.kube.patch(
+                resource_type(key.kind), key.namespace, key.name, {"metadata": change}
+            )
+        except (Conflict, Gone):
+            return Result(requeue_after=0.0)
+        except Forbidden as error:
+            return await self._show(key, body, _forbidden(error))
+        except KubeError as error:
+            log.warning("the finalizer can't be written: %s", error)
+            return Result(retry=True)
+        if FINALIZER not in wanted:
+            return Result()
+        self.services.seen(key, written)
+        return Result(requeue_after=0.0)
 
     async def _show(self, key: ObjectKey, body: Json, step: Settle) -> Result:
         old = body.get("status", {})
@@ -179,6 +201,10 @@ class Handler(ABC, Generic[O]):
                 log.info("%s: %s", note.reason, note.message)
                 await self.services.events.post(key, body["metadata"]["uid"], note)
         return Result(requeue_after=step.requeue_after, retry=step.retry)
+
+
+def _forbidden(error: Forbidden) -> Settle:
+    return Settle(stalled(Reason.FORBIDDEN, f"{error}; let the operator's role do it"), retry=True)
 
 
 def kept_fields(status: Json) -> Json:

@@ -30,6 +30,7 @@ from holdfast_operator.reconcile.migrationfacts import Course, Move, Planned, St
 from holdfast_operator.reconcile.migrationmarks import AT_REST, resting
 from holdfast_operator.reconcile.steps import (
     SUSPENDED,
+    Keep,
     Release,
     Step,
     Wait,
@@ -151,7 +152,7 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
     if seen.deleting:
         return _plan_deletion(seen, rhythm)
     if not seen.has_finalizer:
-        return Wait(requeue_after=rhythm.unsteady)
+        return Keep()
     if seen.spec is None:
         return _still(seen, stalled(Reason.INVALID_SPEC, f"{seen.problem}; create it anew"))
     if (over := _another_move(seen) or _over(seen, seen.spec)) is not None:

@@ -2,7 +2,7 @@
 
 Invariants
 - A step is a value: it can be compared in tests and printed in logs.
-- `Settle` and `Release` end a reconcile; every other step is taken and then the world is looked at again.
+- A `Rest` ends a reconcile; every other step is taken and then the world is looked at again.
 - At most one irreversible step is taken in a reconcile.
 """
 
@@ -23,7 +23,12 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Settle(Step):
+class Rest(Step):
+    """Nothing more is done in this reconcile."""
+
+
+@dataclass(frozen=True)
+class Settle(Rest):
     """Show this and rest.
 
     `fields` is the status of the kind; None leaves what is there, because nothing is known better.
@@ -40,14 +45,19 @@ class Settle(Step):
 
 
 @dataclass(frozen=True)
-class Wait(Step):
+class Wait(Rest):
     """Nothing to show yet; look again after `requeue_after` seconds or when something changes."""
 
     requeue_after: float | None = None
 
 
 @dataclass(frozen=True)
-class Release(Step):
+class Keep(Rest):
+    """The finalizer is put on, before anything is made that a deletion would have to clean up."""
+
+
+@dataclass(frozen=True)
+class Release(Rest):
     """Everything that a deletion asks for is done: the finalizer may go."""
 
     notes: tuple[Note, ...] = field(default=())

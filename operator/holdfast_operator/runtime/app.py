@@ -321,10 +321,6 @@ class Operator:
             await self._clock.wait(self._stop, _TRIM_SECONDS)
             await asyncio.to_thread(give_back)
 
-    def _released(self, key: ObjectKey) -> None:
-        if self._leads():
-            self._informer.released(key)
-
     def _on_event(self, key: ObjectKey, type_: str | None, body: Json) -> None:
         if type_ == "DELETED":
             self._queue.add(key)
@@ -415,7 +411,6 @@ class Operator:
             enqueue=lambda key, after: self._queue.add(key, after=after),
             look=self._look,
             seen=self._note,
-            released=self._released,
         )
         settings = Settings(
             holder=f"holdfast-operator {os.getpid()} on {socket.gethostname()}",

@@ -1,16 +1,15 @@
-"""kopf, as the informer and the keeper of finalizers; it decides nothing and stores nothing on objects.
+"""kopf, as the informer; it decides nothing and stores nothing on objects.
 
 Invariants
 - It runs in a thread and an event loop of its own, because at its end every task of its loop is cancelled.
 - An event is only told on; what is done about it is the queue's business.
-- The finalizer is put on every object before it is told to be deleted, and taken off when `released` said so.
-- No annotation is ever written: neither the last handled state nor the progress of handlers is stored.
+- It writes nothing: whatever has no handlers but of events gets no annotation from kopf and no finalizer. It
+  would also take its own finalizer off then, so ours must have another name than that of kopf's settings.
 - It ends with the first answer of the API server that kopf has no answer to: whoever started it starts
   another one.
 """
 
 import asyncio
-import concurrent.futures
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -18,14 +17,14 @@ from typing import Any, Final
 
 import kopf
 
-from holdfast_operator.api.names import FINALIZER, GROUP, LABEL_MANAGED_BY, MANAGED_BY, VERSION, Kind
+from holdfast_operator.api.names import GROUP, LABEL_MANAGED_BY, MANAGED_BY, VERSION, Kind
 from holdfast_operator.runtime.kube import ObjectKey, ResourceType, configuration
 
 Json = dict[str, Any]
 OnEvent = Callable[[ObjectKey, str | None, Json], None]
 """Told the object, ADDED, MODIFIED, DELETED or None for one that was there before, and the body."""
 OnLook = Callable[[ObjectKey], None]
-"""Told an object that is to be looked at though it is as before: a child of it changed, or it waits to go."""
+"""Told an object that is to be looked at though it is as before: a child of it changed."""
 
 log = logging.getLogger(__name__)
 
@@ -34,41 +33,6 @@ _CLEAR_SECONDS: Final = 5.0
 _REQUEST_SECONDS: Final = 60.0
 """A list of many objects may take long; a watch has no such limit, but one for how long it may be silent."""
 _CONNECT_SECONDS: Final = 10.0
-
-
-class _NothingStored(kopf.DiffBaseStorage):
-    """No object is changed to remember how it looked."""
-
-    def build(self, *, body: kopf.Body, extra_fields: Any = None) -> kopf.BodyEssence:  # noqa: ARG002
-        """Nothing of an object is compared."""
-        return kopf.BodyEssence()
-
-    def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:  # noqa: ARG002
-        """Nothing was stored."""
-        return None
-
-    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
-        """Nothing is stored."""
-
-
-class _NoProgress(kopf.ProgressStorage):
-    """A deletion handler waits until it is done; there is no progress to store."""
-
-    def fetch(self, *, key: Any, body: kopf.Body) -> None:
-        """Nothing was stored."""
-
-    def store(self, *, key: Any, record: Any, body: kopf.Body, patch: kopf.Patch) -> None:
-        """Nothing is stored."""
-
-    def purge(self, *, key: Any, body: kopf.Body, patch: kopf.Patch) -> None:
-        """There is nothing to purge."""
-
-    def touch(self, *, body: kopf.Body, patch: kopf.Patch, value: str | None) -> None:
-        """An object isn't changed to wake us."""
-
-    def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
-        """There is nothing of ours in it."""
-        return essence
 
 
 class Informer:
@@ -91,8 +55,6 @@ class Informer:
         self._stopping = threading.Event()
         self._started = threading.Event()
         self._over = threading.Event()
-        self._releases: dict[ObjectKey, concurrent.futures.Future[None]] = {}
-        self._lock = threading.Lock()
         self._registry = self._register(children)
         self._thread = threading.Thread(target=self._run, name="informer", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -106,13 +68,6 @@ class Informer:
         """Begin to watch."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
-
-    def released(self, key: ObjectKey) -> None:
-        """Nothing keeps the finalizer of this object any more."""
-        with self._lock:
-            future = self._releases.pop(key, None)
-        if future is not None and not future.done():
-            future.set_result(None)
 
     async def stop(self) -> None:
         """End the watches."""
@@ -155,7 +110,6 @@ class Informer:
         for kind in Kind:
             where = (GROUP, VERSION, kind.plural)
             kopf.on.event(*where, registry=registry, id="seen")(self._seen(kind))
-            kopf.on.delete(*where, registry=registry, id="deleted")(self._deleted(kind))
         for child in children:
             kopf.on.event(
                 child.group,
@@ -172,17 +126,6 @@ class Informer:
             self._tell(self._on_event, _key(kind, body), event["type"], dict(event["object"]))
 
         return seen
-
-    def _deleted(self, kind: Kind) -> Any:
-        async def deleted(body: kopf.Body, **_: Any) -> None:
-            """Wait until everything is done that the deletion asks for; kopf then takes the finalizer off."""
-            key = _key(kind, body)
-            with self._lock:
-                future = self._releases.setdefault(key, concurrent.futures.Future())
-            self._tell(self._on_look, key)
-            await asyncio.wrap_future(future)
-
-        return deleted
 
     async def _child_seen(self, body: kopf.Body, **_: Any) -> None:
         for owner in body["metadata"].get("ownerReferences", []):
@@ -238,9 +181,6 @@ def _settings(*, scan: bool) -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.scanning.disabled = not scan
     settings.posting.enabled = False
-    settings.persistence.finalizer = FINALIZER
-    settings.persistence.diffbase_storage = _NothingStored()
-    settings.persistence.progress_storage = _NoProgress()
     settings.process.ultimate_exiting_timeout = None
     settings.networking.request_timeout = _REQUEST_SECONDS
     settings.networking.connect_timeout = _CONNECT_SECONDS

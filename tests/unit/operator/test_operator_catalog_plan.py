@@ -33,7 +33,7 @@ from holdfast_operator.reconcile.facts import CatalogFacts, Opening, ShadowFacts
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.index import Index
 from holdfast_operator.reconcile.objects import Create, Kept, ObjectName, ObjectsPlan, ObjectType
-from holdfast_operator.reconcile.steps import Release, Settle, Step, Wait
+from holdfast_operator.reconcile.steps import Keep, Release, Rest, Settle, Step
 from holdfast_operator.reconcile.storage import DumpSource, Refused, StashPlace, Storage, resolve
 from holdfast_operator.runtime.kube import ObjectKey
 from holdfast_operator.runtime.status import Phase
@@ -64,7 +64,7 @@ def rest(seen: Observed) -> Settle:
 
 
 def test_nothing_happens_before_the_finalizer_is_there() -> None:
-    assert decided(replace(FRESH, has_finalizer=False)) == Wait(requeue_after=2.0)
+    assert decided(replace(FRESH, has_finalizer=False)) == Keep()
 
 
 def test_a_catalog_that_is_not_open_is_opened() -> None:
@@ -278,7 +278,7 @@ def test_what_is_under_way_is_given_up_when_nothing_asks_for_it_any_more() -> No
         replace(OPENED, under_way=True),
     ):
         assert decided(resting) == GiveUp()
-        assert isinstance(decided(replace(resting, under_way=False)), Settle | Release | Wait)
+        assert isinstance(decided(replace(resting, under_way=False)), Rest)
     assert isinstance(decided(replace(OPENED, under_way=True, spec=spec(deployGeneration=4))), RollOut)
 
 

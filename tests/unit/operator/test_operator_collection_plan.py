@@ -26,7 +26,7 @@ from holdfast_operator.reconcile.collection import (
 from holdfast_operator.reconcile.facts import CollectionFacts, ItemName, RenditionFacts
 from holdfast_operator.reconcile.snapshot import SnapshotObserved
 from holdfast_operator.reconcile.sparkjobs import FailAttempt
-from holdfast_operator.reconcile.steps import Release, Settle, Step, Wait
+from holdfast_operator.reconcile.steps import Keep, Release, Settle, Step, Wait
 from holdfast_operator.runtime.status import Phase
 
 RHYTHM = Rhythm(unsteady=2.0, steady=60.0)
@@ -118,7 +118,7 @@ def test_a_collection_of_an_observed_catalog_is_never_dropped() -> None:
 
 
 def test_first_the_item_then_the_collection_then_ready() -> None:
-    assert decided(replace(FRESH, has_finalizer=False)) == Wait(requeue_after=2.0)
+    assert decided(replace(FRESH, has_finalizer=False)) == Keep()
 
 
 def test_nothing_else_is_shown_while_a_catalog_that_was_ready_is_opened_again() -> None:

@@ -30,7 +30,7 @@ from holdfast_operator.reconcile.migration import (
 )
 from holdfast_operator.reconcile.migrationfacts import Course, Move, Planned, Stand, migration_id
 from holdfast_operator.reconcile.migrationmarks import resting
-from holdfast_operator.reconcile.steps import Release, Settle, Step, Wait, reconciling, stalled
+from holdfast_operator.reconcile.steps import Keep, Release, Settle, Step, Wait, reconciling, stalled
 from holdfast_operator.reconcile.storage import StashPlace, Storage
 from holdfast_operator.runtime.events import transitions
 from holdfast_operator.runtime.kube import ObjectKey
@@ -125,7 +125,7 @@ def test_the_id_of_a_move_to_the_other_store_is_refused(record: Record) -> None:
 
 
 def test_the_way_of_a_migration() -> None:
-    assert decided(replace(FRESH, has_finalizer=False)) == Wait(2.0)
+    assert decided(replace(FRESH, has_finalizer=False)) == Keep()
     assert decided(FRESH) == Begin(move())
     assert told(replace(BEGUN, catalog_open=True)) == (Phase.RECONCILING, Reason.MIGRATION_PENDING)
     assert decided(BEGUN) == Advance(move(), BEGUN)

@@ -196,7 +196,6 @@ class World:
                 enqueue=lambda *_: None,
                 look=lambda _: None,
                 seen=lambda *_: None,
-                released=lambda _: None,
             )
             settings = Settings("me", None, True, Rhythm(2.0, 60.0))
             spark = KubeflowAdapter(self.cluster)
