@@ -1,6 +1,5 @@
 """One Spark session for all tests, and a location of its own for each module that fills one."""
 
-import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 
@@ -10,9 +9,6 @@ from pyspark.sql import SparkSession
 from holdfast.persist import PersistClient, Schema
 from holdfast.spark import configure
 from holdfast.storage import CollectionSpec, StorageController
-
-# Spark starts in half the time where its JVM doesn't compile for the long run; for all that start it here.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ first test, not within one. A run with `-n` is spread over processes by `spread`
 
 import os
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 _REQUIRED = pytest.StashKey[frozenset[Tier]]()
 _GIVEN_PATH = pytest.StashKey[list[str]]()
+_MANY = 100
+"""Tests of Spark for which it is worth half a minute that Spark starts faster."""
 _REFUSED = pytest.StashKey[dict[Tier, str]]()
 
 
@@ -94,13 +97,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Build what required tiers take, outside of every test's time limit and with its progress shown."""
     if session.config.option.collectonly:
         return
-    asked = {tier for item in session.items for tier in _tiers(item)}
+    asked = Counter(tier for item in session.items for tier in _tiers(item))
     if Tier.SPARK in asked and spark.missing() is None:
+        if asked[Tier.SPARK] >= _MANY:
+            with locked("provide"):
+                spark.make_archive()
         os.environ.update(spark.environment())
     needed: frozenset[Tier] = session.config.stash[_REQUIRED]
     capture = session.config.pluginmanager.getplugin("capturemanager")
     assert capture is not None
-    for tier in sorted(asked & needed):
+    for tier in sorted(asked.keys() & needed):
         try:
             # Of the processes of one run, one makes it and the others find it.
             with capture.global_and_fixture_disabled(), locked("provide"):

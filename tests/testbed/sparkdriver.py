@@ -86,10 +86,6 @@ def _value_from(source: Mapping[str, Any], lookup: Lookup) -> str | None:
     raise WaitingForConfigError(f"the stand-in knows no value from {', '.join(source) or 'nothing'}")
 
 
-_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A driver of a few seconds starts twice as fast when its JVM does not prepare for hours."""
-
-
 def command(name: str, spec: Mapping[str, Any], *, master: str, gate: Path) -> list[str | Path]:
     """The `spark-submit` command of an application; its settings yield to those that keep it local."""
     driver = spec.get("driver", {})
@@ -102,7 +98,8 @@ def command(name: str, spec: Mapping[str, Any], *, master: str, gate: Path) -> l
     options: list[str] = ["--master", master, "--name", name]
     if "memory" in driver:
         options += ["--driver-memory", driver["memory"]]
-    options += ["--driver-java-options", f"{_SHORT_LIVED} {driver.get('javaOptions', '')}".strip()]
+    if "javaOptions" in driver:
+        options += ["--driver-java-options", driver["javaOptions"]]
     for key, value in sorted(settings.items()):
         # A setting that names a master would win over the option.
         if key != "spark.master":
