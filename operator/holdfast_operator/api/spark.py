@@ -43,6 +43,45 @@ class SparkExecutors(ApiModel):
     )
 
 
+class SparkToleration(ApiModel):
+    """A taint of nodes that pods tolerate, as in a pod's spec."""
+
+    key: str | None = Field(default=None, max_length=316, description="The taint's key; without it any.")
+    operator: Literal["Exists", "Equal"] = Field(
+        default="Equal", description="Whether the value has to be equal, or any will do."
+    )
+    value: str | None = Field(default=None, max_length=63, description="The taint's value.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        default=None, description="The taint's effect; without it any."
+    )
+    toleration_seconds: int | None = Field(
+        default=None, ge=0, description="For how long NoExecute is tolerated; without it for ever."
+    )
+
+
+class SparkVolume(ApiModel):
+    """A volume that is mounted in every pod of a job."""
+
+    name: str = Field(
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63, description="Name of the volume."
+    )
+    mount_path: str = Field(pattern=r"^/", max_length=1024, description="Where it is mounted.")
+    read_only: bool = Field(default=False, description="Whether it is mounted to be read only.")
+    claim_name: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=253,
+        description="A PersistentVolumeClaim of the namespace; for more than one pod one that may be mounted "
+        "by many. Without it each pod has an empty folder of its own.",
+    )
+    size_limit: str | None = Field(
+        default=None,
+        pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$",
+        max_length=20,
+        description="Most that such an empty folder holds, e.g. 20Gi.",
+    )
+
+
 class SparkTemplate(ApiModel):
     """What a Spark job runs with."""
 
@@ -80,6 +119,20 @@ class SparkTemplate(ApiModel):
         default=None,
         description="A Secret whose keys become environment variables of driver and executors, beside "
         "those of the catalog's credentials.",
+    )
+    node_selector: dict[str, str] = Field(
+        default={},
+        description="Labels of the nodes that pods may run on.",
+        json_schema_extra={"maxProperties": 64},
+    )
+    tolerations: tuple[SparkToleration, ...] = Field(
+        default=(), max_length=32, description="Taints of nodes that pods tolerate."
+    )
+    volumes: tuple[SparkVolume, ...] = Field(
+        default=(),
+        max_length=16,
+        description="Volumes that are mounted in every pod.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
     start_deadline_seconds: int = Field(
         default=300,

@@ -11,13 +11,15 @@ from holdfast_operator.runtime.kube import ResourceType
 from holdfast_operator.sparkapps.adapter import AppPhase, Launch
 from holdfast_operator.sparkapps.objects import (
     CONTAINER_SECURITY,
-    POD_SECURITY,
     Json,
     ObjectAdapter,
     environment,
     labels_of,
     metadata_of,
+    pod_security,
+    pod_settings,
     program,
+    tolerations,
 )
 from holdfast_operator.sparkapps.sizing import driver_overhead, executor_overhead
 
@@ -117,6 +119,7 @@ def _settings(launch: Launch) -> dict[str, str]:
     }
     return {
         **template.spark_conf,
+        **pod_settings(template),
         "spark.kubernetes.container.image": template.image,
         "spark.kubernetes.container.image.pullPolicy": template.image_pull_policy,
         "spark.kubernetes.authenticate.driver.serviceAccountName": template.service_account,
@@ -134,7 +137,8 @@ def _pod(launch: Launch, container: str) -> Json:
     return {
         "metadata": {"labels": labels_of(launch)},
         "spec": {
-            "securityContext": POD_SECURITY,
+            "securityContext": pod_security(launch.template),
+            **({"tolerations": tolerations(launch.template)} if launch.template.tolerations else {}),
             "containers": [{"name": container, "securityContext": CONTAINER_SECURITY, **environment(launch)}],
         },
     }

@@ -7,12 +7,11 @@ Job never starts a second pod; that it now and then does is no harm, as only one
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.api.spark import SparkTemplate, SparkVolume
 from holdfast_operator.runtime.kube import Forbidden, NotServed, ObjectKey, ResourceType
 from holdfast_operator.sparkapps.adapter import AppPhase, AppState, Launch
 from holdfast_operator.sparkapps.objects import (
     CONTAINER_SECURITY,
-    POD_SECURITY,
     Json,
     ObjectAdapter,
     application_name,
@@ -20,8 +19,10 @@ from holdfast_operator.sparkapps.objects import (
     in_a_line,
     labels_of,
     metadata_of,
+    pod_security,
     program,
     selector,
+    tolerations,
 )
 from holdfast_operator.sparkapps.sizing import one_pod_heap, one_pod_memory
 
@@ -33,6 +34,8 @@ _TRIES_OF_A_TASK: Final = 4
 """As Spark has it on a cluster; in local mode it would be one."""
 _NOT_OURS: Final = frozenset({"spark.master", "spark.submit.deployMode", "spark.driver.memory"})
 """Settings that would make another thing of the pod."""
+_TMP: Final = "/tmp"  # noqa: S108 - the pod's own
+"""Where Spark and Python put what doesn't fit into memory."""
 _ALONE: Final = "127.0.0.1"
 """Driver and executor are one process, so nobody else needs to reach it."""
 
@@ -136,6 +139,9 @@ def _pod(launch: Launch) -> Json:
     cores = template.executor.cores
     settings = {**template.spark_conf, "spark.driver.host": _ALONE}
     memory = f"{one_pod_memory(template)}Mi"
+    volumes = template.volumes
+    if not any(each.mount_path.rstrip("/") == _TMP for each in volumes):
+        volumes = (*volumes, SparkVolume(name="holdfast-tmp", mount_path=_TMP))
     cpu = template.spark_conf.get("spark.kubernetes.driver.request.cores", str(cores))
     return {
         "restartPolicy": "Never",
@@ -143,7 +149,9 @@ def _pod(launch: Launch) -> Json:
         # It asks nothing of the API server.
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": POD_SECURITY,
+        "securityContext": pod_security(template),
+        **({"nodeSelector": dict(template.node_selector)} if template.node_selector else {}),
+        **({"tolerations": tolerations(template)} if template.tolerations else {}),
         "containers": [
             {
                 "name": _CONTAINER,
@@ -170,11 +178,22 @@ def _pod(launch: Launch) -> Json:
                 **environment(launch),
                 "resources": {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}},
                 "securityContext": CONTAINER_SECURITY,
-                "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108 - the pod's own
+                "volumeMounts": [
+                    {"name": each.name, "mountPath": each.mount_path, "readOnly": each.read_only}
+                    for each in volumes
+                ],
             }
         ],
-        "volumes": [{"name": "tmp", "emptyDir": {}}],
+        "volumes": [_volume(each) for each in volumes],
     }
+
+
+def _volume(volume: SparkVolume) -> Json:
+    if volume.claim_name is not None:
+        claim = {"claimName": volume.claim_name, "readOnly": volume.read_only}
+        return {"name": volume.name, "persistentVolumeClaim": claim}
+    limit = {} if volume.size_limit is None else {"sizeLimit": volume.size_limit}
+    return {"name": volume.name, "emptyDir": limit}
 
 
 def _owners(pod: Json) -> list[Any]:

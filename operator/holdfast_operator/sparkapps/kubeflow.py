@@ -10,13 +10,15 @@ from holdfast_operator.runtime.kube import ResourceType
 from holdfast_operator.sparkapps.adapter import AppPhase, Launch
 from holdfast_operator.sparkapps.objects import (
     CONTAINER_SECURITY,
-    POD_SECURITY,
     Json,
     ObjectAdapter,
     environment,
     labels_of,
     metadata_of,
+    pod_security,
+    pod_settings,
     program,
+    tolerations,
 )
 from holdfast_operator.sparkapps.sizing import driver_overhead, executor_overhead
 
@@ -65,10 +67,12 @@ def application(launch: Launch) -> Json:
     template = launch.template
     pod: Json = {
         "labels": labels_of(launch),
-        "podSecurityContext": POD_SECURITY,
+        "podSecurityContext": pod_security(template),
         "securityContext": CONTAINER_SECURITY,
         **environment(launch),
     }
+    if template.tolerations:
+        pod["tolerations"] = tolerations(template)
     return {
         "apiVersion": f"{SPARK_APPLICATIONS.group}/{SPARK_APPLICATIONS.version}",
         "kind": "SparkApplication",
@@ -84,7 +88,7 @@ def application(launch: Launch) -> Json:
             "arguments": list(launch.arguments),
             "restartPolicy": {"type": "Never"},
             "timeToLiveSeconds": template.ttl_seconds,
-            "sparkConf": dict(template.spark_conf),
+            "sparkConf": {**template.spark_conf, **pod_settings(template)},
             "driver": {
                 "cores": template.driver.cores,
                 "memory": template.driver.memory,

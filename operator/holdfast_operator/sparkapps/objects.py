@@ -19,6 +19,7 @@ from holdfast_operator.api.names import (
     MANAGED_BY,
     Kind,
 )
+from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.runtime.kube import (
     Exists,
     Forbidden,
@@ -49,6 +50,8 @@ CONTAINER_SECURITY: Final[Json] = {
 }
 """With these a pod is one of the restricted profile of the Pod Security Standards."""
 
+_GROUP: Final = 65532
+"""Of the image's user."""
 _MAX_LABEL: Final = 63
 _MAX_STEM: Final = 24
 _MAX_MESSAGE: Final = 500
@@ -202,6 +205,37 @@ def program(launch: Launch) -> str:
 def environment(launch: Launch) -> Json:
     """The fields of a container by which it has its Secrets; none where there are none."""
     return {"envFrom": [{"secretRef": {"name": name}} for name in launch.secrets]} if launch.secrets else {}
+
+
+def pod_security(template: SparkTemplate) -> Json:
+    """The security context of pods; what is on a claim is theirs to write, whoever made it."""
+    if not any(each.claim_name for each in template.volumes):
+        return POD_SECURITY
+    return {**POD_SECURITY, "fsGroup": _GROUP, "fsGroupChangePolicy": "OnRootMismatch"}
+
+
+def tolerations(template: SparkTemplate) -> list[Json]:
+    """What pods tolerate, as in their spec."""
+    dumped = (each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in template.tolerations)
+    return list(dumped)
+
+
+def pod_settings(template: SparkTemplate) -> dict[str, str]:
+    """Nodes and volumes as settings of Spark, which a Spark operator needs no webhook for."""
+    settings = {
+        f"spark.kubernetes.node.selector.{name}": value for name, value in template.node_selector.items()
+    }
+    for role in ("driver", "executor"):
+        for volume in template.volumes:
+            kind = "emptyDir" if volume.claim_name is None else "persistentVolumeClaim"
+            stem = f"spark.kubernetes.{role}.volumes.{kind}.{volume.name}"
+            settings[f"{stem}.mount.path"] = volume.mount_path
+            settings[f"{stem}.mount.readOnly"] = str(volume.read_only).lower()
+            if volume.claim_name is not None:
+                settings[f"{stem}.options.claimName"] = volume.claim_name
+            elif volume.size_limit is not None:
+                settings[f"{stem}.options.sizeLimit"] = volume.size_limit
+    return settings
 
 
 def in_a_line(text: object) -> str:

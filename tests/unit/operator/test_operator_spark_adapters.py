@@ -1,6 +1,7 @@
 """How each adapter puts an attempt on the cluster, what it hears of it, and which adapter is taken."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from kubernetes.client import ApiClient
 
+from holdfast_operator import container
 from holdfast_operator.api.names import Kind
 from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.runtime.kube import Forbidden, Kube, KubeError, NotServed, ObjectKey, ResourceType
@@ -84,18 +86,18 @@ def test_an_object_of_somebody_else_is_no_attempt(each: ObjectAdapter) -> None:
 
 @each_adapter
 def test_secrets_are_named_and_never_carried(each: ObjectAdapter) -> None:
-    for container in containers(each.body(LAUNCH)):
-        assert container["envFrom"] == [{"secretRef": {"name": "keys"}}, {"secretRef": {"name": "more"}}]
-    for container in containers(each.body(replace(LAUNCH, secrets=()))):
-        assert "envFrom" not in container
+    for part in containers(each.body(LAUNCH)):
+        assert part["envFrom"] == [{"secretRef": {"name": "keys"}}, {"secretRef": {"name": "more"}}]
+    for part in containers(each.body(replace(LAUNCH, secrets=()))):
+        assert "envFrom" not in part
 
 
 @each_adapter
 def test_every_pod_is_of_the_restricted_profile(each: ObjectAdapter) -> None:
     body = each.body(LAUNCH)
-    for container in containers(body):
-        assert container["securityContext"]["allowPrivilegeEscalation"] is False
-        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    for part in containers(body):
+        assert part["securityContext"]["allowPrivilegeEscalation"] is False
+        assert part["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     text = str(body)
     assert text.count("'podSecurityContext'") in {0, 2}
     assert "'runAsNonRoot': True" in text
@@ -124,9 +126,9 @@ def test_the_program_of_a_job_is_in_the_image() -> None:
     assert spec["pyFiles"] == "local:///opt/holdfast/jobs/snapshot.py"
     assert spec["mainClass"] == "org.apache.spark.deploy.PythonRunner"
     assert (spec["driverArgs"], spec["deploymentMode"]) == (['{"as_of":41}'], "ClusterMode")
-    (container,) = containers(job.job(LAUNCH))
-    assert container["args"][0] == "driver"
-    assert container["args"][-2:] == ["/opt/holdfast/jobs/snapshot.py", '{"as_of":41}']
+    (pod_container,) = containers(job.job(LAUNCH))
+    assert pod_container["args"][0] == "driver"
+    assert pod_container["args"][-2:] == ["/opt/holdfast/jobs/snapshot.py", '{"as_of":41}']
 
 
 def overheads(**template: Any) -> tuple[Any, Any]:
@@ -186,15 +188,15 @@ def test_the_pod_of_a_plain_job_is_driver_and_executor_in_one() -> None:
         attemptDeadlineSeconds=7200,
     )
     spec = job.job(launch)["spec"]
-    (container,) = containers(job.job(launch))
-    words = container["args"]
+    (pod_container,) = containers(job.job(launch))
+    words = pod_container["args"]
     assert words[words.index("--master") + 1] == "local[4,4]"
     assert words[words.index("--driver-memory") + 1] == "3072m"
     assert "spark.a=b" in words
     assert "spark.driver.host=127.0.0.1" in words
     assert not any("k8s://" in word for word in words)
     memory = f"{3072 + 1024 + 3072}Mi"
-    assert container["resources"] == {
+    assert pod_container["resources"] == {
         "requests": {"cpu": "4", "memory": memory},
         "limits": {"memory": memory},
     }
@@ -203,6 +205,83 @@ def test_the_pod_of_a_plain_job_is_driver_and_executor_in_one() -> None:
     assert "activeDeadlineSeconds" not in job.job(LAUNCH)["spec"]
     fewer = with_template(sparkConf={"spark.kubernetes.driver.request.cores": "200m"})
     assert containers(job.job(fewer))[0]["resources"]["requests"]["cpu"] == "200m"
+
+
+PLACED = with_template(
+    nodeSelector={"disk": "fast"},
+    tolerations=[{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}],
+    volumes=[
+        {"name": "out", "mountPath": "/out", "claimName": "snapshots"},
+        {"name": "scratch", "mountPath": "/tmp", "sizeLimit": "20Gi"},
+        {"name": "in", "mountPath": "/in", "claimName": "feeds", "readOnly": True},
+    ],
+)
+TOLERATED = [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}]
+
+
+@pytest.mark.parametrize("application", [kubeflow.application, apache.application])
+def test_nodes_and_volumes_are_settings_for_a_spark_operator(application: Callable[[Launch], Json]) -> None:
+    body = application(PLACED)
+    settings = body["spec"]["sparkConf"]
+    assert settings["spark.kubernetes.node.selector.disk"] == "fast"
+    for role in ("driver", "executor"):
+        stem = f"spark.kubernetes.{role}.volumes"
+        assert {
+            name.removeprefix(f"{stem}."): value for name, value in settings.items() if name.startswith(stem)
+        } == {
+            "persistentVolumeClaim.out.mount.path": "/out",
+            "persistentVolumeClaim.out.mount.readOnly": "false",
+            "persistentVolumeClaim.out.options.claimName": "snapshots",
+            "emptyDir.scratch.mount.path": "/tmp",
+            "emptyDir.scratch.mount.readOnly": "false",
+            "emptyDir.scratch.options.sizeLimit": "20Gi",
+            "persistentVolumeClaim.in.mount.path": "/in",
+            "persistentVolumeClaim.in.mount.readOnly": "true",
+            "persistentVolumeClaim.in.options.claimName": "feeds",
+        }
+    spec = body["spec"]
+    pods = (
+        [spec["driver"], spec["executor"]]
+        if "driver" in spec
+        else [spec[role]["podTemplateSpec"]["spec"] for role in ("driverSpec", "executorSpec")]
+    )
+    for pod in pods:
+        assert pod["tolerations"] == TOLERATED
+        assert (pod.get("podSecurityContext") or pod["securityContext"])["fsGroup"] == 65532
+    assert "tolerations" not in str(application(LAUNCH)["spec"].get("driver", {}))
+    assert "fsGroup" not in str(application(LAUNCH))
+
+
+def test_nodes_and_volumes_are_those_of_the_pod_of_a_plain_job() -> None:
+    pod = job.job(PLACED)["spec"]["template"]["spec"]
+    assert (pod["nodeSelector"], pod["tolerations"]) == ({"disk": "fast"}, TOLERATED)
+    assert pod["securityContext"]["fsGroup"] == 65532
+    (pod_container,) = pod["containers"]
+    mounts = {each["name"]: (each["mountPath"], each["readOnly"]) for each in pod_container["volumeMounts"]}
+    assert mounts == {"out": ("/out", False), "scratch": ("/tmp", False), "in": ("/in", True)}
+    assert pod["volumes"] == [
+        {"name": "out", "persistentVolumeClaim": {"claimName": "snapshots", "readOnly": False}},
+        {"name": "scratch", "emptyDir": {"sizeLimit": "20Gi"}},
+        {"name": "in", "persistentVolumeClaim": {"claimName": "feeds", "readOnly": True}},
+    ]
+    plain = job.job(LAUNCH)["spec"]["template"]["spec"]
+    assert plain["volumes"] == [{"name": "holdfast-tmp", "emptyDir": {}}]
+    assert not {"nodeSelector", "tolerations"} & plain.keys()
+
+
+@pytest.mark.spark
+def test_the_image_makes_a_driver_of_what_a_plain_job_tells_it() -> None:
+    """The role `driver` is asked of Spark's own launcher, as in the pod."""
+    (pod_container,) = containers(job.job(LAUNCH))
+    assert pod_container["args"][0] == "driver"
+    environ = {**os.environ, **{each["name"]: each["value"] for each in pod_container["env"]}}
+    command = container.driver_command(pod_container["args"][1:], environ, container.find(environ))
+    assert "-Xmx2048m" in command
+    submit = command[command.index("org.apache.spark.deploy.SparkSubmit") + 1 :]
+    assert submit[submit.index("--master") + 1] == "local[1,4]"
+    assert submit[submit.index("--deploy-mode") + 1] == "client"
+    assert {"spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1", "spark.a=b"} <= {*submit}
+    assert submit[-2:] == ["/opt/holdfast/jobs/snapshot.py", *LAUNCH.arguments]
 
 
 def test_a_plain_job_has_one_executor() -> None:
