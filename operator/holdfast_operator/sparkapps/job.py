@@ -36,6 +36,9 @@ _NOT_OURS: Final = frozenset({"spark.master", "spark.submit.deployMode", "spark.
 """Settings that would make another thing of the pod."""
 _TMP: Final = "/tmp"  # noqa: S108 - the pod's own
 """Where Spark and Python put what doesn't fit into memory."""
+_NO_POD: Final = (
+    "its pod can't be made; kubectl describe job {} tells why, such as a ServiceAccount that isn't there"
+)
 _ALONE: Final = "127.0.0.1"
 """Driver and executor are one process, so nobody else needs to reach it."""
 
@@ -73,6 +76,8 @@ class JobAdapter(ObjectAdapter):
         if status.get("ready") or status.get("failed") or status.get("succeeded") or uncounted:
             # A pod that has ended is over only when the conditions say so.
             return AppPhase.RUNNING, ""
+        if "startTime" in status and not status.get("active"):
+            return AppPhase.PENDING, _NO_POD.format(body["metadata"]["name"])
         return AppPhase.PENDING, ""
 
     async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:

@@ -364,6 +364,12 @@ def test_a_history_of_more_than_ten_states_is_read_in_the_order_of_its_numbers()
     assert seen(ADAPTERS[1], **said(*states, "ResourceReleased")).phase is AppPhase.SUCCEEDED
 
 
+NO_POD = (
+    f"its pod can't be made; kubectl describe job {application_name(OWNER, 'snapshot', JOB, 2)} tells why, "
+    "such as a ServiceAccount that isn't there"
+)
+
+
 def condition(kind: str, status: str = "True") -> list[Json]:
     return [{"type": kind, "status": status, "reason": "PodFailurePolicy", "message": "exit code 7"}]
 
@@ -372,6 +378,8 @@ def condition(kind: str, status: str = "True") -> list[Json]:
     ("status", "phase", "message"),
     [
         ({}, AppPhase.PENDING, ""),
+        ({"startTime": "2026-01-02T00:00:00Z"}, AppPhase.PENDING, NO_POD),
+        ({"startTime": "2026-01-02T00:00:00Z", "active": 1}, AppPhase.PENDING, ""),
         ({"active": 1, "ready": 0}, AppPhase.PENDING, ""),
         ({"active": 1, "ready": 1}, AppPhase.RUNNING, ""),
         ({"uncountedTerminatedPods": {"succeeded": ["u"]}}, AppPhase.RUNNING, ""),
