@@ -5,7 +5,9 @@ the controllers and this process share the machine with it. The peers are the go
 requests in the API server's audit log of the operator's own user, without the Lease.
 
 - *from empty*: from the first collection that is asked for, by four threads, to the last one that is Ready,
-  the Catalog being there. Writes are those of the operator until then: finalizers, statuses, Events.
+  the Catalog being there. Writes are those of the operator until then: finalizers, statuses, Events. The
+  seconds are the machine's as much as ours: versions are compared by processor time, reconciles and writes
+  of runs that take turns.
 - *at rest*: writes in the time after the last refresh. Memory is that of the operator's process; that of a
   collection is how much what the process has of its own (anonymous memory) grew from the first 100
   collections on: the code of a library that is first used then (19 MB of polars, with the first compaction
@@ -258,17 +260,20 @@ def scene() -> Iterator[Scene]:
 def from_empty(there: Scene) -> Iterator[Row]:
     log(f"making {COLLECTIONS} collections")
     before, begun, cpu = there.writes(), time.monotonic(), there.cpu_s()
+    looks = there.operator.metric("holdfast_reconciles_total")
     there.make(range(FIRST))
     first_mb = there.own_mb()
     there.make(range(FIRST, COLLECTIONS))
     seconds, cpu = time.monotonic() - begun, there.cpu_s() - cpu
+    looks = (there.operator.metric("holdfast_reconciles_total") - looks) / COLLECTIONS
     yield Row(
         f"{COLLECTIONS} collections, from empty to Ready / goal of 120 s",
         seconds,
         120,
         "s",
         Goal("<=", 1),
-        f"{cpu:.0f} s of the operator's processor time; {FIRST} of them first",
+        f"{cpu:.0f} s of the operator's processor time and {looks:.2f} reconciles each, at a load average of "
+        f"{os.getloadavg()[0]:.0f}; {FIRST} of them first",
     )
     log("waiting for its rest")
     time.sleep(SETTLE_S)
