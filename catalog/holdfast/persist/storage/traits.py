@@ -14,6 +14,7 @@ Invariants that every implementation keeps (the conformance suite is their execu
 Source: seed 5 (jargon: blob, log, storage location).
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -27,6 +28,7 @@ from holdfast.persist.storage.watch import Watch
 MAX_KEY_BYTES = 1024
 MAX_SEGMENT_BYTES = 200
 MAX_SEQNO = (1 << 63) - 1
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @lru_cache(maxsize=65536)
@@ -51,7 +53,7 @@ def check_key(key: str) -> str:
             raise BadInput(f"storage key {key!r} has a segment that is empty or begins with '.'")
         if len(segment.encode()) > MAX_SEGMENT_BYTES:
             raise BadInput(f"storage key {key[:40]!r}... has a segment of over {MAX_SEGMENT_BYTES} bytes")
-    if any(ord(character) < 32 or ord(character) == 127 for character in key):
+    if _CONTROL.search(key):
         raise BadInput(f"storage key {key!r} has a control character")
     return key
 
