@@ -105,6 +105,10 @@ class Handler(ABC, Generic[O]):
         except KubeError as error:
             log.warning("can't be read: %s", error)
             return Result(retry=True)
+        return await self._go_on(key, body)
+
+    async def _go_on(self, key: ObjectKey, body: Json) -> Result:
+        """The same with an object that was read, or written, just now."""
         try:
             step = await self._decide(key, body)
         except Halt as halt:
@@ -177,7 +181,8 @@ class Handler(ABC, Generic[O]):
         if FINALIZER not in wanted:
             return Result()
         self.services.seen(key, written)
-        return Result(requeue_after=0.0)
+        # What is new goes on at once: a thousand of them would all come by a second time.
+        return await self._go_on(key, written) if has_finalizer(written) else Result(retry=True)
 
     async def _show(self, key: ObjectKey, body: Json, step: Settle) -> Result:
         old = body.get("status", {})
