@@ -1,0 +1,202 @@
+"""Collections on Spark, on two cores of one machine, against Spark's own way over the same Parquet files.
+
+- A snapshot of 4,000,000 updates in 8 runs over 1,000,000 keys as a DataFrame, all columns (int64 key;
+  string, float64 and timestamp values), into the `noop` sink. After two appends of new keys each of the other
+  six takes the values of 250,000 keys back and puts others there. The peer reads the parts of the collection
+  with `spark.read.parquet`, and does in Spark what makes a snapshot of them:
+  `groupBy(<columns>).agg(sum(_diff))`, without those of sum 0.
+- A scan of 4,000,000 rows that were appended once, in key order: nothing is to be consolidated, so that this
+  is what rows cost that come out of Python instead of Spark's own Parquet reader, which is the peer.
+- The hydration job: the 4,000,000 rows of that collection into a rendition of 4 shards, read, sorted,
+  encoded, uploaded and committed. The peer reads the same files, sorts them into 4 ranges of keys, and writes
+  Parquet.
+
+Both run in one session of `local[2]`, with the settings of `holdfast.spark.configure`. That both give the
+same rows is checked before anything is timed. Files and SQLite; maintenance is off. The notes have the rate
+of one core.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+# Polars reads it when it is imported.
+os.environ["POLARS_MAX_THREADS"] = "1"
+
+import numpy as np
+import pyarrow as pa
+from common import Goal, Row, in_turns, log, main, median, scratch
+from handover import contents
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from snapshot import APPENDS, SCHEMA, UPDATES, is_parquet, updates
+
+import holdfast.spark
+from holdfast.persist import PersistClient, PersistConfig
+from holdfast.spark.jobs import hydrate
+from holdfast.spark.jobs.spec import HydrateSpec
+from holdfast.storage import CollectionSpec, StorageController
+
+CORES = 2
+ROUNDS = 5
+SHARDS = 4
+ROWS = 4_000_000
+
+
+def session(folder: Path) -> SparkSession:
+    """Spark on two cores of this machine."""
+    builder = (
+        SparkSession.builder.master(f"local[{CORES}]")
+        .config("spark.driver.memory", "4g")
+        .config("spark.sql.shuffle.partitions", 2 * CORES)
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.local.dir", str(folder / "local"))
+        .config("spark.ui.showConsoleProgress", "false")
+    )
+    made = holdfast.spark.configure(builder).getOrCreate()
+    made.sparkContext.setLogLevel("OFF")
+    return made
+
+
+def drain(frame: DataFrame) -> None:
+    """Compute all of it, and keep nothing."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def check_equal(ours: DataFrame, peer: DataFrame) -> None:
+    """Refuse to compare the speed of different answers."""
+    price = f.col("price").cast("decimal(20, 3)")
+    sums = [f.count("*"), f.sum("id"), f.countDistinct("name"), f.sum(price), f.max("at")]
+    mine, theirs = (frame.agg(*sums).first() for frame in (ours, peer))
+    if [str(each) for each in mine] != [str(each) for each in theirs]:
+        raise SystemExit(f"spark: {mine} is not {theirs}")
+
+
+def filled(folder: Path, tables: Iterator[pa.Table]) -> list[str]:
+    """Make the collection `rows` of these appends; its parts."""
+    with PersistClient.open(f"file://{folder}", config=PersistConfig(maintenance="off")) as client:
+        controller = StorageController(client)
+        made = controller.create_collection(CollectionSpec("c", "rows", SCHEMA))
+        (shard,) = made.holding.shards
+        writer = controller.writer("rows", purpose="bench")
+        for time, table in enumerate(tables):
+            writer.append(table, time, time + 1)
+            log(f"append {time + 1} of {APPENDS}")
+    parts = [path for path in folder.rglob("*") if path.is_file() and shard in str(path) and is_parquet(path)]
+    return sorted(map(str, parts))
+
+
+def row(
+    what: str, goal: float, count: int, unit: str, ours: Callable[[], None], peer: Callable[[], None]
+) -> Row:
+    """A comparison of rates."""
+    ours_s, peer_s = (median(each) for each in in_turns(ours, peer, rounds=ROUNDS))
+    rate = f"{count / ours_s / CORES:,.0f} {unit} a core"
+    note = f"median of {ROUNDS}: {ours_s:.2f} s against {peer_s:.2f} s; {rate}"
+    return Row(what, count / ours_s, count / peer_s, unit, Goal(">=", goal), note)
+
+
+def upserts() -> Iterator[pa.Table]:
+    """New keys in two appends, then other values of half as many keys in each."""
+    random = np.random.default_rng(7)
+    keys = 2 * UPDATES
+    versions = np.zeros(keys, np.int64)
+    for number in range(APPENDS):
+        if number < 2:
+            ids = random.permutation(UPDATES) + number * UPDATES
+            yield updates(ids, versions[ids], np.ones(UPDATES, np.int64))
+            continue
+        ids = random.permutation(keys)[: UPDATES // 2]
+        versions[ids] += 1
+        both = np.concatenate([versions[ids] - 1, versions[ids]])
+        yield updates(np.tile(ids, 2), both, np.repeat([-1, 1], UPDATES // 2))
+
+
+def reading_rows(spark: SparkSession, folder: Path) -> Iterator[Row]:
+    """What a snapshot of many runs and a scan of one cost."""
+    consolidated = filled(folder / "runs", upserts())
+
+    def snapshot() -> DataFrame:
+        return holdfast.spark.read(spark, url=f"file://{folder}/runs", collection="rows")
+
+    def grouped() -> DataFrame:
+        parts = spark.read.parquet(*consolidated)
+        summed = parts.groupBy(*SCHEMA.names).agg(f.sum("_diff").alias("_diff"))
+        return summed.where("_diff <> 0")
+
+    check_equal(snapshot(), grouped())
+    yield row(
+        "snapshot of 4M updates in 8 runs / Spark's groupBy of their files",
+        1.5,
+        APPENDS * UPDATES,
+        "updates/s",
+        lambda: drain(snapshot()),
+        lambda: drain(grouped()),
+    )
+
+
+def rows_of_one_run() -> Iterator[pa.Table]:
+    """Rows in key order."""
+    for number in range(APPENDS):
+        yield contents(number * UPDATES, UPDATES)
+
+
+def scanning_rows(spark: SparkSession, folder: Path) -> Iterator[Row]:
+    """What a scan costs, and a hydration."""
+    parts, url = filled(folder / "rows", rows_of_one_run()), f"file://{folder}/rows"
+
+    def scan() -> DataFrame:
+        return holdfast.spark.read(spark, url=url, collection="rows")
+
+    def native() -> DataFrame:
+        return spark.read.parquet(*parts).select(*SCHEMA.names)
+
+    check_equal(scan(), native())
+    yield row(
+        "scan of 4M rows / Spark's own scan of their files",
+        0.4,
+        ROWS,
+        "rows/s",
+        lambda: drain(scan()),
+        lambda: drain(native()),
+    )
+
+    with PersistClient.open(url, config=PersistConfig(maintenance="off")) as client:
+        controller = StorageController(client)
+
+        def fill() -> None:
+            made = controller.renditions.create("rows", shards=SHARDS).id
+            job = controller.start_job("c", "hydrate", made, spec={})
+            work = {"job_id": job.job_id, "attempt": 1, "collection": "rows", "rendition": made}
+            hydrate.run(HydrateSpec(url=url, partitions=2 * CORES, **work), say=lambda _: None, spark=spark)
+            if (done := controller.job(job.job_id)) is None or (done.result or {}).get("rows") != ROWS:
+                raise SystemExit(f"spark: {done}")
+            controller.renditions.abort("rows", made)
+
+        def sort() -> None:
+            ranges = native().repartitionByRange(SHARDS, "id").sortWithinPartitions("id")
+            ranges.write.mode("overwrite").parquet(str(folder / "sorted"))
+
+        yield row(
+            "hydration of 4M rows into 4 shards / Spark reads, sorts, writes Parquet",
+            0.5,
+            ROWS,
+            "rows/s",
+            fill,
+            sort,
+        )
+
+
+def rows() -> Iterator[Row]:
+    """The rows of this file."""
+    with scratch() as folder:
+        spark = session(folder)
+        try:
+            yield from reading_rows(spark, folder)
+            yield from scanning_rows(spark, folder)
+        finally:
+            spark.stop()
+
+
+if __name__ == "__main__":
+    main(rows)
