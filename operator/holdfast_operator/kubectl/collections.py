@@ -57,7 +57,8 @@ def snapshot_request(
             f"collection/{body['metadata']['name']} has never asked for a snapshot",
             hint="say where it is to be: --destination file:///folder",
         )
-    asked = request_id or f"manual-{now:%Y%m%d-%H%M%S}"
+    # Whoever asks twice in a second asks for two.
+    asked = request_id or f"manual-{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03}"
     if asked == before.get("requestId"):
         raise BadInput(f"the request {asked!r} was made already", hint="give another --request-id, or none")
     return {"requestId": asked, "destination": place, "asOf": as_of}

@@ -280,10 +280,12 @@ def test_a_snapshot_is_asked_for_once_by_a_name() -> None:
     body["spec"]["snapshot"] = {"requestId": "one", "destination": "file:///b/x", "asOf": 5}
     # A merge patch takes the old time away.
     assert snapshot_request(body, None, None, None, NOW) == {
-        "requestId": "manual-20260102-030405",
+        "requestId": "manual-20260102-030405-000",
         "destination": "file:///b/x",
         "asOf": None,
     }
+    again = snapshot_request(body, None, None, None, NOW.replace(microsecond=7_999))
+    assert again["requestId"] == "manual-20260102-030405-007"
     with pytest.raises(BadInput, match="already"):
         snapshot_request(body, None, None, "one", NOW)
     last = {"requestId": "two", "destination": "file:///b/x/2", "asOf": 7, "rows": 3}
