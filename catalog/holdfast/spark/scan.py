@@ -33,8 +33,11 @@ from holdfast.storage import (
 )
 from holdfast.storage.frontiers import check_as_of, latest
 
-ROWS_PER_TASK: Final = 100_000
-"""Stored updates that are worth a task of their own."""
+ROWS_PER_TASK: Final = 1_000_000
+BYTES_PER_TASK: Final = 64 << 20
+"""Stored updates, or bytes of them, that are worth a task of their own: it takes some ten times its cost."""
+CHANGES_PER_TASK: Final = 100_000
+"""The same of changes, of which a task has a piece in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,14 +121,16 @@ def find(options: ReadOptions) -> Scan:
 def plan(scan: Scan, client: PersistClient | None = None) -> list[ScanTask]:
     """At most `scan.partitions` tasks that have all of the snapshot, each piece in one of them.
 
-    A shard with few rows is one piece: a Python task costs as much as reading some ten thousand rows. Plans
-    with `client`, one to read, or with one of its own.
+    A shard with few rows is one piece: a Python task costs Spark as much as reading a hundred thousand rows.
+    Plans with `client`, one to read, or with one of its own.
     """
     with _client(scan, client) as opened:
         reader = _reader(StorageController(opened), scan)
         shards = reader.info.holding.shards
-        rows = sum(opened.inspect(shard).rows for shard in shards)
-        worth = max(len(shards), math.ceil(rows / ROWS_PER_TASK))
+        sizes = [opened.stored(shard) for shard in shards]
+        by_rows = math.ceil(sum(size.rows for size in sizes) / ROWS_PER_TASK)
+        by_bytes = math.ceil(sum(size.size_bytes for size in sizes) / BYTES_PER_TASK)
+        worth = max(len(shards), by_rows, by_bytes)
         pieces = reader.snapshot_parts(scan.as_of, min(scan.partitions, worth))
     where = f"collection {scan.name} at {scan.as_of}"
     return [_task(scan, where, part) for each in pieces if (part := _wanted(each, scan)).parts]
@@ -140,7 +145,7 @@ def plan_diff(scan: Scan, after: int, client: PersistClient | None = None) -> li
     with _client(scan, client) as opened:
         reader = _reader(StorageController(opened), scan)
         rows = sum(count for time, count in reader.change_counts(after) if time <= scan.as_of)
-        worth = max(ROWS_PER_TASK, math.ceil(rows / scan.partitions))
+        worth = max(CHANGES_PER_TASK, math.ceil(rows / scan.partitions))
         parts = plan_changes(reader, after, scan.as_of, worth)
     where = f"collection {scan.name} from {after} to {scan.as_of}"
     return [_task(scan, where, part) for part in parts]
