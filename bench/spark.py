@@ -13,7 +13,7 @@
 
 Both run in one session of `local[2]`, with the settings of `holdfast.spark.configure`. That both give the
 same rows is checked before anything is timed. Files and SQLite; maintenance is off. The notes have the rate
-of one core.
+of one core, of which `docs/explanation/spark-at-scale.md` makes ten terabytes.
 """
 
 import os
