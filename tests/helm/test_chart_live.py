@@ -424,12 +424,17 @@ def test_with_roles_in_a_namespace_the_operator_works_there_and_sees_no_other(
         try:
             there.start()
             team.wait_until("catalog/ours", "Ready")
+            watch = Asked("sparkoperator.k8s.io", "sparkapplications", "watch")
+            # A Catalog that was listed may be ready before anything is watched.
+            until(
+                lambda: any(each.asked == watch for each in audit.requests(log_folder, there.user)),
+                "the applications are watched",
+            )
             requests = audit.requests(log_folder, there.user)
             assert {each.asked for each in requests if each.code == 403} == set()
             role = granted(plane, "team", (RELEASE,)) | granted(plane, "holdfast-team", (f"{RELEASE}-lease",))
             asked = {each.asked for each in requests}
             assert asked <= role
-            assert Asked("sparkoperator.k8s.io", "sparkapplications", "watch") in asked
             assert {each.namespace for each in requests if each.code < 400} <= {"team", "holdfast-team"}
             assert "finalizers" not in elsewhere.get("catalog/theirs")["metadata"]
             team.delete("catalog/ours")
