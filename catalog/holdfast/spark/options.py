@@ -16,6 +16,7 @@
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,6 +27,8 @@ from holdfast.errors import CLOSED, BadInput
 # A Python task costs Spark about 30 ms whatever it does: few and fat ones.
 DEFAULT_PARTITIONS = 8
 MAX_PARTITIONS = 10_000
+_TASK_ROWS: Final = 1_000_000
+_TASK_BYTES: Final = 64 << 20
 
 _KNOWN: Final = (
     "url",
@@ -70,6 +73,11 @@ class ReadOptions:
     where: tuple[tuple[str, str, Any], ...] = ()
     partitions: int = DEFAULT_PARTITIONS
     rows_per_trigger: int | None = None
+
+
+def tasks_worth(rows: int, size_bytes: int) -> int:
+    """How many tasks it is worth to read so many stored updates in: each takes some ten times its cost."""
+    return max(1, math.ceil(rows / _TASK_ROWS), math.ceil(size_bytes / _TASK_BYTES))
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from holdfast.persist import PersistClient
 from holdfast.persist.schema import DIFF, TIME, Schema
 from holdfast.spark.conditions import Condition, conditions, kept, narrowed
-from holdfast.spark.options import ReadOptions, check_columns
+from holdfast.spark.options import ReadOptions, check_columns, tasks_worth
 from holdfast.spark.place import Place
 from holdfast.storage import (
     ChangesPart,
@@ -33,11 +33,8 @@ from holdfast.storage import (
 )
 from holdfast.storage.frontiers import check_as_of, latest
 
-ROWS_PER_TASK: Final = 1_000_000
-BYTES_PER_TASK: Final = 64 << 20
-"""Stored updates, or bytes of them, that are worth a task of their own: it takes some ten times its cost."""
 CHANGES_PER_TASK: Final = 100_000
-"""The same of changes, of which a task has a piece in memory."""
+"""Changes that are worth a task of their own, which has a piece of them in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +125,8 @@ def plan(scan: Scan, client: PersistClient | None = None) -> list[ScanTask]:
         reader = _reader(StorageController(opened), scan)
         shards = reader.info.holding.shards
         sizes = [opened.stored(shard) for shard in shards]
-        by_rows = math.ceil(sum(size.rows for size in sizes) / ROWS_PER_TASK)
-        by_bytes = math.ceil(sum(size.size_bytes for size in sizes) / BYTES_PER_TASK)
-        worth = max(len(shards), by_rows, by_bytes)
+        rows, size_bytes = (sum(each) for each in zip(*sizes, strict=True))
+        worth = max(len(shards), tasks_worth(rows, size_bytes))
         pieces = reader.snapshot_parts(scan.as_of, min(scan.partitions, worth))
     where = f"collection {scan.name} at {scan.as_of}"
     return [_task(scan, where, part) for each in pieces if (part := _wanted(each, scan)).parts]

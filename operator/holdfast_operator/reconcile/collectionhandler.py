@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Final, assert_never
+from typing import Any, ClassVar, assert_never
 
 from holdfast.errors import (
     CollectionInUse,
@@ -80,9 +80,8 @@ from holdfast_operator.sparkapps.adapter import (
     Refused,
     SparkAdapter,
 )
+from holdfast_operator.sparkapps.objects import in_a_line
 from holdfast_operator.sparkapps.slots import Slots
-
-_MAX_REFUSAL: Final = 500
 
 log = logging.getLogger(__name__)
 
@@ -384,8 +383,7 @@ class CollectionHandler(Handler[Observed]):
         try:
             await self._spark.launch(launch)
         except Refused as error:
-            said = " ".join(str(error).split())[:_MAX_REFUSAL]
-            await self._fail(key, catalog, failed(job, f"its application is refused: {said}"))
+            await self._fail(key, catalog, failed(job, f"its application is refused: {in_a_line(error)}"))
             return
         self._count_job(job.kind, "launched")
         log.info("attempt %d of %s %s is launched", job.attempt, job.kind, job.slot)

@@ -22,6 +22,7 @@ from holdfast_operator.api.rendition import CollectionHydration, HydrationJobSta
 from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.reconcile.facts import CollectionFacts, RenditionFacts
 from holdfast_operator.reconcile.sparkjobs import (
+    HINDRANCES,
     SPARK,
     STOPPED,
     Course,
@@ -43,11 +44,6 @@ from holdfast_operator.sparkapps.sizing import tasks
 
 _UNWANTED: Final = "nobody asks for it any more"
 _ASK_AGAIN_S: Final = 60.0
-_HINDRANCES: Final[Mapping[Stand, Reason]] = {
-    Stand.NOT_INSTALLED: Reason.SPARK_NOT_INSTALLED,
-    Stand.NOT_SHARED: Reason.STORAGE_NOT_SHARED,
-    Stand.NOT_TAKEN: Reason.SPARK_TEMPLATE_REFUSED,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +188,7 @@ def _health(rendition: RenditionFacts, course: Course) -> Health:
     match course.stand:
         case Stand.NOT_INSTALLED | Stand.NOT_SHARED | Stand.NOT_TAKEN:
             text = f"{named} is to be filled by Spark: {course.text}; or remove spec.hydration"
-            return stalled(_HINDRANCES[course.stand], text)
+            return stalled(HINDRANCES[course.stand], text)
         case Stand.QUEUED:
             return reconciling(
                 Reason.HYDRATING_RENDITION, f"{named} is to be filled by a Spark job: {course.text}"

@@ -15,6 +15,7 @@ from holdfast_operator.api.collection import SnapshotJobStatus, SnapshotRequest,
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.reconcile.collectionfacts import SNAPSHOT
 from holdfast_operator.reconcile.sparkjobs import (
+    HINDRANCES,
     Course,
     FailAttempt,
     SparkObserved,
@@ -101,9 +102,7 @@ def _plan_start(seen: SnapshotObserved, request: SnapshotRequest) -> Step | Snap
 
 
 _REASONS: Final[Mapping[Stand, Reason]] = {
-    Stand.NOT_INSTALLED: Reason.SPARK_NOT_INSTALLED,
-    Stand.NOT_SHARED: Reason.STORAGE_NOT_SHARED,
-    Stand.NOT_TAKEN: Reason.SPARK_TEMPLATE_REFUSED,
+    **HINDRANCES,
     Stand.QUEUED: Reason.SNAPSHOT_QUEUED,
     Stand.RUNNING: Reason.SNAPSHOT_RUNNING,
     Stand.RETRYING: Reason.SNAPSHOT_RETRYING,

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final, assert_never
 
 from holdfast.persist import StoredSize
 from holdfast.storage import JobRecord, JobState
+from holdfast_operator.api.names import Reason
 from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.reconcile.steps import Step
 from holdfast_operator.sparkapps.adapter import AppPhase, AppState
@@ -122,6 +123,14 @@ class Stand(Enum):
     DONE = auto()
 
 
+HINDRANCES: Final[Mapping[Stand, Reason]] = {
+    Stand.NOT_INSTALLED: Reason.SPARK_NOT_INSTALLED,
+    Stand.NOT_SHARED: Reason.STORAGE_NOT_SHARED,
+    Stand.NOT_TAKEN: Reason.SPARK_TEMPLATE_REFUSED,
+}
+"""Where a job is that can't be run as things are, and what is shown of it."""
+
+
 @dataclass(frozen=True)
 class Course:
     """Nothing to do now about a job: where it is, in a line, and when to look again."""
@@ -135,10 +144,8 @@ class Course:
 
 def hindrance(seen: SparkObserved) -> Course | None:
     """Why no job can be started; None where one can."""
-    if seen.missing is not None:
-        return _not_installed(seen.missing)
-    if seen.objection is not None:
-        return Course(Stand.NOT_TAKEN, seen.objection, asks_again=True)
+    if (refused := _refused(seen)) is not None:
+        return refused
     if not seen.reachable:
         return Course(
             Stand.NOT_SHARED,
@@ -257,10 +264,8 @@ def _plan_retry(
     failures = job.failures if job.by == SPARK else 0
     if failures >= template.max_attempts:
         return Course(Stand.FAILED, f"failed {failures} times, last: {job.error}")
-    if seen.missing is not None:
-        return _not_installed(seen.missing)
-    if seen.objection is not None:
-        return Course(Stand.NOT_TAKEN, seen.objection, asks_again=True)
+    if (refused := _refused(seen)) is not None:
+        return refused
     wait = backoff(max(failures, 1)) - (seen.now.timestamp() - job.finished_ms / 1000)
     if wait > 0:
         text = f"attempt {job.attempt} failed: {job.error}; the next one follows by itself"
@@ -275,6 +280,12 @@ def backoff(failed_attempts: int) -> float:
 
 def _running(job: JobRecord, what: str) -> Course:
     return Course(Stand.RUNNING, f"attempt {job.attempt} {what}", 2.0)
+
+
+def _refused(seen: SparkObserved) -> Course | None:
+    if seen.missing is not None:
+        return _not_installed(seen.missing)
+    return None if seen.objection is None else Course(Stand.NOT_TAKEN, seen.objection, asks_again=True)
 
 
 def _queued(seen: SparkObserved) -> Course | None:

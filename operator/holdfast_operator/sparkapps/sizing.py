@@ -7,10 +7,9 @@ merges, sorts and uploads. What that takes doesn't grow with what it reads: the 
 from typing import Final
 
 from holdfast.persist import StoredSize
+from holdfast.spark.options import tasks_worth
 from holdfast_operator.api.spark import SparkExecutors, SparkTemplate
 
-_TASK_BYTES: Final = 64 << 20
-_TASK_ROWS: Final = 1_000_000
 _MOST_TASKS: Final = 256
 
 _PYTHON_MIB: Final = 640
@@ -31,7 +30,7 @@ def tasks(stored: StoredSize, executors: SparkExecutors) -> int:
       run in memory until they are compacted; or a file in a snapshot. So tasks are larger from 16 GiB on.
     """
     cores = executors.instances * executors.cores
-    needed = max(_ceil(stored.size_bytes, _TASK_BYTES), _ceil(stored.rows, _TASK_ROWS), 1)
+    needed = tasks_worth(stored.rows, stored.size_bytes)
     return min(_MOST_TASKS, _ceil(needed, cores) * cores)
 
 
