@@ -167,3 +167,22 @@ def test_what_can_not_be_read_is_told_and_starts_nothing(
     assert "the latest complete time is 99" in message
     assert applications(world) == {}
     assert not (tmp_path / "out").exists()
+
+
+def test_a_suspended_collection_has_no_driver_and_goes_on_with_its_snapshot_afterwards(
+    world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path
+) -> None:
+    misbehave.by_attempt = {"1": Misbehaviour.HANG, "2": Misbehaviour.HANG}
+    ask(world, flights, tmp_path / "out", "one", spark={"maxAttempts": 1})
+    wait_for_reason(world, "SnapshotRunning")
+    assert list(applications(world)) == [1]
+    flights["spec"]["suspend"] = True
+    world.apply(flights)
+    world.wait_for("storagecollection/flights", ".status.snapshotJob.state", "Failed")
+    assert world.condition("storagecollection/flights", "Ready")["reason"] == "Suspended"
+    assert applications(world) == {}
+    # That was no failure of the job, which may fail once only.
+    flights["spec"]["suspend"] = False
+    world.apply(flights)
+    world.wait_for("storagecollection/flights", ".status.snapshotJob.attempt", 2)
+    assert list(applications(world)) == [2]

@@ -194,7 +194,9 @@ class StorageCollectionSpec(ApiModel):
         description="Retain keeps the durable data when this resource is deleted; Delete drops it for ever.",
     )
     suspend: bool = Field(
-        default=False, description="True leaves everything as it is until it is false again."
+        default=False,
+        description="True leaves everything as it is until it is false again; a Spark job that runs is "
+        "ended, and begins anew then.",
     )
 
 

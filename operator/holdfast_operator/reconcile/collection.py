@@ -32,7 +32,7 @@ from holdfast_operator.reconcile.renditions import (
     has_layout,
 )
 from holdfast_operator.reconcile.snapshot import SnapshotObserved, SnapshotReport
-from holdfast_operator.reconcile.sparkjobs import application_of, failed
+from holdfast_operator.reconcile.sparkjobs import FailAttempt, application_of, failed, stopped
 from holdfast_operator.reconcile.steps import (
     SUSPENDED,
     Keep,
@@ -51,8 +51,8 @@ from holdfast_operator.sparkapps.adapter import AppState
 _RETENTION_GRAIN: Final = 100
 """The hold follows in steps of this part of the retention, so that it isn't written at every look."""
 
-
 _DELETED: Final = "the collection is being deleted"
+_SUSPENDED: Final = "spec.suspend is true"
 
 
 class CatalogState(Enum):
@@ -200,11 +200,22 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
 
 
 def _plan_suspended(seen: Observed, spec: StorageCollectionSpec) -> Step:
-    if seen.facts is None or seen.hydrations is None:
+    if seen.facts is None:
         return Settle(SUSPENDED)
-    # What fills a rendition goes on afterwards.
-    ended = hydration.stopped(seen.hydrations)
-    return ended or Settle(SUSPENDED, fields=_fields(seen, spec, seen.facts))
+    if (ended := _without_driver(seen, _SUSPENDED)) is not None:
+        # What it does goes on afterwards.
+        return ended
+    fields = dict(_fields(seen, spec, seen.facts))
+    if seen.snapshot is not None:
+        fields |= snapshot.job_fields(seen.snapshot)
+    return Settle(SUSPENDED, fields=fields)
+
+
+def _without_driver(seen: Observed, why: str) -> FailAttempt | None:
+    """The end of the next driver, whatever it does; None where there is none."""
+    jobs = (seen.hydrations, seen.snapshot)
+    ends = (ended for each in jobs if each is not None and (ended := stopped(each, why)) is not None)
+    return next(ends, None)
 
 
 def _fields(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFacts) -> Mapping[str, Any]:
@@ -413,12 +424,7 @@ def _plan_drop(seen: Observed, spec: StorageCollectionSpec, item: ItemName) -> S
             job = seen.running[0]
             app = _app_of(seen, job)
             return failed(job, _DELETED, app, stopped=True)
-        if (
-            seen.hydrations is not None
-            and (ended := hydration.stopped(seen.hydrations, _DELETED)) is not None
-        ):
-            return ended
-        return DropCollection(seen.collection_id)
+        return _without_driver(seen, _DELETED) or DropCollection(seen.collection_id)
     return DropItem(item) if seen.item_id is not None else Release()
 
 

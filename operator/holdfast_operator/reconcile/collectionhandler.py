@@ -138,7 +138,7 @@ class CollectionHandler(Handler[Observed]):
         blank = await self._with_catalog(blank, catalog)
         if opening is None or opening.observed != blank.catalog_observed or older is not None:
             return blank
-        if spec.suspend and not hydration.may_have_driver(status):
+        if spec.suspend and not _may_have_driver(spec, status):
             return blank
         if blank.deleting and spec.deletion_policy == DeletionPolicy.RETAIN:
             return blank
@@ -255,8 +255,7 @@ class CollectionHandler(Handler[Observed]):
     ) -> tuple[tuple[AppState, ...], str | None]:
         """The applications, and why there can't be any."""
         status = body.get("status", {})
-        shown = "snapshotJob" in status or hydration.may_have_driver(status)
-        if spec.snapshot is None and spec.hydration.spark is None and not shown:
+        if spec.hydration.spark is None and not _may_have_driver(spec, status):
             return (), None
         try:
             return await self._spark.observe(key, body["metadata"]["uid"]), None
@@ -418,6 +417,11 @@ def _template(spec: StorageCollectionSpec, job: JobRecord) -> tuple[SparkTemplat
         template = spec.hydration.spark
         return None if template is None else (template, hydration.work_order(job))
     return None if spec.snapshot is None else (spec.snapshot.spark, snapshot.work_order(job))
+
+
+def _may_have_driver(spec: StorageCollectionSpec, status: Json) -> bool:
+    """Whether a job of Spark may be under way, or may have been."""
+    return spec.snapshot is not None or "snapshotJob" in status or hydration.may_have_driver(status)
 
 
 def _stored(facts: CollectionFacts) -> StoredSize:

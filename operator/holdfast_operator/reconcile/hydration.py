@@ -24,13 +24,13 @@ from holdfast_operator.reconcile.facts import CollectionFacts, RenditionFacts
 from holdfast_operator.reconcile.sparkjobs import (
     HINDRANCES,
     SPARK,
-    STOPPED,
     Course,
     FailAttempt,
     SparkObserved,
     Stand,
     StartJob,
     application_of,
+    ended,
     failed,
     hindrance,
     plan_job,
@@ -39,7 +39,6 @@ from holdfast_operator.reconcile.sparkjobs import (
 )
 from holdfast_operator.reconcile.steps import Step, reconciling, stalled
 from holdfast_operator.runtime.status import Health
-from holdfast_operator.sparkapps.adapter import AppState
 from holdfast_operator.sparkapps.sizing import tasks
 
 _UNWANTED: Final = "nobody asks for it any more"
@@ -134,14 +133,8 @@ def unwanted(seen: HydrationsObserved, facts: CollectionFacts) -> FailAttempt | 
     done = {job.job_id for job in seen.jobs if job.state is JobState.DONE}
     for app in seen.apps:
         if not app.phase.over and app.job_id not in done and wanted.get(app.job_id) != app.attempt:
-            return _ended(app, _UNWANTED)
+            return ended(app, _UNWANTED)
     return None
-
-
-def stopped(seen: HydrationsObserved, why: str = STOPPED) -> FailAttempt | None:
-    """The end of a driver, whatever it does; None where there is none."""
-    live = (app for app in seen.apps if not app.phase.over)
-    return next((_ended(app, why) for app in live), None)
 
 
 def work_order(job: JobRecord) -> Mapping[str, Any]:
@@ -162,10 +155,6 @@ def may_have_driver(status: Mapping[str, Any]) -> bool:
     """Whether a status tells of a rendition that a Spark job fills or filled, or may have begun to."""
     renditions: Sequence[Mapping[str, Any]] = status.get("renditions") or []
     return any("job" in each or each.get("phase") == RenditionPhase.HYDRATING for each in renditions)
-
-
-def _ended(app: AppState, why: str) -> FailAttempt:
-    return FailAttempt(HYDRATE, app.job_id, app.attempt, why, app, stopped=True)
 
 
 def _status(seen: HydrationsObserved, job: JobRecord) -> HydrationJobStatus:

@@ -71,7 +71,7 @@ def plan(seen: SnapshotObserved) -> Step | SnapshotReport:
             # Without an application nothing would end it, nor what it holds.
             return failed(job, _SUPERSEDED, stopped=True)
     if seen.request is None:
-        return SnapshotReport(fields=_fields(seen))
+        return SnapshotReport(fields=job_fields(seen))
     if seen.job is None:
         return _plan_start(seen, seen.request)
     course = plan_job(seen, seen.job, seen.request.spark, seen.collection_id)
@@ -158,10 +158,11 @@ def _report(
     requeue_after: float | None = None,
 ) -> SnapshotReport:
     mark = Mark(ConditionType.SNAPSHOT_COMPLETED, status, reason, message)
-    return SnapshotReport(mark, _fields(seen), requeue_after)
+    return SnapshotReport(mark, job_fields(seen), requeue_after)
 
 
-def _fields(seen: SnapshotObserved) -> Mapping[str, Any]:
+def job_fields(seen: SnapshotObserved) -> Mapping[str, Any]:
+    """What the status tells of the snapshot that is asked for, and of the last one."""
     fields: dict[str, Any] = {}
     if seen.job is not None and seen.request is not None:
         app = application_of(seen, seen.job)

@@ -27,8 +27,6 @@ from holdfast_operator.sparkapps.sizing import tasks
 
 SPARK: Final = "spark"
 """Who runs an attempt that has an application, in its JobRecord."""
-STOPPED: Final = "spec.suspend is true"
-"""The error of an attempt that was ended because its object is suspended."""
 
 _NOTHING: Final = StoredSize(0, 0)
 _FIRST_BACKOFF: Final = 5.0
@@ -206,6 +204,16 @@ def arguments(
 def failed(job: JobRecord, error: str, app: AppState | None = None, *, stopped: bool = False) -> FailAttempt:
     """The end of the current attempt of a job."""
     return FailAttempt(job.kind, job.job_id, job.attempt, error, app, stopped)
+
+
+def ended(app: AppState, why: str) -> FailAttempt:
+    """The end of an application's attempt by somebody's word."""
+    return FailAttempt(app.kind, app.job_id, app.attempt, why, app, stopped=True)
+
+
+def stopped(seen: SparkObserved, why: str) -> FailAttempt | None:
+    """The end of a driver, whatever it does; None where there is none."""
+    return next((ended(app, why) for app in seen.apps if not app.phase.over), None)
 
 
 def retry(

@@ -24,7 +24,6 @@ from holdfast_operator.reconcile.facts import CollectionFacts, RenditionFacts
 from holdfast_operator.reconcile.hydration import HydrationsObserved, may_have_driver, work_order
 from holdfast_operator.reconcile.renditions import AbortRendition, HandOver, Hydrate
 from holdfast_operator.reconcile.sparkjobs import (
-    STOPPED,
     FailAttempt,
     LaunchAttempt,
     RetryJob,
@@ -353,8 +352,8 @@ def test_an_older_attempt_that_lives_is_taken_away() -> None:
 def test_what_is_suspended_has_no_driver_and_goes_on_afterwards() -> None:
     alive = app(AppPhase.RUNNING)
     step = decided(spark(alive, job=record(JobState.RUNNING)), asked=spec(suspend=True))
-    assert step == FailAttempt("hydrate", JOB, 1, STOPPED, alive, stopped=True)
-    stopped = record(JobState.FAILED, 5, error=STOPPED, failures=2)
+    assert step == FailAttempt("hydrate", JOB, 1, "spec.suspend is true", alive, stopped=True)
+    stopped = record(JobState.FAILED, 5, error="spec.suspend is true", failures=2)
     settled = rest(spark(job=stopped), asked=spec(suspend=True))
     assert settled.health.reason is Reason.SUSPENDED
     assert settled.fields is not None
