@@ -51,8 +51,16 @@ def until(holds: Callable[[], bool], what: str) -> None:
 class Installed:
     """The release, and the stores that its pods share with this machine."""
 
-    def __init__(self, node: NodeCluster, minio: Minio, postgres: PostgresServer, database: str) -> None:
+    def __init__(
+        self,
+        node: NodeCluster,
+        minio: Minio,
+        postgres: PostgresServer,
+        database: str,
+        values: Mapping[str, Any],
+    ) -> None:
         self.node = node
+        self.values = {**VALUES, **values}
         self.minio = minio
         self.postgres = postgres
         self.organization = str(uuid.uuid4())
@@ -125,15 +133,22 @@ class Installed:
 
     def upgrade(self, **values: Any) -> None:
         """Have the release as it was installed, but for these values."""
-        self.helm("upgrade", RELEASE, CHARTS / RELEASE, *WAIT, values=VALUES | values)
+        self.helm("upgrade", RELEASE, CHARTS / RELEASE, *WAIT, values=self.values | values)
 
     def set(self, **values: Any) -> None:
         """Change these values of the release, and wait for nothing."""
         self.helm("upgrade", RELEASE, CHARTS / RELEASE, "--reuse-values", values=values)
 
+    def remove(self) -> None:
+        """Have nothing of the release, nor of what was made with it."""
+        for kind in ("storagecollections", "catalogs"):
+            self.kubectl("delete", kind, "--all", f"--timeout={PATIENCE_S:.0f}s")
+        for name in (RELEASE, "holdfast-crds"):
+            self.helm("uninstall", name, "--ignore-not-found", *WAIT)
+
     def append(self, *ids: int) -> int:
         """Append rows to `flights` as an application on this machine does; returns the new upper."""
-        with self._controller() as controller:
+        with self.controller() as controller:
             writer = controller.writer(self.flights, purpose="test")
             at = writer.upper()
             rows = {"id": pa.array(ids, pa.int64()), "note": [f"row {each}" for each in ids]}
@@ -142,7 +157,7 @@ class Installed:
 
     def rows(self) -> list[tuple[int, str]]:
         """The rows of `flights`."""
-        with self._controller() as controller:
+        with self.controller() as controller:
             table = controller.reader(self.flights, purpose="test").snapshot().to_table()
             return sorted(zip(table["id"].to_pylist(), table["note"].to_pylist(), strict=True))
 
@@ -151,7 +166,7 @@ class Installed:
         return str(self.get("storagecollection/flights")["status"]["collectionId"])
 
     @contextlib.contextmanager
-    def _controller(self) -> Iterator[StorageController]:
+    def controller(self) -> Iterator[StorageController]:
         """The location, as an application on this machine has it."""
         before = {name: os.environ.get(name) for name in self.secret}
         os.environ.update(self.secret)
@@ -171,14 +186,14 @@ class Installed:
 
 
 @contextlib.contextmanager
-def release(node: NodeCluster) -> Iterator[Installed]:
-    """The charts installed, with a Catalog and a StorageCollection that are ready."""
+def release(node: NodeCluster, **values: Any) -> Iterator[Installed]:
+    """The charts installed, with a Catalog and a StorageCollection that are ready; in the end nothing is."""
     with (
         Minio.start(address=node.address) as minio,
         PostgresServer.start(durable=False, address=node.address) as postgres,
         postgres.database() as database,
     ):
-        there = Installed(node, minio, postgres, database)
+        there = Installed(node, minio, postgres, database, values)
         node.plane.apply(
             {
                 "apiVersion": "v1",
@@ -189,7 +204,7 @@ def release(node: NodeCluster) -> Iterator[Installed]:
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "stores"}}
         there.apply({**secret, "stringData": there.secret})
         there.helm("install", "holdfast-crds", CHARTS / "holdfast-crds", *WAIT)
-        there.helm("install", RELEASE, CHARTS / RELEASE, *WAIT, values=VALUES)
+        there.helm("install", RELEASE, CHARTS / RELEASE, *WAIT, values=there.values)
         try:
             there.apply(there.catalog(), there.collection("flights"))
             there.wait_ready("catalog/demo", "storagecollection/flights")
@@ -198,3 +213,4 @@ def release(node: NodeCluster) -> Iterator[Installed]:
             print(there.kubectl("get", "pods,catalogs,storagecollections,leases"))
             for pod in there.pods():
                 print(f"--- {pod}\n{there.kubectl('logs', pod, '--tail=40')}")
+            there.remove()

@@ -14,9 +14,9 @@ import os
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from testbed.errors import Unavailable
 from testbed.process import tethered
@@ -52,28 +52,31 @@ class Buildah:
             given.append(f"--volume={_AUTHORITIES}:{_AUTHORITIES}:ro")
         self._run("build", "--quiet", "--layers", f"--tag={name}", f"--file={file}", *given, context)
 
-    def save(self, name: str, tag: str, archive: Path, *, known: Path | None = None) -> None:
-        """Write an image to a file, in which it has this tag, without the layers that are in `known`."""
-        told = json.loads(self._run("inspect", "--type=image", name))
-        manifest, config = told["Manifest"].encode(), told["Config"].encode()
-        described = json.loads(manifest)
-        index = {
-            "schemaVersion": 2,
-            "manifests": [
+    def save(self, images: Mapping[str, str], archive: Path, *, known: Path | None = None) -> None:
+        """Write images, each with the tag that it has there, to a file, without the layers in `known`."""
+        entries: list[dict[str, Any]] = []
+        blobs: dict[str, bytes] = {}
+        layers: dict[str, None] = {}
+        for name, tag in images.items():
+            told = json.loads(self._run("inspect", "--type=image", name))
+            manifest, config = told["Manifest"].encode(), told["Config"].encode()
+            described = json.loads(manifest)
+            blobs |= {hashlib.sha256(blob).hexdigest(): blob for blob in (manifest, config)}
+            layers |= dict.fromkeys(layer["digest"] for layer in described["layers"])
+            entries.append(
                 {
                     "mediaType": described["mediaType"],
                     "digest": f"sha256:{hashlib.sha256(manifest).hexdigest()}",
                     "size": len(manifest),
                     "annotations": {"io.containerd.image.name": tag},
                 }
-            ],
-        }
+            )
         with tarfile.open(archive, "w") as tar:
             _add(tar, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
-            _add(tar, "index.json", json.dumps(index).encode())
-            for blob in (manifest, config):
-                _add(tar, f"blobs/sha256/{hashlib.sha256(blob).hexdigest()}", blob)
-            for digest in dict.fromkeys(layer["digest"] for layer in described["layers"]):
+            _add(tar, "index.json", json.dumps({"schemaVersion": 2, "manifests": entries}).encode())
+            for sum_of_it, blob in blobs.items():
+                _add(tar, f"blobs/sha256/{sum_of_it}", blob)
+            for digest in layers:
                 sum_of_it = digest.removeprefix("sha256:")
                 if known is None or not (known / sum_of_it).exists():
                     with tempfile.TemporaryFile(dir=self._scratch) as layer:

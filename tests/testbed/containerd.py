@@ -49,17 +49,16 @@ def start(sandbox: Sandbox, images: Path | None) -> Child:
     return child
 
 
-def import_images(folder: Path, archives: list[Path], *, onto: Path | None = None) -> Path:
-    """Import archives; returns the folder, in `folder`, that `start` takes.
+def import_images(folder: Path, archive: Path, *, onto: Path | None = None) -> Path:
+    """Import the images of an archive; returns the folder, in `folder`, that `start` takes.
 
     `onto` is another such folder, whose images the new one has too: in links to the same files.
     """
     sandbox = Sandbox.start(folder, shown=onto)
     try:
         child = start(sandbox, onto)
-        for archive in archives:
-            (sandbox.folder / archive.name).hardlink_to(archive)
-            sandbox.run("ctr", "--namespace=k8s.io", "images", "import", INSIDE / archive.name)
+        (sandbox.folder / archive.name).hardlink_to(archive)
+        sandbox.run("ctr", "--namespace=k8s.io", "images", "import", INSIDE / archive.name)
         child.stop()
     finally:
         sandbox.stop()

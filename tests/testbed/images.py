@@ -28,8 +28,12 @@ from testbed.cache import cache_folder, locked
 OPERATOR: Final = "localhost/holdfast-operator:test"
 """Our image, of the source as it is here, without Spark. Its Python with all of our code is `PYTHON`."""
 PYTHON: Final = "/opt/holdfast/venv/bin/python"
-_RUNTIME: Final = "localhost/holdfast-runtime:test"
-"""The first layers of ours."""
+SPARK: Final = "localhost/holdfast-spark:test"
+"""The same with Spark: the image of its drivers and executors."""
+_STAGES: Final = ("packages", "runtime", "runtime-spark")
+"""The stages of the Dockerfile that are kept."""
+_TARGETS: Final = {"operator": OPERATOR, "spark": SPARK}
+"""Its stages that are images of ours."""
 _REPOSITORY: Final = Path(__file__).parents[2]
 _DOCKERFILE: Final = _REPOSITORY / "operator" / "Dockerfile"
 _DEPENDENCIES: Final = (
@@ -107,36 +111,44 @@ def _make_runtime(scratch: Path, target: Path, base: str, packages: str) -> None
     if not store.has(pause):
         store.build(pause, _PAUSE.format(base=base_name), scratch)
     stages = _stages(packages)
+    made: dict[str, str] = {"BASE": base_name}
     for stage, name in stages.items():
         _say(f"  building the stage {stage} of operator/Dockerfile ...")
-        store.build(name, _DOCKERFILE.read_text(), _REPOSITORY, target=stage, BASE=base_name)
-    archives = [scratch / "pause.tar", scratch / "runtime.tar"]
-    for name, tag, archive in zip(
-        (pause, stages["runtime"]), (containerd.PAUSE, _RUNTIME), archives, strict=True
-    ):
-        store.save(name, tag, archive)
+        store.build(name, _DOCKERFILE.read_text(), _REPOSITORY, target=stage, **made)
+        made[_argument(stage)] = name
+    archive = scratch / "runtime.tar"
+    tags = {stages[stage]: f"localhost/holdfast-{stage}:test" for stage in ("runtime", "runtime-spark")}
+    store.save({pause: containerd.PAUSE, **tags}, archive)
     _say("  importing them ...")
     (scratch / "runtime").mkdir()
-    made = containerd.import_images(scratch / "runtime", archives)
-    (made / _NAMES).write_text("\n".join((base_name, pause, *stages.values())))
-    made.rename(target)
+    imported = containerd.import_images(scratch / "runtime", archive)
+    (imported / _NAMES).write_text("\n".join((base_name, pause, *stages.values())))
+    imported.rename(target)
 
 
 def _make_ours(scratch: Path, target: Path, runtime: Path, packages: str) -> None:
-    """Make our image on those stages, and import it beside what was imported of them."""
+    """Make our images on those stages, and import them beside what was imported of them."""
     store = Buildah(_folder() / "buildah", scratch)
-    stages = {stage.upper(): name for stage, name in _stages(packages).items()}
-    operator = f"localhost/holdfast-operator:{target.name}"
-    store.build(operator, _DOCKERFILE.read_text(), _REPOSITORY, target="operator", **stages)
-    archive = scratch / "operator.tar"
-    store.save(operator, OPERATOR, archive, known=runtime / containerd.BLOBS)
+    stages = {_argument(stage): name for stage, name in _stages(packages).items()}
+    made = {}
+    for stage, tag in _TARGETS.items():
+        name = f"localhost/holdfast-{stage}:{target.name}"
+        store.build(name, _DOCKERFILE.read_text(), _REPOSITORY, target=stage, **stages)
+        made[name] = tag
+    archive = scratch / "ours.tar"
+    store.save(made, archive, known=runtime / containerd.BLOBS)
     (scratch / "ours").mkdir()
-    containerd.import_images(scratch / "ours", [archive], onto=runtime).rename(target)
+    containerd.import_images(scratch / "ours", archive, onto=runtime).rename(target)
 
 
 def _stages(packages: str) -> dict[str, str]:
     """The stages of the Dockerfile that are kept, and their images."""
-    return {stage: f"localhost/holdfast-{stage}:{packages}" for stage in ("packages", "runtime")}
+    return {stage: f"localhost/holdfast-{stage}:{packages}" for stage in _STAGES}
+
+
+def _argument(stage: str) -> str:
+    """The argument of the Dockerfile by which a build begins with what was made of a stage."""
+    return stage.upper().replace("-", "_")
 
 
 def _context() -> list[tuple[str, str]]:
