@@ -14,6 +14,18 @@ pytestmark = pytest.mark.kube
 Make = Callable[..., dict[str, Any]]
 ORGANIZATION = "6f1d7c1e-2b8a-4f5e-9d43-0c5b8f3a7e21"
 
+CRON = "must be minute, hour, day, month and weekday, like '30 2 * * *', or a name like @daily"
+SCHEDULES: tuple[tuple[dict[str, Any], str], ...] = (
+    *(({"schedule": line}, CRON) for line in ("daily", "* * * *", "0 0 0 * * *", "60 0 * * *", "0 24 * * *")),
+    *(
+        ({"schedule": line}, CRON)
+        for line in ("0 0 32 * *", "0 0 * 13 *", "0 0 * * 8", "0,, 0 * * *", "@soon")
+    ),
+    ({"schedule": ""}, "spec.snapshotSchedule.schedule"),
+    ({"schedule": "@daily", "timeZone": "../etc"}, "must be the name of a time zone, like Europe/Berlin"),
+    ({"schedule": "@daily", "startingDeadlineSeconds": 5}, "startingDeadlineSeconds"),
+)
+
 
 def test_the_api_server_refuses_what_has_no_meaning(
     world: Any, make_catalog: Make, make_collection: Make
@@ -54,6 +66,10 @@ def test_the_api_server_refuses_what_has_no_meaning(
         (
             make_collection(snapshot={"requestId": "a", "destination": "s3://bucket/x"}),
             "must be a URL like file:///folder, which all pods share; s3:// is not supported yet",
+        ),
+        *(
+            (make_collection(snapshotSchedule={"destination": "file:///x", **each}), message)
+            for each, message in SCHEDULES
         ),
     ):
         with pytest.raises(KubectlError, match="is invalid") as refused:
@@ -270,3 +286,28 @@ def test_suspended_it_lets_go_and_comes_back(world: Any, make_catalog: Make) -> 
     world.apply(there)
     world.wait_for("catalog/demo", ".status.epoch", 2)
     world.wait_ready("catalog/demo")
+
+
+def test_a_schedule_without_times_is_told_and_mends(
+    world: Any, make_catalog: Make, make_collection: Make
+) -> None:
+    world.start("--storage-shared")
+    schedule = {"schedule": "0 0 31 2 *", "timeZone": "Europe/Berlin", "destination": "file:///x"}
+    made = make_collection(snapshotSchedule=schedule)
+    world.apply(make_catalog(), made)
+    it, type_ = "storagecollection/flights", "ScheduledSnapshotCompleted"
+    path = f'.status.conditions[?(@.type=="{type_}")].reason'
+    for change, told in (
+        ({}, "spec.snapshotSchedule: schedule '0 0 31 2 *' has no times: bad day-of-month; correct it"),
+        ({"schedule": "0 0 * * *", "timeZone": "Europe/Bonn"}, "timeZone 'Europe/Bonn' is not in the IANA"),
+    ):
+        schedule |= change
+        world.apply(made)
+        world.wait_for(it, ".status.observedGeneration", world.get(it)["metadata"]["generation"])
+        world.wait_for(it, path, "InvalidSchedule")
+        assert told in world.condition(it, type_)["message"]
+    assert world.condition(it, "Ready")["status"] == "True"
+    for line in ("30 2 * * *", "*/5 0-6,20-23 1,15 JAN-mar mon-Fri", "5/10 * * * 7", "@weekly"):
+        schedule |= {"schedule": line, "timeZone": "Europe/Berlin"}
+        world.apply(made)
+    world.wait_for(it, path, "SnapshotScheduled")

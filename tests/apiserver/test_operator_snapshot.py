@@ -1,6 +1,8 @@
 """Snapshots through SparkApplications and Jobs: the operator believes the record, not the application."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +188,69 @@ def test_a_suspended_collection_has_no_driver_and_goes_on_with_its_snapshot_afte
     world.apply(flights)
     world.wait_for("storagecollection/flights", ".status.snapshotJob.attempt", 2)
     assert list(applications(world)) == [2]
+
+
+def test_a_schedule_makes_up_for_the_latest_missed_run_and_runs_no_time_twice(
+    world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path
+) -> None:
+    it = "storagecollection/flights"
+    # Daily, and today's time is over.
+    today = (datetime.now(UTC) - timedelta(minutes=2)).replace(second=0, microsecond=0)
+    flights["spec"]["snapshotSchedule"] = {
+        "schedule": f"{today.minute} {today.hour} * * *",
+        "destination": (tmp_path / "out").as_uri(),
+        "spark": {"startDeadlineSeconds": 110},
+    }
+    world.apply(flights)
+    reason = '.status.conditions[?(@.type=="ScheduledSnapshotCompleted")].reason'
+    world.wait_for(it, reason, "SnapshotScheduled")
+    tomorrow = shown(today + timedelta(days=1))
+    new = {"nextScheduleTime": tomorrow, "missedRuns": 0}
+    assert world.status(it)["snapshotSchedule"] == new
+    assert applications(world) == {}
+
+    # As it was shown when an operator last looked, three days ago.
+    world.stop()
+    before = {"nextScheduleTime": shown(today - timedelta(days=3))}
+    show(world, {"snapshotSchedule": before})
+    world.start("--storage-shared")
+    world.wait_for(it, ".status.snapshotSchedule.job.state", "Running")
+    # What is asked for by hand meanwhile waits for its turn, and ends nothing.
+    ask(world, flights, tmp_path / "out", "by-hand", asOf=5000)
+    wait_for_reason(world, "SnapshotQueued")
+    world.wait_for(it, reason, "SnapshotSucceeded")
+    wait_for_reason(world, "SnapshotNotReadable")
+    status = world.status(it)
+    slot = f"schedule:{shown(today)}"
+    run = status["snapshotSchedule"].pop("job")
+    assert (run["requestId"], run["state"], run["attempt"], run["asOf"]) == (slot, "Done", 1, 99)
+    assert status["snapshotSchedule"] == {
+        "lastScheduleTime": shown(today),
+        "nextScheduleTime": tomorrow,
+        "missedRuns": 3,
+    }
+    assert [event["message"] for event in world.events("RunsMissed")] == ["3 scheduled runs were missed"]
+    assert (status["lastSnapshot"]["requestId"], status["lastSnapshot"]["rows"]) == (slot, 15)
+    assert len(list((tmp_path / "out").glob("**/manifest.json"))) == 1
+
+    # Whatever becomes of the status, the time of a run that is on record never comes again.
+    world.stop()
+    show(world, {"snapshotSchedule": {**before, "lastScheduleTime": None, "job": None}})
+    last = world.start("--storage-shared")
+    world.wait_for(it, ".status.snapshotSchedule.nextScheduleTime", tomorrow)
+    versions = world.versions()
+    last.wait_for_looks(4)
+    assert world.versions() == versions
+    assert world.status(it)["snapshotSchedule"]["job"]["attempt"] == 1
+    with world.controller(world.volume(world.get("catalog/demo")["spec"]["organizationId"])) as controller:
+        assert [job.slot for job in controller.jobs() if job.kind == "snapshot"] == [slot]
+
+
+def shown(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def show(world: Any, status: Mapping[str, Any]) -> None:
+    """Have a status say this."""
+    change = json.dumps({"status": status})
+    world.kubectl("patch", "coll/flights", "--subresource=status", "--type=merge", "-p", change)

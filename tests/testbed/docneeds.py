@@ -56,7 +56,6 @@ NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
 RUN_ELSEWHERE: Final[Mapping[str, str]] = {
     "docs/how-to/read-with-spark.md": "tests/spark/test_spark_page.py",
     "docs/how-to/write-with-spark.md": "tests/spark/test_spark_page.py",
-    "docs/tutorial/with-spark.md": "tests/spark/test_spark_page.py",
 }
 """By page: the test that runs all of it, since it takes a tier."""
 
@@ -131,6 +130,7 @@ END
         kubectl create namespace argocd
         kubectl create configmap argocd-cm --namespace argocd
     """,
+    ("docs/how-to/snapshot-on-a-schedule.md", "kubectl patch coll flights"): _FLIGHTS,
     ("docs/how-to/let-one-process-write.md", "kubectl annotate --overwrite catalog/demo"): _DEMO,
     ("docs/how-to/move-a-catalog.md", "kubectl apply -f to-persist.yaml"): f"""
         {_STASH_SECRET}

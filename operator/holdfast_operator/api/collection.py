@@ -22,6 +22,7 @@ from holdfast_operator.api.base import (
 )
 from holdfast_operator.api.catalog import DeletionPolicy
 from holdfast_operator.api.columns import MAX_COLUMNS, NO_NAME_TWICE, CollectionColumn, additive_rules
+from holdfast_operator.api.cron import CronSchedule, ScheduleStatus
 from holdfast_operator.api.names import Kind
 from holdfast_operator.api.rendition import (
     HANDOVER_RULES,
@@ -80,21 +81,20 @@ class CollectionRestore(ApiModel):
     )
 
 
-class SnapshotRequest(ApiModel):
-    """Asks for one snapshot; a new `requestId` asks for another one."""
+class JobRequest(ApiModel):
+    """Asks for one job; a new `requestId` asks for another one."""
 
     request_id: str = Field(
         min_length=1,
         max_length=63,
         pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$",
-        description="Names this request. The same id never runs twice; a new id asks for a new snapshot.",
+        description="Names this request. The same id never runs twice; a new id asks for another one.",
     )
-    as_of: int | None = Field(
-        default=None,
-        ge=0,
-        description="The time to read at, in milliseconds since the epoch; "
-        "the latest complete one where it isn't given.",
-    )
+
+
+class SnapshotTask(ApiModel):
+    """How a snapshot is written, and where."""
+
     destination: str = Field(
         min_length=1,
         max_length=2048,
@@ -112,6 +112,21 @@ class SnapshotRequest(ApiModel):
         description="What the Spark job runs with.",
         json_schema_extra={"default": {}},
     )
+
+
+class SnapshotRequest(SnapshotTask, JobRequest):
+    """Asks for one snapshot."""
+
+    as_of: int | None = Field(
+        default=None,
+        ge=0,
+        description="The time to read at, in milliseconds since the epoch; "
+        "the latest complete one where it isn't given.",
+    )
+
+
+class SnapshotSchedule(SnapshotTask, CronSchedule):
+    """Asks for a snapshot at each of its times, of the latest complete time then."""
 
 
 class StorageCollectionSpec(ApiModel):
@@ -183,6 +198,12 @@ class StorageCollectionSpec(ApiModel):
     snapshot: SnapshotRequest | None = Field(
         default=None, description="Asks for one snapshot, written by a Spark job."
     )
+    snapshot_schedule: SnapshotSchedule | None = Field(
+        default=None,
+        description="Asks for a snapshot at the times of a cron line, beside what spec.snapshot asks for. Of "
+        "the runs that were missed, while the operator was down, the collection suspended or the run before "
+        "not over, at most one is made up for: the latest.",
+    )
     restore_from: CollectionRestore | None = Field(
         default=None,
         description="Makes the contents of the collection those of a snapshot, once for each value: what was "
@@ -226,6 +247,12 @@ class SnapshotJobStatus(ApiModel):
     started: datetime | None = Field(default=None, description="When that was created.")
 
 
+class SnapshotScheduleStatus(ScheduleStatus):
+    """Where the schedule of snapshots is."""
+
+    job: SnapshotJobStatus | None = Field(default=None, description="The job of its last run that began.")
+
+
 class StorageCollectionStatus(Status):
     """What the store says; always derived from it, so nothing is lost when this is."""
 
@@ -255,6 +282,9 @@ class StorageCollectionStatus(Status):
     bytes: int | None = Field(default=None, description="Bytes that all renditions hold.")
     snapshot_job: SnapshotJobStatus | None = Field(
         default=None, description="The job of the snapshot that spec.snapshot asks for."
+    )
+    snapshot_schedule: SnapshotScheduleStatus | None = Field(
+        default=None, description="Where spec.snapshotSchedule is."
     )
     last_snapshot: SnapshotStatus | None = Field(
         default=None, description="The last snapshot that was committed."

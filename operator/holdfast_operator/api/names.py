@@ -87,6 +87,10 @@ class ConditionType(StrEnum):
     SNAPSHOT_COMPLETED = "SnapshotCompleted"
     """Of the snapshot that `spec.snapshot` asks for: True done, Unknown under way, False given up."""
 
+    SCHEDULED_SNAPSHOT_COMPLETED = "ScheduledSnapshotCompleted"
+    """Of the last run of `spec.snapshotSchedule`: True done, Unknown under way or none yet, False given up,
+    or the schedule makes no sense."""
+
     OVER_MAX_BYTES = "OverMaxBytes"
     """Of `spec.maxBytes`: True the collection holds more than that, False it doesn't."""
 
@@ -350,23 +354,33 @@ class Reason(StrEnum):
     INTERNAL_ERROR = "InternalError"
     """A fault of the operator; its log has the details. It is tried again by itself."""
 
+    SNAPSHOT_SCHEDULED = "SnapshotScheduled"
+    """No run of the schedule has begun yet; the message says when the first one is due."""
+
     SNAPSHOT_RUNNING = "SnapshotRunning"
-    """An attempt of the requested snapshot is under way."""
+    """An attempt of the snapshot is under way."""
 
     SNAPSHOT_SUCCEEDED = "SnapshotSucceeded"
-    """The requested snapshot is committed."""
+    """The snapshot is committed."""
 
     SNAPSHOT_QUEUED = "SnapshotQueued"
-    """The requested snapshot waits until fewer Spark jobs run than the operator may have at once."""
+    """The snapshot waits until another one of the collection has ended, or until fewer Spark jobs run than
+    the operator may have at once."""
 
     SNAPSHOT_RETRYING = "SnapshotRetrying"
-    """The last attempt of the requested snapshot failed; the next one follows."""
+    """The last attempt of the snapshot failed; the next one follows."""
 
     SNAPSHOT_FAILED = "SnapshotFailed"
-    """The requested snapshot was given up; set a new `requestId` to ask again."""
+    """The snapshot was given up; a new `requestId` asks again, a schedule goes on with its next run."""
 
     SNAPSHOT_NOT_READABLE = "SnapshotNotReadable"
-    """`spec.snapshot.asOf` can't be read: before `since`, or not complete yet."""
+    """The time to read at can't be read: before `since`, or not complete yet."""
+
+    INVALID_SCHEDULE = "InvalidSchedule"
+    """A schedule has no times, or an unknown time zone: nothing runs before it is corrected."""
+
+    RUNS_MISSED = "RunsMissed"
+    """Event: runs of a schedule were missed; of several the latest may have been made up for."""
 
     HYDRATING_RENDITION = "HydratingRendition"
     """A new rendition of the collection is being filled; the one before is read and written as ever."""

@@ -19,7 +19,11 @@ Json = dict[str, Any]
 
 @click.command()
 @click.argument("collection")
-@click.option("--destination", metavar="URL", help="The folder to write to; else that of the last request.")
+@click.option(
+    "--destination",
+    metavar="URL",
+    help="The folder to write to; else that of the last request, or of the schedule.",
+)
 @click.option(
     "--as-of", metavar="MS", type=click.IntRange(min=0), help="The time to read at; else the latest."
 )
@@ -49,9 +53,12 @@ def snapshot(
 def snapshot_request(
     body: Json, destination: str | None, as_of: int | None, request_id: str | None, now: datetime
 ) -> Json:
-    """What `spec.snapshot` becomes; the Spark template that is there stays. Raises `BadInput`."""
-    before = body["spec"].get("snapshot", {})
-    place = destination or before.get("destination")
+    """What `spec.snapshot` becomes; the Spark template that is there stays, else it is that of the schedule.
+
+    Raises `BadInput`.
+    """
+    before, schedule = (body["spec"].get(name, {}) for name in ("snapshot", "snapshotSchedule"))
+    place = destination or before.get("destination") or schedule.get("destination")
     if place is None:
         raise BadInput(
             f"collection/{body['metadata']['name']} has never asked for a snapshot",
@@ -61,7 +68,8 @@ def snapshot_request(
     asked = request_id or f"manual-{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03}"
     if asked == before.get("requestId"):
         raise BadInput(f"the request {asked!r} was made already", hint="give another --request-id, or none")
-    return {"requestId": asked, "destination": place, "asOf": as_of}
+    template = {} if before or "spark" not in schedule else {"spark": schedule["spark"]}
+    return {"requestId": asked, "destination": place, "asOf": as_of, **template}
 
 
 def snapshot_outcome(request_id: str) -> Callable[[Json], Done | None]:

@@ -64,6 +64,7 @@ def remarks(body: Json) -> list[Json]:
         *(("ShadowDiverged", status) for status in ("True", "Unknown")),
         *((type_, "True") for type_ in ("OverMaxBytes", "RenditionSuspect")),
         *((type_, "False") for type_ in ("ConnectionPublished", "ObjectsInStep", "SnapshotCompleted")),
+        ("ScheduledSnapshotCompleted", "False"),
     }
     state = state_of(body)
     found = body.get("status", {}).get("conditions", ())

@@ -309,9 +309,20 @@ def _collection_facts(body: Json, now: datetime) -> list[tuple[str, str]]:
             if snapshot
             else "",
         ),
+        ("schedule", _schedule_fact(body)),
         ("bytes", size(told.get("bytes"))),
         ("age", age(body, now)),
     ]
+
+
+def _schedule_fact(body: Json) -> str:
+    """When the next snapshot of a schedule is due; empty where there is none."""
+    asked, told = body["spec"].get("snapshotSchedule"), body.get("status", {}).get("snapshotSchedule", {})
+    if asked is None:
+        return ""
+    missed = f", {told['missedRuns']} missed" if told.get("missedRuns") else ""
+    upcoming = "suspended" if asked.get("suspend") else f"next {_text(told.get('nextScheduleTime'))}"
+    return f"{asked['schedule']} ({asked.get('timeZone', 'UTC')}): {upcoming}{missed}"
 
 
 def _renditions(told: Json, width: int) -> Iterator[str]:

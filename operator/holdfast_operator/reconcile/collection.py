@@ -276,9 +276,14 @@ def _plan_create(seen: Observed, spec: StorageCollectionSpec, schema: Schema, rh
 
 def _plan_there(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFacts, rhythm: Rhythm) -> Step:
     """It exists with its columns: snapshots and renditions."""
-    report = SnapshotReport() if seen.snapshot is None else snapshot.plan(seen.snapshot)
-    if isinstance(report, Step):
-        return report
+    reports: list[SnapshotReport] = []
+    told: dict[str, Any] = {}
+    if seen.snapshot is not None:
+        for report in (snapshot.plan(seen.snapshot), snapshot.plan_scheduled(seen.snapshot)):
+            if isinstance(report, Step):
+                return report
+            reports.append(report)
+            told.update(report.fields)
     shape = renditions.plan(
         RenditionsObserved(
             facts=facts, spec=spec, hydrations=seen.hydrations, shown=dict(seen.shown), now=seen.now
@@ -287,17 +292,26 @@ def _plan_there(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFa
     if isinstance(shape, Step) and not isinstance(shape, LongStep):
         return shape
     # What changes in the store is heard of at the next tick.
-    due = [report.requeue_after, rhythm.steady if report.asks_again else None]
+    due = [report.requeue_after for report in reports]
+    if any(report.asks_again for report in reports):
+        due.append(rhythm.steady)
     if isinstance(shape, LongStep) or shape.soon:
         due.append(rhythm.unsteady)
     if isinstance(shape, RenditionReport):
         due.append(shape.after)
     settle = Settle(
         shape.health or ready(f"collection {facts.name} with {facts.shards} shards"),
-        fields={**_fields(seen, spec, facts), **report.fields},
-        marks=(*((report.mark,) if report.mark else ()), *collection_marks(facts, spec)),
+        fields={**_fields(seen, spec, facts), **told},
+        marks=(
+            *(report.mark for report in reports if report.mark is not None),
+            *collection_marks(facts, spec),
+        ),
         requeue_after=min((each for each in due if each is not None), default=None),
-        notes=(*rendition_notes(seen.shown, facts), *restore_notes(seen.shown, facts, spec)),
+        notes=(
+            *(note for report in reports for note in report.notes),
+            *rendition_notes(seen.shown, facts),
+            *restore_notes(seen.shown, facts, spec),
+        ),
     )
     if isinstance(shape, LongStep):
         return replace(shape, resting=settle)
@@ -310,11 +324,16 @@ def _plan_bound(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFa
         f"collection {facts.name} with {facts.shards} shards; retention, renditions and drop are its "
         "database process's"
     )
-    asked = seen.snapshot is not None and seen.snapshot.request is not None
     text = "the operator runs no jobs in an Observed catalog; let its database process make the snapshot"
-    refused = (
-        [Mark(ConditionType.SNAPSHOT_COMPLETED, "False", Reason.CATALOG_OBSERVED, text)] if asked else []
-    )
+    asked = {
+        ConditionType.SNAPSHOT_COMPLETED: spec.snapshot,
+        ConditionType.SCHEDULED_SNAPSHOT_COMPLETED: spec.snapshot_schedule,
+    }
+    refused = [
+        Mark(type_, "False", Reason.CATALOG_OBSERVED, text)
+        for type_, field in asked.items()
+        if field is not None
+    ]
     restore = restore_asked(facts, spec)
     if restore is not None and not restore.done:
         text = "the operator restores nothing in an Observed catalog; let its database process do it"

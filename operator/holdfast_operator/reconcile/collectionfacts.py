@@ -34,6 +34,7 @@ from holdfast_operator.reconcile.facts import (
     RenditionFacts,
     watched_shards,
 )
+from holdfast_operator.reconcile.schedules import time_of
 
 K = TypeVar("K")
 
@@ -94,6 +95,7 @@ def look_at(
         job=next((job for job in jobs if job.slot == request_id), None),
         last_snapshot=max(done, key=lambda job: job.finished_ms, default=None),
         running=tuple(job for job in jobs if job.state is JobState.RUNNING),
+        scheduled=tuple(job for job in jobs if time_of(job.slot) is not None),
         hydrations=tuple(job for job in known if job.kind == HYDRATE),
         basis=basis,
     )

@@ -13,7 +13,7 @@ from holdfast.persist import StoredSize
 from holdfast.storage import JobRecord, JobState, RenditionState
 from holdfast.storage.hydration import HYDRATE
 from holdfast_operator.api.catalog import Access, CatalogSpec, DeletionPolicy
-from holdfast_operator.api.collection import StorageCollectionSpec
+from holdfast_operator.api.collection import SnapshotSchedule, StorageCollectionSpec
 from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.reconcile import collection, hydration, snapshot
@@ -34,6 +34,7 @@ from holdfast_operator.reconcile.collectionfacts import SNAPSHOT
 from holdfast_operator.reconcile.collectionstatus import lag, shown_phases
 from holdfast_operator.reconcile.facts import (
     CollectionFacts,
+    Look,
     NoSuchSchema,
     NotReadable,
     Opening,
@@ -57,7 +58,8 @@ from holdfast_operator.reconcile.renditions import (
     LongStep,
     is_long_over,
 )
-from holdfast_operator.reconcile.snapshot import SnapshotObserved
+from holdfast_operator.reconcile.schedules import Scheduled, shown_in, time_of
+from holdfast_operator.reconcile.snapshot import SNAPSHOT_SCHEDULE, SnapshotObserved
 from holdfast_operator.reconcile.sparkjobs import (
     FailAttempt,
     LaunchAttempt,
@@ -246,6 +248,7 @@ class CollectionHandler(Handler[Observed]):
                 job=look.job,
                 last=look.last_snapshot,
                 running=look.running,
+                scheduled=self._scheduled(spec.snapshot_schedule, body, look),
                 apps=tuple(app for app in apps if app.kind == SNAPSHOT),
             ),
         )
@@ -263,12 +266,20 @@ class CollectionHandler(Handler[Observed]):
             return (), str(error)
 
     async def _full(self, key: ObjectKey, spec: StorageCollectionSpec, missing: str | None) -> str | None:
-        if missing is not None or (spec.snapshot is None and spec.hydration.spark is None):
+        if missing is not None or not _wants_jobs(spec):
             return None
         try:
             return await self._slots.full(key)
         except NotInstalled as error:
             return str(error)
+
+    def _scheduled(
+        self, spec: SnapshotSchedule | None, body: Json, look: Look
+    ) -> Scheduled[SnapshotSchedule] | None:
+        if spec is None:
+            return None
+        shown = shown_in(body.get("status", {}), SNAPSHOT_SCHEDULE)
+        return Scheduled(spec=spec, shown=shown, runs=look.scheduled, objection=self._objection(spec.spark))
 
     def _objection(self, template: SparkTemplate | None) -> str | None:
         return None if template is None else self._spark.objection(template)
@@ -403,6 +414,14 @@ class CollectionHandler(Handler[Observed]):
     def _count_job(self, kind: str, step: str) -> None:
         self.services.metrics.spark_jobs.labels(kind, step).inc()
 
+    def shown(self, key: ObjectKey, body: Json, before: Json) -> None:
+        """Count the runs that were missed, beside."""
+        super().shown(key, body, before)
+        missed = (
+            shown_in(status, SNAPSHOT_SCHEDULE).missed_runs for status in (body.get("status", {}), before)
+        )
+        self.services.metrics.missed_runs.labels(SNAPSHOT).inc(max(next(missed) - next(missed), 0))
+
     def _measure(self, key: ObjectKey, facts: CollectionFacts) -> None:
         metrics = self.services.metrics
         metrics.upper.labels(key.namespace, key.name).set(facts.upper)
@@ -416,12 +435,20 @@ def _template(spec: StorageCollectionSpec, job: JobRecord) -> tuple[SparkTemplat
     if job.kind == HYDRATE:
         template = spec.hydration.spark
         return None if template is None else (template, hydration.work_order(job))
-    return None if spec.snapshot is None else (spec.snapshot.spark, snapshot.work_order(job))
+    asked = spec.snapshot if time_of(job.slot) is None else spec.snapshot_schedule
+    return None if asked is None else (asked.spark, snapshot.work_order(job))
+
+
+def _wants_jobs(spec: StorageCollectionSpec) -> bool:
+    asked = (spec.snapshot, spec.snapshot_schedule, spec.hydration.spark)
+    return any(each is not None for each in asked)
 
 
 def _may_have_driver(spec: StorageCollectionSpec, status: Json) -> bool:
     """Whether a job of Spark may be under way, or may have been."""
-    return spec.snapshot is not None or "snapshotJob" in status or hydration.may_have_driver(status)
+    asked = (spec.snapshot, spec.snapshot_schedule)
+    shown = {"snapshotJob", SNAPSHOT_SCHEDULE} & status.keys()
+    return any(asked) or bool(shown) or hydration.may_have_driver(status)
 
 
 def _stored(facts: CollectionFacts) -> StoredSize:

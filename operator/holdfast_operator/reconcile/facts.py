@@ -190,6 +190,8 @@ class Look:
     last_snapshot: JobRecord | None = None
     running: tuple[JobRecord, ...] = ()
     """All of its snapshots that run, this one too."""
+    scheduled: tuple[JobRecord, ...] = ()
+    """The snapshots that a schedule asked for."""
     hydrations: tuple[JobRecord, ...] = ()
     """The jobs that fill, or filled, its renditions; a slot is the id of one."""
     basis: Basis | None = None

@@ -178,6 +178,7 @@ def shown_launched(status: Mapping[str, Any]) -> frozenset[tuple[str, int]]:
     """Ids and attempts of the jobs whose application a status shows."""
     shown = [each.get("job") or {} for each in status.get("renditions") or []]
     shown.append(status.get("snapshotJob") or {})
+    shown.append((status.get("snapshotSchedule") or {}).get("job") or {})
     return frozenset((job["jobId"], job["attempt"]) for job in shown if "application" in job)
 
 

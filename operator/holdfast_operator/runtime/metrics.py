@@ -110,6 +110,12 @@ class Metrics:
             ["kind", "step"],
             registry=self.registry,
         )
+        self.missed_runs = Counter(
+            "holdfast_missed_runs_total",
+            "Runs of schedules that were missed, by kind of job.",
+            ["kind"],
+            registry=self.registry,
+        )
 
         self.migration_steps = Counter(
             "holdfast_migration_steps_total",

@@ -288,6 +288,16 @@ def test_a_snapshot_is_asked_for_once_by_a_name() -> None:
     assert again["requestId"] == "manual-20260102-030405-007"
     with pytest.raises(BadInput, match="already"):
         snapshot_request(body, None, None, "one", NOW)
+    # The first one beside a schedule is written as the schedule's are.
+    body["spec"] |= {"snapshotSchedule": {"destination": "file:///s", "spark": {"sparkVersion": "4.3.0"}}}
+    assert snapshot_request(body, None, None, "two", NOW)["destination"] == "file:///b/x"
+    del body["spec"]["snapshot"]
+    assert snapshot_request(body, None, None, "two", NOW) == {
+        "requestId": "two",
+        "destination": "file:///s",
+        "asOf": None,
+        "spark": {"sparkVersion": "4.3.0"},
+    }
     last = {"requestId": "two", "destination": "file:///b/x/2", "asOf": 7, "rows": 3}
     body["status"] = marked(lastSnapshot=last)
     assert snapshot_outcome("two")(body) == Done("done: file:///b/x/2 as of 7, 3 rows")
@@ -564,3 +574,29 @@ def test_a_report_reads_logs_and_metrics_and_no_secret(
         f"logs op-1 {tail}",
         f"logs op-1 {tail} --previous",
     ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "told", "line"),
+    [
+        (
+            {},
+            {"nextScheduleTime": "2026-01-03T00:00:00Z", "missedRuns": 0},
+            "(UTC): next 2026-01-03T00:00:00Z",
+        ),
+        (
+            {"timeZone": "Europe/Berlin"},
+            {"nextScheduleTime": "2026-01-03T00:00:00Z", "missedRuns": 2},
+            "(Europe/Berlin): next 2026-01-03T00:00:00Z, 2 missed",
+        ),
+        ({"suspend": True}, {"nextScheduleTime": "2026-01-01T00:00:00Z"}, "(UTC): suspended"),
+    ],
+)
+def test_when_the_next_snapshot_of_a_schedule_is_due(
+    spec: dict[str, Any], told: dict[str, Any], line: str
+) -> None:
+    body = thing("StorageCollection", "a", snapshotSchedule=told)
+    body["spec"]["snapshotSchedule"] = {"schedule": "@daily", **spec}
+    assert any(
+        each.split() == ["schedule", "@daily", *line.split()] for each in details(body, [body], NOW, 120)
+    )

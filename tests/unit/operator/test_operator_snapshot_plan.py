@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 
 from holdfast.persist import StoredSize
 from holdfast.storage import JobRecord, JobState
-from holdfast_operator.api.collection import SnapshotRequest
+from holdfast_operator.api.collection import SnapshotRequest, SnapshotSchedule
+from holdfast_operator.api.cron import ScheduleStatus
 from holdfast_operator.api.names import Reason
-from holdfast_operator.reconcile.snapshot import SnapshotObserved, SnapshotReport, plan, work_order
+from holdfast_operator.reconcile.schedules import Scheduled
+from holdfast_operator.reconcile.snapshot import (
+    SnapshotObserved,
+    SnapshotReport,
+    plan,
+    plan_scheduled,
+    work_order,
+)
 from holdfast_operator.reconcile.sparkjobs import FailAttempt, RetryJob, StartJob, arguments, backoff
 from holdfast_operator.sparkapps.adapter import AppPhase, AppState
 
@@ -279,7 +287,139 @@ def test_a_superseded_job_is_ended_also_where_its_application_is_gone() -> None:
     """Nobody else would: its record would run, and its holds stay, for ever."""
     old = replace(record(JobState.RUNNING), job_id="another")
     assert plan(replace(ASKED, running=(old,))) == FailAttempt(
-        "snapshot", "another", 1, "superseded by another request", stopped=True
+        "snapshot", "another", 1, "it is not asked for any more", stopped=True
     )
     seen = replace(RUNNING, running=(record(JobState.RUNNING),), apps=(app(AppPhase.RUNNING),))
     assert told(seen)[1] is Reason.SNAPSHOT_RUNNING
+
+
+RUN_JOB = "7a0c2f3e-0000-5000-8000-000000000002"
+SLOT = "schedule:2026-01-01T00:00:00Z"
+
+
+def run(state: JobState, attempt: int = 1, slot: str = SLOT, **fields: Any) -> JobRecord:
+    return replace(record(state, attempt, **fields), job_id=RUN_JOB, slot=slot)
+
+
+def nightly(
+    *runs: JobRecord, upcoming: datetime | None = NOW, objection: str | None = None, **fields: Any
+) -> Scheduled[SnapshotSchedule]:
+    """A schedule whose time is NOW."""
+    spec = {"schedule": "0 0 * * *", "destination": "file:///out", "spark": {"maxAttempts": 3}, **fields}
+    return Scheduled(
+        spec=SnapshotSchedule.model_validate(spec),
+        shown=ScheduleStatus(next_schedule_time=upcoming),
+        runs=runs,
+        objection=objection,
+    )
+
+
+ALONE = replace(ASKED, request=None, scheduled=nightly())
+START = StartJob(
+    "c1", "snapshot", "schedule:2026-01-02T00:00:00Z", {"as_of": 41, "destination": "file:///out"}, 1
+)
+
+
+def told_run(seen: SnapshotObserved) -> tuple[str, Reason]:
+    report = plan_scheduled(seen)
+    assert isinstance(report, SnapshotReport)
+    assert report.mark is not None
+    assert report.mark.type == "ScheduledSnapshotCompleted"
+    return report.mark.status, report.mark.reason
+
+
+def test_a_run_that_is_due_is_named_by_its_time_and_reads_the_latest_time() -> None:
+    late = NOW + timedelta(hours=3)
+    assert plan_scheduled(ALONE) == plan_scheduled(replace(ALONE, now=late)) == START
+
+
+@pytest.mark.parametrize(
+    ("scheduled", "expected"),
+    [
+        (nightly(upcoming=None), ("Unknown", Reason.SNAPSHOT_SCHEDULED)),
+        (nightly(run(JobState.RUNNING), upcoming=None), ("Unknown", Reason.SNAPSHOT_RUNNING)),
+        (nightly(run(JobState.RUNNING)), ("Unknown", Reason.SNAPSHOT_RUNNING)),
+        (nightly(run(JobState.DONE), upcoming=None), ("True", Reason.SNAPSHOT_SUCCEEDED)),
+        (
+            nightly(run(JobState.FAILED, 3, by="spark", failures=3), upcoming=None),
+            ("False", Reason.SNAPSHOT_FAILED),
+        ),
+        (nightly(run(JobState.DONE), suspend=True), ("Unknown", Reason.SUSPENDED)),
+        (nightly(suspend=True), ("Unknown", Reason.SUSPENDED)),
+        (nightly(run(JobState.RUNNING), suspend=True), ("Unknown", Reason.SNAPSHOT_RUNNING)),
+        (nightly(objection="too many"), ("False", Reason.SPARK_TEMPLATE_REFUSED)),
+        (nightly(timeZone="Mars/Olympus"), ("False", Reason.INVALID_SCHEDULE)),
+        (nightly(schedule="0 0 31 2 *"), ("False", Reason.INVALID_SCHEDULE)),
+    ],
+)
+def test_what_is_shown_of_a_schedule(
+    scheduled: Scheduled[SnapshotSchedule], expected: tuple[str, Reason]
+) -> None:
+    here = app(AppPhase.RUNNING, job=RUN_JOB)
+    apps = (here,) if any(each.state is JobState.RUNNING for each in scheduled.runs) else ()
+    assert told_run(replace(ALONE, scheduled=scheduled, apps=apps)) == expected
+
+
+def test_a_schedule_wakes_at_its_next_time_and_shows_it() -> None:
+    report = plan_scheduled(replace(ALONE, scheduled=nightly(run(JobState.DONE)), upper=0))
+    assert isinstance(report, SnapshotReport)
+    assert report.mark is not None
+    assert report.mark.reason is Reason.SNAPSHOT_NOT_READABLE
+    report = plan_scheduled(replace(ALONE, scheduled=nightly(run(JobState.DONE), upcoming=None)))
+    assert isinstance(report, SnapshotReport)
+    assert report.requeue_after == 24 * 3600
+    assert report.fields["snapshotSchedule"] == {
+        "lastScheduleTime": "2026-01-01T00:00:00Z",
+        "nextScheduleTime": "2026-01-03T00:00:00Z",
+        "missedRuns": 0,
+        "job": {"requestId": SLOT, "jobId": RUN_JOB, "attempt": 1, "asOf": 41, "state": "Done"},
+    }
+
+
+def test_a_run_that_failed_is_tried_again_until_the_next_one_is_due() -> None:
+    failed = run(JobState.FAILED, error="boom", by="spark", failures=1)
+    assert plan_scheduled(replace(ALONE, scheduled=nightly(failed, upcoming=None))) == RetryJob(
+        "c1", RUN_JOB, 1
+    )
+    assert plan_scheduled(replace(ALONE, scheduled=nightly(failed))) == START
+    given_up = run(JobState.FAILED, 3, error="boom", by="spark", failures=3)
+    assert plan_scheduled(replace(ALONE, scheduled=nightly(given_up))) == START
+    report = plan_scheduled(replace(ALONE, scheduled=nightly(given_up, upcoming=None)))
+    assert isinstance(report, SnapshotReport)
+    assert report.mark is not None
+    assert report.mark.message.endswith("the next one is due at 2026-01-03T00:00:00Z")
+    # Its driver is ended before another one is begun.
+    alive = app(AppPhase.RUNNING, job=RUN_JOB)
+    seen = replace(ALONE, scheduled=nightly(failed), apps=(alive,))
+    assert plan_scheduled(seen) == FailAttempt("snapshot", RUN_JOB, 1, "boom", alive)
+
+
+def test_one_snapshot_is_written_at_a_time_and_neither_ends_the_other() -> None:
+    by_hand = replace(RUNNING, running=(record(JobState.RUNNING),), apps=(app(AppPhase.RUNNING),))
+    seen = replace(by_hand, scheduled=nightly())
+    assert told(seen) == ("Unknown", Reason.SNAPSHOT_RUNNING)
+    assert told_run(seen) == ("Unknown", Reason.SNAPSHOT_QUEUED)
+    retrying = replace(seen, scheduled=nightly(run(JobState.FAILED, by="spark", failures=1), upcoming=None))
+    assert told_run(retrying) == ("Unknown", Reason.SNAPSHOT_QUEUED)
+
+    alive = app(AppPhase.RUNNING, job=RUN_JOB)
+    seen = replace(
+        ASKED, scheduled=nightly(run(JobState.RUNNING)), running=(run(JobState.RUNNING),), apps=(alive,)
+    )
+    assert told(seen) == ("Unknown", Reason.SNAPSHOT_QUEUED)
+    assert told_run(seen) == ("Unknown", Reason.SNAPSHOT_RUNNING)
+    # What was asked for by hand is planned first; done, it is in nobody's way.
+    assert isinstance(plan(replace(ASKED, scheduled=nightly())), StartJob)
+    assert plan_scheduled(replace(ASKED, job=DONE, scheduled=nightly())) == START
+
+
+def test_a_run_of_a_schedule_that_is_gone_is_ended() -> None:
+    alive = app(AppPhase.RUNNING, job=RUN_JOB)
+    seen = replace(ALONE, scheduled=None, running=(run(JobState.RUNNING),), apps=(alive,))
+    step = plan(seen)
+    assert isinstance(step, FailAttempt)
+    assert (step.job_id, step.app, step.stopped) == (RUN_JOB, alive, True)
+    assert plan_scheduled(seen) == SnapshotReport()
+    # One that can't be read for now ends nothing.
+    wrong = replace(seen, scheduled=nightly(run(JobState.RUNNING), timeZone="Mars/Olympus"))
+    assert isinstance(plan(wrong), SnapshotReport)

@@ -1,0 +1,182 @@
+"""Which run of a cron schedule is due: a pure function of the times, the records and the clock.
+
+Invariants
+- A run is named by its time, in the slot of its JobRecord: whoever starts it, and however often, it is one.
+- No run begins whose time isn't after that of the last one on record: a clock that goes back repeats nothing.
+- Of the runs that were missed (nobody was there, one before still ran, there was nothing to read yet) at most
+  one begins, the latest; the others are counted.
+- What was next is remembered by the status. Without it nothing is due: what is new begins with the next time.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import islice, takewhile
+from typing import Any, Final, Generic, TypeVar
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+from pydantic import ValidationError
+
+from holdfast.errors import BadInput
+from holdfast.storage import JobRecord
+from holdfast_operator.api.cron import MACROS, CronSchedule, ScheduleStatus
+from holdfast_operator.api.names import Reason
+from holdfast_operator.runtime.events import Note
+from holdfast_operator.runtime.status import timestamp
+
+S = TypeVar("S", bound=CronSchedule)
+
+_SLOT: Final = "schedule:"
+"""What no `requestId` can begin with."""
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_COUNTED: Final = 1000
+_WINDOWS: Final = tuple(timedelta(days=days) for days in (1 / 24, 1, 32, 366))
+
+
+def slot_of(time: datetime) -> str:
+    """The slot of the JobRecord of the run of this time."""
+    return _SLOT + timestamp(time)
+
+
+def time_of(slot: str) -> datetime | None:
+    """The time of the run that a slot names; None where it is none of a schedule."""
+    if not slot.startswith(_SLOT):
+        return None
+    try:
+        return datetime.strptime(slot.removeprefix(_SLOT), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+class Timetable:
+    """The times of a cron line in a time zone, by the rules of Debian's cron where clocks change."""
+
+    def __init__(self, line: str, zone: str) -> None:
+        """Raises `BadInput` where there is no such zone, or the line makes no sense."""
+        self._line = MACROS.get(line, line)
+        try:
+            self._zone = ZoneInfo(zone)
+        except (ValueError, OSError, KeyError):
+            raise BadInput(f"timeZone {zone!r} is not in the IANA database of this operator") from None
+        try:
+            CronSim(self._line, _EPOCH)
+        except CronSimError as error:
+            raise BadInput(f"schedule {line!r} has no times: {str(error).lower()}") from None
+
+    def after(self, moment: datetime) -> Iterator[datetime]:
+        """The times after a moment, in order, UTC."""
+        times = CronSim(self._line, moment.astimezone(self._zone))
+        # In the hour that comes twice it begins with the first one again.
+        return (time.astimezone(UTC) for time in times if time.astimezone(UTC) > moment)
+
+    def first(self, moment: datetime) -> datetime:
+        """The first one after a moment. Raises `BadInput` where none comes for 50 years."""
+        for time in self.after(moment):
+            return time
+        raise BadInput(f"schedule {self._line!r} has no times in the next 50 years")
+
+    def until(self, moment: datetime, end: datetime) -> Iterator[datetime]:
+        """The times after `moment` that are not after `end`."""
+        return takewhile(lambda time: time <= end, self.after(moment))
+
+    def latest(self, moment: datetime, end: datetime) -> datetime | None:
+        """The last one of `until`; only what is near to `end` is gone through."""
+        for window in _WINDOWS:
+            if moment < end - window and (found := max(self.until(end - window, end), default=None)):
+                return found
+        return max(self.until(moment, end), default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduled(Generic[S]):
+    """What is asked for by a schedule, and what is on record of it."""
+
+    spec: S
+    shown: ScheduleStatus = field(default_factory=ScheduleStatus)
+    """What its status shows."""
+    runs: tuple[JobRecord, ...] = ()
+    objection: str | None = None
+    """Why what runs Spark jobs can't take its template, and what to do."""
+
+    @property
+    def begun(self) -> frozenset[datetime]:
+        """The times of the runs that are on record."""
+        return frozenset(time for run in self.runs if (time := time_of(run.slot)) is not None)
+
+    @property
+    def latest(self) -> JobRecord | None:
+        """The run of the latest time."""
+        return max(self.runs, key=lambda run: run.slot, default=None)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Where a schedule is."""
+
+    due: datetime | None
+    """The time of the run that is to begin."""
+    shown: ScheduleStatus
+    missed: int
+    """How many were missed that weren't shown as missed before."""
+    upcoming: datetime
+    """The time of the first run after that."""
+    look_after: float
+    """Seconds until there is something new."""
+
+
+def shown_in(status: Mapping[str, Any], name: str) -> ScheduleStatus:
+    """What a status shows of a schedule; nothing where it can't be read."""
+    try:
+        return ScheduleStatus.model_validate(status.get(name) or {})
+    except ValidationError:
+        return ScheduleStatus()
+
+
+def turn(asked: Scheduled[Any], now: datetime) -> Turn:
+    """Where a schedule is. Raises `BadInput` where it has no times."""
+    spec: CronSchedule = asked.spec
+    shown, begun = asked.shown, asked.begun
+    times = Timetable(spec.schedule, spec.time_zone)
+    last = max(begun, default=None)
+    first = shown.next_schedule_time
+    over = now if last is None else max(now, last)
+    if spec.suspend:
+        # What is missed meanwhile is told when it goes on.
+        kept = shown.model_copy(update={"last_schedule_time": last})
+        return Turn(None, kept, 0, times.first(over), _seconds(times.first(over), now))
+    due = None
+    if first is not None:
+        before = first - timedelta(microseconds=1)
+        due = times.latest(before if last is None else max(before, last), now)
+    deadline = timedelta.max
+    if spec.starting_deadline_seconds is not None:
+        deadline = timedelta(seconds=spec.starting_deadline_seconds)
+    if due is not None and now - due > deadline:
+        due = None
+    following = times.first(over)
+    upcoming = following if due is None else due
+    missed = 0
+    if first is not None:
+        passed = times.until(first - timedelta(microseconds=1), upcoming - timedelta(microseconds=1))
+        missed = sum(1 for _ in islice((time for time in passed if time not in begun), _COUNTED))
+    wake = following
+    if due is not None and deadline < timedelta.max:
+        wake = min(following, due + deadline + timedelta(milliseconds=1))
+    told = ScheduleStatus(
+        last_schedule_time=last, next_schedule_time=upcoming, missed_runs=shown.missed_runs + missed
+    )
+    return Turn(due, told, missed, following, _seconds(wake, now))
+
+
+def missed_notes(found: Turn) -> tuple[Note, ...]:
+    """What is told of runs that were missed; the same words each time, so that it is counted up."""
+    if not found.missed:
+        return ()
+    number = str(found.missed) if found.missed < _COUNTED else f"at least {found.missed}"
+    runs = "1 scheduled run was" if found.missed == 1 else f"{number} scheduled runs were"
+    return (Note(Reason.RUNS_MISSED, f"{runs} missed", warning=True),)
+
+
+def _seconds(moment: datetime, now: datetime) -> float:
+    return max((moment - now).total_seconds(), 0.0)
