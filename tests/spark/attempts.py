@@ -47,16 +47,20 @@ def run_python(
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=env)
 
 
-def run_on_servers(program: str, minio: Minio, postgres: PostgresServer, timeout: float = 300) -> None:
-    """Run a program, which must end well, on a new location on servers: its arguments are the two stores.
+def run_on_servers(
+    program: str, minio: Minio, postgres: PostgresServer, timeout: float = 300, **variables: str
+) -> str:
+    """What a program prints, which must end well, on a new location on servers: its arguments are the two.
 
     The credentials of the object store are in its environment only, from which executors have them.
     """
     bucket = minio.make_bucket()
     with postgres.database() as name:
         blob = f"s3://{bucket}/lake?endpoint={minio.endpoint}"
-        done = run_python(program, blob, postgres.url(name), timeout=timeout, **minio.credentials)
+        given = {**minio.credentials, **variables}
+        done = run_python(program, blob, postgres.url(name), timeout=timeout, **given)
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def again(controller: StorageController, spec: Spec) -> Spec:
