@@ -2,7 +2,8 @@
 
 A part stands between `<!-- generated: name -->` and `<!-- end -->`; everything else on a page is written by
 hand. The tables and diagrams of a move between stores are made from `durable/backend_migration/truth.py`: the
-transitions are found by walking the steps from every state that a link leaves or a move leads to.
+transitions are found by walking the steps from every state that a link leaves or a move leads to. A page of
+`NOTEBOOKS` is a notebook too, beside it.
 
 Invariants
 - A part is a function of the code only; `--check` changes nothing, and exits 1 where a page is stale.
@@ -10,6 +11,7 @@ Invariants
 """
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -175,6 +177,48 @@ PARTS: Mapping[str, Callable[[], str]] = {
 }
 
 
+NOTEBOOKS = ("tutorial/with-spark.md",)
+"""Pages whose blocks of Python, with what they print, are a notebook of Jupyter too."""
+_BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\s*^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+
+
+def notebook(text: str) -> str:
+    """The notebook of a page, in nbformat 4.4, with the outputs that the page shows."""
+    cells: list[dict[str, object]] = []
+    end = 0
+    for number, block in enumerate(_BLOCK.finditer(text), 1):
+        cells += _prose(text[end : block.start()])
+        end = block.end()
+        cells.append(
+            {
+                "cell_type": "code",
+                "execution_count": number,
+                "metadata": {},
+                "outputs": [] if block[2] is None else [_output(block[2])],
+                "source": _lines(block[1].rstrip("\n")),
+            }
+        )
+    cells += _prose(text[end:])
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    whole = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 4}
+    return json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+
+
+def _prose(text: str) -> list[dict[str, object]]:
+    if not text.strip():
+        return []
+    return [{"cell_type": "markdown", "metadata": {}, "source": _lines(text.strip())}]
+
+
+def _output(text: str) -> dict[str, object]:
+    return {"name": "stdout", "output_type": "stream", "text": _lines(text)}
+
+
+def _lines(text: str) -> list[str]:
+    return text.splitlines(keepends=True)
+
+
 def renewed(text: str) -> str:
     """A page with its parts as the code makes them; `KeyError` for a part that nothing makes."""
 
@@ -189,17 +233,16 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="generate", description="Write the generated parts of the pages.")
     parser.add_argument("--check", action="store_true", help="change nothing, exit 1 where a page is stale")
     check = parser.parse_args(argv).check
-    stale = False
-    for page in sorted(PAGES.rglob("*.md")):
-        text = page.read_text()
-        if (new := renewed(text)) == text:
-            continue
+    wanted = {page: renewed(page.read_text()) for page in sorted(PAGES.rglob("*.md"))}
+    noted = [page for page in wanted if page.relative_to(PAGES).as_posix() in NOTEBOOKS]
+    wanted |= {page.with_suffix(".ipynb"): notebook(wanted[page]) for page in noted}
+    stale = {page for page, new in wanted.items() if not page.exists() or page.read_text() != new}
+    for page in sorted(stale):
         if check:
-            stale = True
             print(f"{page} is not what the code says: run 'make docs'", file=sys.stderr)
         else:
-            page.write_text(new)
-    return int(stale)
+            page.write_text(wanted[page])
+    return int(check and bool(stale))
 
 
 if __name__ == "__main__":

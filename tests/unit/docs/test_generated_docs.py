@@ -1,6 +1,7 @@
 """The tables and diagrams of the documentation are what the code says, and the diagrams lead everywhere."""
 
 import importlib.util
+import json
 import re
 import sys
 from itertools import product
@@ -10,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from holdfast.durable.backend_migration.truth import STATES, STEPS, Backend, State, Strategy
+from testbed.pages import RUN, blocks
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "explanation" / "moving-a-catalog.md"
@@ -30,6 +32,29 @@ def generate() -> ModuleType:
 
 def test_the_pages_are_up_to_date(generate: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert generate.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_a_notebook_has_what_its_page_has(generate: ModuleType) -> None:
+    for name in generate.NOTEBOOKS:
+        page = ROOT / "docs" / name
+        there = json.loads(page.with_suffix(".ipynb").read_text())
+        cells = [("".join(each["source"]), each.get("outputs")) for each in there["cells"]]
+        ran = [block for block in blocks(name, page.read_text()) if block.language in RUN]
+        shown = [
+            (
+                []
+                if block.shows is None
+                else [{"name": "stdout", "output_type": "stream", "text": block.shows}]
+            )
+            for block in ran
+        ]
+        code = [
+            (source, [{**each, "text": "".join(each["text"])} for each in outputs])
+            for source, outputs in cells
+            if outputs is not None
+        ]
+        assert code == [(block.text.rstrip("\n"), output) for block, output in zip(ran, shown, strict=True)]
+        assert "".join(source for source, outputs in cells if outputs is None).startswith("# ")
 
 
 def test_every_part_is_on_a_page(generate: ModuleType) -> None:
