@@ -15,6 +15,7 @@ from holdfast.persist.critical import CriticalSince
 from holdfast.persist.exclusive import Exclusive
 from holdfast.persist.inspect import HoldInfo, ShardInfo, StoredSize
 from holdfast.persist.order import KeyRange
+from holdfast.persist.piecewise import CompactionPiece
 from holdfast.persist.read import (
     Event,
     Listen,
@@ -37,6 +38,7 @@ __all__ = [
     "Clock",
     "Codec",
     "Column",
+    "CompactionPiece",
     "CompactionTask",
     "CriticalSince",
     "Event",

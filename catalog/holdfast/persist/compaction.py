@@ -10,22 +10,31 @@
   is gone the sweeper takes the parts for orphans: it never comes back, and the result is refused.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from holdfast.errors import CLOSED, HandleExpired, HoldfastError, ShardFinalized
-from holdfast.persist.command import ClaimBatches, Handle, InstallCompaction, RegisterWriter, ReleaseClaim
+from holdfast.persist.command import (
+    ClaimBatches,
+    ExpireHandles,
+    Handle,
+    InstallCompaction,
+    RegisterWriter,
+    ReleaseClaim,
+)
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.consolidate import consolidate_updates
 from holdfast.persist.fold import naming_shard
 from holdfast.persist.ids import new_id
 from holdfast.persist.machine import Machine, commit
+from holdfast.persist.order import EVERYTHING, KeyRange
 from holdfast.persist.partstore import PartGone, delete_parts, read_inline
 from holdfast.persist.runs import Since, merged
 from holdfast.persist.runwriter import write_run
+from holdfast.persist.schema import Schema
 from holdfast.persist.snapshot import replan
 from holdfast.persist.state import Batch, Part, PendingBatch, ShardState
 from holdfast.persist.transition_upkeep import neighbours
@@ -84,6 +93,14 @@ def next_compaction(state: ShardState, config: PersistConfig, upper: int = CLOSE
     return plan_compaction(batches[:end], config, claimed_batches(state))
 
 
+def all_batches(state: ShardState) -> tuple[Batch, ...]:
+    """All batches of a shard, to be merged into one; none where that would gain nothing."""
+    if state.finalized:
+        return ()
+    gains = len(state.batches) > 1 or any(batch.since < state.since for batch in state.batches)
+    return state.batches if gains else ()
+
+
 def claim_compaction(
     machine: Machine, writer: Handle, batches: Sequence[Batch] | None = None
 ) -> CompactionTask | None:
@@ -121,6 +138,28 @@ def renew(machine: Machine, task: CompactionTask) -> bool:
     return _claim(machine, task, known.heartbeats + 1 if known else 1)
 
 
+def renewal(machine: Machine, task: CompactionTask) -> Callable[[], None]:
+    """What renews a claim when that is due, for a caller who works on it and calls often.
+
+    It raises `HandleExpired` once the claim was silent for the lease.
+    """
+    wait_s = task.writer.lease_ms / 4000
+    next_beat = machine.clock.monotonic() + wait_s
+
+    def beat() -> None:
+        nonlocal next_beat
+        if machine.clock.monotonic() < next_beat:
+            return
+        # A claim that can't be renewed may die: then another does the same work, no more.
+        with suppress(HoldfastError):
+            renew(machine, task)
+        if task.writer.id not in machine.state.writers:
+            raise HandleExpired(f"claim {task.claim_id} on {task.shard_id} was not renewed for too long")
+        next_beat = machine.clock.monotonic() + wait_s
+
+    return beat
+
+
 def registration(machine: Machine, state: ShardState, writer: Handle) -> Callable[[], None]:
     """What makes a writer known before its first upload, and says that it lives with those that follow.
 
@@ -147,6 +186,45 @@ def release(machine: Machine, task: CompactionTask) -> None:
     commit([(machine, ReleaseClaim(task.claim_id))])
 
 
+def end_claims(machine: Machine, purposes: Container[str]) -> None:
+    """End the claims that were made with one of these purposes, whoever has them.
+
+    No result of theirs is installed from then on, but one that is in the state itself.
+    """
+    while True:
+        state = machine.refresh()
+        writers = (state.writers.get(claim.writer_id) for claim in state.claims.values())
+        ended = tuple(
+            (known.id, known.heartbeats)
+            for known in writers
+            if known is not None and known.purpose in purposes
+        )
+        if not ended:
+            return
+        commit([(machine, ExpireHandles((), ended))])
+
+
+@contextmanager
+def batches_of(machine: Machine, task: CompactionTask) -> Iterator[tuple[ShardState, tuple[Batch, ...]]]:
+    """A version that has the batches of a task, and these, for a block that reads them.
+
+    Raises `HandleExpired` where they are gone, before the block or in it.
+    """
+    state = machine.state if neighbours(machine.state, task.batch_ids) else machine.refresh()
+    batches = neighbours(state, task.batch_ids)
+    if not batches:
+        raise _gone(task)
+    try:
+        yield state, batches
+    except PartGone as gone:
+        replan(machine, state, gone)
+        raise _gone(task) from None
+
+
+def _gone(task: CompactionTask) -> HandleExpired:
+    return HandleExpired(f"the batches of claim {task.claim_id} on {task.shard_id} are gone")
+
+
 def merge_task(
     machine: Machine, task: CompactionTask, between: Callable[[], None] = lambda: None
 ) -> tuple[Part, ...]:
@@ -158,29 +236,14 @@ def merge_task(
         HandleExpired: the batches are gone: another has merged them, or the shard has ended; or the writer
             was silent for too long.
     """
-    state = machine.state if neighbours(machine.state, task.batch_ids) else machine.refresh()
-    batches = neighbours(state, task.batch_ids)
-    if not batches:
-        raise HandleExpired(f"the batches of claim {task.claim_id} on {task.shard_id} are gone")
-    wait_s = task.writer.lease_ms / 4000
-    next_beat = machine.clock.monotonic() + wait_s
+    with batches_of(machine, task) as (state, batches):
+        renew_when_due = renewal(machine, task)
 
-    def beat() -> None:
-        nonlocal next_beat
-        between()
-        if machine.clock.monotonic() >= next_beat:
-            # A claim that can't be renewed may die: then another does the same work, no more.
-            with suppress(HoldfastError):
-                renew(machine, task)
-            if task.writer.id not in machine.state.writers:
-                raise HandleExpired(f"claim {task.claim_id} on {task.shard_id} was not renewed for too long")
-            next_beat = machine.clock.monotonic() + wait_s
+        def beat() -> None:
+            between()
+            renew_when_due()
 
-    try:
         return _merge(machine, task, state, batches, beat)
-    except PartGone as gone:
-        replan(machine, state, gone)
-        raise HandleExpired(f"the batches of claim {task.claim_id} on {task.shard_id} are gone") from None
 
 
 def install(machine: Machine, task: CompactionTask, parts: tuple[Part, ...]) -> bool:
@@ -243,28 +306,28 @@ def _merge(
         schema=state.schema,
         schema_id=max(state.schemas),
         before_upload=before_upload,
-        pieces=consolidated(machine, state, batches, task.since, between),
+        pieces=consolidated(machine, state.schema, batches, task.since, between),
     )
 
 
 def consolidated(
     machine: Machine,
-    state: ShardState,
+    schema: Schema,
     batches: Sequence[Batch | PendingBatch],
     since: int,
-    between: Callable[[], None],
+    between: Callable[[], None] = lambda: None,
+    wanted: KeyRange = EVERYTHING,
 ) -> Iterator[pa.Table]:
-    """The updates of batches consolidated at since, in the total order."""
-    schema = state.schema
+    """The updates of batches in a range, seen through `schema`, consolidated at since, in the total order."""
     runs = [run for batch in batches for run in batch.runs]
     inline = [part for run in runs for part in run if part.inline is not None]
-    if len(inline) == sum(map(len, runs)):
+    if len(inline) == sum(map(len, runs)) and wanted == EVERYTHING:
         # Small: the stream's fixed cost would be most of it.
         sources = [read_inline(machine, schema, part) for part in inline]
         with naming_shard(machine.shard_id):
             updates = consolidate_updates(schema, sources, since)
         yield updates
         return
-    for piece in merged(machine, schema, runs, Since(since)):
+    for piece in merged(machine, schema, runs, Since(since), wanted):
         yield piece
         between()

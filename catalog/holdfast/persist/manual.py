@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import BadInput
 from holdfast.persist.command import Handle
-from holdfast.persist.compaction import claim_compaction, compact, install, merge_task
+from holdfast.persist.compaction import all_batches, claim_compaction, compact, install, merge_task
 from holdfast.persist.garbage import cover_and_collect
 from holdfast.persist.ids import new_id
 from holdfast.persist.machine import Machine
@@ -86,10 +86,10 @@ def compact_now(client: "PersistClient", shard_id: str, *, full: bool = False) -
 
 
 def _compact_fully(machine: Machine, writer: Handle) -> None:
-    state = machine.state
-    if len(state.batches) < 2 and not any(batch.since < state.since for batch in state.batches):
+    batches = all_batches(machine.state)
+    if not batches:
         return
-    task = claim_compaction(machine, writer, state.batches)
+    task = claim_compaction(machine, writer, batches)
     if task is None:
         raise BadInput(
             f"shard {machine.shard_id} is being compacted by another process",

@@ -52,7 +52,7 @@ def merge_pending(machine: Machine, writer: Handle, between: Callable[[], None] 
             schema=state.schema,
             schema_id=max(state.schemas),
             before_upload=registration(machine, state, writer),
-            pieces=consolidated(machine, state, batches, 0, between),
+            pieces=consolidated(machine, state.schema, batches, 0, between),
         )
     except PartGone as gone:
         replan(machine, state, gone)

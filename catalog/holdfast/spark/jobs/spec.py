@@ -131,6 +131,15 @@ class HydrateSpec(JobSpec):
     kind: str = KIND
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompactSpec(JobSpec):
+    """Merge the batches of each shard of a collection's active rendition into one."""
+
+    KIND: ClassVar[str] = "compact"
+
+    kind: str = KIND
+
+
 Spec = TypeVar("Spec", bound=JobSpec)
 
 
