@@ -12,7 +12,13 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize(
-    "page", ["how-to/read-with-spark.md", "how-to/write-with-spark.md", "tutorial/with-spark.md"]
+    "page",
+    [
+        "how-to/compact-a-collection.md",
+        "how-to/read-with-spark.md",
+        "how-to/write-with-spark.md",
+        "tutorial/with-spark.md",
+    ],
 )
 def test_the_page_does_what_it_says(spark: SparkSession, tmp_path: Path, page: str) -> None:
     with PageRun(tmp_path) as run:

@@ -54,6 +54,7 @@ NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
 """By page and how the first line of a block begins: why it isn't run."""
 
 RUN_ELSEWHERE: Final[Mapping[str, str]] = {
+    "docs/how-to/compact-a-collection.md": "tests/spark/test_spark_page.py",
     "docs/how-to/read-with-spark.md": "tests/spark/test_spark_page.py",
     "docs/how-to/write-with-spark.md": "tests/spark/test_spark_page.py",
     "docs/tutorial/with-spark.md": "tests/spark/test_spark_page.py",
