@@ -61,11 +61,11 @@ def test_the_api_server_refuses_what_has_no_meaning(
         (make_collection(retention={"period": "a week"}), "period"),
         (
             make_collection(snapshot={"requestId": "a", "destination": "x"}),
-            "must be a URL like file:///folder",
+            "must be a URL like s3://bucket/prefix",
         ),
         (
-            make_collection(snapshot={"requestId": "a", "destination": "s3://bucket/x"}),
-            "must be a URL like file:///folder, which all pods share; s3:// is not supported yet",
+            make_collection(snapshot={"requestId": "a", "destination": "gs://bucket/x"}),
+            "must be a URL like s3://bucket/prefix, or file:///folder, which all pods share",
         ),
         *(
             (make_collection(snapshotSchedule={"destination": "file:///x", **each}), message)

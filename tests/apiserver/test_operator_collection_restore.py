@@ -91,4 +91,4 @@ def test_a_collection_is_restored_while_it_is_read(
         assert world.status(FLIGHTS)["activeRendition"] == active
     assert len(world.events("Restored", 2)) == 2
     with pytest.raises(KubectlError, match="must be a URL like file:///folder/snapshot"):
-        patch(world, restoreFrom={"snapshot": "s3://bucket/snapshot"})
+        patch(world, restoreFrom={"snapshot": "gs://bucket/snapshot"})

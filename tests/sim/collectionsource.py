@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from holdfast.storage import RestoreSource
 from holdfast.storage.manifest import SnapshotFile, SnapshotManifest, checksum_of
+from holdfast.storage.snapshotfolder import LocalFolder
 from sim.history import MARKER, Row, Update
 from sim.rows import SCHEMA
 
@@ -65,7 +66,7 @@ class Snapshot(RestoreSource):
             files=(file,),
             created_ms=0,
         )
-        return cls(Path(name), manifest, rows, pause)
+        return cls(LocalFolder(Path(name)), manifest, rows, pause)
 
     @property
     def contents(self) -> Counter[Row]:

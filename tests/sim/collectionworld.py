@@ -144,7 +144,7 @@ class CollectionWorld:
         for each in self.history.followed:
             if any(each.lower < at < each.frontier for at in seen) and each.who != "judge":
                 self.scheduler.meet("handovers listened through")
-        snapshots = {snapshot.folder.name: snapshot.contents for snapshot in self.snapshots}
+        snapshots = {str(snapshot.folder): snapshot.contents for snapshot in self.snapshots}
         restored = {
             str(command.result["rendition"]): snapshots[str(command.result["snapshot"])]
             for command in controller.history(NAME)

@@ -21,10 +21,10 @@ from holdfast.spark.parquet import write_rows
 from holdfast.storage.manifest import (
     SnapshotManifest,
     checksum_of,
-    local_folder,
     read_manifest,
     verify_snapshot,
 )
+from holdfast.storage.snapshotfolder import LocalFolder, folder_at
 
 SCHEMA = Schema.of(
     key={"id": "uint64"},
@@ -58,7 +58,8 @@ def rows(ids: list[int]) -> pa.RecordBatch:
 
 
 def write(folder: Path, pieces: list[list[int]]) -> SnapshotManifest:
-    files = [write_rows([rows(ids)], SCHEMA, folder, index) for index, ids in enumerate(pieces)]
+    place = LocalFolder(folder)
+    files = [write_rows([rows(ids)], SCHEMA, place, index) for index, ids in enumerate(pieces)]
     manifest = SnapshotManifest(
         location_id="00000000-0000-0000-0000-000000000001",
         collection_id="u1",
@@ -70,7 +71,7 @@ def write(folder: Path, pieces: list[list[int]]) -> SnapshotManifest:
         files=tuple(file for file in files if file is not None),
         created_ms=1,
     )
-    folders.publish(folder, manifest)
+    folders.publish(place, manifest)
     return manifest
 
 
@@ -108,8 +109,8 @@ def test_what_is_written_is_verified_and_has_the_collections_own_types(tmp_path:
 
 
 def test_a_task_without_rows_leaves_no_file(tmp_path: Path) -> None:
-    assert write_rows([], SCHEMA, tmp_path, 0) is None
-    assert write_rows([rows([])], SCHEMA, tmp_path, 0) is None
+    assert write_rows([], SCHEMA, LocalFolder(tmp_path), 0) is None
+    assert write_rows([rows([])], SCHEMA, LocalFolder(tmp_path), 0) is None
     assert list(tmp_path.iterdir()) == []
     assert verify_snapshot_of_nothing(tmp_path).rows == 0
 
@@ -125,12 +126,12 @@ def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
         raise HoldfastError("the store is gone")
 
     with pytest.raises(HoldfastError, match="the store is gone"):
-        write_rows(breaking(), SCHEMA, tmp_path, 0)  # type: ignore[arg-type]
+        write_rows(breaking(), SCHEMA, LocalFolder(tmp_path), 0)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_files_of_dead_task_attempts_are_gone_from_a_published_snapshot(tmp_path: Path) -> None:
-    write_rows([rows([1])], SCHEMA, tmp_path, 0)
+    write_rows([rows([1])], SCHEMA, LocalFolder(tmp_path), 0)
     manifest = write(tmp_path, [[1]])
     assert {path.name for path in tmp_path.iterdir()} == {"manifest.json", manifest.files[0].name}
 
@@ -200,14 +201,15 @@ def test_an_attempt_is_taken_once_and_its_predecessors_can_go(tmp_path: Path) ->
         folders.claim(f"file://{tmp_path}/new/place", JOB, 1)
     tenth = folders.claim(str(tmp_path / "new" / "place"), JOB, 10)
     later = folders.claim(str(tmp_path / "new" / "place"), JOB, 11)
-    folders.discard_earlier(tenth, 10)
-    assert [first.exists(), tenth.exists(), later.exists()] == [False, True, True]
+    folders.discard_earlier(str(tmp_path / "new" / "place"), JOB, 10)
+    assert [Path(str(folder)).exists() for folder in (first, tenth, later)] == [False, True, True]
 
 
-@pytest.mark.parametrize("location", ["s3://bucket/x", "file://host/x", "relative/x", ""])
-def test_only_local_folders_are_destinations(location: str) -> None:
-    with pytest.raises(BadInput, match=r"local folder|relative path"):
-        local_folder(location)
+@pytest.mark.parametrize("location", ["gs://secret@bucket/x", "file://host/x", "relative/x", "", "s3://B/x"])
+def test_only_folders_and_prefixes_of_buckets_are_destinations(location: str) -> None:
+    with pytest.raises(BadInput, match=r"is no folder|relative path|name of an S3 bucket") as refused:
+        folder_at(location)
+    assert "secret" not in str(refused.value)
 
 
 def test_a_destination_that_can_not_be_written_is_refused(tmp_path: Path) -> None:

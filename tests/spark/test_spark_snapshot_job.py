@@ -237,7 +237,7 @@ def test_an_empty_collection_has_a_snapshot_without_files(
     [
         ({"collection": "nobody"}, CollectionNotFound),
         ({"as_of": 21}, HoldfastError),
-        ({"destination": "s3://bucket/x"}, BadInput),
+        ({"destination": "gs://bucket/x"}, BadInput),
         ({"destination": "/proc/nowhere"}, BadInput),
     ],
 )

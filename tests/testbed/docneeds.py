@@ -179,6 +179,19 @@ from unit.collections.snapshots import snapshot
 snapshot(Path("/var/lib/holdfast/snapshots/flights-2026-11-20"), [(1, "a"), (2, "b")])
 END
     """,
+    ("docs/how-to/restore-a-collection.md", "kubectl holdfast restore flights"): """
+        python - <<END
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+import boto3
+from unit.collections.snapshots import snapshot
+url = urlsplit("s3://backups/flights/2026-11-21?region=eu-central-1")
+s3 = boto3.client("s3", endpoint_url=parse_qs(url.query)["endpoint"][0], region_name="us-east-1")
+snapshot(Path("made").absolute(), [(3, "c")])
+for path in Path("made").iterdir():
+    s3.upload_file(str(path), url.netloc, f"{url.path.strip('/')}/{path.name}")
+END
+    """,
     (
         "docs/how-to/upgrade-a-catalog.md",
         '$ catalog="--persist file:///data/demo --organization-id 3d0c7d4e-5b1f-4c8e-9a63-0f2d6a1b7c95"',

@@ -93,7 +93,8 @@ def handover(
 @click.argument("snapshot")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 def restore(url: str, name: str, snapshot: str, yes: bool) -> None:
-    """Make the contents of a collection those of a snapshot, the folder SNAPSHOT of the snapshot job.
+    """Make the contents of a collection those of a snapshot: SNAPSHOT is the folder, or the s3:// URL, that
+    the snapshot job wrote.
 
     Writers and readers go on. What was written since the snapshot, and during the restore, is no more in the
     collection from then on; as of earlier times everything stays as it was.

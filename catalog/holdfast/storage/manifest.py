@@ -12,10 +12,10 @@ checksum of a file is the same over its rows, so the sum of those is that of the
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from holdfast.errors import BadInput, CorruptBlob, VersionTooNew
 from holdfast.persist.rowhash import row_hash
 from holdfast.persist.schema import Column, Schema
+from holdfast.storage.snapshotfolder import SnapshotFolder, folder_at
 
 MANIFEST_NAME: Final = "manifest.json"
 MANIFEST_FORMAT: Final = "holdfast-snapshot"
@@ -143,34 +144,23 @@ def checksum_text(checksum: int) -> str:
     return f"{checksum:016x}"
 
 
-def local_folder(location: str) -> Path:
-    """The folder that a path or a `file://` URL names; `BadInput` for another scheme or a relative path."""
-    parts = urlsplit(location)
-    if parts.scheme not in {"", "file"} or (parts.scheme and parts.netloc not in {"", "localhost"}):
-        raise BadInput(
-            f"{location!r} is no local folder: this version writes to an absolute path or a file:// URL"
-        )
-    folder = Path(unquote(parts.path)) if parts.scheme else Path(location)
-    if not folder.is_absolute():
-        raise BadInput(f"{location!r} is a relative path; give an absolute one")
-    return folder
-
-
-def read_manifest(location: str | Path) -> SnapshotManifest:
+def read_manifest(location: str | Path | SnapshotFolder) -> SnapshotManifest:
     """The manifest of the snapshot in this folder; `BadInput` when there is none (it is written last)."""
-    path = _folder(location) / MANIFEST_NAME
+    folder = _folder(location)
+    where = str(folder.below(MANIFEST_NAME))
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise BadInput(f"there is no {path}: no snapshot, or one that was never finished") from None
+        data = folder.read(MANIFEST_NAME)
+        if data is None:
+            raise BadInput(f"there is no {where}: no snapshot, or one that was never finished")
+        text = data.decode()
     except OSError as error:
-        raise BadInput(f"can't read {path}: {error.strerror or error}") from None
+        raise BadInput(f"can't read {where}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise BadInput(f"can't read {path}: {error}") from None
-    return SnapshotManifest.from_json(text, where=str(path))
+        raise BadInput(f"can't read {where}: {error}") from None
+    return SnapshotManifest.from_json(text, where=where)
 
 
-def verify_snapshot(location: str | Path) -> SnapshotManifest:
+def verify_snapshot(location: str | Path | SnapshotFolder) -> SnapshotManifest:
     """Read all files of a snapshot again and return its manifest if every row is as it was written.
 
     Raises `CorruptBlob` naming the first file that is missing or has another size, schema, number of
@@ -179,35 +169,45 @@ def verify_snapshot(location: str | Path) -> SnapshotManifest:
     folder = _folder(location)
     manifest = read_manifest(folder)
     for file in manifest.files:
-        _verify_file(folder / file.name, file, manifest.schema)
+        for _ in read_rows(folder, file, manifest.schema, batch_rows=_VERIFY_ROWS):
+            pass
     return manifest
 
 
-def _verify_file(path: Path, file: SnapshotFile, schema: Schema) -> None:
+def read_rows(
+    folder: SnapshotFolder, file: SnapshotFile, schema: Schema, *, batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one file of a snapshot.
+
+    Raises `CorruptBlob` where it is missing or has another size or schema, and at its end where it has
+    another number of rows or checksum.
+    """
+    where = str(folder.below(file.name))
+    rows = checksum = 0
     try:
-        size = path.stat().st_size
-        if size != file.bytes:
-            raise CorruptBlob(str(path), f"{file.bytes} bytes", f"{size}")
-        with pq.ParquetFile(path) as parquet:
-            found = parquet.schema_arrow.remove_metadata()
-            if not found.equals(schema.arrow):
-                raise CorruptBlob(str(path), f"the schema {schema}", " ".join(str(found).split()))
-            rows = checksum = 0
-            for batch in parquet.iter_batches(batch_size=_VERIFY_ROWS):
-                rows += batch.num_rows
-                checksum = (checksum + checksum_of(batch, schema)) % _MODULUS
+        with folder.open(file.name) as (opened, size):
+            if size != file.bytes:
+                raise CorruptBlob(where, f"{file.bytes} bytes", f"{size}")
+            with pq.ParquetFile(opened) as parquet:
+                found = parquet.schema_arrow.remove_metadata()
+                if not found.equals(schema.arrow):
+                    raise CorruptBlob(where, f"the schema {schema}", " ".join(str(found).split()))
+                for batch in parquet.iter_batches(batch_size=batch_rows):
+                    rows += batch.num_rows
+                    checksum = (checksum + checksum_of(batch, schema)) % _MODULUS
+                    yield batch
     except (OSError, pa.ArrowException) as error:
-        raise CorruptBlob(str(path), "a readable Parquet file", " ".join(str(error).split())) from None
+        raise CorruptBlob(where, "a readable Parquet file", " ".join(str(error).split())) from None
     if (rows, checksum) != (file.rows, file.checksum):
         raise CorruptBlob(
-            str(path),
+            where,
             f"{file.rows} rows with checksum {checksum_text(file.checksum)}",
             f"{rows} with {checksum_text(checksum)}",
         )
 
 
-def _folder(location: str | Path) -> Path:
-    return location if isinstance(location, Path) else local_folder(location)
+def _folder(location: str | Path | SnapshotFolder) -> SnapshotFolder:
+    return location if isinstance(location, SnapshotFolder) else folder_at(location)
 
 
 def _columns(given: list[dict[str, Any]]) -> tuple[Column, ...]:

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Final, Self
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from holdfast.errors import BadInput, CorruptBlob, HandleExpired, ShardFinalized, UpperMismatch
+from holdfast.errors import BadInput, HandleExpired, ShardFinalized, UpperMismatch
 from holdfast.persist import PersistClient
 from holdfast.persist.evolution import evolution_fault
 from holdfast.persist.schema import DIFF, TIME, Schema
@@ -29,19 +28,18 @@ from holdfast.storage.evolved import seen_through
 from holdfast.storage.jobs import Json
 from holdfast.storage.manifest import (
     SnapshotManifest,
-    checksum_of,
     checksum_text,
-    local_folder,
     read_manifest,
+    read_rows,
     verify_snapshot,
 )
 from holdfast.storage.renditions import RESTORED_UPPER, Renditions
 from holdfast.storage.routing import split_rows
+from holdfast.storage.snapshotfolder import SnapshotFolder, folder_at
 from holdfast.storage.spec import CollectionInfo, Recipe, RenditionInfo, RenditionState
 from holdfast.storage.transitions import Origin
 from holdfast.storage.uppers import common_upper
 
-_MODULUS: Final = 1 << 64
 _BATCH_ROWS: Final = 64 * 1024
 _MEMORY_BYTES: Final = 256 << 20
 
@@ -52,13 +50,13 @@ Progress = Callable[[int], None]
 class RestoreSource:
     """A snapshot that was made by the snapshot job: the folder of its files, and its manifest."""
 
-    folder: Path
+    folder: SnapshotFolder
     manifest: SnapshotManifest
 
     @classmethod
     def open(cls, location: str | Path) -> Self:
-        """The snapshot in a folder (a path or a `file://` URL); `BadInput` where there is none."""
-        folder = local_folder(str(location))
+        """The snapshot in a folder (a path, a `file://` or `s3://` URL); `BadInput` where there is none."""
+        folder = folder_at(location)
         return cls(folder, read_manifest(folder))
 
     @property
@@ -89,23 +87,7 @@ class RestoreSource:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows, a row that occurs n times n times. Raises as `verify`, at the end of a file."""
         for file in self.manifest.files:
-            path = self.folder / file.name
-            rows = checksum = 0
-            try:
-                with pq.ParquetFile(path) as parquet:
-                    for batch in parquet.iter_batches(batch_size=_BATCH_ROWS):
-                        rows += batch.num_rows
-                        checksum = (checksum + checksum_of(batch, self.manifest.schema)) % _MODULUS
-                        yield batch
-            except (OSError, pa.ArrowException) as error:
-                text = " ".join(str(error).split())
-                raise CorruptBlob(str(path), "a readable Parquet file", text) from None
-            if (rows, checksum) != (file.rows, file.checksum):
-                raise CorruptBlob(
-                    str(path),
-                    f"{file.rows} rows with checksum {checksum_text(file.checksum)}",
-                    f"{rows} with {checksum_text(checksum)}",
-                )
+            yield from read_rows(self.folder, file, self.manifest.schema, batch_rows=_BATCH_ROWS)
 
 
 class Restores:

@@ -74,9 +74,13 @@ class CollectionRestore(ApiModel):
         min_length=1,
         max_length=2048,
         description="URL of the folder of a snapshot, with its manifest: status.lastSnapshot.destination of "
-        "the collection that it was made of. A file:// URL of a folder below the operator's own.",
+        "the collection that it was made of. A file:// URL of a folder below the operator's own, or an s3:// "
+        "URL, which the operator reads with its own credentials and only where catalogs may be.",
         json_schema_extra=validations(
-            ("self.matches('^file:///.+')", "must be a URL like file:///folder/snapshot")
+            (
+                "self.matches('^(file:///|s3://[^/]).+')",
+                "must be a URL like file:///folder/snapshot or s3://bucket/snapshot",
+            )
         ),
     )
 
@@ -99,11 +103,13 @@ class SnapshotTask(ApiModel):
         min_length=1,
         max_length=2048,
         description="URL of the folder for Parquet files and a manifest; each attempt has its own subfolder. "
-        "A file:// URL of a folder that driver and executors share, such as a volume that sparkConf mounts.",
+        "s3://bucket/prefix?endpoint=...&region=..., written with the catalog's credentials or those that "
+        "spark.envSecretRef names, or a file:// URL of a folder that driver and executors share, such as one "
+        "of spark.volumes.",
         json_schema_extra=validations(
             (
-                "self.matches('^file:///.+')",
-                "must be a URL like file:///folder, which all pods share; s3:// is not supported yet",
+                "self.matches('^(file:///|s3://[^/]).+')",
+                "must be a URL like s3://bucket/prefix, or file:///folder, which all pods share",
             ),
         ),
     )

@@ -1,6 +1,7 @@
 """`kubectl holdfast restore`: a collection from a snapshot, a new Catalog from a dump or another one."""
 
 import uuid
+from pathlib import Path
 from typing import Any
 
 import click
@@ -79,6 +80,8 @@ def snapshot_of(body: Json, asked: str | None) -> str:
     """
     name, told = body["metadata"]["name"], body.get("status", {})
     url = asked or told.get("lastSnapshot", {}).get("destination")
+    if url is not None and url.startswith("/"):
+        url = Path(url).as_uri()
     if url is None:
         raise BadInput(f"collection/{name} has no snapshot", hint="name one: --snapshot URL")
     if body["spec"].get("restoreFrom", {}).get("snapshot") == url:

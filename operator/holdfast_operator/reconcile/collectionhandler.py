@@ -108,7 +108,7 @@ class CollectionHandler(Handler[Observed]):
         self._settings = settings
         self._spark = spark
         self._slots = slots
-        self._long = LongSteps(stores, settings.data_dir)
+        self._long = LongSteps(stores, settings.data_dir, settings.allowed_locations)
 
     async def observe(self, key: ObjectKey, body: Json) -> Observed:
         """Look at the spec, the Catalog, the store, and the Spark jobs. Raises `Fenced`."""

@@ -46,9 +46,12 @@ def _name(step: type[LongStep]) -> str:
 class LongSteps:
     """Takes them; one at a time for a collection and kind of step."""
 
-    def __init__(self, stores: Stores, data_dir: Path | None) -> None:
+    def __init__(
+        self, stores: Stores, data_dir: Path | None, allowed_locations: tuple[str, ...] = ()
+    ) -> None:
         self._stores = stores
         self._data_dir = data_dir
+        self._allowed_locations = allowed_locations
         self._stops: dict[ObjectKey, threading.Event] = {}
         """Set where nobody wants any more what is under way for a collection."""
         self._restoring: dict[ObjectKey, str] = {}
@@ -141,6 +144,12 @@ class LongSteps:
             catalog,
             (key, "restore", (step.collection_id, id_)),
             lambda h: h.restore(
-                step.collection_id, id_, step.snapshot, below=below, room=step.room, stopped=stopped
+                step.collection_id,
+                id_,
+                step.snapshot,
+                below=below,
+                room=step.room,
+                stopped=stopped,
+                places=self._allowed_locations,
             ),
         )

@@ -11,7 +11,7 @@ Invariants
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
@@ -255,14 +255,16 @@ class OpenCatalog:
         below: Path | None,
         room: int | None,
         stopped: Callable[[], bool],
+        places: Sequence[str] = (),
     ) -> None:
-        """Make the contents of a collection those of a snapshot below a folder, of at most `room` bytes.
+        """Make the contents of a collection those of a snapshot, of at most `room` bytes.
 
+        It is in a folder below the operator's own, or in S3 in one of the `places`, where there are some.
         It goes on where it was left, and happens once for an id of a rendition. Raises `RestoreFailed`, and
         nothing was changed; `Superseded` where it was `stopped` or somebody gave the rendition up.
         """
         try:
-            source = open_snapshot(snapshot, below)
+            source = open_snapshot(snapshot, below, places)
             size = source.manifest.bytes
             if room is not None and size > room:
                 raise BadInput(f"its files have {size} bytes, and spec.maxBytes leaves {max(room, 0)}")

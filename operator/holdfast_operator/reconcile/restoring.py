@@ -4,12 +4,13 @@ that a collection is restored from. Blocking.
 Invariants
 - What is to be restored is put together and opened in memory first; what fails there has made nothing.
 - It becomes durable in one append, and only where there is no catalog yet.
-- A dump in a file, or a snapshot, is read only from below the operator's own folder: what a resource names is
-  read with the operator's rights, and messages may show a part of it.
+- A dump in a file, or a snapshot in a folder, is read only from below the operator's own: what a resource
+  names is read with the operator's rights, and messages may show a part of it.
+- A snapshot in S3 is read only where catalogs may be.
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO, assert_never
@@ -19,13 +20,21 @@ from holdfast.durable import OpenableCatalog, catalog_shard_id, persist_catalog
 from holdfast.durable.codec import Row
 from holdfast.durable.debug import rows_of_dump
 from holdfast.durable.shard import CatalogShard
-from holdfast.errors import BadInput, CatalogOutOfSync, HoldfastError, NoLocation, Uninitialized
+from holdfast.errors import (
+    BadInput,
+    CatalogOutOfSync,
+    HoldfastError,
+    NoLocation,
+    StorageError,
+    Uninitialized,
+)
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.storage import Location, MemoryBlob, MemoryConsensus
 from holdfast.persist.storage.s3place import S3Place
 from holdfast.storage import RestoreSource as SnapshotSource
-from holdfast.storage.manifest import local_folder
+from holdfast.storage.snapshotfolder import local_folder
 from holdfast_operator.reconcile.facts import RestoreFailed
+from holdfast_operator.reconcile.locations import is_allowed
 from holdfast_operator.reconcile.storage import CatalogSource, DumpSource, RestoreSource
 
 _QUIET = PersistConfig(maintenance="off")
@@ -114,11 +123,22 @@ def _dump(source: DumpSource) -> Iterator[TextIO]:
         yield text
 
 
-def open_snapshot(url: str, below: Path | None) -> SnapshotSource:
-    """The snapshot in a folder below the operator's own, and its manifest.
+def open_snapshot(url: str, below: Path | None, places: Sequence[str] = ()) -> SnapshotSource:
+    """The snapshot in a folder below the operator's own, or in S3 in one of the `places`; and its manifest.
 
-    Raises `BadInput` where there is none or it is elsewhere, `VersionTooNew`.
+    Raises `BadInput` where there is none, it is elsewhere or its bucket can't be read, `VersionTooNew`.
     """
+    if url.startswith("s3://"):
+        if not is_allowed(url, places):
+            raise BadInput(
+                "it is not in a place that this operator may use: --allow-location "
+                "(storage.allowedLocations of the chart) names them"
+            )
+        try:
+            return SnapshotSource.open(url)
+        except StorageError as error:
+            # As it is, it would be about the store of the catalog.
+            raise BadInput(str(error)) from error
     folder = local_folder(url).resolve()
     if not _is_below(folder, below):
         where = f"only below {below}" if below is not None else "none: it has no folder of its own"

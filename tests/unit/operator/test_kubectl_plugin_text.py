@@ -329,7 +329,9 @@ def test_only_a_rendition_that_can_takes_over_and_only_by_hand() -> None:
 
 def test_what_a_restore_makes() -> None:
     body = thing("StorageCollection", "a", lastSnapshot={"destination": "file:///s"})
-    assert (snapshot_of(body, None), snapshot_of(body, "file:///t")) == ("file:///s", "file:///t")
+    assert (snapshot_of(body, None), snapshot_of(body, "s3://t/u")) == ("file:///s", "s3://t/u")
+    path = thing("StorageCollection", "a", lastSnapshot={"destination": "/with space/s"})
+    assert snapshot_of(path, None) == "file:///with%20space/s"
     body["spec"]["restoreFrom"] = {"snapshot": "file:///s"}
     with pytest.raises(Refused, match="never restores twice"):
         snapshot_of(body, None)

@@ -36,6 +36,7 @@ from holdfast_operator.reconcile.renditions import (
 from holdfast_operator.reconcile.steps import Settle, Step
 from holdfast_operator.reconcile.storage import Storage
 from holdfast_operator.runtime.status import Phase
+from testbed.minio import Minio
 from unit.collections.snapshots import snapshot
 
 SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string"})
@@ -319,6 +320,41 @@ def test_what_can_not_be_restored_is_told_in_a_line_and_changes_nothing(
     catalog.restore(
         collection, "spec-restore-1", f"file://{volume}/good", below=volume, room=1 << 20, stopped=never
     )
+    assert contents(controller, collection) == rows
+
+
+@pytest.mark.s3
+def test_a_snapshot_in_a_bucket_is_restored_where_catalogs_may_be(
+    opened: tuple[OpenCatalog, str, StorageController], tmp_path: Path, minio: Minio, bucket: str
+) -> None:
+    catalog, collection, controller = opened
+    rows = [(7, "kept"), (8, "kept")]
+    snapshot(tmp_path / "made", rows, SCHEMA)
+    for path in (tmp_path / "made").iterdir():
+        minio.client.upload_file(str(path), bucket, f"backups/monday/{path.name}")
+    service = f"endpoint={minio.endpoint}"
+
+    def restore(url: str, *places: str) -> None:
+        catalog.restore(
+            collection, "spec-restore-1", url, below=None, room=None, stopped=never, places=places
+        )
+
+    monday = f"s3://{bucket}/backups/monday?{service}"
+    for url, place, says in (
+        (monday, f"s3://{bucket}/catalogs?{service}", "not in a place that this operator may use"),
+        (
+            f"s3://{bucket}/catalogs/../backups/monday?{service}",
+            f"s3://{bucket}/catalogs?{service}",
+            "not in",
+        ),
+        (f"s3://{bucket}/backups/tuesday?{service}", f"s3://{bucket}?{service}", "never finished"),
+        (f"s3://no-such-bucket/monday?{service}", f"s3://no-such-bucket?{service}", "there is no S3 bucket"),
+    ):
+        with pytest.raises(RestoreFailed, match=says) as failed:
+            restore(url, place)
+        assert "\n" not in str(failed.value)
+    assert len(contents(controller, collection)) == 3
+    restore(monday, "file:///elsewhere", f"s3://{bucket}/backups?{service}")
     assert contents(controller, collection) == rows
 
 

@@ -217,7 +217,8 @@ def test_an_s3_url_names_bucket_prefix_endpoint_and_region() -> None:
         bucket="my-bucket", prefix="a b/c", endpoint="http://127.0.0.1:9000", region="eu-west-1"
     )
     assert str(full) == "S3 bucket my-bucket, prefix a b/c, at http://127.0.0.1:9000"
-    assert bare == S3Place(bucket="my.bucket")
+    assert full.url == "s3://my-bucket/a%20b/c?endpoint=http://127.0.0.1:9000&region=eu-west-1"
+    assert (bare.url, bare) == ("s3://my.bucket/", S3Place(bucket="my.bucket"))
     assert str(bare) == "S3 bucket my.bucket"
 
 

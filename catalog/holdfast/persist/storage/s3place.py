@@ -8,7 +8,7 @@ environment or the AWS configuration of the process.
 import re
 from dataclasses import dataclass, replace
 from typing import Self
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from holdfast.errors import BadInput
 from holdfast.persist.storage.traits import check_key
@@ -67,6 +67,13 @@ class S3Place:
     def below(self, folder: str) -> Self:
         """The part of this place that is below `folder`."""
         return replace(self, prefix=f"{self.prefix}/{folder}" if self.prefix else folder)
+
+    @property
+    def url(self) -> str:
+        """What names this place."""
+        given = {name: value for name in _OPTIONS if (value := getattr(self, name)) is not None}
+        query = f"?{urlencode(given, safe=':/[]')}" if given else ""
+        return f"s3://{self.bucket}/{quote(self.prefix)}{query}"
 
     def __str__(self) -> str:
         where = f"S3 bucket {self.bucket}"

@@ -176,13 +176,13 @@ def _blob_opener(parts: SplitResult, *, create: bool, read_only: bool) -> Callab
 
 def _s3_blob(place: S3Place, *, read_only: bool) -> Blob:
     # Only here: it is an extra, and its import takes longer than opening any other store.
-    with _needs_boto3():
+    with needs_boto3():
         from holdfast.persist.storage.s3 import S3Blob
     return S3Blob(place, read_only=read_only)
 
 
 def _s3_log(place: S3Place, *, create: bool, read_only: bool) -> Consensus:
-    with _needs_boto3():
+    with needs_boto3():
         from holdfast.persist.storage.s3log import S3LogConsensus
         from holdfast.persist.storage.s3objects import S3Objects
     objects = S3Objects(place)
@@ -194,7 +194,8 @@ def _s3_log(place: S3Place, *, create: bool, read_only: bool) -> Consensus:
 
 
 @contextmanager
-def _needs_boto3() -> Iterator[None]:
+def needs_boto3() -> Iterator[None]:
+    """For a block that imports what S3 needs: `StoreUnreachable` where that isn't installed."""
     try:
         yield
     except ModuleNotFoundError as error:

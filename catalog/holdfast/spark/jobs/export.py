@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from pyspark import SparkContext
 
@@ -12,9 +11,12 @@ from holdfast.spark.batches import rows_of
 from holdfast.spark.jobs.tasks import run_tasks
 from holdfast.spark.parquet import write_rows
 from holdfast.storage.manifest import SnapshotFile
+from holdfast.storage.snapshotfolder import SnapshotFolder
 
 
-def write_task(numbered: tuple[int, scan.ScanTask], *, schema: Schema, folder: Path) -> SnapshotFile | None:
+def write_task(
+    numbered: tuple[int, scan.ScanTask], *, schema: Schema, folder: SnapshotFolder
+) -> SnapshotFile | None:
     """Read the pieces of one task and write their rows to one file; runs in an executor."""
     index, task = numbered
     batches = (rows for updates in scan.read(task) for rows in rows_of(updates, where=task.where))
@@ -25,7 +27,7 @@ def export(
     context: SparkContext,
     tasks: Sequence[scan.ScanTask],
     schema: Schema,
-    folder: Path,
+    folder: SnapshotFolder,
     *,
     progress: Callable[[int], None],
 ) -> tuple[SnapshotFile, ...]:

@@ -17,12 +17,11 @@ may succeed; 2 the spec or what it asks for is wrong; 3 the store failed; 4 fenc
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from holdfast.errors import Fenced
+from holdfast.errors import Fenced, StorageError
 from holdfast.persist import PersistClient
 from holdfast.spark import scan
 from holdfast.spark.jobs import folder as folders
@@ -32,7 +31,9 @@ from holdfast.spark.jobs.hold import hold
 from holdfast.spark.jobs.program import Say, committed, on_record, session
 from holdfast.spark.jobs.spec import SnapshotSpec
 from holdfast.storage import StorageController
-from holdfast.storage.manifest import SnapshotManifest, checksum_text
+from holdfast.storage.jobs import one_line
+from holdfast.storage.manifest import MANIFEST_NAME, SnapshotManifest, checksum_text
+from holdfast.storage.snapshotfolder import SnapshotFolder
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -53,10 +54,10 @@ def run(spec: SnapshotSpec, *, say: Say, spark: SparkSession | None = None) -> N
             say(f"attempt {spec.attempt} of job {spec.job_id} has committed before; nothing to do")
             return
         with on_record(controller, spec):
-            manifest, path = _write(client, controller, spec, say, spark)
+            manifest, folder = _write(client, controller, spec, say, spark)
         say(f"{manifest.rows:,} rows are written, committing")
-        _commit(controller, spec, path.parent, _result(manifest, path))
-        folders.discard_earlier(path.parent, spec.attempt)
+        _commit(controller, spec, folder, _result(manifest, folder))
+        _discard_earlier(spec, say)
     say(
         f"committed {manifest.rows:,} rows in {len(manifest.files)} files, {manifest.bytes:,} bytes, "
         f"checksum {checksum_text(manifest.checksum)}, {time.monotonic() - started:.1f} s"
@@ -69,7 +70,7 @@ def _write(
     spec: SnapshotSpec,
     say: Say,
     spark: SparkSession | None,
-) -> tuple[SnapshotManifest, Path]:
+) -> tuple[SnapshotManifest, SnapshotFolder]:
     """Everything but the commit: files and manifest, durable, in the folder of this attempt."""
     found = scan.find(spec.reading(spec.collection, spec.as_of))
     info = controller.describe(found.collection_id)
@@ -99,29 +100,40 @@ def _write(
             files=files,
             created_ms=time.time_ns() // 1_000_000,
         )
-        return manifest, folders.publish(folder, manifest)
+        folders.publish(folder, manifest)
     except BaseException:
-        folders.discard(folder)
+        folder.discard()
         raise
+    return manifest, folder
 
 
-def _commit(controller: StorageController, spec: SnapshotSpec, folder: Path, result: dict[str, Any]) -> None:
+def _commit(
+    controller: StorageController, spec: SnapshotSpec, folder: SnapshotFolder, result: dict[str, Any]
+) -> None:
     try:
         controller.finish_job(spec.job_id, spec.attempt, result)
     except Fenced:
-        folders.discard(folder)
+        folder.discard()
         raise
 
 
-def _result(manifest: SnapshotManifest, path: Path) -> dict[str, Any]:
+def _discard_earlier(spec: SnapshotSpec, say: Say) -> None:
+    try:
+        folders.discard_earlier(spec.destination, spec.job_id, spec.attempt)
+    except (StorageError, OSError) as error:
+        # It is committed all the same.
+        say(f"what earlier attempts left is still there: {one_line(error)}")
+
+
+def _result(manifest: SnapshotManifest, folder: SnapshotFolder) -> dict[str, Any]:
     return {
         "as_of": manifest.as_of,
         "rows": manifest.rows,
         "bytes": manifest.bytes,
         "files": len(manifest.files),
         "checksum": checksum_text(manifest.checksum),
-        "path": str(path.parent),
-        "manifest": str(path),
+        "path": str(folder),
+        "manifest": str(folder.below(MANIFEST_NAME)),
     }
 
 

@@ -103,8 +103,10 @@ class JobSpec:
 class SnapshotSpec(JobSpec):
     """Write a collection as of one time to Parquet.
 
-    `destination` is a folder (an absolute path or `file:///...`). `as_of` None is the latest complete time
-    when the job starts: give it where two attempts must write the same. A task writes one file at most.
+    `destination` is a folder that driver and executors share: an absolute path, `file:///...`, or
+    `s3://bucket/prefix?endpoint=...&region=...` with credentials from the environment. `as_of` None
+    is the latest complete time when the job starts: give it where two attempts must write the same. A task
+    writes one file at most.
     """
 
     KIND: ClassVar[str] = "snapshot"

@@ -1,0 +1,74 @@
+# ruff: noqa: D102 - the base class documents its methods
+"""One object of an S3 service for random access, of which only what is read is fetched.
+
+- It is one version of the object to the end: where that is replaced or removed meanwhile, a read fails.
+- The checksum of an object is that of all of it: who reads ranges checks by itself what it reads.
+"""
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any, Final
+
+from holdfast.persist.storage.s3errors import FAILURES, cause, code, failed, passing
+from holdfast.persist.storage.s3place import S3Place
+from holdfast.persist.storage.s3session import ANSWER_S, S3Session, patiently
+
+
+@contextmanager
+def open_s3_input(place: S3Place, name: str) -> Iterator["S3Input | None"]:
+    """The object `name` at `place`, or None where there is none, for the block. Raises as `S3Session`."""
+    with closing(S3Session(place, answer_s=ANSWER_S)) as session:
+        where = {"Bucket": place.bucket, "Key": session.base + name}
+        try:
+            head = patiently(lambda: session.client.head_object(**where), passing)
+        except FAILURES as error:
+            if code(error) not in ("404", "NoSuchKey"):
+                raise failed(error, f"read {name} in {place}", certain=True) from cause(error)
+            yield None
+            return
+        yield S3Input(session, {**where, "IfMatch": head["ETag"]}, head["ContentLength"])
+
+
+class S3Input(io.RawIOBase):
+    """An object; `size` is in bytes. A read raises `Determinate`."""
+
+    def __init__(self, session: S3Session, version: dict[str, str], size: int) -> None:
+        self.size: Final = size
+        self._session: Final = session
+        self._version: Final = version
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def readinto(self, buffer: Any, /) -> int:
+        view = memoryview(buffer).cast("B")
+        wanted = min(len(view), self.size - self._at)
+        if wanted <= 0:
+            return 0
+        span = f"bytes={self._at}-{self._at + wanted - 1}"
+        try:
+            data = patiently(lambda: self._fetch(span), passing)
+        except FAILURES as error:
+            what = f"read {self._version['Key']} in {self._session.place}"
+            raise failed(error, what, certain=True) from cause(error)
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def _fetch(self, span: str) -> bytes:
+        data: bytes = self._session.client.get_object(**self._version, Range=span)["Body"].read()
+        return data
