@@ -90,10 +90,10 @@ def applications(world: Any, kind: str = "sparkapplications") -> dict[int, dict[
     return {int(app["metadata"]["labels"]["holdfast.dev/attempt"]): app for app in found}
 
 
-def test_a_snapshot_survives_a_hang_and_a_lie(
+def test_a_snapshot_survives_hangs_lies_a_vanished_driver_and_two_at_once(
     world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path
 ) -> None:
-    misbehave.by_attempt = {"1": Misbehaviour.HANG, "2": Misbehaviour.LIE}
+    misbehave.by_attempt = {"1": Misbehaviour.HANG, "2": Misbehaviour.LIE, "3": Misbehaviour.TWICE}
     ask(world, flights, tmp_path / "out", "first", asOf=60, spark={"startDeadlineSeconds": 5})
     wait_for_reason(world, "SnapshotRetrying")
     # A real driver may take longer than that on a busy machine.
@@ -116,11 +116,11 @@ def test_a_snapshot_survives_a_hang_and_a_lie(
     assert world.condition("storagecollection/flights", "Ready")["status"] == "True"
 
     # The same request never runs twice, whatever becomes of the status; a lie about failure changes nothing.
-    misbehave.by_attempt = {"1": Misbehaviour.LIE_FAILED}
+    misbehave.by_attempt = {"1": Misbehaviour.VANISH, "2": Misbehaviour.LIE_FAILED}
     ask(world, flights, tmp_path / "out", "second")
     world.wait_for("storagecollection/flights", ".status.lastSnapshot.requestId", "second")
     last = world.status("storagecollection/flights")["lastSnapshot"]
-    assert (last["asOf"], last["rows"], last["attempt"]) == (99, 15, 1)
+    assert (last["asOf"], last["rows"], last["attempt"]) == (99, 15, 2)
 
 
 @pytest.mark.parametrize(
