@@ -236,6 +236,19 @@ def test_what_somebody_holds_stays_readable(
         pass
 
 
+def test_what_was_never_written_has_no_rows_and_no_changes(
+    spark: SparkSession, url: str, controller: StorageController, fill: Fill
+) -> None:
+    collection = fill("unwritten", Schema.of(key={"id": "int64"}), {})
+    frames = [
+        load(spark, url, "unwritten"),
+        holdfast.spark.diff(spark, url=url, collection="unwritten", after=3),
+    ]
+    controller.writer(collection, purpose="test").append([{"id": 1}], 0, 5)
+    assert [frame.count() for frame in frames] == [0, 0]
+    assert ids(load(spark, url, "unwritten")) == [1]
+
+
 def test_an_empty_snapshot_has_columns_and_no_rows(spark: SparkSession, url: str, people: str) -> None:
     frame = load(spark, url, people, asOf=0)
     assert (frame.count(), frame.columns) == (0, ["id", "name", "score"])

@@ -47,7 +47,7 @@ class Scan:
     name: str
     schema: Schema
     fixed: int | None
-    """The time of it; None where nothing was complete yet."""
+    """The time of it; None where nothing was complete yet: then there is nothing to plan."""
     columns: tuple[str, ...] | None
     conditions: tuple[Condition, ...]
     partitions: int
@@ -121,6 +121,8 @@ def plan(scan: Scan, client: PersistClient | None = None) -> list[ScanTask]:
     A shard with few rows is one piece: a Python task costs Spark as much as reading a hundred thousand rows.
     Plans with `client`, one to read, or with one of its own.
     """
+    if scan.fixed is None:
+        return []
     with _client(scan, client) as opened:
         reader = _reader(StorageController(opened), scan)
         shards = reader.info.holding.shards
@@ -138,6 +140,8 @@ def plan_diff(scan: Scan, after: int, client: PersistClient | None = None) -> li
     About `scan.partitions` at most, but more where a handover cuts what comes before it from the rest. Plans
     with a client as `plan` does.
     """
+    if scan.fixed is None:
+        return []
     with _client(scan, client) as opened:
         reader = _reader(StorageController(opened), scan)
         rows = sum(count for time, count in reader.change_counts(after) if time <= scan.as_of)

@@ -84,8 +84,8 @@ def read(
     as `[("id", ">=", 10), ("name", "in", ["a", "b"]), ("note", "is not", None)]`.
 
     The time is fixed here: the DataFrame shows the same rows however late and often it is used, as long
-    as the collection's `since` doesn't pass it: `hold` keeps it from that. Raises `BadInput` with one line
-    instead of Spark's `AnalysisException`.
+    as the collection's `since` doesn't pass it: `hold` keeps it from that. Of a collection that was never
+    written it has no rows. Raises `BadInput` with one line instead of Spark's `AnalysisException`.
     """
     return _load(
         spark,
