@@ -1,6 +1,6 @@
 """The commands on jobs: a job is started, retried, and ends once, together with its effects."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from holdfast.errors import BadInput, Fenced, HoldfastError
@@ -137,6 +137,14 @@ class JobCommands:
             lambda state: transitions.fail_job(state, job, attempt, error, now_ms, stopped=stopped),
             lambda state: self._release_holds(state, job),
         )
+
+    def forget_jobs(self, jobs: Collection[str]) -> None:
+        """Remove the records of these jobs, which are over. Nothing happens to one that isn't there.
+
+        An attempt that is still at work finds none, and can't commit. A job of the same object, kind and slot
+        would start anew: this is for slots that don't come again. Raises `BadInput` where one runs.
+        """
+        self._log.commit(lambda state: transitions.forget_jobs(state, jobs))
 
     def _first_attempt(self, object_id: str, kind: str, slot: str, spec: Json) -> JobRecord:
         """The record of a job that starts now."""

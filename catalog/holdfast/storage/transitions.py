@@ -6,7 +6,7 @@
 - A job goes to the next attempt only from Failed, or where the caller says that the attempt is abandoned.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -255,6 +255,15 @@ def fail_job(
     failures = known.failures + (0 if stopped else 1)
     failed = replace(known, state=JobState.FAILED, error=error, finished_ms=now_ms, failures=failures)
     return Commit(failed, (failed,))
+
+
+def forget_jobs(state: ControllerState, job_ids: Collection[str]) -> Outcome[None]:
+    """Remove the records of jobs that are over; one that isn't there is no matter. Rejects one that runs."""
+    known = tuple(state.jobs[each] for each in job_ids if each in state.jobs)
+    for job in known:
+        if job.state is JobState.RUNNING:
+            return Reject(BadInput(f"{job} is running", hint="let it end, or fail it"))
+    return Commit(None, removals=known) if known else NoOp(None)
 
 
 def seen_before(

@@ -58,7 +58,7 @@ from holdfast_operator.reconcile.renditions import (
     LongStep,
     is_long_over,
 )
-from holdfast_operator.reconcile.schedules import Scheduled, shown_in, time_of
+from holdfast_operator.reconcile.schedules import ForgetRuns, Scheduled, shown_in, time_of
 from holdfast_operator.reconcile.snapshot import SNAPSHOT_SCHEDULE, SnapshotObserved
 from holdfast_operator.reconcile.sparkjobs import (
     FailAttempt,
@@ -328,6 +328,8 @@ class CollectionHandler(Handler[Observed]):
                     # Where another took the last one since, the next look says that it waits.
                     if there:
                         await self._start(key, body, catalog, step)
+            case ForgetRuns():
+                await use(catalog, "forget_jobs", lambda h: h.forget_jobs(step.job_ids))
             case FailAttempt():
                 await self._fail(key, catalog, step)
             case _:

@@ -11,7 +11,7 @@ Invariants
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
@@ -314,6 +314,10 @@ class OpenCatalog:
             # Of two fences: out of the catalog, or the attempt committed or failed by its own word.
             with self._lock:
                 self._guard()
+
+    def forget_jobs(self, jobs: Collection[str]) -> None:
+        """Remove the records of jobs that are over."""
+        self._controller.forget_jobs(jobs)
 
     def _end_jobs(self, collection_id: str, why: str, filled: str | None = None) -> None:
         """Put on record that the jobs of a collection ended, or only that which `filled` a rendition.

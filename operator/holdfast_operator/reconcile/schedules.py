@@ -5,23 +5,26 @@ Invariants
 - No run begins whose time isn't after that of the last one on record: a clock that goes back repeats nothing.
 - Of the runs that were missed (nobody was there, one before still ran, there was nothing to read yet) at most
   one begins, the latest; the others are counted.
+- Only the records of the last runs are kept, so that they don't become more for ever: no earlier time comes
+  again.
 - What was next is remembered by the status. Without it nothing is due: what is new begins with the next time.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 from pydantic import ValidationError
 
 from holdfast.errors import BadInput
-from holdfast.storage import JobRecord
+from holdfast.storage import JobRecord, JobState
 from holdfast_operator.api.cron import MACROS, CronSchedule, ScheduleStatus
 from holdfast_operator.api.names import Reason
+from holdfast_operator.reconcile.steps import Step
 from holdfast_operator.runtime.events import Note
 from holdfast_operator.runtime.status import timestamp
 
@@ -30,6 +33,8 @@ S = TypeVar("S", bound=CronSchedule)
 _SLOT: Final = "schedule:"
 """What no `requestId` can begin with."""
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_KEPT: Final = 10
+"""So many runs stay on record beside the latest one; as many more until they are forgotten at once."""
 _COUNTED: Final = 1000
 _WINDOWS: Final = tuple(timedelta(days=days) for days in (1 / 24, 1, 32, 366))
 
@@ -111,6 +116,22 @@ class Scheduled(Generic[S]):
 
 
 @dataclass(frozen=True)
+class ForgetRuns(Step):
+    """Remove the records of runs that are long over."""
+
+    irreversible: ClassVar[bool] = True
+    job_ids: tuple[str, ...]
+
+
+def long_over(runs: Sequence[JobRecord], last_done: JobRecord | None) -> ForgetRuns | None:
+    """What is done about runs that nobody needs on record; the last one that was committed is shown."""
+    newest = sorted(runs, key=lambda run: run.slot, reverse=True)
+    if len(newest) <= 2 * _KEPT or any(run.state is JobState.RUNNING for run in newest):
+        return None
+    return ForgetRuns(tuple(run.job_id for run in newest[_KEPT:] if run != last_done))
+
+
+@dataclass(frozen=True)
 class Turn:
     """Where a schedule is."""
 
@@ -158,6 +179,9 @@ def turn(asked: Scheduled[Any], now: datetime) -> Turn:
     upcoming = following if due is None else due
     missed = 0
     if first is not None:
+        if len(begun) >= _KEPT:
+            # Of earlier ones than the first on record nobody knows whether they ran.
+            first = max(first, min(begun))
         passed = times.until(first - timedelta(microseconds=1), upcoming - timedelta(microseconds=1))
         missed = sum(1 for _ in islice((time for time in passed if time not in begun), _COUNTED))
     wake = following

@@ -27,7 +27,7 @@ from holdfast_operator.api.collection import (
 from holdfast_operator.api.cron import ScheduleStatus
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.reconcile.collectionfacts import SNAPSHOT
-from holdfast_operator.reconcile.schedules import Scheduled, Turn, missed_notes, slot_of, turn
+from holdfast_operator.reconcile.schedules import Scheduled, Turn, long_over, missed_notes, slot_of, turn
 from holdfast_operator.reconcile.sparkjobs import (
     HINDRANCES,
     Course,
@@ -125,6 +125,8 @@ def plan_scheduled(seen: SnapshotObserved) -> Step | SnapshotReport:
     asked = seen.scheduled
     if asked is None:
         return SnapshotReport()
+    if (forgotten := long_over(asked.runs, seen.last)) is not None:
+        return forgotten
     seen = replace(seen, objection=asked.objection)
     try:
         found = turn(asked, seen.now)

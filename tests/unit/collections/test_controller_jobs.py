@@ -83,6 +83,20 @@ def test_a_zombie_is_fenced_and_its_effect_is_not_applied(
         zombie.finish_job(job.job_id, 2, {})
 
 
+def test_a_job_that_is_forgotten_is_gone_for_everybody_and_for_good(
+    stores: Stores, controller: StorageController
+) -> None:
+    first, second = (controller.start_job("c1", "fill", slot, spec={}) for slot in "12")
+    controller.finish_job(first.job_id, 1, {})
+    with pytest.raises(BadInput, match="is running"):
+        controller.forget_jobs([first.job_id, second.job_id])
+    assert [job.slot for job in controller.jobs("c1")] == ["1", "2"]
+    controller.forget_jobs([first.job_id])
+    for each in (controller, StorageController(stores.open())):
+        assert [job.slot for job in each.jobs("c1")] == ["2"]
+        assert each.job(first.job_id) is None
+
+
 def test_a_zombie_that_has_looked_before_is_fenced_by_the_commit(stores: Stores) -> None:
     boss = StorageController(stores.open())
     job = boss.start_job("c1", "fill", "1", spec={})

@@ -198,6 +198,23 @@ def test_a_failed_job_can_be_tried_again(state: ControllerState) -> None:
     assert (again.attempt, again.state, again.error, again.started_ms) == (2, JobState.RUNNING, "", 4)
 
 
+def test_jobs_that_are_over_are_forgotten_and_their_late_attempts_commit_nothing(
+    state: ControllerState,
+) -> None:
+    other = replace(JOB, job_id=job_id("c1", "snapshot", "2"), slot="2")
+    do(state, transitions.start_job(state, JOB))
+    do(state, transitions.start_job(state, other))
+    do(state, transitions.finish_job(state, JOB.job_id, 1, {}, 2))
+    assert "(snapshot 2, attempt 1) is running" in str(
+        refused(transitions.forget_jobs(state, [JOB.job_id, other.job_id]))
+    )
+    do(state, transitions.fail_job(state, other.job_id, 1, "no", 3))
+    do(state, transitions.forget_jobs(state, [JOB.job_id, other.job_id, "never there"]))
+    assert state.jobs == {}
+    assert transitions.forget_jobs(state, [JOB.job_id]) == NoOp(None)
+    assert "there is no job" in str(refused(transitions.finish_job(state, other.job_id, 1, {}, 4)))
+
+
 def test_only_what_failed_of_itself_counts(state: ControllerState) -> None:
     """By one and the same: what another failed at says nothing of this one."""
     id_, now = JOB.job_id, 9

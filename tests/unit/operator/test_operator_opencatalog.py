@@ -50,6 +50,7 @@ COMMANDS: dict[str, Callable[[OpenCatalog, str, str], object]] = {
     "start snapshot": lambda c, collection, _: c.start_job(collection, "snapshot", "2", {}),
     "retry job": lambda c, _, job: c.retry_job(job),
     "fail job": lambda c, _, job: c.fail_job(job, 1, "no"),
+    "forget jobs": lambda c, _, job: c.forget_jobs([job]),
     "destroy": lambda c, _, __: c.destroy(),
 }
 

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from time import process_time
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -13,9 +14,11 @@ from holdfast.errors import BadInput
 from holdfast.storage import JobRecord, JobState
 from holdfast_operator.api.cron import CronSchedule, ScheduleStatus
 from holdfast_operator.reconcile.schedules import (
+    ForgetRuns,
     Scheduled,
     Timetable,
     Turn,
+    long_over,
     missed_notes,
     slot_of,
     time_of,
@@ -189,11 +192,29 @@ def test_missed_runs_add_up_and_are_told_in_the_same_words() -> None:
 
 def test_an_outage_of_years_is_looked_through_at_once() -> None:
     asked = scheduled(upcoming=at("11-23T10:00") - timedelta(days=3650), schedule="* * * * *")
+    begun = process_time()
     found = turn(asked, at("11-23T12:30"))
+    # All times of ten years one by one would take minutes.
+    assert process_time() - begun < 10
     assert (found.due, found.missed) == (at("11-23T12:30"), 1000)
     assert "at least 1000" in missed_notes(found)[0].message
     rare = scheduled(upcoming=at("02-28T10:00") - timedelta(days=3650), schedule="0 0 29 2 *")
     assert turn(rare, at("11-23T12:30")).due == datetime(2024, 2, 29, tzinfo=UTC)
+
+
+def test_only_the_last_runs_stay_on_record() -> None:
+    hours = [at("11-23T00:00") + timedelta(hours=hour) for hour in range(21)]
+    runs = [record(hour) for hour in hours]
+    # By and by and not one by one.
+    assert long_over(runs[:20], runs[19]) is None
+    assert long_over(runs, runs[20]) == ForgetRuns(tuple(slot_of(hour) for hour in reversed(hours[:11])))
+    assert long_over(runs, runs[3]) == ForgetRuns(
+        tuple(slot_of(hour) for hour in reversed(hours[:11]) if hour != hours[3])
+    )
+    assert long_over([*runs[:20], record(hours[20], JobState.RUNNING)], runs[19]) is None
+    # Of what was forgotten nothing runs again, nor does it count as missed, however old the status is.
+    found = turn(scheduled(tuple(hours[11:]), hours[0]), at("11-23T20:30"))
+    assert (found.due, found.missed) == (None, 0)
 
 
 STEPS = st.lists(

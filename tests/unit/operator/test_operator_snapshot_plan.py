@@ -14,7 +14,7 @@ from holdfast.storage import JobRecord, JobState
 from holdfast_operator.api.collection import SnapshotRequest, SnapshotSchedule
 from holdfast_operator.api.cron import ScheduleStatus
 from holdfast_operator.api.names import Reason
-from holdfast_operator.reconcile.schedules import Scheduled
+from holdfast_operator.reconcile.schedules import ForgetRuns, Scheduled
 from holdfast_operator.reconcile.snapshot import (
     SnapshotObserved,
     SnapshotReport,
@@ -411,6 +411,17 @@ def test_one_snapshot_is_written_at_a_time_and_neither_ends_the_other() -> None:
     # What was asked for by hand is planned first; done, it is in nobody's way.
     assert isinstance(plan(replace(ASKED, scheduled=nightly())), StartJob)
     assert plan_scheduled(replace(ASKED, job=DONE, scheduled=nightly())) == START
+
+
+def test_runs_that_are_long_over_are_forgotten_but_the_last_one_that_was_committed() -> None:
+    runs = [
+        replace(run(JobState.FAILED, slot=f"schedule:2025-12-{day:02}T00:00:00Z"), job_id=f"j{day}")
+        for day in range(1, 22)
+    ]
+    runs[2] = done = replace(runs[2], state=JobState.DONE)
+    seen = replace(ALONE, scheduled=nightly(*runs), last=done)
+    assert plan_scheduled(seen) == ForgetRuns(tuple(f"j{day}" for day in range(11, 0, -1) if day != 3))
+    assert plan_scheduled(replace(seen, scheduled=nightly(*runs[11:], done))) == START
 
 
 def test_a_run_of_a_schedule_that_is_gone_is_ended() -> None:
