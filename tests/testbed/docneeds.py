@@ -56,6 +56,7 @@ NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
 RUN_ELSEWHERE: Final[Mapping[str, str]] = {
     "docs/how-to/compact-a-collection.md": "tests/spark/test_spark_page.py",
     "docs/how-to/read-with-spark.md": "tests/spark/test_spark_page.py",
+    "docs/how-to/take-a-snapshot.md": "tests/spark/test_spark_page.py",
     "docs/how-to/write-with-spark.md": "tests/spark/test_spark_page.py",
     "docs/tutorial/with-spark.md": "tests/spark/test_spark_page.py",
 }

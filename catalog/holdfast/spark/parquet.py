@@ -1,7 +1,9 @@
-"""Writing the rows of one part of a snapshot into one Parquet file, durable before anybody is told of it."""
+"""Writing the rows of one part of a snapshot into one Parquet file."""
 
+import itertools
 import uuid
 from collections.abc import Iterable, Iterator
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,25 +25,42 @@ def write_rows(
     The name is unique, so a task that Spark runs twice never writes into a file of its first run. A file
     only gets its name when it is complete and durable.
     """
-    groups = _groups(rows)
-    group = next(groups, None)
-    if group is None:
+    groups = groups_of(rows)
+    first = next(groups, None)
+    if first is None:
         return None
-    name = f"part-{index:05d}-{uuid.uuid4().hex[:12]}.parquet"
-    count = checksum = 0
+    name = part_name(index)
     with folder.writing(name) as out:
-        with pq.ParquetWriter(out, schema.arrow, compression="zstd", version="2.6") as writer:
-            while group is not None:
-                table = group.select(schema.names).cast(schema.arrow)
-                writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
-                count += table.num_rows
-                checksum = (checksum + checksum_of(table, schema)) % _MODULUS
-                group = next(groups, None)
+        count, checksum, _ = write_groups(out, first, groups, schema, schema.arrow)
         size = out.tell()
     return SnapshotFile(name=name, rows=count, bytes=size, checksum=checksum)
 
 
-def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def part_name(index: int) -> str:
+    """A name for the file of a task that no other run of it has."""
+    return f"part-{index:05d}-{uuid.uuid4().hex[:12]}.parquet"
+
+
+def write_groups(
+    out: IO[bytes], first: pa.Table, more: Iterable[pa.Table], schema: Schema, written_as: pa.Schema
+) -> tuple[int, int, pq.FileMetaData]:
+    """Write tables of `schema`, in other types; how many rows, their checksum, and Parquet's metadata."""
+    count = checksum = 0
+    metadata: list[pq.FileMetaData] = []
+    with pq.ParquetWriter(
+        out, written_as, compression="zstd", version="2.6", metadata_collector=metadata
+    ) as writer:
+        for group in itertools.chain([first], more):
+            table = group.select(schema.names).cast(schema.arrow)
+            writer.write_table(
+                table.select(written_as.names).cast(written_as), row_group_size=_ROW_GROUP_ROWS
+            )
+            count += table.num_rows
+            checksum = (checksum + checksum_of(table, schema)) % _MODULUS
+    return count, checksum, metadata[0]
+
+
+def groups_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Batches together in tables of the size of a row group."""
     held: list[pa.RecordBatch] = []
     rows = size = 0

@@ -6,17 +6,21 @@ same job. It holds no secrets: credentials reach a job through its environment.
 
 import dataclasses
 import json
+import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
+from urllib.parse import urlsplit
 
 from holdfast.errors import CLOSED, BadInput, VersionTooNew
 from holdfast.spark.options import ReadOptions
 from holdfast.spark.place import Place
 
 SPEC_VERSION = 1
+_CATALOG: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
+_SECRET: Final = re.compile(r"secret|token|password|credential|access-key|key-id|oauth2", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,24 +104,70 @@ class JobSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SnapshotSpec(JobSpec):
-    """Write a collection as of one time to Parquet.
+class IcebergTarget:
+    """A table of an Iceberg catalog, whose contents become those of the snapshot.
 
-    `destination` is a folder that driver and executors share: an absolute path, `file:///...`, or
-    `s3://bucket/prefix?endpoint=...&region=...` with credentials from the environment. `as_of` None
-    is the latest complete time when the job starts: give it where two attempts must write the same. A task
-    writes one file at most.
+    `catalog` is its name, `table` is `namespace.table`, `properties` are pyiceberg's: `type`, `uri`,
+    `warehouse`, `s3.endpoint`, ... What is missing comes from the environment, from
+    `PYICEBERG_CATALOG__<NAME>__<PROPERTY>`, and only there are secrets.
+    """
+
+    catalog: str
+    table: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.catalog, str) or not _CATALOG.fullmatch(self.catalog):
+            raise BadInput("job spec: 'iceberg.catalog' must be a name of letters, digits and '-'")
+        if not isinstance(self.table, str) or not all(self.table.split(".")) or "." not in self.table:
+            raise BadInput(f"job spec: 'iceberg.table' must be namespace.table, not {self.table!r}")
+        if not isinstance(self.properties, Mapping):
+            raise BadInput("job spec: 'iceberg.properties' must be an object of texts")
+        for name, value in self.properties.items():
+            if not isinstance(value, str):
+                raise BadInput(f"job spec: 'iceberg.properties' must be an object of texts, {name!r} is none")
+            if _SECRET.search(name) or _with_password(value):
+                raise BadInput(
+                    f"job spec: iceberg property {name!r} is a secret: specs hold none",
+                    hint=f"set {self.variable(name)} in the environment, of the executors too",
+                )
+
+    def variable(self, name: str) -> str:
+        """The variable of the environment that a property may come from."""
+        path = f"{self.catalog}__{name.replace('.', '__')}"
+        return f"PYICEBERG_CATALOG__{path.replace('-', '_').upper()}"
+
+    def __str__(self) -> str:
+        return f"{self.catalog}.{self.table}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotSpec(JobSpec):
+    """Write a collection as of one time to Parquet, into a folder or as the contents of an Iceberg table.
+
+    Exactly one of `destination` and `iceberg` is given. `destination` is a folder that driver and executors
+    share: an absolute path, `file:///...`, or `s3://bucket/prefix?endpoint=...&region=...` with credentials
+    from the environment. `as_of` None is the latest complete time when the job starts: give it where two
+    attempts must write the same. A task writes one file at most.
     """
 
     KIND: ClassVar[str] = "snapshot"
-    TEXTS: ClassVar[tuple[str, ...]] = ("collection", "destination")
 
-    destination: str
+    destination: str | None = None
+    iceberg: IcebergTarget | None = None
     as_of: int | None = None
     kind: str = KIND
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if (self.destination is None) == (self.iceberg is None):
+            raise BadInput("job spec: give either 'destination' or 'iceberg'")
+        if self.destination is not None and (not isinstance(self.destination, str) or not self.destination):
+            raise BadInput(
+                f"job spec: 'destination' must be a text that isn't empty, not {self.destination!r}"
+            )
+        if isinstance(self.iceberg, Mapping):
+            object.__setattr__(self, "iceberg", _iceberg(self.iceberg))
         if self.as_of is not None:
             _check_integer("as_of", self.as_of, 0, CLOSED - 1)
 
@@ -153,6 +203,24 @@ def load_spec(argument: str, kind: type[Spec]) -> Spec:
         return kind.from_json(Path(argument).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"can't read the job spec {argument!r}: {error}") from None
+
+
+def _iceberg(given: Mapping[str, Any]) -> IcebergTarget:
+    names = {field.name for field in dataclasses.fields(IcebergTarget)}
+    if unknown := sorted(set(given) - names):
+        raise BadInput(
+            f"job spec: unknown field 'iceberg.{unknown[0]}'; there are {', '.join(sorted(names))}"
+        )
+    if missing := sorted({"catalog", "table"} - set(given)):
+        raise BadInput(f"job spec: 'iceberg.{missing[0]}' is missing")
+    return IcebergTarget(**given)
+
+
+def _with_password(value: str) -> bool:
+    try:
+        return "://" in value and urlsplit(value).password is not None
+    except ValueError:
+        return True
 
 
 def _check_version(given: Mapping[str, Any]) -> None:

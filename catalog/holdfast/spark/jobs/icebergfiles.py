@@ -1,0 +1,162 @@
+"""The data files of an Iceberg table, which Spark's tasks write: Parquet with the ids of the columns.
+
+- A file is nothing before the commit of the driver names it. The files of a run are in a folder of its own.
+- What the driver has to know of a file to commit it comes back from its task: no file is read again.
+"""
+
+import functools
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Any, Final, cast
+
+import pyarrow as pa
+from pyarrow.fs import FileSelector, FileSystem
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io.pyarrow import (
+    PyArrowFileIO,
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+    schema_to_pyarrow,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema as IcebergSchema
+from pyiceberg.table import Table
+from pyiceberg.typedef import Record
+from pyspark import SparkContext
+
+from holdfast.errors import HoldfastError
+from holdfast.persist.schema import Schema
+from holdfast.spark import scan
+from holdfast.spark.batches import rows_of
+from holdfast.spark.jobs.tasks import run_tasks
+from holdfast.spark.parquet import groups_of, part_name, write_groups
+from holdfast.storage.manifest import SnapshotFile
+
+_RUN: Final = re.compile(r"attempt-(\d+)-[0-9a-f]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where files go, and as what: a folder, how it is opened, and the table's schema and settings."""
+
+    folder: str
+    location: str
+    opening: Mapping[str, Any]
+    schema: IcebergSchema
+    settings: Mapping[str, str]
+
+    @classmethod
+    def of(cls, table: Table, schema: IcebergSchema, folder: str) -> "Place":
+        """A folder among the table's data. What opens it may hold credentials of the catalog."""
+        return cls(
+            folder=table.location_provider().new_data_location(folder),
+            location=table.metadata_location,
+            opening=table.io.properties,
+            schema=schema,
+            settings=table.properties,
+        )
+
+    def discard(self) -> None:
+        """Remove the folder, as far as that goes: only what reads it by pyarrow can list it."""
+        found = _listed(load_file_io(dict(self.opening), self.location), self.folder)
+        if found is not None:
+            with suppress(OSError):
+                found[0].delete_dir(found[1])
+
+
+@dataclass(frozen=True)
+class IcebergFile:
+    """One data file: what a snapshot tells of it, its path, and what Iceberg tells of its columns."""
+
+    file: SnapshotFile
+    path: str
+    statistics: Mapping[str, Any]
+
+    def data_file(self, spec_id: int) -> DataFile:
+        """It as a commit names it; `spec_id` is that of the table's partitions, of which there are none."""
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=self.path,
+            file_format=FileFormat.PARQUET,
+            partition=Record(),
+            file_size_in_bytes=self.file.bytes,
+            sort_order_id=None,
+            spec_id=spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **self.statistics,
+        )
+
+
+def run_name(attempt: int) -> str:
+    """The name of the folder of one process that runs an attempt, below that of the job."""
+    return f"attempt-{attempt}-{uuid.uuid4().hex[:12]}"
+
+
+def discard_earlier(table: Table, job_id: str, attempt: int, *, kept: str) -> None:
+    """Remove what attempts before this one have left, except the run whose files the table has.
+
+    Only of use after a commit of the job: none of them can commit any more. Raises `OSError`.
+    """
+    found = _listed(table.io, table.location_provider().new_data_location(job_id))
+    if found is None:
+        return
+    filesystem, path = found
+    for each in filesystem.get_file_info(FileSelector(path, allow_not_found=True)):
+        run = _RUN.fullmatch(each.base_name)
+        if run and int(run[1]) < attempt and each.base_name != kept:
+            filesystem.delete_dir(each.path)
+
+
+def export(
+    context: SparkContext,
+    tasks: Sequence[scan.ScanTask],
+    schema: Schema,
+    place: Place,
+    *,
+    progress: Callable[[int], None],
+) -> tuple[IcebergFile, ...]:
+    """Run the tasks and return their files. As `export.export`."""
+    write = functools.partial(write_task, schema=schema, place=place)
+    numbered = list(enumerate(tasks))
+    written = run_tasks(context, numbered, write, what=f"export into {place.folder}", progress=progress)
+    return tuple(file for file in written if file is not None)
+
+
+def _listed(io: FileIO, folder: str) -> tuple[FileSystem, str] | None:
+    """The file system of a folder and its path there; None where it isn't one that can be listed."""
+    if not isinstance(io, PyArrowFileIO):
+        return None
+    scheme, host, path = io.parse_location(folder, io.properties)
+    return io.fs_by_scheme(scheme, host), path
+
+
+def write_task(numbered: tuple[int, scan.ScanTask], *, schema: Schema, place: Place) -> IcebergFile | None:
+    """Read the pieces of one task and write their rows to one file; None, and no file, without rows."""
+    index, task = numbered
+    groups = groups_of(rows for updates in scan.read(task) for rows in rows_of(updates, where=task.where))
+    first = next(groups, None)
+    if first is None:
+        return None
+    name = part_name(index)
+    path = f"{place.folder}/{name}"
+    target = schema_to_pyarrow(place.schema)
+    try:
+        output = load_file_io(dict(place.opening), place.location).new_output(path)
+        with output.create() as out:
+            sink = cast("IO[bytes]", out)
+            rows, checksum, metadata = write_groups(sink, first, groups, schema, target)
+        size = len(output)
+    except (OSError, pa.ArrowException) as error:
+        raise HoldfastError(f"can't write {path}: {' '.join(str(error).split())}") from error
+    statistics = data_file_statistics_from_parquet_metadata(
+        parquet_metadata=metadata,
+        stats_columns=compute_statistics_plan(place.schema, dict(place.settings)),
+        parquet_column_mapping=parquet_path_to_id_mapping(place.schema),
+    )
+    file = SnapshotFile(name=name, rows=rows, bytes=size, checksum=checksum)
+    return IcebergFile(file, path, statistics.to_serialized_dict())

@@ -1,0 +1,149 @@
+"""The Iceberg table that a collection is written to: how it is opened, and which columns it has to have.
+
+- A column is found by its name. What the collection has got since the last snapshot becomes a change of the
+  table's schema, in the same commit as the rows; what the table can't follow is refused before any row is
+  written.
+- Types are those of the widest kind: no value changes. `uint64` is decimal(20,0), a smaller unsigned integer
+  the next wider signed one, `timestamp_utc` is timestamptz.
+- Columns of the table that the collection doesn't have stay, and are null.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+from pyiceberg import types as t
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.schema import Schema as IcebergSchema
+from pyiceberg.table import Table, Transaction
+
+from holdfast.errors import BadInput, HoldfastError, StoreUnreachable
+from holdfast.persist.schema import Column, Schema
+from holdfast.spark.jobs.spec import IcebergTarget
+
+_TYPES: Final[Mapping[pa.DataType, t.PrimitiveType]] = {
+    pa.bool_(): t.BooleanType(),
+    pa.int8(): t.IntegerType(),
+    pa.int16(): t.IntegerType(),
+    pa.int32(): t.IntegerType(),
+    pa.int64(): t.LongType(),
+    pa.uint8(): t.IntegerType(),
+    pa.uint16(): t.IntegerType(),
+    pa.uint32(): t.LongType(),
+    pa.uint64(): t.DecimalType(20, 0),
+    pa.float32(): t.FloatType(),
+    pa.float64(): t.DoubleType(),
+    pa.string(): t.StringType(),
+    pa.binary(): t.BinaryType(),
+    pa.date32(): t.DateType(),
+    pa.timestamp("us"): t.TimestampType(),
+    pa.timestamp("us", tz="UTC"): t.TimestamptzType(),
+}
+_PASSWORD: Final = re.compile(r"(://[^:/@\s]*):[^@\s]*@")
+
+
+def iceberg_type(column: Column) -> t.PrimitiveType:
+    """The Iceberg type that holds every value of a column; `BadInput` where there is none."""
+    arrow = column.arrow.type
+    if pa.types.is_decimal128(arrow):
+        return t.DecimalType(arrow.precision, arrow.scale)
+    try:
+        return _TYPES[arrow]
+    except KeyError:
+        raise BadInput(f"column {column.name!r}: Iceberg has no type for {column.type}") from None
+
+
+def open_catalog(target: IcebergTarget) -> Catalog:
+    """The catalog, with what the environment says of it. Raises `StoreUnreachable`."""
+    try:
+        return load_catalog(target.catalog, **target.properties)
+    except Exception as error:
+        raise unreachable(error, f"the Iceberg catalog {target.catalog}") from error
+
+
+def make_table(catalog: Catalog, target: IcebergTarget, schema: Schema) -> Table:
+    """The table, which is made where it isn't there. Raises `BadInput`, `StoreUnreachable`."""
+    wanted = IcebergSchema(
+        *(
+            t.NestedField(number, column.name, iceberg_type(column), required=not column.nullable)
+            for number, column in enumerate(schema.columns, 1)
+        )
+    )
+    try:
+        if catalog.table_exists(target.table):
+            return load_table(catalog, target)
+        catalog.create_namespace_if_not_exists(target.table.rpartition(".")[0])
+        return catalog.create_table_if_not_exists(target.table, wanted)
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise unreachable(error, f"the Iceberg table {target}") from error
+
+
+def load_table(catalog: Catalog, target: IcebergTarget) -> Table:
+    """The table as it is now. Raises `BadInput`, `StoreUnreachable`."""
+    try:
+        table = catalog.load_table(target.table)
+    except NoSuchTableError:
+        raise BadInput(f"the Iceberg table {target} is gone") from None
+    except Exception as error:
+        raise unreachable(error, f"the Iceberg table {target}") from error
+    if table.spec().fields:
+        raise BadInput(
+            f"the Iceberg table {target} is partitioned, and a snapshot is written without partitions",
+            hint="name a table that isn't, or one that isn't there yet",
+        )
+    return table
+
+
+def evolve(transaction: Transaction, target: IcebergTarget, schema: Schema) -> IcebergSchema:
+    """Let the table have the columns of the collection; the schema of its files, by the ids of the columns.
+
+    The change is part of the transaction, and nothing of it is durable before that. Raises `BadInput` for
+    what the table can't become.
+    """
+    there = {field.name: field for field in transaction.table_metadata.schema().fields}
+    names = {column.name for column in schema.columns}
+    for field in there.values():
+        if field.required and field.name not in names:
+            raise BadInput(
+                f"the Iceberg table {target} requires column {field.name!r}, which the collection lacks",
+                hint="make it optional, or name another table",
+            )
+    with transaction.update_schema() as update:
+        for column in schema.columns:
+            wanted, found = iceberg_type(column), there.get(column.name)
+            if found is None:
+                update.add_column(column.name, wanted)
+                continue
+            if not _holds(found.field_type, wanted):
+                if not _holds(wanted, found.field_type):
+                    raise BadInput(
+                        f"column {column.name!r} is {found.field_type} in the Iceberg table {target}, and"
+                        f" can't become {wanted}, which the collection's {column.type} is there",
+                        hint="name another table",
+                    )
+                update.update_column(column.name, field_type=wanted)
+            if found.required and column.nullable:
+                update.update_column(column.name, required=False)
+    return transaction.table_metadata.schema().select(*schema.names)
+
+
+def unreachable(error: Exception, what: str) -> StoreUnreachable:
+    """The error of a catalog, in one line without passwords."""
+    lines = str(error).strip().splitlines()
+    said = _PASSWORD.sub(r"\1:***@", lines[0]) if lines else ""
+    return StoreUnreachable(f"{what} can't be used: {type(error).__name__}: {said}")
+
+
+def _holds(field: t.IcebergType, values: t.IcebergType) -> bool:
+    """Whether a column of one type reads values of another as they are."""
+    match field, values:
+        case (t.LongType(), t.IntegerType()) | (t.DoubleType(), t.FloatType()):
+            return True
+        case t.DecimalType(), t.DecimalType():
+            return field.scale == values.scale and field.precision >= values.precision
+        case _:
+            return field == values

@@ -1,0 +1,91 @@
+# ruff: noqa: D102 - the base class documents its methods
+"""An Iceberg table as the target of a snapshot: what is there, what is written, and what it comes to."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyiceberg.table import Table
+from pyspark import SparkContext
+
+from holdfast.errors import BadInput, Fenced
+from holdfast.persist.schema import Schema
+from holdfast.spark import scan
+from holdfast.spark.jobs import icebergcommit, icebergfiles
+from holdfast.spark.jobs.icebergfiles import IcebergFile, Place
+from holdfast.spark.jobs.icebergtable import evolve, make_table, open_catalog
+from holdfast.spark.jobs.program import Say
+from holdfast.spark.jobs.spec import IcebergTarget, SnapshotSpec
+from holdfast.spark.jobs.target import Target
+from holdfast.storage.jobs import one_line
+from holdfast.storage.manifest import SnapshotFile, SnapshotManifest
+
+
+class IcebergTableTarget(Target):
+    """A table whose contents an attempt replaces; `check_current` raises `Fenced` where it may not."""
+
+    def __init__(
+        self, spec: SnapshotSpec, target: IcebergTarget, check_current: Callable[[], object]
+    ) -> None:
+        self._target = target
+        self._job_id, self._attempt = spec.job_id, spec.attempt
+        # Two processes may run one attempt: each has a folder of its own.
+        self._run = icebergfiles.run_name(spec.attempt)
+        self._check_current = check_current
+        self._catalog = open_catalog(target)
+        self._place: Place | None = None
+        self._files: tuple[IcebergFile, ...] = ()
+        self._table: Table | None = None
+        self._committed = ""
+        """The run whose files the table has."""
+
+    def __str__(self) -> str:
+        return str(self._target)
+
+    def begin(self, found: scan.Scan) -> dict[str, Any] | None:
+        table = self._table = make_table(self._catalog, self._target, found.schema)
+        if (before := icebergcommit.committed_by(table, self._job_id)) is not None:
+            self._committed = icebergcommit.run_of(before)
+            return icebergcommit.result_of(self._target, table, before)
+        self._place = Place.of(
+            table, evolve(table.transaction(), self._target, found.schema), f"{self._job_id}/{self._run}"
+        )
+        return None
+
+    def export(
+        self,
+        context: SparkContext,
+        tasks: Sequence[scan.ScanTask],
+        schema: Schema,
+        *,
+        progress: Callable[[int], None],
+    ) -> tuple[SnapshotFile, ...]:
+        assert self._place is not None
+        self._files = icebergfiles.export(context, tasks, schema, self._place, progress=progress)
+        return tuple(each.file for each in self._files)
+
+    def publish(self, manifest: SnapshotManifest) -> dict[str, Any]:
+        assert self._place is not None
+        # What stops it from here on may come after the commit: only what certainly came before discards.
+        place, self._place = self._place, None
+        wanted = icebergcommit.Replacement(manifest, self._run, self._files, place.schema)
+        try:
+            table, snapshot = icebergcommit.commit(self._catalog, self._target, wanted, self._check_current)
+        except (BadInput, Fenced):
+            place.discard()
+            raise
+        self._table, run = table, icebergcommit.run_of(snapshot)
+        if run != self._run:
+            place.discard()
+        self._committed = run
+        return icebergcommit.result_of(self._target, table, snapshot)
+
+    def discard(self) -> None:
+        if self._place is not None:
+            self._place.discard()
+
+    def clear_up(self, say: Say) -> None:
+        try:
+            assert self._table is not None
+            icebergfiles.discard_earlier(self._table, self._job_id, self._attempt, kept=self._committed)
+        except OSError as error:
+            say(f"what earlier attempts left is still there: {one_line(error)}")

@@ -1,0 +1,107 @@
+# ruff: noqa: D102 - the base class documents its methods
+"""What a snapshot is written to: the order of steps is the job's, what they are is the target's."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyspark import SparkContext
+
+from holdfast.errors import StorageError
+from holdfast.persist.schema import Schema
+from holdfast.spark import scan
+from holdfast.spark.jobs import folder as folders
+from holdfast.spark.jobs.export import export
+from holdfast.spark.jobs.program import Say
+from holdfast.spark.jobs.spec import SnapshotSpec
+from holdfast.storage.jobs import one_line
+from holdfast.storage.manifest import MANIFEST_NAME, SnapshotFile, SnapshotManifest, checksum_text
+from holdfast.storage.snapshotfolder import SnapshotFolder
+
+
+class Target(ABC):
+    """One attempt's; `str` is where its files go."""
+
+    @abstractmethod
+    def begin(self, found: scan.Scan) -> dict[str, Any] | None:
+        """Get ready, or the result of an attempt before that has committed without its record.
+
+        Raises `BadInput` for what can't be written there, and nothing is.
+        """
+
+    @abstractmethod
+    def export(
+        self,
+        context: SparkContext,
+        tasks: Sequence[scan.ScanTask],
+        schema: Schema,
+        *,
+        progress: Callable[[int], None],
+    ) -> tuple[SnapshotFile, ...]:
+        """Have tasks write the files. Raises `HoldfastError` with the line of what was wrong in a task."""
+
+    @abstractmethod
+    def publish(self, manifest: SnapshotManifest) -> dict[str, Any]:
+        """Make the files a snapshot; the result of the job."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Remove what the attempt has written, if it is no part of what was committed."""
+
+    @abstractmethod
+    def clear_up(self, say: Say) -> None:
+        """Remove what attempts before have left, after the commit."""
+
+
+class FolderTarget(Target):
+    """A folder of Parquet files with a manifest."""
+
+    def __init__(self, spec: SnapshotSpec) -> None:
+        assert spec.destination is not None
+        self._spec = spec
+        self._destination = spec.destination
+        self._folder: SnapshotFolder | None = None
+
+    def __str__(self) -> str:
+        return str(self._folder)
+
+    def begin(self, found: scan.Scan) -> dict[str, Any] | None:  # noqa: ARG002 - a folder takes every type
+        self._folder = folders.claim(self._destination, self._spec.job_id, self._spec.attempt)
+        return None
+
+    def export(
+        self,
+        context: SparkContext,
+        tasks: Sequence[scan.ScanTask],
+        schema: Schema,
+        *,
+        progress: Callable[[int], None],
+    ) -> tuple[SnapshotFile, ...]:
+        return export(context, tasks, schema, self._claimed, progress=progress)
+
+    def publish(self, manifest: SnapshotManifest) -> dict[str, Any]:
+        folders.publish(self._claimed, manifest)
+        return {
+            "as_of": manifest.as_of,
+            "rows": manifest.rows,
+            "bytes": manifest.bytes,
+            "files": len(manifest.files),
+            "checksum": checksum_text(manifest.checksum),
+            "path": str(self._claimed),
+            "manifest": str(self._claimed.below(MANIFEST_NAME)),
+        }
+
+    def discard(self) -> None:
+        self._claimed.discard()
+
+    def clear_up(self, say: Say) -> None:
+        try:
+            folders.discard_earlier(self._destination, self._spec.job_id, self._spec.attempt)
+        except (StorageError, OSError) as error:
+            # It is committed all the same.
+            say(f"what earlier attempts left is still there: {one_line(error)}")
+
+    @property
+    def _claimed(self) -> SnapshotFolder:
+        assert self._folder is not None
+        return self._folder
