@@ -67,6 +67,36 @@ def test_the_api_server_refuses_what_has_no_meaning(
             make_collection(snapshot={"requestId": "a", "destination": "gs://bucket/x"}),
             "must be a URL like s3://bucket/prefix, or file:///folder, which all pods share",
         ),
+        (make_collection(snapshot={"requestId": "a"}), "give either destination or iceberg"),
+        (
+            make_collection(
+                snapshotSchedule={
+                    "schedule": "0 3 * * *",
+                    "destination": "s3://b/x",
+                    "iceberg": {"catalog": "shop", "table": "a.b"},
+                }
+            ),
+            "give either destination or iceberg",
+        ),
+        (
+            make_collection(snapshot={"requestId": "a", "iceberg": {"catalog": "shop", "table": "b"}}),
+            "iceberg.table",
+        ),
+        *(
+            (
+                make_collection(
+                    snapshot={
+                        "requestId": "a",
+                        "iceberg": {"catalog": "shop", "table": "a.b", "properties": properties},
+                    }
+                ),
+                says,
+            )
+            for properties, says in (
+                ({"s3.secret-access-key": "x"}, "must not have a secret"),
+                ({"uri": "postgresql://me:hidden@host/x"}, "must not have a password"),
+            )
+        ),
         *(
             (make_collection(snapshotSchedule={"destination": "file:///x", **each}), message)
             for each, message in SCHEDULES

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from testbed.kube import ControlPlane
 from testbed.sparkfaces import APACHE, KUBEFLOW, PODS, Face
@@ -117,10 +118,24 @@ def test_a_snapshot_survives_hangs_lies_a_vanished_driver_and_two_at_once(
 
     # The same request never runs twice, whatever becomes of the status; a lie about failure changes nothing.
     misbehave.by_attempt = {"1": Misbehaviour.VANISH, "2": Misbehaviour.LIE_FAILED}
-    ask(world, flights, tmp_path / "out", "second")
+    (tmp_path / "lake").mkdir()
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/lake/catalog.db",
+        "warehouse": (tmp_path / "lake").as_uri(),
+    }
+    table = {"catalog": "shop", "table": "sales.flights", "properties": properties}
+    flights["spec"]["snapshot"] = {"requestId": "second", "iceberg": table}
+    world.apply(flights)
     world.wait_for("storagecollection/flights", ".status.lastSnapshot.requestId", "second")
     last = world.status("storagecollection/flights")["lastSnapshot"]
     assert (last["asOf"], last["rows"], last["attempt"]) == (99, 15, 2)
+    there = load_catalog("shop", **properties).load_table("sales.flights")
+    assert sorted(there.scan().to_arrow()["id"].to_pylist()) == list(range(15))
+    assert (last["table"], last["snapshotId"]) == (
+        "shop.sales.flights",
+        str(there.metadata.current_snapshot_id),
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The `StorageCollection` resource: one collection of a catalog, with its rendition and snapshots."""
 
 from datetime import datetime
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -96,10 +96,48 @@ class JobRequest(ApiModel):
     )
 
 
+class IcebergTable(ApiModel):
+    """A table of an Iceberg catalog, whose contents become those of the snapshot."""
+
+    catalog: str = Field(
+        max_length=63,
+        pattern=r"^[A-Za-z][A-Za-z0-9-]*$",
+        description="Name of the catalog. What properties don't tell of it the environment does: "
+        "PYICEBERG_CATALOG__NAME__URI, ..., by spark.envSecretRef.",
+    )
+    table: str = Field(
+        max_length=512,
+        pattern=r"^[^.]+(\.[^.]+)+$",
+        description="The table, as namespace.table; it is made where it isn't there.",
+    )
+    properties: dict[str, Annotated[str, Field(max_length=2048)]] = Field(
+        default={},
+        description="How pyiceberg opens the catalog: type, uri, warehouse, s3.endpoint, ... No secrets: "
+        "everybody who can read the resource sees them.",
+        json_schema_extra={"maxProperties": 32}
+        | validations(
+            (
+                "self.all(k, !k.matches('(?i)secret|token|password|credential|access-key|key-id|oauth2'))",
+                "must not have a secret: it comes from the environment, by spark.envSecretRef",
+            ),
+            (
+                "self.all(k, !self[k].matches('^[^/?#]*://[^/?#@]*:[^/?#]*@'))",
+                "must not have a password: PYICEBERG_CATALOG__NAME__URI comes by spark.envSecretRef",
+            ),
+        ),
+    )
+
+
+_ONE_PLACE = validations(
+    ("has(self.destination) != has(self.iceberg)", "give either destination or iceberg"),
+)
+
+
 class SnapshotTask(ApiModel):
     """How a snapshot is written, and where."""
 
-    destination: str = Field(
+    destination: str | None = Field(
+        default=None,
         min_length=1,
         max_length=2048,
         description="URL of the folder for Parquet files and a manifest; each attempt has its own subfolder. "
@@ -113,11 +151,21 @@ class SnapshotTask(ApiModel):
             ),
         ),
     )
+    iceberg: IcebergTable | None = Field(
+        default=None, description="In place of destination: an Iceberg table that gets its rows."
+    )
     spark: SparkTemplate = Field(
         default=SparkTemplate(),
         description="What the Spark job runs with.",
         json_schema_extra={"default": {}},
     )
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Where to, as the spec of a job names it."""
+        if self.iceberg is not None:
+            return {"iceberg": self.iceberg.model_dump()}
+        return {"destination": self.destination}
 
 
 class SnapshotRequest(SnapshotTask, JobRequest):
@@ -202,13 +250,16 @@ class StorageCollectionSpec(ApiModel):
         json_schema_extra={"default": {}},
     )
     snapshot: SnapshotRequest | None = Field(
-        default=None, description="Asks for one snapshot, written by a Spark job."
+        default=None,
+        description="Asks for one snapshot, written by a Spark job.",
+        json_schema_extra=_ONE_PLACE,
     )
     snapshot_schedule: SnapshotSchedule | None = Field(
         default=None,
         description="Asks for a snapshot at the times of a cron line, beside what spec.snapshot asks for. Of "
         "the runs that were missed, while the operator was down, the collection suspended or the run before "
         "not over, at most one is made up for: the latest.",
+        json_schema_extra=_ONE_PLACE,
     )
     restore_from: CollectionRestore | None = Field(
         default=None,
@@ -232,7 +283,9 @@ class SnapshotStatus(ApiModel):
 
     request_id: str = Field(description="The request that it answers.")
     as_of: Frontier = Field(description="The time that it was read at.")
-    destination: str = Field(description="Where it is.")
+    destination: str = Field(description="Where it is: the folder, or that of the Iceberg table.")
+    table: str | None = Field(default=None, description="The Iceberg table, with the name of its catalog.")
+    snapshot_id: str | None = Field(default=None, description="Id of the Iceberg snapshot.")
     rows: int | None = Field(default=None, description="How many rows it has.")
     checksum: str | None = Field(default=None, description="Checksum over its rows.")
     job_id: str = Field(description="Id of the JobRecord.")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -15,6 +15,8 @@ from holdfast_operator.kubectl.picture import condition, moment, state_of
 from holdfast_operator.kubectl.waiting import Done, Refused, wait
 
 Json = dict[str, Any]
+
+_PLACES: Final = frozenset({"destination", "iceberg"})
 
 
 @click.command()
@@ -58,7 +60,8 @@ def snapshot_request(
     Raises `BadInput`.
     """
     before, schedule = (body["spec"].get(name, {}) for name in ("snapshot", "snapshotSchedule"))
-    place = destination or before.get("destination") or schedule.get("destination")
+    places = ({"destination": destination} if destination else {}, before, schedule)
+    place = next((each for each in places if _PLACES & each.keys()), None)
     if place is None:
         raise BadInput(
             f"collection/{body['metadata']['name']} has never asked for a snapshot",
@@ -69,7 +72,9 @@ def snapshot_request(
     if asked == before.get("requestId"):
         raise BadInput(f"the request {asked!r} was made already", hint="give another --request-id, or none")
     template = {} if before or "spark" not in schedule else {"spark": schedule["spark"]}
-    return {"requestId": asked, "destination": place, "asOf": as_of, **template}
+    # What there was and isn't asked for is taken away.
+    where = {name: place.get(name) for name in _PLACES if name in place or name in before}
+    return {"requestId": asked, **where, "asOf": as_of, **template}
 
 
 def snapshot_outcome(request_id: str) -> Callable[[Json], Done | None]:

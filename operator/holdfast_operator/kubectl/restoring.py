@@ -79,7 +79,14 @@ def snapshot_of(body: Json, asked: str | None) -> str:
     Raises `BadInput` where there is none, `Refused` where that was done.
     """
     name, told = body["metadata"]["name"], body.get("status", {})
-    url = asked or told.get("lastSnapshot", {}).get("destination")
+    last = told.get("lastSnapshot", {})
+    if asked is None and "table" in last:
+        raise BadInput(
+            f"the last snapshot of collection/{name} is the Iceberg table {last['table']}, which nothing is"
+            " restored from",
+            hint="name another one: --snapshot URL",
+        )
+    url = asked or last.get("destination")
     if url is not None and url.startswith("/"):
         url = Path(url).as_uri()
     if url is None:

@@ -201,7 +201,7 @@ def _plan_start(seen: SnapshotObserved, order: _Order) -> Step | SnapshotReport:
             f"as of {as_of} is gone: the collection can be read as of {frontier(seen.since)} on; "
             "set spec.snapshot.asOf and a new requestId",
         )
-    spec = {"as_of": as_of, "destination": order.task.destination}
+    spec = {"as_of": as_of, **order.task.place}
     count = tasks(seen.stored, order.task.spark.executor)
     return StartJob(seen.collection_id, SNAPSHOT, order.slot, spec, count)
 
@@ -249,7 +249,7 @@ def _hindered(order: _Order, course: Course) -> SnapshotReport:
 
 def work_order(job: JobRecord) -> Mapping[str, Any]:
     """What a snapshot's job is told beside where and which."""
-    return {"as_of": job.spec["as_of"], "destination": job.spec["destination"]}
+    return {name: job.spec[name] for name in ("as_of", "destination", "iceberg") if name in job.spec}
 
 
 def _report(
@@ -281,6 +281,8 @@ def _snapshot_status(job: JobRecord) -> SnapshotStatus:
         request_id=job.slot,
         as_of=frontier(int(result.get("as_of", _as_of(job)))),
         destination=str(result.get("path", job.spec.get("destination", ""))),
+        table=result.get("table"),
+        snapshot_id=result.get("snapshot_id"),
         rows=result.get("rows"),
         checksum=result.get("checksum"),
         job_id=job.job_id,

@@ -298,6 +298,11 @@ def test_a_snapshot_is_asked_for_once_by_a_name() -> None:
         "asOf": None,
         "spark": {"sparkVersion": "4.3.0"},
     }
+    table = {"catalog": "shop", "table": "sales.orders", "properties": {"type": "rest"}}
+    body["spec"] |= {"snapshot": {"requestId": "one", "iceberg": table}}
+    assert snapshot_request(body, None, 5, "two", NOW) == {"requestId": "two", "iceberg": table, "asOf": 5}
+    to_folder = {"requestId": "two", "destination": "s3://b", "iceberg": None, "asOf": 5}
+    assert snapshot_request(body, "s3://b", 5, "two", NOW) == to_folder
     last = {"requestId": "two", "destination": "file:///b/x/2", "asOf": 7, "rows": 3}
     body["status"] = marked(lastSnapshot=last)
     assert snapshot_outcome("two")(body) == Done("done: file:///b/x/2 as of 7, 3 rows")
@@ -332,6 +337,10 @@ def test_what_a_restore_makes() -> None:
     assert (snapshot_of(body, None), snapshot_of(body, "s3://t/u")) == ("file:///s", "s3://t/u")
     path = thing("StorageCollection", "a", lastSnapshot={"destination": "/with space/s"})
     assert snapshot_of(path, None) == "file:///with%20space/s"
+    iceberg = thing("StorageCollection", "a", lastSnapshot={"destination": "/w/t", "table": "shop.a.b"})
+    with pytest.raises(BadInput, match=r"the Iceberg table shop\.a\.b, which nothing is restored from"):
+        snapshot_of(iceberg, None)
+    assert snapshot_of(iceberg, "file:///s") == "file:///s"
     body["spec"]["restoreFrom"] = {"snapshot": "file:///s"}
     with pytest.raises(Refused, match="never restores twice"):
         snapshot_of(body, None)

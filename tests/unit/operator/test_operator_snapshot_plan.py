@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.persist import StoredSize
+from holdfast.spark.jobs.spec import IcebergTarget, SnapshotSpec
 from holdfast.storage import JobRecord, JobState
 from holdfast_operator.api.collection import SnapshotRequest, SnapshotSchedule
 from holdfast_operator.api.cron import ScheduleStatus
@@ -434,3 +435,21 @@ def test_a_run_of_a_schedule_that_is_gone_is_ended() -> None:
     # One that can't be read for now ends nothing.
     wrong = replace(seen, scheduled=nightly(run(JobState.RUNNING), timeZone="Mars/Olympus"))
     assert isinstance(plan(wrong), SnapshotReport)
+
+
+def test_an_iceberg_table_is_asked_for_in_place_of_a_folder() -> None:
+    table = {"catalog": "shop", "table": "sales.orders", "properties": {"type": "rest", "uri": "https://c"}}
+    step = plan(replace(ASKED, request=request(destination=None, iceberg=table)))
+    assert isinstance(step, StartJob)
+    assert step.spec == {"as_of": 41, "iceberg": table}
+    job = replace(record(JobState.RUNNING), spec=step.spec)
+    (argument,) = arguments({"url": "s3://b/x"}, "c1", job, work_order(job))
+    spec = SnapshotSpec.from_json(argument)
+    assert spec.iceberg == IcebergTarget(**table)
+    assert (spec.destination, spec.as_of) == (None, 41)
+    result = {"as_of": 41, "path": "s3://w/orders", "table": "shop.sales.orders", "snapshot_id": "7"}
+    report = plan(replace(ASKED, last=replace(DONE, result=result), job=DONE))
+    assert isinstance(report, SnapshotReport)
+    shown = report.fields["lastSnapshot"]
+    assert (shown["table"], shown["snapshotId"]) == ("shop.sales.orders", "7")
+    assert shown["destination"] == "s3://w/orders"
