@@ -7,7 +7,8 @@ Invariants
 - An attempt of an operator's process ends with that process: where it isn't under way here, the next follows.
 - The course of the job is that of all Spark jobs (`sparkjobs`). What was written while it ran is caught up
   with in the operator's process: that needs no job.
-- A driver whose attempt nobody wants any more is taken away, but not one that only ends what it committed.
+- A driver whose attempt nobody wants any more is taken away, but not one that only ends what it committed,
+  nor at once one that ends because it failed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ from holdfast_operator.reconcile.sparkjobs import (
     ended,
     failed,
     hindrance,
+    is_ending,
     plan_job,
     retry,
     state_shown,
@@ -129,7 +131,11 @@ def unwanted(seen: HydrationsObserved, facts: CollectionFacts) -> FailAttempt | 
         for each in facts.renditions
         if each.state is RenditionState.HYDRATING and not each.suspect and (job := seen.of(each.id))
     )
-    wanted = {job.job_id: job.attempt for job in filled if is_sparks(job) and job.state is JobState.RUNNING}
+    wanted = {
+        job.job_id: job.attempt
+        for job in filled
+        if is_sparks(job) and (job.state is JobState.RUNNING or is_ending(seen, job))
+    }
     done = {job.job_id for job in seen.jobs if job.state is JobState.DONE}
     for app in seen.apps:
         if not app.phase.over and app.job_id not in done and wanted.get(app.job_id) != app.attempt:

@@ -7,6 +7,7 @@ Invariants
 - An application that isn't there any more may still have a driver: its attempt is over, the next one follows.
   Where it never was there, because the operator ended before, the same attempt is launched.
 - What a job is to do is fixed with its first attempt; how many tasks do it, with each.
+- A driver that has put its failure on record is left to end by itself for a while: what it still says is why.
 - Only attempts that failed of themselves count, not those that were stopped by somebody's word.
 """
 
@@ -32,6 +33,8 @@ _NOTHING: Final = StoredSize(0, 0)
 _FIRST_BACKOFF: Final = 5.0
 _LONGEST_BACKOFF: Final = 300.0
 _QUEUE_SECONDS: Final = 5.0
+_LAST_WORDS_S: Final = 30.0
+"""A Spark that stops takes seconds, and somebody who took it away meanwhile would take its log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +232,11 @@ def retry(
     return RetryJob(collection_id, job.job_id, tasks(seen.stored, template.executor), abandoned)
 
 
+def is_ending(seen: SparkObserved, job: JobRecord) -> bool:
+    """Whether the driver of an attempt that is on record as failed has time left to end by itself."""
+    return job.state is JobState.FAILED and seen.now.timestamp() - job.finished_ms / 1000 < _LAST_WORDS_S
+
+
 def _plan_running(
     seen: SparkObserved, job: JobRecord, template: SparkTemplate, collection_id: str
 ) -> Step | Course:
@@ -269,6 +277,8 @@ def _plan_retry(
 ) -> Step | Course:
     leftover = application_of(seen, job)
     if leftover is not None and not leftover.phase.over:
+        if is_ending(seen, job):
+            return Course(Stand.RETRYING, f"attempt {job.attempt} failed: {job.error}; its driver ends", 2.0)
         return failed(job, job.error, leftover)
     failures = job.failures if job.by == SPARK else 0
     if failures >= template.max_attempts:

@@ -326,6 +326,19 @@ def test_without_template_and_driver_the_operator_takes_its_place(fields: dict[s
     assert step == FailAttempt("hydrate", JOB, 1, "nobody asks for it any more", stopped=True)
 
 
+def test_a_driver_that_has_put_its_failure_on_record_ends_by_itself() -> None:
+    """What it says then is not lost; only one that doesn't end is taken away."""
+    alive = app(AppPhase.RUNNING)
+    failed = record(JobState.FAILED, error="boom", finished_ms=int(NOW.timestamp() * 1000))
+    seen = spark(alive, job=failed)
+    assert "its driver ends" in rest(seen).health.message
+    later = decided(replace(seen, now=NOW + timedelta(seconds=30)))
+    assert later == FailAttempt("hydrate", JOB, 1, "nobody asks for it any more", alive, stopped=True)
+    assert decided(spark(app(AppPhase.FAILED), job=failed), asked=spec(2)) == AbortRendition(
+        COLLECTION, "spec-2"
+    )
+
+
 def test_a_rendition_that_nobody_wants_is_given_up_and_its_driver_goes() -> None:
     alive = app(AppPhase.RUNNING)
     step = decided(spark(alive, job=record(JobState.RUNNING)), asked=spec(2))

@@ -240,6 +240,14 @@ def test_a_driver_of_a_failed_attempt_is_cleaned_up_before_the_next() -> None:
     failed = record(JobState.FAILED, 1, error="boom")
     alive = app(AppPhase.RUNNING)
     assert plan(replace(ASKED, job=failed, apps=(alive,))) == FailAttempt("snapshot", JOB, 1, "boom", alive)
+    # One that failed just now ends by itself, and what it says then is not lost.
+    just_now = replace(failed, finished_ms=int((NOW - timedelta(seconds=29)).timestamp() * 1000))
+    report = plan(replace(ASKED, job=just_now, apps=(alive,)))
+    assert isinstance(report, SnapshotReport)
+    assert report.mark is not None
+    assert (report.mark.reason, report.requeue_after) == (Reason.SNAPSHOT_RETRYING, 2.0)
+    later = replace(ASKED, job=just_now, apps=(alive,), now=NOW + timedelta(seconds=1))
+    assert plan(later) == FailAttempt("snapshot", JOB, 1, "boom", alive)
 
 
 def test_another_request_takes_the_old_one_away() -> None:
