@@ -78,7 +78,10 @@ class Kubeflow(Face):
     plural = sparkstatus.PLURAL
 
     def spec(self, found: Mapping[str, Any]) -> Json:
-        return dict(found["spec"])
+        spec = found["spec"]
+        driver = spec.get("driver", {})
+        (container,) = driver.get("template", {}).get("spec", {}).get("containers", ()) or ({},)
+        return {**spec, "driver": {**container, **driver}}
 
     def state(self, found: Mapping[str, Any]) -> str:
         return str(found.get("status", {}).get("applicationState", {}).get("state", ""))

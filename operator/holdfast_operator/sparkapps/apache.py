@@ -10,16 +10,12 @@ from typing import ClassVar, Final
 from holdfast_operator.runtime.kube import ResourceType
 from holdfast_operator.sparkapps.adapter import AppPhase, Launch
 from holdfast_operator.sparkapps.objects import (
-    CONTAINER_SECURITY,
     Json,
     ObjectAdapter,
-    environment,
-    labels_of,
     metadata_of,
-    pod_security,
     pod_settings,
+    pod_template,
     program,
-    tolerations,
 )
 from holdfast_operator.sparkapps.sizing import driver_overhead, executor_overhead
 
@@ -104,8 +100,8 @@ def application(launch: Launch) -> Json:
                 "ttlAfterStopMillis": template.ttl_seconds * 1000,
                 "applicationTimeoutConfig": {"driverStartTimeoutMillis": start},
             },
-            "driverSpec": {"podTemplateSpec": _pod(launch, "spark-kubernetes-driver")},
-            "executorSpec": {"podTemplateSpec": _pod(launch, "spark-kubernetes-executor")},
+            "driverSpec": {"podTemplateSpec": pod_template(launch, "driver")},
+            "executorSpec": {"podTemplateSpec": pod_template(launch, "executor")},
         },
     }
 
@@ -129,18 +125,6 @@ def _settings(launch: Launch) -> dict[str, str]:
         "spark.executor.cores": str(template.executor.cores),
         "spark.executor.memory": template.executor.memory,
         **{name: told for name, told in overheads.items() if told is not None},
-    }
-
-
-def _pod(launch: Launch, container: str) -> Json:
-    """The template of a pod; Spark fills in the image and the command of the container of this name."""
-    return {
-        "metadata": {"labels": labels_of(launch)},
-        "spec": {
-            "securityContext": pod_security(launch.template),
-            **({"tolerations": tolerations(launch.template)} if launch.template.tolerations else {}),
-            "containers": [{"name": container, "securityContext": CONTAINER_SECURITY, **environment(launch)}],
-        },
     }
 
 

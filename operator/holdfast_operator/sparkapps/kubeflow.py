@@ -2,6 +2,9 @@
 
 Its states: none yet, SUBMITTED, RUNNING, SUCCEEDING, COMPLETED, FAILING, FAILED, SUBMISSION_FAILED and a few
 that lead to one of them. SUBMITTED can last for ever, where an image can't be pulled.
+
+Secrets, security contexts and tolerations are in templates of the pods, which that operator hands to Spark.
+Fields of their own it has for them too, but those are its webhook's business, which may be off.
 """
 
 from typing import ClassVar, Final
@@ -9,16 +12,13 @@ from typing import ClassVar, Final
 from holdfast_operator.runtime.kube import ResourceType
 from holdfast_operator.sparkapps.adapter import AppPhase, Launch
 from holdfast_operator.sparkapps.objects import (
-    CONTAINER_SECURITY,
     Json,
     ObjectAdapter,
-    environment,
     labels_of,
     metadata_of,
-    pod_security,
     pod_settings,
+    pod_template,
     program,
-    tolerations,
 )
 from holdfast_operator.sparkapps.sizing import driver_overhead, executor_overhead
 
@@ -65,14 +65,6 @@ class KubeflowAdapter(ObjectAdapter):
 def application(launch: Launch) -> Json:
     """The SparkApplication of one attempt."""
     template = launch.template
-    pod: Json = {
-        "labels": labels_of(launch),
-        "podSecurityContext": pod_security(template),
-        "securityContext": CONTAINER_SECURITY,
-        **environment(launch),
-    }
-    if template.tolerations:
-        pod["tolerations"] = tolerations(template)
     return {
         "apiVersion": f"{SPARK_APPLICATIONS.group}/{SPARK_APPLICATIONS.version}",
         "kind": "SparkApplication",
@@ -94,14 +86,16 @@ def application(launch: Launch) -> Json:
                 "memory": template.driver.memory,
                 **_overhead(driver_overhead(template)),
                 "serviceAccount": template.service_account,
-                **pod,
+                "labels": labels_of(launch),
+                "template": pod_template(launch, "driver"),
             },
             "executor": {
                 "instances": template.executor.instances,
                 "cores": template.executor.cores,
                 "memory": template.executor.memory,
                 **_overhead(executor_overhead(template)),
-                **pod,
+                "labels": labels_of(launch),
+                "template": pod_template(launch, "executor"),
             },
         },
     }

@@ -214,6 +214,20 @@ def pod_security(template: SparkTemplate) -> Json:
     return {**POD_SECURITY, "fsGroup": _GROUP, "fsGroupChangePolicy": "OnRootMismatch"}
 
 
+def pod_template(launch: Launch, role: str) -> Json:
+    """The template of the pods of a role, `driver` or `executor`; Spark fills in image and command."""
+    template = launch.template
+    container = {"name": f"spark-kubernetes-{role}", "securityContext": CONTAINER_SECURITY}
+    return {
+        "metadata": {"labels": labels_of(launch)},
+        "spec": {
+            "securityContext": pod_security(template),
+            **({"tolerations": tolerations(template)} if template.tolerations else {}),
+            "containers": [container | environment(launch)],
+        },
+    }
+
+
 def tolerations(template: SparkTemplate) -> list[Json]:
     """What pods tolerate, as in their spec."""
     dumped = (each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in template.tolerations)
