@@ -21,7 +21,14 @@ import click
 
 from holdfast.cli.files import regular_target, replacing
 from holdfast.errors import BadInput, HoldfastError
-from holdfast_operator.api.names import FIELD_MANAGER, GROUP, LABEL_MANAGED_BY, MANAGED_BY, Kind
+from holdfast_operator.api.names import (
+    FIELD_MANAGER,
+    GROUP,
+    LABEL_JOB,
+    LABEL_MANAGED_BY,
+    MANAGED_BY,
+    Kind,
+)
 from holdfast_operator.kubectl.cluster import Cluster, type_of
 from holdfast_operator.kubectl.options import cluster_options
 from holdfast_operator.kubectl.redaction import Redactor
@@ -32,6 +39,7 @@ Json = dict[str, Any]
 _CHART: Final = "holdfast-operator"
 _OPERATOR: Final = "app.kubernetes.io/component=operator"
 _CRDS: Final = "app.kubernetes.io/name=holdfast"
+_JOBS: Final = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_JOB}"
 _METRICS_PORT: Final = 8080
 _TOP: Final = "holdfast-report"
 _WIDTH: Final = 140
@@ -78,8 +86,9 @@ def report(cluster: Cluster, output: Path | None, lines: int, operator_namespace
     """Write a support bundle, without secrets.
 
     It holds the resources of Holdfast in the namespace (or in all of them) with their Events and ConfigMaps,
-    the operator's Deployment, pods, logs, Lease and metrics, the CRDs, and versions. No Secret is read, and
-    what looks like one is replaced by ***. Look it through before you give it away.
+    the operator's Deployment, pods, logs, Lease and metrics, the pods of Spark jobs and their logs, the CRDs,
+    and versions. No Secret is read, and what looks like one is replaced by ***. Look it through before you
+    give it away.
     """
     now = datetime.now(UTC)
     file = output or Path(f"{_TOP}-{now:%Y%m%d-%H%M%S}.tar.gz")
@@ -112,6 +121,8 @@ def gather(cluster: Cluster, lines: int, operator_namespace: str | None, now: da
     bundle.get("crds.json", lambda: [_crd(each) for each in cluster.all("crds", "-l", _CRDS)])
     bundle.get("versions.json", lambda: _versions(cluster))
     _operator(cluster, bundle, lines, operator_namespace)
+    for pod in bundle.get("jobs/pods.json", lambda: cluster.all("pods", "-l", _JOBS)) or ():
+        _log(cluster, bundle, pod, f"jobs/{pod['metadata']['namespace']}", lines)
     return bundle
 
 
@@ -153,18 +164,25 @@ def _pods(cluster: Cluster, bundle: Bundle, namespace: str, selector: str, lines
 def _pod(cluster: Cluster, bundle: Bundle, pod: Json, folder: str, lines: int) -> None:
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
 
-    def log(*more: str) -> str:
-        flags = ("-n", namespace, "--all-containers", "--timestamps", f"--tail={lines}")
-        return cluster.text("logs", name, *flags, *more)
-
     def metrics() -> str:
         path = f"/api/v1/namespaces/{namespace}/pods/{name}:{_METRICS_PORT}/proxy/metrics"
         return cluster.text("get", "--raw", path)
 
+    _log(cluster, bundle, pod, folder, lines)
+    bundle.get(f"{folder}/{name}/metrics.txt", metrics)
+
+
+def _log(cluster: Cluster, bundle: Bundle, pod: Json, folder: str, lines: int) -> None:
+    """What a pod says, and said before its container was started again."""
+    namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+
+    def log(*more: str) -> str:
+        flags = ("-n", namespace, "--all-containers", "--timestamps", f"--tail={lines}")
+        return cluster.text("logs", name, *flags, *more)
+
     bundle.get(f"{folder}/{name}/log.txt", log)
     if any(each.get("restartCount") for each in pod.get("status", {}).get("containerStatuses", ())):
         bundle.get(f"{folder}/{name}/log-before.txt", lambda: log("--previous"))
-    bundle.get(f"{folder}/{name}/metrics.txt", metrics)
 
 
 def _is_ours(event: Json) -> bool:
