@@ -4,16 +4,23 @@ All on one release, whose tests follow one another.
 """
 
 import json
+import os
+import subprocess
+import sys
+import tarfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from cluster.release import Installed, release, until
+from cluster.release import SYSTEM, Installed, release, until
 from holdfast.storage import JobRecord, JobState, job_id
+from testbed import build, kubeflow
 from testbed.errors import KubectlError
 from testbed.images import PYTHON, SPARK
 from testbed.node import NodeCluster
+from testbed.policies import Enforcement
 
 pytestmark = [pytest.mark.node, pytest.mark.helm, pytest.mark.s3, pytest.mark.postgres]
 
@@ -26,15 +33,46 @@ TEMPLATE: Final[Json] = {
     "envSecretRef": {"name": "stores"},
     "driver": {"memory": "512m"},
     "executor": {"memory": "512m"},
-    "sparkConf": {"spark.kubernetes.driver.request.cores": "200m", "spark.ui.enabled": "false"},
+    "sparkConf": {
+        "spark.kubernetes.driver.request.cores": "200m",
+        "spark.kubernetes.executor.request.cores": "200m",
+        "spark.ui.enabled": "false",
+    },
 }
-KILLS_ALL: Final = "import os, signal; os.kill(-1, signal.SIGKILL)"
+EXECUTORS: Final = {"spark-role": "executor"}
+PASSWORD: Final = "hunter2-in-a-log"
+DIES_TALKING: Final = f"""
+import os, signal
+with open("/proc/1/fd/1", "w") as log:
+    log.write("can't reach postgresql://holdfast:{PASSWORD}@db/holdfast\\n")
+os.kill(-1, signal.SIGKILL)
+"""
 
 
 @pytest.fixture(scope="module")
 def installed(node: NodeCluster) -> Iterator[Installed]:
-    with release(node, spark={"adapter": "job", "serviceAccount": {"create": True}}) as there:
+    with release(node, spark={"serviceAccount": {"create": True}}) as there:
         yield there
+
+
+@pytest.fixture
+def spark_operator(installed: Installed) -> Iterator[None]:
+    """Kubeflow's, with what its chart doesn't let it do and Spark asks for."""
+    kubeflow.install(installed.node)
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "spark-policies"}
+    account = {"kind": "ServiceAccount", "name": kubeflow.ACCOUNT, "namespace": kubeflow.NAMESPACE}
+    rule = {
+        "apiGroups": ["networking.k8s.io"],
+        "resources": ["networkpolicies"],
+        "verbs": ["create", "patch"],
+    }
+    kind = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "spark-policies"}}
+    installed.apply(
+        {**kind, "kind": "Role", "rules": [rule]},
+        {**kind, "kind": "RoleBinding", "roleRef": role, "subjects": [account]},
+    )
+    yield
+    kubeflow.remove(installed.node)
 
 
 def reshard(installed: Installed, shards: int, **template: Any) -> None:
@@ -42,6 +80,10 @@ def reshard(installed: Installed, shards: int, **template: Any) -> None:
     hydration = {"minimumBytes": 0, "spark": TEMPLATE | template}
     change = {"spec": {"hydration": hydration, "rendition": {"shards": shards}}}
     installed.kubectl("patch", FLIGHTS, "--type=merge", f"--patch={json.dumps(change)}")
+
+
+def wait_taken_over(installed: Installed, rendition: str) -> None:
+    until(lambda: installed.get(FLIGHTS)["status"].get("activeRendition") == rendition, "it takes over")
 
 
 def hydration(installed: Installed, rendition: str) -> tuple[JobRecord, int]:
@@ -52,9 +94,10 @@ def hydration(installed: Installed, rendition: str) -> tuple[JobRecord, int]:
         return record, len(controller.describe(installed.flights).holding.shards)
 
 
-def pods(installed: Installed, attempt: int, **labels: str) -> list[Json]:
-    """The pods of an attempt, the oldest first."""
-    wanted = {"holdfast.dev/collection": "flights", "holdfast.dev/attempt": str(attempt), **labels}
+def pods(installed: Installed, rendition: str, attempt: int, **labels: str) -> list[Json]:
+    """The pods of an attempt to fill a rendition, the oldest first."""
+    job = job_id(installed.flights, "hydrate", rendition)
+    wanted = {"holdfast.dev/job-id": job, "holdfast.dev/attempt": str(attempt), **labels}
     selector = ",".join(f"{name}={value}" for name, value in wanted.items())
     return list(installed.get("pods", "-l", selector, "--sort-by=.metadata.creationTimestamp")["items"])
 
@@ -66,37 +109,98 @@ def exit_code(pod: Json) -> int | None:
     return None if ended is None else int(ended["exitCode"])
 
 
-def wait_at_work(installed: Installed, attempt: int, **labels: str) -> str:
-    """Wait until the driver of an attempt has begun its work; returns the name of its pod."""
-
-    def begun() -> bool:
-        for pod in pods(installed, attempt, **labels):
-            try:
-                return "tasks into" in installed.kubectl("logs", pod["metadata"]["name"])
-            except KubectlError:
-                continue  # its container is being made
-        return False
-
-    until(begun, f"the driver of attempt {attempt} is at work")
-    return str(pods(installed, attempt, **labels)[0]["metadata"]["name"])
+def says(installed: Installed, pod: Json, words: str) -> bool:
+    """Whether something is in the log of a pod."""
+    try:
+        return words in installed.kubectl("logs", pod["metadata"]["name"])
+    except KubectlError:
+        return False  # its container is being made
 
 
 def test_a_plain_job_hydrates_a_rendition_though_its_driver_is_killed(installed: Installed) -> None:
     installed.append(*range(2000))
     before = installed.rows()
     reshard(installed, 3)
-    killed = wait_at_work(installed, 1)
-    installed.kubectl("exec", killed, "--", PYTHON, "-c", KILLS_ALL)
+    until(
+        lambda: any(says(installed, pod, "tasks into") for pod in pods(installed, "spec-2", 1)),
+        "its driver is at work",
+    )
+    (killed,) = pods(installed, "spec-2", 1)
+    installed.kubectl("exec", killed["metadata"]["name"], "--", PYTHON, "-c", DIES_TALKING)
     installed.append(2000, 2001)
-    until(lambda: installed.get(FLIGHTS)["status"].get("activeRendition") == "spec-2", "it takes over")
+    wait_taken_over(installed, "spec-2")
     installed.append(2002)
 
     assert installed.rows() == sorted([*before, *((each, f"row {each}") for each in (2000, 2001, 2002))])
     record, shards = hydration(installed, "spec-2")
     assert (record.state, record.attempt, shards) == (JobState.DONE, 2, 3)
     until(
-        lambda: [exit_code(pods(installed, attempt)[0]) for attempt in (1, 2)] == [137, 0], "both have ended"
+        lambda: [exit_code(pods(installed, "spec-2", attempt)[0]) for attempt in (1, 2)] == [137, 0],
+        "both have ended",
     )
-    assert {each["spec"]["serviceAccountName"] for each in pods(installed, 2)} == {"holdfast-spark"}
+    (second,) = pods(installed, "spec-2", 2)
+    assert second["spec"]["serviceAccountName"] == "holdfast-spark"
     messages = [each["message"] for each in installed.get("events")["items"]]
     assert any("exit code 137" in message for message in messages)
+
+
+def test_a_support_bundle_has_what_drivers_said_without_secrets(installed: Installed, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle.tar.gz"
+    command = [sys.executable, "-m", "holdfast_operator.kubectl.main", "report", "-n", SYSTEM, "-o", bundle]
+    path = f"{build.kubectl().parent}:/usr/bin:/bin"
+    env = installed.node.plane.environment({**os.environ, "PATH": path})
+    subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=120)
+    with tarfile.open(bundle) as archive:
+        files = {each.name: archive.extractfile(each).read().decode() for each in archive.getmembers()}  # type: ignore[union-attr]
+    logs = {
+        attempt: files[f"holdfast-report/jobs/{SYSTEM}/{pod['metadata']['name']}/log.txt"]
+        for attempt in (1, 2)
+        for pod in pods(installed, "spec-2", attempt)
+    }
+    assert "can't reach postgresql://***@db/holdfast" in logs[1]
+    assert "rows are uploaded, committing" in logs[2]
+    secrets = [PASSWORD, *(installed.secret[name] for name in ("AWS_SECRET_ACCESS_KEY", "PGPASSWORD"))]
+    assert [name for name, text in files.items() for secret in secrets if secret in text] == []
+
+
+def test_kubeflows_operator_runs_executors_of_which_one_is_killed(
+    installed: Installed, spark_operator: None
+) -> None:
+    before = installed.rows()
+    node = installed.node
+
+    def executors() -> dict[str, Json]:
+        return {each["metadata"]["name"]: each for each in pods(installed, "spec-3", 1, **EXECUTORS)}
+
+    def at_work() -> bool:
+        return len(executors()) == 2 and all(
+            says(installed, pod, "Got assigned task") for pod in executors().values()
+        )
+
+    with Enforcement(node):
+        reshard(installed, 2, executor={"memory": "512m", "instances": 2})
+        until(at_work, "both executors have a task")
+        first = executors()
+        for pod in first.values():
+            node.freeze(pod["metadata"]["uid"])
+        killed = next(iter(first))
+        try:
+            installed.kubectl("delete", "pod", killed, "--grace-period=0", "--force", "--wait=false")
+            until(lambda: len(executors().keys() - first.keys()) == 1, "it has a successor")
+        finally:
+            for pod in first.values():
+                node.thaw(pod["metadata"]["uid"])
+        installed.append(3000)
+        wait_taken_over(installed, "spec-3")
+    assert installed.rows() == sorted([*before, (3000, "row 3000")])
+    record, shards = hydration(installed, "spec-3")
+    assert (record.state, record.attempt, shards) == (JobState.DONE, 1, 2)
+    (application,) = installed.get("sparkapplications")["items"]
+    assert application["metadata"]["labels"]["holdfast.dev/job-id"] == record.job_id
+    until(
+        lambda: (
+            installed.get("sparkapplications")["items"][0]["status"]["applicationState"]["state"]
+            == "COMPLETED"
+        ),
+        "its operator says so too",
+    )

@@ -28,11 +28,13 @@ MODULE: Final = Path(__file__).parent / "tools" / "kubernetes"
 COREDNS_MODULE: Final = Path(__file__).parent / "tools" / "coredns"
 MINIO_MODULE: Final = Path(__file__).parent / "tools" / "minio"
 HELM_MODULE: Final = Path(__file__).parent / "tools" / "helm"
+SPARK_OPERATOR_MODULE: Final = Path(__file__).parent / "tools" / "sparkoperator"
 KUBERNETES_VERSION: Final = "v1.36.3"
 ETCD_VERSION: Final = "v3.6.8"
 COREDNS_VERSION: Final = "v1.15.0"
 MINIO_VERSION: Final = "v0.0.0-20260212201848-7aac2a2c5b7c"
 HELM_VERSION: Final = "v3.22.0"
+SPARK_OPERATOR_VERSION: Final = "v2.5.2"
 _BEAT: Final = 30.0
 """Seconds between two lines of progress."""
 
@@ -41,7 +43,8 @@ _BEAT: Final = 30.0
 class Tool:
     """One binary: its name, its Go package, its version, and how long it takes from nothing on 2 cores.
 
-    `module` is the folder of the go.mod that pins it.
+    `module` is the folder of the go.mod that pins it; `beside` is a folder of the package's own module that
+    goes with the binary.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Tool:
     version: str
     takes: str
     module: Path = MODULE
+    beside: str = ""
 
     @property
     def path(self) -> Path:
@@ -102,8 +106,16 @@ COREDNS: Final = Tool(
     takes="about a minute",
     module=COREDNS_MODULE,
 )
-NODE: Final = (SCHEDULER, KUBELET, PROXY, COREDNS)
-"""What a node takes beside `needed`."""
+SPARK_OPERATOR: Final = Tool(
+    name="spark-operator",
+    package="github.com/kubeflow/spark-operator/v2/cmd/operator",
+    version=SPARK_OPERATOR_VERSION,
+    takes="about a minute",
+    module=SPARK_OPERATOR_MODULE,
+    beside="charts/spark-operator-chart",
+)
+NODE: Final = (SCHEDULER, KUBELET, PROXY, COREDNS, SPARK_OPERATOR)
+"""What a node, and what runs on it, takes beside `needed`."""
 MINIO: Final = Tool(
     name="minio",
     package="github.com/minio/minio",
@@ -183,8 +195,23 @@ def _build(toolchain: Path, tool: Tool) -> None:
                 f"building {tool.name} {tool.version} failed; are the Go modules reachable "
                 f"(see 'go env GOPROXY')? The last lines were:\n{building.tail(5)}"
             )
+        if tool.beside:
+            _copy(toolchain, tool, result / Path(tool.beside).name)
         result.rename(folder)
     _say(f"built {tool.name} {tool.version} in {time.monotonic() - started:.0f} s")
+
+
+def _copy(toolchain: Path, tool: Tool, target: Path) -> None:
+    """Copy what goes with a binary from its module, which the build has fetched."""
+    asked: list[str | Path] = [toolchain, "list", "-f", "{{.Module.Dir}}", tool.package]
+    environment = _environment(os.environ)
+    told = subprocess.run(
+        asked, env=environment, cwd=tool.module, capture_output=True, text=True, check=True
+    ).stdout
+    # Modules are read-only, folders too: whoever clears our cache folder can't, with those modes.
+    shutil.copytree(Path(told.strip()) / tool.beside, target, copy_function=shutil.copyfile)
+    for folder in (target, *(each for each in target.rglob("*") if each.is_dir())):
+        folder.chmod(0o755)
 
 
 def _environment(env: Mapping[str, str]) -> dict[str, str]:
