@@ -39,15 +39,25 @@ class Buildah:
         return self._run("images", "--quiet", name, check=False) != ""
 
     def build(
-        self, name: str, dockerfile: str, context: Path, *, target: str | None = None, **arguments: str
+        self,
+        name: str,
+        dockerfile: str,
+        context: Path,
+        *,
+        target: str | None = None,
+        made: Mapping[str, str] | None = None,
+        **arguments: str,
     ) -> None:
-        """Build an image from a Dockerfile's text, or of one stage of it."""
+        """Build an image from a Dockerfile's text, or of one stage of it; `made` are images of stages."""
         file = self._scratch / "Dockerfile"
         file.write_text(dockerfile)
         given = [f"--build-arg={key}={value}" for key, value in arguments.items()]
         if target:
             given.append(f"--target={target}")
-        if arguments:
+        given += [
+            f"--build-context={stage}=container-image://{of_it}" for stage, of_it in (made or {}).items()
+        ]
+        if target:
             # Whom this machine trusts, which may be more than the base does: packages are fetched.
             given.append(f"--volume={_AUTHORITIES}:{_AUTHORITIES}:ro")
         self._run("build", "--quiet", "--layers", f"--tag={name}", f"--file={file}", *given, context)

@@ -111,11 +111,9 @@ def _make_runtime(scratch: Path, target: Path, base: str, packages: str) -> None
     if not store.has(pause):
         store.build(pause, _PAUSE.format(base=base_name), scratch)
     stages = _stages(packages)
-    made: dict[str, str] = {"BASE": base_name}
     for stage, name in stages.items():
         _say(f"  building the stage {stage} of operator/Dockerfile ...")
-        store.build(name, _DOCKERFILE.read_text(), _REPOSITORY, target=stage, **made)
-        made[_argument(stage)] = name
+        store.build(name, _DOCKERFILE.read_text(), _REPOSITORY, target=stage, BASE=base_name)
     archive = scratch / "runtime.tar"
     tags = {stages[stage]: f"localhost/holdfast-{stage}:test" for stage in ("runtime", "runtime-spark")}
     store.save({pause: containerd.PAUSE, **tags}, archive)
@@ -129,11 +127,11 @@ def _make_runtime(scratch: Path, target: Path, base: str, packages: str) -> None
 def _make_ours(scratch: Path, target: Path, runtime: Path, packages: str) -> None:
     """Make our images on those stages, and import them beside what was imported of them."""
     store = Buildah(_folder() / "buildah", scratch)
-    stages = {_argument(stage): name for stage, name in _stages(packages).items()}
+    stages = _stages(packages)
     made = {}
     for stage, tag in _TARGETS.items():
         name = f"localhost/holdfast-{stage}:{target.name}"
-        store.build(name, _DOCKERFILE.read_text(), _REPOSITORY, target=stage, **stages)
+        store.build(name, _DOCKERFILE.read_text(), _REPOSITORY, target=stage, made=stages)
         made[name] = tag
     archive = scratch / "ours.tar"
     store.save(made, archive, known=runtime / containerd.BLOBS)
@@ -144,11 +142,6 @@ def _make_ours(scratch: Path, target: Path, runtime: Path, packages: str) -> Non
 def _stages(packages: str) -> dict[str, str]:
     """The stages of the Dockerfile that are kept, and their images."""
     return {stage: f"localhost/holdfast-{stage}:{packages}" for stage in _STAGES}
-
-
-def _argument(stage: str) -> str:
-    """The argument of the Dockerfile by which a build begins with what was made of a stage."""
-    return stage.upper().replace("-", "_")
 
 
 def _context() -> list[tuple[str, str]]:
