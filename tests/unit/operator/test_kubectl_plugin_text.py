@@ -528,7 +528,8 @@ case "$*" in
   logs*--previous*) echo 'it ended with password="hunter2-before"' ;;
   logs*) echo 'reading postgresql://me:hunter2-log@db/x'; echo 'then hunter2-log and hunter2-args' ;;
   "get --raw"*) echo 'holdfast_leader 1.0' ;;
-  "get pods"*) cat {folder}/pods ;;
+  "get pods"*component=operator*) cat {folder}/pods ;;
+  "get pods"*job-id*) cat {folder}/drivers ;;
   "get deployments"*) cat {folder}/deployments ;;
   "get lease"*) echo 'Error from server (Forbidden): leases "op" is forbidden: hunter2-log' >&2; exit 1 ;;
   version*) echo '{{"clientVersion": {{"gitVersion": "v1"}}}}' ;;
@@ -548,6 +549,8 @@ def test_a_report_reads_logs_and_metrics_and_no_secret(
         "status": {"containerStatuses": [{"restartCount": 1}]},
     }
     (tmp_path / "pods").write_text(json.dumps({"items": [pod]}))
+    driver = {"metadata": {"namespace": "shop", "name": "flights-1"}, "status": {}}
+    (tmp_path / "drivers").write_text(json.dumps({"items": [driver]}))
     others = {"metadata": {"name": "web", "namespace": "x", "labels": {"helm.sh/chart": "web-1"}}}
     ours = {"metadata": {**metadata, "name": "op"}}
     (tmp_path / "deployments").write_text(json.dumps({"items": [others, ours]}))
@@ -580,11 +583,13 @@ def test_a_report_reads_logs_and_metrics_and_no_secret(
     assert "hunter2" not in done.output
     asked = (tmp_path / "asked").read_text().splitlines()
     assert "secret" not in "".join(asked).lower()
-    tail = "-n holdfast --all-containers --timestamps --tail=7"
+    tail = "--all-containers --timestamps --tail=7"
     assert [each for each in asked if each.startswith("logs")] == [
-        f"logs op-1 {tail}",
-        f"logs op-1 {tail} --previous",
+        f"logs op-1 -n holdfast {tail}",
+        f"logs op-1 -n holdfast {tail} --previous",
+        f"logs flights-1 -n shop {tail}",
     ]
+    assert texts["jobs/shop/flights-1/log.txt"] == texts["operator/holdfast/op-1/log.txt"]
 
 
 @pytest.mark.parametrize(
