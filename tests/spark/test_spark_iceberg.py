@@ -2,6 +2,7 @@
 
 import datetime as dt
 import signal
+import sys
 import threading
 import uuid
 from collections import Counter
@@ -263,6 +264,25 @@ def test_a_driver_that_is_killed_before_the_record_is_followed_by_one_that_only_
     assert sqlite.rows() == contents(controller, orders, 15)
 
 
+def test_an_attempt_that_is_fenced_after_its_commit_leaves_the_table_what_it_has(
+    spark: SparkSession, controller: StorageController, order: Order, orders: str, sqlite: Lake
+) -> None:
+    zombie = order(sqlite.target)
+    successor: list[SnapshotSpec] = []
+
+    def say(text: str) -> None:
+        if "are written, committing" in text:
+            successor.append(again(controller, zombie))
+
+    with pytest.raises(Fenced, match="attempt 1"):
+        snapshot.run(zombie, say=say, spark=spark)
+    assert sqlite.rows() == contents(controller, orders, 15)
+    snapshot.run(successor[0], say=str, spark=spark)
+    assert record_of(controller, zombie).state is JobState.DONE
+    assert len(sqlite.table.snapshots()) == 1
+    assert sqlite.rows() == contents(controller, orders, 15)
+
+
 def test_what_attempts_before_left_is_removed_and_what_the_table_has_is_not(
     spark: SparkSession, controller: StorageController, order: Order, orders: str, sqlite: Lake
 ) -> None:
@@ -475,6 +495,23 @@ def test_what_can_not_be_written_is_told_in_a_line_before_anything_is(
     assert list((tmp_path / "warehouse").rglob("*.parquet")) == []
 
 
+def test_a_missing_pyiceberg_is_told(
+    spark: SparkSession,
+    controller: StorageController,
+    order: Order,
+    sqlite: Lake,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = order(sqlite.target)
+    for name in list(sys.modules):
+        if name.startswith(("pyiceberg", "holdfast.spark.jobs.iceberg")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyiceberg", None)
+    with pytest.raises(BadInput, match="pyiceberg, which is not installed"):
+        snapshot.run(spec, say=str, spark=spark)
+    assert record_of(controller, spec).error.endswith("install holdfast[iceberg]")
+
+
 def test_a_catalog_that_can_not_be_had_is_told_without_its_password(
     spark: SparkSession, controller: StorageController, order: Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -510,6 +547,8 @@ def test_a_target_without_meaning_or_with_a_secret_is_refused(given: dict[str, A
     with pytest.raises(BadInput, match=says) as refused:
         SnapshotSpec(**common, iceberg=given)  # type: ignore[arg-type]
     assert "u:p@" not in str(refused.value)
+    if "is a secret" in says:
+        assert "PYICEBERG_CATALOG__SHOP__" in refused.value.hint
     for both in ({}, {"destination": "/x", "iceberg": {"catalog": "shop", "table": "a.b"}}):
         with pytest.raises(HoldfastError, match="either 'destination' or 'iceberg'"):
             SnapshotSpec(**common, **both)  # type: ignore[arg-type]

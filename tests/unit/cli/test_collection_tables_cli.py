@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 import holdfast
 from holdfast.cli import main
 from holdfast.storage import StorageController
+from testbed.minio import Minio
 from unit.collections.snapshots import snapshot
 
 TYPES: dict[str, list[Any]] = {
@@ -208,6 +209,22 @@ def test_a_collection_becomes_what_a_snapshot_has(shell: Shell) -> None:
         table.upsert([{"id": 7, "name": "b"}])
         assert shell.rows("flights") == [{"id": 7, "name": "b"}, {"id": 8, "name": None}]
         assert table.read(first).to_pylist() == [{"id": 1, "name": "lost"}]
+
+
+@pytest.mark.s3
+def test_a_collection_becomes_what_a_snapshot_in_a_bucket_has(
+    shell: Shell, minio: Minio, bucket: str
+) -> None:
+    with holdfast.table(shell.url, "flights", columns={"id": "int64", "name": "string?"}, key="id") as table:
+        table.append([{"id": 1, "name": "lost"}])
+        snapshot(shell.folder / "kept", [(7, "a"), (8, None)])
+        for path in (shell.folder / "kept").iterdir():
+            minio.client.upload_file(str(path), bucket, f"kept/{path.name}")
+        place = f"s3://{bucket}/kept?endpoint={minio.endpoint}"
+        missing = shell.run("restore", "flights", place.replace("/kept", "/lost"), "--yes")
+        assert (missing.exit_code, "never finished" in missing.stderr) == (2, True)
+        assert "restored, from" in shell.out("restore", "flights", place, "--yes")
+        assert shell.rows("flights") == [{"id": 7, "name": "a"}, {"id": 8, "name": None}]
 
 
 @pytest.mark.parametrize(
