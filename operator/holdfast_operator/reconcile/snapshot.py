@@ -52,6 +52,8 @@ SNAPSHOT_SCHEDULE: Final = "snapshotSchedule"
 """The field of the status about it."""
 
 _SCHEDULED: Final = ConditionType.SCHEDULED_SNAPSHOT_COMPLETED
+_QUEUE_SECONDS: Final = 30.0
+"""Many schedules come due at once: what nobody waits for looks less often whether it may start."""
 _SUPERSEDED: Final = "it is not asked for any more"
 
 
@@ -136,7 +138,10 @@ def plan_scheduled(seen: SnapshotObserved) -> Step | SnapshotReport:
     report = _plan_run(seen, asked, found)
     if isinstance(report, Step):
         return report
-    due = [found.look_after, *([] if report.requeue_after is None else [report.requeue_after])]
+    due = [found.look_after]
+    if report.requeue_after is not None:
+        queued = report.mark is not None and report.mark.reason is Reason.SNAPSHOT_QUEUED
+        due.append(_QUEUE_SECONDS if queued else report.requeue_after)
     return replace(
         report,
         fields={SNAPSHOT_SCHEDULE: _schedule_status(seen, found.shown, asked.latest)},

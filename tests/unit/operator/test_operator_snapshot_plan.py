@@ -417,6 +417,10 @@ def test_one_snapshot_is_written_at_a_time_and_neither_ends_the_other() -> None:
     )
     assert told(seen) == ("Unknown", Reason.SNAPSHOT_QUEUED)
     assert told_run(seen) == ("Unknown", Reason.SNAPSHOT_RUNNING)
+    # Of many that are due at once each looks seldom whether it may start.
+    queued = plan_scheduled(replace(ALONE, full="2 Spark jobs run"))
+    assert isinstance(queued, SnapshotReport)
+    assert queued.requeue_after == 30.0
     # What was asked for by hand is planned first; done, it is in nobody's way.
     assert isinstance(plan(replace(ASKED, scheduled=nightly())), StartJob)
     assert plan_scheduled(replace(ASKED, job=DONE, scheduled=nightly())) == START
