@@ -14,6 +14,7 @@ import pytest
 
 from testbed import build
 from testbed.children import plain_path
+from testbed.helm import find, template
 from testbed.hooks import account_kubeconfig
 
 pytestmark = pytest.mark.kube
@@ -224,19 +225,14 @@ SECRETS = (
 )
 
 
+@pytest.mark.helm
 def test_a_report_has_everything_but_secrets(plugin: Plugin) -> None:
     user, parameter, env, flag, note, token, key_id, key, hidden = SECRETS
     world, url = plugin.world, f"postgresql://holdfast:{user}@db/holdfast"
-    labels = {
-        "app.kubernetes.io/component": "operator",
-        "app.kubernetes.io/name": "holdfast-operator",
-        "app.kubernetes.io/instance": "planted",
-    }
-    container = {
-        "name": "operator",
-        "image": "holdfast-operator:test",
-        "args": ["run", f"--stash={url}", "--password", flag, f"--header=Authorization: Bearer {token}"],
-        "env": [
+    values = {
+        "serviceAccount": {"create": False},
+        "extraArgs": [f"--stash={url}", "--password", flag, f"--header=Authorization: Bearer {token}"],
+        "extraEnv": [
             {"name": "PGPASSWORD", "value": env},
             {"name": "AWS_ACCESS_KEY_ID", "value": key_id},
             {"name": "STORE", "value": f"s3://bucket/x?aws_secret_access_key={parameter}"},
@@ -244,16 +240,11 @@ def test_a_report_has_everything_but_secrets(plugin: Plugin) -> None:
             {"name": "KEPT", "valueFrom": {"secretKeyRef": {"name": "stores-secret", "key": "password"}}},
         ],
     }
+    installed = find(template("holdfast-operator", values, name="planted"), "Deployment")
+    installed["metadata"]["annotations"] = {"team/api-key": note}
+    name = installed["metadata"]["name"]
     world.apply(
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": "planted", "labels": labels, "annotations": {"team/api-key": note}},
-            "spec": {
-                "selector": {"matchLabels": labels},
-                "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
-            },
-        },
+        installed,
         {
             "apiVersion": "v1",
             "kind": "Secret",
@@ -275,7 +266,7 @@ def test_a_report_has_everything_but_secrets(plugin: Plugin) -> None:
         },
     )
     world.patch("coll/lost", json.dumps({"metadata": {"annotations": {"note": f"see {url}, {flag}"}}}))
-    world.wait_for("deployments/planted", ".status.observedGeneration", 1)
+    world.wait_for(f"deployments/{name}", ".status.observedGeneration", 1)
     done = plugin.done("report", "-o", "bundle.tar.gz", "--operator-namespace", world.namespace)
     assert done.out.startswith("bundle.tar.gz: ")
     with tarfile.open(plugin.folder / "bundle.tar.gz") as archive:
@@ -300,11 +291,13 @@ def test_a_report_has_everything_but_secrets(plugin: Plugin) -> None:
     assert "Planted" in files["events.json"]
     (operator,) = json.loads(files["operator/deployments.json"])
     (found,) = operator["spec"]["template"]["spec"]["containers"]
-    assert found["args"][:2] == ["run", "--stash=postgresql://***@db/holdfast"]
+    assert found["args"][0] == "run"
+    assert "--stash=postgresql://***@db/holdfast" in found["args"]
     assert found["env"][-1]["valueFrom"]["secretKeyRef"] == {"key": "password", "name": "stores-secret"}
     # Nobody runs pods here: there is nothing to ask for metrics, and the index says so.
     missing = files["index.txt"].partition("What could not be had:")[2]
     assert "/metrics.txt: " in missing
-    assert "lease.json: " in missing
+    assert f"operator/{world.namespace}/{name}/lease.json: " in missing
+    assert "the operator: " not in missing
     # No Secret was asked for: nothing in a whole bundle of somebody who may read all is one.
     assert '"kind": "Secret"' not in text

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.storage import StorageController
+from holdfast_operator.api.names import OPERATORS
 from testbed import helm
 from testbed.helm import CHARTS
 from testbed.images import OPERATOR
@@ -27,7 +28,6 @@ RELEASE: Final = "holdfast-operator"
 SYSTEM: Final = "holdfast"
 PATIENCE_S: Final = 180.0
 WAIT: Final = ("--wait", f"--timeout={PATIENCE_S:.0f}s")
-OPERATORS: Final = "app.kubernetes.io/component=operator"
 
 
 _REPOSITORY, _TAG = OPERATOR.rsplit(":", 1)
@@ -110,7 +110,7 @@ class Installed:
 
     def pods(self) -> dict[str, Json]:
         """The pods of the operator that are not being ended, by name."""
-        found = self.get("pods", "-l", "app.kubernetes.io/component=operator")["items"]
+        found = self.get("pods", "-l", OPERATORS)["items"]
         return {
             each["metadata"]["name"]: each for each in found if "deletionTimestamp" not in each["metadata"]
         }

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from cluster.release import OPERATORS, RELEASE, SYSTEM, WAIT, Installed, release, until
+from cluster.release import RELEASE, SYSTEM, WAIT, Installed, release, until
+from holdfast_operator.api.names import OPERATORS
 from testbed.errors import HelmError, KubectlError
 from testbed.images import OPERATOR, PYTHON
 from testbed.node import NAME, NodeCluster

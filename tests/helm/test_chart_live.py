@@ -18,6 +18,7 @@ import pytest
 from helm.values import ALL_ON
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.storage import StorageController
+from holdfast_operator.api.names import OPERATORS
 from testbed import audit, helm
 from testbed.audit import Asked
 from testbed.children import plain_path
@@ -300,8 +301,7 @@ def test_no_annotation_is_written_on_resources(seen: dict[str, Json]) -> None:
 
 def test_pods_are_admitted_where_only_restricted_ones_are(plane: ControlPlane, release: Release) -> None:
     def pods() -> list[Json]:
-        labels = "app.kubernetes.io/component=operator"
-        return list(release.get("pods", "-l", labels)["items"])
+        return list(release.get("pods", "-l", OPERATORS)["items"])
 
     until(lambda: len(pods()) == 1, "the Deployment has its pod")
     assert pods()[0]["spec"]["serviceAccountName"] == RELEASE

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from helm.values import ALL_ON, HA
 from holdfast_operator.__main__ import _parser
 from holdfast_operator.api.generate import RESOURCES, custom_resource_definition
+from holdfast_operator.api.names import OPERATORS
 from holdfast_operator.runtime.metrics import Metrics
 from testbed import helm
 from testbed.errors import HelmError
@@ -266,6 +267,15 @@ def test_selectors_find_the_operators_pods_and_no_hooks(everything: list[dict[st
         <= find(everything, "Service")["metadata"]["labels"].items()
     )
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_what_looks_for_operators_finds_the_deployment_and_its_pods(default: list[dict[str, Any]]) -> None:
+    label, _, value = OPERATORS.partition("=")
+    deployment = find(default, "Deployment")
+    for metadata in (deployment["metadata"], deployment["spec"]["template"]["metadata"]):
+        assert metadata["labels"][label] == value
+    others = [each for each in default if each["kind"] not in {"Deployment", "Service"}]
+    assert not [each for each in others if each["metadata"]["labels"].get(label) == value]
 
 
 def test_the_network_is_closed_but_for_what_is_named(everything: list[dict[str, Any]]) -> None:

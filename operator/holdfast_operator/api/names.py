@@ -46,6 +46,9 @@ ANNOTATION_OPEN: Final = f"{GROUP}/open-with"
 LABEL_NAME: Final = "app.kubernetes.io/name"
 """On every object that the operator creates, with the value `holdfast`."""
 
+OPERATORS: Final = "app.kubernetes.io/component=operator"
+"""Selects the Deployments of the operator's chart and their pods, whatever the release is called."""
+
 LABEL_COLLECTION: Final = f"{GROUP}/collection"
 """On a Spark job: the StorageCollection that it works for (its uid where the name is too long)."""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from holdfast_operator.api.names import Kind
+from holdfast_operator.api.names import OPERATORS, Kind
 
 Json = dict[str, Any]
 
@@ -13,7 +13,7 @@ _EARLIEST_MS: Final = 978_307_200_000
 """The year 2001: lesser times of a collection are counters, not moments."""
 _NOBODY: Final = (
     "no operator has looked at it; see whether one runs and looks after this namespace: "
-    "kubectl get deployments -A -l app.kubernetes.io/component=operator"
+    f"kubectl get deployments -A -l {OPERATORS}"
 )
 
 

@@ -27,6 +27,7 @@ from holdfast_operator.api.names import (
     LABEL_JOB,
     LABEL_MANAGED_BY,
     MANAGED_BY,
+    OPERATORS,
     Kind,
 )
 from holdfast_operator.kubectl.cluster import Cluster, type_of
@@ -37,7 +38,6 @@ from holdfast_operator.kubectl.status import overview
 Json = dict[str, Any]
 
 _CHART: Final = "holdfast-operator"
-_OPERATOR: Final = "app.kubernetes.io/component=operator"
 _CRDS: Final = "app.kubernetes.io/name=holdfast"
 _JOBS: Final = f"{LABEL_MANAGED_BY}={MANAGED_BY},{LABEL_JOB}"
 _METRICS_PORT: Final = 8080
@@ -130,7 +130,7 @@ def _operator(cluster: Cluster, bundle: Bundle, lines: int, namespace: str | Non
     where = ("-n", namespace) if namespace else ("-A",)
 
     def deployments() -> list[Json]:
-        found = cluster.answer("get", "deployments", *where, "-l", _OPERATOR, "-o", "json")["items"]
+        found = cluster.answer("get", "deployments", *where, "-l", OPERATORS, "-o", "json")["items"]
         return [each for each in found if _is_chart(each)]
 
     found = bundle.get("operator/deployments.json", deployments)
@@ -142,7 +142,7 @@ def _operator(cluster: Cluster, bundle: Bundle, lines: int, namespace: str | Non
         there, name = each["metadata"]["namespace"], each["metadata"]["name"]
         _lease(cluster, bundle, there, name)
         instance = each["metadata"]["labels"].get("app.kubernetes.io/instance", name)
-        selector = f"{_OPERATOR},app.kubernetes.io/instance={instance}"
+        selector = f"{OPERATORS},app.kubernetes.io/instance={instance}"
         _pods(cluster, bundle, there, selector, lines)
 
 
