@@ -1,7 +1,6 @@
 """The `StorageCollection` resource: one collection of a catalog, with its rendition and snapshots."""
 
-from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -35,7 +34,7 @@ from holdfast_operator.api.rendition import (
     HoldStatus,
     RenditionStatus,
 )
-from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.api.spark import SparkJobStatus, SparkTemplate
 
 _IMMUTABLE = "self == oldSelf"
 _UNBORN = "!has(oldSelf.status) || !has(oldSelf.status.collectionId)"
@@ -133,7 +132,17 @@ _ONE_PLACE = validations(
 )
 
 
-class SnapshotTask(ApiModel):
+class SparkTask(ApiModel):
+    """What a Spark job does."""
+
+    spark: SparkTemplate = Field(
+        default=SparkTemplate(),
+        description="What the Spark job runs with.",
+        json_schema_extra={"default": {}},
+    )
+
+
+class SnapshotTask(SparkTask):
     """How a snapshot is written, and where."""
 
     destination: str | None = Field(
@@ -153,11 +162,6 @@ class SnapshotTask(ApiModel):
     )
     iceberg: IcebergTable | None = Field(
         default=None, description="In place of destination: an Iceberg table that gets its rows."
-    )
-    spark: SparkTemplate = Field(
-        default=SparkTemplate(),
-        description="What the Spark job runs with.",
-        json_schema_extra={"default": {}},
     )
 
     @property
@@ -181,6 +185,14 @@ class SnapshotRequest(SnapshotTask, JobRequest):
 
 class SnapshotSchedule(SnapshotTask, CronSchedule):
     """Asks for a snapshot at each of its times, of the latest complete time then."""
+
+
+class CompactionRequest(SparkTask, JobRequest):
+    """Asks for one compaction."""
+
+
+class CompactionSchedule(SparkTask, CronSchedule):
+    """Asks for a compaction at each of its times."""
 
 
 class StorageCollectionSpec(ApiModel):
@@ -261,6 +273,16 @@ class StorageCollectionSpec(ApiModel):
         "not over, at most one is made up for: the latest.",
         json_schema_extra=_ONE_PLACE,
     )
+    compaction: CompactionRequest | None = Field(
+        default=None,
+        description="Asks for one compaction: a Spark job makes one batch of each shard. Contents stay as "
+        "they are at all times that can be read. It waits for other Spark jobs of the collection.",
+    )
+    compaction_schedule: CompactionSchedule | None = Field(
+        default=None,
+        description="Asks for a compaction at the times of a cron line, beside what spec.compaction asks "
+        "for. Of the runs that were missed at most one is made up for, as with spec.snapshotSchedule.",
+    )
     restore_from: CollectionRestore | None = Field(
         default=None,
         description="Makes the contents of the collection those of a snapshot, once for each value: what was "
@@ -292,24 +314,45 @@ class SnapshotStatus(ApiModel):
     attempt: int = Field(description="The attempt that committed it.")
 
 
-class SnapshotJobStatus(ApiModel):
+class CompactionStatus(ApiModel):
+    """The last compaction that was done: of how many shards, and what that made of their updates."""
+
+    request_id: str = Field(description="The request that it answers.")
+    shards: int | None = Field(default=None, description="How many shards the collection had.")
+    compacted: int | None = Field(default=None, description="How many of them were compacted.")
+    left: int | None = Field(default=None, description="How many were left to others who compacted them.")
+    batches: int | None = Field(default=None, description="How many batches became one for each shard.")
+    rows_before: int | None = Field(default=None, description="Stored updates of these batches before.")
+    rows: int | None = Field(default=None, description="Stored updates of these batches after.")
+    bytes_before: int | None = Field(default=None, description="Stored bytes of these batches before.")
+    bytes: int | None = Field(default=None, description="Stored bytes of these batches after.")
+    job_id: str = Field(description="Id of the JobRecord.")
+    attempt: int = Field(description="The attempt that committed it.")
+
+
+class SnapshotJobStatus(SparkJobStatus):
     """The job of the snapshot that is asked for."""
 
     request_id: str = Field(description="The request that it answers.")
-    job_id: str = Field(description="Id of the JobRecord.")
-    attempt: int = Field(description="The current attempt, from 1.")
     as_of: Frontier = Field(description="The time that it reads at.")
-    state: Literal["Running", "Done", "Failed"] = Field(description="State of the JobRecord.")
-    application: str | None = Field(
-        default=None, description="The SparkApplication, or Job, of the current attempt."
-    )
-    started: datetime | None = Field(default=None, description="When that was created.")
+
+
+class CompactionJobStatus(SparkJobStatus):
+    """The job of the compaction that is asked for."""
+
+    request_id: str = Field(description="The request that it answers.")
 
 
 class SnapshotScheduleStatus(ScheduleStatus):
     """Where the schedule of snapshots is."""
 
     job: SnapshotJobStatus | None = Field(default=None, description="The job of its last run that began.")
+
+
+class CompactionScheduleStatus(ScheduleStatus):
+    """Where the schedule of compactions is."""
+
+    job: CompactionJobStatus | None = Field(default=None, description="The job of its last run that began.")
 
 
 class StorageCollectionStatus(Status):
@@ -347,6 +390,15 @@ class StorageCollectionStatus(Status):
     )
     last_snapshot: SnapshotStatus | None = Field(
         default=None, description="The last snapshot that was committed."
+    )
+    compaction_job: CompactionJobStatus | None = Field(
+        default=None, description="The job of the compaction that spec.compaction asks for."
+    )
+    compaction_schedule: CompactionScheduleStatus | None = Field(
+        default=None, description="Where spec.compactionSchedule is."
+    )
+    last_compaction: CompactionStatus | None = Field(
+        default=None, description="The last compaction that was done."
     )
 
 

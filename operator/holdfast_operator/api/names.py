@@ -59,7 +59,7 @@ LABEL_ATTEMPT: Final = f"{GROUP}/attempt"
 """On a Spark job: which attempt of the JobRecord it is, from 1."""
 
 LABEL_JOB_KIND: Final = f"{GROUP}/job-kind"
-"""On a Spark job: what it does, `snapshot` in this version."""
+"""On a Spark job: what it does: `snapshot`, `compact` or `hydrate`."""
 
 
 class Kind(StrEnum):
@@ -92,6 +92,13 @@ class ConditionType(StrEnum):
 
     SCHEDULED_SNAPSHOT_COMPLETED = "ScheduledSnapshotCompleted"
     """Of the last run of `spec.snapshotSchedule`: True done, Unknown under way or none yet, False given up,
+    or the schedule makes no sense."""
+
+    COMPACTION_COMPLETED = "CompactionCompleted"
+    """Of the compaction that `spec.compaction` asks for: True done, Unknown under way, False given up."""
+
+    SCHEDULED_COMPACTION_COMPLETED = "ScheduledCompactionCompleted"
+    """Of the last run of `spec.compactionSchedule`: True done, Unknown under way or none yet, False given up,
     or the schedule makes no sense."""
 
     OVER_MAX_BYTES = "OverMaxBytes"
@@ -367,8 +374,8 @@ class Reason(StrEnum):
     """The snapshot is committed."""
 
     SNAPSHOT_QUEUED = "SnapshotQueued"
-    """The snapshot waits until another one of the collection has ended, or until fewer Spark jobs run than
-    the operator may have at once."""
+    """The snapshot waits until another one, or a compaction, of the collection has ended, or until fewer
+    Spark jobs run than the operator may have at once."""
 
     SNAPSHOT_RETRYING = "SnapshotRetrying"
     """The last attempt of the snapshot failed; the next one follows."""
@@ -378,6 +385,25 @@ class Reason(StrEnum):
 
     SNAPSHOT_NOT_READABLE = "SnapshotNotReadable"
     """The time to read at can't be read: before `since`, or not complete yet."""
+
+    COMPACTION_SCHEDULED = "CompactionScheduled"
+    """No run of the schedule has begun yet; the message says when the first one is due."""
+
+    COMPACTION_RUNNING = "CompactionRunning"
+    """An attempt of the compaction is under way."""
+
+    COMPACTION_SUCCEEDED = "CompactionSucceeded"
+    """The compaction is done; the message says of how many shards."""
+
+    COMPACTION_QUEUED = "CompactionQueued"
+    """The compaction waits until another Spark job of the collection has ended, or until fewer Spark jobs
+    run than the operator may have at once."""
+
+    COMPACTION_RETRYING = "CompactionRetrying"
+    """The last attempt of the compaction failed; the next one follows."""
+
+    COMPACTION_FAILED = "CompactionFailed"
+    """The compaction was given up; a new `requestId` asks again, a schedule goes on with its next run."""
 
     INVALID_SCHEDULE = "InvalidSchedule"
     """A schedule has no times, or an unknown time zone: nothing runs before it is corrected."""

@@ -2,13 +2,13 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from holdfast_operator.api.base import ApiModel, Frontier, validations
 from holdfast_operator.api.columns import MAX_COLUMNS, NO_NAME_TWICE
-from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.api.spark import SparkJobStatus, SparkTemplate
 
 
 class FillRecipe(StrEnum):
@@ -111,16 +111,8 @@ class RenditionPhase(StrEnum):
     SUSPECT = "Suspect"
 
 
-class HydrationJobStatus(ApiModel):
+class HydrationJobStatus(SparkJobStatus):
     """The Spark job that fills a rendition."""
-
-    job_id: str = Field(description="Id of the JobRecord.")
-    attempt: int = Field(description="The current attempt, from 1.")
-    state: Literal["Running", "Done", "Failed"] = Field(description="State of the JobRecord.")
-    application: str | None = Field(
-        default=None, description="The SparkApplication, or Job, of the current attempt."
-    )
-    started: datetime | None = Field(default=None, description="When that was created.")
 
 
 class RenditionStatus(ApiModel):

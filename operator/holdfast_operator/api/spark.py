@@ -1,5 +1,6 @@
 """How a Spark job of Holdfast is run: the part of a resource that becomes a SparkApplication or a Job."""
 
+from datetime import datetime
 from typing import Literal
 
 from pydantic import Field
@@ -153,3 +154,15 @@ class SparkTemplate(ApiModel):
     ttl_seconds: int = Field(
         default=86400, ge=60, description="How long a finished SparkApplication, or Job, is kept to look at."
     )
+
+
+class SparkJobStatus(ApiModel):
+    """The Spark job of a record."""
+
+    job_id: str = Field(description="Id of the JobRecord.")
+    attempt: int = Field(description="The current attempt, from 1.")
+    state: Literal["Running", "Done", "Failed"] = Field(description="State of the JobRecord.")
+    application: str | None = Field(
+        default=None, description="The SparkApplication, or Job, of the current attempt."
+    )
+    started: datetime | None = Field(default=None, description="When that was created.")

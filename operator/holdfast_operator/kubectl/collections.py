@@ -1,4 +1,4 @@
-"""`kubectl holdfast snapshot`, `handover` and `holds`: what people ask of StorageCollections."""
+"""`kubectl holdfast snapshot`, `compact`, `handover` and `holds`: what people ask of StorageCollections."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -11,12 +11,14 @@ from holdfast_operator.api.names import Kind
 from holdfast_operator.kubectl import names
 from holdfast_operator.kubectl.cluster import Cluster
 from holdfast_operator.kubectl.options import cluster_options, emit, output_option, tell, wait_options
-from holdfast_operator.kubectl.picture import condition, moment, state_of
+from holdfast_operator.kubectl.picture import compaction_text, condition, moment, state_of
 from holdfast_operator.kubectl.waiting import Done, Refused, wait
 
 Json = dict[str, Any]
 
 _PLACES: Final = frozenset({"destination", "iceberg"})
+_SNAPSHOT: Final = "SnapshotCompleted"
+_COMPACTION: Final = "CompactionCompleted"
 
 
 @click.command()
@@ -49,7 +51,7 @@ def snapshot(
     changed = cluster.patch(Kind.STORAGE_COLLECTION, there["metadata"]["name"], {"spec": {"snapshot": asked}})
     tell(changed, format_, f"asks for snapshot {asked['requestId']}")
     if wait:
-        _wait(cluster, changed, snapshot_outcome(asked["requestId"]), wait_timeout)
+        _wait(cluster, changed, snapshot_outcome(asked["requestId"]), wait_timeout, _SNAPSHOT)
 
 
 def snapshot_request(
@@ -67,30 +69,80 @@ def snapshot_request(
             f"collection/{body['metadata']['name']} has never asked for a snapshot",
             hint="say where it is to be: --destination file:///folder",
         )
+    # What there was and isn't asked for is taken away.
+    where = {name: place.get(name) for name in _PLACES if name in place or name in before}
+    return {**_request(before, schedule, request_id, now), **where, "asOf": as_of}
+
+
+def _request(before: Json, schedule: Json, request_id: str | None, now: datetime) -> Json:
+    """A request for a job after another one; the template of that stays, else it is that of the schedule."""
     # Whoever asks twice in a second asks for two.
     asked = request_id or f"manual-{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03}"
     if asked == before.get("requestId"):
         raise BadInput(f"the request {asked!r} was made already", hint="give another --request-id, or none")
     template = {} if before or "spark" not in schedule else {"spark": schedule["spark"]}
-    # What there was and isn't asked for is taken away.
-    where = {name: place.get(name) for name in _PLACES if name in place or name in before}
-    return {"requestId": asked, **where, "asOf": as_of, **template}
+    return {"requestId": asked, **template}
 
 
 def snapshot_outcome(request_id: str) -> Callable[[Json], Done | None]:
     """Whether the snapshot of this request is done."""
 
+    def done(last: Json) -> str:
+        rows = f", {last['rows']:,} rows" if "rows" in last else ""
+        return f"{last['destination']} as of {moment(last['asOf'])}{rows}"
+
+    return _outcome(request_id, "lastSnapshot", _SNAPSHOT, done)
+
+
+def _outcome(
+    request_id: str, field: str, shown: str, done: Callable[[Json], str]
+) -> Callable[[Json], Done | None]:
+    """Whether the job of a request is done: what the status tells of the last one in a field."""
+
     def outcome(body: Json) -> Done | None:
-        told, mark = body["status"], condition(body, "SnapshotCompleted")
-        last = told.get("lastSnapshot", {})
+        last, mark = body["status"].get(field, {}), condition(body, shown)
         if last.get("requestId") == request_id:
-            rows = f", {last['rows']:,} rows" if "rows" in last else ""
-            return Done(f"done: {last['destination']} as of {moment(last['asOf'])}{rows}")
-        if mark is not None and mark["status"] == "False" and mark["reason"] != "SnapshotRetrying":
+            return Done(f"done: {done(last)}")
+        if mark is not None and mark["status"] == "False" and not mark["reason"].endswith("Retrying"):
             raise Refused(f"{mark['reason']}: {mark['message']}")
         return None
 
     return outcome
+
+
+@click.command()
+@click.argument("collection")
+@click.option("--request-id", metavar="ID", help="Names the request: the same never runs twice.")
+@wait_options(1800.0)
+@cluster_options()
+@output_option
+def compact(
+    cluster: Cluster,
+    collection: str,
+    request_id: str | None,
+    wait: bool,
+    wait_timeout: float,
+    format_: str,
+) -> None:
+    """Make one batch of each shard of a collection, by a Spark job."""
+    there = _collection(cluster, collection)
+    asked = compaction_request(there, request_id, datetime.now(UTC))
+    change = {"spec": {"compaction": asked}}
+    changed = cluster.patch(Kind.STORAGE_COLLECTION, there["metadata"]["name"], change)
+    tell(changed, format_, f"asks for compaction {asked['requestId']}")
+    if wait:
+        _wait(cluster, changed, compaction_outcome(asked["requestId"]), wait_timeout, _COMPACTION)
+
+
+def compaction_request(body: Json, request_id: str | None, now: datetime) -> Json:
+    """What `spec.compaction` becomes; the Spark template as for a snapshot. Raises `BadInput`."""
+    before, schedule = (body["spec"].get(name, {}) for name in ("compaction", "compactionSchedule"))
+    return _request(before, schedule, request_id, now)
+
+
+def compaction_outcome(request_id: str) -> Callable[[Json], Done | None]:
+    """Whether the compaction of this request is done."""
+    return _outcome(request_id, "lastCompaction", _COMPACTION, compaction_text)
 
 
 @click.command()
@@ -173,9 +225,17 @@ def _collection(cluster: Cluster, text: str) -> Json:
     return cluster.get(Kind.STORAGE_COLLECTION, names.name_of(text, Kind.STORAGE_COLLECTION))
 
 
-def _wait(cluster: Cluster, body: Json, outcome: Callable[[Json], Done | None], seconds: float) -> None:
+def _wait(
+    cluster: Cluster,
+    body: Json,
+    outcome: Callable[[Json], Done | None],
+    seconds: float,
+    shown: str | None = None,
+) -> None:
+    """Wait for an outcome; meanwhile what the condition `shown` says is told, if it is under way."""
+
     def told(found: Json) -> str:
-        mark = condition(found, "SnapshotCompleted")
+        mark = None if shown is None else condition(found, shown)
         state = state_of(found)
         running = mark is not None and mark["status"] == "Unknown"
         return str(mark["message"]) if mark is not None and running else f"{state.reason}: {state.message}"

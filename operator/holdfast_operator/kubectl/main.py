@@ -19,6 +19,7 @@ _COMMANDS: Final = {
     "migrate": ("migrating:migrate", "Move a catalog to persist or to its stash."),
     "rollback": ("migrating:rollback", "Move a catalog back, by the migration that moved it."),
     "snapshot": ("collections:snapshot", "Write a snapshot of a collection."),
+    "compact": ("collections:compact", "Make one batch of each shard of a collection."),
     "handover": ("collections:handover", "Let the next rendition of a collection take over."),
     "restore": ("restoring:restore", "Restore a collection from a snapshot, or make a catalog of another."),
     "holds": ("collections:holds", "Show who keeps what a collection would give up."),

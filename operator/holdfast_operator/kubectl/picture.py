@@ -64,6 +64,7 @@ def remarks(body: Json) -> list[Json]:
         *(("ShadowDiverged", status) for status in ("True", "Unknown")),
         *((type_, "True") for type_ in ("OverMaxBytes", "RenditionSuspect")),
         *((type_, "False") for type_ in ("ConnectionPublished", "ObjectsInStep", "SnapshotCompleted")),
+        *((type_, "False") for type_ in ("CompactionCompleted", "ScheduledCompactionCompleted")),
         ("ScheduledSnapshotCompleted", "False"),
     }
     state = state_of(body)
@@ -149,3 +150,10 @@ def by_kind(bodies: Sequence[Json]) -> Mapping[Kind, list[Json]]:
     """The objects of each kind, in the order of their names."""
     ordered = sorted(bodies, key=lambda each: (each["metadata"]["namespace"], each["metadata"]["name"]))
     return {kind: [each for each in ordered if each["kind"] == kind.value] for kind in Kind}
+
+
+def compaction_text(last: Json) -> str:
+    """What a compaction did, from the status."""
+    rows = f": {last['rowsBefore']:,} stored rows are {last['rows']:,}" if last.get("compacted") else ""
+    left = f", {last['left']} left to others" if last.get("left") else ""
+    return f"{last.get('compacted', 0)} of {last.get('shards', 0)} shards{left}{rows}"

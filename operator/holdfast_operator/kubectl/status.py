@@ -15,6 +15,7 @@ from holdfast_operator.kubectl.picture import (
     age,
     by_kind,
     catalog_of,
+    compaction_text,
     kind_of,
     lag,
     moment,
@@ -289,7 +290,7 @@ def _collection_facts(body: Json, now: datetime) -> list[tuple[str, str]]:
     upper, handover = told.get("upper"), told.get("handover")
     late = lag(upper, now.timestamp() * 1000)
     behind = "" if late == "-" else f", {late} ago"
-    snapshot = told.get("lastSnapshot")
+    snapshot, compaction = told.get("lastSnapshot"), told.get("lastCompaction")
     return [
         ("catalog", catalog_of(body)),
         ("name", f"{spec['database']}.{spec['schema']}.{spec.get('name') or body['metadata']['name']}"),
@@ -309,15 +310,20 @@ def _collection_facts(body: Json, now: datetime) -> list[tuple[str, str]]:
             if snapshot
             else "",
         ),
-        ("schedule", _schedule_fact(body)),
+        ("schedule", _schedule_fact(body, "snapshotSchedule")),
+        (
+            "compaction",
+            f"{compaction['requestId']}: {compaction_text(compaction)}" if compaction else "",
+        ),
+        ("compacts", _schedule_fact(body, "compactionSchedule")),
         ("bytes", size(told.get("bytes"))),
         ("age", age(body, now)),
     ]
 
 
-def _schedule_fact(body: Json) -> str:
-    """When the next snapshot of a schedule is due; empty where there is none."""
-    asked, told = body["spec"].get("snapshotSchedule"), body.get("status", {}).get("snapshotSchedule", {})
+def _schedule_fact(body: Json, name: str) -> str:
+    """When the next run of a schedule is due; empty where there is none."""
+    asked, told = body["spec"].get(name), body.get("status", {}).get(name, {})
     if asked is None:
         return ""
     missed = f", {told['missedRuns']} missed" if told.get("missedRuns") else ""

@@ -13,12 +13,13 @@ from typing import Any, ClassVar, Final, Literal, assert_never
 from holdfast.errors import HoldfastError
 from holdfast.persist import Schema
 from holdfast.persist.evolution import evolution_fault
-from holdfast.storage import JobRecord, RenditionState
+from holdfast.storage import RenditionState
 from holdfast.storage.frontiers import retained_since
 from holdfast_operator.api.catalog import DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ConditionType, Reason
-from holdfast_operator.reconcile import hydration, renditions, snapshot
+from holdfast_operator.reconcile import askedjobs, hydration, renditions
+from holdfast_operator.reconcile.askedjobs import AskedObserved, AskedReport
 from holdfast_operator.reconcile.catalog import Rhythm
 from holdfast_operator.reconcile.collectionrestore import restore_asked, restore_notes
 from holdfast_operator.reconcile.collectionstatus import collection_marks, rendition_notes, status_fields
@@ -31,7 +32,6 @@ from holdfast_operator.reconcile.renditions import (
     RenditionsObserved,
     has_layout,
 )
-from holdfast_operator.reconcile.snapshot import SnapshotObserved, SnapshotReport
 from holdfast_operator.reconcile.sparkjobs import FailAttempt, application_of, failed, stopped
 from holdfast_operator.reconcile.steps import (
     SUSPENDED,
@@ -46,7 +46,6 @@ from holdfast_operator.reconcile.steps import (
 )
 from holdfast_operator.runtime.events import Note
 from holdfast_operator.runtime.status import Health, Mark
-from holdfast_operator.sparkapps.adapter import AppState
 
 _RETENTION_GRAIN: Final = 100
 """The hold follows in steps of this part of the retention, so that it isn't written at every look."""
@@ -94,10 +93,9 @@ class Observed:
     facts: CollectionFacts | None = None
     retention_since: int | None = None
     """The time up to which the retention lets history go; None where it isn't limited."""
-    snapshot: SnapshotObserved | None = None
+    asked: tuple[AskedObserved, ...] = ()
+    """The jobs that are asked for, by their kinds."""
     hydrations: HydrationsObserved | None = None
-    running: tuple[JobRecord, ...] = ()
-    """Its snapshots that run."""
     shown: Mapping[str, str] = field(default_factory=dict)
     """The phases of its renditions as the status shows them, by id."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -206,14 +204,14 @@ def _plan_suspended(seen: Observed, spec: StorageCollectionSpec) -> Step:
         # What it does goes on afterwards.
         return ended
     fields = dict(_fields(seen, spec, seen.facts))
-    if seen.snapshot is not None:
-        fields |= snapshot.job_fields(seen.snapshot)
+    for each in seen.asked:
+        fields |= askedjobs.job_fields(each)
     return Settle(SUSPENDED, fields=fields)
 
 
 def _without_driver(seen: Observed, why: str) -> FailAttempt | None:
     """The end of the next driver, whatever it does; None where there is none."""
-    jobs = (seen.hydrations, seen.snapshot)
+    jobs = (seen.hydrations, *seen.asked)
     ends = (ended for each in jobs if each is not None and (ended := stopped(each, why)) is not None)
     return next(ends, None)
 
@@ -275,11 +273,12 @@ def _plan_create(seen: Observed, spec: StorageCollectionSpec, schema: Schema, rh
 
 
 def _plan_there(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFacts, rhythm: Rhythm) -> Step:
-    """It exists with its columns: snapshots and renditions."""
-    reports: list[SnapshotReport] = []
+    """It exists with its columns: the jobs that are asked for, and renditions."""
+    reports: list[AskedReport] = []
     told: dict[str, Any] = {}
-    if seen.snapshot is not None:
-        for report in (snapshot.plan(seen.snapshot), snapshot.plan_scheduled(seen.snapshot)):
+    for next_of in (askedjobs.plan, askedjobs.plan_scheduled):
+        for each in seen.asked:
+            report = next_of(each)
             if isinstance(report, Step):
                 return report
             reports.append(report)
@@ -324,10 +323,12 @@ def _plan_bound(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFa
         f"collection {facts.name} with {facts.shards} shards; retention, renditions and drop are its "
         "database process's"
     )
-    text = "the operator runs no jobs in an Observed catalog; let its database process make the snapshot"
+    text = "the operator runs no jobs in an Observed catalog; let its database process do it"
     asked = {
         ConditionType.SNAPSHOT_COMPLETED: spec.snapshot,
         ConditionType.SCHEDULED_SNAPSHOT_COMPLETED: spec.snapshot_schedule,
+        ConditionType.COMPACTION_COMPLETED: spec.compaction,
+        ConditionType.SCHEDULED_COMPACTION_COMPLETED: spec.compaction_schedule,
     }
     refused = [
         Mark(type_, "False", Reason.CATALOG_OBSERVED, text)
@@ -439,10 +440,10 @@ def _plan_drop(seen: Observed, spec: StorageCollectionSpec, item: ItemName) -> S
         text = f"collection {item} exists otherwise than in the spec: it is another's and stays"
         return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
     if seen.collection_id is not None and facts is not None and not facts.dropped:
-        if seen.running:
-            job = seen.running[0]
-            app = _app_of(seen, job)
-            return failed(job, _DELETED, app, stopped=True)
+        for each in seen.asked:
+            for job in each.running:
+                app = application_of(each, job)
+                return failed(job, _DELETED, None if app is None or app.phase.over else app, stopped=True)
         return _without_driver(seen, _DELETED) or DropCollection(seen.collection_id)
     return DropItem(item) if seen.item_id is not None else Release()
 
@@ -452,8 +453,3 @@ def _is_as_asked(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:
         return (facts.schema, facts.shards) == (schema_of(spec), spec.rendition.shards)
     except HoldfastError:
         return False
-
-
-def _app_of(seen: Observed, job: JobRecord) -> AppState | None:
-    app = application_of(seen.snapshot, job) if seen.snapshot else None
-    return None if app is None or app.phase.over else app

@@ -15,13 +15,11 @@ from holdfast.storage import (
     CollectionInfo,
     CollectionState,
     JobRecord,
-    JobState,
     RenditionInfo,
     StorageController,
 )
 from holdfast.storage.advance import Situation, StepKind, due
 from holdfast.storage.capabilities import CollectionHold
-from holdfast.storage.hydration import HYDRATE
 from holdfast.storage.retention import RETENTION_PURPOSE
 from holdfast_operator.reconcile.facts import (
     Basis,
@@ -34,12 +32,13 @@ from holdfast_operator.reconcile.facts import (
     RenditionFacts,
     watched_shards,
 )
-from holdfast_operator.reconcile.schedules import time_of
 
 K = TypeVar("K")
 
 SNAPSHOT: Final = "snapshot"
 """The kind of a snapshot's JobRecord."""
+COMPACT: Final = "compact"
+"""The kind of a compaction's JobRecord."""
 
 
 def collection_id(organization_id: str, item_id: str) -> str:
@@ -71,9 +70,8 @@ def look_at(
     controller: StorageController,
     organization_id: str,
     item: FoundItem | None,
-    request_id: str | None,
 ) -> Look:
-    """What there is of the collection of an item, and of the snapshot `request_id`."""
+    """What there is of the collection of an item."""
     if item is None:
         return Look()
     id_ = collection_id(organization_id, item.id)
@@ -85,20 +83,7 @@ def look_at(
     # From before all that follows: at worst it is looked at once more for what was seen already.
     basis = _basis(client, info, known)
     facts = _collection(client, controller, info)
-    jobs = [job for job in known if job.kind == SNAPSHOT]
-    done = [job for job in jobs if job.state is JobState.DONE]
-    return Look(
-        item.id,
-        id_,
-        facts,
-        item.definition,
-        job=next((job for job in jobs if job.slot == request_id), None),
-        last_snapshot=max(done, key=lambda job: job.finished_ms, default=None),
-        running=tuple(job for job in jobs if job.state is JobState.RUNNING),
-        scheduled=tuple(job for job in jobs if time_of(job.slot) is not None),
-        hydrations=tuple(job for job in known if job.kind == HYDRATE),
-        basis=basis,
-    )
+    return Look(item.id, id_, facts, item.definition, jobs=known, basis=basis)
 
 
 def changed(client: PersistClient, controller: StorageController, looks: Mapping[K, Basis]) -> tuple[K, ...]:

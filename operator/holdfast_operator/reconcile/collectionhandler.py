@@ -1,9 +1,10 @@
 """Looks at, and acts on, what a StorageCollection stands for."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, assert_never
+from itertools import chain
+from typing import Any, ClassVar, Final, assert_never
 
 from holdfast.errors import (
     CollectionInUse,
@@ -13,10 +14,11 @@ from holdfast.persist import StoredSize
 from holdfast.storage import JobRecord, JobState, RenditionState
 from holdfast.storage.hydration import HYDRATE
 from holdfast_operator.api.catalog import Access, CatalogSpec, DeletionPolicy
-from holdfast_operator.api.collection import SnapshotSchedule, StorageCollectionSpec
+from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.reconcile import collection, hydration, snapshot
+from holdfast_operator.reconcile.askedjobs import AskedKind, jobs_of, runs_of
 from holdfast_operator.reconcile.cataloghandler import Settings
 from holdfast_operator.reconcile.collection import (
     CatalogState,
@@ -30,8 +32,9 @@ from holdfast_operator.reconcile.collection import (
     item_name,
     told_change,
 )
-from holdfast_operator.reconcile.collectionfacts import SNAPSHOT
+from holdfast_operator.reconcile.collectionfacts import COMPACT, SNAPSHOT
 from holdfast_operator.reconcile.collectionstatus import lag, shown_phases
+from holdfast_operator.reconcile.compaction import CompactionObserved
 from holdfast_operator.reconcile.facts import (
     CollectionFacts,
     Look,
@@ -59,7 +62,7 @@ from holdfast_operator.reconcile.renditions import (
     is_long_over,
 )
 from holdfast_operator.reconcile.schedules import ForgetRuns, Scheduled, shown_in, time_of
-from holdfast_operator.reconcile.snapshot import SNAPSHOT_SCHEDULE, SnapshotObserved
+from holdfast_operator.reconcile.snapshot import SnapshotObserved
 from holdfast_operator.reconcile.sparkjobs import (
     FailAttempt,
     LaunchAttempt,
@@ -194,9 +197,8 @@ class CollectionHandler(Handler[Observed]):
         # The applications before the records: see the plan.
         apps, missing = await self._applications(key, body, spec)
         name = item_name(spec, key.name)
-        request_id = spec.snapshot.request_id if spec.snapshot else None
         try:
-            look = await self._stores.look(_catalog_key(key, spec), key, name, request_id)
+            look = await self._stores.look(_catalog_key(key, spec), key, name)
         except NoSuchSchema as error:
             if blank.deleting or blank.catalog_observed or spec.suspend:
                 return blank
@@ -212,7 +214,6 @@ class CollectionHandler(Handler[Observed]):
             definition=look.definition,
             collection_id=look.collection_id,
             facts=look.facts,
-            running=look.running,
         )
         facts = look.facts
         if facts is None:
@@ -234,22 +235,18 @@ class CollectionHandler(Handler[Observed]):
                 **common,
                 objection=self._objection(spec.hydration.spark),
                 apps=tuple(app for app in apps if app.kind == HYDRATE),
-                jobs=look.hydrations,
+                jobs=tuple(job for job in look.jobs if job.kind == HYDRATE),
                 here=self._long.filling(key, facts.collection_id),
             ),
             retention_since=max(facts.upper - 1 - spec.retention.milliseconds, 0),
-            snapshot=SnapshotObserved(
-                request=spec.snapshot,
-                **common,
-                objection=self._objection(spec.snapshot.spark if spec.snapshot else None),
-                collection_id=facts.collection_id,
-                since=facts.since,
-                upper=facts.upper,
-                job=look.job,
-                last=look.last_snapshot,
-                running=look.running,
-                scheduled=self._scheduled(spec.snapshot_schedule, body, look),
-                apps=tuple(app for app in apps if app.kind == SNAPSHOT),
+            asked=(
+                SnapshotObserved(
+                    **common,
+                    **self._asked(SnapshotObserved.kind, spec, body, look, apps),
+                    since=facts.since,
+                    upper=facts.upper,
+                ),
+                CompactionObserved(**common, **self._asked(CompactionObserved.kind, spec, body, look, apps)),
             ),
         )
 
@@ -273,13 +270,33 @@ class CollectionHandler(Handler[Observed]):
         except NotInstalled as error:
             return str(error)
 
-    def _scheduled(
-        self, spec: SnapshotSchedule | None, body: Json, look: Look
-    ) -> Scheduled[SnapshotSchedule] | None:
-        if spec is None:
-            return None
-        shown = shown_in(body.get("status", {}), SNAPSHOT_SCHEDULE)
-        return Scheduled(spec=spec, shown=shown, runs=look.scheduled, objection=self._objection(spec.spark))
+    def _asked(
+        self,
+        kind: AskedKind,
+        spec: StorageCollectionSpec,
+        body: Json,
+        look: Look,
+        apps: Sequence[AppState],
+    ) -> dict[str, Any]:
+        """What is known of the jobs of a kind that are asked for, beside what is of all Spark jobs."""
+        request, schedule = _asked_for(spec)[kind.job]
+        scheduled = None
+        if schedule is not None:
+            scheduled = Scheduled(
+                spec=schedule,
+                shown=shown_in(body.get("status", {}), kind.schedule_field),
+                runs=runs_of(kind, look.jobs),
+                objection=self._objection(schedule.spark),
+            )
+        return {
+            "request": request,
+            "scheduled": scheduled,
+            "objection": self._objection(request.spark if request else None),
+            "collection_id": look.collection_id,
+            "apps": tuple(app for app in apps if app.kind == kind.job),
+            **jobs_of(kind, look.jobs, request),
+            "waits_for": waits_for(kind, look.jobs),
+        }
 
     def _objection(self, template: SparkTemplate | None) -> str | None:
         return None if template is None else self._spark.objection(template)
@@ -419,10 +436,10 @@ class CollectionHandler(Handler[Observed]):
     def shown(self, key: ObjectKey, body: Json, before: Json) -> None:
         """Count the runs that were missed, beside."""
         super().shown(key, body, before)
-        missed = (
-            shown_in(status, SNAPSHOT_SCHEDULE).missed_runs for status in (body.get("status", {}), before)
-        )
-        self.services.metrics.missed_runs.labels(SNAPSHOT).inc(max(next(missed) - next(missed), 0))
+        status = body.get("status", {})
+        for kind in _ASKED:
+            now, then = (shown_in(each, kind.schedule_field).missed_runs for each in (status, before))
+            self.services.metrics.missed_runs.labels(kind.job).inc(max(now - then, 0))
 
     def _measure(self, key: ObjectKey, facts: CollectionFacts) -> None:
         metrics = self.services.metrics
@@ -437,20 +454,46 @@ def _template(spec: StorageCollectionSpec, job: JobRecord) -> tuple[SparkTemplat
     if job.kind == HYDRATE:
         template = spec.hydration.spark
         return None if template is None else (template, hydration.work_order(job))
-    asked = spec.snapshot if time_of(job.slot) is None else spec.snapshot_schedule
-    return None if asked is None else (asked.spark, snapshot.work_order(job))
+    request, schedule = _asked_for(spec)[job.kind]
+    asked = request if time_of(job.slot) is None else schedule
+    order = snapshot.work_order(job) if job.kind == SNAPSHOT else {}
+    return None if asked is None else (asked.spark, order)
+
+
+_ASKED: Final = (SnapshotObserved.kind, CompactionObserved.kind)
+
+
+def _asked_for(spec: StorageCollectionSpec) -> dict[str, tuple[Any, Any]]:
+    """The requests and schedules of a spec, by the kind of their jobs."""
+    return {
+        SNAPSHOT: (spec.snapshot, spec.snapshot_schedule),
+        COMPACT: (spec.compaction, spec.compaction_schedule),
+    }
+
+
+def waits_for(kind: AskedKind, jobs: Sequence[JobRecord]) -> str | None:
+    """What runs beside the jobs of a kind, in words, and has to end before one of them begins."""
+    for job in jobs:
+        if job.state is not JobState.RUNNING or job.kind == kind.job:
+            continue
+        if job.kind == HYDRATE and kind.job == COMPACT:
+            return f"the hydration of rendition {job.slot}"
+        for other in _ASKED:
+            if other.job == job.kind:
+                return f"{other.noun} {job.slot}"
+    return None
 
 
 def _wants_jobs(spec: StorageCollectionSpec) -> bool:
-    asked = (spec.snapshot, spec.snapshot_schedule, spec.hydration.spark)
+    asked = (*chain.from_iterable(_asked_for(spec).values()), spec.hydration.spark)
     return any(each is not None for each in asked)
 
 
 def _may_have_driver(spec: StorageCollectionSpec, status: Json) -> bool:
     """Whether a job of Spark may be under way, or may have been."""
-    asked = (spec.snapshot, spec.snapshot_schedule)
-    shown = {"snapshotJob", SNAPSHOT_SCHEDULE} & status.keys()
-    return any(asked) or bool(shown) or hydration.may_have_driver(status)
+    asked = chain.from_iterable(_asked_for(spec).values())
+    fields = {field for kind in _ASKED for field in (kind.job_field, kind.schedule_field)}
+    return any(asked) or bool(fields & status.keys()) or hydration.may_have_driver(status)
 
 
 def _stored(facts: CollectionFacts) -> StoredSize:

@@ -186,14 +186,8 @@ class Look:
     facts: CollectionFacts | None = None
     definition: str = ""
     """What the item says of the collection."""
-    job: JobRecord | None = None
-    last_snapshot: JobRecord | None = None
-    running: tuple[JobRecord, ...] = ()
-    """All of its snapshots that run, this one too."""
-    scheduled: tuple[JobRecord, ...] = ()
-    """The snapshots that a schedule asked for."""
-    hydrations: tuple[JobRecord, ...] = ()
-    """The jobs that fill, or filled, its renditions; a slot is the id of one."""
+    jobs: tuple[JobRecord, ...] = ()
+    """All that are on record, oldest first."""
     basis: Basis | None = None
 
 

@@ -35,9 +35,9 @@ from holdfast_operator.reconcile.sparkjobs import (
     failed,
     hindrance,
     is_ending,
+    job_status,
     plan_job,
     retry,
-    state_shown,
 )
 from holdfast_operator.reconcile.steps import Step, reconciling, stalled
 from holdfast_operator.runtime.status import Health
@@ -154,24 +154,13 @@ def job_statuses(seen: HydrationsObserved | None, facts: CollectionFacts) -> dic
         return {}
     hydrating = (each.id for each in facts.renditions if each.state is RenditionState.HYDRATING)
     jobs = ((id_, job) for id_ in hydrating if (job := seen.of(id_)) and is_sparks(job))
-    return {id_: _status(seen, job) for id_, job in jobs}
+    return {id_: HydrationJobStatus(**job_status(seen, job)) for id_, job in jobs}
 
 
 def may_have_driver(status: Mapping[str, Any]) -> bool:
     """Whether a status tells of a rendition that a Spark job fills or filled, or may have begun to."""
     renditions: Sequence[Mapping[str, Any]] = status.get("renditions") or []
     return any("job" in each or each.get("phase") == RenditionPhase.HYDRATING for each in renditions)
-
-
-def _status(seen: HydrationsObserved, job: JobRecord) -> HydrationJobStatus:
-    app = application_of(seen, job)
-    return HydrationJobStatus(
-        job_id=job.job_id,
-        attempt=job.attempt,
-        state=state_shown(job),
-        application=app.name if app else None,
-        started=app.created if app else None,
-    )
 
 
 def _report(rendition: RenditionFacts, course: Course) -> Shown:

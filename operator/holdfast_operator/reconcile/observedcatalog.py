@@ -97,14 +97,14 @@ class ObservedCatalog:
             counts = tuple(sorted(catalog.object_counts().items()))
             return replace(facts, upper=catalog.upper, object_counts=counts)
 
-    def look(self, name: ItemName, request_id: str | None) -> Look:
+    def look(self, name: ItemName) -> Look:
         """What there is of a collection. Raises `NotReadable`, and as `find_item`."""
         with self._lock:
             _, seen, _ = self._preamble()
             if (version := seen.config[catalog_config.USER_VERSION]) != CATALOG_VERSION:
                 raise NotReadable(f"the catalog has format version {version}, not {CATALOG_VERSION}")
             item = find_item(self._synced(), name)
-        return look_at(self._client, self._controller, self.opening.organization_id, item, request_id)
+        return look_at(self._client, self._controller, self.opening.organization_id, item)
 
     def close(self) -> None:
         """Give up the handles."""

@@ -144,15 +144,15 @@ class OpenCatalog:
         there = objectrows.contents(tx, declared, organization_id=self.opening.organization_id)
         return plan_objects(declared, there)
 
-    def look(self, name: ItemName, request_id: str | None) -> Look:
-        """What there is of a collection and of the snapshot `request_id`, after asking as `confirm` does.
+    def look(self, name: ItemName) -> Look:
+        """What there is of a collection, after asking as `confirm` does.
 
         Raises as `confirm` and `find_item`.
         """
         with self._lock:
             self._catalog.confirm_leadership()
             item = find_item(self._catalog, name)
-        return look_at(self._client, self._controller, self.opening.organization_id, item, request_id)
+        return look_at(self._client, self._controller, self.opening.organization_id, item)
 
     def changed(self, looks: Mapping[K, Basis]) -> tuple[K, ...]:
         """Those of which the store has something new since they were looked at, by one question for all."""

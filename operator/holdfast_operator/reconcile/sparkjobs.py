@@ -180,14 +180,22 @@ def application_of(seen: SparkObserved, job: JobRecord) -> AppState | None:
 def shown_launched(status: Mapping[str, Any]) -> frozenset[tuple[str, int]]:
     """Ids and attempts of the jobs whose application a status shows."""
     shown = [each.get("job") or {} for each in status.get("renditions") or []]
-    shown.append(status.get("snapshotJob") or {})
-    shown.append((status.get("snapshotSchedule") or {}).get("job") or {})
+    for noun in ("snapshot", "compaction"):
+        shown.append(status.get(f"{noun}Job") or {})
+        shown.append((status.get(f"{noun}Schedule") or {}).get("job") or {})
     return frozenset((job["jobId"], job["attempt"]) for job in shown if "application" in job)
 
 
-def state_shown(job: JobRecord) -> Any:
-    """The state of a record as a status shows it."""
-    return job.state.name.capitalize()
+def job_status(seen: SparkObserved, job: JobRecord) -> dict[str, Any]:
+    """What a status shows of any job: record and application."""
+    app = application_of(seen, job)
+    return {
+        "job_id": job.job_id,
+        "attempt": job.attempt,
+        "state": job.state.name.capitalize(),
+        "application": app.name if app else None,
+        "started": app.created if app else None,
+    }
 
 
 def arguments(

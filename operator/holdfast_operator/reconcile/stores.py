@@ -197,17 +197,13 @@ class Stores:
             return None
         return await self._pool.call("confirm", str(handle.opening.storage), handle.confirm)
 
-    async def look(
-        self, catalog: ObjectKey, collection: ObjectKey, name: ItemName, request_id: str | None
-    ) -> Look:
+    async def look(self, catalog: ObjectKey, collection: ObjectKey, name: ItemName) -> Look:
         """What there is of a collection of an open or observed catalog. `KeyError` where it is neither.
 
         `changed` tells of `collection` from then on.
         """
         handle = self._open[catalog]
-        found = await self._pool.call(
-            "look", str(handle.opening.storage), lambda: handle.look(name, request_id)
-        )
+        found = await self._pool.call("look", str(handle.opening.storage), lambda: handle.look(name))
         if found.basis is not None:
             self._looks[collection] = catalog, found.basis
         return found

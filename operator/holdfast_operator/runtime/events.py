@@ -42,6 +42,7 @@ _TOLD_BY_READY: Final = frozenset(
     }
 )
 """What a CatalogMigration's other conditions tell, Ready tells too."""
+_RETRYING: Final = frozenset({Reason.SNAPSHOT_RETRYING, Reason.COMPACTION_RETRYING})
 _BAD_IF_TRUE: Final = frozenset(
     {ConditionType.SHADOW_DIVERGED, ConditionType.OVER_MAX_BYTES, ConditionType.RENDITION_SUSPECT}
 )
@@ -72,9 +73,7 @@ def transitions(old: Sequence[Json], health: Health, others: Sequence[Mark]) -> 
             continue
         same = before.get(mark.type.value) == (mark.status, mark.reason.value)
         # Each failed attempt is told, also where nobody saw the one between two of them run.
-        if same and (
-            mark.reason is not Reason.SNAPSHOT_RETRYING or said[mark.type.value] == shown(mark.message)
-        ):
+        if same and (mark.reason not in _RETRYING or said[mark.type.value] == shown(mark.message)):
             continue
         if mark.reason is Reason.WITHIN_MAX_BYTES and mark.type.value not in before:
             continue

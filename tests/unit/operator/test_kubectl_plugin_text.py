@@ -29,6 +29,8 @@ from holdfast_operator.kubectl.cluster import (
     failure,
 )
 from holdfast_operator.kubectl.collections import (
+    compaction_outcome,
+    compaction_request,
     handover_outcome,
     handover_to,
     snapshot_outcome,
@@ -311,6 +313,33 @@ def test_a_snapshot_is_asked_for_once_by_a_name() -> None:
     body["status"] = marked(others=[failed])
     with pytest.raises(Refused, match="SnapshotFailed: no"):
         snapshot_outcome("three")(body)
+
+
+def test_a_compaction_is_asked_for_once_by_a_name_and_told_in_a_line() -> None:
+    body = thing("StorageCollection", "a")
+    assert compaction_request(body, None, NOW) == {"requestId": "manual-20260102-030405-000"}
+    body["spec"]["compactionSchedule"] = {"schedule": "@daily", "spark": {"sparkVersion": "4.3.0"}}
+    assert compaction_request(body, "one", NOW) == {"requestId": "one", "spark": {"sparkVersion": "4.3.0"}}
+    # A merge patch leaves the template of the last one.
+    body["spec"]["compaction"] = {"requestId": "one", "spark": {}}
+    assert compaction_request(body, "two", NOW) == {"requestId": "two"}
+    with pytest.raises(BadInput, match="already"):
+        compaction_request(body, "one", NOW)
+    last = {"requestId": "two", "shards": 4, "compacted": 3, "left": 1, "rowsBefore": 12_000, "rows": 9_000}
+    body["status"] = marked(
+        lastCompaction=last, compactionSchedule={"nextScheduleTime": "2026-01-03T00:00:00Z"}
+    )
+    text = "3 of 4 shards, 1 left to others: 12,000 stored rows are 9,000"
+    assert compaction_outcome("two")(body) == Done(f"done: {text}")
+    assert compaction_outcome("three")(body) is None
+    lines = [each.split() for each in details(body, [body], NOW, 120)]
+    assert ["compaction", "two:", *text.split()] in lines
+    assert ["compacts", "@daily", "(UTC):", "next", "2026-01-03T00:00:00Z"] in lines
+    failed = {"type": "CompactionCompleted", "status": "False", "reason": "CompactionFailed", "message": "no"}
+    body["status"] = marked(others=[failed])
+    with pytest.raises(Refused, match="CompactionFailed: no"):
+        compaction_outcome("three")(body)
+    assert remarks(body) == [failed]
 
 
 def test_only_a_rendition_that_can_takes_over_and_only_by_hand() -> None:

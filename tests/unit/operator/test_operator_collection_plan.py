@@ -23,6 +23,7 @@ from holdfast_operator.reconcile.collection import (
     plan,
     schema_of,
 )
+from holdfast_operator.reconcile.compaction import CompactionObserved
 from holdfast_operator.reconcile.facts import CollectionFacts, ItemName, RenditionFacts
 from holdfast_operator.reconcile.snapshot import SnapshotObserved
 from holdfast_operator.reconcile.sparkjobs import FailAttempt
@@ -105,7 +106,7 @@ def test_a_collection_of_an_observed_catalog_is_shown_and_not_changed() -> None:
         upper=90,
         now=datetime(2026, 1, 1, tzinfo=UTC),
     )
-    (mark,) = rest(replace(WATCHED, spec=asked, snapshot=snapshot)).marks
+    (mark,) = rest(replace(WATCHED, spec=asked, asked=(snapshot,))).marks
     assert (mark.status, mark.reason) == ("False", Reason.CATALOG_OBSERVED)
     mismatched = rest(replace(WATCHED, spec=spec(rendition={"shards": 3})))
     assert mismatched.health.reason is Reason.SCHEMA_MISMATCH
@@ -270,9 +271,12 @@ def test_delete_takes_nothing_of_others() -> None:
 
 
 def test_running_jobs_are_ended_before_their_collection() -> None:
-    job = JobRecord("j1", "c1", "snapshot", "1", 3, JobState.RUNNING)
-    step = decided(replace(DOOMED, running=(job,)))
-    assert step == FailAttempt("snapshot", "j1", 3, "the collection is being deleted", stopped=True)
+    for kind in (SnapshotObserved, CompactionObserved):
+        job = JobRecord("j1", "c1", kind.kind.job, "1", 3, JobState.RUNNING)
+        of_both = {"reachable": True, "request": None, "collection_id": "c1", "since": 5, "upper": 90}
+        fields = {name: of_both[name] for name in of_both if name in kind.__dataclass_fields__}
+        step = decided(replace(DOOMED, asked=(kind(**fields, running=(job,)),)))
+        assert step == FailAttempt(kind.kind.job, "j1", 3, "the collection is being deleted", stopped=True)
 
 
 def test_delete_waits_for_the_catalog_but_not_for_ever() -> None:

@@ -227,7 +227,7 @@ def opened(tmp_path: Path) -> Iterator[tuple[OpenCatalog, str, StorageController
     with ExitStack() as stack:
         stack.callback(catalog.close)
         catalog.ensure_item(NAME, SCHEMA, 1)
-        collection = catalog.look(NAME, None).collection_id
+        collection = catalog.look(NAME).collection_id
         assert collection is not None
         catalog.create_collection(collection, NAME, SCHEMA, 2)
         client = stack.enter_context(PersistClient.open(storage.url))
@@ -388,7 +388,7 @@ def test_a_job_that_was_left_ends_with_what_it_was_for(
         catalog.abort_rendition(collection, "spec-2")
     else:
         catalog.drop_collection(collection)
-        look = catalog.look(NAME, None).facts
+        look = catalog.look(NAME).facts
         assert look is not None
         assert look.dropped
         assert is_long_over(look, spec(None))

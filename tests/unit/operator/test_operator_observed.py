@@ -101,7 +101,7 @@ def test_it_writes_nothing(place: Place) -> None:
     item = catalog.ensure_item(*str(NAME).split("."))
     before, upper = place.bytes(), catalog.upper
     seen = place.observe()
-    assert seen.look(NAME, None).item_id == item
+    assert seen.look(NAME).item_id == item
     seen.confirm()
     assert client.inspect(catalog_shard_id(ORGANIZATION)).upper == upper
     seen.close()
@@ -111,16 +111,16 @@ def test_it_writes_nothing(place: Place) -> None:
 def test_it_finds_collections_that_the_writer_made(place: Place) -> None:
     client, catalog = place.writer()
     seen = place.observe()
-    assert seen.look(NAME, None).item_id is None
+    assert seen.look(NAME).item_id is None
     with pytest.raises(NoSuchSchema, match="nowhere"):
-        seen.look(ItemName("nowhere", "public", "flights"), None)
+        seen.look(ItemName("nowhere", "public", "flights"))
     catalog.ensure_item(*str(NAME).split("."))
-    look = seen.look(NAME, None)
+    look = seen.look(NAME)
     assert (look.item_id, look.facts) == ("u1", None)
     assert look.collection_id is not None
     controller = StorageController(client, guard=catalog.fence_guard)
     controller.create_collection(CollectionSpec(look.collection_id, str(NAME), SCHEMA))
-    facts = seen.look(NAME, None).facts
+    facts = seen.look(NAME).facts
     assert facts is not None
     assert (facts.schema, facts.upper) == (SCHEMA, 0)
 
@@ -166,7 +166,7 @@ def test_at_another_version_it_shows_the_token_and_the_version(place: Place, ver
     assert (facts.catalog_version, facts.epoch, facts.object_counts) == (version, 1, ())
     assert place.observe().confirm() == facts
     with pytest.raises(NotReadable, match=str(version)):
-        seen.look(NAME, None)
+        seen.look(NAME)
     set_version(client, CATALOG_VERSION, version)
     assert seen.confirm().object_counts
 

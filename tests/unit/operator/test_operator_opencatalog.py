@@ -37,7 +37,7 @@ def open_catalog(tmp_path: Path) -> Iterator[Open]:
 def created(catalog: OpenCatalog) -> tuple[str, str]:
     """The collection's id and that of a running job."""
     catalog.ensure_item(NAME, SCHEMA, 1)
-    collection_id = catalog.look(NAME, None).collection_id
+    collection_id = catalog.look(NAME).collection_id
     assert collection_id is not None
     catalog.create_collection(collection_id, NAME, SCHEMA, 1)
     return collection_id, catalog.start_job(collection_id, "snapshot", "1", {}).job_id
@@ -64,12 +64,10 @@ def test_a_fenced_operator_commands_nothing(
     second = open_catalog("second")
     with pytest.raises(Fenced, match="epoch 2"):
         command(first, collection_id, job)
-    look = second.look(NAME, "1")
+    look = second.look(NAME)
     assert look.facts is not None
     assert not look.facts.dropped
-    assert look.job is not None
-    assert (look.job.state, look.job.attempt) == (JobState.RUNNING, 1)
-    assert look.running == (look.job,)
+    assert [(job.slot, job.state, job.attempt) for job in look.jobs] == [("1", JobState.RUNNING, 1)]
     assert second.confirm().epoch == 2
 
 
@@ -80,8 +78,7 @@ def test_an_attempt_that_has_ended_is_not_failed_and_nobody_is_fenced(open_catal
     with PersistClient.open(storage.url) as client:
         StorageController(client).finish_job(job, 1, {"rows": 0})
     catalog.fail_job(job, 1, "late")
-    assert catalog.look(NAME, "1").job is not None
-    assert catalog.look(NAME, "1").running == ()
+    assert [(job.slot, job.state) for job in catalog.look(NAME).jobs] == [("1", JobState.DONE)]
     catalog.drop_collection(collection_id)
     with PersistClient.open(storage.url) as client:
         assert StorageController(client).describe(collection_id).state is CollectionState.DROPPED
@@ -96,12 +93,12 @@ def test_a_drop_that_waits_for_a_reader_is_not_done(open_catalog: Open) -> None:
         for _ in range(2):
             with pytest.raises(CollectionInUse, match="a report"):
                 catalog.drop_collection(collection_id)
-            facts = catalog.look(NAME, None).facts
+            facts = catalog.look(NAME).facts
             assert facts is not None
             assert not facts.dropped
         reader.close()
     catalog.drop_collection(collection_id)
-    facts = catalog.look(NAME, None).facts
+    facts = catalog.look(NAME).facts
     assert facts is not None
     assert facts.dropped
 

@@ -52,7 +52,7 @@ def item(name: str) -> ItemName:
 
 
 def id_of(handle: OpenCatalog, name: str) -> str:
-    found = handle.look(item(name), None).collection_id
+    found = handle.look(item(name)).collection_id
     assert found is not None
     return found
 
@@ -65,7 +65,7 @@ def at_rest(handle: OpenCatalog) -> dict[str, Basis]:
     """Look at all until there is nothing new: our own client's upkeep may come in between."""
     deadline = time.monotonic() + 60
     while True:
-        looks = {name: basis for name in NAMES if (basis := handle.look(item(name), None).basis)}
+        looks = {name: basis for name in NAMES if (basis := handle.look(item(name)).basis)}
         if handle.changed(looks) == ():
             return looks
         assert time.monotonic() < deadline, "there is always something new"
@@ -142,13 +142,13 @@ def test_a_tick_has_what_is_new_looked_at_and_all_where_that_cannot_be_told(cata
         stores = Stores(pool, LongCalls(metrics, seen.put_nowait))
         stores.adopt(CATALOG, catalog)
         for name in NAMES:
-            await stores.look(CATALOG, key_of(name), item(name), None)
+            await stores.look(CATALOG, key_of(name), item(name))
         stores.forget(key_of("planes"))
         ticking = asyncio.create_task(Ticks(stores, seen.put_nowait, SystemClock(), 0.01).run(stop))
         with PersistClient.open(catalog.opening.storage.url) as client:
             await asyncio.to_thread(write, StorageController(client), collection)
         assert await asyncio.wait_for(seen.get(), 60) == key_of("airports")
-        await stores.look(CATALOG, key_of("airports"), item("airports"), None)
+        await stores.look(CATALOG, key_of("airports"), item("airports"))
         away = file.rename(file.with_suffix(".away"))
         found = set()
         while key_of("flights") not in found:
