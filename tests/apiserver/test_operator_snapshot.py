@@ -86,6 +86,15 @@ def wait_for_reason(world: Any, reason: str) -> None:
     world.wait_for("storagecollection/flights", REASON, reason)
 
 
+def contents(world: Any) -> list[dict[str, Any]]:
+    """The rows of the collection, in order."""
+    organization = world.status("catalog/demo")["organizationId"]
+    with world.controller(world.volume(organization)) as controller:
+        id_ = world.status("storagecollection/flights")["collectionId"]
+        with controller.reader(id_, purpose="look") as reader:
+            return reader.snapshot().to_table().sort_by("id").to_pylist()
+
+
 def applications(world: Any, kind: str = "sparkapplications") -> dict[int, dict[str, Any]]:
     found = world.objects.list(kind)
     return {int(app["metadata"]["labels"]["holdfast.dev/attempt"]): app for app in found}
@@ -203,6 +212,38 @@ def test_a_suspended_collection_has_no_driver_and_goes_on_with_its_snapshot_afte
     world.apply(flights)
     world.wait_for("storagecollection/flights", ".status.snapshotJob.attempt", 2)
     assert list(applications(world)) == [2]
+
+
+def test_a_compaction_waits_for_a_snapshot_is_retried_and_leaves_the_contents_as_they_are(
+    world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path
+) -> None:
+    it = "storagecollection/flights"
+    reason = REASON.replace("Snapshot", "Compaction")
+    misbehave.by_attempt = {"1": Misbehaviour.HANG}
+    ask(world, flights, tmp_path / "out", "hangs")
+    wait_for_reason(world, "SnapshotRunning")
+    flights["spec"]["compaction"] = {"requestId": "one", "spark": {"startDeadlineSeconds": 5}}
+    world.apply(flights)
+    world.wait_for(it, reason, "CompactionQueued")
+    waits = world.condition(it, "CompactionCompleted")["message"]
+    assert waits == "snapshot hangs runs; it starts when that has ended"
+    assert list(applications(world)) == [1]
+    before = contents(world)
+    assert len(before) == 15
+
+    del flights["spec"]["snapshot"]
+    world.apply(flights)
+    world.wait_for(it, reason, "CompactionRetrying")
+    flights["spec"]["compaction"]["spark"]["startDeadlineSeconds"] = 110
+    world.apply(flights)
+    world.wait_for(it, reason, "CompactionSucceeded")
+    status = world.status(it)
+    last = status["lastCompaction"]
+    assert (last["requestId"], last["attempt"], last["left"]) == ("one", 2, 0)
+    # The other shard has one batch.
+    assert (last["shards"], last["compacted"], last["batches"], last["rows"]) == (2, 1, 2, 13)
+    assert status["compactionJob"]["state"] == "Done"
+    assert contents(world) == before
 
 
 def test_a_schedule_makes_up_for_the_latest_missed_run_and_runs_no_time_twice(

@@ -134,6 +134,7 @@ END
         kubectl create configmap argocd-cm --namespace argocd
     """,
     ("docs/how-to/snapshot-on-a-schedule.md", "kubectl patch coll flights"): _FLIGHTS,
+    ("docs/how-to/compact-with-the-operator.md", "kubectl holdfast compact flights"): _FLIGHTS,
     ("docs/how-to/let-one-process-write.md", "kubectl annotate --overwrite catalog/demo"): _DEMO,
     ("docs/how-to/move-a-catalog.md", "kubectl apply -f to-persist.yaml"): f"""
         {_STASH_SECRET}
