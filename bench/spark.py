@@ -10,6 +10,10 @@
 - The hydration job: the 4,000,000 rows of that collection into a rendition of 4 shards, read, sorted,
   encoded, uploaded and committed. The peer reads the same files, sorts them into 4 ranges of keys, and writes
   Parquet.
+- The compaction job: the 4,000,000 updates in 8 runs of the first collection, a new copy of it each time,
+  into one run, by 4 tasks. All times can still be told apart, so that as many updates are written as are
+  read. The peer reads the same files, sorts them into 4 ranges of keys, in the order that a run has, and
+  writes Parquet.
 
 Both run in one session of `local[2]`, with the settings of `holdfast.spark.configure`. That both give the
 same rows is checked before anything is timed. Files and SQLite; maintenance is off. The notes have the rate
@@ -17,6 +21,7 @@ of one core, of which `docs/explanation/spark-at-scale.md` makes ten terabytes.
 """
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,8 +38,8 @@ from snapshot import APPENDS, SCHEMA, UPDATES, is_parquet, updates
 
 import holdfast.spark
 from holdfast.persist import PersistClient, PersistConfig
-from holdfast.spark.jobs import hydrate
-from holdfast.spark.jobs.spec import HydrateSpec
+from holdfast.spark.jobs import compact, hydrate
+from holdfast.spark.jobs.spec import CompactSpec, HydrateSpec
 from holdfast.storage import CollectionSpec, StorageController
 
 CORES = 2
@@ -112,15 +117,15 @@ def upserts() -> Iterator[pa.Table]:
         yield updates(np.tile(ids, 2), both, np.repeat([-1, 1], UPDATES // 2))
 
 
-def reading_rows(spark: SparkSession, folder: Path) -> Iterator[Row]:
-    """What a snapshot of many runs and a scan of one cost."""
-    consolidated = filled(folder / "runs", upserts())
+def rows_of_many_runs(spark: SparkSession, folder: Path) -> Iterator[Row]:
+    """What a snapshot costs, and a compaction."""
+    runs = filled(folder / "runs", upserts())
 
     def snapshot() -> DataFrame:
         return holdfast.spark.read(spark, url=f"file://{folder}/runs", collection="rows")
 
     def grouped() -> DataFrame:
-        parts = spark.read.parquet(*consolidated)
+        parts = spark.read.parquet(*runs)
         summed = parts.groupBy(*SCHEMA.names).agg(f.sum("_diff").alias("_diff"))
         return summed.where("_diff <> 0")
 
@@ -133,6 +138,45 @@ def reading_rows(spark: SparkSession, folder: Path) -> Iterator[Row]:
         lambda: drain(snapshot()),
         lambda: drain(grouped()),
     )
+
+    yield from compacting(spark, folder, runs)
+
+
+def compacting(spark: SparkSession, folder: Path, runs: list[str]) -> Iterator[Row]:
+    """What a compaction costs."""
+    updates = APPENDS * UPDATES
+    copies = [folder / f"copy-{number}" for number in range(1 + ROUNDS)]
+    for copy in copies:
+        shutil.copytree(folder / "runs", copy)
+    left = iter(copies)
+
+    def merge() -> None:
+        url = f"file://{next(left)}"
+        with PersistClient.open(url, config=PersistConfig(maintenance="off")) as client:
+            controller = StorageController(client)
+            job = controller.start_job("c", "compact", "now", spec={})
+            work = {"job_id": job.job_id, "attempt": 1, "collection": "rows", "partitions": 2 * CORES}
+            compact.run(CompactSpec(url=url, **work), say=lambda _: None, spark=spark)
+            done = controller.job(job.job_id)
+            if done is None or (done.result.get("batches"), done.result.get("rows")) != (APPENDS, updates):
+                raise SystemExit(f"spark: {done}")
+
+    def sort() -> None:
+        parts = spark.read.parquet(*runs).repartitionByRange(2 * CORES, "id")
+        parts.sortWithinPartitions(*SCHEMA.names, "_time").write.mode("overwrite").parquet(
+            str(folder / "merged")
+        )
+
+    yield row(
+        "compaction of 4M updates in 8 runs / Spark reads, sorts, writes Parquet",
+        0.5,
+        updates,
+        "updates/s",
+        merge,
+        sort,
+    )
+    compacted = holdfast.spark.read(spark, url=f"file://{copies[-1]}", collection="rows")
+    check_equal(compacted, holdfast.spark.read(spark, url=f"file://{folder}/runs", collection="rows"))
 
 
 def rows_of_one_run() -> Iterator[pa.Table]:
@@ -192,7 +236,7 @@ def rows() -> Iterator[Row]:
     with scratch() as folder:
         spark = session(folder)
         try:
-            yield from reading_rows(spark, folder)
+            yield from rows_of_many_runs(spark, folder)
             yield from scanning_rows(spark, folder)
         finally:
             spark.stop()
