@@ -36,7 +36,7 @@ def patch(world: Any, **spec: Any) -> None:
 def test_a_collection_is_restored_while_it_is_read(
     world: Any, make_catalog: Make, make_collection: Make, tmp_path: Path
 ) -> None:
-    volume = tmp_path / "volume"
+    volume = tmp_path / "volume" / world.namespace
     monday, tuesday = [(1, "one"), (2, "two"), (2, "two")], [(2, "two"), (3, "three")]
     snapshot(volume / "monday", monday, SCHEMA)
     snapshot(tmp_path / "tuesday", tuesday, SCHEMA)

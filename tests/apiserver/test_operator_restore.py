@@ -31,8 +31,8 @@ def test_a_catalog_comes_out_of_a_dump_or_of_another_one(
             catalog.allocate_ids(IdKind.USER_ITEM, 5)
             catalog.ensure_item("holdfast", "public", "late")
         good = closed.dump()
-    dump = tmp_path / "volume" / "dump.json"
-    dump.parent.mkdir()
+    dump = tmp_path / "volume" / world.namespace / "dump.json"
+    dump.parent.mkdir(parents=True)
     dump.write_text(good[: len(good) // 2])
     world.start()
     new = make_catalog(restoreFrom={"dump": {"url": dump.as_uri()}})
@@ -43,6 +43,19 @@ def test_a_catalog_comes_out_of_a_dump_or_of_another_one(
     assert str(dump) in message
     assert "\n" not in message
     assert not (tmp_path / "volume" / world.namespace / new["spec"]["organizationId"]).exists()
+    # Neither a dump nor a catalog of another namespace is read.
+    theirs = tmp_path / "volume" / "theirs"
+    theirs.mkdir()
+    (theirs / "dump.json").write_text("SECRET")
+    foreign: tuple[dict[str, Any], ...] = (
+        {"dump": {"url": (theirs / "dump.json").as_uri()}},
+        {"catalog": {"organizationId": SOURCE, "storage": {"url": theirs.as_uri()}}},
+    )
+    for asked in foreign:
+        world.apply(make_catalog("thief", restoreFrom=asked))
+        message = world.wait_stalled("catalog/thief", "LocationNotAllowed")
+        assert f"this namespace has only what is below {tmp_path}/volume/{world.namespace}" in message
+        world.delete("catalog/thief")
     dump.write_text(good)
     world.wait_ready("catalog/demo", "catalog/copy", "catalog/old")
     assert [world.status(f"catalog/{name}")["objectCounts"]["items"] for name in ("demo", "copy")] == [2, 1]
@@ -79,8 +92,9 @@ def test_a_restore_that_takes_long_is_shown_and_goes_on_until_nobody_asks_for_it
         closed = persist_catalog(client, SOURCE)
         closed.open(OpenMode.WRITABLE, holder="test", purpose="source").close()
         good = closed.dump()
-    pipes = {name: tmp_path / "volume" / f"{name}.json" for name in ("demo", "gone", "stopped")}
-    (tmp_path / "volume").mkdir()
+    folder = tmp_path / "volume" / world.namespace
+    pipes = {name: folder / f"{name}.json" for name in ("demo", "gone", "stopped")}
+    folder.mkdir(parents=True)
     for pipe in pipes.values():
         os.mkfifo(pipe)
     operator = world.start()

@@ -38,7 +38,7 @@ def test_a_dump_in_s3_is_restored(opening: Opening, minio: Minio, bucket: str, t
 
     def restored_from(name: str) -> Opening:
         url = f"s3://{bucket}/daily/{quote(name)}?endpoint={minio.endpoint}&region=us-east-1"
-        return replace(opening, restore=DumpSource(url, None))
+        return replace(opening, restore=DumpSource(url))
 
     with pytest.raises(RestoreFailed, match=r"has no object missing\.json"):
         OpenCatalog.open(restored_from("missing.json"))

@@ -178,7 +178,7 @@ END
         python - <<END
 from pathlib import Path
 from unit.collections.snapshots import snapshot
-snapshot(Path("/var/lib/holdfast/snapshots/flights-2026-11-20"), [(1, "a"), (2, "b")])
+snapshot(Path("/var/lib/holdfast/default/snapshots/flights-2026-11-20"), [(1, "a"), (2, "b")])
 END
     """,
     ("docs/how-to/restore-a-collection.md", "kubectl holdfast restore flights"): """

@@ -218,7 +218,9 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
     opening = _opening(seen, spec, storage)
     if seen.opened is None or seen.facts is None:
         if isinstance(seen.restore, Refused) and not seen.initialized:
-            return Settle(stalled(Reason.RESTORE_FAILED, seen.restore.message))
+            why = seen.restore.reason
+            why = Reason.RESTORE_FAILED if why is Reason.UNSUPPORTED_STORAGE else why
+            return Settle(stalled(why, seen.restore.message))
         if opening.observed and isinstance(seen.connection, Absent):
             # Whoever is to initialize it needs to know where.
             return Publish(connection_of(spec, storage, spec.backend))

@@ -1,5 +1,6 @@
 """Looks at, and acts on, what a Catalog stands for."""
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping
@@ -126,8 +127,9 @@ class CatalogHandler(Handler[Observed]):
         restore: RestoreSource | Refused | None = None
         if spec is not None:
             where = self._settings.data_dir, self._settings.allowed_locations
-            storage = resolve(spec, key.namespace, *where)
-            restore = resolve_restore(spec, key.namespace, *where)
+            # They ask the file system, which may be one that hangs.
+            storage = await asyncio.to_thread(resolve, spec, key.namespace, *where)
+            restore = await asyncio.to_thread(resolve_restore, spec, key.namespace, *where)
         if isinstance(storage, Refused) and spec is not None and "shardId" not in body.get("status", {}):
             self._void(key)
         deleting = is_deleting(body)

@@ -276,6 +276,12 @@ class RestoreFailed(HoldfastError):
     hint = "correct spec.restoreFrom or its source, or remove it; it is tried again by itself"
 
 
+class NotAllowed(HoldfastError):
+    """It is where the operator doesn't read for the namespace of the resource; nothing was opened."""
+
+    hint = "correct spec.restoreFrom, or remove it"
+
+
 class NotReadable(BadInput):
     """The catalog's format is of another version than this operator reads."""
 

@@ -123,8 +123,10 @@ class Index:
         match key.kind:
             case Kind.CATALOG:
                 asked, _ = parse_spec(CatalogSpec, body)
-                storage = None if asked is None else resolve(asked, key.namespace, self._data_dir)
-                if asked is None or not isinstance(storage, Storage):
+                if asked is None:
+                    return None, None
+                storage = resolve(asked, key.namespace, self._data_dir, follow=False)
+                if not isinstance(storage, Storage):
                     return None, None
                 return (storage.stores, asked.organization_id), None
             case Kind.STORAGE_COLLECTION:

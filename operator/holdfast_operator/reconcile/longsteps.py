@@ -20,9 +20,10 @@ from holdfast.errors import (
     ShardFinalized,
     UpperMismatch,
 )
-from holdfast_operator.reconcile.facts import RestoreFailed, Superseded
+from holdfast_operator.reconcile.facts import NotAllowed, RestoreFailed, Superseded
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.handler import Halt
+from holdfast_operator.reconcile.locations import Bounds
 from holdfast_operator.reconcile.longcalls import UnderWay
 from holdfast_operator.reconcile.renditions import (
     Advance,
@@ -101,7 +102,7 @@ class LongSteps:
                     raise AssertionError(step)
         except UnderWay:
             raise Halt(step.resting) from None
-        except RestoreFailed as error:
+        except (RestoreFailed, NotAllowed) as error:
             log.warning("%s", error)
             health = settled(error).health
             raise Halt(replace(step.resting, health=health, requeue_after=None, retry=True)) from None
@@ -133,7 +134,8 @@ class LongSteps:
     async def _restore(
         self, key: ObjectKey, step: Restore, catalog: ObjectKey, stop: threading.Event
     ) -> None:
-        id_, below = step.rendition_id, self._data_dir
+        id_ = step.rendition_id
+        bounds = Bounds(key.namespace, self._data_dir, self._allowed_locations)
         # That of another value, which was asked for before, ends.
         self._restoring[key] = id_
 
@@ -147,9 +149,8 @@ class LongSteps:
                 step.collection_id,
                 id_,
                 step.snapshot,
-                below=below,
+                bounds=bounds,
                 room=step.room,
                 stopped=stopped,
-                places=self._allowed_locations,
             ),
         )

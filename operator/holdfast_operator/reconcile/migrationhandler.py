@@ -1,5 +1,6 @@
 """Looks at, and acts on, what a CatalogMigration stands for."""
 
+import asyncio
 import logging
 from dataclasses import replace
 from datetime import timedelta
@@ -191,7 +192,8 @@ class MigrationHandler(Handler[Observed]):
         if (older := self._index.older_rival(owner)) is not None:
             text = f"{older} has the catalog of Catalog '{owner.name}': move that one"
             return stalled(Reason.DUPLICATE_CATALOG, text)
-        storage = resolve(asked, key.namespace, self._settings.data_dir, self._settings.allowed_locations)
+        where = self._settings.data_dir, self._settings.allowed_locations
+        storage = await asyncio.to_thread(resolve, asked, key.namespace, *where)
         if isinstance(storage, Refused):
             return stalled(storage.reason, storage.message)
         if (missing := await missing_secret(self.services.kube, owner, asked)) is not None:

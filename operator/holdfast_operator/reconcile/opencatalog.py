@@ -11,8 +11,7 @@ Invariants
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
@@ -54,6 +53,7 @@ from holdfast_operator.reconcile.facts import (
 )
 from holdfast_operator.reconcile.itemdefinition import item_definition
 from holdfast_operator.reconcile.linking import InTwo, StashGuard
+from holdfast_operator.reconcile.locations import Bounds
 from holdfast_operator.reconcile.objects import ObjectName, ObjectsPlan, plan_objects
 from holdfast_operator.reconcile.opening import open_writable
 from holdfast_operator.reconcile.restoring import open_snapshot
@@ -252,19 +252,18 @@ class OpenCatalog:
         rendition_id: str,
         snapshot: str,
         *,
-        below: Path | None,
+        bounds: Bounds,
         room: int | None,
         stopped: Callable[[], bool],
-        places: Sequence[str] = (),
     ) -> None:
         """Make the contents of a collection those of a snapshot, of at most `room` bytes.
 
-        It is in a folder below the operator's own, or in S3 in one of the `places`, where there are some.
-        It goes on where it was left, and happens once for an id of a rendition. Raises `RestoreFailed`, and
-        nothing was changed; `Superseded` where it was `stopped` or somebody gave the rendition up.
+        It goes on where it was left, and happens once for an id of a rendition. Raises `NotAllowed` for what
+        isn't within the `bounds`, `RestoreFailed`, and nothing was changed; `Superseded` where it was
+        `stopped` or somebody gave the rendition up.
         """
         try:
-            source = open_snapshot(snapshot, below, places)
+            source = open_snapshot(snapshot, bounds)
             size = source.manifest.bytes
             if room is not None and size > room:
                 raise BadInput(f"its files have {size} bytes, and spec.maxBytes leaves {max(room, 0)}")

@@ -4,13 +4,12 @@ that a collection is restored from. Blocking.
 Invariants
 - What is to be restored is put together and opened in memory first; what fails there has made nothing.
 - It becomes durable in one append, and only where there is no catalog yet.
-- A dump in a file, or a snapshot in a folder, is read only from below the operator's own: what a resource
-  names is read with the operator's rights, and messages may show a part of it.
-- A snapshot in S3 is read only where catalogs may be.
+- What a resource names is read with the operator's rights, and messages may show a part of it: a snapshot is
+  opened only within the bounds of its namespace, and a dump has been found within them before.
 """
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO, assert_never
@@ -33,8 +32,8 @@ from holdfast.persist.storage import Location, MemoryBlob, MemoryConsensus
 from holdfast.persist.storage.s3place import S3Place
 from holdfast.storage import RestoreSource as SnapshotSource
 from holdfast.storage.snapshotfolder import local_folder
-from holdfast_operator.reconcile.facts import RestoreFailed
-from holdfast_operator.reconcile.locations import is_allowed
+from holdfast_operator.reconcile.facts import NotAllowed, RestoreFailed
+from holdfast_operator.reconcile.locations import Bounds
 from holdfast_operator.reconcile.storage import CatalogSource, DumpSource, RestoreSource
 
 _QUIET = PersistConfig(maintenance="off")
@@ -115,39 +114,26 @@ def _dump(source: DumpSource) -> Iterator[TextIO]:
             raise BadInput("the URL names no object")
         yield io.TextIOWrapper(io.BytesIO(_s3_object(parts._replace(path=folder).geturl(), name)), "utf-8")
         return
-    path = Path(unquote(parts.path)).resolve()
-    if parts.netloc or not _is_below(path, None if source.below is None else Path(source.below)):
-        below = f"below {source.below} or " if source.below else ""
-        raise BadInput(f"the operator reads dumps only {below}from s3://")
-    with path.open(encoding="utf-8") as text:
+    if parts.netloc:
+        raise BadInput("a file:// URL has an absolute path: file:///folder/dump.json")
+    with Path(unquote(parts.path)).open(encoding="utf-8") as text:
         yield text
 
 
-def open_snapshot(url: str, below: Path | None, places: Sequence[str] = ()) -> SnapshotSource:
-    """The snapshot in a folder below the operator's own, or in S3 in one of the `places`; and its manifest.
+def open_snapshot(url: str, bounds: Bounds) -> SnapshotSource:
+    """The snapshot in a folder, or in S3, within the `bounds`; and its manifest.
 
-    Raises `BadInput` where there is none, it is elsewhere or its bucket can't be read, `VersionTooNew`.
+    Raises `NotAllowed`, `BadInput` where there is none or its bucket can't be read, `VersionTooNew`.
     """
+    if why := bounds.refusal(url, source=True):
+        raise NotAllowed(f"spec.restoreFrom.snapshot {why}")
     if url.startswith("s3://"):
-        if not is_allowed(url, places):
-            raise BadInput(
-                "it is not in a place that this operator may use: --allow-location "
-                "(storage.allowedLocations of the chart) names them"
-            )
         try:
             return SnapshotSource.open(url)
         except StorageError as error:
             # As it is, it would be about the store of the catalog.
             raise BadInput(str(error)) from error
-    folder = local_folder(url).resolve()
-    if not _is_below(folder, below):
-        where = f"only below {below}" if below is not None else "none: it has no folder of its own"
-        raise BadInput(f"of the snapshots in folders the operator reads {where}")
-    return SnapshotSource.open(folder)
-
-
-def _is_below(path: Path, folder: Path | None) -> bool:
-    return folder is not None and path.is_relative_to(folder.resolve())
+    return SnapshotSource.open(local_folder(url))
 
 
 def _s3_object(folder: str, name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Where a Catalog's data is and comes from: the places in its spec resolved to URLs. Pure."""
+"""Where a Catalog's data is and comes from: the places in its spec resolved to URLs."""
 
 import posixpath
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from holdfast.persist.storage.url import BLOB_FOLDER, CONSENSUS_FILE, LOG_FOLDER
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.catalogsource import CatalogStorage
 from holdfast_operator.api.names import Reason
-from holdfast_operator.reconcile.locations import PORTS, is_allowed
+from holdfast_operator.reconcile.locations import PORTS, Bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,9 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class DumpSource:
-    """A dump to restore from; a file only below the folder `below`."""
+    """A dump to restore from."""
 
     url: str
-    below: str | None
 
     def __str__(self) -> str:
         return f"dump {self.url}"
@@ -131,15 +130,21 @@ def url_with(place: StashPlace, credentials: Mapping[str, str]) -> str:
 
 
 def resolve(
-    spec: CatalogSpec, namespace: str, data_dir: Path | None, places: Sequence[str] = ()
+    spec: CatalogSpec,
+    namespace: str,
+    data_dir: Path | None,
+    places: Sequence[str] = (),
+    *,
+    follow: bool = True,
 ) -> Storage | Refused:
     """The location of a Catalog; by default a folder of `data_dir`, the operator's own volume.
 
-    Any other, and its stash, has to be in one of the `places`, where there are some.
+    Any other, and its stash, has to be within the `Bounds` of its namespace.
     """
-    if spec.stash is not None and not is_allowed(spec.stash.url, places):
-        return _foreign("spec.stash")
-    return _resolve(spec.storage, spec.organization_id, namespace, data_dir, places, "spec.storage")
+    bounds = Bounds(namespace, data_dir, tuple(places), follow)
+    if spec.stash is not None and (why := bounds.refusal(spec.stash.url)):
+        return _foreign("spec.stash", why)
+    return _resolve(spec.storage, spec.organization_id, bounds, "spec.storage")
 
 
 def resolve_restore(
@@ -148,13 +153,15 @@ def resolve_restore(
     """What a new Catalog is to be filled with; None where it isn't asked for."""
     if spec.restore_from is None:
         return None
-    if spec.restore_from.dump is not None:
-        return DumpSource(spec.restore_from.dump.url, None if data_dir is None else str(data_dir))
+    bounds = Bounds(namespace, data_dir, tuple(places))
+    if (dump := spec.restore_from.dump) is not None:
+        why = bounds.refusal(dump.url, source=True)
+        return _foreign("spec.restoreFrom.dump", why) if why else DumpSource(dump.url)
     source = spec.restore_from.catalog
     if source is None:
         return Refused("spec.restoreFrom names neither a dump nor a catalog; remove it")
     asked, field = source.storage or spec.storage, "spec.restoreFrom.catalog.storage"
-    found = _resolve(asked, source.organization_id, namespace, data_dir, places, field)
+    found = _resolve(asked, source.organization_id, bounds, field)
     if isinstance(found, Refused):
         return found
     return CatalogSource(found, source.organization_id, source.as_of)
@@ -175,31 +182,22 @@ def secrets_of(spec: CatalogSpec) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _resolve(
-    asked: CatalogStorage,
-    organization_id: str,
-    namespace: str,
-    data_dir: Path | None,
-    places: Sequence[str],
-    field: str,
-) -> Storage | Refused:
+def _resolve(asked: CatalogStorage, organization_id: str, bounds: Bounds, field: str) -> Storage | Refused:
     if asked.url is None and asked.blob is None:
-        if data_dir is None:
+        if bounds.volume is None:
             return Refused(
                 "spec.storage is empty and the operator has no volume of its own; set spec.storage.url"
             )
-        return Storage(url=(data_dir / namespace / organization_id).absolute().as_uri())
+        return Storage(url=(bounds.volume / bounds.namespace / organization_id).absolute().as_uri())
     storage = Storage(asked.url, asked.blob, asked.consensus)
     if any(_scheme(url) == "memory" for url in storage.urls):
         return Refused("what is in memory:// is lost when the operator stops; use file:/// in spec.storage")
-    return storage if all(is_allowed(url, places) for url in storage.urls) else _foreign(field)
+    why = next(filter(None, map(bounds.refusal, storage.urls)), "")
+    return _foreign(field, why) if why else storage
 
 
-def _foreign(field: str) -> Refused:
-    message = (
-        f"{field} is outside of where this operator may keep catalogs (--allow-location); ask who runs it"
-    )
-    return Refused(message, Reason.LOCATION_NOT_ALLOWED)
+def _foreign(field: str, why: str) -> Refused:
+    return Refused(f"{field} {why}", Reason.LOCATION_NOT_ALLOWED)
 
 
 def normal_form(url: str) -> str:

@@ -218,7 +218,7 @@ def test_a_deletion_waits_for_migrations() -> None:
 
 
 RESTORED = spec(restoreFrom={"dump": {"url": "s3://b/dump.json"}})
-DUMP = DumpSource("s3://b/dump.json", None)
+DUMP = DumpSource("s3://b/dump.json")
 
 
 def test_a_new_catalog_is_restored_and_says_so() -> None:

@@ -20,12 +20,15 @@ from holdfast_operator.reconcile.collectionstatus import phase_of
 from holdfast_operator.reconcile.facts import (
     CollectionFacts,
     ItemName,
+    NotAllowed,
     Opening,
     RenditionFacts,
     RestoreFailed,
     Superseded,
 )
+from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.itemdefinition import is_out_of_date, item_definition
+from holdfast_operator.reconcile.locations import Bounds
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
 from holdfast_operator.reconcile.renditions import (
     AbortRendition,
@@ -253,10 +256,17 @@ def test_a_snapshot_is_restored_once_whatever_is_written_later(
     catalog, collection, controller = opened
     rows = [(7, "kept"), (8, "kept")]
     snapshot(tmp_path / "monday", rows, SCHEMA)
-    url = (tmp_path / "monday").as_uri()
+    url, bounds = (tmp_path / "monday").as_uri(), Bounds("ns", None, (tmp_path.as_uri(),))
 
     def restore(*, stopped: Callable[[], bool] = never) -> None:
-        catalog.restore(collection, "spec-restore-1", url, below=tmp_path, room=None, stopped=stopped)
+        catalog.restore(
+            collection,
+            "spec-restore-1",
+            url,
+            bounds=bounds,
+            room=None,
+            stopped=stopped,
+        )
 
     with pytest.raises(Superseded, match="given up after"):
         restore(stopped=lambda: True)
@@ -276,7 +286,8 @@ def test_what_can_not_be_restored_is_told_in_a_line_and_changes_nothing(
     opened: tuple[OpenCatalog, str, StorageController], tmp_path: Path
 ) -> None:
     catalog, collection, controller = opened
-    volume = tmp_path / "volume"
+    volume = tmp_path / "volume" / "ns"
+    bounds = Bounds("ns", volume.parent)
     rows = [(1, "a"), (2, "b")]
     snapshot(volume / "good", rows, SCHEMA)
     snapshot(tmp_path / "elsewhere", rows, SCHEMA)
@@ -292,8 +303,6 @@ def test_what_can_not_be_restored_is_told_in_a_line_and_changes_nothing(
     (volume / "empty").mkdir()
     for name, room, says in (
         ("good", 10, "spec.maxBytes leaves 10"),
-        ("../elsewhere", None, "only below"),
-        ("link", None, "only below"),
         ("missing", None, "there is no"),
         ("empty", None, "never finished"),
         ("foreign", None, "does not fit collection"),
@@ -306,19 +315,24 @@ def test_what_can_not_be_restored_is_told_in_a_line_and_changes_nothing(
                 collection,
                 "spec-restore-1",
                 f"file://{volume}/{name}",
-                below=volume,
+                bounds=bounds,
                 room=room,
                 stopped=never,
             )
         assert "\n" not in str(failed.value)
-    with pytest.raises(RestoreFailed, match="no folder of its own"):
-        catalog.restore(
-            collection, "spec-restore-1", f"file://{volume}/good", below=None, room=None, stopped=never
-        )
+    for url, within, says in (
+        (f"file://{volume}/../../elsewhere", bounds, "a file that this operator doesn't read"),
+        (f"file://{volume}/link", bounds, "a file that this operator doesn't read"),
+        (f"file://{volume}/good", Bounds("ns"), "it has to be in s3://"),
+        (f"file://{volume}/good", Bounds("evil", volume.parent), "this namespace has only what is below"),
+    ):
+        with pytest.raises(NotAllowed, match=says) as refused:
+            catalog.restore(collection, "spec-restore-1", url, bounds=within, room=None, stopped=never)
+        assert settled(refused.value).health.reason is Reason.LOCATION_NOT_ALLOWED
     assert [each.id for each in controller.describe(collection).renditions] == ["r1"]
     assert len(contents(controller, collection)) == 3
     catalog.restore(
-        collection, "spec-restore-1", f"file://{volume}/good", below=volume, room=1 << 20, stopped=never
+        collection, "spec-restore-1", f"file://{volume}/good", bounds=bounds, room=1 << 20, stopped=never
     )
     assert contents(controller, collection) == rows
 
@@ -336,21 +350,26 @@ def test_a_snapshot_in_a_bucket_is_restored_where_catalogs_may_be(
 
     def restore(url: str, *places: str) -> None:
         catalog.restore(
-            collection, "spec-restore-1", url, below=None, room=None, stopped=never, places=places
+            collection,
+            "spec-restore-1",
+            url,
+            bounds=Bounds("ns", None, places),
+            room=None,
+            stopped=never,
         )
 
     monday = f"s3://{bucket}/backups/monday?{service}"
     for url, place, says in (
-        (monday, f"s3://{bucket}/catalogs?{service}", "not in a place that this operator may use"),
+        (monday, f"s3://{bucket}/catalogs?{service}", "outside of where this operator may keep"),
         (
             f"s3://{bucket}/catalogs/../backups/monday?{service}",
             f"s3://{bucket}/catalogs?{service}",
-            "not in",
+            "outside of where",
         ),
         (f"s3://{bucket}/backups/tuesday?{service}", f"s3://{bucket}?{service}", "never finished"),
         (f"s3://no-such-bucket/monday?{service}", f"s3://no-such-bucket?{service}", "there is no S3 bucket"),
     ):
-        with pytest.raises(RestoreFailed, match=says) as failed:
+        with pytest.raises((RestoreFailed, NotAllowed), match=says) as failed:
             restore(url, place)
         assert "\n" not in str(failed.value)
     assert len(contents(controller, collection)) == 3

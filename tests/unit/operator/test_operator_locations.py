@@ -7,8 +7,8 @@ import pytest
 from holdfast_operator.__main__ import _parser
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import Reason
-from holdfast_operator.reconcile.locations import is_allowed
-from holdfast_operator.reconcile.storage import Refused, Storage, resolve, resolve_restore
+from holdfast_operator.reconcile.locations import Bounds
+from holdfast_operator.reconcile.storage import DumpSource, Refused, Storage, resolve, resolve_restore
 
 ORGANIZATION = "0b5d5a0e-43a6-4cf1-8e5e-6f7b3f1f7a01"
 PLACES = (
@@ -36,7 +36,7 @@ PLACES = (
     ],
 )
 def test_what_is_below_a_place_is_in_it(url: str) -> None:
-    assert is_allowed(url, PLACES)
+    assert Bounds("ns", None, PLACES).refusal(url) == ""
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,80 @@ def test_what_is_below_a_place_is_in_it(url: str) -> None:
     ],
 )
 def test_whatever_else_is_not(url: str) -> None:
-    assert not is_allowed(url, PLACES)
-    assert is_allowed(url, ())
+    for source in (True, False):
+        assert "--allow-location" in Bounds("ns", None, PLACES).refusal(url, source=source)
+    assert Bounds("ns").refusal(url) == ""
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Path:
+    """The folder of an operator, with those of the namespaces ns and other, and links to the latter."""
+    for name in ("ns", "other"):
+        (tmp_path / "volume" / name).mkdir(parents=True)
+    (tmp_path / "volume" / "ns" / "link").symlink_to(tmp_path / "volume" / "other")
+    (tmp_path / "back").symlink_to(tmp_path)
+    return tmp_path / "volume"
+
+
+FOREIGN = (
+    "file://{volume}/other/c",
+    "file://{volume}/other",
+    "file://{volume}/nsx/c",
+    "file://{volume}/ns/../other/c",
+    "file://{volume}/ns/%2e%2e/other/c",
+    "file://{volume}//ns/link/c",
+    "FILE://{volume}/other/c",
+    "sqlite://{volume}/other/c/consensus.sqlite",
+    "file://{volume}",
+    "file://{volume}/..",
+    "file:///",
+    "file://{volume}/../back/volume/other/c",
+    "file:///proc/self/root{volume}/other/c",
+)
+
+
+@pytest.mark.parametrize("places", [(), PLACES])
+@pytest.mark.parametrize("url", FOREIGN)
+def test_the_folder_of_another_namespace_is_nobody_elses(
+    volume: Path, url: str, places: tuple[str, ...]
+) -> None:
+    bounds = Bounds("ns", volume, places)
+    for source in (True, False):
+        told = bounds.refusal(url.format(volume=volume), source=source)
+        assert f"this namespace has only what is below {volume}/ns; move it there" in told
+    place = f"file://{volume}/other"
+    if "/other" in url:
+        assert Bounds("ns", volume, (*places, place)).refusal(f"{place}/c", source=True) == ""
+
+
+@pytest.mark.parametrize("places", [(), PLACES])
+@pytest.mark.parametrize(
+    "url", ["file://{volume}/ns/c", "sqlite://{volume}/ns/stash", "file://{volume}/../back/volume/ns/c"]
+)
+def test_a_namespace_has_what_is_in_its_folder(volume: Path, url: str, places: tuple[str, ...]) -> None:
+    for source in (True, False):
+        assert Bounds("ns", volume, places).refusal(url.format(volume=volume), source=source) == ""
+
+
+def test_a_link_leads_out_of_a_place_too(volume: Path, tmp_path: Path) -> None:
+    place = (f"file://{volume}/ns",)
+    assert Bounds("ns", None, place).refusal(f"file://{volume}/ns/c") == ""
+    assert Bounds("ns", None, place).refusal(f"file://{volume}/ns/link/c")
+    assert Bounds("ns", None, (f"file://{tmp_path}/back",)).refusal(f"file://{volume}/ns/c") == ""
+
+
+def test_a_file_elsewhere_may_be_written_to_and_is_no_source(volume: Path) -> None:
+    bounds = Bounds("ns", volume)
+    assert bounds.refusal("file:///etc/x") == ""
+    assert f"has to be below {volume}/ns, or in s3://" in bounds.refusal("file:///etc/passwd", source=True)
+    assert "has to be in s3://" in Bounds("ns").refusal("file:///etc/passwd", source=True)
+
+
+def test_what_may_not_wait_for_a_file_system_compares_names(volume: Path) -> None:
+    bounds = Bounds("ns", volume, follow=False)
+    assert bounds.refusal(f"file://{volume}/other/c")
+    assert bounds.refusal(f"file://{volume}/ns/../other/c")
+    assert bounds.refusal(f"file://{volume}/ns/link/c") == ""
 
 
 def spec(**fields: object) -> CatalogSpec:
@@ -83,7 +155,7 @@ def spec(**fields: object) -> CatalogSpec:
 def refused(found: object) -> str:
     assert isinstance(found, Refused)
     assert found.reason is Reason.LOCATION_NOT_ALLOWED
-    return found.message.split(" is outside")[0]
+    return found.message.partition(" is ")[0]
 
 
 def test_a_catalog_is_refused_with_the_field_that_is_foreign() -> None:
@@ -97,6 +169,11 @@ def test_a_catalog_is_refused_with_the_field_that_is_foreign() -> None:
     source = {"catalog": {"organizationId": ORGANIZATION, "storage": {"url": "s3://shared/team-b"}}}
     asked = spec(storage=inside, restoreFrom=source)
     assert refused(resolve_restore(asked, "ns", volume, PLACES)) == "spec.restoreFrom.catalog.storage"
+    for url in ("s3://shared/team-b/d.json?endpoint=http://127.0.0.1:1", "file:///volume2/d.json"):
+        dump = spec(restoreFrom={"dump": {"url": url}})
+        assert refused(resolve_restore(dump, "ns", volume, PLACES)) == "spec.restoreFrom.dump"
+    mine = spec(restoreFrom={"dump": {"url": "file:///volume/ns/d.json"}})
+    assert resolve_restore(mine, "ns", volume, PLACES) == DumpSource("file:///volume/ns/d.json")
 
 
 def test_a_place_in_which_nothing_can_be_is_refused_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,3 +183,8 @@ def test_a_place_in_which_nothing_can_be_is_refused_at_the_start(capsys: pytest.
         with pytest.raises(SystemExit):
             _parser().parse_args(["run", "--allow-location", place])
         assert f"{place!r} is no place for catalogs" in capsys.readouterr().err
+
+
+def test_a_path_with_a_nul_is_nowhere(tmp_path: Path) -> None:
+    for places in ((), ("file:///",)):
+        assert "NUL" in Bounds("ns", tmp_path, places).refusal("file:///a%00b")

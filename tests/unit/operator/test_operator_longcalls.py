@@ -308,7 +308,7 @@ def test_a_restore_that_takes_long_is_taken_later_or_leaves_no_handle(tmp_path: 
 
     def opening(name: str) -> Opening:
         os.mkfifo(tmp_path / f"{name}.json")
-        source = DumpSource((tmp_path / f"{name}.json").as_uri(), str(tmp_path))
+        source = DumpSource((tmp_path / f"{name}.json").as_uri())
         storage = Storage(url=(tmp_path / name).as_uri())
         return Opening(storage, ORGANIZATION, 0, "default", (), "me", "test", restore=source)
 
@@ -351,7 +351,7 @@ def test_a_restore_that_takes_long_is_taken_later_or_leaves_no_handle(tmp_path: 
 
 RESTORE = Opening(
     *(Storage(url="file:///a"), ORGANIZATION, 0, "default", (), "me", "test"),
-    restore=DumpSource("file:///d.json", "/"),
+    restore=DumpSource("file:///d.json"),
 )
 OLD = Durable(ORGANIZATION, "s1", CATALOG_VERSION - 1, 1, 0)
 

@@ -77,7 +77,7 @@ def open_from(opening: Opening, restore: RestoreSource) -> OpenCatalog:
 
 def test_a_dump_is_what_the_new_catalog_holds(opening: Opening, source: Source, tmp_path: Path) -> None:
     (tmp_path / "dump.json").write_text(source.dump)
-    restore = DumpSource((tmp_path / "dump.json").as_uri(), str(tmp_path))
+    restore = DumpSource((tmp_path / "dump.json").as_uri())
     opened = open_from(opening, restore)
     assert opened.start.restored.endswith(f"rows of dump {restore.url}")
     facts = opened.confirm()
@@ -104,7 +104,7 @@ def test_a_catalog_that_is_there_is_left_as_it_is(opening: Opening, source: Sour
     assert dict(opened.confirm().object_counts)["roles"] == 2
     opened.close()
     # Not even looked at.
-    open_from(opening, DumpSource("file:///nowhere/at/all", None)).close()
+    open_from(opening, DumpSource("file:///nowhere/at/all")).close()
 
 
 BAD: dict[str, str | bytes] = {
@@ -121,7 +121,7 @@ def test_a_bad_dump_makes_nothing(opening: Opening, tmp_path: Path, content: str
     path = tmp_path / "dump.json"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(RestoreFailed) as failed:
-        open_from(opening, DumpSource(path.as_uri(), str(tmp_path)))
+        open_from(opening, DumpSource(path.as_uri()))
     assert "\n" not in str(failed.value)
     assert "planted" not in str(failed.value)
     assert not (tmp_path / "new").exists()
@@ -137,7 +137,7 @@ def test_a_dump_whose_objects_contradict_each_other_makes_nothing(
     assert row in source.dump
     (tmp_path / "dump.json").write_text(source.dump.replace(row, f"{row},\n    {row}"))
     with pytest.raises(RestoreFailed, match="twice"):
-        open_from(opening, DumpSource((tmp_path / "dump.json").as_uri(), str(tmp_path)))
+        open_from(opening, DumpSource((tmp_path / "dump.json").as_uri()))
     assert not (tmp_path / "new").exists()
 
 
@@ -148,18 +148,14 @@ def test_a_dump_whose_objects_contradict_each_other_makes_nothing(
         (lambda s, _: CatalogSource(Storage(url=s.url), ORGANIZATION, None), "has no catalog of"),
         (lambda _, f: CatalogSource(Storage(url=f"file://{f}/none"), OTHER, None), "there is nothing in"),
         (lambda _, __: CatalogSource(Storage(url="gopher://x"), OTHER, None), "gopher"),
-        (lambda _, f: DumpSource(f"file://{f}/missing.json", str(f)), "No such file"),
-        (lambda _, __: DumpSource("file:///etc/passwd", None), "reads dumps only from s3://"),
-        (lambda _, f: DumpSource("file:///etc/passwd", str(f)), "reads dumps only below"),
-        (lambda _, f: DumpSource(f"file://{f}/../../etc/passwd", str(f)), "reads dumps only below"),
-        (lambda _, f: DumpSource(f"file://{f}/link", str(f)), "reads dumps only below"),
-        (lambda _, __: DumpSource("s3://bucket", None), "names no object"),
+        (lambda _, f: DumpSource(f"file://{f}/missing.json"), "No such file"),
+        (lambda _, __: DumpSource("file://etc/passwd"), "has an absolute path"),
+        (lambda _, __: DumpSource("s3://bucket"), "names no object"),
     ],
 )
 def test_what_can_not_be_read_is_named(
     opening: Opening, source: Source, tmp_path: Path, source_of: object, said: str
 ) -> None:
-    (tmp_path / "link").symlink_to("/etc/passwd")
     assert callable(source_of)
     with pytest.raises(RestoreFailed) as failed:
         open_from(opening, source_of(source, tmp_path))
@@ -184,7 +180,7 @@ def test_where_it_comes_from() -> None:
     copy = {"catalog": {"organizationId": OTHER}}
     assert resolve_restore(spec(), "ns", volume) is None
     dump = spec(restoreFrom={"dump": {"url": "s3://b/d.json"}})
-    assert resolve_restore(dump, "ns", volume) == DumpSource("s3://b/d.json", "/volume")
+    assert resolve_restore(dump, "ns", volume) == DumpSource("s3://b/d.json")
     beside = resolve_restore(spec(restoreFrom=copy), "ns", volume)
     assert beside == CatalogSource(Storage(url=f"file:///volume/ns/{OTHER}"), OTHER, None)
     same = resolve_restore(spec(**here, restoreFrom=copy), "ns", volume)

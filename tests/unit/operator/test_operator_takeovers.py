@@ -203,7 +203,7 @@ def test_only_a_greater_generation_is_one_that_is_too_low(
 
 UNREACHABLE = StoreUnreachable("did not answer")
 HERE = Durable(ORGANIZATION, "s", CATALOG_VERSION, 1, 0)
-RESTORED = replace(OPENING, restore=DumpSource("s3://b/d", None))
+RESTORED = replace(OPENING, restore=DumpSource("s3://b/d"))
 
 
 @pytest.mark.parametrize(
