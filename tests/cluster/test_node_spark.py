@@ -34,8 +34,9 @@ TEMPLATE: Final[Json] = {
     "driver": {"memory": "512m"},
     "executor": {"memory": "512m"},
     "sparkConf": {
-        "spark.kubernetes.driver.request.cores": "200m",
-        "spark.kubernetes.executor.request.cores": "200m",
+        # Three executors, of which one is gone, a driver and the operators are to fit on two cores.
+        "spark.kubernetes.driver.request.cores": "500m",
+        "spark.kubernetes.executor.request.cores": "400m",
         "spark.ui.enabled": "false",
     },
 }
