@@ -18,6 +18,7 @@ from holdfast_operator.runtime.metrics import Metrics
 from testbed import helm
 from testbed.errors import HelmError
 from testbed.helm import CHARTS, find, template
+from testbed.takeover import TAKEOVER_S
 
 pytestmark = pytest.mark.helm
 
@@ -152,6 +153,17 @@ def test_the_operator_understands_its_arguments(
     assert _parser().parse_args(hook).namespace == ["a", "b"]
     url = _parser().parse_args(find(everything, "Pod")["spec"]["containers"][0]["args"]).url
     assert url == "http://holdfast-operator.holdfast.svc:8080/readyz"
+
+
+def test_out_of_the_box_a_standby_acts_as_soon_as_one_of_the_command_line_does_and_in_time() -> None:
+    def timing(*arguments: str) -> tuple[str, float, float, float]:
+        args = _parser().parse_args(arguments)
+        return args.lease, args.lease_duration, args.lease_renew_deadline, args.lease_retry_period
+
+    charts = timing(*operator(template("holdfast-operator", HA))["args"])
+    assert charts == timing("run", "--lease")
+    _, duration, _, retry = charts
+    assert duration + retry <= TAKEOVER_S
 
 
 def test_what_is_further_given_gets_there(everything: list[dict[str, Any]]) -> None:
