@@ -18,7 +18,7 @@ import pytest
 from helm.values import ALL_ON
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.storage import StorageController
-from holdfast_operator.api.names import OPERATORS
+from holdfast_operator.api.names import FINALIZER, MANAGED_BY, OPERATORS
 from testbed import audit, helm
 from testbed.audit import Asked
 from testbed.children import plain_path
@@ -40,6 +40,8 @@ RELEASE = "holdfast-operator"
 SYSTEM = "holdfast"
 APPS = "apps"
 QUICK = ["--unsteady-interval=0.2", "--steady-interval=0.5"]
+THEIRS: Json = {"labels": {"team": "data"}, "annotations": {"note": "theirs"}}
+"""What users write in the metadata of each resource, beside its name and namespace."""
 
 
 class Release:
@@ -164,7 +166,7 @@ def objects(plane: ControlPlane) -> Iterator[Objects]:
 
 
 def resource(kind: str, name: str, namespace: str = APPS, /, **spec: Any) -> Json:
-    metadata = {"name": name, "namespace": namespace}
+    metadata = {"name": name, "namespace": namespace, **THEIRS}
     return {"apiVersion": "holdfast.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
@@ -293,10 +295,16 @@ def test_gitops_tools_understand_live_resources(
     assert moment == "suspended" or kstatus(found) == by_flux
 
 
-def test_no_annotation_is_written_on_resources(seen: dict[str, Json]) -> None:
-    last = "kubectl.kubernetes.io/last-applied-configuration"
-    for each in seen.values():
-        assert set(each["metadata"].get("annotations", {})) <= {last}
+def test_nothing_of_resources_is_written_but_their_finalizer_and_status(seen: dict[str, Json]) -> None:
+    of_the_server = {"uid", "creationTimestamp", "generation", "resourceVersion", "managedFields"}
+    for moment, each in seen.items():
+        metadata = each["metadata"]
+        stands = {name: value for name, value in metadata.items() if name not in of_the_server}
+        stands["annotations"].pop("kubectl.kubernetes.io/last-applied-configuration")
+        expected = resource(each["kind"], metadata["name"])["metadata"]
+        assert stands == {**expected, "finalizers": [FINALIZER]}, moment
+        ours = [entry["fieldsV1"] for entry in metadata["managedFields"] if entry["manager"] == MANAGED_BY]
+        assert {field for fields in ours for field in fields} == {"f:metadata", "f:status"}, moment
 
 
 def test_pods_are_admitted_where_only_restricted_ones_are(plane: ControlPlane, release: Release) -> None:
