@@ -29,7 +29,7 @@ from testbed.hooks import HookRunner, account_kubeconfig
 from testbed.kube import ControlPlane
 from testbed.objects import Objects
 from testbed.process import Child
-from testbed.sparkoperator import install_crd
+from testbed.sparkoperator import APACHE, KUBEFLOW, install_crd
 
 pytestmark = [pytest.mark.helm, pytest.mark.kube]
 
@@ -40,6 +40,8 @@ RELEASE = "holdfast-operator"
 SYSTEM = "holdfast"
 APPS = "apps"
 QUICK = ["--unsteady-interval=0.2", "--steady-interval=0.5"]
+SPARK = {"jobs": None, "sparkapplications.spark.apache.org": APACHE, "sparkapplications": KUBEFLOW}
+"""What runs Spark once a cluster has it, the first that is taken at last."""
 THEIRS: Json = {"labels": {"team": "data"}, "annotations": {"note": "theirs"}}
 """What users write in the metadata of each resource, beside its name and namespace."""
 
@@ -143,14 +145,13 @@ def plane(log_folder: Path) -> Iterator[ControlPlane]:
     """A control plane of our own, which writes down what it is asked for."""
     with ControlPlane.start(apiserver_flags=audit.flags(log_folder)) as cluster:
         helm.run("install", "holdfast-crds", CHARTS / "holdfast-crds", cluster=cluster)
-        install_crd(cluster)
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def release(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
     there = Release(plane, SYSTEM, tmp_path_factory.mktemp("release"))
-    there.install({"storage": {"shared": True}, "spark": {"adapter": "kubeflow"}, "extraArgs": QUICK})
+    there.install({"storage": {"shared": True}, "extraArgs": QUICK})
     there.start()
     try:
         yield there
@@ -217,24 +218,19 @@ def seen(plane: ControlPlane, release: Release, objects: Objects) -> dict[str, J
         writer = controller.writer(objects.get("coll/flights")["status"]["collectionId"], purpose="test")
         rows = {"id": pa.array([1], pa.int64()), "_time": pa.array([50], pa.uint64())}
         writer.append(pa.table(rows), writer.upper(), 100)
-    objects.patch(
-        "coll/flights",
-        {
-            "spec": {
-                "snapshot": {
-                    "requestId": "one",
-                    "destination": (folder / "out").as_uri(),
-                    "spark": {"startDeadlineSeconds": 5, "maxAttempts": 1},
-                }
-            }
-        },
-    )
     done = '.status.conditions[?(@.type=="SnapshotCompleted")].reason'
-    objects.wait_for("coll/flights", done, "SnapshotRunning")
-    moments["snapshot"] = objects.get("coll/flights")
-    # Nobody runs Spark here: the attempt is given up and its application deleted.
-    objects.wait_for("coll/flights", done, "SnapshotFailed")
-    until(lambda: objects.list("sparkapplications") == [], "the application is gone")
+    for kind, face in SPARK.items():
+        if face is not None:
+            install_crd(plane, face)
+        spark = {"startDeadlineSeconds": 5, "maxAttempts": 1}
+        asked = {"requestId": kind, "destination": (folder / "out").as_uri(), "spark": spark}
+        objects.patch("coll/flights", {"spec": {"snapshot": asked}})
+        objects.wait_for("coll/flights", ".status.snapshotJob.requestId", kind)
+        objects.wait_for("coll/flights", done, "SnapshotRunning")
+        moments["snapshot"] = objects.get("coll/flights")
+        # Nobody runs Spark here: the attempt is given up and its application deleted.
+        objects.wait_for("coll/flights", done, "SnapshotFailed")
+        until(lambda kind=kind: objects.list(kind) == [], f"of {kind} none is left")  # type: ignore[misc]
 
     plane.apply(resource("CatalogMigration", "move", catalogRef={"name": "demo"}, target="Persist"))
     objects.wait_for("catmig/move", stalled, "CatalogNotLinked")
@@ -426,6 +422,7 @@ def test_with_roles_in_a_namespace_the_operator_works_there_and_sees_no_other(
     with Objects(plane, "team") as team, Objects(plane, "elsewhere") as elsewhere:
         team.make_namespace()
         elsewhere.make_namespace()
+        install_crd(plane)
         there.install({"watch": {"namespaces": ["team"]}, "extraArgs": QUICK})
         plane.apply(resource("Catalog", "theirs", "elsewhere", organizationId=str(uuid.uuid4())))
         plane.apply(resource("Catalog", "ours", "team", organizationId=str(uuid.uuid4())))
