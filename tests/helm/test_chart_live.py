@@ -5,6 +5,8 @@ Deployment and the token of its account, and so do the pods of hooks.
 """
 
 import json
+import os
+import signal
 import sys
 import threading
 import uuid
@@ -19,7 +21,7 @@ from helm.values import ALL_ON
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.storage import StorageController
 from holdfast_operator.api.names import FINALIZER, MANAGED_BY, OPERATORS
-from testbed import audit, helm
+from testbed import audit, helm, spark
 from testbed.audit import Asked
 from testbed.children import plain_path
 from testbed.errors import HelmError
@@ -42,6 +44,50 @@ APPS = "apps"
 QUICK = ["--unsteady-interval=0.2", "--steady-interval=0.5"]
 SPARK = {"jobs": None, "sparkapplications.spark.apache.org": APACHE, "sparkapplications": KUBEFLOW}
 """What runs Spark once a cluster has it, the first that is taken at last."""
+DRIVER_ACCOUNT = "holdfast-spark"
+DRIVER_ROLE = {
+    "pods": {
+        "create": "executors",
+        "get": "the driver's own pod, which owns them",
+        "list": "what became of executors, asked now and then",
+        "watch": "what becomes of executors",
+        "delete": "an executor that ended",
+        "deletecollection": "all executors, at the end",
+        "patch": "labels of executors that are let go of, or kept after their end",
+    },
+    "configmaps": {"create": "the settings of executors", "deletecollection": "them, at the end"},
+    "persistentvolumeclaims": {
+        "create": "volumes of executors, made on demand",
+        "list": "those whose executor is gone, to be used again",
+        "deletecollection": "all of them, at the end",
+    },
+    "services": {"deletecollection": "the one that executors found the driver by, at the end"},
+}
+"""What drivers may do in the core group, and what with."""
+BY_A_SETTING = Asked("", "pods", "patch")
+"""What a driver does only where sparkConf names a decommissionLabel, or deleteOnTermination=false."""
+DRIVER = Path(__file__).with_name("waiting_driver.py")
+DRIVER_SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.executor.instances": "1",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "1s",
+    "spark.kubernetes.namespace": "drivers",
+    "spark.kubernetes.driver.pod.name": "driver",
+    "spark.kubernetes.container.image": "none",
+    "spark.kubernetes.executor.podNamePrefix": "of-driver",
+    "spark.kubernetes.allocation.batch.delay": "200ms",
+    **{
+        f"spark.kubernetes.executor.volumes.persistentVolumeClaim.data.{name}": value
+        for name, value in {
+            "mount.path": "/data",
+            "options.claimName": "OnDemand",
+            "options.storageClass": "none",
+            "options.sizeLimit": "1Gi",
+        }.items()
+    },
+}
 THEIRS: Json = {"labels": {"team": "data"}, "annotations": {"note": "theirs"}}
 """What users write in the metadata of each resource, beside its name and namespace."""
 
@@ -222,8 +268,11 @@ def seen(plane: ControlPlane, release: Release, objects: Objects) -> dict[str, J
     for kind, face in SPARK.items():
         if face is not None:
             install_crd(plane, face)
-        spark = {"startDeadlineSeconds": 5, "maxAttempts": 1}
-        asked = {"requestId": kind, "destination": (folder / "out").as_uri(), "spark": spark}
+        asked = {
+            "requestId": kind,
+            "destination": (folder / "out").as_uri(),
+            "spark": {"startDeadlineSeconds": 5, "maxAttempts": 1},
+        }
         objects.patch("coll/flights", {"spec": {"snapshot": asked}})
         objects.wait_for("coll/flights", ".status.snapshotJob.requestId", kind)
         objects.wait_for("coll/flights", done, "SnapshotRunning")
@@ -270,6 +319,56 @@ def test_the_operator_asks_for_all_that_its_role_grants_and_for_nothing_else(
     # Beyond the namespace of the resources only what has no namespace, and the Lease.
     assert {each.asked.resource for each in requests if each.namespace == SYSTEM} == {"leases"}
     assert {each.name for each in requests if each.asked.resource == "secrets"} == {"stores"}
+
+
+@pytest.mark.spark
+def test_a_spark_driver_asks_for_all_that_its_role_grants_and_for_nothing_else(
+    plane: ControlPlane, log_folder: Path, tmp_path: Path
+) -> None:
+    place = DRIVER_SETTINGS["spark.kubernetes.namespace"]
+    values = {"watch": {"namespaces": [place]}, "spark": {"serviceAccount": {"create": True}}}
+    chart = helm.template(RELEASE, values)
+    with Objects(plane, place) as objects:
+        objects.make_namespace()
+        plane.apply(*(each for each in chart if each["metadata"]["name"] == DRIVER_ACCOUNT))
+        role = granted(plane, place, (DRIVER_ACCOUNT,))
+        assert role == {Asked("", what, verb) for what, verbs in DRIVER_ROLE.items() for verb in verbs}
+        pod = {"serviceAccountName": DRIVER_ACCOUNT, "containers": [{"name": "spark", "image": "none"}]}
+        driver = {"name": DRIVER_SETTINGS["spark.kubernetes.driver.pod.name"], "namespace": place}
+        plane.apply({"apiVersion": "v1", "kind": "Pod", "metadata": driver, "spec": pod})
+        child = Child(
+            "driver",
+            [
+                *(sys.executable, DRIVER, f"k8s://{plane.server}"),
+                *(f"{name}={value}" for name, value in DRIVER_SETTINGS.items()),
+            ],
+            log=tmp_path / "driver.log",
+            env={
+                **spark.environment(),
+                "PATH": os.environ["PATH"],
+                "HOME": str(tmp_path),
+                "KUBECONFIG": str(account_kubeconfig(plane, place, DRIVER_ACCOUNT, tmp_path)),
+            },
+            cwd=tmp_path,
+        )
+        try:
+            objects.wait_for("pods/of-driver-exec-1", ".status.phase", "Pending")
+            # There is no kubelet, so its executor fails because we say so; the driver makes another.
+            failed = {"status": {"phase": "Failed", "containerStatuses": []}}
+            plane.kubectl(
+                *("patch", "pod/of-driver-exec-1", "-n", place, "--subresource=status", "--type=merge"),
+                *("-p", json.dumps(failed)),
+            )
+            objects.wait_gone("pods/of-driver-exec-1")
+            objects.wait_for("pods/of-driver-exec-2", ".status.phase", "Pending")
+            os.kill(child.pid, signal.SIGUSR1)
+            assert child.wait(60) == 0
+        finally:
+            child.stop()
+            print(child.tail(40))
+    requests = audit.requests(log_folder, f"system:serviceaccount:{place}:{DRIVER_ACCOUNT}")
+    assert {each.asked for each in requests if each.code == 403} == set()
+    assert {each.asked for each in requests} == role - {BY_A_SETTING}
 
 
 @pytest.mark.parametrize(

@@ -243,6 +243,15 @@ def test_the_role_has_what_the_chosen_way_to_run_spark_needs_and_no_more(
     assert (args.spark_adapter, args.spark_max_jobs) == (argument, None)
 
 
+def test_in_namespaces_the_role_is_that_of_the_cluster_but_for_what_has_no_namespace() -> None:
+    everywhere = find(template("holdfast-operator"), "ClusterRole")["rules"]
+    in_one = template("holdfast-operator", {"watch": {"namespaces": ["a"]}})
+    roles = [each for each in in_one if each["kind"] == "Role" and each["metadata"].get("namespace") == "a"]
+    assert [role["rules"] for role in roles] == [
+        [rule for rule in everywhere if rule["resources"] != ["customresourcedefinitions"]]
+    ]
+
+
 def test_how_many_spark_jobs_run_at_once_gets_there() -> None:
     objects = template("holdfast-operator", {"spark": {"maxJobs": 20, "maxJobsPerNamespace": 3}})
     args = _parser().parse_args(operator(objects)["args"])
