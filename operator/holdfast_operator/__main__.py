@@ -34,6 +34,7 @@ def main(argv: list[str] | None = None) -> int:
         storage_shared=args.storage_shared,
         spark_adapter=AdapterName(args.spark_adapter),
         spark_caps=Caps(args.spark_max_jobs, args.spark_max_jobs_per_namespace),
+        identity=leaseflags.identity(),
         host=host,
         port=port,
         unsteady=args.unsteady_interval,

@@ -256,6 +256,8 @@ def seen(plane: ControlPlane, release: Release, objects: Objects) -> dict[str, J
         lambda: any(event["count"] > 1 for event in objects.list("events", fieldSelector="reason=Suspended")),
         "an Event is counted up",
     )
+    told = objects.list("events", fieldSelector="reason=Suspended")
+    assert {each["reportingInstance"] for each in told} == {f"{RELEASE}-1"}
 
     with (
         PersistClient.open((folder / "stores").as_uri(), config=PersistConfig(maintenance="off")) as client,

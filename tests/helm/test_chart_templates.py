@@ -106,11 +106,32 @@ def test_a_single_operator_has_no_budget_that_would_stop_a_drain() -> None:
         ({"log": {"level": "loud"}}, "/log/level", None),
         ({"spark": {"adapter": "yarn"}}, "/spark/adapter", None),
         ({"watch": {"namespaces": ["A b"]}}, "/watch/namespaces/0", None),
+        ({"watch": {"namespaces": [""]}}, "/watch/namespaces/0", None),
+        ({"credentialsSecret": "My_Stores"}, "/credentialsSecret", None),
+        ({"serviceAccount": {"name": "A"}}, "/serviceAccount/name", None),
+        ({"spark": {"serviceAccount": {"name": ""}}}, "/spark/serviceAccount/name", None),
+        (
+            {"networkPolicy": {"stores": [{"ports": [{"port": 70000}]}]}},
+            "/networkPolicy/stores/0/ports/0",
+            None,
+        ),
+        ({"networkPolicy": {"stores": [{"port": 443}]}}, "/networkPolicy/stores/0", None),
+        ({"networkPolicy": {"metricsFrom": [{"pods": {}}]}}, "/networkPolicy/metricsFrom/0", None),
         ({"storage": {"embedded": {"size": "much"}}}, "/storage/embedded/size", None),
         ({"networkPolicy": {"apiServerPorts": []}}, "/networkPolicy/apiServerPorts", None),
         ({"leaderElection": {"retryPeriod": 0}}, "/leaderElection/retryPeriod", None),
         ({"leaderElection": {"leaseDuration": 8}}, None, "leaseDuration (8) must be greater"),
         ({**HA, "storage": {"embedded": {"enabled": False}, "shared": True}}, None, "storage.shared"),
+        (
+            {"spark": {"serviceAccount": {"create": True, "name": "holdfast-operator"}}},
+            None,
+            "spark.serviceAccount.name (holdfast-operator) is the operator's own",
+        ),
+        (
+            {"spark": {"serviceAccount": {"create": True, "name": "x"}}, "serviceAccount": {"name": "x"}},
+            None,
+            "spark.serviceAccount.name (x) is the operator's own",
+        ),
     ],
 )
 def test_what_can_not_work_is_refused(
@@ -370,6 +391,29 @@ def test_every_value_is_in_the_schema_and_every_one_there_has_a_default() -> Non
     for chart in ("holdfast-crds", "holdfast-operator"):
         schema = json.loads((CHARTS / chart / "values.schema.json").read_text())
         same(yaml.safe_load((CHARTS / chart / "values.yaml").read_text()), schema, chart)
+
+
+@pytest.mark.parametrize("chart", ["holdfast-crds", "holdfast-operator"])
+def test_no_reference_in_a_schema_has_neighbours_which_draft_7_ignores(chart: str) -> None:
+    def crowded(schema: Any) -> list[Any]:
+        if isinstance(schema, list):
+            return [found for each in schema for found in crowded(each)]
+        if not isinstance(schema, dict):
+            return []
+        here = [schema] if "$ref" in schema and len(schema) > 1 else []
+        return here + crowded(list(schema.values()))
+
+    assert crowded(json.loads((CHARTS / chart / "values.schema.json").read_text())) == []
+
+
+def test_no_two_objects_have_one_name(
+    everything: list[dict[str, Any]], default: list[dict[str, Any]]
+) -> None:
+    for objects in (everything, default):
+        names = [
+            (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects
+        ]
+        assert len(names) == len(set(names))
 
 
 def test_the_chart_of_the_crds_has_what_the_models_say() -> None:

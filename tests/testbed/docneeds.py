@@ -133,6 +133,7 @@ END
         kubectl create namespace argocd
         kubectl create configmap argocd-cm --namespace argocd
     """,
+    ("docs/how-to/choose-what-runs-spark.md", "helm template spark"): "kubectl create namespace team",
     ("docs/how-to/snapshot-on-a-schedule.md", "kubectl patch coll flights"): _FLIGHTS,
     ("docs/how-to/compact-with-the-operator.md", "kubectl holdfast compact flights"): _FLIGHTS,
     ("docs/how-to/let-one-process-write.md", "kubectl annotate --overwrite catalog/demo"): _DEMO,

@@ -124,6 +124,10 @@ tolerations:
 {{- fail (printf "leaderElection: leaseDuration (%v) must be greater than renewDeadline (%v), and that greater than retryPeriod (%v)" .leaseDuration .renewDeadline .retryPeriod) }}
 {{- end }}
 {{- end }}
+{{- $spark := .Values.spark.serviceAccount }}
+{{- if and $spark.create (has $spark.name (list (include "holdfast.serviceAccountName" .) (include "holdfast.fullname" .))) }}
+{{- fail (printf "spark.serviceAccount.name (%s) is the operator's own: drivers need an account of another name" $spark.name) }}
+{{- end }}
 {{- if and .Values.storage.shared (not .Values.storage.embedded.enabled) }}
 {{- fail "storage.shared is about the volume of storage.embedded, which is not enabled" }}
 {{- end }}

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, assert_never
 
 from holdfast.errors import Fenced
-from holdfast_operator.api.names import GROUP, VERSION, Kind
+from holdfast_operator.api.names import FIELD_MANAGER, GROUP, VERSION, Kind
 from holdfast_operator.reconcile.catalog import Rhythm
 from holdfast_operator.reconcile.cataloghandler import CatalogHandler, Settings
 from holdfast_operator.reconcile.collectionhandler import CollectionHandler
@@ -82,6 +82,8 @@ class Options:
     """URLs below which catalogs may be, beside `data_dir`; empty: anywhere."""
     storage_shared: bool = False
     """Whether Spark pods see the same files as the operator."""
+    identity: str = FIELD_MANAGER
+    """Which of several operators tells what an Event says."""
     spark_adapter: AdapterName = AdapterName.AUTO
     """What runs Spark jobs."""
     spark_caps: Caps = field(default_factory=Caps)
@@ -405,7 +407,7 @@ class Operator:
         services = Services(
             kube=self._kube,
             status=StatusWriter(self._kube, self._metrics),
-            events=EventSink(self._kube, self._clock),
+            events=EventSink(self._kube, self._clock, self._options.identity),
             clock=self._clock,
             metrics=self._metrics,
             enqueue=lambda key, after: self._queue.add(key, after=after),

@@ -28,6 +28,8 @@ Json = dict[str, Any]
 log = logging.getLogger(__name__)
 
 _MAX_NAME: Final = 200
+_MAX_INSTANCE: Final = 128
+"""The API server refuses longer ones."""
 _REMEMBERED: Final = 4096
 """So many of the latest Events may be counted up."""
 _TICK: Final = timedelta(microseconds=1)
@@ -94,7 +96,9 @@ class _Posted:
 class EventSink:
     """Posts Events about our resources."""
 
-    def __init__(self, kube: Kube, clock: Clock) -> None:
+    def __init__(self, kube: Kube, clock: Clock, instance: str = FIELD_MANAGER) -> None:
+        """`instance`: which of the operators tells, such as the name of its pod."""
+        self._instance = instance[:_MAX_INSTANCE]
         self._kube = kube
         self._clock = clock
         self._posted: OrderedDict[str, _Posted] = OrderedDict()
@@ -108,7 +112,8 @@ class EventSink:
             posted = self._posted.get(said)
             if posted is None or not await self._count_up(key.namespace, posted, now):
                 posted = _Posted(event_name(key, now))
-                await self._kube.create(EVENTS, key.namespace, event(key, uid, note, posted.name, now))
+                body = event(key, uid, note, posted.name, now, self._instance)
+                await self._kube.create(EVENTS, key.namespace, body)
         except KubeError as error:
             log.warning("an Event could not be posted: %s", error)
             return
@@ -146,7 +151,7 @@ def event_name(key: ObjectKey, moment: datetime) -> str:
     return f"{key.name[:_MAX_NAME].rstrip('-.')}.{round(moment.timestamp() * 1_000_000) * 1000:016x}"
 
 
-def event(key: ObjectKey, uid: str, note: Note, name: str, moment: datetime) -> Json:
+def event(key: ObjectKey, uid: str, note: Note, name: str, moment: datetime, instance: str) -> Json:
     """The Event object."""
     now = timestamp(moment)
     return {
@@ -166,7 +171,7 @@ def event(key: ObjectKey, uid: str, note: Note, name: str, moment: datetime) -> 
         "action": _ACTION,
         "source": {"component": FIELD_MANAGER},
         "reportingComponent": FIELD_MANAGER,
-        "reportingInstance": FIELD_MANAGER,
+        "reportingInstance": instance,
         "firstTimestamp": now,
         "lastTimestamp": now,
         "eventTime": _precise(moment),

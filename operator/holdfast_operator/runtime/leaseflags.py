@@ -1,6 +1,7 @@
 """The flags of `holdfast-operator run` that make it one of several, of which one acts."""
 
 import argparse
+import functools
 import os
 import secrets
 import socket
@@ -60,7 +61,7 @@ def elector(args: argparse.Namespace, metrics: Metrics) -> Elector | None:
         raise ValueError("--lease needs --lease-namespace outside of a pod")
     # Two tries fit into the deadline.
     kube = Kube.connect(seconds=timing.renew_deadline / 2, retries=0)
-    return Elector(kube, metrics, namespace=namespace, name=args.lease, identity=_identity(), timing=timing)
+    return Elector(kube, metrics, namespace=namespace, name=args.lease, identity=identity(), timing=timing)
 
 
 def _namespace() -> str:
@@ -69,6 +70,9 @@ def _namespace() -> str:
     return _POD_NAMESPACE.read_text().strip() if _POD_NAMESPACE.is_file() else ""
 
 
-def _identity() -> str:
-    """The pod, whose containers run one after another; elsewhere a name that no other process has."""
+@functools.cache
+def identity() -> str:
+    """Which operator this is, as long as it runs: the pod, whose containers run one after another; elsewhere
+    a name that no other process has.
+    """
     return os.environ.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"

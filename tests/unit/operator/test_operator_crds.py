@@ -119,6 +119,19 @@ def test_the_samples_fit_the_models() -> None:
     assert set(flights.key) <= {column.name for column in flights.columns}
 
 
+def test_all_samples_can_be_applied_together() -> None:
+    documents = [
+        document
+        for path in sorted((CRDS / "samples").rglob("*.yaml"))
+        for document in yaml.safe_load_all(path.read_text())
+    ]
+    names = [(each["kind"], each["metadata"]["name"]) for each in documents]
+    assert len(names) > 8
+    assert len(names) == len(set(names))
+    places = [each["spec"]["organizationId"] for each in documents if each["kind"] == "Catalog"]
+    assert len(places) == len(set(places))
+
+
 @pytest.mark.parametrize(
     "path", sorted((CRDS / "samples" / "more").glob("*.yaml")), ids=lambda path: path.stem
 )

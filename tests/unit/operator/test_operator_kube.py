@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kubernetes.client import ApiClient, Configuration
 
-from holdfast_operator.api.names import Kind, Reason
+from holdfast_operator.api.names import FIELD_MANAGER, Kind, Reason
 from holdfast_operator.runtime.clock import SystemClock
 from holdfast_operator.runtime.events import EventSink, Note
 from holdfast_operator.runtime.kube import (
@@ -234,12 +234,13 @@ class Standing(SystemClock):
 
 def test_the_same_event_again_is_counted_up(api: Api) -> None:
     api.answers = [(201, {}), (200, {}), (200, {})]
-    sink = EventSink(api.kube, Standing())
+    sink = EventSink(api.kube, Standing(), "operator-1")
     for _ in range(3):
         api.run(lambda _: sink.post(KEY, "u", Note(Reason.SECRET_NOT_FOUND, "create it", warning=True)))
     (_, _, _, created), (_, path, _, _), (command, again, _, counted) = api.asked
     assert created["type"] == "Warning"
     assert created["involvedObject"]["uid"] == "u"
+    assert (created["reportingComponent"], created["reportingInstance"]) == (FIELD_MANAGER, "operator-1")
     assert created["eventTime"] == "2026-01-01T12:00:00.250000Z"
     assert created["lastTimestamp"] == created["firstTimestamp"] == "2026-01-01T12:00:00Z"
     assert path == again

@@ -148,4 +148,4 @@ def test_neither_a_status_nor_an_event_tells_a_secret() -> None:
             assert "geheim" not in condition["message"]
         key = ObjectKey(Kind.CATALOG, "ns", "demo")
         note = Note(said.reason, said.message, warning=True)
-        assert "geheim" not in event(key, "u", note, "name", NOW)["message"]
+        assert "geheim" not in event(key, "u", note, "name", NOW, "pod")["message"]
