@@ -2,18 +2,21 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import promql_parser
 import pytest
 import yaml
+from kubernetes.client import ApiClient, Configuration
 from prometheus_client import CollectorRegistry
 
 from helm.values import ALL_ON, HA
 from holdfast_operator.__main__ import _parser
 from holdfast_operator.api.generate import RESOURCES, custom_resource_definition
 from holdfast_operator.api.names import OPERATORS
+from holdfast_operator.runtime.app import STUCK_WAIT, Operator, Options
+from holdfast_operator.runtime.kube import Kube
 from holdfast_operator.runtime.metrics import Metrics
 from testbed import helm
 from testbed.errors import HelmError
@@ -354,7 +357,7 @@ def metric_labels(registry: CollectorRegistry) -> dict[str, set[str]]:
 def test_alerts_and_the_dashboard_ask_for_metrics_that_there_are(everything: list[dict[str, Any]]) -> None:
     known = metric_labels(Metrics().registry)
     known["up"] = set()
-    of_the_scrape = {"job", "pod", "instance"}
+    of_the_scrape = {"job", "namespace", "pod", "instance"}
     asked = expressions(everything)
     assert len(asked) > 20
     for expr in asked:
@@ -367,7 +370,98 @@ def test_alerts_and_the_dashboard_ask_for_metrics_that_there_are(everything: lis
             assert labels <= known[name] | of_the_scrape, expr
         for group in re.findall(r"by \(([^)]*)\)", expr):
             every = set().union(*(known[name] for name, _ in selectors))
-            assert {part.strip() for part in group.split(",")} <= every | of_the_scrape | {"namespace"}, expr
+            assert {part.strip() for part in group.split(",")} <= every | of_the_scrape, expr
+
+
+def alerts(objects: list[dict[str, Any]]) -> dict[str, str]:
+    rules = find(objects, "PrometheusRule")["spec"]["groups"][0]["rules"]
+    return {rule["alert"]: rule["expr"] for rule in rules}
+
+
+def vectors(expr: str) -> list[promql_parser.VectorSelector]:
+    """All that an expression asks for."""
+    found: list[promql_parser.VectorSelector] = []
+
+    def walk(node: Any) -> None:
+        match node:
+            case promql_parser.VectorSelector():
+                found.append(node)
+            case promql_parser.MatrixSelector():
+                found.append(node.vector_selector)
+            case promql_parser.BinaryExpr():
+                walk(node.lhs)
+                walk(node.rhs)
+            case promql_parser.Call():
+                for argument in node.args:
+                    walk(argument)
+            case promql_parser.AggregateExpr() | promql_parser.ParenExpr():
+                walk(node.expr)
+            case promql_parser.NumberLiteral():
+                pass
+            case _:
+                raise AssertionError(f"{node!r} in {expr}")
+
+    walk(promql_parser.parse(expr))
+    return found
+
+
+def matchers(vector: promql_parser.VectorSelector) -> dict[str, tuple[str, str]]:
+    return {each.name: (str(each.op), each.value) for each in vector.matchers.matchers}
+
+
+def test_an_alert_is_about_its_own_release(everything: list[dict[str, Any]]) -> None:
+    mine = {"job": "holdfast-operator", "namespace": "holdfast"}
+    for name, expr in alerts(everything).items():
+        asked = [
+            {label: value for label, (_, value) in matchers(vector).items() if label in mine}
+            for vector in vectors(expr)
+        ]
+        assert mine in asked, name
+        assert all(each == mine or each == {"job": mine["job"]} for each in asked), name
+
+
+def test_what_an_alert_counts_is_counted_from_the_start(everything: list[dict[str, Any]]) -> None:
+    metrics = Metrics()
+    operator = Operator(Options(), Kube(ApiClient(Configuration())), metrics)
+    operator._refresh_gauges()
+    samples = [sample for family in metrics.registry.collect() for sample in family.samples]
+    compared = 0
+    for name, expr in alerts(everything).items():
+        # `increase()` doesn't see the first of a series that wasn't there; a share is of what there is.
+        if "increase(" not in expr and "holdfast_objects" not in expr:
+            continue
+        for vector in vectors(expr):
+            asked = {k: v for k, (_, v) in matchers(vector).items() if k not in {"job", "namespace"}}
+            there = [
+                each for each in samples if each.name == vector.name and asked.items() <= each.labels.items()
+            ]
+            assert there, f"{name}: nothing is {vector.name}{asked}"
+            assert {each.value for each in there} == {0.0}
+            compared += 1
+    assert compared >= 6
+
+
+def test_a_queue_that_is_stuck_is_told_of_before_the_pod_is_started_anew_for_good(
+    everything: list[dict[str, Any]],
+) -> None:
+    rules = find(everything, "PrometheusRule")["spec"]["groups"][0]["rules"]
+    (rule,) = (each for each in rules if each["alert"] == "HoldfastQueueStuck")
+    found = re.fullmatch(r"max by \(namespace, pod\) \(avg_over_time\(.*\[5m\]\)\) > (\d+)", rule["expr"])
+    assert found is not None
+    assert rule["for"] == "0m"
+    probe = operator(everything)["livenessProbe"]
+    restarts = STUCK_WAIT + probe["periodSeconds"] * probe.get("failureThreshold", 3)
+
+    def fires(waits: Callable[[int], float]) -> bool:
+        """Whether it does within an hour in which the longest wait is `waits(second)`."""
+        told = [waits(second) for second in range(0, 3600, 30)]
+        averages = (sum(told[max(0, n - 10) : n]) / min(n, 10) for n in range(1, len(told) + 1))
+        return max(averages) > float(found[1])
+
+    # Nobody takes anything, and the pod is started anew again and again.
+    assert fires(lambda second: second % restarts)
+    # One burst that is worked off just before the pod would be started anew.
+    assert not fires(lambda second: max(0.0, 110.0 - abs(1800 - second)))
 
 
 def test_every_alert_links_to_its_runbook(everything: list[dict[str, Any]]) -> None:

@@ -1,5 +1,6 @@
 """Looks at, and acts on, what a StorageCollection stands for."""
 
+import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -112,6 +113,11 @@ class CollectionHandler(Handler[Observed]):
         self._spark = spark
         self._slots = slots
         self._long = LongSteps(stores, settings.data_dir, settings.allowed_locations)
+        for job, step in itertools.product(
+            (SNAPSHOT, HYDRATE), ("launched", "failed", "stopped", "cancelled")
+        ):
+            services.metrics.spark_jobs.labels(job, step)
+        services.metrics.missed_runs.labels(SNAPSHOT)
 
     async def observe(self, key: ObjectKey, body: Json) -> Observed:
         """Look at the spec, the Catalog, the store, and the Spark jobs. Raises `Fenced`."""

@@ -80,6 +80,12 @@ def reason_of(error: HoldfastError) -> Reason:
     return next(found, Reason.INTERNAL_ERROR)
 
 
+def outcome_of(error: BaseException) -> str:
+    """What metrics call a store call that ended with `error`: whether the store didn't answer."""
+    silent = isinstance(error, HoldfastError) and reason_of(error) is Reason.STORE_UNREACHABLE
+    return "unreachable" if silent else "error"
+
+
 def settled(error: HoldfastError, *, reason: Reason | None = None) -> Settle:
     """How a resource rests after `error`; `reason` where the caller knows better."""
     why = reason or reason_of(error)

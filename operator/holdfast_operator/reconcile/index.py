@@ -6,7 +6,7 @@ Invariants
 - An object that can't be parsed has no claim: it can't shut out one that can.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from holdfast_operator.api.names import Kind
 from holdfast_operator.reconcile.specs import parse_spec
 from holdfast_operator.reconcile.storage import Storage, resolve
 from holdfast_operator.runtime.kube import ObjectKey
+from holdfast_operator.runtime.status import Phase, phase_of
 
 Json = dict[str, Any]
 
@@ -30,6 +31,7 @@ class _Seen:
     claim: Hashable
     place: Hashable
     catalog: ObjectKey | None
+    phase: Phase
 
 
 G = TypeVar("G", bound=Hashable)
@@ -53,6 +55,10 @@ class Index:
     def __iter__(self) -> Iterator[ObjectKey]:
         return iter(tuple(self._seen))
 
+    def phases(self) -> Counter[tuple[Kind, Phase]]:
+        """How many objects of each kind are in which phase."""
+        return Counter((key.kind, seen.phase) for key, seen in self._seen.items())
+
     def knows(self, key: ObjectKey) -> bool:
         """Whether the object was seen and isn't gone."""
         return key in self._seen
@@ -71,7 +77,7 @@ class Index:
         claim, catalog = self._parse(key, body)
         place = claim[0] if key.kind is Kind.CATALOG and isinstance(claim, tuple) else None
         version = str(metadata.get("resourceVersion", ""))
-        self._seen[key] = _Seen(version, age, claim, place, catalog)
+        self._seen[key] = _Seen(version, age, claim, place, catalog, phase_of(body.get("status", {})))
         if claim is not None:
             self._claims[claim].add(key)
         if catalog is not None:

@@ -25,6 +25,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from holdfast.errors import HoldfastError
+from holdfast_operator.reconcile.failures import outcome_of
 from holdfast_operator.runtime.clock import Clock, SystemClock
 from holdfast_operator.runtime.kube import NotLeading, ObjectKey
 from holdfast_operator.runtime.metrics import Metrics
@@ -178,7 +179,8 @@ class LongCalls:
         call.ended = self._clock.monotonic()
         if future.cancelled():
             return
-        outcome = "error" if future.exception() else "ok"
+        error = future.exception()
+        outcome = outcome_of(error) if error else "ok"
         self._metrics.store_calls.labels(call.asked.what, outcome).inc()
         if call.left and call.given_up is None:
             self._ended(call.asked.key)

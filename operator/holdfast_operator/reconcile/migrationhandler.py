@@ -1,6 +1,7 @@
 """Looks at, and acts on, what a CatalogMigration stands for."""
 
 import asyncio
+import itertools
 import logging
 from dataclasses import replace
 from datetime import timedelta
@@ -9,7 +10,7 @@ from typing import Any, ClassVar
 from pydantic import ValidationError
 
 from holdfast.durable import FenceToken
-from holdfast.durable.backend_migration.truth import Backend
+from holdfast.durable.backend_migration.truth import Action, Backend
 from holdfast.errors import Fenced, HoldfastError
 from holdfast_operator.api.catalog import Access, CatalogSpec
 from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus
@@ -71,6 +72,8 @@ class MigrationHandler(Handler[Observed]):
         self._index = index
         self._settings = settings
         self._migrations = migrations
+        for action, store, outcome in itertools.product(Action, Backend, ("ok", "error")):
+            services.metrics.migration_steps.labels(action.name.lower(), store.value, outcome)
 
     async def observe(self, key: ObjectKey, body: Json) -> Observed:
         """Look at the spec, the Catalog, and what is on record in its stores."""

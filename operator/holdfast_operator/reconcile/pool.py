@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 
 from holdfast.errors import HoldfastError, StoreUnreachable
 from holdfast_operator.reconcile.breaker import Breaker
+from holdfast_operator.reconcile.failures import outcome_of
 from holdfast_operator.runtime.clock import Clock, SystemClock
 from holdfast_operator.runtime.kube import NotLeading
 from holdfast_operator.runtime.metrics import Metrics
@@ -94,7 +95,7 @@ class StorePool:
             self._breaker.cut_off(location)
             raise
         except HoldfastError as error:
-            self._count(what, "error")
+            self._count(what, outcome_of(error))
             took = self._clock.monotonic() - begun
             if isinstance(error, StoreUnreachable) and took > _SILENCE:
                 self._breaker.silent(location, str(error))

@@ -14,6 +14,7 @@ Invariants
 """
 
 import asyncio
+import itertools
 import logging
 import os
 import random
@@ -49,7 +50,7 @@ from holdfast_operator.runtime.metrics import Metrics
 from holdfast_operator.runtime.queue import KeyedQueue, Result
 from holdfast_operator.runtime.schedule import Backoff
 from holdfast_operator.runtime.server import Server
-from holdfast_operator.runtime.status import StatusWriter
+from holdfast_operator.runtime.status import Phase, StatusWriter
 from holdfast_operator.sparkapps.choice import AdapterName, adapter, watched
 from holdfast_operator.sparkapps.slots import Caps, Slots
 
@@ -63,7 +64,8 @@ _RECORD_SECONDS: Final = 15.0
 _CRD_SECONDS: Final = 3.0
 _TRIM_SECONDS: Final = 30.0
 _STUCK_WORK: Final = 300.0
-_STUCK_WAIT: Final = 120.0
+STUCK_WAIT: Final = 120.0
+"""Seconds that an object may be due before the process isn't healthy; an alert tells before."""
 _FORGIVEN: Final = 60.0
 """An end of the watches that is so long ago makes the next pause no longer."""
 _SILENCE: Final = 4
@@ -438,7 +440,7 @@ class Operator:
     def _unhealthy(self) -> str:
         if self._queue.oldest_work > _STUCK_WORK:
             return f"a reconcile has been running for {self._queue.oldest_work:.0f} s"
-        if self._queue.oldest_wait > _STUCK_WAIT:
+        if self._queue.oldest_wait > STUCK_WAIT:
             return f"an object has been waiting for {self._queue.oldest_wait:.0f} s"
         return ""
 
@@ -453,3 +455,6 @@ class Operator:
         self._metrics.queue_depth.set(self._queue.depth)
         self._metrics.queue_oldest.set(self._queue.oldest_wait)
         self._metrics.breakers_open.set(self._pool.left_alone)
+        phases = self._index.phases()
+        for kind, phase in itertools.product(Kind, Phase):
+            self._metrics.objects.labels(kind.value, phase.value).set(phases[kind, phase])

@@ -1,4 +1,9 @@
-"""What the operator measures of itself, in a registry of its own."""
+"""What the operator measures of itself, in a registry of its own.
+
+Invariants
+- A series of which one more already means something is there from the start, at 0: whoever counts it says so
+  when the process begins, for `increase()` doesn't see the first of what wasn't there before.
+"""
 
 import contextlib
 from collections.abc import Mapping
@@ -30,8 +35,16 @@ class Metrics:
         )
         self.store_calls = Counter(
             "holdfast_store_calls_total",
-            "Calls to a store by what they do and outcome: ok, error, timeout or refused.",
+            "Calls to a store by what they do and outcome: ok, error (it answered), unreachable, timeout "
+            "or refused.",
             ["call", "outcome"],
+            registry=self.registry,
+        )
+        self.objects = Gauge(
+            "holdfast_objects",
+            "Resources by kind and state: ready, reconciling, stalled or suspended; 0 where another process "
+            "acts.",
+            ["kind", "state"],
             registry=self.registry,
         )
         self.queue_depth = Gauge(

@@ -13,6 +13,7 @@ Invariants
   silence.
 """
 
+import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ Json = dict[str, Any]
 log = logging.getLogger(__name__)
 
 _MAX_MESSAGE: Final = 1024
+_OUTCOMES: Final = ("written", "conflict", "gone", "invalid", "left_out")
+"""Of a write, as metrics count them."""
 
 
 class Phase(StrEnum):
@@ -119,6 +122,20 @@ def is_ready(status: Json) -> bool:
     )
 
 
+def phase_of(status: Json) -> Phase:
+    """The phase that a status shows; nobody looked yet at an object whose status shows none."""
+    said = {
+        each.get("type"): (each.get("status"), each.get("reason")) for each in status.get("conditions", ())
+    }
+    if said.get(ConditionType.STALLED.value, ("",))[0] == "True":
+        return Phase.STALLED
+    if is_ready(status):
+        return Phase.READY
+    if said.get(ConditionType.READY.value) == ("False", Reason.SUSPENDED.value):
+        return Phase.SUSPENDED
+    return Phase.RECONCILING
+
+
 def timestamp(moment: datetime) -> str:
     """As Kubernetes writes times."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -157,6 +174,8 @@ class StatusWriter:
         self._metrics = metrics
         self._left_out: dict[ObjectKey, tuple[str, Json]] = {}
         """What changed nothing when it was written to this version of an object."""
+        for kind, outcome in itertools.product(Kind, _OUTCOMES):
+            metrics.status_writes.labels(kind.value, outcome)
 
     async def write(self, key: ObjectKey, body: Json, status: Json) -> Json | None:
         """Make `status` that of the object that was read as `body`; the object then, None without a change.

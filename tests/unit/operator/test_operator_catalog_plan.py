@@ -1,6 +1,7 @@
 """What the operator decides about a Catalog, as a table of situations."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,10 @@ from holdfast_operator.reconcile.facts import CatalogFacts, Opening, ShadowFacts
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.index import Index
 from holdfast_operator.reconcile.objects import Create, Kept, ObjectName, ObjectsPlan, ObjectType
-from holdfast_operator.reconcile.steps import Keep, Release, Rest, Settle, Step
+from holdfast_operator.reconcile.steps import Keep, Release, Rest, Settle, Step, stalled
 from holdfast_operator.reconcile.storage import DumpSource, Refused, StashPlace, Storage, resolve
 from holdfast_operator.runtime.kube import ObjectKey
-from holdfast_operator.runtime.status import Phase
+from holdfast_operator.runtime.status import Phase, conditions, marks
 
 ORGANIZATION = "6f1d7c1e-2b8a-4f5e-9d43-0c5b8f3a7e21"
 RHYTHM = Rhythm(unsteady=2.0, steady=60.0)
@@ -509,6 +510,15 @@ def test_of_two_catalogs_the_older_one_wins_until_it_is_gone() -> None:
     index.put(old, body("b", "2026-01-01T00:00:00Z"))
     index.drop(old)
     assert index.older_rival(young) is None
+
+
+def test_objects_are_counted_by_kind_and_phase_while_they_are_there() -> None:
+    index, now = Index(None), datetime(2026, 1, 2, tzinfo=UTC)
+    stuck = {"status": {"conditions": conditions([], marks(stalled(Reason.RESTORE_FAILED, "x")), 1, now)}}
+    for name, more in (("a", {}), ("b", stuck), ("c", stuck)):
+        index.put(ObjectKey(Kind.CATALOG, "ns", name), body(name, "2026-01-01T00:00:00Z") | more)
+    index.drop(ObjectKey(Kind.CATALOG, "ns", "c"))
+    assert index.phases() == {(Kind.CATALOG, Phase.RECONCILING): 1, (Kind.CATALOG, Phase.STALLED): 1}
 
 
 @pytest.mark.parametrize(

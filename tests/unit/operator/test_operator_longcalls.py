@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.durable import CATALOG_VERSION, OpenMode, catalog_shard_id, persist_catalog
-from holdfast.errors import HoldfastError, StoreUnreachable
+from holdfast.errors import BadInput, HoldfastError, StoreUnreachable
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.reconcile.catalogmarks import opening_since
@@ -118,14 +118,15 @@ def test_what_is_quick_is_taken_at_once_and_nobody_is_told() -> None:
         store = Store()
         store.go_on.set()
         assert [await bench.run(store), await bench.run(store)] == ["handle 1", "handle 2"]
-        store.fails = StoreUnreachable("no")
-        for _ in range(2):
-            with pytest.raises(StoreUnreachable):
+        for error in (StoreUnreachable("no"), BadInput("not so")):
+            store.fails = error
+            with pytest.raises(type(error)):
                 await bench.run(store)
         # What failed at once is not remembered: it is tried as often as it is asked for.
         assert (store.begun, bench.told, bench.undone) == (4, [], [])
         assert not bench.calls.under_way(KEY)
-        assert (bench.counted("open", "ok"), bench.counted("open", "error")) == (2, 2)
+        outcomes = ("ok", "unreachable", "error")
+        assert [bench.counted("open", outcome) for outcome in outcomes] == [2, 1, 1]
 
     play(story, patience=EVENTUALLY)
 

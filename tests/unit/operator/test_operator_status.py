@@ -13,7 +13,16 @@ from holdfast_operator.api.names import ConditionType, Kind, Reason
 from holdfast_operator.reconcile.steps import SUSPENDED, ready, reconciling, stalled
 from holdfast_operator.runtime.events import Note, event, event_name, transitions
 from holdfast_operator.runtime.kube import ObjectKey
-from holdfast_operator.runtime.status import Health, Mark, conditions, marks, merge_patch, next_status
+from holdfast_operator.runtime.status import (
+    Health,
+    Mark,
+    Phase,
+    conditions,
+    marks,
+    merge_patch,
+    next_status,
+    phase_of,
+)
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
@@ -35,6 +44,20 @@ def statuses(health: Health) -> tuple[str, ...]:
 )
 def test_ready_reconciling_and_stalled_of_each_phase(health: Health, expected: tuple[str, ...]) -> None:
     assert statuses(health) == expected
+
+
+@pytest.mark.parametrize(
+    "health",
+    [
+        ready("fine"),
+        reconciling(Reason.STORE_UNREACHABLE, "x"),
+        stalled(Reason.INVALID_SPEC, "x"),
+        SUSPENDED,
+    ],
+)
+def test_a_phase_is_read_back_from_what_was_shown(health: Health) -> None:
+    assert phase_of({"conditions": conditions([], marks(health), 1, NOW)}) is health.phase
+    assert phase_of({}) is Phase.RECONCILING
 
 
 def test_a_transition_time_moves_only_with_the_status() -> None:
