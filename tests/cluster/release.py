@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from holdfast.durable import OpenMode, persist_catalog
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.storage import StorageController
 from holdfast_operator.api.names import OPERATORS
@@ -104,9 +105,18 @@ class Installed:
         for each in what:
             self.kubectl("wait", "--for=condition=Ready", each, f"--timeout={PATIENCE_S:.0f}s")
 
+    def lease(self) -> Json:
+        """The Lease of the operators."""
+        return self.get(f"lease/{RELEASE}")
+
     def leader(self) -> str:
         """The name of the pod that has the Lease."""
-        return str(self.get(f"lease/{RELEASE}")["spec"].get("holderIdentity") or "")
+        return str(self.lease()["spec"].get("holderIdentity") or "")
+
+    def container(self, pod: str) -> Json:
+        """What the status of a pod says of its container."""
+        (told,) = self.get(f"pod/{pod}")["status"]["containerStatuses"]
+        return dict(told)
 
     def pods(self) -> dict[str, Json]:
         """The pods of the operator that are not being ended, by name."""
@@ -139,6 +149,11 @@ class Installed:
         """Change these values of the release, and wait for nothing."""
         self.helm("upgrade", RELEASE, CHARTS / RELEASE, "--reuse-values", values=values)
 
+    def scale(self, number: int) -> None:
+        """Have so many operators, whatever the release says, and no other pod of theirs."""
+        self.kubectl("scale", f"deployment/{RELEASE}", f"--replicas={number}")
+        until(lambda: len(self.get("pods", "-l", OPERATORS)["items"]) == number, f"there are {number}")
+
     def remove(self) -> None:
         """Have nothing of the release, nor of what was made with it."""
         for kind in ("storagecollections", "catalogs"):
@@ -165,18 +180,30 @@ class Installed:
     def flights(self) -> str:
         return str(self.get("storagecollection/flights")["status"]["collectionId"])
 
+    def take(self) -> int:
+        """Open the catalog for writing as another process does, which then ends; returns its epoch."""
+        with self.client() as client:
+            closed = persist_catalog(client, self.organization)
+            closed.open(OpenMode.WRITABLE, holder="nightly-job", purpose="a load of its own").close()
+            epoch = closed.epoch()
+            assert epoch is not None
+            return epoch
+
     @contextlib.contextmanager
     def controller(self) -> Iterator[StorageController]:
+        """The collections of the location, as an application on this machine has them."""
+        with self.client() as client, StorageController(client) as controller:
+            yield controller
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[PersistClient]:
         """The location, as an application on this machine has it."""
         before = {name: os.environ.get(name) for name in self.secret}
         os.environ.update(self.secret)
         try:
             config = PersistConfig(maintenance="off")
-            with (
-                PersistClient.open(blob=self._blob, consensus=self._consensus, config=config) as client,
-                StorageController(client) as controller,
-            ):
-                yield controller
+            with PersistClient.open(blob=self._blob, consensus=self._consensus, config=config) as client:
+                yield client
         finally:
             for name, value in before.items():
                 if value is None:

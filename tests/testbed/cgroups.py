@@ -66,6 +66,23 @@ def set_frozen(name: str, pod_uid: str, *, frozen: bool) -> None:
             time.sleep(_POLL_SECONDS)
 
 
+def kill(name: str, pod_uid: str, program: str) -> None:
+    """End by SIGKILL what a pod of the group runs with this in its command line; there is such a process."""
+    assert name.startswith(PREFIX)
+    groups = [
+        each.parent
+        for root in _hierarchies()
+        for each in (root / name).glob(f"**/pod{pod_uid}/**/cgroup.procs")
+    ]
+    pids = {pid for group in groups for pid in _processes(group)}
+    ours = [pid for pid in pids if program.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert ours, f"nothing in the pod {pod_uid} has {program} in its command line"
+    for pid in ours:
+        # The first of a container takes the others with it.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def thaw(name: str) -> None:
     """Let everything in the group run again."""
     assert name.startswith(PREFIX)

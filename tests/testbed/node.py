@@ -82,6 +82,10 @@ class NodeCluster:
         """Let the processes of a pod go on."""
         cgroups.set_frozen(self.folder.name, pod_uid, frozen=False)
 
+    def kill(self, pod_uid: str, program: str) -> None:
+        """End by SIGKILL what a pod runs with this in its command line, as the kernel out of memory does."""
+        cgroups.kill(self.folder.name, pod_uid, program)
+
     def stop(self) -> None:
         """Stop all of it, and remove its files."""
         self._ending.close()

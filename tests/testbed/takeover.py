@@ -1,21 +1,23 @@
-"""How long nobody had a Lease, by what it says of its holders: the load of the machine doesn't count."""
+"""How soon a standby leads after its leader, by what the Lease says: the machine's load doesn't count."""
 
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from holdfast_operator.runtime.election import Timing
+
 TAKEOVER_S: Final = 20.0
-"""So soon a standby leads, by the times in the Lease, after its leader died or froze."""
+"""So soon a standby leads after its leader died or froze."""
 
 
-def unheld_seconds(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
-    """From the last renewal of one holder to when the next one took the Lease.
+def check_takeover(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """It was in time, but not before a leader that may live counts on the Lease no more.
 
-    `before` is the Lease as the one left it, `after` as the next one, and nobody in between, has it.
+    `before` is the Lease as the one left it, who didn't give it back, `after` as the next one has it.
     """
     left, taken = before["spec"], after["spec"]
     assert left["holderIdentity"], "it was given back, or nobody had it"
     assert taken["holderIdentity"] != left["holderIdentity"], f"{left['holderIdentity']} still has it"
     assert taken["leaseTransitions"] == left["leaseTransitions"] + 1, "others had it in between"
     between = datetime.fromisoformat(taken["acquireTime"]) - datetime.fromisoformat(left["renewTime"])
-    return between.total_seconds()
+    assert Timing().renew_deadline < between.total_seconds() <= TAKEOVER_S
