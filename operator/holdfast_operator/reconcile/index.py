@@ -29,7 +29,7 @@ class _Seen:
     version: str
     age: tuple[str, str, str]
     claim: Hashable
-    place: Hashable
+    storage: Storage | None
     catalog: ObjectKey | None
     phase: Phase
 
@@ -74,10 +74,9 @@ class Index:
         self.drop(key)
         metadata = body["metadata"]
         age = (str(metadata.get("creationTimestamp", "")), key.namespace, key.name)
-        claim, catalog = self._parse(key, body)
-        place = claim[0] if key.kind is Kind.CATALOG and isinstance(claim, tuple) else None
+        claim, storage, catalog = self._parse(key, body)
         version = str(metadata.get("resourceVersion", ""))
-        self._seen[key] = _Seen(version, age, claim, place, catalog, phase_of(body.get("status", {})))
+        self._seen[key] = _Seen(version, age, claim, storage, catalog, phase_of(body.get("status", {})))
         if claim is not None:
             self._claims[claim].add(key)
         if catalog is not None:
@@ -103,12 +102,12 @@ class Index:
         seen = self._seen.get(dependent)
         return seen.catalog if seen else None
 
-    def place_of(self, key: ObjectKey) -> Hashable:
-        """Where the catalog of an object is: equal for all in one location; None where that isn't known."""
+    def storage_of(self, key: ObjectKey) -> Storage | None:
+        """Where the catalog of an object is; None where that isn't known."""
         seen = self._seen.get(key)
         if seen is not None and seen.catalog is not None:
             seen = self._seen.get(seen.catalog)
-        return seen.place if seen else None
+        return seen.storage if seen else None
 
     def rivals_of(self, key: ObjectKey) -> tuple[ObjectKey, ...]:
         """The others that ask for the same thing."""
@@ -125,25 +124,26 @@ class Index:
             return None
         return oldest
 
-    def _parse(self, key: ObjectKey, body: Json) -> tuple[Hashable, ObjectKey | None]:
+    def _parse(self, key: ObjectKey, body: Json) -> tuple[Hashable, Storage | None, ObjectKey | None]:
+        """What an object asks for, where that is, and the Catalog that it refers to."""
         match key.kind:
             case Kind.CATALOG:
                 asked, _ = parse_spec(CatalogSpec, body)
                 if asked is None:
-                    return None, None
+                    return None, None, None
                 storage = resolve(asked, key.namespace, self._data_dir, follow=False)
                 if not isinstance(storage, Storage):
-                    return None, None
-                return (storage.stores, asked.organization_id), None
+                    return None, None, None
+                return (storage.stores, asked.organization_id), storage, None
             case Kind.STORAGE_COLLECTION:
                 wanted, _ = parse_spec(StorageCollectionSpec, body)
                 if wanted is None:
-                    return None, None
+                    return None, None, None
                 catalog = ObjectKey(Kind.CATALOG, key.namespace, wanted.catalog_ref.name)
                 name = wanted.name or key.name
-                return (catalog, wanted.database, wanted.schema_name, name), catalog
+                return (catalog, wanted.database, wanted.schema_name, name), None, catalog
             case Kind.CATALOG_MIGRATION:
                 move, _ = parse_spec(CatalogMigrationSpec, body)
                 if move is None:
-                    return None, None
-                return None, ObjectKey(Kind.CATALOG, key.namespace, move.catalog_ref.name)
+                    return None, None, None
+                return None, None, ObjectKey(Kind.CATALOG, key.namespace, move.catalog_ref.name)

@@ -6,6 +6,7 @@ Invariants
 - What it brings is taken once, by whoever asks for the same; what nobody is to take any more (given up, or
   asked otherwise) is handed to `late`: a handle must be closed, and until it is the call is under way.
 - Whoever stopped waiting for it is told when it ends.
+- Those on slow servers are waited for by nobody, and take no turns of the others (see `slowness`).
 - What failed after it was no longer waited for is not begun again at once: until a pause is over its failure
   is the answer. What brings no handle is remembered for as long, too.
 - All state belongs to the event loop; the threads touch none of it.
@@ -24,8 +25,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreUnreachable
 from holdfast_operator.reconcile.failures import outcome_of
+from holdfast_operator.reconcile.slowness import Slowness
 from holdfast_operator.runtime.clock import Clock, SystemClock
 from holdfast_operator.runtime.kube import NotLeading, ObjectKey
 from holdfast_operator.runtime.metrics import Metrics
@@ -35,7 +37,9 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _MOST: Final = 16
+_MOST_OF_SLOW: Final = 8
 _MOST_OF_LOCATION: Final = 4
+_THREADS: Final = 128
 _BESIDE: Final = 16
 """Threads for those that are still waited for: each worker of the queue has one."""
 _SHORTEST_PAUSE: Final = 30.0
@@ -88,16 +92,18 @@ class LongCalls:
         metrics: Metrics,
         ended: Callable[[ObjectKey], None],
         *,
-        patience: float = 10.0,
+        patience: float = 3.0,
         clock: Clock | None = None,
         may_act: Callable[[], bool] = lambda: True,
+        slowness: Slowness | None = None,
     ) -> None:
         self._metrics = metrics
+        self._slowness = slowness or Slowness()
         self._may_act = may_act
         self._ended = ended
         self._patience = patience
         self._clock = clock or SystemClock()
-        self._threads = ThreadPoolExecutor(_MOST + _BESIDE, thread_name_prefix="long")
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="long")
         self._calls: dict[tuple[ObjectKey, str], _Call] = {}
         self._outcomes: dict[tuple[ObjectKey, str], _Outcome] = {}
         self._running: set[asyncio.Future[Any]] = set()
@@ -128,7 +134,7 @@ class LongCalls:
             if (known := self._remembered(asked)) is not None:
                 return known.result()  # type: ignore[no-any-return]
             call = self._begin(asked, work, late)
-            await asyncio.wait([call.future], timeout=self._patience)
+            await self._wait(call)
         elif call.asked != asked:
             self._give_up(call)
         if call.given_up is not None or not call.future.done():
@@ -159,14 +165,31 @@ class LongCalls:
     def _begin(self, asked: Asked, work: Callable[[], T], late: Callable[[T], None] | None) -> _Call:
         if not self._may_act():
             raise NotLeading(f"{asked.what} in {asked.location} is left to whoever leads now")
-        left = Counter(call.asked.location for call in self._calls.values() if call.left)
-        if left.total() >= _MOST or left[asked.location] >= _MOST_OF_LOCATION:
+        if self._is_full(asked.location):
             raise UnderWay(None)
         future = self._in_thread(work)
         call = _Call(asked, self._clock.wall(), self._clock.monotonic(), future, late)
         future.add_done_callback(functools.partial(self._over, call))
         self._calls[asked.key, asked.what] = call
         return call
+
+    def _is_full(self, location: str) -> bool:
+        """Whether one that waits for its turn leaves the threads to the others."""
+        left = Counter(call.asked.location for call in self._calls.values() if call.left)
+        slow = self._slowness.is_slow(location)
+        alike = sum(n for each, n in left.items() if self._slowness.is_slow(each) is slow)
+        return (
+            left[location] >= _MOST_OF_LOCATION
+            or alike >= (_MOST_OF_SLOW if slow else _MOST)
+            or left.total() >= _THREADS - _BESIDE
+        )
+
+    async def _wait(self, call: _Call) -> None:
+        if self._slowness.is_slow(call.asked.location):
+            return
+        await asyncio.wait([call.future], timeout=self._patience)
+        if not call.future.done():
+            self._slowness.waits(call.asked.location)
 
     def _in_thread(self, work: Callable[[], T]) -> "asyncio.Future[T]":
         context = contextvars.copy_context()
@@ -181,6 +204,8 @@ class LongCalls:
             return
         error = future.exception()
         outcome = outcome_of(error) if error else "ok"
+        if not isinstance(error, StoreUnreachable) or call.ended - call.begun <= self._patience:
+            self._slowness.answered(call.asked.location)
         self._metrics.store_calls.labels(call.asked.what, outcome).inc()
         if call.left and call.given_up is None:
             self._ended(call.asked.key)

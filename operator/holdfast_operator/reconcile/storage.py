@@ -4,6 +4,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from holdfast.persist.storage.url import BLOB_FOLDER, CONSENSUS_FILE, LOG_FOLDER
@@ -11,6 +12,8 @@ from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.catalogsource import CatalogStorage
 from holdfast_operator.api.names import Reason
 from holdfast_operator.reconcile.locations import PORTS, Bounds
+
+_WITH: Final = " with "
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class Storage:
         return any(_scheme(url) in {"file", "sqlite"} for url in self.urls)
 
     def __str__(self) -> str:
-        return " with ".join(self.urls)
+        return _WITH.join(self.urls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,28 @@ def _resolve(asked: CatalogStorage, organization_id: str, bounds: Bounds, field:
 
 def _foreign(field: str, why: str) -> Refused:
     return Refused(f"{field} {why}", Reason.LOCATION_NOT_ALLOWED)
+
+
+def servers_of(location: str) -> tuple[str, ...]:
+    """Who answers for a location, named as `Storage` writes itself: equal for all on the same servers.
+
+    A bucket without an endpoint is a server of its own; so is a place in a file system, where that is all.
+    """
+    urls = location.split(_WITH)
+    remote = [url for url in urls if _scheme(url) not in {"file", "sqlite"}]
+    return tuple(_server(url) for url in remote or urls)
+
+
+def _server(url: str) -> str:
+    place = normal_form(url)
+    match _scheme(place):
+        case "s3":
+            bucket, _, endpoint = place.partition("?")
+            return bucket.split("/")[2] if endpoint == _host("") else endpoint
+        case "postgresql":
+            return place.split("/")[2].rpartition("@")[2]
+        case _:
+            return place
 
 
 def normal_form(url: str) -> str:

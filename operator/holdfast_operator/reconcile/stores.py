@@ -208,6 +208,11 @@ class Stores:
             self._looks[collection] = catalog, found.basis
         return found
 
+    def is_slow(self, catalog: ObjectKey) -> bool:
+        """Whether the store of an open catalog lets callers wait now."""
+        opening = self.opened(catalog)
+        return opening is not None and self._pool.is_slow(str(opening.storage))
+
     async def changed(self, catalog: ObjectKey) -> tuple[ObjectKey, ...]:
         """The collections of which the store has something new since they were last looked at.
 

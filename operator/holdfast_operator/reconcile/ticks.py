@@ -4,6 +4,7 @@ Invariants
 - A collection that rests is looked at when its store has something new of it, and else by the resync: what
   rests costs one question for all of its catalog, and nothing to the API server.
 - Where that can't be answered, all of them are looked at: each shows why.
+- A catalog is asked about once at a time, and one whose store doesn't answer delays no other.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from holdfast_operator.runtime.kube import NotLeading, ObjectKey
 log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 8
+_SLOW_AT_ONCE: Final = 2
 
 
 class Ticks:
@@ -32,21 +34,34 @@ class Ticks:
         self._clock = clock
         self._seconds = seconds
         self._asking = asyncio.Semaphore(_AT_ONCE)
+        self._asking_slow = asyncio.Semaphore(_SLOW_AT_ONCE)
+        self._asked: set[ObjectKey] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Tick until `stop`."""
-        while not stop.is_set():
-            await self._clock.wait(stop, self._seconds)
-            await asyncio.gather(*map(self._tick, self._stores))
+        async with asyncio.TaskGroup() as ticks:
+            while not stop.is_set():
+                await self._clock.wait(stop, self._seconds)
+                for catalog in self._stores:
+                    if catalog not in self._asked:
+                        self._asked.add(catalog)
+                        ticks.create_task(self._tick(catalog, stop))
 
-    async def _tick(self, catalog: ObjectKey) -> None:
-        async with self._asking:
-            try:
-                changed = await self._stores.changed(catalog)
-            except NotLeading:
-                return
-            except HoldfastError as error:
-                log.info("what is new in %s can't be told: %s", catalog, error)
-                changed = self._stores.looked_at(catalog)
-            for key in changed:
-                self._enqueue(key)
+    async def _tick(self, catalog: ObjectKey, stop: asyncio.Event) -> None:
+        try:
+            async with self._asking_slow if self._stores.is_slow(catalog) else self._asking:
+                if not stop.is_set():
+                    await self._ask(catalog)
+        finally:
+            self._asked.discard(catalog)
+
+    async def _ask(self, catalog: ObjectKey) -> None:
+        try:
+            changed = await self._stores.changed(catalog)
+        except NotLeading:
+            return
+        except HoldfastError as error:
+            log.info("what is new in %s can't be told: %s", catalog, error)
+            changed = self._stores.looked_at(catalog)
+        for key in changed:
+            self._enqueue(key)

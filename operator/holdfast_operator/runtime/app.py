@@ -20,6 +20,7 @@ import os
 import random
 import signal
 import socket
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -37,6 +38,7 @@ from holdfast_operator.reconcile.longcalls import LongCalls
 from holdfast_operator.reconcile.migrationhandler import MigrationHandler
 from holdfast_operator.reconcile.migrations import Migrations
 from holdfast_operator.reconcile.pool import StorePool
+from holdfast_operator.reconcile.slowness import SLOW, Slowness
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.reconcile.ticks import Ticks
 from holdfast_operator.runtime.clock import SystemClock
@@ -116,8 +118,13 @@ class Operator:
         self._elector = elector
         self._keeping: asyncio.Task[None] | None = None
         self._index = Index(options.data_dir)
-        self._pool = StorePool(self._metrics, deadline=options.store_deadline, may_act=self._leads)
-        self._long = LongCalls(self._metrics, lambda key: self._queue.add(key), may_act=self._leads)
+        self._slowness = Slowness()
+        self._pool = StorePool(
+            self._metrics, deadline=options.store_deadline, may_act=self._leads, slowness=self._slowness
+        )
+        self._long = LongCalls(
+            self._metrics, lambda key: self._queue.add(key), may_act=self._leads, slowness=self._slowness
+        )
         self._stores = Stores(self._pool, self._long)
         self._migrations = Migrations(self._pool, self._long, self._stores)
         self._stop = asyncio.Event()
@@ -133,7 +140,7 @@ class Operator:
             concurrency=options.concurrency,
             backoff=options.backoff,
             clock=self._clock,
-            lane=self._index.place_of,
+            lane=self._lane,
             most_of_lane=max(1, options.concurrency // 2),
         )
         self._informer = self._new_informer()
@@ -272,6 +279,13 @@ class Operator:
             self._index.put(key, body)
             self._look(key)
         return found
+
+    def _lane(self, key: ObjectKey) -> Hashable:
+        """What an object waits for: its location, or with all others a server that is slow."""
+        storage = self._index.storage_of(key)
+        if storage is None:
+            return None
+        return SLOW if self._slowness.is_slow(str(storage)) else storage.stores
 
     async def _work(self, key: ObjectKey) -> Result:
         with about(key), self._metrics.reconcile_seconds.labels(key.kind.value).time():
@@ -440,8 +454,8 @@ class Operator:
     def _unhealthy(self) -> str:
         if self._queue.oldest_work > _STUCK_WORK:
             return f"a reconcile has been running for {self._queue.oldest_work:.0f} s"
-        if self._queue.oldest_wait > STUCK_WAIT:
-            return f"an object has been waiting for {self._queue.oldest_wait:.0f} s"
+        if min(self._queue.oldest_wait, self._queue.idle) > STUCK_WAIT:
+            return f"objects wait, and no reconcile has ended for {self._queue.idle:.0f} s"
         return ""
 
     def _unready(self) -> str:

@@ -56,6 +56,7 @@ class KeyedQueue(Generic[K]):
         self._changed = asyncio.Event()
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._last_end = self._clock.monotonic()
 
     def add(self, key: K, *, after: float = 0.0, routine: bool = False) -> None:
         """Have `key` worked on `after` seconds from now. Call it in the queue's own loop.
@@ -83,6 +84,11 @@ class KeyedQueue(Generic[K]):
     def oldest_work(self) -> float:
         """For how many seconds the longest running work has been going on."""
         return self._schedule.oldest_work(self._clock.monotonic())
+
+    @property
+    def idle(self) -> float:
+        """For how many seconds no work has come to its end."""
+        return self._clock.monotonic() - self._last_end
 
     async def run(self) -> None:
         """Hand out keys until `stop`."""
@@ -117,6 +123,7 @@ class KeyedQueue(Generic[K]):
         except Exception:
             log.exception("the work on %s failed", key)
         finally:
+            self._last_end = self._clock.monotonic()
             self._schedule.done(
                 key, self._clock.monotonic(), requeue_after=result.requeue_after, failed=result.retry
             )

@@ -11,6 +11,7 @@ from holdfast.errors import StoreUnreachable
 from holdfast_operator.api.names import Kind
 from holdfast_operator.reconcile.longcalls import Asked, LongCalls
 from holdfast_operator.reconcile.pool import StorePool
+from holdfast_operator.reconcile.slowness import Slowness
 from holdfast_operator.runtime import logging as logs
 from holdfast_operator.runtime.clock import SystemClock
 from holdfast_operator.runtime.kube import NotLeading, ObjectKey
@@ -210,3 +211,42 @@ def test_no_secret_gets_into_a_log(formatter: logging.Formatter) -> None:
     assert "pw123" not in line
     assert "***" in line
     assert "abc" in logs.redact("abc is too short to be masked")
+
+
+def test_a_slow_server_is_one_for_all_locations_on_it_until_it_answers() -> None:
+    slowness = Slowness()
+    lake = "s3://lake/a?endpoint=http://store:9000"
+    slowness.waits(f"{lake} with postgresql://u@db/one")
+    same = ("s3://lake/b?endpoint=http://store:9000 with postgresql://w@db:5432/two?schema=x",)
+    others = (f"{lake} with postgresql://other/one", lake, "file:///db", "postgresql://db:5433/one")
+    assert [slowness.is_slow(each) for each in (*same, *others)] == [True, False, False, False, False]
+    slowness.answered(same[0])
+    assert not slowness.is_slow(f"{lake} with postgresql://u@db/one")
+    # Files are the servers' own matter, unless there is nothing else.
+    slowness.waits("file:///x with postgresql://db/one")
+    assert slowness.is_slow("file:///y with postgresql://db/two")
+    slowness.waits("file:///x")
+    assert slowness.is_slow("file:///x")
+    assert not slowness.is_slow("file:///y")
+
+
+def test_calls_to_slow_servers_have_a_share_and_their_end_ends_it() -> None:
+    go_on = threading.Event()
+
+    async def story() -> None:
+        slowness = Slowness()
+        pool = StorePool(Metrics(), deadline=0.05, slowness=slowness)
+        places = [f"postgresql://db/{number}" for number in range(3)]
+        slowness.waits(places[0])
+        calls = (pool.call("look", place, lambda: go_on.wait(30)) for place in places for _ in range(7))
+        said = [str(each) for each in await asyncio.gather(*calls, return_exceptions=True)]
+        assert ["did not answer lately" in each for each in said] == [False] * 16 + [True] * 5
+        assert await pool.call("look", "postgresql://other/0", lambda: "fine") == "fine"
+        assert slowness.is_slow(places[0])
+        go_on.set()
+        async with asyncio.timeout(60):
+            while slowness.is_slow(places[0]):  # noqa: ASYNC110 - nothing else tells
+                await asyncio.sleep(0.01)
+        pool.close()
+
+    asyncio.run(story())
