@@ -524,6 +524,13 @@ def test_the_chart_of_the_crds_has_what_the_models_say() -> None:
     assert all("annotations" not in each["metadata"] for each in loose)
 
 
+def test_the_notes_of_the_crds_name_the_command_that_the_readme_has_next() -> None:
+    command = "helm upgrade --install holdfast-operator charts/holdfast-operator --namespace holdfast"
+    notes = (CHARTS / "holdfast-crds" / "templates" / "NOTES.txt").read_text()
+    assert f"Next: {command} --create-namespace\n" in notes
+    assert f"\n{command} --create-namespace" in (CHARTS / "holdfast-operator" / "README.md").read_text()
+
+
 def test_what_the_readme_says_of_the_role_is_the_role(default: list[dict[str, Any]]) -> None:
     page = (CHARTS / "holdfast-operator" / "README.md").read_text().split("## What the operator may do")[1]
     told: dict[str, set[str]] = {}
