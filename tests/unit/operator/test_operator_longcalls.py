@@ -17,7 +17,7 @@ from holdfast.errors import BadInput, HoldfastError, StoreUnreachable
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.reconcile.catalogmarks import opening_since
-from holdfast_operator.reconcile.facts import Durable, Opening
+from holdfast_operator.reconcile.facts import Durable, Opening, RestoreFailed
 from holdfast_operator.reconcile.longcalls import Asked, LongCalls, UnderWay
 from holdfast_operator.reconcile.pool import StorePool
 from holdfast_operator.reconcile.storage import DumpSource, Storage
@@ -118,15 +118,15 @@ def test_what_is_quick_is_taken_at_once_and_nobody_is_told() -> None:
         store = Store()
         store.go_on.set()
         assert [await bench.run(store), await bench.run(store)] == ["handle 1", "handle 2"]
-        for error in (StoreUnreachable("no"), BadInput("not so")):
+        for error in (StoreUnreachable("no"), BadInput("not so"), RestoreFailed("no dump")):
             store.fails = error
             with pytest.raises(type(error)):
                 await bench.run(store)
         # What failed at once is not remembered: it is tried as often as it is asked for.
-        assert (store.begun, bench.told, bench.undone) == (4, [], [])
+        assert (store.begun, bench.told, bench.undone) == (5, [], [])
         assert not bench.calls.under_way(KEY)
         outcomes = ("ok", "unreachable", "error")
-        assert [bench.counted("open", outcome) for outcome in outcomes] == [2, 1, 1]
+        assert [bench.counted("open", outcome) for outcome in outcomes] == [2, 1, 2]
 
     play(story, patience=EVENTUALLY)
 
