@@ -21,10 +21,10 @@ from helm.values import ALL_ON
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.storage import StorageController
 from holdfast_operator.api.names import FINALIZER, MANAGED_BY, OPERATORS
-from testbed import audit, helm, spark
+from testbed import audit, helm, monitoring, spark
 from testbed.audit import Asked
 from testbed.children import plain_path
-from testbed.errors import HelmError
+from testbed.errors import HelmError, KubectlError
 from testbed.gitops import argo, flux, kstatus
 from testbed.helm import CHARTS
 from testbed.hooks import HookRunner, account_kubeconfig
@@ -422,8 +422,16 @@ def test_helm_test_finds_the_operator_ready(
     assert runner.outputs[f"{RELEASE}-test"].endswith("/readyz: ok\n")
 
 
+def admit(plane: ControlPlane, objects: list[Json]) -> None:
+    """Have the API server look at objects as it does before it keeps them. Raises `KubectlError`."""
+    plane.kubectl(
+        *("apply", "--dry-run=server", "--validate=strict", "-n", SYSTEM, "-f", "-"),
+        stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}),
+    )
+
+
 def test_every_combination_is_valid_for_the_api_server(plane: ControlPlane, release: Release) -> None:
-    skipped = {"ServiceMonitor", "PrometheusRule"}
+    monitoring.install_crds(plane)
     for values in (ALL_ON, {}):
         rendered = helm.template(RELEASE, values, name="other", namespace=SYSTEM)
         for each in rendered:
@@ -432,11 +440,16 @@ def test_every_combination_is_valid_for_the_api_server(plane: ControlPlane, rele
             if each["kind"] == "Pod":
                 # A pod isn't admitted before its account is there.
                 each["spec"]["serviceAccountName"] = "default"
-        items = [each for each in rendered if each["kind"] not in skipped]
-        plane.kubectl(
-            *("apply", "--dry-run=server", "--validate=strict", "-n", SYSTEM, "-f", "-"),
-            stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}),
-        )
+        admit(plane, rendered)
+    # What these kinds don't have, or not like that, is noticed.
+    rendered = helm.template(RELEASE, ALL_ON, name="other", namespace=SYSTEM)
+    monitor, rule = (helm.find(rendered, kind) for kind in ("ServiceMonitor", "PrometheusRule"))
+    monitor["spec"]["endpoints"][0]["honourLabels"] = True
+    with pytest.raises(KubectlError, match=r"unknown field .*honourLabels"):
+        admit(plane, [monitor])
+    rule["spec"]["groups"][0]["rules"][0]["for"] = "soon"
+    with pytest.raises(KubectlError, match=r"rules\[0\].for"):
+        admit(plane, [rule])
 
 
 def settled(release: Release, objects: Objects) -> Json:
