@@ -1,8 +1,8 @@
 """The operator behind a bad way to the API server ends where it ends behind a good one.
 
-A story of objects that are made, changed and deleted is told to the API server itself; the operator hears of
-it through a proxy that drops, delays, repeats and refuses its requests and cuts its watches. `make faults`
-tells it to more operators.
+A story of objects that are made, changed (a collection to another rendition) and deleted is told to the API
+server itself; the operator hears of it through a proxy that drops, delays, repeats and refuses its requests
+and cuts its watches. `make faults` tells it to more operators.
 """
 
 import os
@@ -38,10 +38,11 @@ def tell(world: Any, make_catalog: Make, make_collection: Make) -> None:
         *world.get("coll/flights")["spec"]["columns"],
         {"name": "on", "type": "date32", "nullable": True},
     ]
-    world.objects.patch("coll/flights", {"spec": {"columns": columns}})
+    world.objects.patch("coll/flights", {"spec": {"columns": columns, "rendition": {"shards": 3}}})
     world.delete("coll/doomed", "catalog/other", wait=False)
     world.wait_gone("coll/doomed")
     world.wait_gone("catalog/other")
+    world.wait_for("coll/flights", ".status.activeRendition", "spec-2")
     world.wait_ready("coll/flights")
 
 

@@ -20,4 +20,5 @@ def check_takeover(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     assert taken["holderIdentity"] != left["holderIdentity"], f"{left['holderIdentity']} still has it"
     assert taken["leaseTransitions"] == left["leaseTransitions"] + 1, "others had it in between"
     between = datetime.fromisoformat(taken["acquireTime"]) - datetime.fromisoformat(left["renewTime"])
-    assert Timing().renew_deadline < between.total_seconds() <= TAKEOVER_S
+    seconds = between.total_seconds()
+    assert Timing().renew_deadline < seconds <= TAKEOVER_S, f"{seconds} s from the last renewal"
