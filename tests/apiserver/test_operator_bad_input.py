@@ -27,14 +27,40 @@ SCHEDULES: tuple[tuple[dict[str, Any], str], ...] = (
 )
 
 
+WITH_PASSWORD = (
+    "s3://h/db?password=plantUrlPw4",
+    "s3://h/db?region=x&sslpassword=plantUrlPw4",
+    "s3://h/db?passfile=/etc/passfile",
+    "s3://h/db?AWS_SECRET_ACCESS_KEY=plantUrlPw4",
+    "s3://h/db?options=-c%20x.password%3DplantUrlPw4",
+    "s3://h/db?endpoint=http://u:plantUrlPw4@h",
+    "s3://h/db?endpoint=http%3A%2F%2Fu%3AplantUrlPw4%40h",
+)
+
+
 def test_the_api_server_refuses_what_has_no_meaning(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:
     column = {"name": "id", "type": "int64"}
+    file = "file:///x"
+    urls: tuple[Make, ...] = (
+        lambda url: make_catalog(storage={"url": url}),
+        lambda url: make_catalog(storage={"blob": file, "consensus": url}),
+        lambda url: make_catalog(storage={"blob": url, "consensus": file}),
+        lambda url: make_catalog(stash={"url": f"postgresql://{url.partition('://')[2]}"}),
+        lambda url: make_catalog(
+            restoreFrom={"catalog": {"organizationId": ORGANIZATION, "storage": {"url": url}}}
+        ),
+        lambda url: make_catalog(restoreFrom={"dump": {"url": url}}),
+        lambda url: make_collection(restoreFrom={"snapshot": url}),
+        lambda url: make_collection(snapshot={"requestId": "a", "destination": url}),
+    )
     for made, message in (
         (make_catalog(organizationId="ACME"), "organizationId"),
         (make_catalog(storage={"url": "/folder"}), "must be a URL like file:///folder"),
         (make_catalog(storage={"url": "s3://me:secret@host/x"}), "must not contain a user or a password"),
+        *((made(url), "must not contain a user or a password") for made in urls for url in WITH_PASSWORD),
+        (make_catalog(storage={"url": "s3://b/x?p%61ss=x"}), "must not escape the name of an option"),
         (make_catalog(storage={"blob": "file:///x"}), "give either url, or blob and consensus together"),
         (make_catalog(storage={"url": "file:///x", "blob": "file:///y"}), "give either url"),
         (make_catalog(backend="Elsewhere"), "Unsupported value"),
@@ -95,6 +121,7 @@ def test_the_api_server_refuses_what_has_no_meaning(
             for properties, says in (
                 ({"s3.secret-access-key": "x"}, "must not have a secret"),
                 ({"uri": "postgresql://me:hidden@host/x"}, "must not have a password"),
+                ({"uri": "postgresql://host/x?password=hidden"}, "must not have a password"),
             )
         ),
         *(

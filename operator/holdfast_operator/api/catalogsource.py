@@ -2,31 +2,28 @@
 
 from typing import Final
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from holdfast_operator.api.base import ApiModel, LocalReference, validations
+from holdfast_operator.api.urls import NO_SECRETS, without_secrets
 
 UUID: Final = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 
-_NO_USERINFO = (
-    "!self.matches('^[^/?#]*://[^/?#]*@')",
-    "must not contain a user or a password: name a Secret in credentialsSecretRef",
-)
 _HAS_SCHEME = "self.matches('^[a-zA-Z][a-zA-Z0-9+.-]*://.+')"
-_URL_RULES = validations((_HAS_SCHEME, "must be a URL like file:///folder"), _NO_USERINFO)
+_URL_RULES = validations((_HAS_SCHEME, "must be a URL like file:///folder"), *NO_SECRETS)
 _STASH_RULES = validations(
     (
         "self.matches('^(postgres|postgresql|sqlite)://.+')",
         "must be a URL like postgresql://host/database or sqlite:///folder/file",
     ),
-    _NO_USERINFO,
+    *NO_SECRETS,
 )
 _DUMP_RULES = validations(
     (
         "self.matches('^(file|s3)://.+')",
         "must be a URL like file:///folder/dump.json or s3://bucket/dump.json",
     ),
-    _NO_USERINFO,
+    *NO_SECRETS,
 )
 _URL_OR_PAIR = (
     "has(self.url) ? !has(self.blob) && !has(self.consensus) : has(self.blob) == has(self.consensus)",
@@ -64,6 +61,8 @@ class CatalogStorage(ApiModel):
         description="A Secret with credentials; its keys become environment variables of Spark jobs.",
     )
 
+    _no_secrets = field_validator("url", "blob", "consensus")(without_secrets)
+
 
 class CatalogStash(ApiModel):
     """A second store of the catalog's contents: a database."""
@@ -86,6 +85,7 @@ class CatalogStash(ApiModel):
         default=None,
         description="A Secret with the keys user (or username) and password, for the database.",
     )
+    _no_secrets = field_validator("url")(without_secrets)
 
 
 class RestoreFromDump(ApiModel):
@@ -97,6 +97,7 @@ class RestoreFromDump(ApiModel):
         description="The dump: a file:// or s3:// URL.",
         json_schema_extra=_DUMP_RULES,
     )
+    _no_secrets = field_validator("url")(without_secrets)
 
 
 class RestoreFromCatalog(ApiModel):

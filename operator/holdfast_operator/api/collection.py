@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from holdfast_operator.api.base import (
     AGE_COLUMN,
@@ -35,6 +35,7 @@ from holdfast_operator.api.rendition import (
     RenditionStatus,
 )
 from holdfast_operator.api.spark import SparkJobStatus, SparkTemplate
+from holdfast_operator.api.urls import NO_SECRETS, TELLING, without_secrets
 
 _IMMUTABLE = "self == oldSelf"
 _UNBORN = "!has(oldSelf.status) || !has(oldSelf.status.collectionId)"
@@ -79,9 +80,11 @@ class CollectionRestore(ApiModel):
             (
                 "self.matches('^(file:///|s3://[^/]).+')",
                 "must be a URL like file:///folder/snapshot or s3://bucket/snapshot",
-            )
+            ),
+            *NO_SECRETS,
         ),
     )
+    _no_secrets = field_validator("snapshot")(without_secrets)
 
 
 class JobRequest(ApiModel):
@@ -123,6 +126,10 @@ class IcebergTable(ApiModel):
                 "self.all(k, !self[k].matches('^[^/?#]*://[^/?#@]*:[^/?#]*@'))",
                 "must not have a password: PYICEBERG_CATALOG__NAME__URI comes by spark.envSecretRef",
             ),
+            (
+                f"self.all(k, !self[k].matches('(?i)[?].*({TELLING})[a-z0-9_.-]*(=|%3D)'))",
+                "must not have a password: PYICEBERG_CATALOG__NAME__URI comes by spark.envSecretRef",
+            ),
         ),
     )
 
@@ -158,11 +165,14 @@ class SnapshotTask(SparkTask):
                 "self.matches('^(file:///|s3://[^/]).+')",
                 "must be a URL like s3://bucket/prefix, or file:///folder, which all pods share",
             ),
+            *NO_SECRETS,
         ),
     )
     iceberg: IcebergTable | None = Field(
         default=None, description="In place of destination: an Iceberg table that gets its rows."
     )
+
+    _no_secrets = field_validator("destination")(without_secrets)
 
     @property
     def place(self) -> dict[str, Any]:

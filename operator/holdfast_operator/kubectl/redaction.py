@@ -13,6 +13,9 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
+from urllib.parse import unquote
+
+from holdfast_operator.api.urls import tells_a_secret
 
 _MASK: Final = "***"
 _SHORTEST: Final = 6
@@ -41,6 +44,8 @@ _LOOKS: Final = (
     re.compile(r"\b(?:AKIA|ASIA|AGPA|AIDA|AROA)[A-Z0-9]{12,}\b"),
     re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|xox[abprs]-|sk-|sk_live_|hvs\.)[\w-]{10,}"),
 )
+_OPTION: Final = re.compile(r"(?<![^\s&?\"'<>=])[^\s&?\"'<>=]+=([^\s&\"'<>]+)")
+"""An option of a URL."""
 _BEFORE: Final = re.compile(r"[\w.-]{0,64}\Z")
 _AFTER: Final = re.compile(r"[\w.-]*")
 _VALUE: Final = re.compile(
@@ -72,6 +77,8 @@ class Redactor:
                 # What may be a word of the language is masked where it stands, and not elsewhere.
                 if not _WORD.fullmatch(value, begin, end):
                     self._note(value[begin:end])
+                if "%" in value[begin:end]:
+                    self.learn(unquote(value[begin:end]))
             return
         for telling, text in _leaves(value):
             if telling:
@@ -159,6 +166,9 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
     for pattern in _LOOKS:
         yield from (match.span() for match in pattern.finditer(text) if match.group() not in {"", _MASK})
     yield from _named(text)
+    for match in _OPTION.finditer(text):
+        if "%" in match.group() and tells_a_secret(match.group()):
+            yield match.span(1)
     yield from (match.span() for match in _DENSE.finditer(text) if _looks_random(match.group()))
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from holdfast_operator.api.names import Kind
+from holdfast_operator.api.urls import public
 from holdfast_operator.kubectl import names
 from holdfast_operator.kubectl.cluster import Cluster, NoSuchObject
 from holdfast_operator.kubectl.options import cluster_options, emit, output_option
@@ -240,8 +241,8 @@ def details(body: Json, all_: Sequence[Json], now: datetime, width: int) -> Iter
 def _catalog_facts(body: Json, now: datetime) -> list[tuple[str, str]]:
     told, spec = body.get("status", {}), body["spec"]
     storage = spec.get("storage", {})
-    place = storage.get("url") or " with ".join(
-        url for url in (storage.get("blob"), storage.get("consensus")) if url
+    place = public(storage.get("url", "")) or " with ".join(
+        public(url) for url in (storage.get("blob"), storage.get("consensus")) if url
     )
     counts = told.get("objectCounts") or {}
     generation = told.get("deployGeneration")
@@ -249,7 +250,7 @@ def _catalog_facts(body: Json, now: datetime) -> list[tuple[str, str]]:
     return [
         ("organization", spec["organizationId"]),
         ("storage", place or "the operator's own volume"),
-        ("stash", spec.get("stash", {}).get("url", "")),
+        ("stash", public(spec.get("stash", {}).get("url", ""))),
         ("truth", _text(told.get("sourceOfTruth"))),
         ("epoch", epoch),
         ("holder", _text(told.get("holder"))),

@@ -9,11 +9,9 @@ Invariants
 """
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
-from urllib.parse import unquote, urlsplit
 
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import (
@@ -26,9 +24,9 @@ from holdfast_operator.api.names import (
     Kind,
     Reason,
 )
+from holdfast_operator.api.urls import public
 from holdfast_operator.reconcile.storage import StashPlace, Storage, stash_of, url_with
 from holdfast_operator.runtime.kube import ObjectKey
-from holdfast_operator.runtime.logging import tells_a_secret
 from holdfast_operator.runtime.status import Mark, merge_patch
 
 Json = dict[str, Any]
@@ -39,7 +37,6 @@ PREFIX: Final = "HOLDFAST_"
 _SUFFIX: Final = "-connection"
 _MAX_NAME: Final = 253
 _DIGEST: Final = 8
-_WITH_USER: Final = re.compile(r"://[^/?#]*@")
 
 
 @dataclass(frozen=True)
@@ -98,11 +95,11 @@ def connection_of(spec: CatalogSpec, storage: Storage, truth: str) -> Connection
     values = {
         "ORGANIZATION_ID": spec.organization_id,
         "SOURCE_OF_TRUTH": truth,
-        "URL": _public(storage.url),
-        "BLOB_URL": _public(storage.blob),
-        "CONSENSUS_URL": _public(storage.consensus),
+        "URL": storage.url and public(storage.url),
+        "BLOB_URL": storage.blob and public(storage.blob),
+        "CONSENSUS_URL": storage.consensus and public(storage.consensus),
         "CREDENTIALS_SECRET": secret.name if secret else None,
-        "STASH_URL": _public(url_with(stash, {})) if stash else None,
+        "STASH_URL": public(url_with(stash, {})) if stash else None,
         "STASH_CREDENTIALS_SECRET": stash.secret if stash else None,
     }
     data = {PREFIX + name: value for name, value in values.items() if value is not None}
@@ -122,24 +119,6 @@ def _call(storage: Storage, stash: StashPlace | None) -> str:
     if stash is None:
         return persist
     return f"linked_catalog(stash_catalog({variable('STASH_URL')}), {persist})"
-
-
-def _public(url: str | None) -> str | None:
-    """A URL without what nobody else should read."""
-    if url is None:
-        return None
-    parts = urlsplit(url)
-    kept = [each for each in parts.query.split("&") if not _is_secret(each)]
-    netloc = parts.netloc.rpartition("@")[2]
-    if (netloc, "&".join(kept)) == (parts.netloc, parts.query):
-        # As it is written: what goes through a parser may lose an empty authority.
-        return url
-    return parts._replace(netloc=netloc, query="&".join(kept)).geturl()
-
-
-def _is_secret(parameter: str) -> bool:
-    value = unquote(parameter.partition("=")[2])
-    return tells_a_secret(parameter) or bool(_WITH_USER.search(value))
 
 
 def missing(seen: Seen | None, wanted: Connection) -> bool:

@@ -18,6 +18,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, assert_never
 
+from holdfast_operator.api.urls import TELLING
+
 _about: ContextVar[str] = ContextVar("about", default="")
 _hidden: set[str] = set()
 _hidden_lock = threading.Lock()
@@ -27,9 +29,8 @@ _SHORTEST: Final = 4
 """Shorter values aren't masked: they would mask half of every line and protect nothing."""
 _USERINFO: Final = re.compile(r"(?<=://)[^\s\"'<>]+(?=@)")
 """Up to the last @: a password that should have been escaped may hold anything, rather mask too much."""
-_TELLING: Final = r"passw|passphrase|pwd|secret|token|credential|signature|(?:access|account|api)[_-]?key"
 _PARAMETER: Final = re.compile(
-    rf"((?<![\w.-])(?:[\w.-]*(?:{_TELLING})[\w.-]*|sig)=)[^\s&;\"'<>]+", re.IGNORECASE
+    rf"((?<![\w.-])(?:[\w.-]*(?:{TELLING})[\w.-]*|sig)(?:=|%3D))[^\s&;\"'<>]+", re.IGNORECASE
 )
 
 
@@ -54,11 +55,6 @@ def hide(*values: str) -> None:
     """Never let these values into a log line."""
     with _hidden_lock:
         _hidden.update(value for value in values if len(value) >= _SHORTEST)
-
-
-def tells_a_secret(parameter: str) -> bool:
-    """Whether a parameter of a URL, `name=value`, is one that nobody should read."""
-    return _PARAMETER.match(parameter) is not None
 
 
 def redact(text: str) -> str:

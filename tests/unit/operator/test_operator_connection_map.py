@@ -79,7 +79,8 @@ def test_it_says_where_whose_and_which_secrets() -> None:
     ],
 )
 def test_nothing_secret_is_in_it(url: str, shown: str) -> None:
-    assert connection(storage={"url": url}).data["HOLDFAST_URL"] == shown
+    wanted = connection_of(spec(), Storage(url=url), "Persist")
+    assert wanted.data["HOLDFAST_URL"] == shown
 
 
 def test_names_are_of_their_catalog_alone_and_never_too_long() -> None:

@@ -175,6 +175,7 @@ def test_every_line_names_its_object_also_from_a_thread() -> None:
         "https://a.blob.example/c?sv=1&sig=geheim",
         "host=db password=geheim user=u",
         "azure://c?AccountKey=geheim;x=1",
+        "postgresql://h/d?options=-c%20x.password%3Dgeheim",
     ],
 )
 def test_no_secret_of_a_url_is_told(text: str) -> None:
