@@ -222,12 +222,13 @@ SECRETS = (
     "AKIAIOSFODNN7EXAMPLE",
     "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
     "hunter2-in-a-secret",
+    "hunter2-escaped",
 )
 
 
 @pytest.mark.helm
 def test_a_report_has_everything_but_secrets(plugin: Plugin) -> None:
-    user, parameter, env, flag, note, token, key_id, key, hidden = SECRETS
+    user, parameter, env, flag, note, token, key_id, key, hidden, escaped = SECRETS
     world, url = plugin.world, f"postgresql://holdfast:{user}@db/holdfast"
     values = {
         "serviceAccount": {"create": False},
@@ -236,6 +237,7 @@ def test_a_report_has_everything_but_secrets(plugin: Plugin) -> None:
             {"name": "PGPASSWORD", "value": env},
             {"name": "AWS_ACCESS_KEY_ID", "value": key_id},
             {"name": "STORE", "value": f"s3://bucket/x?aws_secret_access_key={parameter}"},
+            {"name": "OTHER", "value": f"postgresql://h/d?options=-c%20x.password%3D{escaped}"},
             {"name": "HARMLESS", "value": f"repeats {env} and {key}"},
             {"name": "KEPT", "valueFrom": {"secretKeyRef": {"name": "stores-secret", "key": "password"}}},
         ],

@@ -50,7 +50,7 @@ from holdfast_operator.reconcile.catalogmarks import opening_since, sizes_of, to
 from holdfast_operator.reconcile.catalogstatus import durable_fields
 from holdfast_operator.reconcile.connection import Seen
 from holdfast_operator.reconcile.connections import Connections
-from holdfast_operator.reconcile.credentials import credentials_of, missing_secret
+from holdfast_operator.reconcile.credentials import credentials_of, forget_secrets, missing_secret
 from holdfast_operator.reconcile.dependents import collections_of, unfinished_migrations
 from holdfast_operator.reconcile.facts import (
     CatalogFacts,
@@ -212,6 +212,7 @@ class CatalogHandler(Handler[Observed]):
         self._stores.note_void(key, void=False)
         self._connections.forget(key)
         await self._stores.close(key)
+        forget_secrets(key)
         self._wake_dependents(key)
         for rival in rivals:
             self.services.enqueue(rival, 0.0)
@@ -358,7 +359,7 @@ class CatalogHandler(Handler[Observed]):
         await self.services.events.post(key, body["metadata"]["uid"], note)
 
     async def _credentials(self, key: ObjectKey, opening: Opening) -> Mapping[str, str]:
-        return await credentials_of(self.services.kube, key.namespace, opening)
+        return await credentials_of(self.services.kube, key, opening)
 
     def _void(self, key: ObjectKey) -> None:
         if not self._stores.is_void(key):

@@ -18,7 +18,7 @@ from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE, ANNOTATION_T
 from holdfast_operator.reconcile import catalog, fencing, migration
 from holdfast_operator.reconcile.cataloghandler import Settings
 from holdfast_operator.reconcile.catalogstatus import no_secret
-from holdfast_operator.reconcile.credentials import credentials_of, missing_secret
+from holdfast_operator.reconcile.credentials import credentials_of, forget_secrets, missing_secret
 from holdfast_operator.reconcile.facts import Opening
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.fencerecords import record
@@ -100,7 +100,7 @@ class MigrationHandler(Handler[Observed]):
         if seen.move is None or seen.overdue:
             return seen
         try:
-            credentials = await credentials_of(self.services.kube, key.namespace, seen.move.opening)
+            credentials = await credentials_of(self.services.kube, key, seen.move.opening)
             stand = await self._migrations.stand(key, seen.move, credentials)
         except HoldfastError as error:
             return replace(seen, trouble=settled(error).health)
@@ -142,6 +142,7 @@ class MigrationHandler(Handler[Observed]):
         if self._migrations.course(key) is not None:
             await self._migrations.stop(key)
         self._migrations.forget(key)
+        forget_secrets(key)
         if owner is not None:
             self._wake(owner)
 
@@ -215,7 +216,7 @@ class MigrationHandler(Handler[Observed]):
         assert course is not None
         until = seen.deadline or seen.now
         try:
-            credentials = await credentials_of(self.services.kube, key.namespace, step.move.opening)
+            credentials = await credentials_of(self.services.kube, key, step.move.opening)
             after = await self._migrations.advance(
                 key, step.move, credentials, seconds=(until - seen.now).total_seconds()
             )
@@ -267,7 +268,7 @@ class MigrationHandler(Handler[Observed]):
     async def _abandon(self, key: ObjectKey, step: Abandon) -> None:
         seen = step.seen
         try:
-            credentials = await credentials_of(self.services.kube, key.namespace, step.move.opening)
+            credentials = await credentials_of(self.services.kube, key, step.move.opening)
             await self._migrations.abandon(key, step.move, credentials)
         except UnderWay as wait:
             text = "what is on record is finished or taken back"
@@ -277,7 +278,7 @@ class MigrationHandler(Handler[Observed]):
 
     async def _dry_run(self, key: ObjectKey, step: DryRun) -> None:
         try:
-            credentials = await credentials_of(self.services.kube, key.namespace, step.move.opening)
+            credentials = await credentials_of(self.services.kube, key, step.move.opening)
             await self._migrations.dry_run(key, step.move, credentials)
         except UnderWay as wait:
             text = "reads the catalog to tell what would be done"

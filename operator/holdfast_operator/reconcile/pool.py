@@ -24,6 +24,7 @@ from holdfast_operator.reconcile.failures import outcome_of
 from holdfast_operator.reconcile.slowness import Slowness
 from holdfast_operator.runtime.clock import Clock, SystemClock
 from holdfast_operator.runtime.kube import NotLeading
+from holdfast_operator.runtime.logging import redact
 from holdfast_operator.runtime.metrics import Metrics
 
 T = TypeVar("T")
@@ -111,7 +112,8 @@ class StorePool:
         except HoldfastError as error:
             self._count(what, outcome_of(error))
             if self._is_silence(error, begun):
-                self._breaker.silent(location, str(error))
+                # Callers of other namespaces are told the same.
+                self._breaker.silent(location, redact(str(error)))
             else:
                 self._breaker.answered(location)
             raise

@@ -2,8 +2,11 @@
 
 Invariants
 - The object of a line is that of the task that wrote it, also from the threads that work for the task.
-- A value that was registered with `hide` never leaves the process, whatever it is part of; nor does the
-  user info of a URL, nor the value of a parameter whose name says that it is a secret.
+- A value that was registered with `hide` is in no text about an object of its namespace, whatever it is part
+  of, nor in one about no object. Texts about other namespaces stay as they are: whoever may make a Secret
+  chooses its values.
+- The user info of a URL, and the value of a parameter whose name says that it is a secret, are in no text.
+- What is hidden is forgotten with the object that it was read for; each has only the latest.
 """
 
 import contextlib
@@ -12,7 +15,8 @@ import logging
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -21,12 +25,16 @@ from typing import Any, Final, assert_never
 from holdfast_operator.api.urls import TELLING
 
 _about: ContextVar[str] = ContextVar("about", default="")
-_hidden: set[str] = set()
+_namespace: ContextVar[str | None] = ContextVar("namespace", default=None)
+_hidden: defaultdict[str, dict[str, OrderedDict[str, frozenset[str]]]] = defaultdict(dict)
+"""By namespace, object and source."""
 _hidden_lock = threading.Lock()
 
 _MASK: Final = "***"
 _SHORTEST: Final = 4
 """Shorter values aren't masked: they would mask half of every line and protect nothing."""
+_SOURCES: Final = 8
+"""So many of the latest versions of an object's Secrets are hidden; it names three Secrets at most."""
 _USERINFO: Final = re.compile(r"(?<=://)[^\s\"'<>]+(?=@)")
 """Up to the last @: a password that should have been escaped may hold anything, rather mask too much."""
 _PARAMETER: Final = re.compile(
@@ -43,25 +51,46 @@ class LogFormat(StrEnum):
 
 @contextlib.contextmanager
 def about(obj: object) -> Iterator[None]:
-    """Name `obj` in every line that is logged within."""
-    token = _about.set(str(obj))
+    """Name `obj` in every line that is logged within, and hide there what its namespace has hidden."""
+    token, within = _about.set(str(obj)), _namespace.set(getattr(obj, "namespace", None))
     try:
         yield
     finally:
         _about.reset(token)
+        _namespace.reset(within)
 
 
-def hide(*values: str) -> None:
-    """Never let these values into a log line."""
+def hide(namespace: str, owner: str, source: str, values: Iterable[str]) -> None:
+    """Keep the values that `owner` has of `source`, a version of a Secret, from texts of its namespace."""
+    found = frozenset(value for value in values if len(value) >= _SHORTEST)
     with _hidden_lock:
-        _hidden.update(value for value in values if len(value) >= _SHORTEST)
+        sources = _hidden[namespace].setdefault(owner, OrderedDict())
+        sources[source] = found
+        sources.move_to_end(source)
+        while len(sources) > _SOURCES:
+            sources.popitem(last=False)
+
+
+def forget(namespace: str, owner: str) -> None:
+    """What was hidden for `owner` is nobody's any more."""
+    with _hidden_lock:
+        _hidden[namespace].pop(owner, None)
+        if not _hidden[namespace]:
+            del _hidden[namespace]
+
+
+def _hidden_now() -> set[str]:
+    """What may not be in a text about the object of this task."""
+    within = _namespace.get()
+    with _hidden_lock:
+        owners = _hidden.values() if within is None else [_hidden.get(within, {})]
+        found = [values for each in owners for sources in each.values() for values in sources.values()]
+    return set().union(*found)
 
 
 def redact(text: str) -> str:
     """`text` without hidden values, user info of URLs, and parameters like `?password=` or `sslpassword=`."""
-    with _hidden_lock:
-        values = sorted(_hidden, key=len, reverse=True)
-    for value in values:
+    for value in sorted(_hidden_now(), key=len, reverse=True):
         text = text.replace(value, _MASK)
     return _PARAMETER.sub(rf"\1{_MASK}", _USERINFO.sub(_MASK, text))
 

@@ -197,7 +197,7 @@ def test_what_is_no_secret_is_told(text: str) -> None:
 
 @pytest.mark.parametrize("formatter", [logs.JsonFormatter(), logs.ConsoleFormatter()])
 def test_no_secret_gets_into_a_log(formatter: logging.Formatter) -> None:
-    logs.hide("hunter22", "abc")
+    logs.hide("ns", "it", "keys@1", ("hunter22", "abc"))
     try:
         raise ValueError("the password hunter22 is wrong")
     except ValueError:
@@ -212,6 +212,7 @@ def test_no_secret_gets_into_a_log(formatter: logging.Formatter) -> None:
     assert "pw123" not in line
     assert "***" in line
     assert "abc" in logs.redact("abc is too short to be masked")
+    logs.forget("ns", "it")
 
 
 def test_a_slow_server_is_one_for_all_locations_on_it_until_it_answers() -> None:
