@@ -252,11 +252,14 @@ def test_a_schema_that_is_missing_and_columns_that_make_no_schema(
 
 
 def test_of_two_namespaces_that_ask_for_the_same_the_older_catalog_has_it(
-    world: Any, neighbour: Any, make_catalog: Make
+    world: Any, neighbour: Any, make_catalog: Make, tmp_path: Path
 ) -> None:
     world.start(f"--namespace={neighbour.namespace}")
-    there = make_catalog()
-    there["spec"]["storage"] = {"url": world.volume(there["spec"]["organizationId"])}
+    there = make_catalog(storage={"url": (tmp_path / "shared").as_uri()})
+    thief = make_catalog("thief", storage={"url": world.volume(there["spec"]["organizationId"])})
+    neighbour.apply(thief)
+    told = neighbour.wait_stalled("catalog/thief", "LocationNotAllowed")
+    assert f"has only what is below {tmp_path}/volume/{neighbour.namespace}" in told
     world.apply(there)
     world.wait_ready("catalog/demo")
     neighbour.apply(there)

@@ -39,7 +39,7 @@ class CatalogStorage(ApiModel):
         default=None,
         min_length=1,
         max_length=2048,
-        description="One URL for blobs and consensus together, e.g. file:///var/lib/holdfast/demo.",
+        description="One URL for blobs and consensus together, e.g. file:///srv/holdfast/demo.",
         json_schema_extra=_URL_RULES,
     )
     blob: str | None = Field(
@@ -94,7 +94,8 @@ class RestoreFromDump(ApiModel):
     url: str = Field(
         min_length=1,
         max_length=2048,
-        description="The dump: a file:// or s3:// URL.",
+        description="The dump: an s3:// URL, or a file:// URL below the folder of the namespace on the "
+        "operator's own volume.",
         json_schema_extra=_DUMP_RULES,
     )
     _no_secrets = field_validator("url")(without_secrets)

@@ -74,8 +74,9 @@ class CollectionRestore(ApiModel):
         min_length=1,
         max_length=2048,
         description="URL of the folder of a snapshot, with its manifest: status.lastSnapshot.destination of "
-        "the collection that it was made of. A file:// URL of a folder below the operator's own, or an s3:// "
-        "URL, which the operator reads with its own credentials and only where catalogs may be.",
+        "the collection that it was made of. A file:// URL below the folder of the namespace on the "
+        "operator's own volume, or an s3:// URL, which the operator reads with its own credentials and only "
+        "where catalogs may be.",
         json_schema_extra=validations(
             (
                 "self.matches('^(file:///|s3://[^/]).+')",
