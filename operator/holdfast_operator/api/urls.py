@@ -8,8 +8,6 @@ import re
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from pydantic_core import PydanticCustomError
-
 TELLING: Final = (
     r"passw|passfile|passphrase|pwd|secret|token|credential|signature|(?:access|account|api)[_-]?key"
 )
@@ -39,9 +37,9 @@ def tells_a_secret(parameter: str) -> bool:
 
 
 def without_secrets(url: str | None) -> str | None:
-    """The URL of a spec, for its model. Raises an error of pydantic for one with a secret, without it."""
+    """The URL of a spec, for its model. Raises `ValueError`, without it, for one with a secret."""
     if url is not None and public(url) != url:
-        raise PydanticCustomError("secret_in_url", _MESSAGE)
+        raise ValueError(_MESSAGE)
     return url
 
 

@@ -28,4 +28,6 @@ def parse_spec(model: type[S], body: Json) -> tuple[S | None, str]:
         path = ".".join(["spec", *(str(part) for part in first["loc"])])
         if first["type"] == _UNKNOWN:
             return None, f"{path}: this operator doesn't know it, the CRD is newer; upgrade the operator"
-        return None, f"{path}: {first['msg']}"
+        # A validator of ours says it in its own words.
+        reason = first.get("ctx", {}).get("error", first["msg"])
+        return None, f"{path}: {reason}"
