@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
+from testbed import audit
+from testbed.audit import Asked
 from testbed.errors import KubectlError
 from testbed.kube import ControlPlane
 from testbed.objects import Objects
 from testbed.operatorprocess import OperatorProcess
+from testbed.sparkoperator import APACHE, install_crd
 
 pytestmark = pytest.mark.kube
 
@@ -25,9 +28,14 @@ Make = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    """A control plane without our CRDs."""
-    with ControlPlane.start() as cluster:
+def log_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("audit")
+
+
+@pytest.fixture(scope="module")
+def plane(log_folder: Path) -> Iterator[ControlPlane]:
+    """A control plane without our CRDs, which writes down what it is asked for."""
+    with ControlPlane.start(apiserver_flags=audit.flags(log_folder)) as cluster:
         yield cluster
 
 
@@ -183,4 +191,21 @@ def test_a_definition_that_is_deleted_keeps_no_catalog_from_going(
     plane.apply(make_catalog() | {"metadata": {"name": "demo", "namespace": NAMESPACE}})
     make(plane, make_collection("again"))
     objects.wait_until("coll/again", "Ready")
+    assert operator.child.poll() is None
+
+
+def test_a_spark_operator_that_is_installed_later_is_watched(
+    plane: ControlPlane, operator: OperatorProcess, log_folder: Path
+) -> None:
+    watch = Asked(APACHE.group, APACHE.plural, "watch")
+
+    def watched() -> bool:
+        return any(each.asked == watch for each in audit.requests(log_folder, "admin"))
+
+    assert not watched()
+    install_crd(plane, APACHE)
+    deadline = time.monotonic() + 60
+    while not watched():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.1)
     assert operator.child.poll() is None

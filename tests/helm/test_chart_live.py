@@ -218,7 +218,7 @@ def resource(kind: str, name: str, namespace: str = APPS, /, **spec: Any) -> Jso
 
 
 @pytest.fixture(scope="module")
-def seen(plane: ControlPlane, release: Release, objects: Objects) -> dict[str, Json]:
+def seen(plane: ControlPlane, release: Release, objects: Objects, log_folder: Path) -> dict[str, Json]:
     """Resources as they were at several moments of a life with everything in it."""
     folder, moments = release.folder, {}
     organization = str(uuid.uuid4())
@@ -270,6 +270,8 @@ def seen(plane: ControlPlane, release: Release, objects: Objects) -> dict[str, J
     for kind, face in SPARK.items():
         if face is not None:
             install_crd(plane, face)
+            watch = Asked(face.group, face.plural, "watch")
+            until(lambda watch=watch: asked_for(watch, log_folder, release), f"{face.group} is watched")  # type: ignore[misc]
         asked = {
             "requestId": kind,
             "destination": (folder / "out").as_uri(),
@@ -292,6 +294,10 @@ def seen(plane: ControlPlane, release: Release, objects: Objects) -> dict[str, J
     moments["lost"] = objects.get("coll/lost")
     objects.delete("coll/lost")
     return moments
+
+
+def asked_for(what: Asked, log_folder: Path, release: Release) -> bool:
+    return any(each.asked == what for each in audit.requests(log_folder, release.user))
 
 
 def granted(cluster: ControlPlane, namespace: str, names: tuple[str, ...]) -> set[Asked]:

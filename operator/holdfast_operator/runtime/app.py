@@ -45,7 +45,15 @@ from holdfast_operator.runtime.clock import SystemClock
 from holdfast_operator.runtime.elector import Elector, Standing
 from holdfast_operator.runtime.events import EventSink
 from holdfast_operator.runtime.informer import Informer
-from holdfast_operator.runtime.kube import Kube, KubeError, NotLeading, NotServed, ObjectKey, resource_type
+from holdfast_operator.runtime.kube import (
+    Kube,
+    KubeError,
+    NotLeading,
+    NotServed,
+    ObjectKey,
+    ResourceType,
+    resource_type,
+)
 from holdfast_operator.runtime.logging import about
 from holdfast_operator.runtime.memory import give_back
 from holdfast_operator.runtime.metrics import Metrics
@@ -64,6 +72,8 @@ _GRACE: Final = 20.0
 _CLOSE_SECONDS: Final = 5.0
 _RECORD_SECONDS: Final = 15.0
 _CRD_SECONDS: Final = 3.0
+_SPARK_SECONDS: Final = 10.0
+"""How often a Spark operator is looked out for that may be installed later."""
 _TRIM_SECONDS: Final = 30.0
 _STUCK_WORK: Final = 300.0
 STUCK_WAIT: Final = 120.0
@@ -148,6 +158,7 @@ class Operator:
         self._informer_ends: list[float] = []
         self._restarting: asyncio.Task[None] | None = None
         self._undefined: frozenset[Kind] = frozenset()
+        self._unserved: frozenset[ResourceType] = frozenset()
         """What the cluster had no definition of when the watches were begun."""
         self._handlers = self._make_handlers()
         self._server = Server(
@@ -249,6 +260,8 @@ class Operator:
                 # Of those that are being deleted none waits for what is gone; all others wait for an install.
                 if undefined and not (ending or (self._listed and undefined < set(Kind))):
                     raise NotServed(f"not all of {GROUP} is defined")
+                children = watched(self._options.spark_adapter)
+                unserved = [each for each in children if not await self._kube.is_served(each)]
             except NotServed:
                 log.warning(
                     "the cluster doesn't serve %s/%s: install its CRDs (kubectl apply -k crds); waiting",
@@ -258,7 +271,7 @@ class Operator:
             except KubeError as error:
                 log.warning("the API server can't be read, waiting: %s", error)
             else:
-                self._undefined = undefined
+                self._undefined, self._unserved = undefined, frozenset(unserved)
                 self._listed = True
                 return True
             await self._clock.wait(self._stop, _CRD_SECONDS)
@@ -390,19 +403,21 @@ class Operator:
         if self._undefined:
             names = ", ".join(sorted(f"{kind.plural}.{GROUP}" for kind in self._undefined))
             log.warning("the cluster has no CRD of %s: there are none until it is installed", names)
-            self._restarting = asyncio.create_task(self._await_definitions(self._undefined))
+        if self._undefined or self._unserved:
+            self._restarting = asyncio.create_task(self._await_definitions())
 
-    async def _await_definitions(self, kinds: frozenset[Kind]) -> None:
-        """Watch anew as soon as one of the kinds is served."""
+    async def _await_definitions(self) -> None:
+        """Watch anew as soon as something is served that wasn't."""
         while not self._stop.is_set():
-            await self._clock.wait(self._stop, _CRD_SECONDS)
+            await self._clock.wait(self._stop, _CRD_SECONDS if self._undefined else _SPARK_SECONDS)
             try:
-                if any([await self._list_once(kind) is not None for kind in kinds]):
+                found = [await self._list_once(kind) is not None for kind in self._undefined]
+                if any([*found, *[await self._kube.is_served(each) for each in self._unserved]]):
                     await self._informer.stop()
                     await self._watch_again()
                     return
             except KubeError as error:
-                log.info("whether the CRDs are there can't be told: %s", error)
+                log.info("whether CRDs are there by now can't be told: %s", error)
 
     async def _watch_again(self) -> None:
         # kopf asks once what is served: where it is told that nothing is, it watches nothing for ever.

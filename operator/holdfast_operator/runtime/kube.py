@@ -184,6 +184,14 @@ class Kube:
             served.update(each["name"] for each in there["resources"])
         return bool(served) and type_.plural not in served
 
+    async def is_served(self, type_: ResourceType) -> bool:
+        """Whether there are objects of a type to be asked for."""
+        try:
+            there = await self.request("GET", f"/apis/{type_.group}/{type_.version}")
+        except (Gone, NotServed):
+            return False
+        return any(each["name"] == type_.plural for each in there["resources"])
+
     async def get_of(self, type_: ResourceType, namespace: str, name: str) -> Json:
         """One object of any type. Raises `Gone`."""
         return await self.request("GET", type_.path(namespace, name))
