@@ -9,7 +9,7 @@ Invariants
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -31,7 +31,7 @@ from holdfast_operator.runtime.kube import (
 )
 from holdfast_operator.runtime.metrics import Metrics
 from holdfast_operator.runtime.queue import Result
-from holdfast_operator.runtime.status import StatusWriter, marks, next_status
+from holdfast_operator.runtime.status import Health, StatusWriter, marks, next_status
 
 Json = dict[str, Any]
 O = TypeVar("O")  # noqa: E741 - what was observed
@@ -112,12 +112,14 @@ class Handler(ABC, Generic[O]):
         try:
             step = await self._decide(key, body)
         except Halt as halt:
-            step = halt.outcome
+            step = _until_overdue(body, halt.outcome)
         except Fenced:
             raise
         except HoldfastError as error:
-            step = settled(error)
-            log.warning("%s: %s", step.health.reason, step.health.message)
+            step = _until_overdue(body, settled(error))
+            # Said once, and not at each of the tries of a store that is away for a day.
+            level = logging.DEBUG if _is_shown(body, step.health) else logging.WARNING
+            log.log(level, "%s: %s", step.health.reason, step.health.message)
         except NotLeading as error:
             log.info("%s", error)
             return Result(retry=True)
@@ -236,3 +238,17 @@ def is_overdue(body: Json, now: datetime) -> bool:
     """Whether its deletion has been going on for too long to wait for a store."""
     asked = body["metadata"].get("deletionTimestamp")
     return bool(asked) and now - datetime.fromisoformat(asked) > _DELETION_DEADLINE
+
+
+def _until_overdue(body: Json, step: Settle) -> Settle:
+    """What keeps a deletion from its end is told with the time until which it may."""
+    asked = body["metadata"].get("deletionTimestamp")
+    if not asked or not step.retry:
+        return step
+    until = datetime.fromisoformat(asked) + _DELETION_DEADLINE
+    text = f"{step.health.message}; at {until:%H:%M:%S} UTC the deletion goes on without it"
+    return replace(step, health=replace(step.health, message=text))
+
+
+def _is_shown(body: Json, health: Health) -> bool:
+    return any(each["message"] == health.message for each in body.get("status", {}).get("conditions", []))
