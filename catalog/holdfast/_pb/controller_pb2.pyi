@@ -44,6 +44,7 @@ class CommandKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ACQUIRE: _ClassVar[CommandKind]
     RELEASE: _ClassVar[CommandKind]
     MAKE_DIFFERENCE: _ClassVar[CommandKind]
+    COMMENT_COLUMNS: _ClassVar[CommandKind]
 
 class JobState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -77,20 +78,23 @@ SUSPECT_RENDITION: CommandKind
 ACQUIRE: CommandKind
 RELEASE: CommandKind
 MAKE_DIFFERENCE: CommandKind
+COMMENT_COLUMNS: CommandKind
 JOB_STATE_UNSPECIFIED: JobState
 RUNNING: JobState
 DONE: JobState
 FAILED: JobState
 
 class Column(_message.Message):
-    __slots__ = ("name", "type", "nullable")
+    __slots__ = ("name", "type", "nullable", "comment")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     NULLABLE_FIELD_NUMBER: _ClassVar[int]
+    COMMENT_FIELD_NUMBER: _ClassVar[int]
     name: str
     type: str
     nullable: bool
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., nullable: _Optional[bool] = ...) -> None: ...
+    comment: str
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., nullable: _Optional[bool] = ..., comment: _Optional[str] = ...) -> None: ...
 
 class Codec(_message.Message):
     __slots__ = ("name", "version")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.asking import confirm, somebody_answers
-from holdfast.cli.collection_change import advance, alter, handover, restore
-from holdfast.cli.collection_place import columns_of, controller_of, location_option
+from holdfast.cli.collection_change import advance, alter, comment, handover, restore
+from holdfast.cli.collection_place import columns_of, comments_of, controller_of, location_option
 from holdfast.cli.collection_rows import diff, read, tail
 from holdfast.cli.collection_show import describe, holds, list_
 from holdfast.cli.collection_write import write
@@ -45,6 +45,7 @@ def collection() -> None:
     "--key", "keys", metavar="NAME:TYPE", multiple=True, help="A key column; a type may end in '?'."
 )
 @click.option("--column", "columns", metavar="NAME:TYPE", multiple=True, help="A column; '?' means nullable.")
+@click.option("--comment", "comments", metavar="NAME:TEXT", multiple=True, help="What a column is.")
 @click.option("--shards", type=int, default=1, show_default=True, help="Over how many its rows are spread.")
 def create(
     url: str,
@@ -52,6 +53,7 @@ def create(
     collection_id: str | None,
     keys: tuple[str, ...],
     columns: tuple[str, ...],
+    comments: tuple[str, ...],
     shards: int,
 ) -> None:
     """Create a collection; the same again, with the same id, is answered with the one that is there.
@@ -65,7 +67,8 @@ def create(
     if not keys and not columns:
         raise BadInput(f"collection {name} needs columns", hint="give --key NAME:TYPE, --column NAME:TYPE")
     schema = Schema.of(key=columns_of(keys), value=columns_of(columns))
-    spec = CollectionSpec(collection_id or str(uuid.uuid4()), name, schema, shards)
+    id_ = collection_id or str(uuid.uuid4())
+    spec = CollectionSpec(id_, name, schema, shards, comments=comments_of(comments))
     info = _existing(url, spec)
     if info is None:
         with controller_of(open_to_write(url, create=True)) as controller:
@@ -121,7 +124,7 @@ def release(url: str, name: str, purpose: str) -> None:
     click.echo(f"released '{purpose}' on {info.name}")
 
 
-for command in (list_, describe, holds, read, write, diff, tail, handover, restore, alter, advance):
+for command in (list_, describe, holds, read, write, diff, tail, handover, restore, alter, comment, advance):
     collection.add_command(command)
 
 

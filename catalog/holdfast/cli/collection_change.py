@@ -1,4 +1,4 @@
-"""`holdfast collection handover|restore|alter|advance`: a collection becomes another while it is used.
+"""`holdfast collection handover|restore|alter|comment|advance`: a collection changes while it is used.
 
 A command that broke off is gone on with by the same command.
 """
@@ -164,6 +164,27 @@ def alter(url: str, name: str, add: tuple[str, ...], types: tuple[str, ...]) -> 
     with controller_of(open_to_write(url, create=False)) as controller:
         info = controller.evolve_collection(info.collection_id, schema)
     click.echo(f"{info.name}: {info.schema}")
+
+
+@click.command(short_help="Say what a column is.")
+@location_option
+@click.argument("name")
+@click.argument("column")
+@click.argument("text")
+def comment(url: str, name: str, column: str, text: str) -> None:
+    """Give a column of a collection a comment, in place of the one that it has; '' takes it away.
+
+    'describe' shows it, and Spark beside the column. No row changes.
+    """
+    from holdfast.storage.comments import check_comments
+
+    with controller_of(open_to_look(url)) as controller:
+        info = controller.describe(name)
+    refuse_dropped(info)
+    comments = check_comments({column: text}, info.schema, f"collection {info.name}")
+    with controller_of(open_to_write(url, create=False)) as controller:
+        controller.comment_columns(info.collection_id, comments)
+    click.echo(f"{info.name}: {'commented on' if text else 'no comment on'} {column}")
 
 
 @click.command(short_help="Do what is due, and tell what the rest waits for.")

@@ -107,12 +107,21 @@ def shown_moment(time_ms: int | None) -> str:
 
 def columns_of(given: tuple[str, ...]) -> dict[str, str]:
     """Columns that were given as `name:type`."""
+    return _by_column(given, "type", "name:type, such as id:int64")
+
+
+def comments_of(given: tuple[str, ...]) -> dict[str, str]:
+    """Comments of columns that were given as `name:text`."""
+    return _by_column(given, "comment", "name:text, such as 'id:who it is'")
+
+
+def _by_column(given: tuple[str, ...], what: str, form: str) -> dict[str, str]:
     columns: dict[str, str] = {}
     for each in given:
-        name, colon, type_ = each.partition(":")
+        name, colon, text = each.partition(":")
         if not colon:
-            raise BadInput(f"column '{each}' has no type", hint="write it as name:type, such as id:int64")
+            raise BadInput(f"column '{each}' has no {what}", hint=f"write it as {form}")
         if name in columns:
             raise BadInput(f"column '{name}' is given twice")
-        columns[name] = type_
+        columns[name] = text
     return columns

@@ -16,7 +16,7 @@ from holdfast.cli.collection_place import (
 )
 from holdfast.cli.location import open_to_look
 from holdfast.cli.persist_show import age, count, moment, plain, size
-from holdfast.cli.rows import render
+from holdfast.cli.rows import cell_of, render
 
 if TYPE_CHECKING:
     from holdfast.storage import (
@@ -68,6 +68,7 @@ def describe(url: str, name: str, look: str, as_json: bool) -> None:
                 "type": column.type,
                 "nullable": column.nullable,
                 "key": column in info.schema.key,
+                "comment": info.comments.get(column.name),
             }
             for column in info.schema.columns
         ]
@@ -158,11 +159,17 @@ def _described(facts: dict[str, Any]) -> str:
         lines += [("", f"{each['difference_shard']} (what differs)")] if each["difference_shard"] else []
     width = max(len(key) for key, _ in lines)
     columns = [
-        [each["name"], each["type"], "yes" if each["nullable"] else "", "yes" if each["key"] else ""]
+        [
+            each["name"],
+            each["type"],
+            "yes" if each["nullable"] else "",
+            "yes" if each["key"] else "",
+            cell_of(each["comment"]),
+        ]
         for each in facts["columns"]
     ]
     listed = "".join(f"{key:<{width}}  {value}\n" for key, value in lines)
-    return f"{listed}\n{render(('COLUMN', 'TYPE', 'NULLABLE', 'KEY'), columns)}"
+    return f"{listed}\n{render(('COLUMN', 'TYPE', 'NULLABLE', 'KEY', 'COMMENT'), columns)}"
 
 
 def _rendition_line(each: dict[str, Any]) -> str:
@@ -208,8 +215,13 @@ def _history_table(history: list[dict[str, Any]]) -> str:
             each["command"].replace("_", " "),
             each["who"] or "-",
             each["host"] or "-",
-            ", ".join(f"{name} {value}" for name, value in each["result"].items()) or "-",
+            ", ".join(f"{name} {_told(value)}" for name, value in each["result"].items()) or "-",
         ]
         for each in history[-_COMMANDS:]
     ]
     return render(["WHEN", "COMMAND", "WHO", "HOST", "RESULT"], rows)
+
+
+def _told(value: Any) -> str:
+    """A part of a command's result: of comments only which columns they are of."""
+    return " ".join(value) if isinstance(value, dict) else str(value)

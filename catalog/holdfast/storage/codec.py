@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from holdfast._pb import controller_pb2 as pb
 from holdfast.errors import CLOSED, CorruptBlob, VersionTooNew
 from holdfast.persist.schema import Column, Schema, shared
+from holdfast.storage.comments import Comments
 from holdfast.storage.jobs import JobRecord, JobState, Json
 from holdfast.storage.spec import (
     CollectionInfo,
@@ -55,6 +56,7 @@ _COMMAND_KINDS: Final = {
     CommandKind.ACQUIRE: pb.ACQUIRE,
     CommandKind.RELEASE: pb.RELEASE,
     CommandKind.MAKE_DIFFERENCE: pb.MAKE_DIFFERENCE,
+    CommandKind.COMMENT_COLUMNS: pb.COMMENT_COLUMNS,
 }
 _RENDITION_STATES: Final = {
     RenditionState.HOLDING: pb.HOLDING,
@@ -153,12 +155,17 @@ def _from_json(text: str) -> Json:
     return value
 
 
-def _columns_to_proto(columns: tuple[Column, ...]) -> list[pb.Column]:
-    return [pb.Column(name=column.name, type=column.type, nullable=column.nullable) for column in columns]
+def _columns_to_proto(columns: tuple[Column, ...], comments: Comments) -> list[pb.Column]:
+    return [
+        pb.Column(name=each.name, type=each.type, nullable=each.nullable, comment=comments.get(each.name, ""))
+        for each in columns
+    ]
 
 
-def _schema_to_proto(schema: Schema) -> pb.Schema:
-    message = pb.Schema(key=_columns_to_proto(schema.key), value=_columns_to_proto(schema.value))
+def _schema_to_proto(schema: Schema, comments: Comments) -> pb.Schema:
+    message = pb.Schema(
+        key=_columns_to_proto(schema.key, comments), value=_columns_to_proto(schema.value, comments)
+    )
     if schema.codec is not None:
         message.codec.name, message.codec.version = schema.codec
     return message
@@ -173,10 +180,15 @@ def _schema_from_proto(message: pb.Schema) -> Schema:
     return shared(Schema(key=key, value=value, codec=codec))
 
 
+def _comments_from_proto(message: pb.Schema) -> Comments:
+    columns = (*message.key, *message.value)
+    return {column.name: column.comment for column in columns if column.comment}
+
+
 def _collection_to_proto(info: CollectionInfo) -> pb.Collection:
     return pb.Collection(
         name=info.name,
-        schema=_schema_to_proto(info.schema),
+        schema=_schema_to_proto(info.schema, info.comments),
         shards=info.shards,
         hash_columns=info.hash_columns,
         metadata_shard=info.metadata_shard,
@@ -254,6 +266,7 @@ def _collection_from_proto(id_: str, message: pb.Collection) -> CollectionInfo:
         created_ms=message.created_ms,
         dropped_ms=message.dropped_ms,
         holders=tuple(_holder_from_proto(holder) for holder in message.holders),
+        comments=_comments_from_proto(message.schema),
     )
 
 

@@ -4,11 +4,13 @@
 - A durable capability has one holder per purpose and kind, whatever process acts for it.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from holdfast.errors import BadInput, CodecMismatch, HandleExpired
 from holdfast.persist.evolution import check_evolution
 from holdfast.persist.schema import Schema
+from holdfast.storage.comments import changed_comments, check_comments
 from holdfast.storage.jobs import Json
 from holdfast.storage.rendition_transitions import create_rendition, refuse_unless_active
 from holdfast.storage.spec import CollectionInfo, Holder, RenditionInfo, RenditionState
@@ -35,6 +37,24 @@ def evolve_collection(
     evolved = replace(info, schema=schema)
     told = {"from": str(info.schema), "to": str(schema)}
     return _changed(state, evolved, kind, told, origin)
+
+
+def comment_columns(
+    state: ControllerState, collection_id: str, comments: Mapping[str, str | None], origin: Origin
+) -> Outcome[CollectionInfo]:
+    """Give columns comments, or take them away; those of other columns stay."""
+    info = state.find(collection_id)
+    try:
+        asked = check_comments(comments, info.schema, f"collection {info.name}")
+    except BadInput as error:
+        return Reject(error)
+    kind, told = CommandKind.COMMENT_COLUMNS, {"comments": asked}
+    if (seen := seen_before(state, origin, kind, collection_id, **told)) is not None:
+        return seen
+    if (refused := refuse_unless_active(info)) is not None:
+        return refused
+    changed = replace(info, comments=changed_comments(info.comments, asked))
+    return NoOp(info) if changed == info else _changed(state, changed, kind, told, origin)
 
 
 def begin_restore(

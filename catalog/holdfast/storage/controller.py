@@ -8,7 +8,7 @@
 """
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, NoReturn, Self, assert_never
 
@@ -24,7 +24,7 @@ from holdfast.storage import transitions
 from holdfast.storage.advance import Due, Situation, Step, StepKind, advance
 from holdfast.storage.bringing import Progress
 from holdfast.storage.capabilities import Capabilities, CollectionHold, DurableHold, WriteCapability
-from holdfast.storage.collection_transitions import evolve_collection
+from holdfast.storage.collection_transitions import comment_columns, evolve_collection
 from holdfast.storage.controller_log import ControllerLog, Guard
 from holdfast.storage.differences import difference_shards
 from holdfast.storage.hydration import Hydration
@@ -80,8 +80,8 @@ class StorageController(JobCommands):
     def create_collection(self, spec: CollectionSpec, *, command_id: str | None = None) -> CollectionInfo:
         """Create a collection, or find the one that was created from the same spec under the same id.
 
-        Raises `BadInput` where that id has another spec or was dropped, `UniquenessViolation` where the
-        name is taken.
+        One that is there keeps the comments that it has. Raises `BadInput` where that id has another spec or
+        was dropped, `UniquenessViolation` where the name is taken.
         """
         new_id = self.client.new_shard_id
         shards = ShardIds(new_id(), tuple(new_id() for _ in range(spec.shards)))
@@ -157,6 +157,17 @@ class StorageController(JobCommands):
                 for shard in rendition.all_shards
             ],
         )
+
+    def comment_columns(
+        self, id_or_name: str, comments: Mapping[str, str | None], *, command_id: str | None = None
+    ) -> CollectionInfo:
+        """Give columns of a collection comments, or with None take them away; those of others stay.
+
+        Readers that are opened later tell them; no shard is touched. Raises `BadInput` for a column that is
+        not there and a comment that is none (`check_comments` says which are), and as `describe`.
+        """
+        id_, origin = self._open(id_or_name).collection_id, self._origin(command_id)
+        return self._log.commit(lambda state: comment_columns(state, id_, comments, origin))
 
     def restore_collection(
         self,

@@ -4,12 +4,13 @@ A collection has a metadata shard, which tells which rendition holds at which ti
 a fixed number of data shards. An id is never used twice in a location, a name by one live collection only.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final
 
 from holdfast.errors import CLOSED, BadInput
 from holdfast.persist.schema import Schema
+from holdfast.storage.comments import Comments, changed_comments, check_comments
 
 MAX_SHARDS: Final = 1024
 FIRST_RENDITION: Final = "r1"
@@ -42,7 +43,7 @@ class CollectionSpec:
 
     `collection_id` is the caller's and unique in the location, `name` unique among live collections.
     `hash_columns` decide which of the `shards` a row goes to: the key columns where none are given, all
-    columns where there is no key.
+    columns where there is no key. `comments` are those of its columns, as `check_comments` takes them.
 
     Raises `BadInput` naming what has no meaning.
     """
@@ -52,6 +53,7 @@ class CollectionSpec:
     schema: Schema
     shards: int = 1
     hash_columns: tuple[str, ...] = ()
+    comments: Comments = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for what, text in (("collection id", self.collection_id), ("collection name", self.name)):
@@ -70,6 +72,8 @@ class CollectionSpec:
         if len(set(chosen)) != len(chosen):
             raise BadInput(f"collection {self.name}: a hash column is named twice ({', '.join(chosen)})")
         object.__setattr__(self, "hash_columns", chosen)
+        asked = check_comments(self.comments, self.schema, f"collection {self.name}")
+        object.__setattr__(self, "comments", changed_comments({}, asked))
 
 
 class RenditionState(IntEnum):
@@ -169,7 +173,7 @@ class CollectionInfo:
     """What the controller has on record for a collection.
 
     `shards` and `hash_columns` are those asked for at its creation; `schema` is the newest. `holders` are in
-    the order in which they came.
+    the order in which they came. `comments` are those of the columns that have one.
     """
 
     collection_id: str
@@ -183,6 +187,7 @@ class CollectionInfo:
     created_ms: int
     dropped_ms: int = 0
     holders: tuple[Holder, ...] = ()
+    comments: Comments = field(default_factory=dict)
 
     @property
     def dropped(self) -> bool:

@@ -31,6 +31,7 @@ class CommandKind(IntEnum):
     ACQUIRE = 10
     RELEASE = 11
     MAKE_DIFFERENCE = 12
+    COMMENT_COLUMNS = 13
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,8 @@ def create_collection(
 ) -> Outcome[CollectionInfo]:
     """Record the collection. Its shards and their holds come into being in the same step.
 
-    A collection of this id that was created from the same spec is the answer as it is.
+    A collection of this id that was created from the same spec is the answer as it is, whatever its columns'
+    comments are by now.
     """
     seen = seen_before(state, origin, CommandKind.CREATE_COLLECTION, spec.collection_id)
     if isinstance(seen, Reject):
@@ -108,6 +109,7 @@ def create_collection(
         renditions=(RenditionInfo(FIRST_RENDITION, shards.data, 0, spec.hash_columns),),
         state=CollectionState.ACTIVE,
         created_ms=origin.at_ms,
+        comments=spec.comments,
     )
     told = {"shards": spec.shards}
     command = origin.record(CommandKind.CREATE_COLLECTION, spec.collection_id, told)

@@ -28,6 +28,7 @@ def table(
     columns: Columns | None = None,
     key: Sequence[str] = (),
     shards: int = 1,
+    comments: Mapping[str, str] | None = None,
     mode: Mode = "write",
 ) -> Table:
     """Open the table `name` of a location, or create it where `columns` are given and there is none.
@@ -35,7 +36,8 @@ def table(
     `url` is that of the location (`file:///data/holdfast`, `s3://bucket/prefix`, `memory://name`), a
     folder's `Path`, or a `PersistClient`, which stays the caller's. `columns` are an Arrow schema or
     `{"id": "int64", "note": "string?"}`, where `?` allows nulls; `key` names those that a row is found by.
-    Over `shards` a new table's rows are spread. With `mode="read"` nothing is written or held.
+    Over `shards` a new table's rows are spread, and its columns have `comments`; one that is there keeps its
+    own. With `mode="read"` nothing is written or held.
 
     Tables of one location share a client, which is closed with the last of them.
 
@@ -45,17 +47,20 @@ def table(
         NoLocation: there is nothing at the URL, and nothing is to be created.
         StoreUnreachable: the stores can't be opened.
     """
-    schema = None if columns is None else _schema(columns, key)
-    if schema is None and key:
-        raise BadInput(
-            "a key without columns", hint="give columns={...} too, or neither to open what is there"
-        )
+    for what, given in (("a key", key), ("comments", comments)):
+        if columns is None and given:
+            raise BadInput(
+                f"{what} without columns", hint="give columns={...} too, or neither to open what is there"
+            )
+    new = None
+    if columns is not None:
+        new = CollectionSpec(str(uuid.uuid4()), name, _schema(columns, key), shards, comments=comments or {})
     if isinstance(url, PersistClient):
         place = _Place(url)
-        return _opened(place, name, schema, shards, close=place.controller.close)
-    place = _enter(url, mode, create=schema is not None and mode == "write")
+        return _opened(place, name, new, close=place.controller.close)
+    place = _enter(url, mode, create=new is not None and mode == "write")
     try:
-        return _opened(place, name, schema, shards, close=lambda: _leave(place))
+        return _opened(place, name, new, close=lambda: _leave(place))
     except BaseException:
         _leave(place)
         raise
@@ -109,14 +114,12 @@ def _open(url: str, mode: Mode, *, create: bool) -> PersistClient:
         raise NoLocation(str(error), hint=hint) from error
 
 
-def _opened(
-    place: _Place, name: str, schema: Schema | None, shards: int, *, close: Callable[[], None]
-) -> Table:
-    info = _found(place.controller, name, schema, shards)
+def _opened(place: _Place, name: str, new: CollectionSpec | None, *, close: Callable[[], None]) -> Table:
+    info = _found(place.controller, name, new)
     return Table(place.client, place.controller, info, on_close=close)
 
 
-def _found(controller: StorageController, name: str, schema: Schema | None, shards: int) -> CollectionInfo:
+def _found(controller: StorageController, name: str, new: CollectionSpec | None) -> CollectionInfo:
     while True:
         try:
             info = controller.describe(name)
@@ -124,21 +127,21 @@ def _found(controller: StorageController, name: str, schema: Schema | None, shar
             info = None
         # By a name only what lives is found, by an id what was dropped too.
         if info is not None and not info.dropped:
-            _check_schema(info, schema)
+            if new is not None:
+                _check_schema(info, new.schema)
             return info
-        if schema is None:
+        if new is None:
             _refuse_missing(controller, name)
-        spec = CollectionSpec(str(uuid.uuid4()), name, schema, shards)
         try:
-            return controller.create_collection(spec)
+            return controller.create_collection(new)
         except UniquenessViolation:
             continue  # Somebody else created it just now.
         except NotWritable:
             _refuse_missing(controller, name)
 
 
-def _check_schema(info: CollectionInfo, schema: Schema | None) -> None:
-    if schema is not None and schema != info.schema:
+def _check_schema(info: CollectionInfo, schema: Schema) -> None:
+    if schema != info.schema:
         raise BadInput(
             f"table {info.name} is there with other columns: {info.schema}; asked for: {schema}",
             hint="open it without columns, or with those that it has",

@@ -6,7 +6,7 @@
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from holdfast.persist import PersistClient, Schema
 from holdfast.persist.checks import check_columns
 from holdfast.storage import CollectionInfo, CollectionReader, CollectionWriter, Position, StorageController
 from holdfast.storage.changes import net_changes
+from holdfast.storage.comments import Comments
 from holdfast.tables.changes import Append, Delete, Update, Upsert
 from holdfast.tables.committing import commit
 from holdfast.tables.existing import rows_of
@@ -76,6 +77,11 @@ class Table:
     def collection_schema(self) -> Schema:
         """Its columns as the storage has them."""
         return self.info.schema
+
+    @property
+    def comments(self) -> Comments:
+        """The comments of its columns as of now, by the names of those that have one."""
+        return self._described().comments
 
     @property
     def since(self) -> int:
@@ -164,6 +170,15 @@ class Table:
         time = None if as_of is None else milliseconds(as_of)
         reader = self._controller.reader(self.info.collection_id, purpose=f"{_PURPOSE} tail")
         return Tail.begin(reader, time, snapshot=snapshot, holds=self.client.mode == "write")
+
+    def comment(self, comments: Mapping[str, str | None]) -> None:
+        """Give columns comments, or with None take them away; those of others stay.
+
+        Raises `BadInput` for a column that is not there, and for a text of more than 1024 characters or with
+        control characters but newline and tab.
+        """
+        self.check_writable()
+        self._controller.comment_columns(self.info.collection_id, comments)
 
     def close(self) -> None:
         """Give up what it holds. What was written stays."""

@@ -104,7 +104,13 @@ def test_a_list_and_a_description_tell_the_frontiers(flights: Shell) -> None:
     }
     assert flights.out("list").splitlines()[1].split() == ["flights", "c1", "Active", "2", "0", "10001"]
     told = json.loads(flights.out("describe", "flights", "--format", "json"))
-    assert told["columns"][1] == {"name": "name", "type": "string", "nullable": True, "key": False}
+    assert told["columns"][1] == {
+        "name": "name",
+        "type": "string",
+        "nullable": True,
+        "key": False,
+        "comment": None,
+    }
     assert len(told["renditions"][0]["shards"]) == 2
     assert "rendition r1" in flights.out("describe", "c1")
 

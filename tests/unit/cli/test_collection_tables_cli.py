@@ -47,6 +47,10 @@ class Shell:
         lines = self.out("read", name, "--format", "json").splitlines()
         return sorted(map(json.loads, lines), key=str)
 
+    def comments(self, name: str) -> dict[str, str | None]:
+        columns = json.loads(self.out("describe", name, "--json"))["columns"]
+        return {column["name"]: column["comment"] for column in columns}
+
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
@@ -199,6 +203,31 @@ def test_columns_are_added(orders: Shell) -> None:
     assert [row["qty"] for row in orders.rows("orders")] == [None, None, None, 5_000_000_000]
 
 
+def test_columns_are_commented_on(orders: Shell) -> None:
+    told = "Wer's ist: ✈\n2. Zeile"
+    assert orders.out("comment", "orders", "id", told) == "orders: commented on id\n"
+    orders.out("comment", "orders", "note", "free text")
+    assert orders.comments("orders") == {"id": told, "note": "free text"}
+    shown = orders.out("describe", "orders").splitlines()
+    assert [line.split("  ")[-1] for line in shown if line.startswith(("COLUMN ", "id ", "note "))][-3:] == [
+        "COMMENT",
+        "Wer's ist: ✈\\n2. Zeile",
+        "free text",
+    ]
+    assert any("comment columns" in line and "comments id" in line for line in shown)
+    assert orders.out("comment", "orders", "note", "") == "orders: no comment on note\n"
+    assert orders.comments("orders") == {"id": told, "note": None}
+
+
+def test_a_collection_is_made_with_comments(shell: Shell) -> None:
+    columns = ["--key", "id:int64", "--column", "at:timestamp"]
+    shell.out("create", "trips", *columns, "--comment", "at:when: local time")
+    assert shell.comments("trips") == {"id": None, "at": "when: local time"}
+    refused = shell.run("create", "more", *columns, "--comment", "of:nothing")
+    assert (refused.exit_code, "more has no column 'of'" in refused.stderr) == (2, True)
+    assert "more" not in shell.out("list")
+
+
 def test_a_collection_becomes_what_a_snapshot_has(shell: Shell) -> None:
     with holdfast.table(shell.url, "flights", columns={"id": "int64", "name": "string?"}, key="id") as table:
         first = table.append([{"id": 1, "name": "lost"}])
@@ -250,6 +279,9 @@ def test_a_collection_becomes_what_a_snapshot_in_a_bucket_has(
         (["alter", "orders", "--add", "qty:int32"], b"", "must allow nulls"),
         (["alter", "orders", "--add", "note:int32?"], b"", "has a column 'note' already"),
         (["alter", "orders", "--type", "id:int8"], b"", "can't follow"),
+        (["comment", "orders", "nope", "x"], b"", "no column 'nope' to comment on (id, note)"),
+        (["comment", "orders", "id", "\x1b[31m"], b"", "without control characters"),
+        (["comment", "nope", "id", "x"], b"", "no collection"),
         (["diff", "orders", "--from", "9", "--to", "3"], b"", "forward in time"),
         (["tail", "orders", "--progress"], b"", "--progress is for"),
         (["restore", "orders", "nothing-there", "--yes"], b"", "nothing-there"),

@@ -12,7 +12,7 @@ from unit.collections.snapshots import snapshot
 from unit.collections.stores import Row
 
 SNAPSHOT: list[Row] = [(number, "then") for number in range(9)]
-COMMANDS = {"create", "evolve", "drop", "suspect", "move retention"}
+COMMANDS = {"create", "evolve", "comment", "drop", "suspect", "move retention"}
 FILLED = {"create rendition", "catch up with all", "catch up with more", "hydrate", "restore", "abort"}
 HOLDS = {"hold", "release", "hold to write", "release to write"}
 HANDOVERS = {

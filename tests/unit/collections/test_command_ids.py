@@ -42,6 +42,7 @@ COMMANDS: dict[str, Command] = {
     "create": lambda c, id_: c.create_collection(CollectionSpec("c2", "other", SPEC.schema), command_id=id_),
     "drop": lambda c, id_: c.drop_collection("flights", command_id=id_),
     "evolve": lambda c, id_: c.evolve_collection("flights", WIDER, command_id=id_),
+    "comment": lambda c, id_: c.comment_columns("flights", {"name": "of a flight"}, command_id=id_),
     "make a rendition": lambda c, id_: c.renditions.create("flights", shards=1, command_id=id_),
     "hand over": lambda c, id_: turned(c, "r3", id_),
     "abort": lambda c, id_: c.renditions.abort("flights", "r3", command_id=id_),
@@ -65,6 +66,10 @@ OTHERS: dict[str, tuple[Command, Command]] = {
         lambda c, id_: c.renditions.create("flights", shards=1, rendition_id="b", command_id=id_),
     ),
     "evolve": (COMMANDS["evolve"], lambda c, id_: c.evolve_collection("flights", WIDEST, command_id=id_)),
+    "comment": (
+        COMMANDS["comment"],
+        lambda c, id_: c.comment_columns("flights", {"name": "of an airline"}, command_id=id_),
+    ),
     "hand over": (COMMANDS["hand over"], lambda c, id_: turned(c, "r4", id_)),
     "abort": (COMMANDS["abort"], lambda c, id_: c.renditions.abort("flights", "r4", command_id=id_)),
     "suspect": (

@@ -1,5 +1,7 @@
 """The rows of the controller shard: what is written is read again, and nothing unknown is read as known."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +30,13 @@ def schemas(draw: st.DrawFn) -> Schema:
     keys = draw(st.integers(0, len(columns)))
     codec = draw(st.none() | st.tuples(text, st.integers(0, 2**32 - 1)))
     return Schema(key=tuple(columns[:keys]), value=tuple(columns[keys:]), codec=codec)
+
+
+@st.composite
+def commented(draw: st.DrawFn) -> CollectionInfo:
+    info = draw(collections)
+    comments = st.dictionaries(st.sampled_from(info.schema.names), text.filter(len))
+    return replace(info, comments=draw(comments))
 
 
 renditions = st.builds(
@@ -82,7 +91,7 @@ jobs = st.builds(
 )
 
 
-@given(collections | commands | jobs)
+@given(commented() | commands | jobs)
 def test_a_row_is_read_as_it_was_written(record: CollectionInfo | CommandRecord | JobRecord) -> None:
     assert decode(encode_key(record), encode_value(record)) == record
 
@@ -96,6 +105,36 @@ def test_the_bytes_of_a_row_are_those_of_the_format() -> None:
         encode_value(JOB).hex()
         == "1a16" + "0a016f" + "1208736e617073686f74" + "1a0131" + "2001" + "2801" + "4805"
     )
+
+
+COLLECTION = CollectionInfo(
+    collection_id="c",
+    name="flights",
+    schema=Schema.of(key={"id": "int64"}, value={"name": "string?"}),
+    shards=1,
+    hash_columns=("id",),
+    metadata_shard="m",
+    renditions=(RenditionInfo("r1", ("d",), 0, ("id",)),),
+    state=CollectionState.ACTIVE,
+    created_ms=5,
+)
+
+
+def test_a_collection_without_comments_has_the_bytes_from_before_there_were_any() -> None:
+    before = (
+        "0a440a07666c6967687473121f0a0b0a0269641205696e74363412100a046e616d651206737472696e671801"
+        "1801220269642a016d320b0a0272311201642202696438024005"
+    )
+    assert encode_value(COLLECTION).hex() == before
+    assert decode(b"\x00\x01c", bytes.fromhex(before)) == COLLECTION
+
+
+def test_comments_have_the_same_bytes_in_whatever_order_they_were_given() -> None:
+    comments = {"name": "of the flight", "id": "its number"}
+    there, back = (
+        replace(COLLECTION, comments=dict(each)) for each in (comments.items(), list(comments.items())[::-1])
+    )
+    assert encode_value(there) == encode_value(back) != encode_value(COLLECTION)
 
 
 def test_a_field_that_is_not_known_is_refused() -> None:
