@@ -185,6 +185,10 @@ def files_of(table: Table) -> set[str]:
     return {task.file.file_path for task in table.scan().plan_files()}
 
 
+def docs(table: Table) -> dict[str, str]:
+    return {field.name: field.doc for field in table.schema().fields if field.doc is not None}
+
+
 @pytest.mark.parametrize("place", ["sqlite", "servers"])
 def test_a_table_has_what_the_collection_had_and_follows_its_columns(
     request: pytest.FixtureRequest,
@@ -196,9 +200,11 @@ def test_a_table_has_what_the_collection_had_and_follows_its_columns(
 ) -> None:
     there: Lake = request.getfixturevalue(place)
     first = order(there.target)
+    controller.comment_columns(orders, {"name": "who", "raw": "as it came"})
     snapshot.run(SnapshotSpec.from_json(first.to_json()), say=str, spark=spark)
     result = record_of(controller, first).result
     table = there.table
+    assert docs(table) == {"name": "who", "raw": "as it came"}
     assert there.rows() == contents(controller, orders, 15)
     assert (result["rows"], result["as_of"], result["table"]) == (60, 15, "shop.sales.orders")
     assert result["snapshot_id"] == str(table.metadata.current_snapshot_id)
@@ -213,6 +219,7 @@ def test_a_table_has_what_the_collection_had_and_follows_its_columns(
         | {"note": "string?"},
     )
     controller.evolve_collection(orders, evolved)
+    controller.comment_columns(orders, {"name": "who it is", "tiny": "wider", "raw": None, "note": "new"})
     writer = controller.writer(orders, purpose="test")
     upper = writer.upper()
     writer.append([{**row(70), "tiny": 2**40, "note": "new"}], upper, upper + 10)
@@ -221,6 +228,7 @@ def test_a_table_has_what_the_collection_had_and_follows_its_columns(
     assert there.rows() == contents(controller, orders, upper)
     assert there.rows(int(result["snapshot_id"])) == contents_without_note(controller, orders)
     after = there.table
+    assert docs(after) == {"name": "who it is", "tiny": "wider", "raw": "as it came", "note": "new"}
     assert [each.summary.operation.value for each in after.snapshots() if each.summary] == [
         "append",
         "overwrite",

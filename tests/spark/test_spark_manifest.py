@@ -216,3 +216,13 @@ def test_a_destination_that_can_not_be_written_is_refused(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="can't write to the destination"):
         folders.claim(str(tmp_path / "file"), JOB, 1)
+
+
+def test_the_fields_of_a_file_have_the_comments_of_their_columns(tmp_path: Path) -> None:
+    file = write_rows([rows([1, 2])], SCHEMA, LocalFolder(tmp_path), 0, {"name": "who it is ✈"})
+    assert file is not None
+    written = pq.read_table(tmp_path / file.name)
+    assert written.schema.equals(SCHEMA.arrow)
+    assert {field.name: field.metadata for field in written.schema if field.metadata} == {
+        "name": {b"comment": "who it is ✈".encode()}
+    }

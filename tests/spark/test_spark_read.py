@@ -315,3 +315,39 @@ def test_a_location_made_anew_at_the_same_address_is_another_one(spark: SparkSes
             controller.writer("u1", purpose="test").append([{"id": number}], 0, 1)
         # The workers of Spark live on from the first round to the second.
         assert ids(load(spark, url, "anew")) == [number]
+
+
+def test_comments_are_in_the_schema_of_every_read_and_in_nobodys_way(
+    spark: SparkSession, url: str, controller: StorageController, fill: Fill, tmp_path: Path
+) -> None:
+    schema = Schema.of(key={"id": "int64"}, value={"name": "string?", "score": "uint32"})
+    rows = [{"id": number, "name": f"p{number}", "score": number} for number in range(3)]
+    collection = fill("commented", schema, {3: rows}, shards=2)
+    controller.comment_columns(collection, {"id": "a number\nof its own", "score": "how good ✈"})
+    said = {"id": {"comment": "a number\nof its own"}, "name": {}, "score": {"comment": "how good ✈"}}
+
+    frame = load(spark, url, "commented")
+    assert {field.name: field.metadata for field in frame.schema} == said
+    assert ids(frame.where("score > 0")) == [1, 2]
+    frame.createOrReplaceTempView("commented")
+    described = {row.col_name: row.comment for row in spark.sql("DESCRIBE commented").collect()}
+    assert described == {"id": "a number\nof its own", "name": None, "score": "how good ✈"}
+    few = load(spark, url, "commented", columns="score")
+    assert [field.metadata for field in few.schema] == [said["score"]]
+
+    holdfast.spark.write(frame, url=url, collection="commented")
+    changes = load(spark, url, "commented", mode="diff", **{"from": 3})
+    assert {field.name: field.metadata for field in changes.schema} == {**said, "_time": {}, "_diff": {}}
+    assert ids(changes) == [0, 1, 2]
+
+    stream = spark.readStream.format("holdfast").options(url=url, collection="commented").load()
+    assert {field.name: field.metadata for field in stream.schema} == said
+    arrived: list[int] = []
+    query = (
+        stream.writeStream.foreachBatch(lambda batch, _: arrived.extend(ids(batch)))
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(300)
+    assert sorted(arrived) == [0, 0, 1, 1, 2, 2]

@@ -47,8 +47,9 @@ class HoldfastDataSource(DataSource):
         from holdfast.spark import scan
         from holdfast.spark.types import spark_schema
 
-        self._found = scan.find(options)
-        return spark_schema(self._found.schema, self._found.columns, changes=options.mode is ReadMode.DIFF)
+        found = self._found = scan.find(options)
+        changes = options.mode is ReadMode.DIFF
+        return spark_schema(found.schema, found.columns, found.comments, changes=changes)
 
     def reader(self, schema: StructType) -> "HoldfastReader":
         """A reader with the columns of `schema`, which may be the user's own choice."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.persist.schema import Schema
+from holdfast.storage.comments import NO_COMMENTS, Comments, commented
 from holdfast.storage.manifest import SnapshotFile, checksum_of
 from holdfast.storage.snapshotfolder import SnapshotFolder
 
@@ -18,12 +19,16 @@ _ROW_GROUP_BYTES = 128 << 20
 
 
 def write_rows(
-    rows: Iterable[pa.RecordBatch], schema: Schema, folder: SnapshotFolder, index: int
+    rows: Iterable[pa.RecordBatch],
+    schema: Schema,
+    folder: SnapshotFolder,
+    index: int,
+    comments: Comments = NO_COMMENTS,
 ) -> SnapshotFile | None:
     """Write batches with the columns of `schema` to a new file in `folder`; None, and no file, without rows.
 
-    The name is unique, so a task that Spark runs twice never writes into a file of its first run. A file
-    only gets its name when it is complete and durable.
+    The fields of its Arrow schema have the comments. The name is unique, so a task that Spark runs twice
+    never writes into a file of its first run. A file only gets its name when it is complete and durable.
     """
     groups = groups_of(rows)
     first = next(groups, None)
@@ -31,7 +36,7 @@ def write_rows(
         return None
     name = part_name(index)
     with folder.writing(name) as out:
-        count, checksum, _ = write_groups(out, first, groups, schema, schema.arrow)
+        count, checksum, _ = write_groups(out, first, groups, schema, commented(schema.arrow, comments))
         size = out.tell()
     return SnapshotFile(name=name, rows=count, bytes=size, checksum=checksum)
 

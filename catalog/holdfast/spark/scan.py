@@ -31,6 +31,7 @@ from holdfast.storage import (
     read_changes,
     read_collection_part,
 )
+from holdfast.storage.comments import Comments
 from holdfast.storage.frontiers import check_as_of, latest
 
 CHANGES_PER_TASK: Final = 100_000
@@ -46,6 +47,7 @@ class Scan:
     collection_id: str
     name: str
     schema: Schema
+    comments: Comments
     fixed: int | None
     """The time of it; None where nothing was complete yet: then there is nothing to plan."""
     columns: tuple[str, ...] | None
@@ -108,6 +110,7 @@ def find(options: ReadOptions) -> Scan:
             collection_id=info.collection_id,
             name=info.name,
             schema=info.schema,
+            comments=info.comments,
             fixed=as_of,
             columns=options.columns,
             conditions=conditions(options.where, info.schema),

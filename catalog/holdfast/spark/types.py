@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from holdfast.errors import BadInput
 from holdfast.persist.casts import becomes
 from holdfast.persist.schema import DIFF, TIME, Schema
+from holdfast.storage.comments import NO_COMMENTS, Comments, comment_of
 
 _SPARK_TYPES: dict[pa.DataType, t.DataType] = {
     pa.bool_(): t.BooleanType(),
@@ -48,15 +49,23 @@ def spark_type(arrow: pa.DataType) -> t.DataType:
 
 
 def spark_schema(
-    schema: Schema, columns: Sequence[str] | None = None, *, changes: bool = False
+    schema: Schema,
+    columns: Sequence[str] | None = None,
+    comments: Comments = NO_COMMENTS,
+    *,
+    changes: bool = False,
 ) -> t.StructType:
     """The schema of a DataFrame over `columns` (all, in the collection's order, if None).
 
-    Of changes with `_time` and `_diff` behind them, as 64-bit integers.
+    Of changes with `_time` and `_diff` behind them, as 64-bit integers. Comments are where Spark
+    looks for them.
     """
     arrow = schema.arrow
     names = arrow.names if columns is None else columns
-    fields = [t.StructField(name, spark_type(arrow.field(name).type)) for name in names]
+    fields = [
+        t.StructField(name, spark_type(arrow.field(name).type), metadata=comment_of(name, comments))
+        for name in names
+    ]
     if changes:
         fields += [t.StructField(name, t.LongType()) for name in (TIME, DIFF)]
     return t.StructType(fields)

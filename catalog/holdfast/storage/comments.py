@@ -6,7 +6,10 @@ equal, and a comment that changes moves no row and evolves nothing.
 
 import unicodedata
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, TypeAlias
+
+import pyarrow as pa
 
 from holdfast.errors import BadInput
 from holdfast.persist.casts import shown
@@ -16,6 +19,7 @@ from holdfast.persist.schema import Schema
 Comments: TypeAlias = Mapping[str, str]
 """Texts by the names of their columns; a column without a comment isn't there."""
 
+NO_COMMENTS: Final[Comments] = MappingProxyType({})
 MOST_COMMENT_CHARACTERS: Final = 1024
 """Comments are in every version of the collection's record, so they must stay small."""
 
@@ -44,6 +48,16 @@ def check_comments(comments: Mapping[str, str | None], schema: Schema, where: st
 def changed_comments(before: Comments, asked: Mapping[str, str | None]) -> Comments:
     """The comments after what was asked for, as `check_comments` answers it."""
     return {name: text for name, text in {**before, **asked}.items() if text is not None}
+
+
+def comment_of(name: str, comments: Comments) -> dict[str, str] | None:
+    """The comment of a column as the metadata of a field, of Arrow or of Spark; None where it has none."""
+    return {"comment": comments[name]} if name in comments else None
+
+
+def commented(schema: pa.Schema, comments: Comments) -> pa.Schema:
+    """An Arrow schema whose fields have the comments of their columns."""
+    return pa.schema(field.with_metadata(comment_of(field.name, comments)) for field in schema)
 
 
 def _is_control(character: str) -> bool:

@@ -10,23 +10,24 @@ from holdfast.spark import scan
 from holdfast.spark.batches import rows_of
 from holdfast.spark.jobs.tasks import run_tasks
 from holdfast.spark.parquet import write_rows
+from holdfast.storage.comments import Comments
 from holdfast.storage.manifest import SnapshotFile
 from holdfast.storage.snapshotfolder import SnapshotFolder
 
 
 def write_task(
-    numbered: tuple[int, scan.ScanTask], *, schema: Schema, folder: SnapshotFolder
+    numbered: tuple[int, scan.ScanTask], *, schema: Schema, comments: Comments, folder: SnapshotFolder
 ) -> SnapshotFile | None:
     """Read the pieces of one task and write their rows to one file; runs in an executor."""
     index, task = numbered
     batches = (rows for updates in scan.read(task) for rows in rows_of(updates, where=task.where))
-    return write_rows(batches, schema, folder, index)
+    return write_rows(batches, schema, folder, index, comments)
 
 
 def export(
     context: SparkContext,
     tasks: Sequence[scan.ScanTask],
-    schema: Schema,
+    found: scan.Scan,
     folder: SnapshotFolder,
     *,
     progress: Callable[[int], None],
@@ -35,7 +36,7 @@ def export(
 
     Raises `HoldfastError` with the one line of what was wrong in a task.
     """
-    write = functools.partial(write_task, schema=schema, folder=folder)
+    write = functools.partial(write_task, schema=found.schema, comments=found.comments, folder=folder)
     numbered = list(enumerate(tasks))
     written = run_tasks(context, numbered, write, what=f"export into {folder}", progress=progress)
     return tuple(file for file in written if file is not None)

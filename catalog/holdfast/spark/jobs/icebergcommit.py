@@ -14,7 +14,7 @@
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyiceberg.catalog import Catalog
@@ -29,6 +29,7 @@ from holdfast.errors import BadInput, HoldfastError, Indeterminate
 from holdfast.spark.jobs.icebergfiles import IcebergFile
 from holdfast.spark.jobs.icebergtable import evolve, load_table, unreachable
 from holdfast.spark.jobs.spec import IcebergTarget
+from holdfast.storage.comments import Comments
 from holdfast.storage.manifest import SnapshotManifest, checksum_text
 
 _PREFIX: Final = "holdfast."
@@ -48,6 +49,7 @@ class Replacement:
     run: str
     files: Sequence[IcebergFile]
     written_as: IcebergSchema
+    comments: Comments = field(default_factory=dict)
 
 
 def committed_by(table: Table, job_id: str) -> Snapshot | None:
@@ -99,7 +101,7 @@ def commit(
 def _commit_to(table: Table, target: IcebergTarget, wanted: Replacement) -> bool:
     """Commit on top of what was loaded; False where somebody else has changed that."""
     transaction = table.transaction()
-    if evolve(transaction, target, wanted.manifest.schema) != wanted.written_as:
+    if evolve(transaction, target, wanted.manifest.schema, wanted.comments) != wanted.written_as:
         raise BadInput(f"the columns of the Iceberg table {target} were changed while its rows were written")
     try:
         with transaction.update_snapshot(_summary(wanted)).overwrite() as overwrite:

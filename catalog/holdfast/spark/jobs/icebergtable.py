@@ -6,6 +6,7 @@
 - Types are those of the widest kind: no value changes. `uint64` is decimal(20,0), a smaller unsigned integer
   the next wider signed one, `timestamp_utc` is timestamptz.
 - Columns of the table that the collection doesn't have stay, and are null.
+- The comment of a column is the doc of the table's. Where it has none the doc stays what it is.
 """
 
 import re
@@ -22,6 +23,7 @@ from pyiceberg.table import Table, Transaction
 from holdfast.errors import BadInput, HoldfastError, StoreUnreachable
 from holdfast.persist.schema import Column, Schema
 from holdfast.spark.jobs.spec import IcebergTarget
+from holdfast.storage.comments import NO_COMMENTS, Comments
 
 _TYPES: Final[Mapping[pa.DataType, t.PrimitiveType]] = {
     pa.bool_(): t.BooleanType(),
@@ -63,11 +65,19 @@ def open_catalog(target: IcebergTarget) -> Catalog:
         raise unreachable(error, f"the Iceberg catalog {target.catalog}") from error
 
 
-def make_table(catalog: Catalog, target: IcebergTarget, schema: Schema) -> Table:
+def make_table(
+    catalog: Catalog, target: IcebergTarget, schema: Schema, comments: Comments = NO_COMMENTS
+) -> Table:
     """The table, which is made where it isn't there. Raises `BadInput`, `StoreUnreachable`."""
     wanted = IcebergSchema(
         *(
-            t.NestedField(number, column.name, iceberg_type(column), required=not column.nullable)
+            t.NestedField(
+                number,
+                column.name,
+                iceberg_type(column),
+                required=not column.nullable,
+                doc=comments.get(column.name),
+            )
             for number, column in enumerate(schema.columns, 1)
         )
     )
@@ -98,7 +108,9 @@ def load_table(catalog: Catalog, target: IcebergTarget) -> Table:
     return table
 
 
-def evolve(transaction: Transaction, target: IcebergTarget, schema: Schema) -> IcebergSchema:
+def evolve(
+    transaction: Transaction, target: IcebergTarget, schema: Schema, comments: Comments = NO_COMMENTS
+) -> IcebergSchema:
     """Let the table have the columns of the collection; the schema of its files, by the ids of the columns.
 
     The change is part of the transaction, and nothing of it is durable before that. Raises `BadInput` for
@@ -115,8 +127,9 @@ def evolve(transaction: Transaction, target: IcebergTarget, schema: Schema) -> I
     with transaction.update_schema() as update:
         for column in schema.columns:
             wanted, found = iceberg_type(column), there.get(column.name)
+            comment = comments.get(column.name)
             if found is None:
-                update.add_column(column.name, wanted)
+                update.add_column(column.name, wanted, doc=comment)
                 continue
             if not _holds(found.field_type, wanted):
                 if not _holds(wanted, found.field_type):
@@ -128,6 +141,8 @@ def evolve(transaction: Transaction, target: IcebergTarget, schema: Schema) -> I
                 update.update_column(column.name, field_type=wanted)
             if found.required and column.nullable:
                 update.update_column(column.name, required=False)
+            if comment is not None and found.doc != comment:
+                update.update_column(column.name, doc=comment)
     return transaction.table_metadata.schema().select(*schema.names)
 
 

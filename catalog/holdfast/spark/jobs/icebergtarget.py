@@ -8,7 +8,6 @@ from pyiceberg.table import Table
 from pyspark import SparkContext
 
 from holdfast.errors import BadInput, Fenced
-from holdfast.persist.schema import Schema
 from holdfast.spark import scan
 from holdfast.spark.jobs import icebergcommit, icebergfiles
 from holdfast.spark.jobs.icebergfiles import IcebergFile, Place
@@ -16,6 +15,7 @@ from holdfast.spark.jobs.icebergtable import evolve, make_table, open_catalog
 from holdfast.spark.jobs.program import Say
 from holdfast.spark.jobs.spec import IcebergTarget, SnapshotSpec
 from holdfast.spark.jobs.target import Target
+from holdfast.storage.comments import NO_COMMENTS
 from holdfast.storage.jobs import one_line
 from holdfast.storage.manifest import SnapshotFile, SnapshotManifest
 
@@ -32,6 +32,7 @@ class IcebergTableTarget(Target):
         self._run = icebergfiles.run_name(spec.attempt)
         self._check_current = check_current
         self._catalog = open_catalog(target)
+        self._comments = NO_COMMENTS
         self._place: Place | None = None
         self._files: tuple[IcebergFile, ...] = ()
         self._table: Table | None = None
@@ -42,32 +43,32 @@ class IcebergTableTarget(Target):
         return str(self._target)
 
     def begin(self, found: scan.Scan) -> dict[str, Any] | None:
-        table = self._table = make_table(self._catalog, self._target, found.schema)
+        table = self._table = make_table(self._catalog, self._target, found.schema, found.comments)
         if (before := icebergcommit.committed_by(table, self._job_id)) is not None:
             self._committed = icebergcommit.run_of(before)
             return icebergcommit.result_of(self._target, table, before)
-        self._place = Place.of(
-            table, evolve(table.transaction(), self._target, found.schema), f"{self._job_id}/{self._run}"
-        )
+        self._comments = found.comments
+        written_as = evolve(table.transaction(), self._target, found.schema, found.comments)
+        self._place = Place.of(table, written_as, f"{self._job_id}/{self._run}")
         return None
 
     def export(
         self,
         context: SparkContext,
         tasks: Sequence[scan.ScanTask],
-        schema: Schema,
+        found: scan.Scan,
         *,
         progress: Callable[[int], None],
     ) -> tuple[SnapshotFile, ...]:
         assert self._place is not None
-        self._files = icebergfiles.export(context, tasks, schema, self._place, progress=progress)
+        self._files = icebergfiles.export(context, tasks, found.schema, self._place, progress=progress)
         return tuple(each.file for each in self._files)
 
     def publish(self, manifest: SnapshotManifest) -> dict[str, Any]:
         assert self._place is not None
         # What stops it from here on may come after the commit: only what certainly came before discards.
         place, self._place = self._place, None
-        wanted = icebergcommit.Replacement(manifest, self._run, self._files, place.schema)
+        wanted = icebergcommit.Replacement(manifest, self._run, self._files, place.schema, self._comments)
         try:
             table, snapshot = icebergcommit.commit(self._catalog, self._target, wanted, self._check_current)
         except (BadInput, Fenced):

@@ -105,7 +105,7 @@ def _write(
                 files = target.export(
                     running.sparkContext,
                     tasks,
-                    found.schema,
+                    found,
                     progress=lambda done: say(f"{done} of {len(tasks)} tasks are done"),
                 )
         manifest = SnapshotManifest(

@@ -8,7 +8,6 @@ from typing import Any
 from pyspark import SparkContext
 
 from holdfast.errors import StorageError
-from holdfast.persist.schema import Schema
 from holdfast.spark import scan
 from holdfast.spark.jobs import folder as folders
 from holdfast.spark.jobs.export import export
@@ -34,7 +33,7 @@ class Target(ABC):
         self,
         context: SparkContext,
         tasks: Sequence[scan.ScanTask],
-        schema: Schema,
+        found: scan.Scan,
         *,
         progress: Callable[[int], None],
     ) -> tuple[SnapshotFile, ...]:
@@ -73,11 +72,11 @@ class FolderTarget(Target):
         self,
         context: SparkContext,
         tasks: Sequence[scan.ScanTask],
-        schema: Schema,
+        found: scan.Scan,
         *,
         progress: Callable[[int], None],
     ) -> tuple[SnapshotFile, ...]:
-        return export(context, tasks, schema, self._claimed, progress=progress)
+        return export(context, tasks, found, self._claimed, progress=progress)
 
     def publish(self, manifest: SnapshotManifest) -> dict[str, Any]:
         folders.publish(self._claimed, manifest)
