@@ -5,6 +5,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -196,6 +197,55 @@ def test_columns_are_added_and_made_wider(world: Any, flights: StorageController
     assert "must stay where it is" in world.wait_stalled(FLIGHTS, "SchemaMismatch")
     patch(world, columns=wider)
     world.wait_ready(FLIGHTS)
+
+
+def test_comments_change_nothing_but_what_is_said_of_columns(
+    world: Any, flights: StorageController, make_collection: Make
+) -> None:
+    collection = world.status(FLIGHTS)["collectionId"]
+    before = flights.describe(collection)
+
+    def commented(**comments: str) -> list[dict[str, Any]]:
+        return [
+            {**each, "comment": comments[each["name"]]} if each["name"] in comments else each
+            for each in COLUMNS
+        ]
+
+    def comment(**comments: str) -> None:
+        patch(world, columns=commented(**comments))
+        generation = world.get(FLIGHTS)["metadata"]["generation"]
+        world.wait_for(FLIGHTS, ".status.observedGeneration", generation)
+        world.wait_ready(FLIGHTS)
+
+    for comments in ({"id": "its number", "note": "a\n\tb ✈"}, {"note": "x" * 1024}, {}):
+        comment(**comments)
+        assert flights.describe(collection) == replace(before, comments=comments)
+    # Somebody else's go too: the spec says what there is.
+    flights.comment_columns(collection, {"id": "mine"})
+    comment(note="last")
+    assert flights.describe(collection) == replace(before, comments={"note": "last"})
+    for bad, message in (
+        ("x" * 1025, "1024"),
+        ("a\x1b[31m", "no control characters"),
+        ("\x85", "no control"),
+    ):
+        with pytest.raises(KubectlError, match=message):
+            comment(id=bad)
+    # Where there is no key all columns are it, and comments change all the same.
+    keyless = "storagecollection/keyless"
+    world.apply(make_collection("keyless", columns=commented(id="a"), key=[]))
+    world.wait_ready(keyless)
+    columns = commented(id="b", note="c")
+    world.patch(keyless, json.dumps({"spec": {"columns": columns}}))
+    with pytest.raises(KubectlError, match="all columns are the key: spec"):
+        world.patch(keyless, json.dumps({"spec": {"columns": [*columns, COUNT]}}))
+    generation = world.get(keyless)["metadata"]["generation"]
+    world.wait_for(keyless, ".status.observedGeneration", generation)
+    world.wait_ready(keyless)
+    info = flights.describe(world.status(keyless)["collectionId"])
+    assert info.comments == {"id": "b", "note": "c"}
+    done = [each.kind.name for name in (collection, info.collection_id) for each in flights.history(name)]
+    assert set(done) == {"CREATE_COLLECTION", "COMMENT_COLUMNS"}
 
 
 def told(listen: Any) -> Counter[tuple[int, str]]:

@@ -4,6 +4,7 @@ from typing import Final
 
 from pydantic import Field
 
+from holdfast.storage.comments import MOST_COMMENT_CHARACTERS
 from holdfast_operator.api.base import ApiModel, validations
 
 MAX_COLUMNS: Final = 256
@@ -40,6 +41,17 @@ class CollectionColumn(ApiModel):
         json_schema_extra=validations((f"self.matches('{_TYPES}')", _UNKNOWN_TYPE)),
     )
     nullable: bool = Field(default=False, description="Whether the column may be null.")
+    comment: str | None = Field(
+        default=None,
+        max_length=MOST_COMMENT_CHARACTERS,
+        description="What people say of the column; it may change at any time. Spark shows it.",
+        json_schema_extra=validations(
+            (
+                r"!self.matches('[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x{9f}]')",
+                "a comment has no control characters but newline and tab",
+            ),
+        ),
+    )
 
 
 _WIDER: Final = {
@@ -67,6 +79,9 @@ def additive_rules(unborn: str) -> tuple[tuple[str, str], ...]:
         for type_, wider in _WIDER.items()
         for among in [f"{now}.all(c, c.name != o.name || c.type in {[type_, *wider]})"]
     )
+    # A comment may change.
+    columns = "map(c, [c.name, c.type, string(c.nullable)])"
+    same = f"{before}.{columns} == {now}.{columns}"
     others = f"o.type in {list(_WIDER)} || o.type.startsWith('decimal')"
     return (
         (
@@ -87,7 +102,7 @@ def additive_rules(unborn: str) -> tuple[tuple[str, str], ...]:
             _SAME_KIND,
         ),
         (
-            f"{unborn} || (has(self.spec.key) && self.spec.key.size() > 0) || {before} == {now}",
+            f"{unborn} || (has(self.spec.key) && self.spec.key.size() > 0) || {same}",
             "without spec.key all columns are the key: spec.columns can't change once the collection exists",
         ),
     )

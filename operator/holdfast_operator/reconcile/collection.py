@@ -133,6 +133,15 @@ class EvolveColumns(Step):
 
 
 @dataclass(frozen=True)
+class CommentColumns(Step):
+    """Give columns of the collection in storage other comments; None takes one away."""
+
+    irreversible: ClassVar[bool] = True
+    collection_id: str
+    comments: Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
 class Retain(Step):
     """Give up the history before `since`."""
 
@@ -168,6 +177,12 @@ def schema_of(spec: StorageCollectionSpec) -> Schema:
         key={name: types[name] for name in keys},
         value={name: type_ for name, type_ in types.items() if name not in keys},
     )
+
+
+def changed_comments(facts: CollectionFacts, spec: StorageCollectionSpec) -> dict[str, str | None]:
+    """The comments that a spec has otherwise than the collection, by their columns; None: it has none."""
+    wanted = {column.name: column.comment or None for column in spec.columns}
+    return {name: text for name, text in wanted.items() if text != facts.comments.get(name)}
 
 
 def item_name(spec: StorageCollectionSpec, name: str) -> ItemName:
@@ -265,6 +280,8 @@ def _plan_create(seen: Observed, spec: StorageCollectionSpec, schema: Schema, rh
         return Settle(stalled(Reason.SCHEMA_MISMATCH, _mismatch(facts, schema, shards, fault)))
     if facts.schema != schema:
         return EvolveColumns(facts.collection_id, facts.schema, schema)
+    if comments := changed_comments(facts, spec):
+        return CommentColumns(facts.collection_id, comments)
     if is_out_of_date(seen.definition, schema, facts.shards):
         return EnsureItem(item, schema, facts.shards)
     if not facts.due and _due(seen, facts):
@@ -320,8 +337,8 @@ def _plan_there(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFa
 def _plan_bound(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFacts, rhythm: Rhythm) -> Step:
     """There, in a catalog that another process writes: it is shown, and nothing of it is changed."""
     health = ready(
-        f"collection {facts.name} with {facts.shards} shards; retention, renditions and drop are its "
-        "database process's"
+        f"collection {facts.name} with {facts.shards} shards; comments, retention, renditions and "
+        "drop are its database process's"
     )
     text = "the operator runs no jobs in an Observed catalog; let its database process do it"
     asked = {

@@ -150,6 +150,7 @@ def _facts(client: PersistClient, controller: StorageController, info: Collectio
         schema=info.schema,
         shards=len(info.holding.shards),
         dropped=False,
+        comments=info.comments,
         since=since,
         upper=view.upper,
         needed=_needed([metadata]),

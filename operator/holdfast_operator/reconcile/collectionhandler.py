@@ -23,6 +23,7 @@ from holdfast_operator.reconcile.askedjobs import AskedKind, jobs_of, runs_of
 from holdfast_operator.reconcile.cataloghandler import Settings
 from holdfast_operator.reconcile.collection import (
     CatalogState,
+    CommentColumns,
     CreateCollection,
     DropCollection,
     DropItem,
@@ -322,6 +323,10 @@ class CollectionHandler(Handler[Observed]):
                 )
             case EvolveColumns():
                 await self._evolve(key, body, step, catalog)
+            case CommentColumns():
+                await use(
+                    catalog, "comment_columns", lambda h: h.comment_columns(step.collection_id, step.comments)
+                )
             case LongStep():
                 await self._long.take(key, step, catalog)
             case CreateRendition():

@@ -1,6 +1,6 @@
 """How a catalog is opened, and what is then found in its store: the values that plans are made from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.durable import Bootstrap
 from holdfast.durable.store import Kept
@@ -8,6 +8,7 @@ from holdfast.durable.upgrade.report import UpgradeReport
 from holdfast.errors import CLOSED, BadInput, HoldfastError
 from holdfast.persist import Schema
 from holdfast.storage import CollectionInfo, JobRecord, Recipe, RenditionState
+from holdfast.storage.comments import Comments
 from holdfast_operator.reconcile.storage import RestoreSource, StashPlace, Storage
 
 
@@ -99,6 +100,8 @@ class CollectionFacts:
     schema: Schema
     shards: int
     dropped: bool
+    comments: Comments = field(default_factory=dict)
+    """Those of its columns that have one."""
     since: int = 0
     upper: int = 0
     active_rendition: str = ""

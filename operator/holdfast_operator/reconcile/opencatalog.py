@@ -191,6 +191,10 @@ class OpenCatalog:
         """Give a collection a schema that may follow its own; nothing happens where it has it."""
         self._controller.evolve_collection(collection_id, schema)
 
+    def comment_columns(self, collection_id: str, comments: Mapping[str, str | None]) -> None:
+        """Give columns comments, or take them away; nothing happens where they have these."""
+        self._controller.comment_columns(collection_id, comments)
+
     def create_rendition(
         self,
         collection_id: str,

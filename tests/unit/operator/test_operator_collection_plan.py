@@ -14,6 +14,7 @@ from holdfast_operator.api.names import Reason
 from holdfast_operator.reconcile.catalog import Rhythm
 from holdfast_operator.reconcile.collection import (
     CatalogState,
+    CommentColumns,
     CreateCollection,
     DropCollection,
     DropItem,
@@ -34,14 +35,17 @@ RHYTHM = Rhythm(unsteady=2.0, steady=60.0)
 ITEM = ItemName("holdfast", "public", "flights")
 
 
+COLUMNS: list[dict[str, Any]] = [
+    {"name": "id", "type": "int64"},
+    {"name": "note", "type": "string", "nullable": True},
+]
+
+
 def spec(**fields: Any) -> StorageCollectionSpec:
     return StorageCollectionSpec.model_validate(
         {
             "catalogRef": {"name": "demo"},
-            "columns": [
-                {"name": "id", "type": "int64"},
-                {"name": "note", "type": "string", "nullable": True},
-            ],
+            "columns": COLUMNS,
             "key": ["id"],
             "rendition": {"shards": 2},
             **fields,
@@ -150,6 +154,36 @@ def test_nothing_else_is_shown_while_a_catalog_that_was_ready_is_opened_again() 
             }
         ],
     }
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "changes"),
+    [
+        ({}, {"note": "free text"}, {"note": "free text"}),
+        ({"note": "free text"}, {"note": "free text"}, None),
+        ({"note": "free text"}, {"note": "another"}, {"note": "another"}),
+        ({"note": "free text", "id": "what"}, {"note": "free text"}, {"id": None}),
+        ({"id": "what"}, {"id": ""}, {"id": None}),
+        ({}, {"id": ""}, None),
+    ],
+)
+def test_columns_have_the_comments_of_the_spec_and_no_others(
+    there: dict[str, str], asked: dict[str, str], changes: dict[str, str | None] | None
+) -> None:
+    columns = [{**column, "comment": asked.get(column["name"])} for column in COLUMNS]
+    seen = replace(THERE, spec=spec(columns=columns), facts=replace(FACTS, comments=there))
+    if changes is not None:
+        assert decided(seen) == CommentColumns("c1", changes)
+        # What runs in the collection's name is decided on after that, and a rendition is none of it.
+        seen = replace(seen, facts=replace(FACTS, comments={k: v for k, v in asked.items() if v}))
+    assert rest(seen).health.phase is Phase.READY
+
+
+def test_in_an_observed_catalog_comments_are_left_to_its_database_process() -> None:
+    columns = [{**column, "comment": "mine"} for column in COLUMNS]
+    step = rest(replace(WATCHED, spec=spec(columns=columns)))
+    assert step.health.phase is Phase.READY
+    assert "comments, retention, renditions and drop are its database process's" in step.health.message
 
 
 def test_a_closed_frontier_is_told_in_words() -> None:
