@@ -14,7 +14,7 @@ from holdfast.cli.asking import confirm, somebody_answers
 from holdfast.cli.collection_change import advance, alter, comment, handover, restore
 from holdfast.cli.collection_place import columns_of, comments_of, controller_of, location_option
 from holdfast.cli.collection_rows import diff, read, tail
-from holdfast.cli.collection_show import describe, holds, list_
+from holdfast.cli.collection_show import describe, holds, jobs, list_
 from holdfast.cli.collection_write import write
 from holdfast.cli.location import open_to_look, open_to_write
 from holdfast.errors import BadInput, NotWritable, StoreUnreachable
@@ -124,8 +124,10 @@ def release(url: str, name: str, purpose: str) -> None:
     click.echo(f"released '{purpose}' on {info.name}")
 
 
-for command in (list_, describe, holds, read, write, diff, tail, handover, restore, alter, comment, advance):
-    collection.add_command(command)
+for shows in (list_, describe, holds, jobs, read, diff, tail):
+    collection.add_command(shows)
+for changes in (write, handover, restore, alter, comment, advance):
+    collection.add_command(changes)
 
 
 def _existing(url: str, spec: "CollectionSpec") -> "CollectionInfo | None":

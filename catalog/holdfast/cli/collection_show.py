@@ -1,4 +1,4 @@
-"""`holdfast collection list|describe|holds`: what is on record for collections, and what is stored."""
+"""`holdfast collection list|describe|holds|jobs`: what is on record for collections, and what is stored."""
 
 import json
 from collections.abc import Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         CollectionHold,
         CollectionInfo,
         CommandRecord,
+        JobRecord,
         RenditionInfo,
         StorageController,
     )
@@ -104,6 +105,30 @@ def holds(url: str, name: str, look: str, as_json: bool) -> None:
     if found:
         click.echo(_holds_table(found), nl=False)
     click.echo(count(len(found), "hold"), err=True)
+
+
+@click.command(short_help="Show the jobs on record for it.")
+@location_option
+@click.argument("name")
+@look_option
+def jobs(url: str, name: str, look: str, as_json: bool) -> None:
+    """Show the jobs on record for a collection, oldest first: snapshots, hydrations, named writes, ...
+
+    A record tells which attempt of a job may commit, and what came of the last one. A running attempt tells
+    in its own output how far it is.
+    """
+    with controller_of(open_to_look(url)) as controller:
+        found = controller.jobs(controller.describe(name).collection_id)
+    if as_json or look == "json":
+        click.echo(json.dumps([_job(each) for each in found], indent=2))
+        return
+    if found:
+        click.echo(_jobs_table(found), nl=False)
+    click.echo(count(len(found), "job"), err=True)
+
+
+def _job(record: "JobRecord") -> dict[str, Any]:
+    return {**plain(record), "state": record.state.name.capitalize()}
 
 
 def _rendition(
@@ -206,6 +231,23 @@ def _holds_table(found: "Sequence[CollectionHold]") -> str:
         for hold in found
     ]
     return render(["HOLD", "FOR", "WHO", "HOST", "SINCE", "AGE", "ENDS", "KEEPS"], rows)
+
+
+def _jobs_table(found: "Sequence[JobRecord]") -> str:
+    rows = [
+        [
+            job.kind,
+            cell_of(job.slot),
+            job.state.name.capitalize(),
+            str(job.attempt),
+            job.by or "-",
+            moment(job.started_ms),
+            age((job.finished_ms - job.started_ms) / 1000) if job.finished_ms else "-",
+            cell_of(job.error or ", ".join(f"{key} {value}" for key, value in job.result.items())) or "-",
+        ]
+        for job in found
+    ]
+    return render(["JOB", "SLOT", "STATE", "ATTEMPT", "BY", "STARTED", "TOOK", "RESULT"], rows)
 
 
 def _history_table(history: list[dict[str, Any]]) -> str:

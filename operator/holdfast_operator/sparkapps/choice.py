@@ -1,7 +1,8 @@
 """Which adapter launches Spark jobs: the one that is asked for, or the first that the cluster serves.
 
 Invariants
-- An attempt is looked after by the adapter that launched it, also when another one is chosen by now.
+- An attempt is looked after by the adapter that launched it, also when another one is chosen by now: of
+  those that the setting allows, for the others' applications are neither seen nor may they be.
 - An adapter that has answered once and is away now leaves everything undecided: its applications may run.
 """
 

@@ -188,6 +188,31 @@ def test_a_hold_that_nobody_comes_back_for_is_released(orders: Shell) -> None:
     assert [each["purpose"] for each in told] == ["retention"]
 
 
+def test_jobs_on_record_are_shown(orders: Shell) -> None:
+    assert json.loads(orders.out("jobs", "orders", "--json")) == []
+    with holdfast.table(orders.url, "orders") as table:
+        controller = StorageController(table.client)
+        of = controller.describe("orders").collection_id
+        done = controller.start_job(of, "snapshot", "monday", spec={}, by="spark")
+        controller.finish_job(done.job_id, 1, {"rows": 3})
+        lost = controller.start_job(of, "hydrate", "r2", spec={})
+        controller.fail_job(lost.job_id, 1, "no room\x1b[2J")
+        controller.start_job(of, "batch", "load 7", spec={})
+    told = {each["slot"]: each for each in json.loads(orders.out("jobs", "orders", "--json"))}
+    assert {slot: each["state"] for slot, each in told.items()} == {
+        "monday": "Done",
+        "r2": "Failed",
+        "load 7": "Running",
+    }
+    assert (told["monday"]["by"], told["monday"]["result"]) == ("spark", {"rows": 3})
+    head, *lines = orders.out("jobs", "orders").splitlines()
+    assert head.split() == ["JOB", "SLOT", "STATE", "ATTEMPT", "BY", "STARTED", "TOOK", "RESULT"]
+    text = "\n".join(lines)
+    assert "rows 3" in text
+    assert "no room\\x1b[2J" in text
+    assert orders.run("jobs", "nothing").exit_code != 0
+
+
 def test_what_is_being_filled_is_given_up(orders: Shell) -> None:
     with holdfast.table(orders.url, "orders") as table:
         StorageController(table.client).renditions.create("orders", shards=1)
