@@ -53,7 +53,7 @@ class CollectionSpec:
     schema: Schema
     shards: int = 1
     hash_columns: tuple[str, ...] = ()
-    comments: Comments = field(default_factory=dict)
+    comments: Comments = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         for what, text in (("collection id", self.collection_id), ("collection name", self.name)):
@@ -187,7 +187,7 @@ class CollectionInfo:
     created_ms: int
     dropped_ms: int = 0
     holders: tuple[Holder, ...] = ()
-    comments: Comments = field(default_factory=dict)
+    comments: Comments = field(default_factory=dict, hash=False)
 
     @property
     def dropped(self) -> bool:

@@ -16,7 +16,6 @@ from holdfast.persist import PersistClient, Schema
 from holdfast.persist.checks import check_columns
 from holdfast.storage import CollectionInfo, CollectionReader, CollectionWriter, Position, StorageController
 from holdfast.storage.changes import net_changes
-from holdfast.storage.comments import Comments
 from holdfast.tables.changes import Append, Delete, Update, Upsert
 from holdfast.tables.committing import commit
 from holdfast.tables.existing import rows_of
@@ -79,9 +78,9 @@ class Table:
         return self.info.schema
 
     @property
-    def comments(self) -> Comments:
+    def comments(self) -> dict[str, str]:
         """The comments of its columns as of now, by the names of those that have one."""
-        return self._described().comments
+        return dict(self._described().comments)
 
     @property
     def since(self) -> int:

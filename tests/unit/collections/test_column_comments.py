@@ -1,5 +1,7 @@
 """Columns of a collection get comments: beside its schema, in its record alone."""
 
+from dataclasses import replace
+
 import pytest
 
 import holdfast
@@ -28,7 +30,9 @@ def test_comments_come_with_the_collection_and_are_seen_by_other_processes(store
     spec = CollectionSpec("c1", "flights", SCHEMA, comments={**SAID, "id": ""})
     assert spec.comments == {"name": SAID["name"]}
     StorageController(stores.open()).create_collection(spec)
-    assert StorageController(stores.open()).describe("flights").comments == {"name": SAID["name"]}
+    there = StorageController(stores.open()).describe("flights")
+    assert there.comments == {"name": SAID["name"]}
+    assert hash(there) == hash(replace(there, comments=SAID))
 
 
 def test_comments_are_changed_and_taken_away_one_by_one(
@@ -144,6 +148,8 @@ def test_a_table_is_made_with_comments_and_gets_others(stores: Stores) -> None:
     columns = {"id": "int64", "note": "string?"}
     with stores.open() as client:
         table = holdfast.table(client, "orders", columns=columns, key="id", comments={"note": "free text"})
+        assert table.comments == {"note": "free text"}
+        table.comments.clear()
         assert table.comments == {"note": "free text"}
         table.comment({"note": None, "id": "of the order"})
         table.append([{"id": 1, "note": "a"}])

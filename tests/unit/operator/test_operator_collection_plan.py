@@ -174,7 +174,6 @@ def test_columns_have_the_comments_of_the_spec_and_no_others(
     seen = replace(THERE, spec=spec(columns=columns), facts=replace(FACTS, comments=there))
     if changes is not None:
         assert decided(seen) == CommentColumns("c1", changes)
-        # What runs in the collection's name is decided on after that, and a rendition is none of it.
         seen = replace(seen, facts=replace(FACTS, comments={k: v for k, v in asked.items() if v}))
     assert rest(seen).health.phase is Phase.READY
 
