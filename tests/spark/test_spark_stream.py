@@ -112,3 +112,19 @@ def test_a_stream_goes_through_a_handover_and_takes_in_no_more_than_its_limit(
         {(0, "zero"): 1, (9, "after"): 1, **{(time, name): 1 for time in range(1, 6) for name in "xy"}}
     )
     assert max(len(batch) for batch in sink.batches.values()) == 2
+
+
+def test_a_stream_of_what_was_never_written_waits_for_it(
+    spark: SparkSession, url: str, controller: StorageController, fill: Fill, tmp_path: Path
+) -> None:
+    collection = fill("awaited", SCHEMA, {})
+    sink = Sink(tmp_path)
+    frame = stream(spark, url, "awaited", mode="diff")
+    sink.run(frame)
+    sink.run(frame)
+    writer = controller.writer(collection, purpose="test")
+    for time in (0, 1):
+        writer.append(rows((time, "x")), time, time + 1)
+        sink.run(frame)
+        sink.run(frame)
+    assert [[row.id for row in batch] for _, batch in sorted(sink.batches.items())] == [[], [0], [1]]

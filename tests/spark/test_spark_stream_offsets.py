@@ -38,9 +38,11 @@ class Query:
         self.reader.prepareForTriggerAvailableNow()
         if checkpoint.planned is not None:
             self._batch(checkpoint, checkpoint.planned)
-        while (
-            end := self.reader.latestOffset(self._start(checkpoint), self.reader.getDefaultReadLimit())
-        ) != (self._start(checkpoint)):
+        while True:
+            end = self.reader.latestOffset(self._start(checkpoint), self.reader.getDefaultReadLimit())
+            # The first batch is planned even where it is of nothing.
+            if end == checkpoint.arrived:
+                break
             checkpoint.planned = json.loads(json.dumps(end))
             if breaks:
                 if checkpoint.arrived is not None:
@@ -172,13 +174,36 @@ def test_rows_that_go_end_a_stream_of_rows_that_come(controller: StorageControll
     assert len(checkpoint.batches) == 1
 
 
-def test_what_is_still_empty_is_waited_for(controller: StorageController, url: str) -> None:
+@pytest.mark.parametrize("breaks", [False, True])
+def test_what_is_still_empty_is_waited_for(controller: StorageController, url: str, breaks: bool) -> None:
     checkpoint = Checkpoint()
+    Query(url, mode="diff").run(checkpoint, breaks=breaks)
     Query(url, mode="diff").run(checkpoint)
-    assert checkpoint.batches == []
+    assert checkpoint.batches == [[]]
     write(controller, 4, (1, "first", 1))
+    Query(url, mode="diff").run(checkpoint, breaks=breaks)
+    assert stream_hold(controller) == 4
+    write(controller, 5, (1, "first", -1), (2, "second", 1))
     Query(url, mode="diff").run(checkpoint)
-    assert checkpoint.contents == {(1, "first"): 1}
+    assert [len(batch) for batch in checkpoint.batches] == [0, 1, 2]
+    assert checkpoint.contents == {(2, "second"): 1}
+
+
+@pytest.mark.parametrize(
+    ("after", "written", "said"),
+    [
+        (4, 3, "f can't be followed from 4 on: it is complete up to 3"),
+        (0, None, "f can't be followed from 0 on: nothing has been written yet"),
+    ],
+)
+def test_a_stream_from_a_time_to_come_is_refused_and_holds_nothing(
+    controller: StorageController, url: str, after: int, written: int | None, said: str
+) -> None:
+    if written is not None:
+        write(controller, written, (1, "a", 1))
+    with pytest.raises(BadInput, match=said):
+        Query(url, **{"from": after}).run(Checkpoint())
+    assert not [each for each in controller.holds("c1") if each.purpose.startswith("spark ")]
 
 
 @pytest.mark.parametrize(
@@ -192,28 +217,23 @@ def test_a_checkpoint_of_something_else_is_refused(
     checkpoint = Checkpoint()
     Query(url).run(checkpoint)
     assert checkpoint.arrived is not None
-    checkpoint.arrived |= change
+    checkpoint.arrived |= {**change, "stream": "another"}
     write(controller, 2, (2, "b", 1))
     with pytest.raises(error):
         Query(url).run(checkpoint)
     assert len(checkpoint.batches) == 1
+    assert len([each for each in controller.holds("c1") if each.purpose.startswith("spark ")]) == 1
 
 
 def test_what_comes_after_a_time_is_held_while_nothing_comes(controller: StorageController, url: str) -> None:
     write(controller, 3, (1, "a", 1))
     checkpoint = Checkpoint()
     Query(url, mode="diff", **{"from": 3}).run(checkpoint)
-    assert checkpoint.batches == []
+    assert checkpoint.batches == [[]]
     assert stream_hold(controller) == 3
     write(controller, 5, (2, "b", 1))
     controller.set_retention_hold("f", 5)
-    again = Query(url, mode="diff", **{"from": 3})
-    again.reader.initialOffset()["stream"] = next(
-        each.purpose.rpartition(" ")[2]
-        for each in controller.holds("c1")
-        if each.purpose.startswith("spark ")
-    )
-    again.run(checkpoint)
+    Query(url, mode="diff", **{"from": 3}).run(checkpoint)
     assert checkpoint.contents == {(2, "b"): 1}
 
 

@@ -77,12 +77,23 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self._limit is None else ReadMaxRows(self._limit)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """How far the next batch goes, at most to the latest complete time."""
+        """How far the next batch goes, at most to the latest complete time.
+
+        Raises `BadInput` where that is before `start`: the option `from` is of a time to come.
+        """
         last = self._reader.upper() - 1 if self._last is None else self._last
+        # What is refused leaves no hold behind.
+        self._check(start)
+        if start["time"] > last:
+            raise BadInput(
+                f"{self._scan.name} can't be followed from {start['time']} on: "
+                + ("nothing has been written yet" if last == BEFORE_ALL else f"it is complete up to {last}"),
+                hint="leave the option 'from' out, or give a complete time, in a new checkpoint",
+            )
         if last > BEFORE_ALL:
             # Before the offset is in the checkpoint: nobody may take away what it stands for, or comes next.
-            self._hold(start["stream"], last if start["time"] == BEFORE_ALL else min(start["time"], last))
-        if last <= start["time"]:
+            self._hold(start["stream"], last if start["time"] == BEFORE_ALL else start["time"])
+        if last == start["time"]:
             return start
         if start["time"] > BEFORE_ALL and isinstance(limit, ReadMaxRows):
             last = self._within(start["time"], last, limit.max_rows)
@@ -100,6 +111,9 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a batch: those of a snapshot at `end`, or of all changes between the two."""
         self._check(end)
         after, until = start["time"], end["time"]
+        if until == BEFORE_ALL:
+            # Spark plans a first batch even where nothing is complete yet.
+            return []
         self._hold(end["stream"], until if after == BEFORE_ALL else after)
         wanted = replace(self._scan, fixed=until)
         if after == BEFORE_ALL:
@@ -126,7 +140,7 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises `HandleExpired` where somebody has released the hold.
         """
-        if self._held is not None:
+        if self._held is not None and end["time"] > BEFORE_ALL:
             self._held.downgrade(end["time"])
 
     def stop(self) -> None:
