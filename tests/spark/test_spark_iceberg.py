@@ -13,14 +13,18 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import AssertRefSnapshotId
+from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from pyiceberg.utils.config import Config
@@ -34,7 +38,7 @@ from holdfast.spark.jobs.icebergcommit import Replacement
 from holdfast.spark.jobs.icebergfiles import Place
 from holdfast.spark.jobs.icebergtable import evolve, make_table, open_catalog
 from holdfast.spark.jobs.spec import IcebergTarget, SnapshotSpec
-from holdfast.storage import JobState, StorageController
+from holdfast.storage import CollectionSpec, JobState, StorageController
 from holdfast.storage.manifest import SnapshotManifest
 from spark.attempts import again, killed_at, record_of
 from testbed.minio import Minio
@@ -403,33 +407,179 @@ def test_a_zombie_is_overtaken_between_its_check_and_its_commit(
     assert len(sqlite.table.snapshots()) == 2
 
 
-def test_a_table_that_others_change_meanwhile_is_committed_to_on_top_of_that(
+def test_columns_that_others_change_meanwhile_are_told(
+    controller: StorageController, order: Order, sqlite: Lake
+) -> None:
+    written = Written.of(controller, order(sqlite.target))
+    with sqlite.table.update_schema() as update:
+        update.rename_column("name", "label")
+    with pytest.raises(BadInput, match=r"the columns of the Iceberg table shop\.sales\.orders were changed"):
+        written.commit()
+    assert sqlite.table.snapshots() == []
+
+
+def by_hand(there: Lake) -> None:
+    there.catalog.create_namespace_if_not_exists("sales")
+    columns = pa.schema([("id", pa.decimal128(20, 0)), ("secret", pa.string())])
+    made = there.catalog.create_table(there.target.table, columns)
+    made.append(pa.table({"id": [1, 2], "secret": ["kept", "too"]}, columns))
+
+
+def appended(there: Lake) -> None:
+    there.table.append(there.table.scan(limit=3).to_arrow())
+
+
+def deleted(there: Lake) -> None:
+    there.table.delete("tiny < 0")
+
+
+class Rewriting(_OverwriteFiles):
+    """A stand-in for the compaction of another engine, which pyiceberg has none of."""
+
+    def _summary(self, *given: Any) -> Summary:
+        told = super()._summary(*given)
+        return Summary(operation=Operation.REPLACE, **told.additional_properties)
+
+
+def rewritten(there: Lake) -> None:
+    """The same rows in other files."""
+    table = there.table
+    with table.transaction() as transaction:
+        rows = table.scan().to_arrow()
+        with Rewriting(operation=Operation.OVERWRITE, transaction=transaction, io=table.io) as rewrite:
+            for task in table.scan().plan_files():
+                rewrite.delete_data_file(task.file)
+            for file in _dataframe_to_data_files(transaction.table_metadata, rows, table.io):
+                rewrite.append_data_file(file)
+
+
+def rewritten_of_what_is_expired(there: Lake) -> None:
+    rewritten(there)
+    first, *_ = there.table.snapshots()
+    there.table.maintenance.expire_snapshots().by_id(first.snapshot_id).commit()
+
+
+def left(there: Lake) -> tuple[Any, set[Path]]:
+    """Everything that is durable of a table."""
+    location = Path(there.table.location().removeprefix("file://"))
+    return there.table.metadata, {path for path in location.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("change", "ours", "says", "hint"),
+    [
+        (by_hand, False, r"rows that others wrote \(snapshot \d+, append\)", "or drop this one"),
+        (appended, True, r"rows that others wrote \(snapshot \d+, append\)", "or roll this one back to"),
+        (deleted, True, r"rows that others wrote \(snapshot \d+, (delete|overwrite)\)", "roll this one back"),
+        (rewritten_of_what_is_expired, True, "rewritten rows of a snapshot that is expired", "or drop"),
+    ],
+)
+def test_what_others_have_put_into_a_table_is_not_replaced(
+    spark: SparkSession,
+    controller: StorageController,
+    order: Order,
+    orders: str,
+    sqlite: Lake,
+    change: Callable[[Lake], None],
+    ours: bool,
+    says: str,
+    hint: str,
+) -> None:
+    if ours:
+        Written.of(controller, order(sqlite.target)).commit()
+    change(sqlite)
+    before = left(sqlite)
+    spec = order(sqlite.target, as_of=20)
+    said: list[str] = []
+    with pytest.raises(BadInput, match=rf"^the Iceberg table shop\.sales\.orders has {says}: ") as refused:
+        snapshot.run(spec, say=said.append, spark=spark)
+    assert said == [], "no task ran"
+    assert refused.value.exit_code == 2
+    assert "\n" not in str(refused.value)
+    assert orders in str(refused.value)
+    assert hint in refused.value.hint
+    assert record_of(controller, spec).state is JobState.FAILED
+    assert left(sqlite) == before
+
+    if "roll this one back" in hint:
+        # What the hint says is all that it takes.
+        number = int(refused.value.hint.split()[-1])
+        sqlite.table.manage_snapshots().rollback_to_snapshot(number).commit()
+        Written.of(controller, order(sqlite.target, as_of=20)).commit()
+        assert sqlite.rows() == contents(controller, orders, 20)
+
+
+def test_a_table_of_another_collection_is_not_replaced_even_of_one_of_its_name(
+    spark: SparkSession, controller: StorageController, order: Order, fill: Fill, sqlite: Lake
+) -> None:
+    name = f"twice-{uuid.uuid4()}"
+    was = fill(name, SCHEMA, {10: [row(1)]})
+    Written.of(controller, order(sqlite.target, collection=was, as_of=10)).commit()
+    controller.drop_collection(was, command_id=f"drop {was}", force=True)
+    now = str(uuid.uuid4())
+    controller.create_collection(CollectionSpec(now, name, SCHEMA), command_id=f"create {now}")
+    controller.writer(now, purpose="test").append([row(2)], 0, 21)
+    before = left(sqlite)
+    with pytest.raises(BadInput, match=rf"has collection {name} \(.*/{was}\): .* by collection .*/{now}\)"):
+        snapshot.run(order(sqlite.target, collection=now, as_of=20), say=str, spark=spark)
+    assert left(sqlite) == before
+
+
+def test_a_table_whose_files_others_have_rewritten_is_still_the_collections(
     controller: StorageController, order: Order, orders: str, sqlite: Lake
 ) -> None:
-    first = Written.of(controller, order(sqlite.target))
-    first.commit()
-    foreign = sqlite.table.scan().to_arrow()
+    Written.of(controller, order(sqlite.target)).commit()
+    rewritten(sqlite)
+    assert sqlite.rows() == contents(controller, orders, 15)
+    late = Written.of(controller, order(sqlite.target, as_of=14))
+    with pytest.raises(BadInput, match="as of 15: it is not replaced by what it was as of 14"):
+        late.commit()
+    # Also by one that comes between.
+    second = Written.of(controller, order(sqlite.target, as_of=20))
     done: list[str] = []
 
-    def append() -> None:
+    def once_more() -> None:
         if not done:
-            done.append("appended")
-            sqlite.table.append(foreign)
+            done.append("rewritten")
+            rewritten(sqlite)
 
-    second = Written.of(controller, order(sqlite.target, as_of=20))
-    assert second.commit(append) == second.wanted.run
+    assert second.commit(once_more) == second.wanted.run
     assert [each.summary.operation.value for each in sqlite.table.snapshots() if each.summary] == [
         "append",
-        "append",
+        "replace",
+        "replace",
         "overwrite",
     ]
     assert sqlite.rows() == contents(controller, orders, 20)
 
-    third = Written.of(controller, order(sqlite.target, as_of=20))
-    with sqlite.table.update_schema() as update:
-        update.rename_column("name", "label")
-    with pytest.raises(BadInput, match=r"the columns of the Iceberg table shop\.sales\.orders were changed"):
-        third.commit()
+
+def test_of_two_collections_that_come_to_a_new_table_at_once_one_gets_it(
+    controller: StorageController, order: Order, orders: str, fill: Fill, sqlite: Lake
+) -> None:
+    other = fill(f"other-{uuid.uuid4()}", SCHEMA, {10: [row(1)]})
+    first = Written.of(controller, order(sqlite.target))
+    second = Written.of(controller, order(sqlite.target, collection=other, as_of=10))
+    # The first has looked at an empty table when the second commits.
+    with pytest.raises(BadInput, match=rf"has collection other-.*/{other}\): that is not replaced"):
+        first.commit(second.commit)
+    assert sqlite.rows() == contents(controller, other, 10)
+    assert len(sqlite.table.snapshots()) == 1
+
+
+def test_what_others_add_while_a_snapshot_is_written_stays_and_the_snapshots_files_go(
+    spark: SparkSession, controller: StorageController, order: Order, sqlite: Lake
+) -> None:
+    snapshot.run(order(sqlite.target), say=str, spark=spark)
+    before: list[Any] = []
+
+    def say(text: str) -> None:
+        if "tasks into" in text:
+            appended(sqlite)
+            before.append(left(sqlite))
+
+    with pytest.raises(BadInput, match="rows that others wrote"):
+        snapshot.run(order(sqlite.target, as_of=20), say=say, spark=spark)
+    assert [left(sqlite)] == before
 
 
 class LostAnswers(SqlCatalog):

@@ -111,7 +111,8 @@ class IcebergTable(ApiModel):
     table: str = Field(
         max_length=512,
         pattern=r"^[^.]+(\.[^.]+)+$",
-        description="The table, as namespace.table; it is made where it isn't there.",
+        description="The table, as namespace.table; it is made where it isn't there. It is this collection's "
+        "alone: one with rows of others is refused.",
     )
     properties: dict[str, Annotated[str, Field(max_length=2048)]] = Field(
         default={},

@@ -1,4 +1,4 @@
-"""The commit of a snapshot to an Iceberg table: once for each job, and never an older one over a newer.
+"""The commit of a snapshot to an Iceberg table: once for each job, and only over what the collection was.
 
 - The id of the job is in the summary of the Iceberg snapshot. Whoever commits for a job looks for it first,
   in the very metadata that the commit then requires to be current: of drivers of one job that commit at once
@@ -7,6 +7,8 @@
   has, and then whoever comes next finds it.
 - Whether the attempt is the current one is asked after the metadata was loaded. One that is replaced after
   that can commit only where nobody else has since, and its successor finds that commit and only records it.
+- It replaces only what the collection itself was: a table without rows, or whose last change of rows is a
+  snapshot of this very collection. The commit requires that one to be still current.
 - The contents of a table go forward: what a collection was as of a time never replaces what it was later.
 - One commit replaces all rows. What goes is named by its metadata; no row is read.
 """
@@ -16,13 +18,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+from uuid import UUID
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from pyiceberg.table.update import AssertTableUUID
 
 from holdfast.errors import BadInput, HoldfastError, Indeterminate
@@ -37,6 +40,7 @@ _KEY: Final = f"{_PREFIX}job-id"
 _RUN: Final = f"{_PREFIX}run"
 _AS_OF: Final = f"{_PREFIX}as-of"
 _COLLECTION: Final = f"{_PREFIX}collection-id"
+_COLLECTION_NAME: Final = f"{_PREFIX}collection"
 _TRIES: Final = 20
 _LONGEST_WAIT_S: Final = 1.0
 
@@ -81,8 +85,8 @@ def commit(
 ) -> tuple[Table, Snapshot]:
     """Make the files the contents of the table, unless the job has done so; its snapshot.
 
-    `check_current` raises `Fenced` where the attempt is not the current one. Raises `BadInput` where the
-    table has got newer contents of the collection, or columns that the files were not written for. With both
+    `check_current` raises `Fenced` where the attempt is not the current one. Raises `BadInput` as
+    `check_replaceable`, and where the table has got columns that the files were not written for. With both
     nothing was committed; `Indeterminate` where that is not known.
     """
     manifest = wanted.manifest
@@ -91,11 +95,49 @@ def commit(
         if (found := committed_by(table, manifest.job_id)) is not None:
             return table, found
         check_current()
-        _check_not_newer(table, target, manifest)
+        check_replaceable(
+            table,
+            target,
+            key=collection_key(manifest.location_id, manifest.collection_id),
+            collection=manifest.collection,
+            as_of=manifest.as_of,
+        )
         if _commit_to(table, target, wanted):
             continue  # to look at what is there
         time.sleep(random.uniform(0, min(_LONGEST_WAIT_S, 0.05 * 2**attempt)))  # noqa: S311 - no secret
     raise HoldfastError(f"the Iceberg table {target} was changed by others each of {_TRIES} times")
+
+
+def collection_key(location_id: UUID | str, collection_id: str) -> str:
+    """What names a collection for ever, in the summary of a snapshot; another one may get its name."""
+    return f"{location_id}/{collection_id}"
+
+
+def check_replaceable(table: Table, target: IcebergTarget, *, key: str, collection: str, as_of: int) -> None:
+    """Refuse a table whose rows are not the collection's, or what it was after `as_of`, with `BadInput`.
+
+    Whose they are is told by the last snapshot that changed rows: others may rewrite files, and roll back.
+    """
+    lineage = list(ancestors_of(table.current_snapshot(), table.metadata))
+    if not lineage:
+        return
+    last = next((each for each in lineage if not _rewrites(each)), None)
+    told = {} if last is None else _told(last)
+    if told.get(_COLLECTION) != key:
+        mine = next((each for each in lineage if _told(each).get(_COLLECTION) == key), None)
+        raise BadInput(
+            f"the Iceberg table {target} has {_whose(last)}:"
+            f" that is not replaced by collection {collection} ({key})",
+            hint="name another table, or drop this one"
+            if mine is None
+            else f"name another table, or roll this one back to its snapshot {mine.snapshot_id}",
+        )
+    if int(told[_AS_OF]) > as_of:
+        raise BadInput(
+            f"the Iceberg table {target} has collection {collection} as of {told[_AS_OF]}:"
+            f" it is not replaced by what it was as of {as_of}",
+            hint="name another table, or roll this one back first",
+        )
 
 
 def _commit_to(table: Table, target: IcebergTarget, wanted: Replacement) -> bool:
@@ -138,19 +180,19 @@ def _landed(catalog: Catalog, target: IcebergTarget, wanted: Replacement) -> boo
         return False
 
 
-def _check_not_newer(table: Table, target: IcebergTarget, manifest: SnapshotManifest) -> None:
-    """Look at what the table has of the collection, below what others may have done to it since."""
-    for each in ancestors_of(table.current_snapshot(), table.metadata):
-        told = _told(each)
-        if told.get(_COLLECTION) != _collection(manifest):
-            continue
-        if int(told[_AS_OF]) > manifest.as_of:
-            raise BadInput(
-                f"the Iceberg table {target} has collection {manifest.collection} as of {told[_AS_OF]}:"
-                f" it is not replaced by what it was as of {manifest.as_of}",
-                hint="name another table, or roll this one back first",
-            )
-        return
+def _rewrites(snapshot: Snapshot) -> bool:
+    """Whether it has other files with the same rows, as a compaction makes them."""
+    return snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
+
+
+def _whose(last: Snapshot | None) -> str:
+    if last is None:
+        return "rewritten rows of a snapshot that is expired"
+    told = _told(last)
+    if _COLLECTION in told:
+        return f"collection {told[_COLLECTION_NAME]} ({told[_COLLECTION]})"
+    what = "" if last.summary is None else f", {last.summary.operation.value}"
+    return f"rows that others wrote (snapshot {last.snapshot_id}{what})"
 
 
 def _summary(wanted: Replacement) -> dict[str, str]:
@@ -158,18 +200,14 @@ def _summary(wanted: Replacement) -> dict[str, str]:
     return {
         _RUN: wanted.run,
         _KEY: manifest.job_id,
-        _COLLECTION: _collection(manifest),
+        _COLLECTION: collection_key(manifest.location_id, manifest.collection_id),
         _AS_OF: str(manifest.as_of),
-        f"{_PREFIX}collection": manifest.collection,
+        _COLLECTION_NAME: manifest.collection,
         f"{_PREFIX}rows": str(manifest.rows),
         f"{_PREFIX}bytes": str(manifest.bytes),
         f"{_PREFIX}files": str(len(manifest.files)),
         f"{_PREFIX}checksum": checksum_text(manifest.checksum),
     }
-
-
-def _collection(manifest: SnapshotManifest) -> str:
-    return f"{manifest.location_id}/{manifest.collection_id}"
 
 
 def _told(snapshot: Snapshot) -> dict[str, str]:

@@ -47,6 +47,13 @@ class IcebergTableTarget(Target):
         if (before := icebergcommit.committed_by(table, self._job_id)) is not None:
             self._committed = icebergcommit.run_of(before)
             return icebergcommit.result_of(self._target, table, before)
+        icebergcommit.check_replaceable(
+            table,
+            self._target,
+            key=icebergcommit.collection_key(found.location_id, found.collection_id),
+            collection=found.name,
+            as_of=found.as_of,
+        )
         self._comments = found.comments
         written_as = evolve(table.transaction(), self._target, found.schema, found.comments)
         self._place = Place.of(table, written_as, f"{self._job_id}/{self._run}")
