@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast.spark
-from holdfast.errors import AsOfTooEarly, BadInput
+from holdfast.errors import AsOfTooEarly, BadInput, CollectionNotFound, HoldfastError, NoLocation
 from holdfast.persist import PersistClient, Schema
 from holdfast.storage import CollectionSpec, StorageController
 
@@ -299,10 +299,22 @@ def test_a_time_before_since_is_refused(
         early.collect()
 
 
-def test_read_raises_one_line_of_its_own(spark: SparkSession, url: str, people: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        holdfast.spark.read(spark, url=url, collection=people, as_of=99)
-    assert str(caught.value) == "as_of 99 is not complete: the latest complete time is 5"
+def test_read_raises_one_line_of_its_own_with_what_to_do(
+    spark: SparkSession, url: str, people: str, tmp_path: Path
+) -> None:
+    def error(kind: type[HoldfastError], **options: Any) -> HoldfastError:
+        with pytest.raises(HoldfastError) as caught:
+            holdfast.spark.read(spark, **{"url": url, "collection": people, **options})
+        assert type(caught.value) is kind
+        assert "\n" not in str(caught.value)
+        return caught.value
+
+    early = error(HoldfastError, as_of=99)
+    assert str(early) == "as_of 99 is not complete: the latest complete time is 5"
+    assert early.hint == "wait, or read at an earlier time"
+    assert "nobody" in str(error(CollectionNotFound, collection="nobody"))
+    error(NoLocation, url=f"file://{tmp_path}/gone")
+    assert error(BadInput, where=[("id", "in", 3)]).hint.startswith('such as [["id"')
 
 
 def test_a_location_made_anew_at_the_same_address_is_another_one(spark: SparkSession, tmp_path: Path) -> None:

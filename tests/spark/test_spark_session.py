@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 import holdfast.spark
 from holdfast.errors import BadInput
+from testbed import spark as testbed_spark
 
 
 @pytest.fixture
@@ -17,6 +18,7 @@ def outside_submit(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """As in a plain Python process before Spark starts."""
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
     return monkeypatch
 
 
@@ -51,6 +53,84 @@ def test_a_missing_java_is_said_before_spark_starts(
     with pytest.raises(BadInput, match="Spark needs Java and there is none on PATH") as caught:
         holdfast.spark.configure(SparkSession.Builder())
     assert "openjdk-17" in caught.value.hint
+
+
+@pytest.fixture
+def bare_python(tmp_path: Path) -> str:
+    """A Python of this version that has no packages."""
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True, timeout=60
+    )
+    return str(tmp_path / "bare" / "bin" / "python")
+
+
+def other_python(folder: Path) -> str:
+    """It answers as another version would."""
+    python = folder / "python2"
+    python.write_text("#!/bin/sh\necho 2.7 True\n")
+    python.chmod(0o755)
+    return str(python)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("variable", ["PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"])
+def test_a_python_that_spark_could_not_use_is_said_before_it_starts(
+    outside_submit: pytest.MonkeyPatch, tmp_path: Path, bare_python: str, variable: str
+) -> None:
+    builder = SparkSession.Builder().master("local[2]")
+    for python, message in (
+        (bare_python, "which has no Holdfast"),
+        (other_python(tmp_path), "which is Python 2.7; this is Python 3."),
+        ("/nonexistent/python", "which does not run as a Python"),
+        ("false", "which does not run as a Python"),
+    ):
+        outside_submit.setenv(variable, python)
+        with pytest.raises(BadInput) as caught:
+            holdfast.spark.configure(builder)
+        assert f"{variable} is {python}, {message}" in str(caught.value)
+        assert caught.value.hint == f"set {variable} to {sys.executable} before Spark starts"
+    outside_submit.setenv(variable, str(Path(sys.executable).with_name("python3")))
+    holdfast.spark.configure(builder)
+
+
+_UNCONFIGURED = """
+import sys
+import holdfast.spark
+from holdfast.errors import BadInput
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+for what in (
+    lambda: holdfast.spark.read(spark, url="file:///nowhere", collection="c"),
+    lambda: holdfast.spark.write(spark.range(1), url="file:///nowhere", collection="c"),
+):
+    try:
+        what()
+    except BadInput as error:
+        print(error)
+"""
+
+
+@pytest.mark.spark
+def test_without_configure_the_helpers_say_what_python_spark_runs(
+    outside_submit: pytest.MonkeyPatch, tmp_path: Path, bare_python: str
+) -> None:
+    (tmp_path / "python3").symlink_to(bare_python)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    environ = {**os.environ, **testbed_spark.environment(), "PATH": path}
+    for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        environ.pop(variable)
+    done = subprocess.run(
+        [sys.executable, "-c", _UNCONFIGURED],
+        env=environ,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    line = "PYSPARK_PYTHON is not set, so that Spark runs python3, which has no Holdfast"
+    assert done.stdout.splitlines() == [line] * 2
 
 
 @pytest.mark.spark

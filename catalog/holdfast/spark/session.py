@@ -8,9 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
 from decimal import Decimal
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.errors import BadInput, HoldfastError, Indeterminate
+from holdfast import errors
+from holdfast.errors import BadInput, HoldfastError
+from holdfast.spark.interpreter import require_interpreters
 from holdfast.spark.java import require_java
 
 if TYPE_CHECKING:
@@ -29,17 +32,16 @@ _LOCAL_SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
 }
-# Those that say something of what was written; in a task's error they stand deeper.
-_TASK_ERROR_LINE = re.compile(r"^\s*holdfast\.errors\.(\w+): (.+)$", re.MULTILINE)
-_ERRORS = {"BadInput": BadInput, "Indeterminate": Indeterminate}
-_ERROR_LINE = re.compile(r"^holdfast\.errors\.\w+: (.+)$", re.MULTILINE)
+# Indented where another error wraps a task's own; the hint is a note of `telling_hints`.
+_ERROR = re.compile(r"^\s*holdfast\.errors\.(\w+): (.+)(?:\n\s*hint: (.+))?", re.MULTILINE)
 
 
 def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
     """Set what people trip over: worker interpreter, Arrow, filter push-down, time zone, local addresses.
 
     What the builder has already stays as it is. Call it before `getOrCreate`. Raises `BadInput` when
-    there is no Java that Spark can start on.
+    there is no Java that Spark can start on, or where all of Spark runs here and `PYSPARK_PYTHON` or
+    `PYSPARK_DRIVER_PYTHON` is no Python of this version with Holdfast.
     """
     under_submit = "PYSPARK_GATEWAY_PORT" in os.environ
     if not under_submit:
@@ -50,6 +52,7 @@ def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
     settings = {**_SETTINGS, "spark.pyspark.python": python}
     if not under_submit and str(given.get("spark.master", "local")).startswith("local"):
         settings |= _LOCAL_SETTINGS
+        require_interpreters()
     for name, value in settings.items():
         if name not in given:
             builder = builder.config(name, value)
@@ -85,7 +88,10 @@ def read(
 
     The time is fixed here: the DataFrame shows the same rows however late and often it is used, as long
     as the collection's `since` doesn't pass it: `hold` keeps it from that. Of a collection that was never
-    written it has no rows. Raises `BadInput` with one line instead of Spark's `AnalysisException`.
+    written it has no rows.
+
+    Raises, with one line instead of Spark's errors, `CollectionNotFound`, `StoreUnreachable`, `BadInput` for
+    what doesn't fit, and `HoldfastError` for a time that can't be read.
     """
     return _load(
         spark,
@@ -153,9 +159,6 @@ def write(
     Raises, with one line instead of Spark's errors, `BadInput` where the rows don't fit and `HoldfastError`
     where something else went wrong: nothing was written. `Indeterminate` where that is not known.
     """
-    from py4j.protocol import Py4JJavaError  # as below
-    from pyspark.errors import PySparkException  # it takes a second, and the operator imports this module
-
     if mode not in ("append", "overwrite"):
         raise BadInput(f"mode {mode!r} is none for a collection; there are append and overwrite")
     options = {
@@ -167,14 +170,8 @@ def write(
         "writeId": write_id,
     }
     given = {name: str(value) for name, value in options.items() if value is not None}
-    try:
+    with _own_errors():
         frame.write.format("holdfast").mode(mode).options(**given).save()
-    except (PySparkException, Py4JJavaError) as error:
-        found = _TASK_ERROR_LINE.findall(str(error))
-        if not found:
-            raise
-        kind, line = found[-1]
-        raise _ERRORS.get(kind, HoldfastError)(line) from None
 
 
 @contextmanager
@@ -210,20 +207,41 @@ def _load(
     where: Sequence[tuple[str, str, Any]] | None,
     **options: object,
 ) -> "DataFrame":
-    from pyspark.errors import AnalysisException  # as above
-
     if columns is not None:
         options["columns"] = json.dumps(list(columns))
     if where is not None:
         options["where"] = json.dumps([list(condition) for condition in where], default=_as_text)
     given = {name: str(value) for name, value in options.items() if value is not None}
-    try:
+    with _own_errors():
         return spark.read.format("holdfast").options(**given).load()
-    except AnalysisException as error:
-        found = _ERROR_LINE.findall(str(error))
-        if not found:
-            raise
-        raise BadInput(found[-1]) from None
+
+
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """Raise the last of our errors that is told in one of Spark's in its place, which has all traces.
+
+    Where Spark doesn't find the data source it is `BadInput` if its interpreters are why.
+    """
+    from py4j.protocol import Py4JJavaError  # as below
+    from pyspark.errors import PySparkException  # it takes a second, and the operator imports this module
+
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        text = str(error)
+        if found := _ERROR.findall(text):
+            raise _error(*found[-1]) from None
+        if "[DATA_SOURCE_NOT_FOUND]" in text:
+            require_interpreters()
+        raise
+
+
+def _error(name: str, message: str, hint: str) -> HoldfastError:
+    """An error of that class; of the nearest above it that is made of a message alone, where it isn't."""
+    kind: type[HoldfastError] = getattr(errors, name, HoldfastError)
+    plain = signature(HoldfastError)
+    made: HoldfastError = next(each for each in kind.mro() if signature(each) == plain)(message, hint=hint)
+    return made
 
 
 def _as_text(value: object) -> str:
