@@ -293,7 +293,7 @@ def test_a_schedule_makes_up_for_the_latest_missed_run_and_runs_no_time_twice(
     assert [event["message"] for event in world.events("RunsMissed")] == ["3 scheduled runs were missed"]
     assert operator.metric("holdfast_missed_runs_total") == 3
     assert (status["lastSnapshot"]["requestId"], status["lastSnapshot"]["rows"]) == (slot, 15)
-    assert len(list((tmp_path / "out").glob("**/manifest.json"))) == 1
+    assert len(list((tmp_path / "out").glob("**/_manifest.json"))) == 1
 
     # Whatever becomes of the status, the time of a run that is on record never comes again.
     world.stop()

@@ -133,7 +133,7 @@ def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
 def test_files_of_dead_task_attempts_are_gone_from_a_published_snapshot(tmp_path: Path) -> None:
     write_rows([rows([1])], SCHEMA, LocalFolder(tmp_path), 0)
     manifest = write(tmp_path, [[1]])
-    assert {path.name for path in tmp_path.iterdir()} == {"manifest.json", manifest.files[0].name}
+    assert {path.name for path in tmp_path.iterdir()} == {"_manifest.json", manifest.files[0].name}
 
 
 def truncate(path: Path, manifest: SnapshotManifest) -> None:
@@ -184,7 +184,7 @@ def test_a_manifest_that_is_none_is_refused(
     tmp_path: Path, change: dict[str, object], error: type[HoldfastError], message: str
 ) -> None:
     write(tmp_path, [[1, 2, 3]])
-    path = tmp_path / "manifest.json"
+    path = tmp_path / "_manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(error, match=message):
         verify_snapshot(tmp_path)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -19,7 +20,7 @@ from holdfast.persist import Schema
 from holdfast.spark.jobs import snapshot
 from holdfast.spark.jobs.folder import AttemptTaken
 from holdfast.spark.jobs.spec import SnapshotSpec
-from holdfast.storage import JobState, StorageController
+from holdfast.storage import JobState, RestoreSource, StorageController
 from holdfast.storage.manifest import verify_snapshot
 from spark.attempts import again, killed_at, record_of
 from testbed import sparkdriver
@@ -223,13 +224,29 @@ def test_the_contents_are_held_while_the_job_runs(
         snapshot.run(order(collection=collection, as_of=4), say=str, spark=spark)
 
 
-def test_an_empty_collection_has_a_snapshot_without_files(
-    spark: SparkSession, controller: StorageController, order: Order
+@pytest.mark.parametrize(("as_of", "rows"), [(15, 100), (3, 0)])
+def test_the_folder_of_a_snapshot_is_read_by_others_as_it_is_with_or_without_rows(
+    spark: SparkSession, controller: StorageController, fill: Fill, order: Order, as_of: int, rows: int
 ) -> None:
-    spec = order(as_of=3)
+    spec = order(as_of=as_of)
+    controller.comment_columns(spec.collection, {"name": "who it is"})
     snapshot.run(spec, say=str, spark=spark)
-    check_committed(controller, spec, rows=0)
-    assert verify_snapshot(folder_of(spec)).files == ()
+    check_committed(controller, spec, rows=rows)
+    folder = str(folder_of(spec))
+    wanted = {(i, None if i % 7 == 0 else f"o{i}", float(i)) for i in range(rows)}
+    for table in (pq.read_table(folder), ds.dataset(folder, format="parquet").to_table()):
+        assert table.schema.equals(SCHEMA.arrow)
+        assert table.schema.field("name").metadata == {b"comment": b"who it is"}
+        assert {tuple(row.values()) for row in table.to_pylist()} == wanted
+    frame = spark.read.parquet(folder)
+    assert frame.schema.simpleString() == "struct<id:decimal(20,0),name:string,x:double>"
+    assert {tuple(row) for row in frame.collect()} == wanted
+    assert frame.count() == rows
+
+    other = fill(f"restored as of {as_of}", SCHEMA, {3: [{"id": 7, "name": "old", "x": 0.0}]})
+    controller.restore_collection(other, RestoreSource.open(folder))
+    with controller.reader(other, purpose="test") as reader:
+        assert reader.snapshot().to_table().num_rows == rows
 
 
 @pytest.mark.parametrize(

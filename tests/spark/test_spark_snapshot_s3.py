@@ -82,7 +82,7 @@ def test_a_snapshot_in_a_bucket_is_whole_and_can_be_restored(
     record = record_of(controller, spec)
     folder = folder_of(spec.destination, spec.job_id, 1)
     assert (record.state, record.result["path"]) == (JobState.DONE, str(folder))
-    assert record.result["manifest"] == str(folder.below("manifest.json"))
+    assert record.result["manifest"] == str(folder.below("_manifest.json"))
     manifest = verify_snapshot(record.result["path"])
     assert (manifest.rows, len(manifest.files), record.result["rows"]) == (150, 2, 150)
     assert record.result["checksum"] == f"{manifest.checksum:016x}"
@@ -119,7 +119,7 @@ def test_a_killed_attempt_leaves_nothing_that_the_next_one_does_not_clear(
     killed = killed_at(first, "are written, committing")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     left = objects(minio, bucket)
-    assert any(name.endswith("attempt-1/manifest.json") for name in left)
+    assert any(name.endswith("attempt-1/_manifest.json") for name in left)
     with pytest.raises(AttemptTaken):
         snapshot.run(first, say=str, spark=spark)
     assert objects(minio, bucket) == left

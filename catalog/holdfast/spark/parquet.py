@@ -34,11 +34,12 @@ def write_rows(
     first = next(groups, None)
     if first is None:
         return None
-    name = part_name(index)
-    with folder.writing(name) as out:
-        count, checksum, _ = write_groups(out, first, groups, schema, commented(schema.arrow, comments))
-        size = out.tell()
-    return SnapshotFile(name=name, rows=count, bytes=size, checksum=checksum)
+    return _write_file(first, groups, schema, folder, index, comments)
+
+
+def write_empty(schema: Schema, folder: SnapshotFolder, comments: Comments = NO_COMMENTS) -> SnapshotFile:
+    """A file without rows: whoever reads a snapshot that has none finds its columns there."""
+    return _write_file(schema.arrow.empty_table(), (), schema, folder, 0, comments)
 
 
 def part_name(index: int) -> str:
@@ -78,3 +79,18 @@ def groups_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
             held, rows, size = [], 0, 0
     if rows:
         yield pa.Table.from_batches(held)
+
+
+def _write_file(
+    first: pa.Table,
+    more: Iterable[pa.Table],
+    schema: Schema,
+    folder: SnapshotFolder,
+    index: int,
+    comments: Comments,
+) -> SnapshotFile:
+    name = part_name(index)
+    with folder.writing(name) as out:
+        count, checksum, _ = write_groups(out, first, more, schema, commented(schema.arrow, comments))
+        size = out.tell()
+    return SnapshotFile(name=name, rows=count, bytes=size, checksum=checksum)

@@ -1,8 +1,9 @@
 """The manifest of a snapshot, and the proof that its files still are what was written. Needs no Spark.
 
-A snapshot is a folder of Parquet files and one `manifest.json`, which is written last. The files hold the
+A snapshot is a folder of Parquet files and one `_manifest.json`, which is written last. The files hold the
 rows of a collection at one time, a row that occurs n times n times, in no order, in the collection's
-own column types (`schema` tells them by the names of `holdfast.persist.schema`).
+own column types (`schema` tells them by the names of `holdfast.persist.schema`); where there are none, one
+file has the columns alone. Readers of a folder of Parquet files pass over a name that begins with `_`.
 
 The checksum tells whether two sets of rows are the same, however they are ordered and cut into files: the
 sum, modulo 2^64, of the row hash of every row over all columns in the order of `schema`; the row hash is
@@ -26,7 +27,7 @@ from holdfast.persist.rowhash import row_hash
 from holdfast.persist.schema import Column, Schema
 from holdfast.storage.snapshotfolder import SnapshotFolder, folder_at
 
-MANIFEST_NAME: Final = "manifest.json"
+MANIFEST_NAME: Final = "_manifest.json"
 MANIFEST_FORMAT: Final = "holdfast-snapshot"
 MANIFEST_VERSION: Final = 1
 _MODULUS: Final = 1 << 64
@@ -75,7 +76,7 @@ class SnapshotManifest:
         return sum(file.checksum for file in self.files) % _MODULUS
 
     def to_json(self) -> str:
-        """The text of `manifest.json`."""
+        """The text of `_manifest.json`."""
         return json.dumps(
             {
                 "format": MANIFEST_FORMAT,

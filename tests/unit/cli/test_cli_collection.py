@@ -133,7 +133,7 @@ def test_a_dropped_collection_is_gone(flights: Shell) -> None:
         (["read", "flights", "--as-of", "-1"], 2, "'-1' is out of range"),
         (["diff", "flights", "--from", "99999"], 1, "not complete"),
         (["create", "other"], 2, "collection other needs columns"),
-        (["restore", "flights", "{folder}/one.csv", "--yes"], 2, "manifest.json: Not a directory"),
+        (["restore", "flights", "{folder}/one.csv", "--yes"], 2, "_manifest.json: Not a directory"),
         (["read", "flights", "--output", "x.doc"], 2, "can't be told by its name"),
         (["write", "flights", "missing.csv"], 2, "can't read missing.csv"),
         (["write", "flights", "{folder}/one.csv", "--at", "5"], 2, "nothing can be added at 5"),

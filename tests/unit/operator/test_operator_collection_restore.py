@@ -298,7 +298,7 @@ def test_what_can_not_be_restored_is_told_in_a_line_and_changes_nothing(
     snapshot(volume / "lost", rows, SCHEMA)
     (volume / "lost" / "part-1.parquet").unlink()
     snapshot(volume / "odd", rows, SCHEMA)
-    (volume / "odd" / "manifest.json").write_text("{")
+    (volume / "odd" / "_manifest.json").write_text("{")
     (volume / "link").symlink_to(tmp_path / "elsewhere")
     (volume / "empty").mkdir()
     for name, room, says in (

@@ -9,7 +9,7 @@ from holdfast.persist.schema import Schema
 from holdfast.spark import scan
 from holdfast.spark.batches import rows_of
 from holdfast.spark.jobs.tasks import run_tasks
-from holdfast.spark.parquet import write_rows
+from holdfast.spark.parquet import write_empty, write_rows
 from holdfast.storage.comments import Comments
 from holdfast.storage.manifest import SnapshotFile
 from holdfast.storage.snapshotfolder import SnapshotFolder
@@ -34,9 +34,11 @@ def export(
 ) -> tuple[SnapshotFile, ...]:
     """Run the tasks and return their files; `progress` is told how many tasks are done, in this thread.
 
+    Where there are no rows it is one file without any, which has the columns.
     Raises `HoldfastError` with the one line of what was wrong in a task.
     """
     write = functools.partial(write_task, schema=found.schema, comments=found.comments, folder=folder)
     numbered = list(enumerate(tasks))
     written = run_tasks(context, numbered, write, what=f"export into {folder}", progress=progress)
-    return tuple(file for file in written if file is not None)
+    files = tuple(file for file in written if file is not None)
+    return files or (write_empty(found.schema, folder, found.comments),)
