@@ -17,6 +17,7 @@ from holdfast.errors import (
     LocationMismatch,
 )
 from holdfast.persist import PersistClient, PersistConfig, Schema
+from holdfast.persist.manual import compact_now
 from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.storage import CollectionSpec, StorageController
 
@@ -88,7 +89,6 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def controller(url: str) -> Iterator[StorageController]:
-    # Upkeep puts small batches together, and changes can be cut at less times then.
     with PersistClient.open(url, config=PersistConfig(maintenance="off")) as client:
         controller = StorageController(client)
         controller.create_collection(CollectionSpec("c1", "f", SCHEMA, shards=2))
@@ -127,12 +127,17 @@ def test_a_batch_that_did_not_arrive_is_read_again_as_it_was(controller: Storage
     assert len(checkpoint.batches) == 3
 
 
-def test_a_limit_cuts_between_times_and_never_within_one(controller: StorageController, url: str) -> None:
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_limit_cuts_between_times_and_never_within_one(
+    controller: StorageController, url: str, merged: bool
+) -> None:
     write(controller, 0, (0, "zero", 1))
     checkpoint = Checkpoint()
     Query(url, mode="diff").run(checkpoint)
     for time, count in ((1, 2), (2, 1), (3, 1), (5, 7), (6, 1)):
         write(controller, time, *((time, f"n{number}", 1) for number in range(count)))
+    for shard in controller.describe("f").holding.shards if merged else ():
+        compact_now(controller.client, shard, full=True)
     Query(url, mode="diff", maxRowsPerTrigger=3).run(checkpoint)
     times = [sorted({row["_time"] for row in batch}) for batch in checkpoint.batches]
     assert [each for each in times if each] == [[0], [1, 2], [3], [5], [6]]

@@ -47,9 +47,11 @@ from holdfast.persist.snapshot import (
     check_readable,
     plan_parts,
     replan,
+    replan_at,
 )
 from holdfast.persist.state import ShardState
 from holdfast.persist.storage import Watch
+from holdfast.persist.times import TimeCounts, count_part
 
 if TYPE_CHECKING:
     from holdfast.persist.client import PersistClient
@@ -308,14 +310,33 @@ class ReadHandle:
         listen.schema = snapshot.schema
         return listen
 
-    def change_counts(self, as_of: int) -> list[tuple[int, int]]:
-        """How many updates are stored at times after `as_of`: pairs of a time and a number, in no order.
+    def change_counts(self, as_of: int) -> list[tuple[int, int, int]]:
+        """How many updates are stored at times after `as_of`: first times, last times, numbers, in no order.
 
-        The time is the latest of those that are stored together; some of them may be at `as_of` and before.
+        Each is of what is stored together; some of that may be at `as_of` and before.
         """
         batches = self._machine.refresh().batches
         parts = (part for batch in batches for part in batch.parts)
-        return [(part.upper - 1, part.rows) for part in parts if part.upper > as_of + 1]
+        return [(part.lower, part.upper - 1, part.rows) for part in parts if part.upper > as_of + 1]
+
+    def count_changes(self, after: int, until: int, most: int) -> TimeCounts:
+        """How many updates came at the first times after `after` and up to `until`, until they are `most`.
+
+        Reads the times of what is stored together with others. Raises as `changes` does.
+        """
+        state = check_readable(self._machine, until, after)
+        while True:
+            counts = TimeCounts(after + 1, until, most)
+            parts = (part for batch in state.batches for part in batch.parts)
+            try:
+                with self.pin(state):
+                    # What comes first tells how much of the others is needed.
+                    for part in sorted(parts, key=lambda part: part.lower):
+                        count_part(self._machine, part, counts)
+                        self.beat()
+                return counts
+            except PartGone as gone:
+                state = replan_at(self._machine, self, state, gone, after)
 
     def allow_compaction(self, since: int) -> None:
         """Give up the distinction between times before `since`, as far as this reader is concerned."""

@@ -12,7 +12,7 @@
 | `columns` | the columns to read: comma separated, or a JSON list |
 | `where` | conditions that all must hold, as JSON: `[["id", ">=", 10], ["name", "in", ["a", "b"]]]` |
 | `partitions` | at most this many Spark partitions (8 by default) |
-| `maxRowsPerTrigger` | a stream: take in about this many changes at a time, but all of one time |
+| `maxRowsPerTrigger` | a stream: take in at most this many changes at a time, but all of one time |
 """
 
 import json

@@ -73,7 +73,7 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._first
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """About so many changes at a time as the option says."""
+        """So many changes at a time as the option says, but all of one time."""
         return ReadAllAvailable() if self._limit is None else ReadMaxRows(self._limit)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
@@ -96,7 +96,7 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if last == start["time"]:
             return start
         if start["time"] > BEFORE_ALL and isinstance(limit, ReadMaxRows):
-            last = self._within(start["time"], last, limit.max_rows)
+            last = self._reader.changed_within(start["time"], last, limit.max_rows)
         return {**start, "time": last}
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
@@ -166,16 +166,6 @@ class HoldfastStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def _reader(self) -> CollectionReader:
         return StorageController(self._looking).reader(self._scan.collection_id, purpose="spark stream")
-
-    def _within(self, after: int, last: int, rows: int) -> int:
-        """The last time by which no more than so many changes have come, at least the first at all."""
-        reached, held = after, 0
-        for time, count in self._reader.change_counts(after):
-            held += count
-            if held > rows and reached > after:
-                return reached
-            reached = min(time, last)
-        return last
 
     def _hold(self, stream: str, since: int) -> None:
         if self._held is None:

@@ -29,6 +29,7 @@ from holdfast.persist import Listen, PersistClient, ReadHandle, Schema
 from holdfast.persist.checks import check_time
 from holdfast.persist.difference import Difference
 from holdfast.persist.schema import TIME
+from holdfast.persist.times import TimeCounts
 from holdfast.storage.frontiers import check_as_of, latest, retained_since
 from holdfast.storage.listen import CollectionListen
 from holdfast.storage.metadata import holder
@@ -180,11 +181,63 @@ class CollectionReader:
         self._check_open()
         with self._there(as_of):
             counts: Counter[int] = Counter()
-            for rendition in self._described().held:
-                for shard in self._handles(rendition) if rendition.held_to > as_of + 1 else ():
-                    for time, rows in shard.change_counts(max(as_of, rendition.held_from - 1)):
-                        counts[min(time, rendition.held_to - 1)] += rows
+            for shard, begin, end in self._pieces(as_of, CLOSED):
+                for _, time, rows in shard.change_counts(begin):
+                    counts[min(time, end)] += rows
             return sorted(counts.items())
+
+    def changed_within(self, after: int, until: int, rows: int) -> int:
+        """The last time up to `until` by which no more than `rows` updates came after `after`.
+
+        At least the first time at which there are any. What differs at a handover isn't counted. Where more
+        updates are stored together than are left of `rows`, their times are read.
+
+        `after` is not before the since, nor `until` after the latest complete time.
+        """
+        self._check_open()
+        with self._there(after):
+            reached, held = after, 0
+            for first, last, number in self._stored_together(after, until):
+                if held + number > rows:
+                    counts = self._count_changes(first - 1, last, rows - held)
+                    number = counts.total
+                    if held + number > rows:
+                        if held and not counts.within:
+                            return reached
+                        return int(counts.times[max(0, counts.within - 1)])
+                reached, held = last, held + number
+            return until
+
+    def _pieces(self, after: int, until: int) -> Iterator[tuple[ReadHandle, int, int]]:
+        """The shards that held after a time and up to another one, each with these times as it held them."""
+        for rendition in self._described().held:
+            begin, end = max(after, rendition.held_from - 1), min(until, rendition.held_to - 1)
+            if begin < end:
+                yield from ((shard, begin, end) for shard in self._handles(rendition))
+
+    def _stored_together(self, after: int, until: int) -> list[tuple[int, int, int]]:
+        """Intervals that only reading divides, in order: the first time, the last and how many at most."""
+        stored = [
+            (max(first, begin + 1), min(last, end), rows)
+            for shard, begin, end in self._pieces(after, until)
+            for first, last, rows in shard.change_counts(begin)
+            if first <= end
+        ]
+        found: list[tuple[int, int, int]] = []
+        for first, last, rows in sorted(stored):
+            if found and first <= found[-1][1]:
+                begin, end, number = found.pop()
+                found.append((begin, max(end, last), number + rows))
+            else:
+                found.append((first, last, rows))
+        return found
+
+    def _count_changes(self, after: int, until: int, most: int) -> TimeCounts:
+        counts = TimeCounts(after + 1, until, most)
+        for shard, begin, end in self._pieces(after, until):
+            if begin < counts.last:
+                counts.merge(shard.count_changes(begin, min(end, counts.last), most))
+        return counts
 
     def subscribe(self, as_of: int | None = None) -> CollectionListen:
         """The contents at `as_of` as updates at that time, then all changes after. Raises as `snapshot`."""

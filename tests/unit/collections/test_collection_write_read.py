@@ -287,6 +287,7 @@ ASKED: dict[str, Callable[[CollectionReader], object]] = {
     "subscribe": lambda reader: reader.subscribe(15),
     "changes": lambda reader: reader.changes(12, 15),
     "change_counts": lambda reader: reader.change_counts(15),
+    "changed_within": lambda reader: reader.changed_within(12, 15, 1),
     "allow_compaction": lambda reader: reader.allow_compaction(12),
 }
 
