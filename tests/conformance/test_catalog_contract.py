@@ -338,10 +338,13 @@ def test_initializing_happens_once_and_fences_nobody(catalogs: Catalogs) -> None
 @pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)
 def test_a_writer_says_who_it_is(catalogs: Catalogs) -> None:
     openable = catalogs.openable()
-    for holder, purpose in (("", "p"), ("h", "")):
-        with pytest.raises(BadInput, match="holder and a purpose"):
+    for holder, purpose in (("", "p"), ("h" * 1025, "p"), ("\ud800", "p"), ("h", ""), ("h", "p" * 1025)):
+        what = "purpose" if holder == "h" else "holder"
+        with pytest.raises(BadInput, match=f"needs a {what} of 1 to 1024 characters, not '") as refused:
             openable.open(OpenMode.WRITABLE, holder=holder, purpose=purpose)
+        assert len(str(refused.value)) < 200
     assert not openable.is_initialized()
+    openable.open(OpenMode.WRITABLE, holder="h" * 1024, purpose="p" * 1024).close()
 
 
 @pytest.mark.parametrize("catalogs", PROTOCOL, indirect=True)

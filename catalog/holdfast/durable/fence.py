@@ -9,17 +9,35 @@ from dataclasses import dataclass, field, replace
 
 from holdfast._pb import objects_pb2 as pb
 from holdfast.errors import BadInput
+from holdfast.persist.casts import shown
+from holdfast.persist.checks import MOST_PURPOSE_CHARACTERS, is_text
+from holdfast.text import cut
 
 NONCE_BYTES = 16
+MOST_CHARACTERS = MOST_PURPOSE_CHARACTERS
+"""Of a holder, and of a purpose. What others stored may be longer, and is read all the same."""
 
 _LAST_EPOCH = (1 << 64) - 1
 _BY_HAND = 1 << 63
+_SHOWN = 500
+"""So many characters of a holder, and of a purpose, are in messages."""
 
 
 def check_room(epoch: int) -> None:
     """`BadInput` for an epoch that is not to be set by hand: too few opens could follow it."""
     if epoch >= _BY_HAND:
         raise BadInput(f"epoch {epoch} is out of range: it must be below 2^63, so that opens can follow it")
+
+
+def check_who(holder: str, purpose: str) -> None:
+    """`BadInput` for a holder or a purpose that nobody could read, or that is too long for messages."""
+    for what, text in (("holder", holder), ("purpose", purpose)):
+        if not is_text(text) or not 0 < len(text) <= MOST_CHARACTERS:
+            raise BadInput(
+                f"who writes to a catalog needs a {what} of 1 to {MOST_CHARACTERS} characters,"
+                f" not {shown(text)}",
+                hint="say in a few words who it is, and what for: people see it in messages",
+            )
 
 
 @dataclass(frozen=True)
@@ -54,7 +72,12 @@ class FenceToken:
         return self > other or self == other
 
     def __str__(self) -> str:
-        return f"epoch {self.epoch} of generation {self.deploy_generation} ({self.holder}, {self.purpose})"
+        return f"epoch {self.epoch} of generation {self.deploy_generation} ({self.by})"
+
+    @property
+    def by(self) -> str:
+        """Who has it, and what for, as messages show it: cut where somebody stored a long one."""
+        return f"{cut(self.holder, _SHOWN)}, {cut(self.purpose, _SHOWN)}"
 
     def after(self, durable: "FenceToken | None") -> "FenceToken":
         """The same token with the epoch that follows the durable one; 1 where there is none.

@@ -20,7 +20,7 @@ from holdfast.durable.cache import Cache
 from holdfast.durable.codec import Row, Update
 from holdfast.durable.contents import Contents, StoredContents, cached, sizes_of
 from holdfast.durable.dump import dump_lines
-from holdfast.durable.fence import FenceToken
+from holdfast.durable.fence import FenceToken, check_who
 from holdfast.durable.handle import ReadOnlyHandle, SavepointHandle, WritableHandle
 from holdfast.durable.initialize import Bootstrap, initial_updates
 from holdfast.durable.interfaces import Loaded, OpenableCatalog, OpenMode, ReadOnlyCatalog
@@ -244,8 +244,7 @@ class StoredCatalog(OpenableCatalog):
     def claim(self, deploy_generation: int, holder: str, purpose: str) -> FenceToken:
         """Who opens it for writing, without an epoch yet. Raises `NotWritable` and `BadInput`."""
         self._check_writable()
-        if not holder or not purpose:
-            raise BadInput("a catalog that is opened for writing needs a holder and a purpose")
+        check_who(holder, purpose)
         if not 0 <= deploy_generation < 1 << 64:
             raise BadInput(f"deploy generation {deploy_generation} is not in [0, 2^64)")
         return FenceToken(deploy_generation, 0, holder, purpose)

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
@@ -215,15 +215,22 @@ _SPEC_RULES = validations(
 )
 
 
+MAX_FENCE_TEXT: Final = 1024
+
+
 class CatalogFence(ApiModel):
     """One time that another process took the catalog from the operator."""
 
     time: datetime = Field(description="When the operator found out.")
-    holder: str = Field(max_length=1024, description="Who has the catalog since then, and what for.")
+    holder: str = Field(
+        max_length=MAX_FENCE_TEXT, description="Who has the catalog since then, and what for."
+    )
     epoch: int = Field(description="Epoch of the other one's fence token.")
     generation: int = Field(description="The metadata.generation at that time.")
     reopen: str = Field(
-        default="", max_length=1024, description="Value of the annotation holdfast.dev/reopen at that time."
+        default="",
+        max_length=MAX_FENCE_TEXT,
+        description="Value of the annotation holdfast.dev/reopen at that time.",
     )
 
 

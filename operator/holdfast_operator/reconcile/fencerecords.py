@@ -99,7 +99,7 @@ async def record(
     durable = error.durable
     holder, epoch = str(durable), 0
     if isinstance(durable, FenceToken):
-        holder, epoch = f"{durable.holder}, {durable.purpose}", durable.epoch
+        holder, epoch = durable.by, durable.epoch
     try:
         for _ in range(_ROUNDS):
             body = await services.kube.get(key)

@@ -5,6 +5,8 @@ Invariants
   it meets.
 - Only fences of one `metadata.generation` and one value of the annotation count together: a change of either
   is somebody's word to try again.
+- Who it was, and the annotation, are others' texts: they are cut to what the status takes, so that no text
+  keeps a fence from being counted.
 - Once it has stopped it stays so: time is looked at when a fence is recorded and never again, so all
   operators that read the object decide alike, and none goes on while another rests.
 """
@@ -15,7 +17,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from holdfast_operator.api.catalog import CatalogFence
+from holdfast.text import cut
+from holdfast_operator.api.catalog import MAX_FENCE_TEXT, CatalogFence
 from holdfast_operator.api.names import ANNOTATION_REOPEN, Reason
 from holdfast_operator.reconcile.steps import reconciling, stalled
 from holdfast_operator.runtime.status import Health
@@ -43,7 +46,9 @@ def with_fence(body: Json, holder: str, epoch: int, now: datetime) -> tuple[Cata
     generation, reopen = _asked(body)
     now = now.replace(microsecond=0)
     recent = [each for each in fences_of(body) if now - each.time <= WINDOW]
-    fence = CatalogFence(time=now, holder=holder, epoch=epoch, generation=generation, reopen=reopen)
+    fence = CatalogFence(
+        time=now, holder=cut(holder, MAX_FENCE_TEXT), epoch=epoch, generation=generation, reopen=reopen
+    )
     return (*recent, fence)[-MOST:]
 
 
@@ -86,4 +91,5 @@ def health_of_move(fences: Sequence[CatalogFence]) -> Health:
 def _asked(body: Json) -> tuple[int, str]:
     metadata = body["metadata"]
     annotations = metadata.get("annotations") or {}
-    return int(metadata.get("generation", 0)), str(annotations.get(ANNOTATION_REOPEN, ""))
+    reopen = cut(str(annotations.get(ANNOTATION_REOPEN, "")), MAX_FENCE_TEXT)
+    return int(metadata.get("generation", 0)), reopen

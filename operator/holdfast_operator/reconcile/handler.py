@@ -31,7 +31,7 @@ from holdfast_operator.runtime.kube import (
 )
 from holdfast_operator.runtime.metrics import Metrics
 from holdfast_operator.runtime.queue import Result
-from holdfast_operator.runtime.status import Health, StatusWriter, marks, next_status
+from holdfast_operator.runtime.status import Health, StatusWriter, marks, next_status, shown
 
 Json = dict[str, Any]
 O = TypeVar("O")  # noqa: E741 - what was observed
@@ -251,4 +251,5 @@ def _until_overdue(body: Json, step: Settle) -> Settle:
 
 
 def _is_shown(body: Json, health: Health) -> bool:
-    return any(each["message"] == health.message for each in body.get("status", {}).get("conditions", []))
+    message = shown(health.message)
+    return any(each["message"] == message for each in body.get("status", {}).get("conditions", []))

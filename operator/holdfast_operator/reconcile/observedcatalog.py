@@ -87,7 +87,7 @@ class ObservedCatalog:
                 since=store.since,
                 upper=seen.upper,
                 object_counts=(),
-                holder=f"{token.holder}, {token.purpose}",
+                holder=token.by,
                 **linked_by(self._closed),
             )
             if version != CATALOG_VERSION:

@@ -114,7 +114,7 @@ class OpenCatalog:
                 since=self._catalog.since,
                 upper=self._catalog.upper,
                 object_counts=tuple(sorted(self._catalog.object_counts().items())),
-                holder=f"{token.holder}, {token.purpose}",
+                holder=token.by,
                 shadow=self._shadow.look() if self._shadow else None,
                 **(self._link.facts if self._link else {}),
             )

@@ -6,6 +6,7 @@ Invariants
   of, nor in one about no object. Texts about other namespaces stay as they are: whoever may make a Secret
   chooses its values.
 - The user info of a URL, and the value of a parameter whose name says that it is a secret, are in no text.
+- No text is longer than `_LONGEST`, whatever a store said.
 - What is hidden is forgotten with the object that it was read for; each has only the latest.
 """
 
@@ -35,6 +36,8 @@ _SHORTEST: Final = 4
 """Shorter values aren't masked: they would mask half of every line and protect nothing."""
 _SOURCES: Final = 8
 """So many of the latest versions of an object's Secrets are hidden; it names three Secrets at most."""
+_LONGEST: Final = 16 * 1024
+"""So many characters are looked at: it takes the square of their number where a text is made for it."""
 _USERINFO: Final = re.compile(r"(?<=://)[^\s\"'<>]+(?=@)")
 """Up to the last @: a password that should have been escaped may hold anything, rather mask too much."""
 _PARAMETER: Final = re.compile(
@@ -89,9 +92,19 @@ def _hidden_now() -> set[str]:
 
 
 def redact(text: str) -> str:
-    """`text` without hidden values, user info of URLs, and parameters like `?password=` or `sslpassword=`."""
+    """`text` without hidden values, user info of URLs, and parameters like `?password=` or `sslpassword=`.
+
+    Of a very long one only the beginning: what a store says may be of any length.
+    """
     for value in sorted(_hidden_now(), key=len, reverse=True):
         text = text.replace(value, _MASK)
+    if len(text) > _LONGEST:
+        # At a space: none is within what the patterns find, so nothing of that is cut in two.
+        return f"{_masked(text[:_LONGEST].rpartition(' ')[0])}…"
+    return _masked(text)
+
+
+def _masked(text: str) -> str:
     return _PARAMETER.sub(rf"\1{_MASK}", _USERINFO.sub(_MASK, text))
 
 

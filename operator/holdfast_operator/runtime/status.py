@@ -7,6 +7,7 @@ Invariants
 - A write names the resourceVersion that it was derived from: a conflict (409) means "read again", never
   "overwrite".
 - No message holds a secret.
+- Whatever a store says, a text in a status has a bound: the API server takes no object of more than 1.5 MB.
 - What the installed CRD doesn't know of a status it leaves out; that is logged once, and not written again
   and again.
 - A 422 is a fault of ours (the CRD and the models differ): logged as an error and counted, never retried in
@@ -21,6 +22,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, Literal, assert_never
 
+from holdfast.text import cut
 from holdfast_operator.api.names import ConditionType, Kind, Reason
 from holdfast_operator.runtime.kube import Conflict, Gone, Invalid, Kube, ObjectKey
 from holdfast_operator.runtime.logging import redact
@@ -31,6 +33,8 @@ Json = dict[str, Any]
 log = logging.getLogger(__name__)
 
 _MAX_MESSAGE: Final = 1024
+_MAX_TEXT: Final = 4096
+"""Of any text of a status, in characters: more than the longest URL that a spec takes, with subfolders."""
 _OUTCOMES: Final = ("written", "conflict", "gone", "invalid", "left_out")
 """Of a write, as metrics count them."""
 
@@ -111,7 +115,20 @@ def _condition(old: Json | None, mark: Mark, generation: int, now: datetime) -> 
 
 def shown(message: str) -> str:
     """A message as it is given to the API server: without secrets, and cut only after they are gone."""
-    return redact(message)[:_MAX_MESSAGE]
+    return cut(redact(message), _MAX_MESSAGE)
+
+
+def _bounded(value: Any) -> Any:
+    """The same with no text that is longer than `_MAX_TEXT`, at any depth."""
+    match value:
+        case str():
+            return cut(value, _MAX_TEXT)
+        case dict():
+            return {name: _bounded(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_bounded(each) for each in value]
+        case _:
+            return value
 
 
 def is_ready(status: Json) -> bool:
@@ -158,10 +175,12 @@ def merge_patch(old: Json, new: Json) -> Json:
 def next_status(
     old: Json, fields: Mapping[str, Any], wanted: Sequence[Mark], generation: int, now: datetime
 ) -> Json:
-    """The whole status: `fields` are those of the kind; one that is left out disappears."""
+    """The whole status: `fields` are those of the kind, cut to what a status takes; one that is left out
+    disappears.
+    """
     return {
         "observedGeneration": generation,
-        **fields,
+        **_bounded(dict(fields)),
         "conditions": conditions(old.get("conditions", []), wanted, generation, now),
     }
 

@@ -41,3 +41,10 @@ def test_each_open_has_a_nonce_of_its_own_that_messages_do_not_show() -> None:
     assert len(one.nonce) == 16
     assert repr(one.nonce) not in repr(one) + str(one)
     assert str(one) == "epoch 1 of generation 0 (holder, test)"
+
+
+def test_a_message_takes_only_so_much_of_a_token_that_others_stored() -> None:
+    token = FenceToken.from_proto(FenceToken(1, 2, "h" * 2_000_000, "p" * 2_000_000).to_proto())
+    assert len(token.holder) == 2_000_000
+    assert token.by == f"{'h' * 499}…, {'p' * 499}…"
+    assert str(token) == f"epoch 2 of generation 1 ({token.by})"

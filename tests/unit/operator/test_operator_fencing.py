@@ -93,3 +93,16 @@ def test_before_that_it_is_taken_back_and_the_status_goes_on_counting() -> None:
     shown = {"metadata": {"generation": 1}, "status": dict(ready.fields)}
     assert fencing.fences_of(shown) == fences
     assert "fencedBy" not in status_fields(FACTS, ())
+
+
+def test_no_text_of_the_other_one_keeps_a_fence_from_being_counted() -> None:
+    """The CRD takes 1024 characters of each; a token that others stored, and an annotation, may have more."""
+    metadata = {"generation": 1, "annotations": {"holdfast.dev/reopen": "x" * 5000}}
+    body: dict[str, Any] = {"metadata": metadata, "status": {}}
+    for minute in range(3):
+        fences = fencing.with_fence(body, "h" * 2_000_000, 2, NOON + timedelta(minutes=minute))
+        stored = [each.model_dump(mode="json", by_alias=True) for each in fences]
+        body = {"metadata": metadata, "status": {"fencedBy": stored}}
+    assert fencing.has_stopped(fencing.fences_of(body))
+    assert {len(each[field]) for each in stored for field in ("holder", "reopen")} == {1024}
+    assert fences[0].holder.endswith("h…")

@@ -195,6 +195,17 @@ def test_what_is_no_secret_is_told(text: str) -> None:
     assert logs.redact(text) == text
 
 
+@pytest.mark.parametrize("cut", range(16_355, 16_395))
+def test_of_a_text_of_any_length_the_beginning_is_told_without_secrets(cut: int) -> None:
+    """Wherever it is cut; and it takes no time that grows with the square of its length."""
+    text = "x" * (cut - 20) + " pg://me:geheim-geheim@host?password=geheim " + "://password" * 100_000
+    told = logs.redact(text)
+    assert "geheim" not in told
+    assert len(told) <= 16 * 1024 + 1
+    assert told.startswith("x" * 16_000)
+    assert told.endswith("…")
+
+
 @pytest.mark.parametrize("formatter", [logs.JsonFormatter(), logs.ConsoleFormatter()])
 def test_no_secret_gets_into_a_log(formatter: logging.Formatter) -> None:
     logs.hide("ns", "it", "keys@1", ("hunter22", "abc"))

@@ -172,3 +172,25 @@ def test_neither_a_status_nor_an_event_tells_a_secret() -> None:
         key = ObjectKey(Kind.CATALOG, "ns", "demo")
         note = Note(said.reason, said.message, warning=True)
         assert "geheim" not in event(key, "u", note, "name", NOW, "pod")["message"]
+
+
+def test_no_text_of_a_status_is_longer_than_it_may_be_at_any_depth() -> None:
+    url = "s3://" + "u" * 2043
+    fields = {
+        "holder": "h" * 2_000_000,
+        "list": [{"purpose": "p" * 5000, "url": url, "since": 3}],
+        "no": True,
+    }
+    status = next_status({}, fields, marks(ready("m" * 2_000_000)), 1, NOW)
+    assert status["holder"] == "h" * 4095 + "…"
+    (held,) = status["list"]
+    assert (len(held["purpose"]), held["url"], held["since"]) == (4096, url, 3)
+    assert status["no"] is True
+    assert {len(each["message"]) for each in status["conditions"]} == {1}
+    again = next_status(status, fields, marks(ready("m" * 2_000_000)), 1, LATER)
+    assert merge_patch(status, again) == {}
+
+
+def test_a_message_that_is_cut_shows_it() -> None:
+    (said, *_) = conditions([], marks(ready("because " * 200)), 1, NOW)
+    assert (len(said["message"]), said["message"][-1]) == (1024, "…")

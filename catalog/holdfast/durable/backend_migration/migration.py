@@ -37,7 +37,7 @@ from holdfast.durable.backend_migration.source import Read, checked
 from holdfast.durable.backend_migration.truth import Backend, Step
 from holdfast.durable.backend_migration.two_stores import TwoStores, take_over_both
 from holdfast.durable.codec import Update
-from holdfast.durable.fence import FenceToken
+from holdfast.durable.fence import FenceToken, check_who
 from holdfast.durable.interfaces import Catalog
 from holdfast.durable.opening import wall_clock_ms
 from holdfast.durable.preamble import Preamble
@@ -114,8 +114,7 @@ class BackendMigration:
             raise BadInput(
                 f"the timeout of a migration is more than 0 seconds, at most {LONGEST_S:,}, not {timeout_s:g}"
             )
-        if not holder or not purpose:
-            raise BadInput("a migration needs a holder and a purpose")
+        check_who(holder, purpose)
         self.migration_id = migration_id
         self.target = target
         self.rollback = rollback
