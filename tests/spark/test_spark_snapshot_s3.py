@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from pyarrow.fs import S3FileSystem
 from pyspark.sql import SparkSession
 
 from holdfast.errors import CorruptBlob, Fenced, StoreUnreachable
@@ -74,7 +76,7 @@ def contents(controller: StorageController, collection: str, as_of: int | None =
 
 
 def test_a_snapshot_in_a_bucket_is_whole_and_can_be_restored(
-    spark: SparkSession, controller: StorageController, order: Order, fill: Fill
+    spark: SparkSession, controller: StorageController, order: Order, fill: Fill, minio: Minio, bucket: str
 ) -> None:
     spec = order()
     said: list[str] = []
@@ -86,6 +88,14 @@ def test_a_snapshot_in_a_bucket_is_whole_and_can_be_restored(
     manifest = verify_snapshot(record.result["path"])
     assert (manifest.rows, len(manifest.files), record.result["rows"]) == (150, 2, 150)
     assert record.result["checksum"] == f"{manifest.checksum:016x}"
+    credentials = minio.credentials
+    others = S3FileSystem(
+        access_key=credentials["AWS_ACCESS_KEY_ID"],
+        secret_key=credentials["AWS_SECRET_ACCESS_KEY"],
+        endpoint_override=minio.endpoint,
+    )
+    below = f"{bucket}/snapshots/{spec.job_id}/attempt-1"
+    assert pq.read_table(below, filesystem=others).num_rows == 150
 
     other = fill("orders again", SCHEMA, {3: [{"id": 7, "name": "old", "x": 0.0}]}, shards=3)
     controller.restore_collection(other, RestoreSource.open(record.result["path"]))
