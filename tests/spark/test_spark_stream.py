@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from holdfast.persist import Schema
-from holdfast.persist.manual import compact_now
 from holdfast.storage import StorageController
 
 pytestmark = pytest.mark.spark
@@ -103,8 +102,6 @@ def test_a_stream_goes_through_a_handover_and_takes_in_no_more_than_its_limit(
     writer = controller.writer(collection, purpose="test")
     for time in range(1, 6):
         writer.append(rows((time, "x"), (time, "y")), time, time + 1)
-    for shard in controller.describe(collection).holding.shards:
-        compact_now(controller.client, shard, full=True)
     controller.renditions.create(collection, shards=3)
     controller.hydrate(collection, "r2")
     controller.renditions.hand_over(collection, "r2")
