@@ -270,6 +270,35 @@ def test_of_two_namespaces_that_ask_for_the_same_the_older_catalog_has_it(
     assert neighbour.status("catalog/demo")["epoch"] == 2
 
 
+def test_a_catalog_under_another_name_of_its_store_is_neither_taken_nor_destroyed(
+    world: Any, neighbour: Any, make_catalog: Make, tmp_path: Path
+) -> None:
+    operator = world.start(f"--namespace={neighbour.namespace}")
+    there = make_catalog(storage={"url": (tmp_path / "shared").as_uri()})
+    world.apply(there)
+    world.wait_ready("catalog/demo")
+    (tmp_path / "link").symlink_to(tmp_path / "shared")
+    organization, link = there["spec"]["organizationId"], {"url": (tmp_path / "link").as_uri()}
+    alias = make_catalog("alias", organizationId=organization, storage=link, deletionPolicy="Delete")
+    neighbour.apply(alias)
+    told = neighbour.wait_stalled("catalog/alias", "DuplicateCatalog")
+    assert f"Catalog {world.namespace}/demo has this organization in the same store" in told
+    # One that nobody has open is still somebody's, also for an operator that begins with the other.
+    operator.child.stop()
+    world.patch("catalog/demo", '{"spec": {"suspend": true}}')
+    operator = world.start(f"--namespace={neighbour.namespace}")
+    operator.wait_for_looks(3)
+    neighbour.delete("catalog/alias")
+    world.patch("catalog/demo", '{"spec": {"suspend": false}}')
+    world.wait_ready("catalog/demo")
+    assert world.status("catalog/demo")["epoch"] == 2
+    # It is there for whoever comes when that one is gone.
+    world.delete("catalog/demo")
+    neighbour.apply(alias)
+    neighbour.wait_ready("catalog/alias")
+    assert neighbour.status("catalog/alias")["epoch"] == 3
+
+
 def test_of_two_that_ask_for_the_same_the_older_one_has_it(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:

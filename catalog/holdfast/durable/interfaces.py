@@ -235,12 +235,18 @@ class OpenableCatalog(ABC):
         """Whether it has ever been opened for writing."""
 
     @abstractmethod
+    def fence_token(self) -> FenceToken | None:
+        """The durable token; None before the first open."""
+
     def epoch(self) -> int | None:
         """The durable epoch; None before the first open."""
+        token = self.fence_token()
+        return None if token is None else token.epoch
 
-    @abstractmethod
     def deploy_generation(self) -> int | None:
         """The durable deploy generation; None before the first open."""
+        token = self.fence_token()
+        return None if token is None else token.deploy_generation
 
     @abstractmethod
     def config(self, key: str) -> int | None:

@@ -67,13 +67,8 @@ class StoredCatalog(OpenableCatalog):
     def is_initialized(self) -> bool:
         return self.preamble().is_initialized
 
-    def epoch(self) -> int | None:
-        token = self.preamble().token
-        return None if token is None else token.epoch
-
-    def deploy_generation(self) -> int | None:
-        token = self.preamble().token
-        return None if token is None else token.deploy_generation
+    def fence_token(self) -> FenceToken | None:
+        return self.preamble().token
 
     def config(self, key: str) -> int | None:
         return self.preamble().config.get(key)

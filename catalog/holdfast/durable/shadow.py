@@ -63,11 +63,8 @@ class ShadowOpenable(OpenableCatalog):
     def is_initialized(self) -> bool:
         return self._primary.is_initialized()
 
-    def epoch(self) -> int | None:
-        return self._primary.epoch()
-
-    def deploy_generation(self) -> int | None:
-        return self._primary.deploy_generation()
+    def fence_token(self) -> FenceToken | None:
+        return self._primary.fence_token()
 
     def config(self, key: str) -> int | None:
         return self._primary.config(key)

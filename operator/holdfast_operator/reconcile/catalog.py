@@ -41,7 +41,7 @@ from holdfast_operator.reconcile.connection import (
     mark_connection,
     missing,
 )
-from holdfast_operator.reconcile.facts import CatalogFacts, Opening
+from holdfast_operator.reconcile.facts import CatalogFacts, Opening, purpose_of
 from holdfast_operator.reconcile.objects import (
     NOTHING_DECLARED,
     ObjectName,
@@ -375,7 +375,7 @@ def opening_for(
         replica_sizes=spec.bootstrap.replica_sizes,
         system_configurations=tuple(sorted(spec.bootstrap.system_configurations.items())),
         holder=holder,
-        purpose=f"operator for Catalog {name}",
+        purpose=purpose_of(name),
         upgrade=spec.upgrade_policy == UpgradePolicy.AUTOMATIC or approved_upgrade == str(CATALOG_VERSION),
         stash=stash_of(spec),
         shadow=spec.shadow and spec.stash is not None,

@@ -58,6 +58,7 @@ from holdfast_operator.reconcile.facts import (
     EpochWentBack,
     NothingThere,
     Opening,
+    OwnedByAnother,
     UnknownLocation,
     UpgradePending,
 )
@@ -251,10 +252,10 @@ class CatalogHandler(Handler[Observed]):
             await self._stores.open(key, opening, await self._credentials(key, opening))
         except UnderWay as wait:
             raise Halt(self._soon(wait, await self._opening_since(key, wait, opening))) from None
-        except (ShardFinalized, NothingThere) as error:
+        except (ShardFinalized, NothingThere, OwnedByAnother) as error:
             if opening.observed and isinstance(error, NothingThere):
                 raise Halt(catalog.awaiting_writer(self._settings.rhythm)) from None
-            # Finalized: a predecessor got this far before it died.
+            # Finalized: a predecessor got this far before it died. Another's: it goes with that one.
             self._void(key)
             if not is_deleting(body):
                 raise

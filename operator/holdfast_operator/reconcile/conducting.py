@@ -24,6 +24,7 @@ from holdfast_operator.reconcile.facts import Start
 from holdfast_operator.reconcile.linking import connect, in_two, linked
 from holdfast_operator.reconcile.migrationfacts import Course, Move, Planned, Stand, told_plan, total
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
+from holdfast_operator.reconcile.opening import HasCatalog, check_owner
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +44,22 @@ class Conductor:
         self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, move: Move, credentials: Credentials, *, timeout: float) -> "Conductor":
-        """Connect to both stores; others are shut out for `timeout` seconds from the first step on."""
+    def of(
+        cls,
+        move: Move,
+        credentials: Credentials,
+        *,
+        timeout: float,
+        has_catalog: HasCatalog = lambda *_: False,
+    ) -> "Conductor":
+        """Connect to both stores; others are shut out for `timeout` seconds from the first step on.
+
+        Raises as `check_owner`.
+        """
         client = connect(move.opening.storage)
         try:
             catalog = linked(client, move.opening, credentials)
+            check_owner(catalog, move.opening, has_catalog)
             return cls(move, client, catalog, _migration(move, catalog, timeout))
         except BaseException:
             client.close()

@@ -1,6 +1,7 @@
 """How a catalog is opened, and what is then found in its store: the values that plans are made from."""
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from holdfast.durable import Bootstrap
 from holdfast.durable.store import Kept
@@ -218,6 +219,19 @@ class Durable:
     link: str = ""
 
 
+_FOR: Final = "operator for Catalog "
+
+
+def purpose_of(catalog: str, migration: str = "") -> str:
+    """What a token says that it is for: a Catalog, or a CatalogMigration of it."""
+    return f"{_FOR}{catalog}" + (f", CatalogMigration {migration}" if migration else "")
+
+
+def owner_of(purpose: str) -> str | None:
+    """The Catalog that a token is for; None where no operator wrote it."""
+    return purpose.removeprefix(_FOR).partition(",")[0] if purpose.startswith(_FOR) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Opening:
     """How a catalog is to be opened."""
@@ -277,6 +291,15 @@ class RestoreFailed(HoldfastError):
     """What was to fill a new catalog, or a collection, can't be had or used; nothing was changed."""
 
     hint = "correct spec.restoreFrom or its source, or remove it; it is tried again by itself"
+
+
+class OwnedByAnother(HoldfastError):
+    """The store says that another Catalog has this one; nothing was changed."""
+
+    hint = "delete one of the two"
+
+    def __init__(self, owner: str) -> None:
+        super().__init__(f"Catalog {owner} has this organization in the same store, by whatever name")
 
 
 class NotAllowed(HoldfastError):

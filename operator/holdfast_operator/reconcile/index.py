@@ -102,6 +102,12 @@ class Index:
         seen = self._seen.get(dependent)
         return seen.catalog if seen else None
 
+    def asks_for(self, catalog: str, organization_id: str) -> bool:
+        """Whether there is a Catalog `namespace/name` for the catalog of an organization. From any thread."""
+        namespace, _, name = catalog.partition("/")
+        seen = self._seen.get(ObjectKey(Kind.CATALOG, namespace, name))
+        return seen is not None and isinstance(seen.claim, tuple) and seen.claim[-1] == organization_id
+
     def storage_of(self, key: ObjectKey) -> Storage | None:
         """Where the catalog of an object is; None where that isn't known."""
         seen = self._seen.get(key)

@@ -3,6 +3,7 @@
 Whoever runs it names places, each with all below it; without any, all are allowed that no namespace has.
 Files below the operator's own folder are those of the namespace that is the first part of their path.
 
+- `{namespace}` in a place stands for the namespace of the resource.
 - A URL is in a place where scheme, host, port, bucket and endpoint are the same and its path is that of the
   place or below it, segment by segment. A SQLite file is where its folder is.
 - What could be read in two ways is in no place: `..` in a key, options of a Postgres URL, which may name
@@ -23,6 +24,7 @@ PORTS: Final = {"http": 80, "https": 443, "postgresql": 5432, "postgres": 5432}
 
 
 _LOCAL: Final = "file://"
+_NAMESPACE: Final = "{namespace}"
 _FILES: Final = frozenset({"file", "sqlite"})
 
 
@@ -45,7 +47,8 @@ class Bounds:
         path = _file(url)
         if path is not None and "\0" in path:
             return "has a NUL in its path; correct it"
-        if any(_is_in(url, place, self._real) for place in self.places):
+        own = (place.replace(_NAMESPACE, self.namespace) for place in self.places)
+        if any(_is_in(url, place, self._real) for place in own):
             return ""
         if path is not None and self.volume is not None:
             file, volume = Path(self._real(path)), Path(self._real(self.volume))

@@ -19,7 +19,7 @@ from holdfast_operator.reconcile import catalog, fencing, migration
 from holdfast_operator.reconcile.cataloghandler import Settings
 from holdfast_operator.reconcile.catalogstatus import no_secret
 from holdfast_operator.reconcile.credentials import credentials_of, forget_secrets, missing_secret
-from holdfast_operator.reconcile.facts import Opening
+from holdfast_operator.reconcile.facts import Opening, purpose_of
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.fencerecords import record
 from holdfast_operator.reconcile.handler import (
@@ -178,7 +178,7 @@ class MigrationHandler(Handler[Observed]):
             target=Backend(spec.target),
             rollback=spec.rollback,
             verify=spec.verify,
-            purpose=f"operator for CatalogMigration {seen.name}",
+            purpose=purpose_of(f"{owner.namespace}/{owner.name}", seen.name),
             opening=opening,
         )
         return replace(seen, move=move)

@@ -96,7 +96,12 @@ class Migrations:
         def work() -> Course | None:
             conductor = self._conductors.get(key)
             if conductor is None:
-                conductor = Conductor.of(move, credentials, timeout=max(_LEAST_SECONDS, seconds))
+                conductor = Conductor.of(
+                    move,
+                    credentials,
+                    timeout=max(_LEAST_SECONDS, seconds),
+                    has_catalog=self._stores.has_catalog,
+                )
                 self._conductors[key] = conductor
             return conductor.advance(course)
 
@@ -141,7 +146,9 @@ class Migrations:
         await self._close(key)
 
         def work() -> None:
-            conductor = Conductor.of(move, credentials, timeout=_LEAST_SECONDS)
+            conductor = Conductor.of(
+                move, credentials, timeout=_LEAST_SECONDS, has_catalog=self._stores.has_catalog
+            )
             try:
                 conductor.abandon()
             finally:

@@ -4,7 +4,7 @@ Invariants
 - What is refused has changed nothing durable: each check comes before the first write.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -27,14 +27,31 @@ from holdfast_operator.reconcile.facts import (
     EpochWentBack,
     NothingThere,
     Opening,
+    OwnedByAnother,
     Start,
     UpgradePending,
+    owner_of,
 )
 from holdfast_operator.reconcile.linking import InTwo, closed_catalog, connect, in_two, linked_by
 from holdfast_operator.reconcile.restoring import commit, prepare
 
 Credentials = Mapping[str, str]
 _NO_CREDENTIALS: Credentials = MappingProxyType({})
+HasCatalog = Callable[[str, str], bool]
+"""Whether a Catalog of this name, `namespace/name`, asks for the catalog of this organization."""
+
+
+def check_owner(closed: OpenableCatalog, opening: Opening, has_catalog: HasCatalog) -> None:
+    """Raise `OwnedByAnother` where the durable token is another Catalog's that is still there.
+
+    Its URLs may name the same store in ways that only the store can tell: other names of a host, links.
+    """
+    token = closed.fence_token()
+    owner = None if token is None else owner_of(token.purpose)
+    if owner is None or owner == owner_of(opening.purpose):
+        return
+    if has_catalog(owner, opening.organization_id):
+        raise OwnedByAnother(owner)
 
 
 def is_initialized(opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> bool:
@@ -67,15 +84,17 @@ def _check_epoch(opening: Opening, credentials: Credentials) -> None:
 
 
 def open_writable(
-    opening: Opening, credentials: Credentials = _NO_CREDENTIALS
+    opening: Opening,
+    credentials: Credentials = _NO_CREDENTIALS,
+    has_catalog: HasCatalog = lambda *_: False,
 ) -> tuple[PersistClient, Catalog, Start, InTwo | None]:
     """Open a catalog for writing; a new one is initialized first, or filled with what is to be restored.
 
-    `credentials` are those of its stash.
+    `credentials` are those of its stash; `has_catalog` is asked for others that may have it.
 
     Raises `NothingThere` where it is new and isn't to be made, `UnknownLocation` for storage that has no
     meaning, `StoreUnreachable`, `RestoreFailed`, `Fenced` where the durable deploy generation is greater,
-    `EpochWentBack`.
+    `EpochWentBack`, `OwnedByAnother`.
     """
     _check_epoch(opening, credentials)
     rows = None
@@ -85,6 +104,7 @@ def open_writable(
     try:
         closed = closed_catalog(client, opening, credentials)
         start = Start()
+        check_owner(closed, opening, has_catalog)
         if opening.existing_only and not closed.is_initialized():
             raise NothingThere(f"{opening.storage} has no catalog of {opening.organization_id}")
         if rows is not None and commit(

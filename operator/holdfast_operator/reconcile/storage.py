@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from holdfast.persist.storage.url import BLOB_FOLDER, CONSENSUS_FILE, LOG_FOLDER
+from holdfast.pgsession import DEFAULT_SCHEMA
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.catalogsource import CatalogStorage
 from holdfast_operator.api.names import Reason
@@ -238,8 +239,8 @@ def normal_form(url: str) -> str:
                     f"?{_host(endpoint)}"
                 )
             case "postgres" | "postgresql":
-                options = "&".join(f"{name}={value}" for name, value in sorted(parse_qsl(parts.query)))
-                return f"{_host(url)}{_path(parts.path)}?{options}"
+                schema = dict(parse_qsl(parts.query)).get("schema", DEFAULT_SCHEMA)
+                return f"{_host(url)}{_path(parts.path)}?schema={schema}"
             case _:
                 return url
     except ValueError:

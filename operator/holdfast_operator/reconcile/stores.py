@@ -30,6 +30,7 @@ from holdfast_operator.reconcile.longcalls import Asked, LongCalls
 from holdfast_operator.reconcile.observedcatalog import ObservedCatalog
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
 from holdfast_operator.reconcile.opening import (
+    HasCatalog,
     durable_state,
     is_linked,
     nothing_durable,
@@ -52,9 +53,11 @@ log = logging.getLogger(__name__)
 class Stores:
     """Opens, keeps and closes catalogs."""
 
-    def __init__(self, pool: StorePool, long: LongCalls) -> None:
+    def __init__(self, pool: StorePool, long: LongCalls, has_catalog: HasCatalog = lambda *_: False) -> None:
+        """`has_catalog` is called in threads."""
         self._pool = pool
         self._long = long
+        self.has_catalog = has_catalog
         self._open: dict[ObjectKey, OpenCatalog | ObservedCatalog] = {}
         self._looks: dict[ObjectKey, tuple[ObjectKey, Basis]] = {}
         """By collection: its catalog, and what it was made of when it was last looked at."""
@@ -99,7 +102,7 @@ class Stores:
         def work() -> OpenCatalog | ObservedCatalog:
             if opening.observed:
                 return ObservedCatalog.open(opening, credentials)
-            return OpenCatalog.open(opening, credentials)
+            return OpenCatalog.open(opening, credentials, self.has_catalog)
 
         asked = Asked(catalog, "open", str(opening.storage), opening)
         try:

@@ -135,7 +135,7 @@ class Operator:
         self._long = LongCalls(
             self._metrics, lambda key: self._queue.add(key), may_act=self._leads, slowness=self._slowness
         )
-        self._stores = Stores(self._pool, self._long)
+        self._stores = Stores(self._pool, self._long, self._index.asks_for)
         self._migrations = Migrations(self._pool, self._long, self._stores)
         self._stop = asyncio.Event()
         self._ticks = Ticks(self._stores, self._look, self._clock, options.steady)

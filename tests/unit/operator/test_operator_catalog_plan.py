@@ -541,6 +541,7 @@ def test_objects_are_counted_by_kind_and_phase_while_they_are_there() -> None:
         [
             {"blob": "s3://bkt", "consensus": "postgres://H/d?b=1&a=2"},
             {"blob": "s3://bkt/", "consensus": "postgresql://h:5432/d?a=2&b=1"},
+            {"blob": "s3://bkt/", "consensus": "postgresql://h/d?schema=holdfast&connect_timeout=9"},
         ],
     ],
 )

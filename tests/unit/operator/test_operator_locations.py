@@ -7,7 +7,7 @@ import pytest
 from holdfast_operator.__main__ import _parser
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import Reason
-from holdfast_operator.reconcile.locations import Bounds
+from holdfast_operator.reconcile.locations import Bounds, check_place
 from holdfast_operator.reconcile.storage import DumpSource, Refused, Storage, resolve, resolve_restore
 
 ORGANIZATION = "0b5d5a0e-43a6-4cf1-8e5e-6f7b3f1f7a01"
@@ -37,6 +37,16 @@ PLACES = (
 )
 def test_what_is_below_a_place_is_in_it(url: str) -> None:
     assert Bounds("ns", None, PLACES).refusal(url) == ""
+
+
+def test_a_place_may_be_each_namespaces_own() -> None:
+    place = check_place("s3://bucket/holdfast/{namespace}")
+    mine, theirs = (Bounds(each, None, (place,)) for each in ("mine", "theirs"))
+    for url in ("s3://bucket/holdfast/mine", "s3://bucket/holdfast/mine/a"):
+        assert mine.refusal(url) == ""
+        assert "is outside of where" in theirs.refusal(url)
+    for url in ("s3://bucket/holdfast/{namespace}", "s3://bucket/holdfast/mine2", "s3://bucket/holdfast"):
+        assert "is outside of where" in mine.refusal(url)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from holdfast_operator.api.migration import Verify
 from holdfast_operator.reconcile import shadowing
 from holdfast_operator.reconcile.catalogmarks import mark_shadow
 from holdfast_operator.reconcile.conducting import Conductor
-from holdfast_operator.reconcile.facts import ItemName, Opening, ShadowFacts
+from holdfast_operator.reconcile.facts import ItemName, Opening, OwnedByAnother, ShadowFacts, purpose_of
 from holdfast_operator.reconcile.migrationfacts import Course, Move
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
 from holdfast_operator.reconcile.shadowing import Shadow
@@ -137,6 +137,23 @@ def test_a_shadow_is_turned_on_and_off_and_the_truth_moves_between(opening: Open
     assert (facts.truth, facts.shadow) == ("Stash", ShadowFacts())
     assert dict(facts.object_counts)["items"] == 1
     catalog.close()
+
+
+def test_what_is_another_catalogs_is_not_moved(opening: Opening) -> None:
+    OpenCatalog.open(opening).close()
+    other = replace(opening, purpose=purpose_of("ns/other"))
+    move = Move("m", Backend.STASH, False, Verify.COMPARE, purpose_of("ns/other", "ns/m"), other)
+    there = {("ns/demo", ORGANIZATION)}
+    with pytest.raises(OwnedByAnother, match="Catalog ns/demo has this organization"):
+        Conductor.of(move, {}, timeout=60, has_catalog=lambda *each: each in there)
+    there.clear()
+    conductor = Conductor.of(move, {}, timeout=60, has_catalog=lambda *each: each in there)
+    conductor.advance(Course(move))
+    conductor.close()
+    # A move takes the catalog over for its Catalog.
+    there.add(("ns/other", ORGANIZATION))
+    with pytest.raises(OwnedByAnother, match="Catalog ns/other has"):
+        OpenCatalog.open(opening, has_catalog=lambda *each: each in there)
 
 
 @pytest.mark.parametrize("purpose", ["nightly load", PURPOSE])

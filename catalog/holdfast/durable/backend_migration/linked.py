@@ -127,14 +127,6 @@ class LinkedCatalog(OpenableCatalog):
     def is_initialized(self) -> bool:
         return self._truth()[1].is_initialized
 
-    def epoch(self) -> int | None:
-        token = self._token()
-        return None if token is None else token.epoch
-
-    def deploy_generation(self) -> int | None:
-        token = self._token()
-        return None if token is None else token.deploy_generation
-
     def config(self, key: str) -> int | None:
         return self._truth()[1].config.get(key)
 
@@ -391,7 +383,7 @@ class LinkedCatalog(OpenableCatalog):
     def _of_truth(self) -> StoredCatalog:
         return self.of(self.source_of_truth())
 
-    def _token(self) -> FenceToken | None:
+    def fence_token(self) -> FenceToken | None:
         with self._opened("catalog preamble") as stores:
             return read_both(stores).token
 
