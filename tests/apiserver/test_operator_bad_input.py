@@ -35,6 +35,9 @@ WITH_PASSWORD = (
     "s3://h/db?options=-c%20x.password%3DplantUrlPw4",
     "s3://h/db?endpoint=http://u:plantUrlPw4@h",
     "s3://h/db?endpoint=http%3A%2F%2Fu%3AplantUrlPw4%40h",
+    "s3://h/db?user=u&pass=plantUrlPw4",
+    "s3://h/db?sk=plantUrlPw4",
+    "s3://u%3AplantUrlPw4%40h/db",
 )
 
 
@@ -60,6 +63,12 @@ def test_the_api_server_refuses_what_has_no_meaning(
         (make_catalog(storage={"url": "/folder"}), "must be a URL like file:///folder"),
         (make_catalog(storage={"url": "s3://me:secret@host/x"}), "must not contain a user or a password"),
         *((made(url), "must not contain a user or a password") for made in urls for url in WITH_PASSWORD),
+        *(
+            (make_catalog(storage={"blob": file, "consensus": url}), "must not contain a user or a password")
+            for url in ("postgresql://u:pa/ss@h", "postgres://u%3Apw%40h/db", "postgresql://u:p?w@h/db")
+        ),
+        *((made("s3://u:p#w@h/db"), "must not contain '#' or control characters") for made in urls),
+        (make_catalog(storage={"url": "file:///a\nb"}), "must not contain '#' or control characters"),
         (make_catalog(storage={"url": "s3://b/x?p%61ss=x"}), "must not escape the name of an option"),
         (make_catalog(storage={"blob": "file:///x"}), "give either url, or blob and consensus together"),
         (make_catalog(storage={"url": "file:///x", "blob": "file:///y"}), "give either url"),

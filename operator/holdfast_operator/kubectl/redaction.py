@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 from urllib.parse import unquote
 
-from holdfast_operator.api.urls import tells_a_secret
+from holdfast_operator.api.urls import SHORT, tells_a_secret
 
 _MASK: Final = "***"
 _SHORTEST: Final = 6
@@ -39,11 +39,13 @@ _LOOKS: Final = (
     # A password that should have been escaped may hold anything.
     re.compile(r"(?<=://)[^\s\"'<>]*(?=@[\w.-]+(?:[:/?\s\"'<>]|$))"),
     re.compile(r"(?i:(?<=%3A%2F%2F))[^\s\"'<>&]*(?=%40)"),
+    re.compile(r"(?<=://)[^\s\"'<>/?&]*(?=%40)"),
     re.compile(r"(?<=bearer )[\w+/=.~-]{8,}|(?<=basic )[\w+/=.~-]{8,}", re.IGNORECASE),
     re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.?[\w-]*"),
     re.compile(r"\b(?:AKIA|ASIA|AGPA|AIDA|AROA)[A-Z0-9]{12,}\b"),
     re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|xox[abprs]-|sk-|sk_live_|hvs\.)[\w-]{10,}"),
 )
+_SHORT: Final = re.compile(rf"(?<![\w.-])(?:{SHORT})=([^\s&;\"'<>]+)", re.IGNORECASE)
 _OPTION: Final = re.compile(r"(?<![^\s&?\"'<>=])[^\s&?\"'<>=]+=([^\s&\"'<>]+)")
 """An option of a URL."""
 _BEFORE: Final = re.compile(r"[\w.-]{0,64}\Z")
@@ -166,6 +168,7 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
     for pattern in _LOOKS:
         yield from (match.span() for match in pattern.finditer(text) if match.group() not in {"", _MASK})
     yield from _named(text)
+    yield from (match.span(1) for match in _SHORT.finditer(text) if match.group(1).lower() not in _HARMLESS)
     for match in _OPTION.finditer(text):
         if "%" in match.group() and tells_a_secret(match.group()):
             yield match.span(1)

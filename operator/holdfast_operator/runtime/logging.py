@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, assert_never
 
-from holdfast_operator.api.urls import TELLING
+from holdfast_operator.api.urls import SHORT, TELLING
 
 _about: ContextVar[str] = ContextVar("about", default="")
 _namespace: ContextVar[str | None] = ContextVar("namespace", default=None)
@@ -38,10 +38,10 @@ _SOURCES: Final = 8
 """So many of the latest versions of an object's Secrets are hidden; it names three Secrets at most."""
 _LONGEST: Final = 16 * 1024
 """So many characters are looked at: it takes the square of their number where a text is made for it."""
-_USERINFO: Final = re.compile(r"(?<=://)[^\s\"'<>]+(?=@)")
+_USERINFO: Final = re.compile(r"(?<=://)[^\s\"'<>]+(?=@|%40)")
 """Up to the last @: a password that should have been escaped may hold anything, rather mask too much."""
 _PARAMETER: Final = re.compile(
-    rf"((?<![\w.-])(?:[\w.-]*(?:{TELLING})[\w.-]*|sig)(?:=|%3D))[^\s&;\"'<>]+", re.IGNORECASE
+    rf"((?<![\w.-])(?:[\w.-]*(?:{TELLING})[\w.-]*|{SHORT})(?:=|%3D))[^\s&;\"'<>]+", re.IGNORECASE
 )
 
 
