@@ -41,6 +41,25 @@ WITH_PASSWORD = (
 )
 
 
+SPARK_CONF = (
+    *(
+        ({name: "x"}, "must not have a secret: let envSecretRef name one")
+        for name in ("spark.hadoop.fs.s3a.secret.key", "spark.hadoop.fs.azure.account.key.a", "spark.ssl.Pwd")
+    ),
+    ({"spark.jdbc.url": "jdbc:postgresql://h/db?user=u&pass=x"}, "must not have a secret: let envSecretRef"),
+    ({"spark.repo": "https://u:x@h/maven"}, "must not have a secret: let envSecretRef name one"),
+    *(
+        ({name: "x"}, "must not say what the operator does")
+        for name in ("spark.kubernetes.namespace", "spark.master", "spark.kubernetes.driver.podTemplateFile")
+    ),
+    ({"spark.kubernetes.driver.volumes.hostPath.h.mount.path": "/host"}, "must not mount folders of nodes"),
+    ({"spark.master=x": "y"}, "must have names of Spark's settings"),
+    ({"spark." + "n" * 248: "y"}, "must have names of Spark's settings"),
+    ({"spark.a": "y" * 2049}, "sparkConf.spark.a"),
+    ({f"spark.{number}": "y" for number in range(65)}, "must have at most 64 items"),
+)
+
+
 def test_the_api_server_refuses_what_has_no_meaning(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:
@@ -129,9 +148,26 @@ def test_the_api_server_refuses_what_has_no_meaning(
             )
             for properties, says in (
                 ({"s3.secret-access-key": "x"}, "must not have a secret"),
+                ({"adls.account-key": "x"}, "must not have a secret"),
+                ({"header.Cookie": "x"}, "must not have a secret"),
+                ({"uri": "https://token@host"}, "must not have a password"),
+                ({"uri": "postgresql://me:hi#dden@host/x"}, "must not have a password"),
                 ({"uri": "postgresql://me:hidden@host/x"}, "must not have a password"),
                 ({"uri": "postgresql://host/x?password=hidden"}, "must not have a password"),
             )
+        ),
+        *(
+            (
+                make_collection(
+                    snapshot={"requestId": "a", "destination": file, "spark": {"sparkConf": settings}}
+                ),
+                says,
+            )
+            for settings, says in SPARK_CONF
+        ),
+        (
+            make_collection(compaction={"requestId": "a", "spark": {"sparkConf": {"spark.master": "x"}}}),
+            "spec.compaction.spark.sparkConf: Invalid value",
         ),
         *(
             (make_collection(snapshotSchedule={"destination": "file:///x", **each}), message)

@@ -1,11 +1,12 @@
 """How a Spark job of Holdfast is run: the part of a resource that becomes a SparkApplication or a Job."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from holdfast_operator.api.base import ApiModel, LocalReference
+from holdfast_operator.api.settings import SPARK_CONF
 
 _MEMORY = r"^[1-9][0-9]{0,9}[kmgt]?$"
 
@@ -111,10 +112,13 @@ class SparkTemplate(ApiModel):
         description="Resources of the executors.",
         json_schema_extra={"default": {}},
     )
-    spark_conf: dict[str, str] = Field(
+    spark_conf: Annotated[
+        dict[str, Annotated[str, Field(max_length=2048)]], AfterValidator(SPARK_CONF.taken)
+    ] = Field(
         default={},
-        description="Further Spark settings. No secrets: everybody who can read the resource sees them.",
-        json_schema_extra={"maxProperties": 128},
+        description="Further Spark settings. No secrets: everybody who can read the resource sees them. None "
+        "that the operator sets: master, namespace, ServiceAccounts, templates of pods.",
+        json_schema_extra={"maxProperties": 64} | SPARK_CONF.schema,
     )
     env_secret_ref: LocalReference | None = Field(
         default=None,

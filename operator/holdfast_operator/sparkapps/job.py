@@ -32,8 +32,6 @@ PODS: Final = ResourceType("", "v1", "pods")
 _CONTAINER: Final = "spark"
 _TRIES_OF_A_TASK: Final = 4
 """As Spark has it on a cluster; in local mode it would be one."""
-_NOT_OURS: Final = frozenset({"spark.master", "spark.submit.deployMode", "spark.driver.memory"})
-"""Settings that would make another thing of the pod."""
 _TMP: Final = "/tmp"  # noqa: S108 - the pod's own
 """Where Spark and Python put what doesn't fit into memory."""
 _NO_POD: Final = (
@@ -173,7 +171,7 @@ def _pod(launch: Launch) -> Json:
                     *(
                         part
                         for key, value in sorted(settings.items())
-                        if key not in _NOT_OURS
+                        if key != "spark.driver.memory"
                         for part in ("--conf", f"{key}={value}")
                     ),
                     program(launch),
