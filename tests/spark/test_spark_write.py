@@ -5,6 +5,7 @@ import signal
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -85,6 +86,31 @@ def test_what_does_not_fit_is_told_in_one_line_and_leaves_nothing(
         holdfast.spark.write(bad, url=url, collection=collection, mode="ignore")  # type: ignore[arg-type]
     assert contents(controller, collection) == once(0, 3)
     assert blobs(controller, collection) == before
+
+
+def test_any_thread_writes(
+    spark: SparkSession, controller: StorageController, url: str, orders: str, tmp_path: Path
+) -> None:
+    rows = frame(spark, 0, 20)
+
+    def write_by_spark() -> None:
+        holdfast.spark.register(spark)
+        rows.write.format("holdfast").mode("append").options(url=url, collection=orders).save()
+
+    def write_a_stream() -> None:
+        holdfast.spark.register(spark)
+        stream = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "rows"))
+        writer = stream.writeStream.format("holdfast").options(url=url, collection=orders)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    rows.write.parquet(str(tmp_path / "rows"))
+    for done, write in enumerate(
+        (lambda: holdfast.spark.write(rows, url=url, collection=orders), write_by_spark, write_a_stream), 1
+    ):
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(write).result()
+        assert contents(controller, orders) == Counter(dict.fromkeys(range(20), done))
 
 
 def test_a_write_with_a_name_is_done_once(

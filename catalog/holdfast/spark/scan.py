@@ -32,7 +32,7 @@ from holdfast.storage import (
     read_collection_part,
 )
 from holdfast.storage.comments import Comments
-from holdfast.storage.frontiers import check_as_of, latest
+from holdfast.storage.frontiers import check_as_of, check_forward, latest
 
 CHANGES_PER_TASK: Final = 100_000
 """Changes that are worth a task of their own, which has a piece of them in memory."""
@@ -90,8 +90,11 @@ def find(options: ReadOptions) -> Scan:
     """Look the collection up and fix the time.
 
     Raises `CollectionNotFound`; `AsOfTooEarly` and `AsOfNotYetAvailable` for a time outside
-    `[since, upper)`; `BadInput` for a column that isn't there, or a condition that doesn't fit it.
+    `[since, upper)`; `BadInput` for a column that isn't there, a condition that doesn't fit it, or changes
+    after a time that end before it.
     """
+    if options.as_of is not None and options.after is not None:
+        check_forward(options.after, options.as_of)
     place = Place(options.url, options.blob, options.consensus)
     with place.open_to_read() as client:
         controller = StorageController(client)

@@ -60,13 +60,15 @@ def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("holdfast")` known to this session.
+    """Make `format("holdfast")` known to this session, and to what this thread writes with it.
 
-    Spark finds it by itself where `pyspark_holdfast` is importable, which an installed Holdfast is.
+    Spark finds it by itself where `pyspark_holdfast` is importable, which an installed Holdfast is; but in
+    any thread but the one that made the session not for writing.
     """
     from holdfast.spark.datasource import HoldfastDataSource  # it needs pyspark, this module does not
 
     spark.dataSource.register(HoldfastDataSource)
+    _activate(spark)
 
 
 def read(
@@ -170,6 +172,7 @@ def write(
         "writeId": write_id,
     }
     given = {name: str(value) for name, value in options.items() if value is not None}
+    _activate(frame.sparkSession)
     with _own_errors():
         frame.write.format("holdfast").mode(mode).options(**given).save()
 
@@ -214,6 +217,12 @@ def _load(
     given = {name: str(value) for name, value in options.items() if value is not None}
     with _own_errors():
         return spark.read.format("holdfast").options(**given).load()
+
+
+def _activate(spark: "SparkSession") -> None:
+    """As `createDataFrame` does: Spark looks for sources to write to in the session of its own thread."""
+    session: Any = spark
+    session._jvm.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001  # there is no other way
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from holdfast.persist.consolidate import consolidate_updates
 from holdfast.storage.bringing import at_time
 from holdfast.storage.controller import StorageController
 from holdfast.storage.evolved import seen_through
-from holdfast.storage.frontiers import check_as_of
+from holdfast.storage.frontiers import check_as_of, check_forward
 from holdfast.storage.reader import CollectionReader
 from holdfast.storage.spec import CollectionInfo
 
@@ -35,12 +35,13 @@ def plan_changes(reader: CollectionReader, after: int, until: int, rows: int) ->
     """Pieces of about `rows` changes or more, in the order of time.
 
     The reader's hold, or another, must stay until they are read. Raises `AsOfTooEarly` where `after` is
-    before since, `AsOfNotYetAvailable` where `until` is not complete.
+    before since, `AsOfNotYetAvailable` where `until` is not complete, `BadInput` where `until < after`.
     """
+    check_forward(after, until)
     since, upper = reader.since(), reader.upper()
     for time in (after, until):
         check_as_of(time, since, upper)
-    if until <= after:
+    if until == after:
         return []
     cuts, held = [after], 0
     for time, count in reader.change_counts(after):

@@ -10,7 +10,7 @@
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from holdfast.errors import CLOSED, AsOfNotYetAvailable, AsOfTooEarly
+from holdfast.errors import CLOSED, AsOfNotYetAvailable, AsOfTooEarly, BadInput
 
 PROMISE_MS: Final = 10_000
 """How far beyond a write the metadata shard is sealed with it, in collection time (ms)."""
@@ -56,6 +56,12 @@ def latest(upper: int) -> int:
     if upper == 0:
         raise AsOfNotYetAvailable(0, 0)
     return upper - 1
+
+
+def check_forward(after: int, until: int) -> None:
+    """Raise `BadInput` where a difference would go back in time; between equal times there is none."""
+    if until < after:
+        raise BadInput(f"a difference goes forward in time, not from {after} to {until}")
 
 
 def check_as_of(as_of: int, since: int, upper: int) -> None:

@@ -30,7 +30,7 @@ from holdfast.persist.checks import check_time
 from holdfast.persist.difference import Difference
 from holdfast.persist.schema import TIME
 from holdfast.persist.times import TimeCounts
-from holdfast.storage.frontiers import check_as_of, latest, retained_since
+from holdfast.storage.frontiers import check_as_of, check_forward, latest, retained_since
 from holdfast.storage.listen import CollectionListen
 from holdfast.storage.metadata import holder
 from holdfast.storage.snapshot import CollectionPart, CollectionSnapshot, group_parts
@@ -139,8 +139,7 @@ class CollectionReader:
         `BadInput` where `until < after`.
         """
         after, until = check_time(after, "after"), check_time(until, "until")
-        if until < after:
-            raise BadInput(f"a difference goes forward in time, not from {after} to {until}")
+        check_forward(after, until)
         upper, since = self.upper(), self.since()
         for time in (until, after):
             check_as_of(time, since, upper)
