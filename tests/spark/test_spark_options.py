@@ -1,5 +1,7 @@
 """What can be said to `format("holdfast")`, and what is refused in one line."""
 
+from datetime import datetime, timedelta
+
 import pytest
 
 from holdfast.errors import BadInput
@@ -50,6 +52,9 @@ def test_keys_come_in_any_case_and_columns_in_two_forms() -> None:
         ({**NEEDED, "where": "{}"}, "option 'where' is no list of conditions"),
         ({**NEEDED, "where": '[["a", ">"]]'}, 'option \'where\': ["a", ">"] is no condition'),
         ({**NEEDED, "mode": "changes"}, "option 'mode' is 'changes'; there are snapshot, diff"),
+        ({**NEEDED, "timeZone": "Mars/Utopia"}, "option 'timeZone' is 'Mars/Utopia', not a time zone"),
+        ({**NEEDED, "timeZone": ""}, "option 'timeZone' is '', not a time zone"),
+        ({**NEEDED, "timeZone": "+25:00"}, "option 'timeZone' is '+25:00', not a time zone"),
         ({**NEEDED, "asOf": "1", "asOfTimestamp": "2026-01-01"}, "are both given"),
         ({**NEEDED, "asOfTimestamp": "yesterday"}, "neither milliseconds since the epoch nor an ISO date"),
         ({**NEEDED, "blob": "file:///srv/lake"}, "option 'url' tells where both stores are"),
@@ -65,6 +70,23 @@ def test_what_has_no_meaning_is_refused(options: dict[str, str], message: str) -
         parse_options(options)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "hours"),
+    [
+        ("UTC", 0),
+        ("Z", 0),
+        ("Etc/UTC", 0),
+        ("Asia/Tokyo", 9),
+        ("+09:00", 9),
+        ("GMT-3", -3),
+        ("UTC+0530", 5.5),
+    ],
+)
+def test_time_zones_are_what_a_session_of_spark_may_have(given: str, hours: float) -> None:
+    zone = parse_options({**NEEDED, "timeZone": given}).zone
+    assert datetime(2026, 7, 1, tzinfo=zone).utcoffset() == timedelta(hours=hours)
 
 
 def test_two_stores_a_date_and_conditions_are_understood() -> None:

@@ -1,6 +1,7 @@
 """`format("holdfast")` on real Spark: types, times, multiplicities, shards, options and errors."""
 
 import datetime as dt
+import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -202,6 +203,32 @@ def test_conditions_keep_the_rows_that_a_filter_keeps(spark: SparkSession, url: 
     assert ids(read) == [1, 7]
 
 
+def test_a_time_without_a_zone_is_in_the_sessions(spark: SparkSession, url: str, fill: Fill) -> None:
+    hours = [dt.datetime(2026, 3, 28, 12, tzinfo=dt.UTC) + dt.timedelta(hours=number) for number in range(40)]
+    schema = Schema.of(key={"at": "timestamp_utc"}, value={"local": "timestamp?"})
+    fill("hours", schema, {0: [{"at": hour, "local": hour.replace(tzinfo=None)} for hour in hours]})
+    session = spark.newSession()
+    given = [
+        ("at", "2026-03-29T02:30:00"),  # which is at no time in Berlin
+        ("at", "2026-03-29"),
+        ("at", "2026-03-29T08:00:00+05:00"),
+        ("local", "2026-03-29T02:30:00"),
+    ]
+    for zone in ("Asia/Tokyo", "Europe/Berlin"):
+        session.conf.set("spark.sql.session.timeZone", zone)
+        everything = holdfast.spark.read(session, url=url, collection="hours")
+        (expected,) = everything.selectExpr(
+            *(f"count_if({column} < '{text}')" for column, text in given)
+        ).collect()
+        for (column, text), count in zip(given, expected, strict=True):
+            read = holdfast.spark.read(session, url=url, collection="hours", where=[(column, "<", text)])
+            assert read.count() == count, (zone, column, text)
+        assert expected[0] != expected[3]
+    option = [["at", "<", "2026-03-29T00:00:00"]]
+    assert load(spark, url, "hours", where=json.dumps(option)).count() == 12
+    assert load(spark, url, "hours", where=json.dumps(option), timeZone="+02:00").count() == 10
+
+
 def test_changes_between_two_times_have_their_time_and_how_often(
     spark: SparkSession, url: str, people: str
 ) -> None:
@@ -315,6 +342,8 @@ def test_read_raises_one_line_of_its_own_with_what_to_do(
     early = error(HoldfastError, as_of=99)
     assert str(early) == "as_of 99 is not complete: the latest complete time is 5"
     assert early.hint == "wait, or read at an earlier time"
+    assert error(HoldfastError, as_of_timestamp=dt.date(2026, 1, 1)).hint == early.hint
+    assert error(BadInput, as_of=dt.date(2026, 1, 1)).hint == "a date or time is the option 'asOfTimestamp'"
     assert "nobody" in str(error(CollectionNotFound, collection="nobody"))
     error(NoLocation, url=f"file://{tmp_path}/gone")
     assert error(BadInput, where=[("id", "in", 3)]).hint.startswith('such as [["id"')

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import BadInput, VersionTooNew
+from holdfast.spark.jobs import compact, hydrate, snapshot
 from holdfast.spark.jobs.spec import SPEC_VERSION, IcebergTarget, SnapshotSpec, load_spec
 
 GIVEN: dict[str, Any] = {
@@ -78,3 +79,13 @@ def test_what_is_no_json_object_is_refused(text: str) -> None:
 def test_a_spec_of_a_newer_holdfast_is_refused_as_such() -> None:
     with pytest.raises(VersionTooNew, match=f"version {SPEC_VERSION + 1} is newer"):
         SnapshotSpec.from_json(json.dumps({**GIVEN, "version": SPEC_VERSION + 1, "new_field": 1}))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("job", [compact, hydrate, snapshot])
+def test_the_program_of_a_job_tells_how_it_is_used(job: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for flag in ("--help", "-h"):
+        assert job.main([flag]) == 0
+        told = capsys.readouterr().out
+        assert f"    python -m {job.__name__} '<JSON spec or the path of one>'" in told.splitlines()
+        assert "\nExit codes: 0 " in told

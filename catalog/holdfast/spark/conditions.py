@@ -2,12 +2,13 @@
 
 It is the form of pyarrow's `filters`: a list of (column, operator, value), as JSON where it is an option.
 They mean what they mean in Spark's own `filter`: nothing compares with null, NaN equals itself and is the
-greatest number. A condition on the first column also limits what is read.
+greatest number. A timestamp without a zone, for a column in UTC, is in the session's time zone, which is the
+option `timeZone`. A condition on the first column also limits what is read.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, tzinfo
 from decimal import Decimal
 from functools import reduce
 from operator import and_
@@ -36,9 +37,14 @@ class Condition:
     values: pa.Array
 
 
-def conditions(where: Sequence[tuple[str, str, Any]], schema: Schema) -> tuple[Condition, ...]:
-    """The conditions on the columns of a schema. Raises `BadInput` for what doesn't fit it."""
-    return tuple(_condition(column, operator, value, schema) for column, operator, value in where)
+def conditions(
+    where: Sequence[tuple[str, str, Any]], schema: Schema, zone: tzinfo = UTC
+) -> tuple[Condition, ...]:
+    """The conditions on the columns of a schema, timestamps in UTC without a zone being in `zone`.
+
+    Raises `BadInput` for what doesn't fit it.
+    """
+    return tuple(_condition(column, operator, value, schema, zone) for column, operator, value in where)
 
 
 def kept(batch: pa.RecordBatch, wanted: Sequence[Condition]) -> pa.RecordBatch:
@@ -64,7 +70,7 @@ def narrowed(part: SnapshotPart, wanted: Sequence[Condition], schema: Schema) ->
     return replace(part, lower=lower, upper=upper)
 
 
-def _condition(column: str, operator: Any, value: Any, schema: Schema) -> Condition:
+def _condition(column: str, operator: Any, value: Any, schema: Schema, zone: tzinfo) -> Condition:
     if column not in schema.names:
         raise BadInput(f"the collection has no column {column!r}; it has {', '.join(schema.names)}")
     operator = _SYNONYMS.get(str(operator), operator)
@@ -84,13 +90,13 @@ def _condition(column: str, operator: Any, value: Any, schema: Schema) -> Condit
         )
     type_ = schema.arrow.field(column).type
     try:
-        typed = pa.array([_typed(each, type_) for each in values], type_)
+        typed = pa.array([_typed(each, type_, zone) for each in values], type_)
     except (ValueError, TypeError, ArithmeticError, pa.ArrowException):
         raise BadInput(f"option 'where': {value!r} is no value of column {column!r} ({type_})") from None
     return Condition(column, operator, typed)
 
 
-def _typed(value: Any, type_: pa.DataType) -> Any:
+def _typed(value: Any, type_: pa.DataType, zone: tzinfo) -> Any:
     """A value of JSON as Arrow makes one of the type of it."""
     if value is None or isinstance(value, bool) != pa.types.is_boolean(type_):
         raise TypeError
@@ -105,7 +111,7 @@ def _typed(value: Any, type_: pa.DataType) -> Any:
         moment = datetime.fromisoformat(value)
         if type_.tz is None and moment.tzinfo is not None:
             raise TypeError
-        return moment if type_.tz is None else moment.replace(tzinfo=moment.tzinfo or UTC)
+        return moment if type_.tz is None else moment.replace(tzinfo=moment.tzinfo or zone)
     if pa.types.is_binary(type_):
         return bytes.fromhex(value)
     return value

@@ -11,16 +11,20 @@
 | `from` | the changes after this time (`diff`: required; a stream: the contents come first when absent) |
 | `columns` | the columns to read: comma separated, or a JSON list |
 | `where` | conditions that all must hold, as JSON: `[["id", ">=", 10], ["name", "in", ["a", "b"]]]` |
+| `timeZone` | of timestamps without a zone in `where`: `Asia/Tokyo` or `+09:00`; `UTC` by default |
 | `partitions` | at most this many Spark partitions (8 by default) |
 | `maxRowsPerTrigger` | a stream: take in at most this many changes at a time, but all of one time |
 """
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, timedelta, timezone, tzinfo
 from enum import StrEnum
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 from holdfast.errors import CLOSED, BadInput
 
@@ -41,10 +45,13 @@ _KNOWN: Final = (
     "from",
     "columns",
     "where",
+    "timeZone",
     "partitions",
     "maxRowsPerTrigger",
 )
 _OF_STREAMS: Final = "maxRowsPerTrigger"
+# These need no data of time zones, which not every image has.
+_OFFSET: Final = re.compile(r"(?=.)(?:UTC|GMT|UT|Z|Etc/UTC)?(?:([+-])(\d{1,2})(?::?(\d\d))?)?")
 CONDITIONS_FORM: Final = 'such as [["id", ">=", 10], ["name", "in", ["a", "b"]], ["note", "is not", null]]'
 
 
@@ -59,7 +66,8 @@ class ReadMode(StrEnum):
 class ReadOptions:
     """What to read, and where: `url`, or `blob` and `consensus`.
 
-    `as_of` None is the latest complete time, `after` None no such time, `columns` None all of them.
+    `as_of` None is the latest complete time, `after` None no such time, `columns` None all of them. `zone` is
+    of timestamps without one in `where`.
     """
 
     url: str | None = None
@@ -71,6 +79,7 @@ class ReadOptions:
     after: int | None = None
     columns: tuple[str, ...] | None = None
     where: tuple[tuple[str, str, Any], ...] = ()
+    zone: tzinfo = UTC
     partitions: int = DEFAULT_PARTITIONS
     rows_per_trigger: int | None = None
 
@@ -93,6 +102,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         after=integer("from", given["from"], 0, CLOSED - 1) if "from" in given else None,
         columns=_names(given["columns"]) if "columns" in given else None,
         where=_where(given["where"]) if "where" in given else (),
+        zone=_zone(given["timezone"]) if "timezone" in given else UTC,
         partitions=(
             integer("partitions", given["partitions"], 1, MAX_PARTITIONS)
             if "partitions" in given
@@ -167,7 +177,10 @@ def _mode(text: str) -> ReadMode:
 
 def _as_of(given: Mapping[str, str]) -> int | None:
     if "asoftimestamp" not in given:
-        return integer("asOf", given["asof"], 0, CLOSED - 1) if "asof" in given else None
+        if "asof" not in given:
+            return None
+        hint = "" if given["asof"].isdigit() else "a date or time is the option 'asOfTimestamp'"
+        return integer("asOf", given["asof"], 0, CLOSED - 1, hint=hint)
     if "asof" in given:
         raise BadInput("options 'asOf' and 'asOfTimestamp' are both given: one of them is enough")
     from holdfast.tables.moments import milliseconds  # what reads tables takes a second
@@ -175,10 +188,10 @@ def _as_of(given: Mapping[str, str]) -> int | None:
     return milliseconds(given["asoftimestamp"])
 
 
-def integer(name: str, text: str, least: int, greatest: int) -> int:
+def integer(name: str, text: str, least: int, greatest: int, *, hint: str = "") -> int:
     """The integer that an option is. Raises `BadInput`."""
     if not text.isascii() or not text.isdigit() or not least <= int(text) <= greatest:
-        raise BadInput(f"option {name!r} is {text!r}, not an integer from {least} to {greatest}")
+        raise BadInput(f"option {name!r} is {text!r}, not an integer from {least} to {greatest}", hint=hint)
     return int(text)
 
 
@@ -195,6 +208,20 @@ def _names(text: str) -> tuple[str, ...]:
     if len(set(names)) != len(names):
         raise BadInput(f"option 'columns' names a column twice: {text}")
     return tuple(names)
+
+
+def _zone(text: str) -> tzinfo:
+    """A time zone by its name, or by its offset from UTC, as a session of Spark has it."""
+    try:
+        if offset := _OFFSET.fullmatch(text):
+            sign, hours, minutes = offset.groups(default="")
+            east = timedelta(hours=int(hours or 0), minutes=int(minutes or 0))
+            return timezone(-east if sign == "-" else east)
+        return ZoneInfo(text)
+    except (ValueError, OSError, KeyError):
+        raise BadInput(
+            f"option 'timeZone' is {text!r}, not a time zone", hint="such as Asia/Tokyo, or +09:00"
+        ) from None
 
 
 def _where(text: str) -> tuple[tuple[str, str, Any], ...]:

@@ -116,7 +116,7 @@ def find(options: ReadOptions) -> Scan:
             comments=info.comments,
             fixed=as_of,
             columns=options.columns,
-            conditions=conditions(options.where, info.schema),
+            conditions=conditions(options.where, info.schema, options.zone),
             partitions=options.partitions,
         )
 

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal
@@ -79,14 +79,17 @@ def read(
     blob: str | None = None,
     consensus: str | None = None,
     as_of: int | None = None,
+    as_of_timestamp: str | datetime | date | None = None,
     columns: Sequence[str] | None = None,
     where: Sequence[tuple[str, str, Any]] | None = None,
     partitions: int | None = None,
 ) -> "DataFrame":
     """The collection (by id or name) at `as_of`, by default the latest complete time, as a DataFrame.
 
+    `as_of_timestamp` is that time where times are milliseconds: a date or time, UTC where it has no zone.
     It is in the location `url`, or in `blob` and `consensus`. `where` are conditions that must all hold, such
-    as `[("id", ">=", 10), ("name", "in", ["a", "b"]), ("note", "is not", None)]`.
+    as `[("id", ">=", 10), ("name", "in", ["a", "b"]), ("note", "is not", None)]`; a timestamp without a zone
+    is in the session's.
 
     The time is fixed here: the DataFrame shows the same rows however late and often it is used, as long
     as the collection's `since` doesn't pass it: `hold` keeps it from that. Of a collection that was never
@@ -102,6 +105,7 @@ def read(
         consensus=consensus,
         collection=collection,
         asOf=as_of,
+        asOfTimestamp=as_of_timestamp,
         columns=columns,
         where=where,
         partitions=partitions,
@@ -117,6 +121,7 @@ def diff(
     blob: str | None = None,
     consensus: str | None = None,
     as_of: int | None = None,
+    as_of_timestamp: str | datetime | date | None = None,
     columns: Sequence[str] | None = None,
     where: Sequence[tuple[str, str, Any]] | None = None,
     partitions: int | None = None,
@@ -134,6 +139,7 @@ def diff(
         mode="diff",
         **{"from": after},
         asOf=as_of,
+        asOfTimestamp=as_of_timestamp,
         columns=columns,
         where=where,
         partitions=partitions,
@@ -214,6 +220,7 @@ def _load(
         options["columns"] = json.dumps(list(columns))
     if where is not None:
         options["where"] = json.dumps([list(condition) for condition in where], default=_as_text)
+        options["timeZone"] = spark.conf.get("spark.sql.session.timeZone")
     given = {name: str(value) for name, value in options.items() if value is not None}
     with _own_errors():
         return spark.read.format("holdfast").options(**given).load()

@@ -1,6 +1,7 @@
 """What the programs of all jobs have in common: how one starts, says how far it is, and ends.
 
-- The one argument is the spec. Each line of the output begins with the name of the job.
+- The one argument is the spec, or `--help`. Each line that the job itself says begins with its name; Spark's
+  own log and its progress stand between them.
 - An attempt that fails says so in its record, which is all that anybody believes.
 - A process that is told to end lets go of what it has, and leaves its attempt Running.
 """
@@ -9,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from inspect import getdoc, getmodule
 
 from pyspark.sql import SparkSession
 
@@ -26,8 +28,11 @@ Say = Callable[[str], None]
 
 
 def main(arguments: Sequence[str], kind: type[Spec], run: Callable[[Spec, Say], None]) -> int:
-    """Run the job that the one argument describes and return the exit code."""
+    """Run the job that the one argument describes and return the exit code; or tell what its module does."""
     name = kind.KIND
+    if list(arguments) in (["--help"], ["-h"]):
+        print(getdoc(getmodule(run)))
+        return 0
     try:
         if len(arguments) != 1:
             raise BadInput(f"expected one argument, the job spec, and got {len(arguments)}")
