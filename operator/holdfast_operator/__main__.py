@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kubernetes.config import ConfigException
 
+from holdfast_operator.api.urls import public
 from holdfast_operator.reconcile.locations import check_place
 from holdfast_operator.runtime import checks, leaseflags
 from holdfast_operator.runtime import logging as logs
@@ -84,6 +85,10 @@ def _at_least_one(text: str) -> int:
 
 
 def _place(text: str) -> str:
+    if (shown := public(text)) != text:
+        raise argparse.ArgumentTypeError(
+            f"{shown!r} has a user, a password or a '#': leave it out, arguments are legible for others"
+        )
     try:
         return check_place(text)
     except ValueError as error:

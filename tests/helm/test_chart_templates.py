@@ -147,6 +147,43 @@ def test_what_can_not_work_is_refused(
             template("holdfast-operator", values, check_schema=False)
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("gs://a", "team-a", "file:///a/../b", "file:///a/..", "s3://b/a/%2E./c", "file:///a?b=c"),
+        *("postgresql://u:pw@h/db", "postgresql://u:p/w@h/db", "postgresql://u%3Apw%40h/db", "s3://u:pw@b/x"),
+        *(
+            "s3://b/x#y",
+            "s3://b/x?sk=pw",
+            "postgresql://h/db?sslmode=require",
+            "s3://b?endpoint=http://u:p@h",
+        ),
+    ],
+)
+def test_the_chart_refuses_the_places_that_the_operator_refuses(place: str) -> None:
+    with pytest.raises(HelmError, match="/storage/allowedLocations/1"):
+        template("holdfast-operator", {"storage": {"allowedLocations": ["file:///srv", place]}})
+    with pytest.raises(SystemExit):
+        _parser().parse_args(["run", "--allow-location", place])
+
+
+def test_the_chart_takes_the_places_that_the_operator_takes() -> None:
+    places = [
+        *("file:///srv/a@b..c", "sqlite:///srv/x", "s3://bucket/{namespace}", "s3://bucket/a@b/%40"),
+        *(
+            "s3://b/x?endpoint=http://minio:9000&region=eu",
+            "postgres://h:5432/db",
+            "postgresql://h/db?schema=x",
+        ),
+    ]
+    told = template("holdfast-operator", {"storage": {"allowedLocations": places}})
+    (container,) = find(told, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert [each for each in container["args"] if each.startswith("--allow-location")] == [
+        f"--allow-location={place}" for place in places
+    ]
+    assert _parser().parse_args(container["args"]).allow_location == places
+
+
 def test_every_pod_is_restricted(everything: list[dict[str, Any]], default: list[dict[str, Any]]) -> None:
     pods = [*pod_specs(everything), *pod_specs(default)]
     assert len(pods) == 6

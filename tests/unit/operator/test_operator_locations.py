@@ -195,6 +195,25 @@ def test_a_place_in_which_nothing_can_be_is_refused_at_the_start(capsys: pytest.
         assert f"{place!r} is no place for catalogs" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [
+        ("postgresql://u:geheim@h/db", "postgresql://h/db"),
+        ("postgresql://u:x#geheim@h/db", "postgresql://h/db"),
+        ("s3://b/x?sk=geheim", "s3://b/x"),
+        ("s3://b/x#geheim", "s3://b/x"),
+    ],
+)
+def test_a_place_with_a_password_is_refused_at_the_start(
+    place: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        _parser().parse_args(["run", "--allow-location", place])
+    told = capsys.readouterr().err
+    assert f"'{shown}' has a user, a password or a '#'" in told
+    assert "geheim" not in told
+
+
 def test_a_path_with_a_nul_is_nowhere(tmp_path: Path) -> None:
     for places in ((), ("file:///",)):
         assert "NUL" in Bounds("ns", tmp_path, places).refusal("file:///a%00b")
