@@ -134,6 +134,13 @@ def test_a_rendition_waits_for_a_word_and_is_given_up_for_another(
         world.wait_for(FLIGHTS, '.status.holds[?(@.purpose=="report")].durable', "False")
         (hold,) = world.status(FLIGHTS)["holds"]
         assert (hold["since"], hold["renditions"]) == (reader.since(), ["r1"])
+        many = [f"export {number:02} {'x' * 1000}" for number in range(60)]
+        for purpose in many:
+            flights.hold(collection, purpose)
+        world.wait_for(FLIGHTS, ".status.holdsTotal", 61)
+        assert len(world.status(FLIGHTS)["holds"]) == 50
+        for purpose in many:
+            flights.release_hold(collection, purpose)
         assert phases(world)["r1"] == "Retiring"
     wait_for_phase(world, "r1", "Dropped")
     world.wait_for(FLIGHTS, REASON, "Available")

@@ -370,8 +370,12 @@ class StorageCollectionStatus(Status):
     )
     renditions: tuple[RenditionStatus, ...] | None = Field(
         default=None,
-        description="All renditions that are there, and the last ones that are gone.",
+        description="The renditions that are there, of the retired ones the oldest 50, and the last ones "
+        "that are gone.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]},
+    )
+    renditions_total: int | None = Field(
+        default=None, description="How many renditions are there, where not all of them are shown."
     )
     handover: HandoverStatus | None = Field(default=None, description="The last handover.")
     restore: CollectionRestoreStatus | None = Field(
@@ -379,8 +383,12 @@ class StorageCollectionStatus(Status):
     )
     holds: tuple[HoldStatus, ...] | None = Field(
         default=None,
-        description="Who keeps retired renditions, beside the retention.",
+        description="Who keeps retired renditions, beside the retention; those that read as of the oldest "
+        "times, 50 at most.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    holds_total: int | None = Field(
+        default=None, description="How many holds there are, where not all of them are shown."
     )
     bytes: int | None = Field(default=None, description="Bytes that all renditions hold.")
     snapshot_job: SnapshotJobStatus | None = Field(

@@ -170,6 +170,6 @@ class HoldStatus(ApiModel):
     )
     renditions: tuple[str, ...] = Field(
         default=(),
-        description="The retired renditions that it keeps.",
+        description="The retired renditions that it keeps, the oldest 10.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )

@@ -207,12 +207,14 @@ def handover_outcome(to: str) -> Callable[[Json], Done | None]:
 @output_option
 def holds(cluster: Cluster, collection: str, format_: str) -> None:
     """Show who keeps the retired renditions of a collection, beside its retention."""
-    from holdfast_operator.kubectl.status import hold_lines, width
+    from holdfast_operator.kubectl.status import hold_lines, holds_left_out, width
 
     there = _collection(cluster, collection)
     told = there.get("status", {})
     if format_ != "table":
         emit(told.get("holds", []), format_)
+        if more := holds_left_out(told):
+            click.echo(more, err=True)
         return
     lines = list(hold_lines(told, datetime.now(UTC), width()))
     if not lines:

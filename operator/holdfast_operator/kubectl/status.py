@@ -375,6 +375,16 @@ def hold_lines(told: Json, now: datetime, width: int) -> Iterator[str]:
         ]
         yield ""
         yield from table(columns, rows, width)
+    if more := holds_left_out(told):
+        yield from paragraph(more, width, _INDENT)
+
+
+def holds_left_out(told: Json) -> str:
+    """What to say of the holds that a status leaves out; empty where it shows all."""
+    more = told.get("holdsTotal", 0) - len(told.get("holds", ()))
+    if more <= 0:
+        return ""
+    return f"... and {more} more, which `holdfast collection holds {told['collectionId']}` shows"
 
 
 def _dependents(body: Json, all_: Sequence[Json], now: datetime, width: int) -> Iterator[str]:

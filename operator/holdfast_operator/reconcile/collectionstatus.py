@@ -13,6 +13,7 @@ from typing import Any, Final, assert_never
 
 from holdfast.storage import Recipe, RenditionState
 from holdfast.storage.renditions import MAX_LAG_MS
+from holdfast.text import cut
 from holdfast_operator.api.base import frontier
 from holdfast_operator.api.collection import StorageCollectionSpec, StorageCollectionStatus
 from holdfast_operator.api.names import ConditionType, Reason
@@ -31,7 +32,14 @@ from holdfast_operator.runtime.status import Mark, timestamp
 
 _GONE_SHOWN: Final = 3
 """So many of the renditions that are gone are shown, the newest."""
+_RETIRED_SHOWN: Final = 50
+"""So many of those that may still be read are shown, the oldest: they go first, and the others after them."""
 _HOLDS_TOLD: Final = 3
+_HOLDS_SHOWN: Final = 50
+"""So many holds are shown, those of the oldest times: they keep the most."""
+_KEPT_SHOWN: Final = 10
+_MAX_NAME: Final = 255
+"""What holds are for, by whom and where is in its owner's words, of which so many characters are shown."""
 
 
 def lag(facts: CollectionFacts, rendition: RenditionFacts) -> int:
@@ -105,9 +113,9 @@ def _told(holds: Sequence[HoldFacts]) -> str:
     """Who holds, oldest times first, in a line."""
     first = sorted(holds, key=lambda hold: hold.since)[:_HOLDS_TOLD]
     told = ", ".join(
-        f"'{hold.purpose}'"
-        + (f" of {hold.who}" if hold.who else "")
-        + (f" on {hold.host}" if hold.host else "")
+        f"'{cut(hold.purpose, _MAX_NAME)}'"
+        + (f" of {cut(hold.who, _MAX_NAME)}" if hold.who else "")
+        + (f" on {cut(hold.host, _MAX_NAME)}" if hold.host else "")
         + f" holds {hold.since}"
         for hold in first
     )
@@ -122,8 +130,8 @@ def status_fields(
     jobs: Mapping[str, HydrationJobStatus] = MappingProxyType({}),
 ) -> Mapping[str, Any]:
     """The status of a collection that is there; `jobs` are the Spark jobs that fill its renditions, by id."""
-    gone = [each.id for each in facts.renditions if each.gone][-_GONE_SHOWN:]
-    shown = [each for each in facts.renditions if not each.gone or each.id in gone]
+    shown = _renditions_shown(facts)
+    total = sum(not each.gone for each in facts.renditions)
     hydrating = [each.id for each in facts.renditions if each.state is RenditionState.HYDRATING]
     status = StorageCollectionStatus(
         collection_id=facts.collection_id,
@@ -134,12 +142,21 @@ def status_fields(
         shards=facts.shards,
         next_rendition=hydrating[-1] if hydrating else None,
         renditions=tuple(_rendition(facts, each, spec, jobs.get(each.id)) for each in shown),
+        renditions_total=total if total > sum(not each.gone for each in shown) else None,
         handover=_last_handover(facts),
         restore=restore_status(facts, spec),
         holds=_holds(facts) or None,
+        holds_total=len(facts.holds) if len(facts.holds) > _HOLDS_SHOWN else None,
         bytes=facts.bytes,
     )
     return status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"conditions"})
+
+
+def _renditions_shown(facts: CollectionFacts) -> list[RenditionFacts]:
+    gone = [each for each in facts.renditions if each.gone]
+    retired = [each for each in facts.renditions if each.state is RenditionState.RETIRED]
+    hidden = {each.id for each in (*gone[:-_GONE_SHOWN], *retired[_RETIRED_SHOWN:])}
+    return [each for each in facts.renditions if each.id not in hidden]
 
 
 def _rendition(
@@ -175,19 +192,19 @@ def _last_handover(facts: CollectionFacts) -> HandoverStatus | None:
 
 
 def _holds(facts: CollectionFacts) -> tuple[HoldStatus, ...]:
-    found = (
+    oldest = sorted(facts.holds, key=lambda hold: (hold.since, hold.purpose, hold.host))
+    return tuple(
         HoldStatus(
-            purpose=hold.purpose,
-            who=hold.who or None,
-            host=hold.host or None,
+            purpose=cut(hold.purpose, _MAX_NAME),
+            who=cut(hold.who, _MAX_NAME) or None,
+            host=cut(hold.host, _MAX_NAME) or None,
             durable=hold.durable,
             since=frontier(hold.since),
             held_since=datetime.fromtimestamp(hold.taken_ms // 1000, UTC) if hold.taken_ms else None,
-            renditions=hold.keeps,
+            renditions=hold.keeps[:_KEPT_SHOWN],
         )
-        for hold in facts.holds
+        for hold in oldest[:_HOLDS_SHOWN]
     )
-    return tuple(sorted(found, key=lambda hold: (hold.since, hold.purpose, hold.host or "")))
 
 
 def shown_phases(status: Mapping[str, Any]) -> dict[str, str]:
@@ -209,10 +226,13 @@ def rendition_notes(shown: Mapping[str, str], facts: CollectionFacts) -> tuple[N
     if not shown:
         return ()
     notes = []
-    for each in facts.renditions:
+    # Of what was there before the last one that is shown some are left out of a status: they are no news.
+    last = max((at for at, each in enumerate(facts.renditions) if each.id in shown), default=-1)
+    for at, each in enumerate(facts.renditions):
         phase = phase_of(facts, each)
         before = shown.get(each.id)
-        if before != phase and (before is not None or not each.gone):
+        is_new = at > last and not each.gone
+        if before != phase and (before is not None or is_new):
             notes += _way(each, before, phase)
     return tuple(notes)
 

@@ -1,5 +1,6 @@
 """What the operator decides about the renditions of a StorageCollection, as a table of situations."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -391,6 +392,35 @@ def test_the_status_tells_of_every_rendition_and_what_it_waits_for() -> None:
         "id": "spec-4",
         "phase": "Dropped",
     }
+
+
+def test_a_status_shows_the_oldest_of_many_holds_and_how_many_there_are() -> None:
+    kept = tuple(f"r{number}" for number in range(100))
+    holds = [HoldFacts("p" * 1024, 2000 - at, kept, who="w" * 5000, host="h" * 5000) for at in range(1500)]
+    fields = status_fields(facts(OLD, HELD, holds=tuple(holds)), "u1", spec())
+    assert [each["since"] for each in fields["holds"]] == list(range(501, 551))
+    assert fields["holdsTotal"] == 1500
+    first = fields["holds"][0]
+    assert {len(first[name]) for name in ("purpose", "who", "host")} == {255}
+    assert first["renditions"] == list(kept[:10])
+    assert len(json.dumps(fields)) < 100_000
+    assert "holdsTotal" not in status_fields(facts(OLD, HELD, holds=tuple(holds[:50])), "u1", spec())
+
+
+def test_of_many_retired_renditions_the_oldest_are_shown_and_none_is_news() -> None:
+    old = [replace(OLD, id=f"r{number}", held_from=number, held_to=number + 1) for number in range(80)]
+    there = facts(*old, HELD, replace(NEW, id="spec-9"))
+    fields = status_fields(there, "u1", spec())
+    shown = shown_phases(fields)
+    assert list(shown) == [*(f"r{number}" for number in range(50)), HELD.id, "spec-9"]
+    assert fields["renditionsTotal"] == 82
+    # Where one goes the next is shown, which was there before.
+    fewer = facts(replace(old[0], state=RenditionState.DROPPED), *old[1:], HELD, replace(NEW, id="spec-9"))
+    assert [note.reason for note in rendition_notes(shown, fewer)] == [Reason.RENDITION_DROPPED]
+    again = status_fields(fewer, "u1", spec())
+    assert set(shown_phases(again)) - set(shown) == {"r50"}
+    assert rendition_notes(shown_phases(again), fewer) == ()
+    assert again["renditionsTotal"] == 81
 
 
 @pytest.mark.parametrize(
