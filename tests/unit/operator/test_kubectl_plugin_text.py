@@ -42,7 +42,7 @@ from holdfast_operator.kubectl.picture import lag, moment, remarks, state_of
 from holdfast_operator.kubectl.redaction import Redactor
 from holdfast_operator.kubectl.report import Bundle, packed, redacted
 from holdfast_operator.kubectl.restoring import catalog, snapshot_of
-from holdfast_operator.kubectl.status import details, overview
+from holdfast_operator.kubectl.status import details, hold_lines, overview
 from holdfast_operator.kubectl.tables import Column, table
 from holdfast_operator.kubectl.waiting import Done, NotYet, Refused, wait
 
@@ -649,3 +649,12 @@ def test_when_the_next_snapshot_of_a_schedule_is_due(
     assert any(
         each.split() == ["schedule", "@daily", *line.split()] for each in details(body, [body], NOW, 120)
     )
+
+
+def test_holds_that_a_status_leaves_out_are_told_with_the_command_that_shows_them() -> None:
+    hold = {"purpose": "report", "durable": False, "since": 9, "renditions": ["r1"]}
+    told = {"collectionId": "u1", "holds": [hold] * 50}
+    now = datetime(2026, 5, 1, tzinfo=UTC)
+    all_shown = list(hold_lines(told, now, 120))
+    more = [each.strip() for each in hold_lines({**told, "holdsTotal": 61}, now, 120)][len(all_shown) :]
+    assert more == ["... and 11 more, which `holdfast collection holds u1` shows"]
