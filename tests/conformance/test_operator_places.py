@@ -1,5 +1,6 @@
 """The operator's places on real servers: a dump in S3, a stash in Postgres with a Secret's credentials."""
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
@@ -19,6 +20,7 @@ from testbed.postgres import USER, PostgresServer
 
 ORGANIZATION = "11111111-2222-3333-4444-555555555555"
 OTHER = "99999999-2222-3333-4444-555555555555"
+LARGE = 64 << 20
 
 
 @pytest.fixture
@@ -46,6 +48,24 @@ def test_a_dump_in_s3_is_restored(opening: Opening, minio: Minio, bucket: str, t
     opened = OpenCatalog.open(restored_from("the dump.json"))
     assert dict(opened.confirm().object_counts)["items"] == 1
     opened.close()
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("content", [b"\0", b" "], ids=["zeros", "blanks"])
+def test_an_object_of_any_size_is_not_read_into_memory(
+    opening: Opening, minio: Minio, bucket: str, tmp_path: Path, content: bytes
+) -> None:
+    minio.client.put_object(Bucket=bucket, Key="large", Body=content * LARGE)
+    url = f"s3://{bucket}/large?endpoint={minio.endpoint}&region=us-east-1"
+    tracemalloc.start()
+    try:
+        with pytest.raises(RestoreFailed, match=r"the dump is not one: expected '\{'"):
+            OpenCatalog.open(replace(opening, restore=DumpSource(url)))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < LARGE / 2
+    assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.postgres

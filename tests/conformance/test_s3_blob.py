@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ from holdfast.errors import (
 )
 from holdfast.persist.storage import Location, Put
 from holdfast.persist.storage.s3 import PART_BYTES, S3Blob
+from holdfast.persist.storage.s3input import S3Input, open_s3_input
 from holdfast.persist.storage.s3place import S3Place
+from holdfast.persist.storage.s3session import S3Session
 from testbed.droppingproxy import DroppingProxy
 from testbed.minio import Minio
 
@@ -323,6 +326,27 @@ def test_wrong_credentials_are_told_in_one_line_without_them(
     assert "\n" not in str(caught.value)
     assert "wrong-secret" not in told
     assert minio.secret_key not in told
+
+
+@pytest.mark.parametrize("checksum", ["4waSgw==", "AAAAAA==", "AAAAAA==-2", ""])
+def test_what_is_read_from_beginning_to_end_is_compared_with_its_checksum(
+    place: S3Place, blob: S3Blob, checksum: str
+) -> None:
+    blob.put("nine", b"123456789")
+    with open_s3_input(place, "nine") as found:
+        assert found is not None
+        assert found.checksum == "4waSgw=="  # the check value of CRC-32C
+    with closing(S3Session(place, answer_s=5.0)) as session:
+        where = {"Bucket": place.bucket, "Key": session.base + "nine"}
+        source = S3Input(session, where, 9, checksum=checksum)
+        assert (source.read(2), source.seek(4), source.read(5)) == (b"12", 4, b"56789")
+        whole = S3Input(session, where, 9, checksum=checksum)
+        assert (whole.read(4), whole.seek(0), whole.read(3), whole.seek(4)) == (b"1234", 0, b"123", 4)
+        if checksum == "AAAAAA==":
+            with pytest.raises(Determinate, match="differs from its checksum"):
+                whole.read(5)
+        else:
+            assert whole.read(5) == b"56789"
 
 
 def test_a_missing_bucket_is_told_and_not_made(minio: Minio, bucket: str) -> None:

@@ -2,12 +2,14 @@
 
 Invariants
 - What `dump.dump_json` writes is read back to equal objects, type by type.
-- A dump is read piece by piece: its text is never in memory as a whole.
+- A dump is read piece by piece: its text is never in memory as a whole, nor more of it than one object may
+  have.
 - JSON that isn't exactly one object of the type (unknown field, wrong type, a key twice, a field under both
   of its spellings, null) is `BadInput`.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any, NamedTuple, TextIO, TypeVar
@@ -22,6 +24,9 @@ from holdfast.errors import BadInput
 M = TypeVar("M", bound=Message)
 
 _CHUNK = 1 << 16
+_SOLID = re.compile(r"\S")
+_MOST_CHARACTERS = 64 << 20
+"""Of one object of a dump: several times what a stash takes of one, escaped as JSON."""
 _SHOWN = 60
 
 
@@ -138,10 +143,10 @@ class _Scanner:
     def peek(self) -> str:
         """The next character that isn't white space; empty at the end."""
         while True:
-            while self._at < len(self._text):
-                if not self._text[self._at].isspace():
-                    return self._text[self._at]
-                self._at += 1
+            if found := _SOLID.search(self._text, self._at):
+                self._at = found.start()
+                return found[0]
+            self._at = len(self._text)
             if not self._fill(_CHUNK):
                 return ""
 
@@ -162,6 +167,10 @@ class _Scanner:
             except (ValueError, RecursionError) as error:
                 # It may go on in what was not read yet; twice as much each time, so that it stays linear.
                 if start in ('{"' if wanted is dict else '"') and self._fill(size):
+                    if len(self._text) > _MOST_CHARACTERS:
+                        raise BadInput(
+                            f"{what} in the dump is longer than {_MOST_CHARACTERS:,} characters"
+                        ) from None
                     size *= 2
                     continue
                 raise BadInput(f"{what} in the dump is not JSON: {_one_line(error)}") from None

@@ -2,6 +2,7 @@
 that a collection is restored from. Blocking.
 
 Invariants
+- A dump is read as it comes, and no more of it is in memory than its rows.
 - What is to be restored is put together and opened in memory first; what fails there has made nothing.
 - It becomes durable in one append, and only where there is no catalog yet.
 - What a resource names is read with the operator's rights, and messages may show a part of it: a snapshot is
@@ -12,7 +13,7 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO, assert_never
+from typing import BinaryIO, Final, TextIO, assert_never
 from urllib.parse import unquote, urlsplit
 
 from holdfast.durable import OpenableCatalog, catalog_shard_id, persist_catalog
@@ -37,6 +38,8 @@ from holdfast_operator.reconcile.locations import Bounds
 from holdfast_operator.reconcile.storage import CatalogSource, DumpSource, RestoreSource
 
 _QUIET = PersistConfig(maintenance="off")
+_READ_BYTES: Final = 8 << 20
+"""Of an object in S3 by one request, and in memory."""
 
 
 def prepare(source: RestoreSource, organization_id: str, holder: str) -> list[Row]:
@@ -112,7 +115,8 @@ def _dump(source: DumpSource) -> Iterator[TextIO]:
         folder, _, name = unquote(parts.path).strip("/").rpartition("/")
         if not name:
             raise BadInput("the URL names no object")
-        yield io.TextIOWrapper(io.BytesIO(_s3_object(parts._replace(path=folder).geturl(), name)), "utf-8")
+        with _s3_object(parts._replace(path=folder).geturl(), name) as content:
+            yield io.TextIOWrapper(content, "utf-8")
         return
     if parts.netloc:
         raise BadInput("a file:// URL has an absolute path: file:///folder/dump.json")
@@ -136,17 +140,16 @@ def open_snapshot(url: str, bounds: Bounds) -> SnapshotSource:
     return SnapshotSource.open(local_folder(url))
 
 
-def _s3_object(folder: str, name: str) -> bytes:
+@contextmanager
+def _s3_object(folder: str, name: str) -> Iterator[BinaryIO]:
     place = S3Place.of(urlsplit(folder))
     try:
-        from holdfast.persist.storage.s3 import S3Blob
+        from holdfast.persist.storage.s3input import open_s3_input
     except ModuleNotFoundError as error:
         raise BadInput("an s3:// URL needs boto3, which is not installed with the operator") from error
-    blob = S3Blob(place, read_only=True)
-    try:
-        content = blob.get(name)
-    finally:
-        blob.close()
-    if content is None:
-        raise BadInput(f"{place} has no object {name}")
-    return content
+    with open_s3_input(place, name) as found:
+        if found is None:
+            raise BadInput(f"{place} has no object {name}")
+        # Two: one that is empty would ask the service for no more than the next few kilobytes of text.
+        with io.BufferedReader(found, _READ_BYTES) as ahead:
+            yield io.BufferedReader(ahead)

@@ -151,4 +151,9 @@ def passing_and_refused(error: Exception) -> bool:
 
 def crc32c(data: bytes) -> str:
     """The checksum of a body as the service writes it."""
-    return base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()
+    return told(google_crc32c.value(data))
+
+
+def told(checksum: int) -> str:
+    """A CRC-32C as the service writes it."""
+    return base64.b64encode(checksum.to_bytes(4, "big")).decode()
