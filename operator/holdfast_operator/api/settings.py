@@ -89,13 +89,16 @@ def _values(message: str) -> tuple[Refusal, ...]:
 _USE_A_REFERENCE: Final = (
     "must not have a secret: let envSecretRef name one, whose keys become environment variables"
 )
+_IS_THE_OPERATORS: Final = (
+    "must not say what the operator does (master, namespace, ServiceAccounts, submission, templates of "
+    "pods): a job runs in the namespace of its collection, as serviceAccount"
+)
 SPARK_CONF: Final = Settings(
     names=(
         Refusal("must have names of Spark's settings: spark.NAME", unless="^spark[.][!-<>-~]{1,247}$"),
         Refusal(_USE_A_REFERENCE, f"(?i){TELLING}|[._-](?:{SHORT})$", unless=_HARMLESS),
         Refusal(
-            "must not say what the operator does (master, namespace, ServiceAccounts, submission, templates "
-            "of pods): a job runs in the namespace of its collection, as serviceAccount",
+            _IS_THE_OPERATORS,
             "(?i)^spark[.](master$|submit[.]|kubernetes[.](namespace$|context$|driver[.]master$"
             "|authenticate[.]|file[.]upload[.]|(driver|executor)[.](podTemplate|pod[.])))",
         ),
@@ -104,7 +107,8 @@ SPARK_CONF: Final = Settings(
             "(?i)^spark[.]kubernetes[.](driver|executor)[.]volumes[.](hostPath|nfs)[.]",
         ),
     ),
-    values=_values(_USE_A_REFERENCE),
+    # The JVM would hand such a one on, whatever it is.
+    values=(*_values(_USE_A_REFERENCE), Refusal(_IS_THE_OPERATORS, "-Dspark[.]")),
 )
 """Of a Spark job."""
 

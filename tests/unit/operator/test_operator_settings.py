@@ -90,9 +90,15 @@ def test_no_setting_of_spark_says_where_or_as_whom_a_job_runs(name: str, says: s
     assert refused({name: "x"}).startswith(says)
 
 
+def test_no_option_of_a_jvm_is_a_setting_of_spark() -> None:
+    options = "-Xss4m -Dspark.kubernetes.executor.volumes.hostPath.x.options.path=/"
+    assert refused({"spark.driver.extraJavaOptions": options}).startswith("must not say what the operator")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("spark.driver.extraJavaOptions", "-Xss4m -Duser.timezone=UTC"),
         ("spark.kubernetes.driver.secrets.stores", "/etc/stores"),
         ("spark.kubernetes.executor.secretKeyRef.AWS_SECRET_ACCESS_KEY", "stores:key"),
         ("spark.kubernetes.kerberos.tokenSecret.name", "tickets"),
@@ -120,7 +126,8 @@ def test_what_only_names_a_secret_or_a_file_is_taken(name: str, value: str) -> N
     [
         *("s3.secret-access-key", "s3.access-key-id", "s3.passwd", "pwd", "pass", "token", "hf.token"),
         *("adls.account-key", "adls.connection-string", "adls.sas-token", "adls.client-secret"),
-        *("header.Authorization", "header.X-Api-Key", "header.Cookie", "auth", "auth.basic.password"),
+        *("header.Authorization", "header.X-Api-Key", "header.Cookie", "header.X-Tenant"),
+        *("auth", "auth.basic.password"),
         *("snowflake.private-key", "ssl.client.key", "oauth2-server-uri"),
     ],
 )
