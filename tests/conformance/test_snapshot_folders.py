@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.errors import Determinate, StoreUnreachable
+from holdfast.errors import BadInput, Determinate, StoreUnreachable
 from holdfast.persist.storage.s3 import PART_BYTES
 from holdfast.storage.snapshotfolder import SnapshotFolder, folder_at
 from testbed.droppingproxy import DroppingProxy
@@ -56,6 +56,9 @@ def test_what_is_written_is_read_and_a_folder_named_again_is_the_same(place: str
     again = folder_at(str(folder))
     assert again == folder
     assert (again.read("part"), again.read("nothing"), again.read("other")) == (data, b"", None)
+    write(folder, "large", bytes((64 << 20) + 1))
+    with pytest.raises(BadInput, match=r"large.* has 67,108,865 bytes, more than 67,108,864"):
+        again.read("large")
     with again.open("part") as (file, size):
         assert size == len(data)
         file.seek(-10, os.SEEK_END)

@@ -55,10 +55,6 @@ class S3Folder(SnapshotFolder):
     def folders(self) -> list[str]:
         return sorted({name.partition("/")[0] for name in self._names() if "/" in name})
 
-    def read(self, name: str) -> bytes | None:
-        with self._blob() as blob:
-            return blob.get(name)
-
     @contextmanager
     def open(self, name: str) -> Iterator[OpenFile]:
         with open_s3_input(self.place, name) as found:

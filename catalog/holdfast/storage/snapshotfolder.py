@@ -13,13 +13,15 @@ from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple, Self
+from typing import IO, Final, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import BadInput
 from holdfast.folders import flush_folder
 from holdfast.persist.storage.s3place import S3Place
 from holdfast.persist.storage.url import needs_boto3
+
+_MOST_READ: Final = 64 << 20
 
 
 class OpenFile(NamedTuple):
@@ -44,9 +46,15 @@ class SnapshotFolder(ABC):
     def folders(self) -> list[str]:
         """The names of the folders in it."""
 
-    @abstractmethod
     def read(self, name: str) -> bytes | None:
-        """All bytes of a file; None where there is none."""
+        """All bytes of a file; None where there is none. Raises `BadInput` for one of more than 64 MiB."""
+        try:
+            with self.open(name) as (file, size):
+                if size > _MOST_READ:
+                    raise BadInput(f"{self.below(name)} has {size:,} bytes, more than {_MOST_READ:,}")
+                return file.read(size)
+        except FileNotFoundError:
+            return None
 
     @abstractmethod
     def open(self, name: str) -> AbstractContextManager[OpenFile]:
@@ -89,12 +97,6 @@ class LocalFolder(SnapshotFolder):
 
     def folders(self) -> list[str]:
         return [each.name for each in self.path.iterdir() if each.is_dir()]
-
-    def read(self, name: str) -> bytes | None:
-        try:
-            return (self.path / name).read_bytes()
-        except FileNotFoundError:
-            return None
 
     @contextmanager
     def open(self, name: str) -> Iterator[OpenFile]:
