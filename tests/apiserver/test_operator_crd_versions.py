@@ -77,6 +77,8 @@ def operator(
 def install(plane: ControlPlane, crd: dict[str, Any]) -> None:
     plane.apply(crd)
     name = crd["metadata"]["name"]
+    # Before anybody has written a status, `--for=condition` is an error.
+    plane.kubectl("wait", "--for=jsonpath={.status.conditions}", f"crd/{name}", "--timeout=60s")
     plane.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
 
 

@@ -66,7 +66,7 @@ def test_a_catalog_comes_out_of_a_dump_or_of_another_one(
     # One that can't be opened any more tells what it was filled with, and when it is open again too.
     copy = world.get("catalog/copy")
     world.kubectl("annotate", "catalog/copy", "holdfast.dev/reopen=1")
-    world.wait_for("catalog/copy", ".status.epoch", 2)
+    world.wait_for("catalog/copy", ".status.epoch", 3)
     organization = copy["spec"]["organizationId"]
     with world.store(world.volume(organization)) as client:
         world.go_back(client, organization, 1)
@@ -74,7 +74,7 @@ def test_a_catalog_comes_out_of_a_dump_or_of_another_one(
     assert world.status("catalog/copy")["restoredFrom"] == copy["status"]["restoredFrom"]
     raised = CliRunner().invoke(main, shlex.split(command)[1:])
     assert raised.exit_code == 0, raised.output
-    world.wait_for("catalog/copy", ".status.epoch", 3)
+    world.wait_for("catalog/copy", ".status.epoch", 4)
     world.wait_for("catalog/copy", RESTORED, "Restored")
     # For one that is there already the field can't be set any more; one that was there before its resource:
     world.delete("catalog/old")

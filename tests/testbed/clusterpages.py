@@ -74,7 +74,9 @@ class PagesCluster:
         environment = {**self.environment, "KUBECONFIG": str(config), "HOME": str(folder)}
         with contextlib.ExitStack() as stack:
             objects = stack.enter_context(Objects(self.plane, name))
-            run = stack.enter_context(PageRun(folder, environment=environment, places=self.places))
+            own_folder = {f"{_VOLUME}/{OWN}/": f"{self.places[_VOLUME]}/{name}/"}
+            places = {**self.places, **own_folder}
+            run = stack.enter_context(PageRun(folder, environment=environment, places=places))
             stack.callback(_remove_ours, objects)
             samples = shutil.copytree(docpages.ROOT / "crds", folder / "crds")
             for sample in samples.rglob("*.yaml"):
