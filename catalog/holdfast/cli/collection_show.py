@@ -1,8 +1,8 @@
 """`holdfast collection list|describe|holds|jobs`: what is on record for collections, and what is stored."""
 
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     )
 
 _COMMANDS = 10
+
+R = TypeVar("R")
 
 
 @click.command("list", short_help="Show all collections.")
@@ -99,12 +101,7 @@ def holds(url: str, name: str, look: str, as_json: bool) -> None:
     """
     with controller_of(open_to_look(url)) as controller:
         found = controller.holds(name)
-    if as_json or look == "json":
-        click.echo(json.dumps([plain(each) for each in found], indent=2))
-        return
-    if found:
-        click.echo(_holds_table(found), nl=False)
-    click.echo(count(len(found), "hold"), err=True)
+    _show_all(found, "hold", plain, _holds_table, as_json=as_json or look == "json")
 
 
 @click.command(short_help="Show the jobs on record for it.")
@@ -119,12 +116,24 @@ def jobs(url: str, name: str, look: str, as_json: bool) -> None:
     """
     with controller_of(open_to_look(url)) as controller:
         found = controller.jobs(controller.describe(name).collection_id)
-    if as_json or look == "json":
-        click.echo(json.dumps([_job(each) for each in found], indent=2))
+    _show_all(found, "job", _job, _jobs_table, as_json=as_json or look == "json")
+
+
+def _show_all(
+    found: Sequence[R],
+    what: str,
+    facts: Callable[[R], Any],
+    table: Callable[[Sequence[R]], str],
+    *,
+    as_json: bool,
+) -> None:
+    """Show records as JSON, or as a table with their number beside it."""
+    if as_json:
+        click.echo(json.dumps([facts(each) for each in found], indent=2))
         return
     if found:
-        click.echo(_jobs_table(found), nl=False)
-    click.echo(count(len(found), "job"), err=True)
+        click.echo(table(found), nl=False)
+    click.echo(count(len(found), what), err=True)
 
 
 def _job(record: "JobRecord") -> dict[str, Any]:

@@ -24,7 +24,7 @@ from holdfast_operator.reconcile.facts import Start
 from holdfast_operator.reconcile.linking import connect, in_two, linked
 from holdfast_operator.reconcile.migrationfacts import Course, Move, Planned, Stand, told_plan, total
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
-from holdfast_operator.reconcile.opening import HasCatalog, check_owner
+from holdfast_operator.reconcile.opening import HasCatalog, check_owner, no_others
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Conductor:
         credentials: Credentials,
         *,
         timeout: float,
-        has_catalog: HasCatalog = lambda *_: False,
+        has_catalog: HasCatalog = no_others,
     ) -> "Conductor":
         """Connect to both stores; others are shut out for `timeout` seconds from the first step on.
 

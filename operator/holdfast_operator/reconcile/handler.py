@@ -236,16 +236,21 @@ def is_deleting(body: Json) -> bool:
 
 def is_overdue(body: Json, now: datetime) -> bool:
     """Whether its deletion has been going on for too long to wait for a store."""
+    until = _deadline(body)
+    return until is not None and now > until
+
+
+def _deadline(body: Json) -> datetime | None:
+    """Until when a deletion waits for a store; None where nobody asked for one."""
     asked = body["metadata"].get("deletionTimestamp")
-    return bool(asked) and now - datetime.fromisoformat(asked) > _DELETION_DEADLINE
+    return datetime.fromisoformat(asked) + _DELETION_DEADLINE if asked else None
 
 
 def _until_overdue(body: Json, step: Settle) -> Settle:
     """What keeps a deletion from its end is told with the time until which it may."""
-    asked = body["metadata"].get("deletionTimestamp")
-    if not asked or not step.retry:
+    until = _deadline(body)
+    if until is None or not step.retry:
         return step
-    until = datetime.fromisoformat(asked) + _DELETION_DEADLINE
     text = f"{step.health.message}; at {until:%H:%M:%S} UTC the deletion goes on without it"
     return replace(step, health=replace(step.health, message=text))
 

@@ -55,7 +55,7 @@ from holdfast_operator.reconcile.itemdefinition import item_definition
 from holdfast_operator.reconcile.linking import InTwo, StashGuard
 from holdfast_operator.reconcile.locations import Bounds
 from holdfast_operator.reconcile.objects import ObjectName, ObjectsPlan, plan_objects
-from holdfast_operator.reconcile.opening import HasCatalog, open_writable
+from holdfast_operator.reconcile.opening import HasCatalog, no_others, open_writable
 from holdfast_operator.reconcile.restoring import open_snapshot
 from holdfast_operator.reconcile.shadowing import Shadow
 from holdfast_operator.reconcile.sparkjobs import SPARK
@@ -97,7 +97,7 @@ class OpenCatalog:
         cls,
         opening: Opening,
         credentials: Mapping[str, str] = MappingProxyType({}),
-        has_catalog: HasCatalog = lambda *_: False,
+        has_catalog: HasCatalog = no_others,
     ) -> "OpenCatalog":
         """Open the location and take the catalog over; raises as `open_writable` does."""
         return cls(opening, *open_writable(opening, credentials, has_catalog))

@@ -41,6 +41,11 @@ HasCatalog = Callable[[str, str], bool]
 """Whether a Catalog of this name, `namespace/name`, asks for the catalog of this organization."""
 
 
+def no_others(_catalog: str, _organization_id: str) -> bool:
+    """For whoever knows of no other Catalogs."""
+    return False
+
+
 def check_owner(closed: OpenableCatalog, opening: Opening, has_catalog: HasCatalog) -> None:
     """Raise `OwnedByAnother` where the durable token is another Catalog's that is still there.
 
@@ -86,7 +91,7 @@ def _check_epoch(opening: Opening, credentials: Credentials) -> None:
 def open_writable(
     opening: Opening,
     credentials: Credentials = _NO_CREDENTIALS,
-    has_catalog: HasCatalog = lambda *_: False,
+    has_catalog: HasCatalog = no_others,
 ) -> tuple[PersistClient, Catalog, Start, InTwo | None]:
     """Open a catalog for writing; a new one is initialized first, or filled with what is to be restored.
 

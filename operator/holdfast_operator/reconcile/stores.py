@@ -33,6 +33,7 @@ from holdfast_operator.reconcile.opening import (
     HasCatalog,
     durable_state,
     is_linked,
+    no_others,
     nothing_durable,
     preflight,
     try_upgrade,
@@ -53,7 +54,7 @@ log = logging.getLogger(__name__)
 class Stores:
     """Opens, keeps and closes catalogs."""
 
-    def __init__(self, pool: StorePool, long: LongCalls, has_catalog: HasCatalog = lambda *_: False) -> None:
+    def __init__(self, pool: StorePool, long: LongCalls, has_catalog: HasCatalog = no_others) -> None:
         """`has_catalog` is called in threads."""
         self._pool = pool
         self._long = long
@@ -81,7 +82,7 @@ class Stores:
         return handle.start if isinstance(handle, OpenCatalog) else None
 
     def is_void(self, catalog: ObjectKey) -> bool:
-        """Whether its store was found to hold nothing, or nothing any more, or to be no store at all."""
+        """Whether its store was found to hold nothing of it any more or yet, or another's, or to be none."""
         return catalog in self._void
 
     def note_void(self, catalog: ObjectKey, *, void: bool) -> None:

@@ -180,17 +180,20 @@ class Kube:
         """Whether other types of a group are served, and this one in no version."""
         served: set[str] = set()
         for version in (await self.request("GET", f"/apis/{type_.group}"))["versions"]:
-            there = await self.request("GET", f"/apis/{version['groupVersion']}")
-            served.update(each["name"] for each in there["resources"])
+            served |= await self._served(version["groupVersion"])
         return bool(served) and type_.plural not in served
 
     async def is_served(self, type_: ResourceType) -> bool:
         """Whether there are objects of a type to be asked for."""
         try:
-            there = await self.request("GET", f"/apis/{type_.group}/{type_.version}")
+            return type_.plural in await self._served(f"{type_.group}/{type_.version}")
         except (Gone, NotServed):
             return False
-        return any(each["name"] == type_.plural for each in there["resources"])
+
+    async def _served(self, group_version: str) -> set[str]:
+        """The names of what the server says that it serves of a version of a group."""
+        there = await self.request("GET", f"/apis/{group_version}")
+        return {each["name"] for each in there["resources"]}
 
     async def get_of(self, type_: ResourceType, namespace: str, name: str) -> Json:
         """One object of any type. Raises `Gone`."""
