@@ -17,6 +17,9 @@ MOST_STEPS = 100_000
 EPOCH_S = 4_000_000_000
 """When worlds begin: after any real time, so that nothing in them is old by the clock of the host."""
 
+TASK = "sim-"
+"""What the names of the threads of simulated processes begin with."""
+
 
 class Endless(AssertionError):
     """The processes work and work, and never come to an end."""
@@ -63,7 +66,7 @@ class Scheduler:
         """Run all tasks to their end; the first failure of one is raised here."""
         self._tasks = [Task(name, work) for name, work in tasks.items()]
         threads = [
-            threading.Thread(target=self._main, args=(task,), name=f"sim-{task.name}", daemon=True)
+            threading.Thread(target=self._main, args=(task,), name=f"{TASK}{task.name}", daemon=True)
             for task in self._tasks
         ]
         for thread in threads:

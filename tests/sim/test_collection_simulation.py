@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import threading
+import uuid
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,25 @@ def test_the_same_seed_gives_the_same_run() -> None:
         second.run()
         assert first.scheduler.trace == second.scheduler.trace
         assert len(first.scheduler.trace) > 50
+
+
+def test_a_run_depends_on_no_other_thread_of_its_process() -> None:
+    alone, beside = CollectionWorld(0), CollectionWorld(0)
+    alone.run()
+    ended = threading.Event()
+
+    def other() -> None:
+        while not ended.wait(0.001):
+            uuid.uuid4()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        beside.run()
+    finally:
+        ended.set()
+        thread.join()
+    assert alone.scheduler.trace == beside.scheduler.trace
 
 
 def test_a_seed_gives_the_same_run_in_another_process() -> None:
