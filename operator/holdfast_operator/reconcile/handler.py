@@ -8,7 +8,7 @@ Invariants
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, Generic, TypeVar
@@ -18,7 +18,7 @@ from holdfast_operator.api.names import FINALIZER, Kind, Reason
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.steps import Keep, Release, Rest, Settle, Step, Wait, stalled
 from holdfast_operator.runtime.clock import Clock
-from holdfast_operator.runtime.events import EventSink, transitions
+from holdfast_operator.runtime.events import EventSink, Note, transitions
 from holdfast_operator.runtime.kube import (
     Conflict,
     Forbidden,
@@ -31,7 +31,7 @@ from holdfast_operator.runtime.kube import (
 )
 from holdfast_operator.runtime.metrics import Metrics
 from holdfast_operator.runtime.queue import Result
-from holdfast_operator.runtime.status import Health, StatusWriter, marks, next_status, shown
+from holdfast_operator.runtime.status import Phase, StatusWriter, marks, next_status, shown
 
 Json = dict[str, Any]
 O = TypeVar("O")  # noqa: E741 - what was observed
@@ -117,9 +117,6 @@ class Handler(ABC, Generic[O]):
             raise
         except HoldfastError as error:
             step = _until_overdue(body, settled(error))
-            # Said once, and not at each of the tries of a store that is away for a day.
-            level = logging.DEBUG if _is_shown(body, step.health) else logging.WARNING
-            log.log(level, "%s: %s", step.health.reason, step.health.message)
         except NotLeading as error:
             log.info("%s", error)
             return Result(retry=True)
@@ -203,9 +200,9 @@ class Handler(ABC, Generic[O]):
             return Result(retry=True)
         if written is not None:
             self.shown(key, written, old)
-            told = transitions(old.get("conditions", []), step.health, step.marks)
-            for note in (*step.notes, *told):
-                log.info("%s: %s", note.reason, note.message)
+            notes = (*step.notes, *transitions(old.get("conditions", []), step.health, step.marks))
+            _log(body, step, notes)
+            for note in notes:
                 await self.services.events.post(key, body["metadata"]["uid"], note)
         return Result(requeue_after=step.requeue_after, retry=step.retry)
 
@@ -255,6 +252,16 @@ def _until_overdue(body: Json, step: Settle) -> Settle:
     return replace(step, health=replace(step.health, message=text))
 
 
-def _is_shown(body: Json, health: Health) -> bool:
-    message = shown(health.message)
-    return any(each["message"] == message for each in body.get("status", {}).get("conditions", []))
+def _log(body: Json, step: Settle, notes: Sequence[Note]) -> None:
+    """Log what the Events say, and what else keeps an object from being ready.
+
+    Once, and not at each of the tries of a store that is away for a day.
+    """
+    for note in notes:
+        log.log(logging.WARNING if note.warning else logging.INFO, "%s: %s", note.reason, note.message)
+    health, message = step.health, shown(step.health.message)
+    before = body.get("status", {}).get("conditions", [])
+    said = {*(each["message"] for each in before), *(shown(note.message) for note in notes)}
+    if step.retry and health.phase is not Phase.READY and message not in said:
+        level = logging.WARNING if health.phase is Phase.STALLED else logging.INFO
+        log.log(level, "%s: %s", health.reason, message)

@@ -103,7 +103,6 @@ class LongSteps:
         except UnderWay:
             raise Halt(step.resting) from None
         except (RestoreFailed, NotAllowed) as error:
-            log.warning("%s", error)
             health = settled(error).health
             raise Halt(replace(step.resting, health=health, requeue_after=None, retry=True)) from None
         except (

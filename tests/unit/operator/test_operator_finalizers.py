@@ -1,66 +1,25 @@
 """The finalizer is put on and taken off by the operator itself, and a refused write comes again."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from kubernetes.client import ApiClient
 
 from holdfast_operator.api.names import FINALIZER, Kind
-from holdfast_operator.reconcile.handler import Handler, Services, has_finalizer, is_deleting
+from holdfast_operator.reconcile.handler import Handler, has_finalizer, is_deleting
 from holdfast_operator.reconcile.steps import Keep, Release, Settle, Step, ready
-from holdfast_operator.runtime.clock import SystemClock
-from holdfast_operator.runtime.events import EventSink
 from holdfast_operator.runtime.kube import (
     Conflict,
     Forbidden,
     Gone,
     Invalid,
-    Kube,
     KubeError,
     ObjectKey,
-    resource_type,
 )
-from holdfast_operator.runtime.metrics import Metrics
 from holdfast_operator.runtime.queue import Result
-from holdfast_operator.runtime.status import StatusWriter
+from unit.operator.oneobject import KEY, OneObject, services
 
 Json = dict[str, Any]
-KEY = ObjectKey(Kind.CATALOG, "ns", "demo")
-PATH = resource_type(KEY.kind).path(KEY.namespace, KEY.name)
-
-
-class OneObject(Kube):
-    """An API server with one object; it refuses changes of its metadata with what is in `refusals`."""
-
-    def __init__(self, finalizers: Sequence[str], *, deleting: bool = False) -> None:
-        super().__init__(ApiClient())
-        self.refusals: list[KubeError] = []
-        self.metadata: Json = {"name": "demo", "namespace": "ns", "uid": "u", "generation": 1}
-        self.metadata |= {"resourceVersion": "1", "finalizers": list(finalizers)}
-        if deleting:
-            self.metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        self.status: Json = {}
-
-    async def request(self, method: str, path: str, *, query: Any = None, body: Json | None = None) -> Json:
-        if is_deleting(self.body) and not self.metadata["finalizers"]:
-            raise Gone(path)
-        if method == "PATCH":
-            assert body is not None
-            if path.endswith("/status"):
-                self.status = body["status"]
-            elif self.refusals:
-                raise self.refusals.pop()
-            elif body["metadata"].pop("resourceVersion") != self.metadata["resourceVersion"]:
-                raise Conflict(path)
-            self.metadata |= body.get("metadata", {})
-            self.metadata["resourceVersion"] = str(int(self.metadata["resourceVersion"]) + 1)
-        return self.body
-
-    @property
-    def body(self) -> Json:
-        return {"metadata": dict(self.metadata), "spec": {}, "status": self.status}
 
 
 class Kept(Handler[Json]):
@@ -85,18 +44,8 @@ class Kept(Handler[Json]):
 
 def reconciled(server: OneObject) -> tuple[Result, list[Json]]:
     """One reconcile, and what was seen of the object after a write of ours."""
-    metrics, clock, seen = Metrics(), SystemClock(), []
-    services = Services(
-        kube=server,
-        status=StatusWriter(server, metrics),
-        events=EventSink(server, clock),
-        clock=clock,
-        metrics=metrics,
-        enqueue=lambda *_: None,
-        look=lambda _: None,
-        seen=lambda _, body: seen.append(body),
-    )
-    return asyncio.run(Kept(services).reconcile(KEY)), seen
+    seen: list[Json] = []
+    return asyncio.run(Kept(services(server, seen)).reconcile(KEY)), seen
 
 
 REFUSALS = [KubeError("500"), Invalid("422"), Conflict("409"), Gone("404")]
