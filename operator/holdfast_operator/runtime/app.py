@@ -150,6 +150,8 @@ class Operator:
             concurrency=options.concurrency,
             backoff=options.backoff,
             clock=self._clock,
+            owner=lambda key: key.namespace,
+            most_of_owner=options.concurrency - options.concurrency // 4,
             lane=self._lane,
             most_of_lane=max(1, options.concurrency // 2),
         )

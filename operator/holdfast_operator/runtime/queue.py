@@ -1,8 +1,8 @@
 """The keyed queue: workers that reconcile the keys of a `Schedule`.
 
 Invariants
-- At most `concurrency` keys are worked on at once, at most `most_of_lane` of one lane, and each by one worker
-  (see `schedule`).
+- At most `concurrency` keys are worked on at once, at most `most_of_owner` of one owner and `most_of_lane` of
+  one lane, and each by one worker (see `schedule`).
 - An exception of the work is a failure of that key alone: it is logged and comes back after its backoff.
 - `stop` hands out no further key and lets what runs come to its end, or cancels it after a grace.
 """
@@ -45,14 +45,23 @@ class KeyedQueue(Generic[K]):
         backoff: Backoff | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
+        owner: Callable[[K], Hashable] = lambda _: None,
+        most_of_owner: int = 64,
         lane: Callable[[K], Hashable] = lambda _: None,
         most_of_lane: int = 8,
     ) -> None:
-        """`lane` says what a key waits for: see `Schedule`."""
+        """`owner` says whose a key is, and `lane` what it waits for: see `Schedule`."""
         self._work = work
         self._concurrency = concurrency
         self._clock = clock or SystemClock()
-        self._schedule: Schedule[K] = Schedule(backoff=backoff, rng=rng, lane=lane, most_of_lane=most_of_lane)
+        self._schedule: Schedule[K] = Schedule(
+            backoff=backoff,
+            rng=rng,
+            owner=owner,
+            most_of_owner=most_of_owner,
+            lane=lane,
+            most_of_lane=most_of_lane,
+        )
         self._changed = asyncio.Event()
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()

@@ -3,7 +3,9 @@
 Invariants
 - A key waits at most once, and is worked on by at most one worker.
 - A key that is added while it is worked on comes back afterwards: no change is missed.
-- Due keys are handed out in the order in which they became due, so a hot key goes behind all others.
+- Due keys of one owner are handed out in the order in which they became due, so a hot key goes behind all
+  others. Owners take turns, and nobody has more than so many workers: who has a thousand keys that are due
+  delays nobody else by more than one of them.
 - What is due by routine (nobody changed it: a look now and then, one key of a thousand that are looked at at
   once, a new try) lets those go first that something happened to; but of `_TURNS` keys one is of the routine
   as long as any is due, so neither waits for ever for the other.
@@ -13,6 +15,7 @@ Invariants
   (something changed) cuts a delay short, but doesn't forget the failures.
 """
 
+import functools
 import heapq
 import itertools
 import random
@@ -21,7 +24,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from holdfast_operator.runtime.line import Line
+from holdfast_operator.runtime.line import Line, Lines
 
 K = TypeVar("K", bound=Hashable)
 
@@ -66,18 +69,27 @@ class Schedule(Generic[K]):
         *,
         backoff: Backoff | None = None,
         rng: random.Random | None = None,
+        owner: Callable[[K], Hashable] = lambda _: None,
+        most_of_owner: int = 64,
         lane: Callable[[K], Hashable] = lambda _: None,
         most_of_lane: int = 8,
     ) -> None:
-        """`lane` is asked when a key is due; it may answer otherwise the next time."""
+        """`owner` of a key never changes; `lane` is asked when one is due, it may answer otherwise then."""
+        self._owner = owner
+        self._most_of_owner = most_of_owner
+        self._workers: Counter[Hashable] = Counter()
+        """By owner."""
         self._most_of_lane = most_of_lane
         self._working: Counter[Hashable] = Counter()
+        """By lane."""
         self._backoff = backoff or Backoff()
         self._rng = rng or random.Random()  # noqa: S311 - jitter needs no secrecy
         self._entries: dict[K, _Entry] = {}
         self._later: list[tuple[float, int, K]] = []
-        self._changed: Line[K] = Line(lane, self._is_full)
-        self._routine: Line[K] = Line(lane, self._is_full)
+        lines = functools.partial(
+            Lines[K], owner, self._has_all, functools.partial(Line[K], lane, self._is_full)
+        )
+        self._changed, self._routine = lines(), lines()
         self._changes_in_a_row = 0
         self._tickets = itertools.count(1)
 
@@ -119,7 +131,8 @@ class Schedule(Generic[K]):
         entry = self._entries[key]
         entry.started = None
         routine, entry.routine = entry.routine, True
-        self._leave(entry.lane)
+        _count_down(self._workers, self._owner(key))
+        _count_down(self._working, entry.lane)
         entry.failures = entry.failures + 1 if failed else 0
         dues = [entry.again] if entry.again is not None else []
         if failed:
@@ -155,10 +168,13 @@ class Schedule(Generic[K]):
         return len(self._changed) + len(self._routine)
 
     def oldest_wait(self, now: float) -> float:
-        """For how long the longest due key has been waiting for a worker; not those whose lane is full."""
+        """For how long the longest due key has been waiting for a worker.
+
+        Not those whose lane is full, or whose owner has all the workers that it may have.
+        """
         self._promote(now)
-        firsts = (line.first for line in (self._changed, self._routine))
-        sinces = (self._entries[key].ready_since for key in firsts if key is not None)
+        firsts = (*self._changed.firsts, *self._routine.firsts)
+        sinces = (self._entries[key].ready_since for key in firsts)
         return max((now - since for since in sinces if since is not None), default=0.0)
 
     def oldest_work(self, now: float) -> float:
@@ -177,6 +193,9 @@ class Schedule(Generic[K]):
     def __contains__(self, key: object) -> bool:
         return key in self._entries
 
+    def _has_all(self, owner: Hashable) -> bool:
+        return self._workers[owner] >= self._most_of_owner
+
     def _is_full(self, lane: Hashable) -> bool:
         return lane is not None and self._working[lane] >= self._most_of_lane
 
@@ -185,16 +204,9 @@ class Schedule(Generic[K]):
         entry.due = entry.ready_since = None
         entry.started = now
         entry.lane = lane
-        if lane is not None:
-            self._working[lane] += 1
+        self._workers[self._owner(key)] += 1
+        self._working[lane] += 1
         return key
-
-    def _leave(self, lane: Hashable) -> None:
-        if lane is None:
-            return
-        self._working[lane] -= 1
-        if not self._working[lane]:
-            del self._working[lane]
 
     def _wait(self, key: K, entry: _Entry, due: float, now: float, *, routine: bool) -> None:
         entry.due = due
@@ -220,3 +232,9 @@ class Schedule(Generic[K]):
 
     def _line_up(self, key: K, entry: _Entry) -> None:
         (self._routine if entry.routine else self._changed).append(key)
+
+
+def _count_down(counted: Counter[Hashable], what: Hashable) -> None:
+    counted[what] -= 1
+    if not counted[what]:
+        del counted[what]

@@ -26,7 +26,9 @@ Key = tuple[str, int]
 class Play:
     """Workers on a schedule; notes how long each key waited from being due to being worked on."""
 
-    def __init__(self, workers: int, takes: Callable[[Key], float], *, lanes: bool = True) -> None:
+    def __init__(
+        self, workers: int, takes: Callable[[Key], float], *, lanes: bool = True, owners: bool = False
+    ) -> None:
         self.now = 0.0
         self.waits: dict[Key, float] = {}
         """Of those that something happened to."""
@@ -34,6 +36,8 @@ class Play:
         self.schedule: Schedule[Key] = Schedule(
             backoff=Backoff(),
             rng=random.Random(1),
+            owner=(lambda key: key[0]) if owners else (lambda _: None),
+            most_of_owner=workers - workers // 4 if owners else workers,
             lane=(lambda key: key[0]) if lanes else (lambda _: None),
             most_of_lane=max(1, workers // 2),
         )
@@ -171,6 +175,56 @@ def test_a_location_that_hangs_takes_half_of_the_workers_at_most(lanes: bool) ->
         assert longest(play, but="hung") <= 1.0
     else:
         assert longest(play, but="hung") > 20.0, "the story must be one that lanes are needed for"
+
+
+@pytest.mark.parametrize("workers", [1, 16])
+@pytest.mark.parametrize("takes", [3.0, 0.3])
+@pytest.mark.parametrize("owners", [True, False])
+def test_who_has_many_objects_that_take_long_delays_nobody_else(
+    workers: int, takes: float, owners: bool
+) -> None:
+    """As many places as objects: no lane is ever full."""
+    rng = random.Random(5)
+    play = Play(workers, lambda key: takes if key[0] == "many" else 0.05, lanes=False, owners=owners)
+    for number in range(4000 * workers // 16 // round(takes * 10)):
+        play.at(0.0, ("many", number))
+    for number in range(6):
+        play.at(rng.uniform(1, 10), (f"few-{number % 2}", number))
+    play.run(40)
+    if not owners:
+        assert longest(play, but="many") > 5 * takes, "the story must be one that needs turns"
+    elif workers == 1:
+        assert longest(play, but="many") <= 4 * takes, "every third turn is theirs"
+    else:
+        assert longest(play, but="many") <= 0.2, "a quarter of the workers is never theirs"
+    assert play.worked.total() >= (40 - 10) / takes * workers * 0.7, "and no worker rests that may work"
+
+
+def test_an_owner_who_has_all_its_workers_is_not_what_the_queue_hangs_on() -> None:
+    schedule: Schedule[Key] = Schedule(owner=lambda key: key[0], most_of_owner=2)
+    for number in range(4):
+        schedule.add(("many", number), 0.0)
+    assert [schedule.pop(0.0) for _ in range(3)] == [("many", 0), ("many", 1), None]
+    assert (schedule.next_due(50.0), schedule.oldest_wait(50.0), schedule.depth(50.0)) == (None, 0.0, 2)
+    schedule.forget(("many", 2))
+    schedule.done(("many", 0), 50.0)
+    assert schedule.next_due(50.0) == 50.0
+    assert schedule.pop(50.0) == ("many", 3)
+    schedule.add(("few", 0), 50.0)
+    assert schedule.pop(50.0) == ("few", 0)
+    assert schedule.pop(50.0) is None
+
+
+def test_owners_take_turns_where_none_has_more_workers_than_another() -> None:
+    schedule: Schedule[Key] = Schedule(owner=lambda key: key[0])
+    for owner in "abc":
+        for number in range(3):
+            schedule.add((owner, number), 0.0)
+    handed = []
+    while (key := schedule.pop(0.0)) is not None:
+        handed.append(key)
+        schedule.done(key, 0.0)
+    assert handed == [(owner, number) for number in range(3) for owner in "abc"]
 
 
 def test_a_thousand_at_once_are_all_served_and_each_once() -> None:
