@@ -269,6 +269,11 @@ class Opening:
     """The epoch that it was open at before: `EpochWentBack` where its store has a lower one."""
 
     @property
+    def location(self) -> str:
+        """All the stores that are asked, in one name: who is slow to answer is one of them."""
+        return self.storage.beside(self.stash)
+
+    @property
     def bootstrap(self) -> Bootstrap:
         """What the first open puts into the catalog."""
         return Bootstrap(

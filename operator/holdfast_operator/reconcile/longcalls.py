@@ -7,6 +7,7 @@ Invariants
   asked otherwise) is handed to `late`: a handle must be closed, and until it is the call is under way.
 - Whoever stopped waiting for it is told when it ends.
 - Those on slow servers are waited for by nobody, and take no turns of the others (see `slowness`).
+- Of the turns of either kind, and of all of them, a namespace leaves some to the others.
 - What failed after it was no longer waited for is not begun again at once: until a pause is over its failure
   is the answer. What brings no handle is remembered for as long, too.
 - All state belongs to the event loop; the threads touch none of it.
@@ -18,7 +19,6 @@ import contextvars
 import functools
 import logging
 import traceback
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -36,9 +36,11 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-_MOST: Final = 16
-_MOST_OF_SLOW: Final = 8
+_MOST: Final = 24
+_MOST_OF_SLOW: Final = 16
 _MOST_OF_LOCATION: Final = 4
+_MOST_OF_NAMESPACE: Final = 16
+_MOST_OF_NAMESPACE_SLOW: Final = 8
 _THREADS: Final = 128
 _BESIDE: Final = 16
 """Threads for those that are still waited for: each worker of the queue has one."""
@@ -165,7 +167,7 @@ class LongCalls:
     def _begin(self, asked: Asked, work: Callable[[], T], late: Callable[[T], None] | None) -> _Call:
         if not self._may_act():
             raise NotLeading(f"{asked.what} in {asked.location} is left to whoever leads now")
-        if self._is_full(asked.location):
+        if self._is_full(asked):
             raise UnderWay(None)
         future = self._in_thread(work)
         call = _Call(asked, self._clock.wall(), self._clock.monotonic(), future, late)
@@ -173,15 +175,20 @@ class LongCalls:
         self._calls[asked.key, asked.what] = call
         return call
 
-    def _is_full(self, location: str) -> bool:
+    def _is_full(self, asked: Asked) -> bool:
         """Whether one that waits for its turn leaves the threads to the others."""
-        left = Counter(call.asked.location for call in self._calls.values() if call.left)
-        slow = self._slowness.is_slow(location)
-        alike = sum(n for each, n in left.items() if self._slowness.is_slow(each) is slow)
+        slow = self._slowness.is_slow(asked.location)
+        left = [call.asked for call in self._calls.values() if call.left]
+        alike = [each for each in left if self._slowness.is_slow(each.location) is slow]
+        ours = [each for each in left if each.key.namespace == asked.key.namespace]
+        ours_alike = [each for each in alike if each.key.namespace == asked.key.namespace]
         return (
-            left[location] >= _MOST_OF_LOCATION
-            or alike >= (_MOST_OF_SLOW if slow else _MOST)
-            or left.total() >= _THREADS - _BESIDE
+            sum(each.location == asked.location for each in left) >= _MOST_OF_LOCATION
+            or len(alike) >= (_MOST_OF_SLOW if slow else _MOST)
+            or len(ours_alike) >= (_MOST_OF_NAMESPACE_SLOW if slow else _MOST_OF_NAMESPACE)
+            # Servers that nobody knows yet are no slow ones, however many hang.
+            or len(ours) >= (_THREADS - _BESIDE) // 2
+            or len(left) >= _THREADS - _BESIDE
         )
 
     async def _wait(self, call: _Call) -> None:

@@ -70,7 +70,7 @@ class Migrations:
 
     async def look(self, key: ObjectKey, move: Move, credentials: Credentials) -> Stand:
         """What the stores say now."""
-        location = str(move.opening.storage)
+        location = move.opening.location
         self._stands[key] = await self._pool.call(
             "look_migration", location, lambda: conducting.look(move, credentials)
         )
@@ -106,7 +106,7 @@ class Migrations:
             return conductor.advance(course)
 
         self._stepping.add(key)
-        asked = Asked(key, "advance_migration", str(move.opening.storage), (move, course.calls))
+        asked = Asked(key, "advance_migration", move.opening.location, (move, course.calls))
         try:
             after = await self._long.run(asked, work)
         except UnderWay:
@@ -125,7 +125,7 @@ class Migrations:
     async def open_shadow(self, key: ObjectKey, catalog: ObjectKey, until: datetime) -> None:
         """Open the Catalog in both stores, as this process's handle of it."""
         course, conductor = self._courses[key], self._conductors[key]
-        asked = Asked(key, "open_shadow", str(course.move.opening.storage), course.calls)
+        asked = Asked(key, "open_shadow", course.move.opening.location, course.calls)
         try:
             handle = await self._long.run(asked, conductor.open_shadow, late=lambda handle: handle.close())
         except UnderWay:
@@ -154,7 +154,7 @@ class Migrations:
             finally:
                 conductor.close()
 
-        asked = Asked(key, "abandon_migration", str(move.opening.storage), move)
+        asked = Asked(key, "abandon_migration", move.opening.location, move)
         await self._long.run(asked, work)
         self._long.give_up(key)
         # Nothing is on record by what was done until now: a course with its calls says that there may be.
@@ -163,7 +163,7 @@ class Migrations:
 
     async def dry_run(self, key: ObjectKey, move: Move, credentials: Credentials) -> None:
         """Find out what it would do. Raises `UnderWay`."""
-        asked = Asked(key, "plan_migration", str(move.opening.storage), move)
+        asked = Asked(key, "plan_migration", move.opening.location, move)
         self._plans[key] = move, await self._long.run(asked, lambda: conducting.dry_run(move, credentials))
 
     async def stop(self, key: ObjectKey) -> None:
@@ -196,4 +196,4 @@ class Migrations:
     async def _close(self, key: ObjectKey) -> None:
         conductor = self._conductors.pop(key, None)
         if conductor is not None:
-            await self._pool.call("close", str(conductor.move.opening.storage), conductor.close)
+            await self._pool.call("close", conductor.move.opening.location, conductor.close)

@@ -59,6 +59,10 @@ class Storage:
         """Whether only processes that see the same file system can open it."""
         return any(_scheme(url) in {"file", "sqlite"} for url in self.urls)
 
+    def beside(self, stash: "StashPlace | None") -> str:
+        """It and a stash in one name."""
+        return str(self) if stash is None else f"{self}{_WITH}{stash.url}"
+
     def __str__(self) -> str:
         return _WITH.join(self.urls)
 

@@ -105,7 +105,7 @@ class Stores:
                 return ObservedCatalog.open(opening, credentials)
             return OpenCatalog.open(opening, credentials, self.has_catalog)
 
-        asked = Asked(catalog, "open", str(opening.storage), opening)
+        asked = Asked(catalog, "open", opening.location, opening)
         try:
             handle = await self._long.run(asked, work, late=_close)
         except FenceRegressed as error:
@@ -164,17 +164,17 @@ class Stores:
 
         Raises what opening would; `UnderWay`.
         """
-        asked = Asked(catalog, "preflight", str(opening.storage), opening)
+        asked = Asked(catalog, "preflight", opening.location, opening)
         await self._long.run(asked, lambda: preflight(opening, credentials))
 
     async def durable_state(self, opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> Durable:
         """What is known of a catalog that can't be opened."""
-        location = str(opening.storage)
+        location = opening.location
         return await self._pool.call("describe", location, lambda: durable_state(opening, credentials))
 
     async def is_linked(self, opening: Opening) -> bool:
         """Whether what is on persist says that it is one of two stores."""
-        return await self._pool.call("describe", str(opening.storage), lambda: is_linked(opening))
+        return await self._pool.call("describe", opening.location, lambda: is_linked(opening))
 
     async def answer(self, opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> Found:
         """The same, for messages: nothing is raised."""
@@ -191,7 +191,7 @@ class Stores:
         self, catalog: ObjectKey, opening: Opening, credentials: Credentials = _NO_CREDENTIALS
     ) -> str:
         """What an upgrade-check of a catalog that isn't open says, for people. Raises `UnderWay`."""
-        asked = Asked(catalog, "try_upgrade", str(opening.storage), opening)
+        asked = Asked(catalog, "try_upgrade", opening.location, opening)
         return await self._long.run(asked, lambda: try_upgrade(opening, credentials))
 
     async def confirm(self, catalog: ObjectKey) -> CatalogFacts | None:
@@ -199,7 +199,7 @@ class Stores:
         handle = self._open.get(catalog)
         if handle is None:
             return None
-        return await self._pool.call("confirm", str(handle.opening.storage), handle.confirm)
+        return await self._pool.call("confirm", handle.opening.location, handle.confirm)
 
     async def look(self, catalog: ObjectKey, collection: ObjectKey, name: ItemName) -> Look:
         """What there is of a collection of an open or observed catalog. `KeyError` where it is neither.
@@ -207,7 +207,7 @@ class Stores:
         `changed` tells of `collection` from then on.
         """
         handle = self._open[catalog]
-        found = await self._pool.call("look", str(handle.opening.storage), lambda: handle.look(name))
+        found = await self._pool.call("look", handle.opening.location, lambda: handle.look(name))
         if found.basis is not None:
             self._looks[collection] = catalog, found.basis
         return found
@@ -215,7 +215,7 @@ class Stores:
     def is_slow(self, catalog: ObjectKey) -> bool:
         """Whether the store of an open catalog lets callers wait now."""
         opening = self.opened(catalog)
-        return opening is not None and self._pool.is_slow(str(opening.storage))
+        return opening is not None and self._pool.is_slow(opening.location)
 
     async def changed(self, catalog: ObjectKey) -> tuple[ObjectKey, ...]:
         """The collections of which the store has something new since they were last looked at.
@@ -226,7 +226,7 @@ class Stores:
         looks = {collection: basis for collection, (its, basis) in self._looks.items() if its == catalog}
         if not isinstance(handle, OpenCatalog) or not looks:
             return ()
-        return await self._pool.call("changed", str(handle.opening.storage), lambda: handle.changed(looks))
+        return await self._pool.call("changed", handle.opening.location, lambda: handle.changed(looks))
 
     def looked_at(self, catalog: ObjectKey) -> tuple[ObjectKey, ...]:
         """The collections that `changed` tells of."""
@@ -244,7 +244,7 @@ class Stores:
         handle = self._open[catalog]
         if isinstance(handle, ObservedCatalog):
             raise NotWritable(f"the catalog in {handle.opening.storage} is only observed")
-        return await self._pool.call(what, str(handle.opening.storage), lambda: work(handle))
+        return await self._pool.call(what, handle.opening.location, lambda: work(handle))
 
     async def use_long(
         self, catalog: ObjectKey, asked: tuple[ObjectKey, str, object], work: Callable[[OpenCatalog], T]
@@ -257,7 +257,7 @@ class Stores:
         if isinstance(handle, ObservedCatalog):
             raise NotWritable(f"the catalog in {handle.opening.storage} is only observed")
         key, what, how = asked
-        call = Asked(key, what, str(handle.opening.storage), how)
+        call = Asked(key, what, handle.opening.location, how)
         return await self._long.run(call, lambda: work(handle), late=_nothing)
 
     async def close(self, catalog: ObjectKey) -> None:
@@ -265,7 +265,7 @@ class Stores:
         self._long.give_up(catalog)
         handle = self._open.pop(catalog, None)
         if handle is not None:
-            await self._pool.call("close", str(handle.opening.storage), handle.close)
+            await self._pool.call("close", handle.opening.location, handle.close)
 
     async def destroy(self, catalog: ObjectKey) -> None:
         """End an open catalog for ever, and close it."""

@@ -20,7 +20,8 @@ from holdfast_operator.reconcile.catalogmarks import opening_since
 from holdfast_operator.reconcile.facts import Durable, Opening, RestoreFailed
 from holdfast_operator.reconcile.longcalls import Asked, LongCalls, UnderWay
 from holdfast_operator.reconcile.pool import StorePool
-from holdfast_operator.reconcile.storage import DumpSource, Storage
+from holdfast_operator.reconcile.slowness import Slowness
+from holdfast_operator.reconcile.storage import DumpSource, StashPlace, Storage
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.kube import ObjectKey
 from holdfast_operator.runtime.metrics import Metrics
@@ -298,6 +299,37 @@ def test_slow_ones_do_not_take_all_threads() -> None:
         assert len(bench.undone) == 26
 
     play(story)
+
+
+def test_a_namespace_leaves_threads_to_the_others() -> None:
+    async def story(bench: Bench) -> None:
+        hung, fine = Store(), Store()
+        fine.go_on.set()
+
+        async def begins(store: Store, namespace: str, location: str) -> bool:
+            asked = Asked(ObjectKey(Kind.CATALOG, namespace, location), "open", location, "")
+            with pytest.raises(UnderWay) as under_way:
+                await bench.run(store, asked)
+            return under_way.value.since is not None
+
+        begun = [await begins(hung, "theirs", f"unknown {number}") for number in range(60)]
+        assert begun == [True] * 56 + [False] * 4, "on a server each, which nobody knows"
+        assert await begins(hung, "ours", "unknown too")
+        assert (
+            await bench.run(fine, Asked(ObjectKey(Kind.CATALOG, "ours", "a"), "open", "good", ""))
+            == "handle 1"
+        )
+        hung.go_on.set()
+        await asyncio.wait_for(bench.calls.give_up_all(), EVENTUALLY)
+
+    play(story)
+
+
+def test_a_slow_stash_makes_nobody_slow_who_shares_the_other_store() -> None:
+    slowness = Slowness()
+    slowness.waits(Storage(url="s3://bucket/one").beside(StashPlace("postgresql://far/db")))
+    assert slowness.is_slow(Storage(url="s3://bucket/two").beside(StashPlace("postgresql://far/other")))
+    assert not slowness.is_slow(str(Storage(url="s3://bucket/two")))
 
 
 def test_a_restore_that_takes_long_is_taken_later_or_leaves_no_handle(tmp_path: Path) -> None:
