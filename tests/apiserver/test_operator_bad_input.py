@@ -44,19 +44,22 @@ WITH_PASSWORD = (
 SPARK_CONF = (
     *(
         ({name: "x"}, "must not have a secret: let envSecretRef name one")
-        for name in ("spark.hadoop.fs.s3a.secret.key", "spark.hadoop.fs.azure.account.key.a", "spark.ssl.Pwd")
+        for name in ("spark.hadoop.fs.s3a.secret.key", "spark.hadoop.fs.azure.account.key.a", "spark.ui.Pwd")
     ),
-    ({"spark.jdbc.url": "jdbc:postgresql://h/db?user=u&pass=x"}, "must not have a secret: let envSecretRef"),
-    ({"spark.repo": "https://u:x@h/maven"}, "must not have a secret: let envSecretRef name one"),
+    ({"spark.sql.u": "jdbc:postgresql://h/db?user=u&pass=x"}, "must not have a secret: let envSecretRef"),
+    ({"spark.sql.u": "https://u:x@h/maven"}, "must not have a secret: let envSecretRef name one"),
     *(
-        ({name: "x"}, "must not say what the operator does")
-        for name in ("spark.kubernetes.namespace", "spark.master", "spark.kubernetes.driver.podTemplateFile")
+        ({name: "x"}, "must have only settings of a job's pods")
+        for name in (
+            *("spark.kubernetes.namespace", "spark.master", "spark.kubernetes.driver.podTemplateFile"),
+            *("spark.kubernetes.kerberos.krb5.path", "spark.kerberos.keytab", "spark.jars", "spark.sql.a b"),
+            *("spark.kubernetes.driver.volumes.hostPath.h.mount.path", "spark.master=x", "spark.sql.\n"),
+        )
     ),
-    ({"spark.kubernetes.driver.volumes.hostPath.h.mount.path": "/host"}, "must not mount folders of nodes"),
-    ({"spark.master=x": "y"}, "must have names of Spark's settings"),
-    ({"spark." + "n" * 248: "y"}, "must have names of Spark's settings"),
-    ({"spark.a": "y" * 2049}, "sparkConf.spark.a"),
-    ({f"spark.{number}": "y" for number in range(65)}, "must have at most 64 items"),
+    ({"spark.driver.extraClassPath": "x"}, "must not load code or name files to read at the start"),
+    ({"spark.kubernetes.scheduler.name": "${env:TOKEN}"}, "must not refer to an environment"),
+    ({"spark.sql.a": "y" * 2049}, "sparkConf.spark.sql.a"),
+    ({f"spark.sql.{number}": "y" for number in range(65)}, "must have at most 64 items"),
 )
 
 

@@ -64,11 +64,9 @@ class Settings:
 
 
 _HARMLESS: Final = (
-    "(?i)^spark[.]kubernetes[.]((driver|executor)[.]secret(s|KeyRef)[.]|kerberos[.]tokenSecret[.])"
-    "|(password|secret|token|credentials?|secret[.](driver|executor))"
-    "[._-]?(file|enabled|class|type|mechanism|bitLength)$"
-    "|credentials?[._-]provider([.](path|mapping|type))?$"
-    "|^spark[.](security|kerberos[.]renewal)[.]credentials([.].*[.]enabled|[.]renewalRatio|[.]retryWait)?$"
+    "^spark[.]kubernetes[.]((driver|executor)[.]secret(s|KeyRef)[.]|container[.]image[.]pullSecrets$)"
+    "|(?i:(secret|token|credentials?)[._-]?(file|type|mechanism|bitLength)$"
+    "|credentials?[._-]provider([.](path|mapping|type))?$)"
 )
 """Names of settings that hold such a word, and name a Secret or a file, or say how one is used."""
 
@@ -89,28 +87,63 @@ def _values(message: str) -> tuple[Refusal, ...]:
 _USE_A_REFERENCE: Final = (
     "must not have a secret: let envSecretRef name one, whose keys become environment variables"
 )
-_IS_THE_OPERATORS: Final = (
-    "must not say what the operator does (master, namespace, ServiceAccounts, submission, templates of "
-    "pods): a job runs in the namespace of its collection, as serviceAccount"
+_NOT_OF_ITS_PODS: Final = (
+    "must have only settings of a job's pods, which docs/how-to/choose-what-runs-spark.md lists: who submits "
+    "it reads others too, with its own rights; jars, packages and files belong in image, storage in volumes, "
+    "and the operator says the rest"
 )
+_LOADS: Final = (
+    "must not load code or name files to read at the start: build what the job needs into image, and use the "
+    "defaults of Spark"
+)
+_IS_EXPANDED: Final = (
+    "must not refer to an environment or to system properties: whoever submits the job would fill in its own"
+)
+_OF_PODS: Final = (
+    "(driver|executor)[.]((request|limit)[.]cores$|((service[.])?(label|annotation)|node[.]selector|secrets"
+    "|secretKeyRef|volumes[.](emptyDir|persistentVolumeClaim))[.]|scheduler[.]name$"
+    "|(own|reuse|waitToReuse)PersistentVolumeClaim$)"
+    "|executor[.](deleteOnTermination|decommissionLabel(Value)?|terminationGracePeriodSeconds|podDeletionCost"
+    "|roll(Interval|Policy)|(pvc[.])?resize(Factor|Interval|Threshold))$"
+    "|allocation[.](batch[.]|executor[.]|max)|(driverEnv|node[.]selector)[.]"
+    "|(memoryOverheadFactor|scheduler[.]name|local[.]dirs[.]tmpfs|container[.]image[.]pullSecrets)$"
+)
+"""Settings of `spark.kubernetes`: those that say what a pod of the job has, in its own namespace."""
+_TAKEN: Final = (
+    "^spark[.]((sql|executor|driver|executorEnv|memory|shuffle|network|rpc|kryo|task|dynamicAllocation"
+    "|eventLog|ui|metrics|io|storage|scheduler|locality|broadcast|cleaner|rdd|reducer|stage|unsafe|log"
+    "|python|buffer|excludeOnFailure|decommission|redaction|hadoop[.](parquet|mapreduce[.]fileoutputcommitter"
+    "|fs[.](s3a|azure|gs)))[.]|(speculation|serializer|kryoserializer)([.]|$)"
+    "|(authenticate([.](enableSaslEncryption|secretBitLength))?|default[.]parallelism|local[.]dir|port[.]maxRetries|blockManager[.]port)$"
+    f"|kubernetes[.]({_OF_PODS}))[!-<>-~]*$"
+)
+"""Settings that nothing but the pods of a job reads."""
 SPARK_CONF: Final = Settings(
     names=(
-        Refusal("must have names of Spark's settings: spark.NAME", unless="^spark[.][!-<>-~]{1,247}$"),
+        Refusal(_NOT_OF_ITS_PODS, unless=_TAKEN),
+        Refusal(
+            _LOADS,
+            "(?i)(class(es|path|pathFirst)?|librarypath|jars([.]path)?|listeners|extensions|providers|filters"
+            "|registrator|plugins?|impl|module|python|repositories|(resources|topology|allocation[.])file"
+            "|topologyMapper|replication[.]policy|cache[.]serializer|shuffle[.]manager|metrics[.]conf)$"
+            "|^spark[.]sql[.]catalog[.]",
+            unless="^spark[.]metrics[.]conf[.]",
+        ),
         Refusal(_USE_A_REFERENCE, f"(?i){TELLING}|[._-](?:{SHORT})$", unless=_HARMLESS),
-        Refusal(
-            _IS_THE_OPERATORS,
-            "(?i)^spark[.](master$|submit[.]|kubernetes[.](namespace$|context$|driver[.]master$"
-            "|authenticate[.]|file[.]upload[.]|(driver|executor)[.](podTemplate|pod[.])))",
-        ),
-        Refusal(
-            "must not mount folders of nodes or of NFS servers: use volumes",
-            "(?i)^spark[.]kubernetes[.](driver|executor)[.]volumes[.](hostPath|nfs)[.]",
-        ),
     ),
-    # The JVM would hand such a one on, whatever it is.
-    values=(*_values(_USE_A_REFERENCE), Refusal(_IS_THE_OPERATORS, "-Dspark[.]")),
+    values=(
+        *_values(_USE_A_REFERENCE),
+        Refusal(_IS_EXPANDED, "[$][{][^}]*:"),
+        # The JVM would hand such a one on, whatever it is.
+        Refusal(_NOT_OF_ITS_PODS, "-Dspark[.]"),
+    ),
 )
-"""Of a Spark job."""
+"""Of a Spark job.
+
+Whoever submits a job, such as the pod of a Spark operator, reads more of its settings than its driver does:
+`spark.kubernetes.kerberos.krb5.path` is a file there that Spark puts into a ConfigMap of the job's namespace,
+`spark.kerberos.keytab` one that it puts into a Secret. So only what is known to be of the pods is taken.
+"""
 
 _BY_ENVIRONMENT: Final = (
     "must not have a {}: PYICEBERG_CATALOG__NAME__URI and the like come from the environment, by "

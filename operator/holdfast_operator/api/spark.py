@@ -89,7 +89,8 @@ class SparkTemplate(ApiModel):
 
     image: str = Field(
         default="holdfast-spark:latest",
-        min_length=1,
+        # Spark would fill in ${env:NAME} where the job is submitted.
+        pattern=r"^[\[\]A-Za-z0-9._:/@-]+$",
         max_length=1024,
         description="Image with Spark and Holdfast.",
     )
@@ -100,7 +101,10 @@ class SparkTemplate(ApiModel):
         default="4.3.0", pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$", description="Version of Spark in the image."
     )
     service_account: str = Field(
-        default="holdfast-spark", min_length=1, max_length=253, description="ServiceAccount of the driver."
+        default="holdfast-spark",
+        pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+        max_length=253,
+        description="ServiceAccount of the driver.",
     )
     driver: SparkDriver = Field(
         default=SparkDriver(),
@@ -116,8 +120,9 @@ class SparkTemplate(ApiModel):
         dict[str, Annotated[str, Field(max_length=2048)]], AfterValidator(SPARK_CONF.taken)
     ] = Field(
         default={},
-        description="Further Spark settings. No secrets: everybody who can read the resource sees them. None "
-        "that the operator sets: master, namespace, ServiceAccounts, templates of pods.",
+        description="Further Spark settings, of those that only the pods of the job read: spark.sql, "
+        "spark.executor, spark.driver, spark.memory and others. No secrets: everybody who can read the "
+        "resource sees them. No classes, jars or files to load: they belong in image.",
         json_schema_extra={"maxProperties": 64} | SPARK_CONF.schema,
     )
     env_secret_ref: LocalReference | None = Field(

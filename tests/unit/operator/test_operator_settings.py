@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast_operator.api.collection import StorageCollectionSpec
+from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.reconcile.specs import parse_spec
 
 COLLECTION: dict[str, Any] = {"catalogRef": {"name": "x"}, "columns": [{"name": "a", "type": "int64"}]}
@@ -34,65 +35,117 @@ def refused(spark: dict[str, str], iceberg: dict[str, str] | None = None) -> str
                 "spark.hadoop.fs.s3a.session.token",
                 "spark.hadoop.fs.azure.account.key.a.dfs.core.windows.net",
                 "spark.hadoop.fs.azure.account.oauth2.client.secret",
-                "spark.authenticate.secret",
-                "spark.ssl.keyStorePassword",
-                "spark.ssl.keyPassword",
-                "spark.sql.catalog.lake.credential",
-                "spark.sql.catalog.lake.header.Authorization",
+                "spark.sql.lake.credential",
+                "spark.sql.lake.header.Authorization",
                 "spark.kubernetes.driverEnv.AWS_SECRET_ACCESS_KEY",
                 "spark.executorEnv.PGPASSWORD",
-                "spark.x.pass",
+                "spark.sql.x.pass",
             )
         ),
-        ("spark.x", "jdbc:postgresql://h/db?user=u&pass=geheim"),
-        ("spark.x", "jdbc:postgresql://h/db?user=u&password=geheim"),
-        ("spark.x", "postgresql://u:pa/geheim@h/db"),
-        ("spark.x", "https://geheim@h/maven"),
-        ("spark.jars", "s3a://b/x.jar,https://u:geheim@h/y.jar"),
-        ("spark.jars", "abfss://c@a/x.jar,https://u:geheim@h/y.jar"),
-        ("spark.jars", "abfss://c:geheim@a/x.jar"),
+        ("spark.sql.x", "jdbc:postgresql://h/db?user=u&pass=geheim"),
+        ("spark.sql.x", "jdbc:postgresql://h/db?user=u&password=geheim"),
+        ("spark.sql.x", "postgresql://u:pa/geheim@h/db"),
+        ("spark.sql.x", "https://geheim@h/maven"),
+        ("spark.eventLog.dir", "abfss://c@a/x,https://u:geheim@h/y"),
+        ("spark.eventLog.dir", "abfss://c:geheim@a/x"),
         ("spark.driver.extraJavaOptions", "-Dx=y -Djavax.net.ssl.trustStorePassword=geheim"),
-        ("spark.x", '{"password" : "geheim"}'),
+        ("spark.sql.x", '{"password" : "geheim"}'),
     ],
 )
 def test_no_setting_of_spark_has_a_secret(name: str, value: str) -> None:
-    assert refused({"spark.a": "b", name: value}).startswith("must not have a secret: let envSecretRef name")
+    assert refused({"spark.sql.a": "b", name: value}).startswith(
+        "must not have a secret: let envSecretRef name"
+    )
+
+
+NOT_OF_ITS_PODS = (
+    # What is read where the job is submitted: it may end in the namespace of the job.
+    *("spark.kubernetes.kerberos.krb5.path", "spark.kerberos.keytab", "spark.kerberos.principal"),
+    *("spark.kerberos.access.hadoopFileSystems", "spark.kerberos.renewal.credentials"),
+    *("spark.kubernetes.driver.podTemplateFile", "spark.kubernetes.executor.podTemplateFile"),
+    *("spark.kubernetes.scheduler.volcano.podGroupTemplateFile", "spark.kubernetes.file.upload.path"),
+    *("spark.kubernetes.authenticate.submission.oauthTokenFile", "spark.kubernetes.authenticate.caCertFile"),
+    *("spark.kubernetes.trust.certificates", "spark.authenticate.secret.file", "spark.ssl.keyStore"),
+    *("spark.files", "spark.archives", "spark.submit.pyFiles", "spark.jars", "spark.jars.packages"),
+    *("spark.jars.repositories", "spark.jars.ivy", "spark.jars.ivySettings", "spark.yarn.dist.files"),
+    *("spark.hadoop.fs.defaultFS", "spark.hadoop.hadoop.security.authentication", "spark.hive.x"),
+    *("spark.hadoop.hadoop.security.credential.provider.path", "spark.security.credentials.hive.enabled"),
+    *(
+        "spark.plugins",
+        "spark.extraListeners",
+        "spark.resources.discoveryPlugin",
+        "spark.user.groups.mapping",
+    ),
+    # Where and as whom a job runs.
+    *("spark.master", "spark.remote", "spark.submit.deployMode", "spark.kubernetes.namespace"),
+    *("spark.kubernetes.context", "spark.kubernetes.driver.master", "spark.app.name"),
+    "spark.submit.proxyUser.allowCustomClasspathInClusterMode",
+    "spark.kubernetes.authenticate.driver.serviceAccountName",
+    "spark.kubernetes.authenticate.executor.serviceAccountName",
+    *("spark.kubernetes.executor.podTemplateContainerName", "spark.kubernetes.driver.pod.featureSteps"),
+    *("spark.kubernetes.driver.pod.name", "spark.kubernetes.allocation.pods.allocator"),
+    *("spark.kubernetes.container.image", "spark.kubernetes.hadoop.configMapName"),
+    "spark.kubernetes.kerberos.tokenSecret.name",
+    "spark.kubernetes.executor.volumes.hostPath.x.options.path",
+    "spark.kubernetes.driver.volumes.nfs.x.options.server",
+    # What is none, or more than one.
+    *("spark.a", "spark.sql", "hive.metastore.uris", " spark.sql.x", "spark.sql.x y", "spark.sql.x\ny"),
+    *("spark.sqlx.a", "spark.kubernetes.driver.request.cores.x", "Spark.sql.x", "x.spark.sql.x"),
+)
+
+
+@pytest.mark.parametrize("name", NOT_OF_ITS_PODS)
+def test_only_what_the_pods_of_a_job_read_is_a_setting_of_spark(name: str) -> None:
+    assert refused({"spark.sql.a": "b", name: "x"}).startswith("must have only settings of a job's pods")
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    "name",
     [
-        *(
-            (name, "must not say what the operator does")
-            for name in (
-                "spark.master",
-                "spark.submit.deployMode",
-                "spark.kubernetes.namespace",
-                "spark.kubernetes.context",
-                "spark.kubernetes.driver.master",
-                "spark.kubernetes.authenticate.driver.serviceAccountName",
-                "spark.kubernetes.authenticate.executor.serviceAccountName",
-                "spark.kubernetes.authenticate.submission.oauthTokenFile",
-                "spark.kubernetes.driver.podTemplateFile",
-                "spark.kubernetes.executor.podTemplateContainerName",
-                "spark.kubernetes.driver.pod.featureSteps",
-                "spark.kubernetes.file.upload.path",
-            )
-        ),
-        ("spark.kubernetes.executor.volumes.hostPath.x.options.path", "must not mount folders of nodes"),
-        ("spark.kubernetes.driver.volumes.nfs.x.options.server", "must not mount folders of nodes"),
-        ("spark.kubernetes.namespace=kube-system", "must have names of Spark's settings"),
-        (" spark.master", "must have names of Spark's settings"),
-        ("hive.metastore.uris", "must have names of Spark's settings"),
+        *("spark.driver.extraClassPath", "spark.executor.extraClassPath", "spark.driver.extraLibraryPath"),
+        *("spark.driver.userClassPathFirst", "spark.driver.resourcesFile", "spark.scheduler.allocation.file"),
+        *("spark.metrics.conf", "spark.ui.filters", "spark.kryo.registrator", "spark.shuffle.manager"),
+        *("spark.shuffle.sort.io.plugin.class", "spark.storage.replication.topologyMapper"),
+        *("spark.storage.replication.policy", "spark.python.worker.module", "spark.executor.plugins"),
+        *("spark.sql.extensions", "spark.sql.queryExecutionListeners", "spark.sql.extendedExplainProviders"),
+        *("spark.sql.streaming.streamingQueryListeners", "spark.sql.hive.metastore.jars"),
+        *("spark.sql.hive.metastore.jars.path", "spark.sql.maven.additionalRemoteRepositories"),
+        *("spark.sql.catalog.lake", "spark.sql.catalog.lake.io-impl", "spark.sql.cache.serializer"),
+        *("spark.sql.sources.commitProtocolClass", "spark.sql.execution.pyspark.python"),
+        *("spark.hadoop.fs.s3a.impl", "spark.hadoop.fs.azure.delegation.token.provider.CLASS"),
     ],
 )
-def test_no_setting_of_spark_says_where_or_as_whom_a_job_runs(name: str, says: str) -> None:
-    assert refused({name: "x"}).startswith(says)
+def test_no_setting_of_spark_loads_code_or_names_a_file_to_read(name: str) -> None:
+    assert refused({name: "x"}).startswith("must not load code or name files to read at the start")
+
+
+@pytest.mark.parametrize("value", ["${env:PGPASSWORD}", "a-${system:user.home}", "${spark.x} ${hiveconf:y}"])
+def test_no_setting_of_spark_takes_values_of_who_submits_a_job(value: str) -> None:
+    assert refused({"spark.kubernetes.scheduler.name": value}).startswith("must not refer to an environment")
+
+
+@pytest.mark.parametrize("field", ["image", "serviceAccount"])
+def test_no_field_that_becomes_a_setting_of_spark_takes_values_of_who_submits_a_job(field: str) -> None:
+    spark = {field: "${env:PGPASSWORD}"}
+    spec = COLLECTION | {"snapshot": {"requestId": "a", "destination": "file:///x", "spark": spark}}
+    found, problem = parse_spec(StorageCollectionSpec, {"metadata": {}, "spec": spec})
+    assert found is None
+    assert field in problem
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["holdfast-spark:latest", "[::1]:5000/Team/spark_4.3@sha256:0f", "r.example:5000/a/b:1.2", "a/b__c:x-Y"],
+)
+def test_images_have_the_names_that_registries_take(image: str) -> None:
+    assert SparkTemplate.model_validate({"image": image}).image == image
 
 
 def test_no_option_of_a_jvm_is_a_setting_of_spark() -> None:
     options = "-Xss4m -Dspark.kubernetes.executor.volumes.hostPath.x.options.path=/"
-    assert refused({"spark.driver.extraJavaOptions": options}).startswith("must not say what the operator")
+    assert refused({"spark.driver.extraJavaOptions": options}).startswith(
+        "must have only settings of a job's pods"
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,23 +154,42 @@ def test_no_option_of_a_jvm_is_a_setting_of_spark() -> None:
         ("spark.driver.extraJavaOptions", "-Xss4m -Duser.timezone=UTC"),
         ("spark.kubernetes.driver.secrets.stores", "/etc/stores"),
         ("spark.kubernetes.executor.secretKeyRef.AWS_SECRET_ACCESS_KEY", "stores:key"),
-        ("spark.kubernetes.kerberos.tokenSecret.name", "tickets"),
-        ("spark.authenticate.secret.file", "/etc/stores/shared"),
         ("spark.hadoop.fs.s3a.aws.credentials.provider", "com.amazonaws.auth.InstanceProfile"),
-        ("spark.hadoop.hadoop.security.credential.provider.path", "jceks://file/etc/stores"),
         ("spark.hadoop.fs.azure.account.oauth2.token.file", "/var/run/azure"),
         ("spark.hadoop.fs.azure.account.oauth2.client.endpoint", "https://login/oauth2/token"),
-        ("spark.security.credentials.hive.enabled", "false"),
         ("spark.redaction.regex", "(?i)secret|password|token"),
         ("spark.kubernetes.driver.request.cores", "200m"),
         ("spark.kubernetes.executor.volumes.emptyDir.spark-local-dir-1.mount.path", "/tmp"),
         ("spark.kubernetes.node.selector.topology.kubernetes.io/zone", "a"),
+        ("spark.kubernetes.driver.label.team", "a"),
+        ("spark.kubernetes.executor.annotation.example.com/x", "a"),
+        ("spark.kubernetes.executor.limit.cores", "2"),
+        ("spark.kubernetes.container.image.pullSecrets", "registry"),
+        ("spark.kubernetes.executor.volumes.persistentVolumeClaim.data.options.claimName", "OnDemand"),
+        ("spark.kubernetes.driverEnv.TZ", "UTC"),
         ("spark.metrics.conf.*.sink.prometheusServlet.path", "/metrics"),
-        ("spark.jars", "abfss://c@a.dfs.core.windows.net/x.jar,abfss://c@a.dfs.core.windows.net/y.jar"),
-        ("spark.jars", "s3a://b/a@b.jar"),
+        (
+            "spark.metrics.conf.*.sink.prometheusServlet.class",
+            "org.apache.spark.metrics.sink.PrometheusServlet",
+        ),
+        ("spark.metrics.namespace", "${spark.app.name}"),
+        ("spark.sql.shuffle.partitions", "200"),
+        ("spark.sql.adaptive.enabled", "true"),
+        ("spark.serializer", "org.apache.spark.serializer.KryoSerializer"),
+        ("spark.kryoserializer.buffer.max", "1g"),
+        ("spark.speculation", "true"),
+        ("spark.memory.offHeap.size", "1g"),
+        ("spark.dynamicAllocation.maxExecutors", "8"),
+        ("spark.network.timeout", "300s"),
+        ("spark.authenticate", "true"),
+        ("spark.default.parallelism", "8"),
+        ("spark.ui.enabled", "false"),
+        ("spark.hadoop.fs.s3a.endpoint", "http://minio:9000"),
+        ("spark.eventLog.dir", "abfss://c@a.dfs.core.windows.net/x"),
+        ("spark.eventLog.dir", "s3a://b/a@b"),
     ],
 )
-def test_what_only_names_a_secret_or_a_file_is_taken(name: str, value: str) -> None:
+def test_what_the_pods_of_a_job_read_is_taken(name: str, value: str) -> None:
     assert refused({name: value}) == ""
 
 
@@ -169,5 +241,5 @@ def test_what_opens_an_iceberg_catalog_is_taken() -> None:
 def test_the_longest_settings_are_read_in_no_time(piece: str) -> None:
     value = (piece * 2048)[:2048]
     began = perf_counter()
-    refused({f"spark.{number}": value for number in range(64)})
+    refused({f"spark.sql.{number}": value for number in range(64)})
     assert perf_counter() - began < 5

@@ -33,7 +33,7 @@ LAUNCH = Launch(
     job_id=JOB,
     attempt=2,
     arguments=('{"as_of":41}',),
-    template=SparkTemplate(spark_conf={"spark.a": "b"}),
+    template=SparkTemplate(spark_conf={"spark.sql.a": "b"}),
     secrets=("keys", "more"),
 )
 MADE: Json = {"uid": "u", "creationTimestamp": "2026-01-02T00:00:00Z"}
@@ -173,7 +173,7 @@ def test_what_the_template_says_of_memory_stays() -> None:
 def test_a_template_becomes_settings_for_apaches_operator_and_wins_over_its_own_settings() -> None:
     launch = with_template(
         image="registry/spark:1",
-        sparkConf={"spark.executor.instances": "99", "spark.a": "b", "spark.driver.memoryOverhead": "9g"},
+        sparkConf={"spark.executor.instances": "99", "spark.sql.a": "b", "spark.driver.memoryOverhead": "9g"},
         executor={"instances": 3, "cores": 2, "memory": "4g"},
     )
     settings = apache.application(launch)["spec"]["sparkConf"]
@@ -181,14 +181,14 @@ def test_a_template_becomes_settings_for_apaches_operator_and_wins_over_its_own_
     assert (settings["spark.executor.cores"], settings["spark.executor.memory"]) == ("2", "4g")
     assert settings["spark.kubernetes.container.image"] == "registry/spark:1"
     assert settings["spark.kubernetes.authenticate.driver.serviceAccountName"] == "holdfast-spark"
-    assert (settings["spark.a"], settings["spark.driver.memoryOverhead"]) == ("b", "9g")
+    assert (settings["spark.sql.a"], settings["spark.driver.memoryOverhead"]) == ("b", "9g")
 
 
 def test_the_pod_of_a_plain_job_is_driver_and_executor_in_one() -> None:
     launch = with_template(
         driver={"memory": "1g"},
         executor={"cores": 4, "memory": "2g", "memoryOverhead": "3g"},
-        sparkConf={"spark.a": "b", "spark.driver.memory": "9g", "spark.driver.host": "there"},
+        sparkConf={"spark.sql.a": "b", "spark.driver.memory": "9g", "spark.driver.host": "there"},
         attemptDeadlineSeconds=7200,
     )
     spec = job.job(launch)["spec"]
@@ -196,7 +196,7 @@ def test_the_pod_of_a_plain_job_is_driver_and_executor_in_one() -> None:
     words = pod_container["args"]
     assert words[words.index("--master") + 1] == "local[4,4]"
     assert words[words.index("--driver-memory") + 1] == "3072m"
-    assert "spark.a=b" in words
+    assert "spark.sql.a=b" in words
     assert "spark.driver.host=127.0.0.1" in words
     assert not any("9g" in word for word in words)
     memory = f"{3072 + 1024 + 3072}Mi"
@@ -278,7 +278,7 @@ def test_the_image_makes_a_driver_of_what_a_plain_job_tells_it() -> None:
     submit = command[command.index("org.apache.spark.deploy.SparkSubmit") + 1 :]
     assert submit[submit.index("--master") + 1] == "local[1,4]"
     assert submit[submit.index("--deploy-mode") + 1] == "client"
-    assert {"spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1", "spark.a=b"} <= {*submit}
+    assert {"spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1", "spark.sql.a=b"} <= {*submit}
     assert submit[-2:] == ["/opt/holdfast/jobs/snapshot.py", *LAUNCH.arguments]
 
 
