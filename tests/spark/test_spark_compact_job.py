@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast.errors import CollectionNotFound, Fenced
+from holdfast.errors import CollectionInUse, CollectionNotFound, Fenced
 from holdfast.persist import Schema
 from holdfast.persist.sweep import sweep
 from holdfast.spark import options
@@ -364,8 +364,10 @@ def test_orders_that_can_not_be_done_are_refused_or_put_on_record(
     empty = order(collection=fill("nothing", SCHEMA, {}, shards=2))
     compact.run(empty, say=str)
     check_done(controller, empty, shards=2, compacted=0, skipped=2, left=0, rows=0, bytes=0)
+    with pytest.raises(CollectionInUse):
+        controller.drop_collection(spec.collection)
     with pytest.raises(CollectionNotFound):
-        compact.run(CompactSpec(**{**vars(spec), "collection": "nobody's"}), say=str)
+        compact.run(spec, say=str)
     assert record_of(controller, spec).state is JobState.FAILED
 
 

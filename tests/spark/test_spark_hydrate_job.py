@@ -300,11 +300,6 @@ def test_orders_that_can_not_be_done_are_refused_or_put_on_record(
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("hydrate: there is no job ")
     assert record_of(controller, spec).state is JobState.RUNNING
-
-    other = HydrateSpec(**{**vars(spec), "rendition": "r1"})
-    with pytest.raises(BadInput, match="is not that of rendition r1"):
-        hydrate.run(other, say=str)
-    assert record_of(controller, spec).state is JobState.FAILED
     check_nothing(controller, spec)
 
 

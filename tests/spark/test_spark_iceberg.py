@@ -161,7 +161,8 @@ def order(controller: StorageController, url: str, orders: str) -> Order:
     """Starts a job on record and makes its spec."""
 
     def make(target: IcebergTarget, **change: Any) -> SnapshotSpec:
-        record = controller.start_job(orders, "snapshot", str(uuid.uuid4()), spec={})
+        of = change.get("collection", orders)
+        record = controller.start_job(of, "snapshot", str(uuid.uuid4()), spec={})
         given: dict[str, Any] = {
             "url": url,
             "collection": orders,

@@ -40,7 +40,7 @@ from holdfast.persist.state import Part
 from holdfast.spark.jobs import program
 from holdfast.spark.jobs.folder import AttemptTaken
 from holdfast.spark.jobs.merging import Merged, merge_pieces
-from holdfast.spark.jobs.program import Say, committed, on_record, session
+from holdfast.spark.jobs.program import Say, assigned, committed, on_record, session
 from holdfast.spark.jobs.spec import CompactSpec
 from holdfast.spark.jobs.tasks import run_tasks
 from holdfast.spark.options import tasks_worth
@@ -62,11 +62,9 @@ def run(spec: CompactSpec, *, say: Say, spark: SparkSession | None = None) -> No
     started = time.monotonic()
     with spec.place.open_to_write() as client:
         controller = StorageController(client)
-        if committed(controller, spec):
-            say(f"attempt {spec.attempt} of job {spec.job_id} has committed before; nothing to do")
+        if (info := assigned(controller, spec, say)) is None:
             return
         with on_record(controller, spec):
-            info = controller.describe(spec.collection)
             if info.dropped:
                 raise CollectionNotFound(info.end)
             result = _compacted(client, controller, info, spec, say, spark)

@@ -23,17 +23,17 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from pyspark.sql import SparkSession
 
-from holdfast.errors import BadInput, StorageError
+from holdfast.errors import StorageError
 from holdfast.persist import PersistClient, Prepared, WriteHandle
 from holdfast.spark import scan
 from holdfast.spark.jobs import program
 from holdfast.spark.jobs.filling import Filling, fill_task
-from holdfast.spark.jobs.program import Say, committed, on_record, session
+from holdfast.spark.jobs.program import Say, assigned, on_record, session
 from holdfast.spark.jobs.spec import HydrateSpec
 from holdfast.spark.jobs.tasks import run_tasks
-from holdfast.storage import CollectionInfo, RenditionInfo, StorageController, job_id
+from holdfast.storage import CollectionInfo, RenditionInfo, StorageController
 from holdfast.storage.bringing import Progress, hold_moved, rendition_hold
-from holdfast.storage.hydration import HYDRATE, Hydration
+from holdfast.storage.hydration import Hydration
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,15 +50,9 @@ def run(spec: HydrateSpec, *, say: Say, spark: SparkSession | None = None) -> No
     started = time.monotonic()
     with spec.place.open_to_write() as client:
         controller = StorageController(client)
-        if committed(controller, spec):
-            say(f"attempt {spec.attempt} of job {spec.job_id} has committed before; nothing to do")
+        if (info := assigned(controller, spec, say)) is None:
             return
         with on_record(controller, spec):
-            info = controller.describe(spec.collection)
-            if spec.job_id != job_id(info.collection_id, HYDRATE, spec.rendition):
-                raise BadInput(
-                    f"job {spec.job_id} is not that of rendition {spec.rendition} of collection {info.name}"
-                )
             fill = functools.partial(_filled, client, controller, spec, say, spark)
             upper = Hydration(controller, info, spec.rendition, fill=fill, attempt=spec.attempt).run()
     say(f"rendition {spec.rendition} is complete before {upper}, {time.monotonic() - started:.1f} s")

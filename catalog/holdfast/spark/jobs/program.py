@@ -2,7 +2,8 @@
 
 - The one argument is the spec, or `--help`. Each line that the job itself says begins with its name; Spark's
   own log and its progress stand between them.
-- An attempt that fails says so in its record, which is all that anybody believes.
+- An attempt that fails says so in its record, which is all that anybody believes. A spec whose job is another
+  one than it tells of says nothing there: that record is somebody else's.
 - A process that is told to end lets go of what it has, and leaves its attempt Running.
 """
 
@@ -18,7 +19,7 @@ from holdfast.errors import BadInput, HoldfastError
 from holdfast.spark.jobs.folder import AttemptTaken
 from holdfast.spark.jobs.spec import JobSpec, Spec, load_spec
 from holdfast.spark.session import configure
-from holdfast.storage import JobState, StorageController
+from holdfast.storage import CollectionInfo, JobState, StorageController
 from holdfast.storage.jobs import one_line
 
 # No row passes through the JVM: it starts in half the time when it doesn't compile for the long run.
@@ -48,6 +49,21 @@ def main(arguments: Sequence[str], kind: type[Spec], run: Callable[[Spec, Say], 
 def end_when_told() -> None:
     """So that a pod that is told to end leaves neither holds nor files."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
+def assigned(controller: StorageController, spec: JobSpec, say: Say) -> CollectionInfo | None:
+    """The collection that an attempt is to work on; None, and that is said, where it is Done.
+
+    Raises `BadInput` unless the job on record is the spec's, `CollectionNotFound`, and as `committed`.
+    """
+    info = controller.describe(spec.collection)
+    job = controller.job(spec.job_id)
+    if job is not None:
+        spec.check_job(job, info)
+    if committed(controller, spec):
+        say(f"attempt {spec.attempt} of job {spec.job_id} has committed before; nothing to do")
+        return None
+    return info
 
 
 def committed(controller: StorageController, spec: JobSpec) -> bool:

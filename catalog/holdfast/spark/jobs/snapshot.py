@@ -28,10 +28,10 @@ from holdfast.persist import PersistClient
 from holdfast.spark import scan
 from holdfast.spark.jobs import program
 from holdfast.spark.jobs.hold import hold
-from holdfast.spark.jobs.program import Say, committed, on_record, session
+from holdfast.spark.jobs.program import Say, assigned, committed, on_record, session
 from holdfast.spark.jobs.spec import SnapshotSpec
 from holdfast.spark.jobs.target import FolderTarget, Target
-from holdfast.storage import StorageController
+from holdfast.storage import CollectionInfo, StorageController
 from holdfast.storage.manifest import SnapshotManifest
 
 
@@ -49,12 +49,11 @@ def run(spec: SnapshotSpec, *, say: Say, spark: SparkSession | None = None) -> N
     started = time.monotonic()
     with spec.place.open_to_write() as client:
         controller = StorageController(client)
-        if committed(controller, spec):
-            say(f"attempt {spec.attempt} of job {spec.job_id} has committed before; nothing to do")
+        if (info := assigned(controller, spec, say)) is None:
             return
         with on_record(controller, spec):
             target = _target(controller, spec)
-            result = _write(client, controller, spec, target, say, spark)
+            result = _write(client, controller, info, spec, target, say, spark)
         try:
             controller.finish_job(spec.job_id, spec.attempt, result)
         except Fenced:
@@ -84,14 +83,14 @@ def _target(controller: StorageController, spec: SnapshotSpec) -> Target:
 def _write(
     client: PersistClient,
     controller: StorageController,
+    info: CollectionInfo,
     spec: SnapshotSpec,
     target: Target,
     say: Say,
     spark: SparkSession | None,
 ) -> dict[str, Any]:
     """Everything but the record: the result that it gets."""
-    found = scan.find(spec.reading(spec.collection, spec.as_of))
-    info = controller.describe(found.collection_id)
+    found = scan.find(spec.reading(info.collection_id, spec.as_of))
     if (before := target.begin(found)) is not None:
         say(f"{before['rows']:,} rows were committed by an attempt before, recording that")
         return before

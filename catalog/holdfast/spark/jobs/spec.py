@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from holdfast.errors import CLOSED, BadInput, VersionTooNew
 from holdfast.spark.options import ReadOptions
 from holdfast.spark.place import Place
+from holdfast.storage import CollectionInfo, JobRecord
 
 SPEC_VERSION = 1
 _CATALOG: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
@@ -65,6 +66,21 @@ class JobSpec:
     def place(self) -> Place:
         """The location."""
         return Place(self.url, self.blob, self.consensus)
+
+    @property
+    def slot(self) -> str | None:
+        """The slot that a job of this spec has; None where it may have any."""
+        return None
+
+    def check_job(self, job: JobRecord, info: CollectionInfo) -> None:
+        """Raise `BadInput` unless the job on record is one of this kind, and of the collection."""
+        slot = self.slot or job.slot
+        if (job.object_id, job.kind, job.slot) != (info.collection_id, self.kind, slot):
+            raise BadInput(
+                f"job spec: job {job.job_id} is {job.kind} {job.slot} of collection {job.object_id},"
+                f" not {self.kind} {slot} of {info.name} ({info.collection_id})",
+                hint="give the collection, and the kind, that the job was started for",
+            )
 
     def reading(self, collection: str, as_of: int | None) -> ReadOptions:
         """What to read a collection of that location with, in as many tasks."""
@@ -181,6 +197,11 @@ class HydrateSpec(JobSpec):
 
     rendition: str
     kind: str = KIND
+
+    @property
+    def slot(self) -> str | None:
+        """The rendition."""
+        return self.rendition
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,83 @@
+"""The programs of the jobs, by their exit codes: a spec that is wrong is refused before Spark starts."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from holdfast.persist import Schema
+from holdfast.spark.jobs import compact, hydrate, snapshot
+from holdfast.spark.jobs.spec import CompactSpec, HydrateSpec, JobSpec, SnapshotSpec
+from holdfast.storage import JobRecord, StorageController
+
+pytestmark = pytest.mark.spark
+Fill = Callable[..., str]
+Orders = Callable[[JobRecord], JobSpec]
+
+SCHEMA = Schema.of(key={"id": "uint64"}, value={"name": "string?"})
+PROGRAMS: dict[str, ModuleType] = {"compact": compact, "hydrate": hydrate, "snapshot": snapshot}
+
+
+@pytest.fixture(scope="module")
+def orders(fill: Fill) -> str:
+    """A collection, and beside it `other`, with other rows."""
+    fill("other", SCHEMA, {0: [{"id": i, "name": "other"} for i in range(3)]})
+    return fill("orders", SCHEMA, {0: [{"id": 1, "name": "order"}]})
+
+
+@pytest.fixture
+def spec_of(url: str, orders: str, tmp_path: Path) -> Orders:
+    """The spec that a job was started for."""
+
+    def make(job: JobRecord) -> JobSpec:
+        given = {"url": url, "collection": orders, "job_id": job.job_id, "attempt": job.attempt}
+        match job.kind:
+            case "compact":
+                return CompactSpec(**given)
+            case "hydrate":
+                return HydrateSpec(**given, rendition=job.slot)
+            case _:
+                return SnapshotSpec(**given, destination=str(tmp_path / "out"))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [*product(PROGRAMS, ["collection", "kind", "nobody"]), ("hydrate", "slot")],
+)
+def test_a_job_of_something_else_is_refused_and_stays_as_it_is(
+    controller: StorageController,
+    orders: str,
+    spec_of: Orders,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    wrong: str,
+) -> None:
+    job = controller.start_job(orders, kind, "r2", spec={})
+    spec = spec_of(job)
+    said = f"is {kind} r2 of collection {orders}, not {kind} r2 of other"
+    match wrong:
+        case "collection":
+            spec = replace(spec, collection="other")
+        case "kind":
+            job = controller.start_job(orders, "another", "r2", spec={})
+            spec = replace(spec, job_id=job.job_id)
+            said = f"is another r2 of collection {orders}, not {kind} r2 of orders"
+        case "nobody":
+            spec = replace(spec, collection="nobody")
+            said = "no collection has the id or name 'nobody'"
+        case "slot":
+            assert isinstance(spec, HydrateSpec)
+            spec = replace(spec, rendition="r3")
+            said = f"is hydrate r2 of collection {orders}, not hydrate r3 of orders"
+    assert PROGRAMS[kind].main([spec.to_json()]) == 2
+    line, hint = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert hint.startswith("  hint: ")
+    assert controller.job(job.job_id) == job
+    assert not (tmp_path / "out").exists()
