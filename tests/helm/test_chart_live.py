@@ -118,8 +118,8 @@ class Release:
     def helm(self, *arguments: str | Path, values: Json | None = None) -> str:
         return helm.run(*arguments, "--namespace", self.namespace, values=values, cluster=self.cluster)
 
-    def install(self, values: Json) -> None:
-        self.helm("install", RELEASE, CHARTS / RELEASE, values=values)
+    def install(self, values: Json) -> str:
+        return self.helm("install", RELEASE, CHARTS / RELEASE, values=values)
 
     def get(self, *what: str) -> Json:
         return dict(json.loads(self.cluster.kubectl("get", "-n", self.namespace, *what, "-o", "json")))
@@ -543,7 +543,9 @@ def test_with_roles_in_a_namespace_the_operator_works_there_and_sees_no_other(
         team.make_namespace()
         elsewhere.make_namespace()
         install_crd(plane)
-        there.install({"watch": {"namespaces": ["team"]}, "extraArgs": QUICK})
+        notes = there.install({"watch": {"namespaces": ["team"]}, "extraArgs": QUICK})
+        commands = [line for line in notes.splitlines() if "kubectl" in line]
+        assert [line.count("--namespace team") for line in commands] == [2, 1]
         plane.apply(resource("Catalog", "theirs", "elsewhere", organizationId=str(uuid.uuid4())))
         plane.apply(resource("Catalog", "ours", "team", organizationId=str(uuid.uuid4())))
         try:

@@ -99,52 +99,173 @@ def test_a_single_operator_has_no_budget_that_would_stop_a_drain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "by_schema", "by_chart"),
+    ("values", "told"),
     [
-        ({"replicas": 2}, "/replicas", "replicas must be 1"),
-        ({**HA, "leaderElection": {"enabled": False}}, "/leaderElection/enabled", "needs leaderElection"),
-        ({"replicas": 0.5}, "/replicas", None),
-        ({"replica": 1}, "replica", None),
-        ({"image": {"digest": "sha256:1"}}, "/image/digest", None),
-        ({"log": {"level": "loud"}}, "/log/level", None),
-        ({"spark": {"adapter": "yarn"}}, "/spark/adapter", None),
-        ({"watch": {"namespaces": ["A b"]}}, "/watch/namespaces/0", None),
-        ({"watch": {"namespaces": [""]}}, "/watch/namespaces/0", None),
-        ({"credentialsSecret": "My_Stores"}, "/credentialsSecret", None),
-        ({"serviceAccount": {"name": "A"}}, "/serviceAccount/name", None),
-        ({"spark": {"serviceAccount": {"name": ""}}}, "/spark/serviceAccount/name", None),
+        ({"replicas": 2}, "replicas must be 1: for more, set storage.embedded.enabled=false"),
+        ({**HA, "leaderElection": {"enabled": False}}, "needs leaderElection"),
+        ({"replicas": 0.5}, "/replicas"),
+        ({"replica": 1}, "replica"),
+        ({"image": {"digest": "sha256:1"}}, "/image/digest"),
+        ({"log": {"level": "loud"}}, "/log/level"),
+        ({"spark": {"adapter": "yarn"}}, "/spark/adapter"),
+        ({"watch": {"namespaces": ["A b"]}}, "/watch/namespaces/0"),
+        ({"watch": {"namespaces": [""]}}, "/watch/namespaces/0"),
+        ({"credentialsSecret": "My_Stores"}, "/credentialsSecret"),
+        ({"serviceAccount": {"name": "A"}}, "/serviceAccount/name"),
+        ({"spark": {"serviceAccount": {"name": ""}}}, "/spark/serviceAccount/name"),
         (
             {"networkPolicy": {"stores": [{"ports": [{"port": 70000}]}]}},
             "/networkPolicy/stores/0/ports/0",
-            None,
         ),
-        ({"networkPolicy": {"stores": [{"port": 443}]}}, "/networkPolicy/stores/0", None),
-        ({"networkPolicy": {"metricsFrom": [{"pods": {}}]}}, "/networkPolicy/metricsFrom/0", None),
-        ({"storage": {"embedded": {"size": "much"}}}, "/storage/embedded/size", None),
-        ({"networkPolicy": {"apiServerPorts": []}}, "/networkPolicy/apiServerPorts", None),
-        ({"leaderElection": {"retryPeriod": 0}}, "/leaderElection/retryPeriod", None),
-        ({"leaderElection": {"leaseDuration": 8}}, None, "leaseDuration (8) must be greater"),
-        ({**HA, "storage": {"embedded": {"enabled": False}, "shared": True}}, None, "storage.shared"),
+        ({"networkPolicy": {"stores": [{"port": 443}]}}, "/networkPolicy/stores/0"),
+        ({"networkPolicy": {"metricsFrom": [{"pods": {}}]}}, "/networkPolicy/metricsFrom/0"),
+        ({"storage": {"embedded": {"size": "much"}}}, "/storage/embedded/size"),
+        ({"networkPolicy": {"apiServerPorts": []}}, "/networkPolicy/apiServerPorts"),
+        ({"leaderElection": {"retryPeriod": 0}}, "/leaderElection/retryPeriod"),
+        ({"leaderElection": {"leaseDuration": 8}}, "leaseDuration (8) must be greater"),
+        ({**HA, "storage": {"embedded": {"enabled": False}, "shared": True}}, "storage.shared"),
         (
             {"spark": {"serviceAccount": {"create": True, "name": "holdfast-operator"}}},
-            None,
             "spark.serviceAccount.name (holdfast-operator) is the operator's own",
         ),
         (
             {"spark": {"serviceAccount": {"create": True, "name": "x"}}, "serviceAccount": {"name": "x"}},
-            None,
             "spark.serviceAccount.name (x) is the operator's own",
         ),
     ],
 )
-def test_what_can_not_work_is_refused(
-    values: dict[str, Any], by_schema: str | None, by_chart: str | None
-) -> None:
-    with pytest.raises(HelmError, match=re.escape(by_schema or by_chart or "")):
+def test_what_can_not_work_is_refused(values: dict[str, Any], told: str) -> None:
+    with pytest.raises(HelmError, match=re.escape(told)):
         template("holdfast-operator", values)
-    if by_schema and by_chart:
-        with pytest.raises(HelmError, match=re.escape(by_chart)):
-            template("holdfast-operator", values, check_schema=False)
+
+
+def paths(values: dict[str, Any], schema: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Every value and every group of them that the schema knows."""
+    for name, inner in schema["properties"].items():
+        if name != "global":
+            yield (name,)
+            if "properties" in inner:
+                yield from ((name, *below) for below in paths(values[name], inner))
+
+
+def test_no_value_may_be_null() -> None:
+    for chart in ("holdfast-crds", "holdfast-operator"):
+        schema = json.loads((CHARTS / chart / "values.schema.json").read_text())
+        every = list(paths(yaml.safe_load((CHARTS / chart / "values.yaml").read_text()), schema))
+        refused = set()
+        for path in every:
+            group = schema
+            for name in path[:-1]:
+                group = group["properties"][name]
+            if path[-1] in group["required"]:
+                refused.add(path)
+        assert refused == set(every)
+        # Helm takes what is null away before it looks at the schema.
+        nothing: dict[str, Any] = {path[0]: None for path in every}
+        with pytest.raises(HelmError, match="missing properties") as caught:
+            template(chart, nothing)
+        assert all(f"'{name}'" in str(caught.value) for name in nothing)
+
+
+@pytest.mark.parametrize("ports", [None, [], [None]])
+def test_the_way_to_the_api_server_is_never_every_port(ports: Any) -> None:
+    with pytest.raises(HelmError, match=r"/networkPolicy.*apiServerPorts|/networkPolicy/apiServerPorts"):
+        template("holdfast-operator", {"networkPolicy": {"enabled": True, "apiServerPorts": ports}})
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {},
+        {"to": []},
+        {"ports": []},
+        {"to": None, "ports": [{"port": 443}]},
+        {"ports": [{}]},
+        {"ports": [{"port": None, "protocol": "TCP"}]},
+        {"to": [{"podSelector": {"matchLabels": None}}]},
+        {"to": [{"namespaceSelector": {"matchLabels": {}}}]},
+        {"to": [{"ipBlock": {"cidr": None}}]},
+    ],
+)
+def test_a_rule_that_would_open_more_than_it_names_is_refused(rule: dict[str, Any]) -> None:
+    with pytest.raises(HelmError, match="/networkPolicy/stores/1"):
+        template(
+            "holdfast-operator",
+            {"networkPolicy": {"enabled": True, "stores": [{"ports": [{"port": 443}]}, rule]}},
+        )
+
+
+def strings(value: Any) -> Iterator[Any]:
+    """What is named or labelled in objects: names, namespaces and the values of labels, at any depth."""
+    if isinstance(value, list):
+        for each in value:
+            yield from strings(each)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            if key in {"labels", "matchLabels"}:
+                yield from inner.values()
+            elif key in {"name", "namespace", "claimName", "storageClassName"} or key.endswith("Name"):
+                yield inner
+            else:
+                yield from strings(inner)
+
+
+@pytest.mark.parametrize("like", ["123", "0x1f", "on", "null"])
+def test_names_that_look_like_something_else_stay_names(like: str) -> None:
+    values = {
+        "nameOverride": like,
+        "fullnameOverride": "on",
+        "watch": {"namespaces": [like]},
+        "storage": {"embedded": {"storageClassName": like}},
+        "serviceAccount": {"name": like},
+        "spark": {"serviceAccount": {"create": True, "name": f"spark-{like}"}},
+        "credentialsSecret": like,
+        "priorityClassName": like,
+    }
+    ha = {"replicas": 2, "storage": {"embedded": {"enabled": False}}}
+    for given in (values, {**ALL_ON, **values, **ha}):
+        found = list(strings(template("holdfast-operator", given, name=like)))
+        assert found.count(like) > 10
+        assert {type(each) for each in found} == {str}
+    crds = list(strings([each["metadata"] for each in template("holdfast-crds", name=like)]))
+    assert crds.count(like) == len(RESOURCES)
+
+
+@pytest.mark.parametrize("release", ["2024", "my.release"])
+def test_a_release_whose_service_could_have_no_name_is_refused(release: str) -> None:
+    with pytest.raises(
+        HelmError, match=f"no Service can be called {release}-holdfast-operator: .* set fullname"
+    ):
+        template("holdfast-operator", name=release)
+    named = template("holdfast-operator", {"fullnameOverride": "mine"}, name=release)
+    assert find(named, "Service")["metadata"]["name"] == "mine"
+    assert find(named, "Service")["spec"]["selector"]["app.kubernetes.io/instance"] == release
+
+
+@pytest.mark.parametrize(
+    ("chart", "values", "told"),
+    [
+        (
+            "holdfast-operator",
+            {"podLabels": {"app.kubernetes.io/component": "x"}},
+            "podLabels: app.kubernetes.io/",
+        ),
+        (
+            "holdfast-operator",
+            {"dashboard": {"labels": {"helm.sh/chart": "x"}}},
+            "dashboard.labels: helm.sh/chart",
+        ),
+        ("holdfast-crds", {"labels": {"app.kubernetes.io/name": "x"}}, "labels: app.kubernetes.io/name"),
+        (
+            "holdfast-crds",
+            {"annotations": {"helm.sh/resource-policy": "keep"}},
+            "annotations: helm.sh/resource",
+        ),
+    ],
+)
+def test_labels_of_the_chart_are_not_given_twice(chart: str, values: dict[str, Any], told: str) -> None:
+    with pytest.raises(HelmError, match=f"{told}.* is the chart's own"):
+        template(chart, values)
 
 
 @pytest.mark.parametrize(

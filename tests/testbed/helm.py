@@ -30,12 +30,9 @@ def template(
     *,
     name: str = "holdfast-operator",
     namespace: str = "holdfast",
-    check_schema: bool = True,
 ) -> list[Json]:
     """The objects of a chart, hooks included. Raises `HelmError` where it refuses the values."""
     flags = ["--namespace", namespace, "--kube-version", KUBE_VERSION]
-    if not check_schema:
-        flags.append("--skip-schema-validation")
     text = run("template", name, CHARTS / chart, *flags, values=values)
     return [document for document in yaml.safe_load_all(text) if document]
 

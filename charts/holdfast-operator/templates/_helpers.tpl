@@ -13,8 +13,8 @@
 {{- end }}
 
 {{- define "holdfast.selector" -}}
-app.kubernetes.io/name: {{ include "holdfast.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "holdfast.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "holdfast.operatorSelector" -}}
@@ -51,7 +51,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{- /* What a pod of a hook has in common with the operator's. */}}
 {{- define "holdfast.podBasics" -}}
-serviceAccountName: {{ include "holdfast.serviceAccountName" . }}
+serviceAccountName: {{ include "holdfast.serviceAccountName" . | quote }}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
@@ -59,7 +59,7 @@ imagePullSecrets:
 securityContext:
   {{- toYaml .Values.podSecurityContext | nindent 2 }}
 {{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .Values.nodeSelector }}
 nodeSelector:
@@ -111,8 +111,19 @@ tolerations:
 {{- end }}
 {{- end }}
 
-{{- /* What no schema can say. */}}
+{{- /* What no schema can say, or none so that one knows what to do. */}}
 {{- define "holdfast.check" -}}
+{{- $name := include "holdfast.fullname" . }}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) }}
+{{- fail (printf "no Service can be called %s: such a name begins with a letter, and has only small letters, digits and dashes: take another name of the release, or set fullnameOverride" $name) }}
+{{- end }}
+{{- range $where, $labels := dict "podLabels" .Values.podLabels "serviceMonitor.labels" .Values.serviceMonitor.labels "prometheusRule.labels" .Values.prometheusRule.labels "dashboard.labels" .Values.dashboard.labels }}
+{{- range $key, $_ := $labels }}
+{{- if regexMatch "^(app[.]kubernetes[.]io/(name|instance|version|managed-by|component)|helm[.]sh/chart)$" $key }}
+{{- fail (printf "%s: %s is the chart's own: take another name" $where $key) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- if and .Values.storage.embedded.enabled (gt (int .Values.replicas) 1) }}
 {{- fail "storage.embedded.enabled keeps catalogs on one volume, so replicas must be 1: for more, set storage.embedded.enabled=false and name S3 or Postgres in the Catalogs" }}
 {{- end }}
@@ -125,7 +136,7 @@ tolerations:
 {{- end }}
 {{- end }}
 {{- $spark := .Values.spark.serviceAccount }}
-{{- if and $spark.create (has $spark.name (list (include "holdfast.serviceAccountName" .) (include "holdfast.fullname" .))) }}
+{{- if and $spark.create (has $spark.name (list (include "holdfast.serviceAccountName" .) $name)) }}
 {{- fail (printf "spark.serviceAccount.name (%s) is the operator's own: drivers need an account of another name" $spark.name) }}
 {{- end }}
 {{- if and .Values.storage.shared (not .Values.storage.embedded.enabled) }}
