@@ -307,6 +307,48 @@ def test_a_catalog_that_a_database_process_writes_is_moved_while_that_is_down(
         world.wait_for("catalog/demo", ".status.epoch", mine.fence_token().epoch)
 
 
+def secret(name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"PGUSER": "me"}}
+
+
+def test_a_namespace_goes_with_its_migrations_though_its_secrets_go_first(
+    world: Any, make_catalog: Make
+) -> None:
+    operator = world.start()
+    there = make_catalog(
+        backend="Stash", stash={**stash_of(world), "credentialsSecretRef": {"name": "stash"}}
+    )
+    organization = there["spec"]["organizationId"]
+    world.apply(secret("stash"), there, migration("undone"))
+    world.objects.wait_until("catmig/undone", "Completed")
+    patch(world, "catmig/undone", rollback=True)
+    phase(world, "RolledBack", "undone")
+    world.apply(migration("done"))
+    phase(world, "Completed", "done")
+    begun(world, organization, "begun", Backend.STASH, 4)
+    world.apply(migration("begun", migrationId="begun", target="Stash", suspend=True))
+    phase(world, "Suspended", "begun")
+
+    # What has begun needs the stores, and tells for how long it waits for them; nothing else does.
+    world.kubectl("delete", "secret/stash")
+    world.delete("catmig/begun", "catalog/demo", wait=False)
+    assert "the deletion goes on without it" in world.wait_stalled("catmig/begun", "SecretNotFound")
+    assert "begun" in world.condition("catalog/demo", "Reconciling")["message"]
+    world.apply(secret("stash"))
+    world.wait_gone("catmig/begun")
+    assert stands(world, organization).running is None
+    world.wait_gone("catalog/demo")
+
+    world.apply(there)
+    world.wait_ready("catalog/demo")
+    world.kubectl("delete", "secret/stash")
+    world.objects.delete_namespace()
+    for name in ("catmig/done", "catmig/undone", "catalog/demo"):
+        world.wait_gone(name)
+    missed = {line["object"] for line in operator.lines() if "SecretNotFound" in line["message"]}
+    assert missed - {f"Catalog {world.namespace}/demo"} == {f"CatalogMigration {world.namespace}/begun"}
+
+
 def test_a_link_that_was_ended_lets_the_stash_go(world: Any, make_catalog: Make) -> None:
     world.start()
     there = make_catalog(stash=stash_of(world))

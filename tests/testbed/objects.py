@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlencode
@@ -59,8 +60,12 @@ class Objects:
         self._until("serviceaccount/default", lambda found: found is not None, "to be there")
 
     def delete_namespace(self) -> None:
-        """Delete the namespace; that isn't waited for."""
-        self._request("DELETE", f"/api/v1/namespaces/{self._namespace}")
+        """Delete the namespace; that isn't waited for. One that is being deleted stays so."""
+        try:
+            self._request("DELETE", f"/api/v1/namespaces/{self._namespace}")
+        except KubectlError as error:
+            if error.code != HTTPStatus.CONFLICT:
+                raise
 
     def find(self, what: str) -> Json | None:
         """An object, `kind/name`; None where there is none."""

@@ -128,7 +128,7 @@ class ObjectSize(ApiModel):
 
 
 class CatalogMigrationStatus(Status):
-    """What the two stores say; nothing is decided by it but when the timeout is over."""
+    """What the two stores say; it decides only when the timeout is over, and for silent stores what ended."""
 
     phase: MigrationPhase | None = Field(default=None, description="Where the migration is.")
     migration_id: str | None = Field(default=None, description="Its name in the catalog's own records.")

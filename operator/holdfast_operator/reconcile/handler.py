@@ -110,7 +110,7 @@ class Handler(ABC, Generic[O]):
     async def _go_on(self, key: ObjectKey, body: Json) -> Result:
         """The same with an object that was read, or written, just now."""
         try:
-            step = await self._decide(key, body)
+            step = _until_overdue(body, await self._decide(key, body))
         except Halt as halt:
             step = _until_overdue(body, halt.outcome)
         except Fenced:
@@ -243,10 +243,10 @@ def _deadline(body: Json) -> datetime | None:
     return datetime.fromisoformat(asked) + _DELETION_DEADLINE if asked else None
 
 
-def _until_overdue(body: Json, step: Settle) -> Settle:
-    """What keeps a deletion from its end is told with the time until which it may."""
+def _until_overdue(body: Json, step: Rest) -> Rest:
+    """What is tried again in a deletion is told with the time until which it keeps that from its end."""
     until = _deadline(body)
-    if until is None or not step.retry:
+    if until is None or not isinstance(step, Settle) or not step.retry:
         return step
     text = f"{step.health.message}; at {until:%H:%M:%S} UTC the deletion goes on without it"
     return replace(step, health=replace(step.health, message=text))

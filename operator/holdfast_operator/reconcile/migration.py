@@ -7,7 +7,7 @@ time, the catalog open, and at last: the next step.
 
 Invariants
 - Whether it is over is read from the stores; the status is asked only for what nothing hangs on but its own
-  looks and the deadline.
+  looks and the deadline, and, where the stores can't be asked, for an end: what has ended needs nothing more.
 - Nothing is begun in stores whose epoch is lower than the Catalog had: they were restored from an older
   state, and moving that would hide it.
 - One numbered step at a time: after each the world is looked at again, so that a change of the spec is heard.
@@ -27,7 +27,7 @@ from holdfast_operator.reconcile import fencing
 from holdfast_operator.reconcile.catalog import Rhythm
 from holdfast_operator.reconcile.facts import Durable
 from holdfast_operator.reconcile.migrationfacts import Course, Move, Planned, Stand
-from holdfast_operator.reconcile.migrationmarks import AT_REST, resting
+from holdfast_operator.reconcile.migrationmarks import AT_REST, resting, shown_end
 from holdfast_operator.reconcile.steps import (
     SUSPENDED,
     Keep,
@@ -157,12 +157,10 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
         return _still(seen, stalled(Reason.INVALID_SPEC, f"{seen.problem}; create it anew"))
     if (over := _another_move(seen) or _over(seen, seen.spec)) is not None:
         return _still(seen, over)
-    if seen.no_catalog is not None:
-        if seen.shown.phase in AT_REST and not seen.changed:
+    if (why := seen.no_catalog or seen.trouble) is not None:
+        if seen.course is None and seen.shown.phase in AT_REST and not seen.changed:
             return Wait()
-        return _still(seen, seen.no_catalog, requeue_after=rhythm.steady)
-    if seen.trouble is not None:
-        return _still(seen, seen.trouble)
+        return _still(seen, why, requeue_after=rhythm.steady)
     assert seen.move is not None
     if seen.course is not None and seen.course.move != seen.move:
         return _end(seen) or Wait(0.0)
@@ -233,17 +231,17 @@ def _another_move(seen: Observed) -> Health | None:
 def _over(seen: Observed, spec: CatalogMigrationSpec) -> Health | None:
     """How it ended, by the catalog's own records; None where it hasn't, or has to go back."""
     record = seen.stand.record if seen.stand else None
-    match record:
-        case Record.ROLLED_BACK:
-            return Health(Phase.READY, Reason.ROLLED_BACK, f"the catalog is back in {_truth(seen)}")
-        case Record.DONE if not spec.rollback:
-            return Health(
-                Phase.READY,
-                Reason.MIGRATION_COMPLETED,
-                f"the source of truth was moved to {spec.target}; set spec.rollback to true to move it back",
-            )
-        case _:
-            return None
+    if not _has_ended(record, spec):
+        return None
+    if record is Record.ROLLED_BACK:
+        return Health(Phase.READY, Reason.ROLLED_BACK, f"the catalog is back in {_truth(seen)}")
+    text = f"the source of truth was moved to {spec.target}; set spec.rollback to true to move it back"
+    return Health(Phase.READY, Reason.MIGRATION_COMPLETED, text)
+
+
+def _has_ended(record: Record | None, spec: CatalogMigrationSpec) -> bool:
+    """Whether nothing is left to be done."""
+    return record is Record.ROLLED_BACK or (record is Record.DONE and not spec.rollback)
 
 
 def _truth(seen: Observed) -> str:
@@ -345,11 +343,9 @@ def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
     if seen.catalog_missing or seen.overdue:
         text = "the stores could not be asked whether it has ended: see 'holdfast migrate status'"
         return _end(seen) or Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
-    if seen.move is None or seen.no_catalog is not None:
-        why = seen.no_catalog or stalled(Reason.INVALID_SPEC, seen.problem)
-        return _still(seen, why, requeue_after=rhythm.steady)
-    if seen.trouble is not None:
-        return _still(seen, seen.trouble)
+    if (why := seen.no_catalog or seen.trouble) is not None:
+        return _end(seen) or resting(seen, why, retry=True)
+    assert seen.move is not None
     if seen.rival:
         text = f"waits for {seen.rival}, which has the catalog"
         return resting(seen, reconciling(Reason.ABANDONING, text), requeue_after=rhythm.unsteady)
@@ -372,4 +368,6 @@ def _may_be_on_record(seen: Observed) -> bool:
     if seen.stand is not None:
         begun = seen.course is not None and seen.course.calls > 0
         return begun or (seen.stand.record is not None and seen.stand.record.is_running)
+    if seen.course is None and _has_ended(shown_end(seen.shown), seen.spec):
+        return False
     return seen.shown.start_time is not None or seen.trouble is not None

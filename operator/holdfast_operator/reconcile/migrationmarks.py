@@ -8,6 +8,7 @@ from holdfast.durable.backend_migration.truth import Strategy
 from holdfast.durable.upgrade.report import Size
 from holdfast_operator.api.catalog import MigrationStrategy
 from holdfast_operator.api.migration import (
+    CatalogMigrationStatus,
     MigrationPhase,
     ObjectSize,
     Verify,
@@ -133,7 +134,7 @@ def conditions(seen: "Observed", health: Health) -> tuple[Mark, ...]:
     )
     if seen.spec is None or seen.spec.dry_run:
         return (progressing,)
-    record = seen.stand.record if seen.stand else None
+    record = seen.stand.record if seen.stand else shown_end(seen.shown)
     done: Literal["True", "False"] = "False"
     if record is Record.DONE and health.reason is not Reason.ROLLING_BACK:
         done = "True"
@@ -146,6 +147,14 @@ def conditions(seen: "Observed", health: Health) -> tuple[Mark, ...]:
         completed,
         *((rolled_back,) if seen.spec.rollback or record is Record.ROLLED_BACK else ()),
     )
+
+
+def shown_end(shown: CatalogMigrationStatus) -> Record | None:
+    """How it ended by its conditions, which were read from the stores; None where they tell of no end."""
+    true = {each.type for each in shown.conditions if each.status == "True"}
+    if ConditionType.ROLLED_BACK in true:
+        return Record.ROLLED_BACK
+    return Record.DONE if ConditionType.COMPLETED in true else None
 
 
 def _verified(seen: "Observed", health: Health) -> Mark:

@@ -11,6 +11,7 @@ from holdfast.durable.backend_migration.records import Record
 from holdfast.durable.backend_migration.truth import STEPS, Backend, Strategy
 from holdfast.durable.upgrade.report import Size
 from holdfast.errors import ContentsDiffer, MigrationConflict, MigrationTimedOut, StoreUnreachable
+from holdfast_operator.api.base import Condition
 from holdfast_operator.api.catalog import CatalogFence
 from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus, Verify
 from holdfast_operator.api.names import ConditionType, Kind, Reason
@@ -271,7 +272,53 @@ def test_what_is_over_stays_so_without_its_catalog() -> None:
     assert told(shown(gone, phase="Migrating"))[1] is Reason.CATALOG_NOT_FOUND
 
 
+NO_SECRET = stalled(Reason.SECRET_NOT_FOUND, "none")
+DEAF = stalled(Reason.STORE_UNREACHABLE, "no answer")
+UNKNOWN = (
+    replace(FRESH, stand=None, move=None, no_catalog=NO_SECRET),
+    replace(FRESH, stand=None, trouble=DEAF),
+)
+"""Where nobody can say what the stores hold."""
+
+
+def ended(seen: Observed, *types: ConditionType, **fields: Any) -> Observed:
+    """The same with a status whose conditions of these types are true."""
+    marks = [
+        Condition(type=each, status="True", last_transition_time=NOW, reason="MigrationCompleted", message="")
+        for each in types
+    ]
+    return shown(seen, conditions=marks, start_time=NOW, **fields)
+
+
+@pytest.mark.parametrize("seen", UNKNOWN)
+def test_what_is_over_stays_so_while_its_stores_are_silent(seen: Observed) -> None:
+    over = ended(seen, ConditionType.COMPLETED, phase="Completed")
+    assert decided(over) == Wait()
+    # Somebody wants it back, which takes the stores; that it was moved stays true.
+    back = replace(over, spec=spec(rollback=True), changed=True)
+    assert told(back)[0] is Phase.STALLED
+    assert conditions(rest(back))[ConditionType.COMPLETED][0] == "True"
+    assert conditions(rest(back))[ConditionType.ROLLED_BACK][0] == "False"
+    undone = replace(ended(back, ConditionType.ROLLED_BACK, phase="RolledBack"), changed=False)
+    assert decided(undone) == Wait()
+
+
 DELETING = replace(FRESH, deleting=True)
+
+
+@pytest.mark.parametrize("unknown", UNKNOWN)
+def test_a_deletion_of_what_is_over_waits_for_no_store(unknown: Observed) -> None:
+    # Kubernetes counts a deletion as a change of the spec.
+    seen = replace(unknown, deleting=True, changed=True)
+    assert decided(ended(seen, ConditionType.COMPLETED)) == Release()
+    back = replace(seen, spec=spec(rollback=True))
+    assert decided(ended(back, ConditionType.ROLLED_BACK)) == Release()
+    # It may have begun to go back.
+    assert told(ended(back, ConditionType.COMPLETED))[0] is Phase.STALLED
+    assert told(ended(seen))[0] is Phase.STALLED
+    assert rest(ended(seen)).retry
+    course = Course(move(), calls=1)
+    assert decided(replace(ended(seen, ConditionType.COMPLETED), course=course)) == Stop()
 
 
 @pytest.mark.parametrize(
@@ -293,7 +340,7 @@ def test_a_deletion_leaves_nothing_on_record(seen: Observed, step: Step) -> None
 
 
 def test_a_deletion_waits_for_the_stores_but_not_for_ever() -> None:
-    deaf = replace(DELETING, stand=None, trouble=stalled(Reason.STORE_UNREACHABLE, "no answer"))
+    deaf = replace(DELETING, stand=None, trouble=DEAF)
     assert told(deaf) == (Phase.STALLED, Reason.STORE_UNREACHABLE)
     assert rest(deaf).retry
     late = decided(replace(deaf, overdue=True))
