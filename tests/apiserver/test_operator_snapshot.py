@@ -11,6 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from holdfast.errors import Fenced
+from holdfast.storage import JobState
+from holdfast.storage.jobs import hold_purpose
 from testbed.kube import ControlPlane
 from testbed.sparkfaces import APACHE, KUBEFLOW, PODS, Face
 from testbed.sparkoperator import Misbehaviour, SparkOperatorStandIn, install_crd
@@ -212,6 +215,51 @@ def test_a_suspended_collection_has_no_driver_and_goes_on_with_its_snapshot_afte
     world.apply(flights)
     world.wait_for("storagecollection/flights", ".status.snapshotJob.attempt", 2)
     assert list(applications(world)) == [2]
+
+
+def test_a_deletion_that_keeps_the_data_leaves_no_attempt_and_nothing_that_it_held(
+    world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path
+) -> None:
+    """Also with its Catalog, by an operator that has not opened that yet; and the same resource goes on."""
+    misbehave.by_attempt = {"1": Misbehaviour.HANG, "2": Misbehaviour.HANG}
+    it, there = "storagecollection/flights", world.get("catalog/demo")
+    with world.controller(world.volume(there["spec"]["organizationId"])) as controller:
+
+        def held(attempt: int) -> str:
+            """The running attempt holds the collection, as its driver has it."""
+            world.wait_for(it, ".status.snapshotJob.attempt", attempt)
+            world.wait_for(it, ".status.snapshotJob.state", "Running")
+            job = world.status(it)["snapshotJob"]["jobId"]
+            for shard in shards:
+                controller.client.critical_since(shard, purpose=hold_purpose(job, attempt)).downgrade(60)
+            return str(job)
+
+        def ended(job: str, attempt: int) -> None:
+            record = controller.job(job)
+            assert (record.state, record.attempt, record.failures) == (JobState.FAILED, attempt, 0)
+            assert record.error == "the StorageCollection is being deleted"
+            for shard in shards:
+                purposes = [hold.purpose for hold in controller.client.inspect(shard).holds]
+                assert hold_purpose(job, attempt) not in purposes
+            with pytest.raises(Fenced):
+                controller.finish_job(job, attempt, {})
+
+        ask(world, flights, tmp_path / "out", "one", asOf=60)
+        info = controller.describe(world.status(it)["collectionId"])
+        shards = (info.metadata_shard, *info.data_shards)
+        job = held(1)
+        world.delete(it)
+        ended(job, 1)
+        assert applications(world) == {}
+
+        world.apply(flights)
+        assert held(2) == job
+        world.stop()
+        world.delete("catalog/demo", it, wait=False)
+        world.start("--storage-shared")
+        world.wait_gone(it)
+        world.wait_gone("catalog/demo")
+        ended(job, 2)
 
 
 def test_a_compaction_waits_for_a_snapshot_is_retried_and_leaves_the_contents_as_they_are(

@@ -292,7 +292,8 @@ class StorageCollectionSpec(ApiModel):
     )
     deletion_policy: DeletionPolicy = Field(
         default=DeletionPolicy.RETAIN,
-        description="Retain keeps the durable data when this resource is deleted; Delete drops it for ever.",
+        description="Retain keeps the durable data when this resource is deleted; Delete drops it for ever. "
+        "Either ends Spark jobs that run.",
     )
     suspend: bool = Field(
         default=False,

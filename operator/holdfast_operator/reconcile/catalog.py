@@ -125,6 +125,8 @@ class Observed:
     """StorageCollections that refer to it; looked at while it is being deleted."""
     doomed_dependents: bool = False
     """Whether one of them is to be dropped from the catalog."""
+    busy_dependents: bool = False
+    """Whether attempts of Spark jobs of one that is being deleted are to be ended on record."""
     holder: str = ""
 
 
@@ -315,11 +317,12 @@ def _left_in_stash(spec: CatalogSpec) -> tuple[Note, ...]:
 
 
 def _plan_waiting(seen: Observed, rhythm: Rhythm) -> Step:
-    """Collections refer to it; those that are to be dropped need it open."""
-    needed = seen.doomed_dependents and not seen.overdue and not seen.void and seen.older_twin is None
+    """Collections refer to it; those that are to be dropped, or have attempts to be ended, need it open."""
+    asked = seen.doomed_dependents or seen.busy_dependents
+    needed = asked and not seen.overdue and not seen.void and seen.older_twin is None
     spec = seen.spec if seen.spec is not None and _is_managed(seen.spec) else None
     if needed and seen.opened is None and isinstance(seen.storage, Storage) and spec is not None:
-        return Open(_opening(seen, spec, seen.storage, existing_only=True))
+        return Open(_last_opening(seen, spec, seen.storage, dropping=seen.doomed_dependents))
     return Settle(waiting_for_collections(seen.dependents), requeue_after=rhythm.unsteady)
 
 
@@ -329,7 +332,7 @@ def _plan_late_destruction(seen: Observed) -> Step:
     Only the store knows whether there is one: a status may never have been written.
     """
     if isinstance(seen.storage, Storage) and seen.spec is not None and not seen.overdue:
-        return Open(_opening(seen, seen.spec, seen.storage, existing_only=True))
+        return Open(_last_opening(seen, seen.spec, seen.storage, dropping=True))
     if seen.initialized and isinstance(seen.storage, Refused):
         text = f"{seen.storage.message}; what the catalog had in its store is still there"
     elif seen.initialized:
@@ -345,7 +348,7 @@ def _is_managed(spec: CatalogSpec) -> bool:
     return spec.access == Access.MANAGED
 
 
-def _opening(seen: Observed, spec: CatalogSpec, storage: Storage, *, existing_only: bool = False) -> Opening:
+def _opening(seen: Observed, spec: CatalogSpec, storage: Storage) -> Opening:
     opening = opening_for(
         spec,
         storage,
@@ -355,11 +358,15 @@ def _opening(seen: Observed, spec: CatalogSpec, storage: Storage, *, existing_on
         truth=seen.named_truth,
     )
     restore = None if isinstance(seen.restore, Refused) else seen.restore
-    opening = replace(opening, reopen=seen.reopen, restore=restore, least_epoch=seen.known_epoch)
-    if not existing_only:
-        return opening
-    # Who deletes it, or a collection of it, doesn't mind what format it has, nor what a shadow holds.
-    return replace(opening, existing_only=True, upgrade=True, shadow=False, restore=None)
+    return replace(opening, reopen=seen.reopen, restore=restore, least_epoch=seen.known_epoch)
+
+
+def _last_opening(seen: Observed, spec: CatalogSpec, storage: Storage, *, dropping: bool) -> Opening:
+    """How it is opened while it is being deleted, if it is there: nobody minds what a shadow holds."""
+    opening = _opening(seen, spec, storage)
+    # Nor what format it has, where it is dropped, or a collection of it.
+    upgrade = opening.upgrade or dropping
+    return replace(opening, existing_only=True, upgrade=upgrade, shadow=False, restore=None)
 
 
 def opening_for(

@@ -165,8 +165,9 @@ class CatalogHandler(Handler[Observed]):
             in_both=self._migrations.is_shadowing(key),
             named_truth=annotation(body, ANNOTATION_TRUTH),
             migrations=await unfinished_migrations(self.services.kube, key) if deleting else (),
-            dependents=tuple(name for name, _ in dependents),
-            doomed_dependents=any(doomed for _, doomed in dependents),
+            dependents=tuple(each.name for each in dependents),
+            doomed_dependents=any(each.doomed for each in dependents),
+            busy_dependents=any(each.busy for each in dependents),
             holder=self._settings.holder,
         )
 

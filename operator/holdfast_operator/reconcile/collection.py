@@ -32,7 +32,7 @@ from holdfast_operator.reconcile.renditions import (
     RenditionsObserved,
     has_layout,
 )
-from holdfast_operator.reconcile.sparkjobs import FailAttempt, application_of, failed, stopped
+from holdfast_operator.reconcile.sparkjobs import FailAttempt, stopped
 from holdfast_operator.reconcile.steps import (
     SUSPENDED,
     Keep,
@@ -50,7 +50,7 @@ from holdfast_operator.runtime.status import Health, Mark
 _RETENTION_GRAIN: Final = 100
 """The hold follows in steps of this part of the retention, so that it isn't written at every look."""
 
-_DELETED: Final = "the collection is being deleted"
+_DELETED: Final = "the StorageCollection is being deleted"
 _SUSPENDED: Final = "spec.suspend is true"
 
 
@@ -98,6 +98,8 @@ class Observed:
     hydrations: HydrationsObserved | None = None
     shown: Mapping[str, str] = field(default_factory=dict)
     """The phases of its renditions as the status shows them, by id."""
+    shown_running: tuple[str, ...] = ()
+    """The attempts of Spark jobs that the status shows as running."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
@@ -225,10 +227,11 @@ def _plan_suspended(seen: Observed, spec: StorageCollectionSpec) -> Step:
 
 
 def _without_driver(seen: Observed, why: str) -> FailAttempt | None:
-    """The end of the next driver, whatever it does; None where there is none."""
-    jobs = (seen.hydrations, *seen.asked)
-    ends = (ended for each in jobs if each is not None and (ended := stopped(each, why)) is not None)
-    return next(ends, None)
+    """The end of the next attempt, or driver, of Spark; None where there is none, or it is another's word."""
+    if seen.catalog_observed:
+        return None
+    ends = (stopped(each, each.running, why) for each in (seen.hydrations, *seen.asked) if each is not None)
+    return next((ended for ended in ends if ended is not None), None)
 
 
 def _fields(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFacts) -> Mapping[str, Any]:
@@ -427,11 +430,11 @@ def _columns(schema: Schema) -> str:
 
 
 def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
-    if not seen.has_finalizer or seen.spec is None or seen.spec.deletion_policy != DeletionPolicy.DELETE:
-        return Release()
     # What a twin has in the store is the older one's.
-    if seen.older_twin is not None:
+    if not seen.has_finalizer or seen.spec is None or seen.older_twin is not None:
         return Release()
+    if seen.spec.deletion_policy != DeletionPolicy.DELETE:
+        return _plan_leaving(seen, seen.spec, rhythm)
     # A Catalog outlives its collections: where there is none, there never was anything of this one.
     nowhere = seen.catalog_void or seen.catalog is CatalogState.MISSING
     if nowhere and not seen.created and not seen.catalog_open:
@@ -445,9 +448,35 @@ def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
         text = f"the catalog could not be written: collection {item} and its data {what}"
         return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
     if not seen.catalog_open:
-        text = f"deletion waits for Catalog '{seen.spec.catalog_ref.name}' to be ready"
-        return Settle(reconciling(Reason.WAITING_FOR_CATALOG, text), requeue_after=rhythm.unsteady)
+        return _waiting_for_catalog(seen.spec, rhythm)
     return _plan_drop(seen, seen.spec, item)
+
+
+def _plan_leaving(seen: Observed, spec: StorageCollectionSpec, rhythm: Rhythm) -> Step:
+    """All that is in the store stays, but no attempt goes on that nobody looks after: it would hold history.
+
+    Where the store can't tell, the status does: nothing is waited for without need.
+    """
+    facts = seen.facts if seen.catalog_open else None
+    if facts is not None:
+        ours = seen.created or _is_as_asked(facts, spec)
+        return (_without_driver(seen, _DELETED) if ours else None) or Release()
+    if not seen.shown_running or seen.catalog_void:
+        return Release()
+    gone = seen.catalog is CatalogState.MISSING and not seen.catalog_open
+    if seen.overdue or seen.catalog_observed or gone:
+        text = (
+            f"the catalog could not be written: {', '.join(seen.shown_running)} of collection "
+            f"{item_name(spec, seen.name)} is on record as running, with the history that it holds, until "
+            "the resource is applied again"
+        )
+        return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
+    return Release() if seen.catalog_open else _waiting_for_catalog(spec, rhythm)
+
+
+def _waiting_for_catalog(spec: StorageCollectionSpec, rhythm: Rhythm) -> Settle:
+    text = f"deletion waits for Catalog '{spec.catalog_ref.name}' to be ready"
+    return Settle(reconciling(Reason.WAITING_FOR_CATALOG, text), requeue_after=rhythm.unsteady)
 
 
 def _plan_drop(seen: Observed, spec: StorageCollectionSpec, item: ItemName) -> Step:
@@ -457,10 +486,6 @@ def _plan_drop(seen: Observed, spec: StorageCollectionSpec, item: ItemName) -> S
         text = f"collection {item} exists otherwise than in the spec: it is another's and stays"
         return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
     if seen.collection_id is not None and facts is not None and not facts.dropped:
-        for each in seen.asked:
-            for job in each.running:
-                app = application_of(each, job)
-                return failed(job, _DELETED, None if app is None or app.phase.over else app, stopped=True)
         return _without_driver(seen, _DELETED) or DropCollection(seen.collection_id)
     return DropItem(item) if seen.item_id is not None else Release()
 

@@ -73,6 +73,7 @@ from holdfast_operator.reconcile.sparkjobs import (
     arguments,
     failed,
     shown_launched,
+    shown_running,
 )
 from holdfast_operator.reconcile.specs import parse_spec
 from holdfast_operator.reconcile.steps import Settle, Step, reconciling
@@ -138,6 +139,7 @@ class CollectionHandler(Handler[Observed]):
             has_finalizer=has_finalizer(body),
             created="collectionId" in status,
             shown=shown_phases(status),
+            shown_running=shown_running(status),
             now=self.services.clock.wall(),
             older_twin=str(older) if older else None,
             catalog_void=catalog is not None and self._stores.is_void(catalog),
@@ -145,14 +147,16 @@ class CollectionHandler(Handler[Observed]):
         )
         if spec is None or catalog is None or not (blank.has_finalizer or blank.deleting):
             return blank
-        if spec.suspend:
+        if spec.suspend or blank.deleting:
             self._long.stop(key)
         blank = await self._with_catalog(blank, catalog)
         if opening is None or opening.observed != blank.catalog_observed or older is not None:
             return blank
-        if spec.suspend and not _may_have_driver(spec, status):
+        if blank.overdue:
+            # It doesn't wait any more for a store that doesn't answer.
             return blank
-        if blank.deleting and spec.deletion_policy == DeletionPolicy.RETAIN:
+        leaves = blank.deleting and spec.deletion_policy == DeletionPolicy.RETAIN
+        if (spec.suspend or leaves) and not _may_have_driver(spec, status):
             return blank
         return await self._look_into(blank, spec, opening, key, body)
 

@@ -5,6 +5,7 @@ deletion waits until it is again.
 """
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast_operator.api.catalog import DeletionPolicy
@@ -12,6 +13,7 @@ from holdfast_operator.api.names import Kind
 from holdfast_operator.reconcile.catalogstatus import unknown_dependents
 from holdfast_operator.reconcile.handler import Halt, is_deleting
 from holdfast_operator.reconcile.migrationmarks import AT_REST
+from holdfast_operator.reconcile.sparkjobs import shown_running
 from holdfast_operator.reconcile.steps import Settle
 from holdfast_operator.runtime.kube import Kube, NotServed, ObjectKey, resource_type
 
@@ -20,10 +22,21 @@ Json = dict[str, Any]
 log = logging.getLogger(__name__)
 
 
-async def collections_of(kube: Kube, catalog: ObjectKey) -> tuple[tuple[str, bool], ...]:
-    """The collections that refer to it: name, and whether the deletion of one needs the catalog."""
+@dataclass(frozen=True, order=True)
+class Dependent:
+    """A collection that refers to a Catalog."""
+
+    name: str
+    doomed: bool
+    """Whether it is being deleted, with what it stands for."""
+    busy: bool
+    """Whether it is being deleted while attempts of its Spark jobs run, which are to be ended on record."""
+
+
+async def collections_of(kube: Kube, catalog: ObjectKey) -> tuple[Dependent, ...]:
+    """The collections that refer to it, by name."""
     found = await _referring(kube, catalog, Kind.STORAGE_COLLECTION)
-    return tuple(sorted((body["metadata"]["name"], is_deleting(body) and _to_drop(body)) for body in found))
+    return tuple(sorted(map(_dependent, found)))
 
 
 async def unfinished_migrations(kube: Kube, catalog: ObjectKey) -> tuple[str, ...]:
@@ -50,5 +63,10 @@ def _is_over(migration: Json) -> bool:
     return at_rest and status["observedGeneration"] == migration["metadata"]["generation"]
 
 
-def _to_drop(collection: Json) -> bool:
-    return bool(collection["spec"].get("deletionPolicy") == DeletionPolicy.DELETE)
+def _dependent(collection: Json) -> Dependent:
+    deleting = is_deleting(collection)
+    return Dependent(
+        collection["metadata"]["name"],
+        doomed=deleting and collection["spec"].get("deletionPolicy") == DeletionPolicy.DELETE,
+        busy=deleting and bool(shown_running(collection.get("status", {}))),
+    )

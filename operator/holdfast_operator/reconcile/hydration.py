@@ -55,6 +55,11 @@ class HydrationsObserved(SparkObserved):
     here: str | None = None
     """The rendition that this process is filling."""
 
+    @property
+    def running(self) -> tuple[JobRecord, ...]:
+        """Those that run."""
+        return tuple(job for job in self.jobs if job.state is JobState.RUNNING)
+
     def of(self, rendition_id: str) -> JobRecord | None:
         """The job of a rendition."""
         return next((job for job in self.jobs if job.slot == rendition_id), None)

@@ -12,7 +12,7 @@ Invariants
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
@@ -179,11 +179,21 @@ def application_of(seen: SparkObserved, job: JobRecord) -> AppState | None:
 
 def shown_launched(status: Mapping[str, Any]) -> frozenset[tuple[str, int]]:
     """Ids and attempts of the jobs whose application a status shows."""
+    return frozenset((job["jobId"], job["attempt"]) for job in _shown_jobs(status) if "application" in job)
+
+
+def shown_running(status: Mapping[str, Any]) -> tuple[str, ...]:
+    """The attempts that a status shows as running, each in a few words."""
+    running = (job for job in _shown_jobs(status) if job.get("state") == JobState.RUNNING.name.capitalize())
+    return tuple(f"attempt {job['attempt']} of job {job['jobId']}" for job in running)
+
+
+def _shown_jobs(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     shown = [each.get("job") or {} for each in status.get("renditions") or []]
     for noun in ("snapshot", "compaction"):
         shown.append(status.get(f"{noun}Job") or {})
         shown.append((status.get(f"{noun}Schedule") or {}).get("job") or {})
-    return frozenset((job["jobId"], job["attempt"]) for job in shown if "application" in job)
+    return shown
 
 
 def job_status(seen: SparkObserved, job: JobRecord) -> dict[str, Any]:
@@ -223,8 +233,15 @@ def ended(app: AppState, why: str) -> FailAttempt:
     return FailAttempt(app.kind, app.job_id, app.attempt, why, app, stopped=True)
 
 
-def stopped(seen: SparkObserved, why: str) -> FailAttempt | None:
-    """The end of a driver, whatever it does; None where there is none."""
+def stopped(seen: SparkObserved, running: Iterable[JobRecord], why: str) -> FailAttempt | None:
+    """The end of an attempt of Spark's, or of a driver that is left, whatever it does; None: there is none.
+
+    Where an attempt has no application, nothing else would end it, nor what it holds.
+    """
+    for job in running:
+        if job.by == SPARK:
+            app = application_of(seen, job)
+            return failed(job, why, None if app is None or app.phase.over else app, stopped=True)
     return next((ended(app, why) for app in seen.apps if not app.phase.over), None)
 
 

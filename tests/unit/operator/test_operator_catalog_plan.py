@@ -442,6 +442,18 @@ def test_collections_that_are_to_be_dropped_need_their_catalog_open() -> None:
     assert isinstance(decided(replace(waiting, doomed_dependents=True, void=True)), Settle)
 
 
+def test_collections_with_attempts_to_be_ended_need_their_catalog_open_but_no_upgrade() -> None:
+    manual = spec(upgradePolicy="Manual")
+    waiting = replace(DELETING, opened=None, dependents=("a",), spec=manual, busy_dependents=True)
+    step = decided(waiting)
+    assert isinstance(step, Open)
+    assert (step.opening.existing_only, step.opening.upgrade) == (True, False)
+    dropping = decided(replace(waiting, doomed_dependents=True))
+    assert isinstance(dropping, Open)
+    assert dropping.opening.upgrade
+    assert isinstance(decided(replace(waiting, overdue=True)), Settle)
+
+
 def test_nothing_is_done_once_the_finalizer_is_off() -> None:
     assert decided(replace(DOOMED, has_finalizer=False, opened=None)) == Release()
 

@@ -11,6 +11,7 @@ from holdfast.persist import Schema
 from holdfast.storage import JobRecord, JobState
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Reason
+from holdfast_operator.reconcile.askedjobs import AskedObserved
 from holdfast_operator.reconcile.catalog import Rhythm
 from holdfast_operator.reconcile.collection import (
     CatalogState,
@@ -30,6 +31,7 @@ from holdfast_operator.reconcile.snapshot import SnapshotObserved
 from holdfast_operator.reconcile.sparkjobs import FailAttempt
 from holdfast_operator.reconcile.steps import Keep, Release, Settle, Step, Wait
 from holdfast_operator.runtime.status import Phase
+from holdfast_operator.sparkapps.adapter import AppPhase, AppState
 
 RHYTHM = Rhythm(unsteady=2.0, steady=60.0)
 ITEM = ItemName("holdfast", "public", "flights")
@@ -274,6 +276,47 @@ DOOMED = replace(DELETING, spec=spec(deletionPolicy="Delete"))
 def test_retain_leaves_everything() -> None:
     assert decided(DELETING) == Release()
     assert decided(replace(DELETING, catalog=CatalogState.MISSING, catalog_open=False)) == Release()
+    assert (
+        decided(replace(DELETING, catalog=CatalogState.CLOSED, catalog_open=False, facts=None)) == Release()
+    )
+
+
+SHOWN = ("attempt 3 of job j1",)
+UNREAD = replace(DELETING, facts=None, catalog_open=False, shown_running=SHOWN)
+
+
+@pytest.mark.parametrize("catalog", [CatalogState.CLOSED, CatalogState.OPENING, CatalogState.DELETING])
+def test_retain_waits_for_the_catalog_only_where_an_attempt_is_shown_to_run_and_not_for_ever(
+    catalog: CatalogState,
+) -> None:
+    unread = replace(UNREAD, catalog=catalog)
+    waiting = rest(unread)
+    assert (waiting.health.reason, waiting.requeue_after) == (Reason.WAITING_FOR_CATALOG, RHYTHM.unsteady)
+    assert decided(replace(unread, shown_running=())) == Release()
+    assert decided(replace(unread, catalog_void=True)) == Release()
+    assert decided(replace(unread, older_twin="StorageCollection ns/old")) == Release()
+    # There is a catalog, and no such collection in it.
+    assert decided(replace(unread, catalog_open=True)) == Release()
+    step = decided(replace(unread, overdue=True))
+    assert isinstance(step, Release)
+    (note,) = step.notes
+    assert (note.reason, note.warning) == (Reason.DELETION_INCOMPLETE, True)
+    assert "of collection holdfast.public.flights is on record as running" in note.message
+    assert "attempt 3 of job j1" in note.message
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        replace(UNREAD, catalog=CatalogState.MISSING),
+        replace(UNREAD, catalog=CatalogState.OPEN, catalog_observed=True),
+    ],
+    ids=["missing", "observed"],
+)
+def test_retain_does_not_wait_where_nobody_can_end_an_attempt(seen: Observed) -> None:
+    step = decided(seen)
+    assert isinstance(step, Release)
+    assert [note.reason for note in step.notes] == [Reason.DELETION_INCOMPLETE]
 
 
 def test_delete_drops_in_reverse() -> None:
@@ -303,13 +346,36 @@ def test_delete_takes_nothing_of_others() -> None:
     assert "another's" in step.notes[0].message
 
 
-def test_running_jobs_are_ended_before_their_collection() -> None:
-    for kind in (SnapshotObserved, CompactionObserved):
-        job = JobRecord("j1", "c1", kind.kind.job, "1", 3, JobState.RUNNING)
-        of_both = {"reachable": True, "request": None, "collection_id": "c1", "since": 5, "upper": 90}
-        fields = {name: of_both[name] for name in of_both if name in kind.__dataclass_fields__}
-        step = decided(replace(DOOMED, asked=(kind(**fields, running=(job,)),)))
-        assert step == FailAttempt(kind.kind.job, "j1", 3, "the collection is being deleted", stopped=True)
+@pytest.mark.parametrize("kind", [SnapshotObserved, CompactionObserved])
+@pytest.mark.parametrize("gone", [DELETING, DOOMED, replace(DELETING, catalog=CatalogState.MISSING)])
+def test_attempts_of_spark_are_ended_before_a_collection_goes_whatever_becomes_of_its_data(
+    kind: type[AskedObserved], gone: Observed
+) -> None:
+    job = JobRecord("j1", "c1", kind.kind.job, "1", 3, JobState.RUNNING, by="spark")
+    of_both = {"reachable": True, "request": None, "collection_id": "c1", "since": 5, "upper": 90}
+    asked = kind(**{name: of_both[name] for name in of_both if name in kind.__dataclass_fields__})
+    app = AppState("app-3", "uid-3", "j1", 3, AppPhase.PENDING, "", asked.now, kind.kind.job)
+    ended = FailAttempt(kind.kind.job, "j1", 3, "the StorageCollection is being deleted", stopped=True)
+    # Without an application too: its operator ended before the launch.
+    assert decided(replace(gone, asked=(replace(asked, running=(job,)),))) == ended
+    with_driver = replace(asked, running=(job,), apps=(app,))
+    assert decided(replace(gone, asked=(with_driver,))) == replace(ended, app=app)
+    over = replace(with_driver, apps=(replace(app, phase=AppPhase.FAILED),))
+    assert decided(replace(gone, asked=(over,))) == ended
+    left = replace(asked, apps=(app,))
+    assert decided(replace(gone, asked=(left,))) == replace(ended, app=app)
+
+
+def test_retain_ends_no_attempts_of_others() -> None:
+    job = JobRecord("j1", "c1", "compact", "1", 3, JobState.RUNNING)
+    of_spark = replace(job, by="spark")
+    asked = CompactionObserved(reachable=True, request=None, collection_id="c1", running=(job,))
+    assert decided(replace(DELETING, asked=(asked,))) == Release()
+    asked = replace(asked, running=(of_spark,))
+    # Never made by this resource, and otherwise than it asks for.
+    strange = replace(DELETING, created=False, facts=replace(FACTS, shards=7), asked=(asked,))
+    assert decided(strange) == Release()
+    assert isinstance(decided(replace(strange, facts=FACTS)), FailAttempt)
 
 
 def test_delete_waits_for_the_catalog_but_not_for_ever() -> None:

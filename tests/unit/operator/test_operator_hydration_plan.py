@@ -30,8 +30,9 @@ from holdfast_operator.reconcile.sparkjobs import (
     StartJob,
     arguments,
     shown_launched,
+    shown_running,
 )
-from holdfast_operator.reconcile.steps import Settle, Step
+from holdfast_operator.reconcile.steps import Release, Settle, Step
 from holdfast_operator.reconcile.storage import Storage
 from holdfast_operator.runtime.status import Phase
 from holdfast_operator.sparkapps.adapter import AppPhase, AppState
@@ -280,10 +281,17 @@ def test_the_status_tells_whose_application_was_there() -> None:
     shown = rest(spark(app(AppPhase.RUNNING, attempt=2), job=record(JobState.RUNNING, 2))).fields
     assert shown is not None
     assert shown_launched(shown) == {(JOB, 2)}
+    assert shown_running(shown) == (f"attempt 2 of job {JOB}",)
     waiting = rest(spark(job=record(JobState.RUNNING, 2), missing="nothing runs Spark")).fields
     assert waiting is not None
     assert shown_launched(waiting) == frozenset()
     assert shown_launched({}) == frozenset()
+    over = rest(spark(job=record(JobState.FAILED, 9, failures=9))).fields
+    assert over is not None
+    assert "job" in over["renditions"][1]
+    assert shown_running(over) == shown_running({}) == ()
+    by_schedule = {"compactionSchedule": {"job": {"jobId": "j2", "attempt": 1, "state": "Running"}}}
+    assert shown_running(by_schedule) == ("attempt 1 of job j2",)
 
 
 def test_an_attempt_of_this_process_goes_on_whatever_template_comes() -> None:
@@ -377,10 +385,13 @@ def test_what_is_suspended_has_no_driver_and_goes_on_afterwards() -> None:
 
 def test_deletion_ends_the_driver_first() -> None:
     alive = app(AppPhase.RUNNING)
-    deleting: dict[str, Any] = {"deleting": True, "asked": spec(2, deletionPolicy="Delete")}
-    step = decided(spark(alive, job=record(JobState.RUNNING)), **deleting)
-    assert step == FailAttempt("hydrate", JOB, 1, "the collection is being deleted", alive, stopped=True)
-    assert decided(spark(job=record(JobState.FAILED)), **deleting) == DropCollection(COLLECTION)
+    for policy, then in (("Delete", DropCollection(COLLECTION)), ("Retain", Release())):
+        deleting: dict[str, Any] = {"deleting": True, "asked": spec(2, deletionPolicy=policy)}
+        running = record(JobState.RUNNING, by="spark")
+        ended = FailAttempt("hydrate", JOB, 1, "the StorageCollection is being deleted", stopped=True)
+        assert decided(spark(alive, job=running), **deleting) == replace(ended, app=alive)
+        assert decided(spark(job=running), **deleting) == ended
+        assert decided(spark(job=record(JobState.FAILED)), **deleting) == then
 
 
 @given(

@@ -97,6 +97,11 @@ class Cluster(Kube):
             case "PATCH" if body is not None and path.endswith("/status"):
                 found = self.objects[path.removesuffix("/status")]
                 return self.put(path.removesuffix("/status"), _merged(found, body))
+            case "PATCH" if body is not None and path in self.objects:
+                changed = self.put(path, _merged(self.objects[path], body))
+                if changed["metadata"].get("deletionTimestamp") and not changed["metadata"]["finalizers"]:
+                    del self.objects[path]
+                return changed
             case "DELETE" if self.objects.pop(path, None) is not None:
                 return {}
         raise Gone(path)
@@ -165,6 +170,21 @@ class World:
         old = self.cluster.objects.get(path, {"metadata": {"name": "flights", "namespace": "ns"}})
         old["metadata"]["finalizers"] = [FINALIZER]
         self.cluster.put(path, {**old, "spec": self.spec})
+
+    def delete(self, *, since: timedelta = timedelta()) -> None:
+        """Ask for the deletion of the collection, or let it have been asked for a while ago."""
+        asked = (self.clock.wall() - since).isoformat()
+        body = self.cluster.objects[PATH]
+        self.cluster.put(PATH, {**body, "metadata": {**body["metadata"], "deletionTimestamp": asked}})
+
+    @property
+    def gone(self) -> bool:
+        return PATH not in self.cluster.objects
+
+    @property
+    def warnings(self) -> list[str]:
+        """What Events say."""
+        return [body["message"] for path, body in self.cluster.objects.items() if "/events/" in path]
 
     @property
     def status(self) -> Json:
@@ -402,6 +422,75 @@ def test_an_application_that_somebody_deletes_is_followed_by_another_attempt(wor
         del world.cluster.objects[f"{APPS}/{gone['metadata']['name']}"]
         await operator.until(lambda: bool(world.cluster.apps))
         assert (world.record().attempt, world.record().failures) == (2, 1)
+
+    world.run(story)
+
+
+def test_an_attempt_without_a_driver_is_stopped_with_its_collection_too(world: World) -> None:
+    """On record, and never launched: what it holds would be held for as long as nobody goes on."""
+
+    async def dies(operator: Operator) -> None:
+        world.cluster.refuse = Died()
+        await operator.until(lambda: False)
+
+    async def suspends(operator: Operator) -> None:
+        world.cluster.refuse = None
+        await operator.until(lambda: world.said.startswith("Suspended"))
+        assert (world.record().state, world.record().failures) == (JobState.FAILED, 0)
+        world.change(suspend=None)
+        await operator.until(lambda: bool(world.cluster.apps))
+        assert (world.record().state, world.record().attempt) == (JobState.RUNNING, 2)
+
+    world.run(dies)
+    assert world.record().state is JobState.RUNNING
+    # No status ever told of it, so that the spec has to.
+    assert "job" not in str(world.status.get("renditions"))
+    world.change(suspend=True)
+    world.run(suspends)
+
+
+def test_a_deletion_that_keeps_the_data_ends_the_attempt_on_record_and_its_driver(world: World) -> None:
+    async def story(operator: Operator) -> None:
+        await operator.until(lambda: bool(world.cluster.apps))
+        world.cluster.says("RUNNING")
+        world.delete()
+        await operator.until(lambda: world.gone)
+        assert world.cluster.apps == []
+        stopped = world.record()
+        assert (stopped.state, stopped.failures) == (JobState.FAILED, 0)
+        assert stopped.error == "the StorageCollection is being deleted"
+        assert not any("could not be written" in text for text in world.warnings)
+
+    world.run(story)
+
+
+def test_a_deletion_without_a_catalog_that_is_open_waits_for_an_attempt_until_its_deadline(
+    world: World,
+) -> None:
+    async def story(operator: Operator) -> None:
+        await operator.until(lambda: "Running" in str(world.status.get("renditions")))
+        await operator.stores.close(CATALOG)
+        world.delete(since=timedelta(minutes=9))
+        await operator.rest()
+        assert world.said == "WaitingForCatalog: deletion waits for Catalog 'demo' to be ready"
+        world.delete(since=timedelta(minutes=11))
+        await operator.until(lambda: world.gone)
+        (told,) = (text for text in world.warnings if "could not be written" in text)
+        assert f"attempt 1 of job {world.record().job_id}" in told
+        assert world.record().state is JobState.RUNNING
+
+    world.run(story)
+
+
+def test_an_overdue_deletion_asks_no_store(world: World) -> None:
+    """One that doesn't answer would keep it for ever."""
+
+    async def story(operator: Operator) -> None:
+        await operator.until(lambda: "Running" in str(world.status.get("renditions")))
+        world.delete(since=timedelta(minutes=11))
+        await operator.until(lambda: world.gone)
+        assert world.record().state is JobState.RUNNING
+        assert any("could not be written" in text for text in world.warnings)
 
     world.run(story)
 
