@@ -9,6 +9,7 @@ from pathlib import Path
 from kubernetes.config import ConfigException
 
 from holdfast_operator.api.urls import public
+from holdfast_operator.reconcile import ownpassword
 from holdfast_operator.reconcile.locations import check_place
 from holdfast_operator.runtime import checks, leaseflags
 from holdfast_operator.runtime import logging as logs
@@ -45,6 +46,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     metrics = Metrics()
     try:
+        if not args.allow_location:
+            ownpassword.keep(os.environ)
         elector = leaseflags.elector(args, metrics)
         kube = Kube.connect() if elector is None else Kube.connect(may_write=elector.leads)
     except ValueError as error:
@@ -121,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_place,
         metavar="URL",
         help="keep catalogs only there and below, and on the volume; may be given more than once "
-        "(default: wherever a spec says)",
+        "(default: wherever a spec says; Postgres servers then have to use SCRAM, or ask for no password)",
     )
     run.add_argument(
         "--storage-shared",

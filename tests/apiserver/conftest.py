@@ -4,7 +4,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,17 @@ class World:
         self.objects = Objects(cluster, namespace)
         self.operators: list[OperatorProcess] = []
 
-    def start(self, *flags: str, through: ControlPlane | None = None) -> OperatorProcess:
+    def start(
+        self,
+        *flags: str,
+        through: ControlPlane | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> OperatorProcess:
         """Start another operator, which sees the cluster as it is `through` something before it."""
         number = len(self.operators) + 1
+        cluster = through or self.cluster
         operator = OperatorProcess(
-            through or self.cluster, self.namespace, self.folder, number, *QUICK, *flags
+            cluster, self.namespace, self.folder, number, *QUICK, *flags, environment=environment
         )
         self.operators.append(operator)
         return operator

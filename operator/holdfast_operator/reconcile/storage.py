@@ -12,6 +12,7 @@ from holdfast.pgsession import DEFAULT_SCHEMA
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.catalogsource import CatalogStorage
 from holdfast_operator.api.names import Reason
+from holdfast_operator.reconcile import ownpassword
 from holdfast_operator.reconcile.locations import PORTS, Bounds
 
 _WITH: Final = " with "
@@ -126,15 +127,17 @@ def url_with(place: StashPlace, credentials: Mapping[str, str]) -> str:
     parts = urlsplit(place.url)
     if parts.scheme == "sqlite":
         return place.url
+    options = [parts.query]
     user = credentials.get("user") or credentials.get("username", "")
     password = credentials.get("password", "")
     if user or password:
         secret = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
         parts = parts._replace(netloc=f"{secret}@{parts.netloc}")
+    if password:
+        options.append(ownpassword.option_of_others())
     if place.schema is not None:
-        query = f"{parts.query}&" if parts.query else ""
-        parts = parts._replace(query=f"{query}schema={place.schema}")
-    return parts.geturl()
+        options.append(f"schema={place.schema}")
+    return parts._replace(query="&".join(filter(None, options))).geturl()
 
 
 def resolve(
@@ -150,7 +153,7 @@ def resolve(
     Any other, and its stash, has to be within the `Bounds` of its namespace.
     """
     bounds = Bounds(namespace, data_dir, tuple(places), follow)
-    if spec.stash is not None and (why := bounds.refusal(spec.stash.url)):
+    if spec.stash is not None and (why := _refusal(spec.stash.url, bounds)):
         return _foreign("spec.stash", why)
     return _resolve(spec.storage, spec.organization_id, bounds, "spec.storage")
 
@@ -200,8 +203,12 @@ def _resolve(asked: CatalogStorage, organization_id: str, bounds: Bounds, field:
     storage = Storage(asked.url, asked.blob, asked.consensus)
     if any(_scheme(url) == "memory" for url in storage.urls):
         return Refused("what is in memory:// is lost when the operator stops; use file:/// in spec.storage")
-    why = next(filter(None, map(bounds.refusal, storage.urls)), "")
+    why = next(filter(None, (_refusal(url, bounds) for url in storage.urls)), "")
     return _foreign(field, why) if why else storage
+
+
+def _refusal(url: str, bounds: Bounds) -> str:
+    return bounds.refusal(url) or ("" if bounds.places else ownpassword.refusal(url))
 
 
 def _foreign(field: str, why: str) -> Refused:
