@@ -347,6 +347,64 @@ def test_a_catalog_under_another_name_of_its_store_is_neither_taken_nor_destroye
     assert neighbour.status("catalog/alias")["epoch"] == 3
 
 
+def test_what_a_database_process_writes_is_not_taken_from_it_under_another_name(
+    world: Any, neighbour: Any, make_catalog: Make, tmp_path: Path
+) -> None:
+    store = {"url": (tmp_path / "shared").as_uri()}
+    there = make_catalog(access="Observed", storage=store)
+    organization = there["spec"]["organizationId"]
+    (tmp_path / "link").symlink_to(tmp_path / "shared")
+    alias = make_catalog(
+        "alias",
+        organizationId=organization,
+        storage={"url": (tmp_path / "link").as_uri()},
+        deletionPolicy="Delete",
+    )
+    with (
+        world.store(store["url"]) as client,
+        persist_catalog(client, organization).open(
+            OpenMode.WRITABLE, holder="database 7", purpose="serving"
+        ) as database,
+    ):
+        world.apply(there)
+        neighbour.apply(alias)
+        # The operator begins with both, and may come to the other one first.
+        world.start(f"--namespace={neighbour.namespace}")
+        told = neighbour.wait_stalled("catalog/alias", "DuplicateCatalog")
+        assert f"Catalog {world.namespace}/demo observes this organization in the same store" in told
+        world.wait_ready("catalog/demo")
+        neighbour.delete("catalog/alias")
+        database.confirm_leadership()
+        assert world.status("catalog/demo")["epoch"] == 1
+    # Whose it is may write it: by its own resource, or by another when that one is gone.
+    world.patch("catalog/demo", '{"spec": {"access": "Managed"}}')
+    world.wait_for("catalog/demo", ".status.epoch", 2)
+    world.delete("catalog/demo")
+    neighbour.apply(alias)
+    neighbour.wait_ready("catalog/alias")
+    assert neighbour.status("catalog/alias")["epoch"] == 3
+
+
+def test_a_catalog_that_is_refused_for_its_place_shuts_nobody_out(
+    world: Any, neighbour: Any, make_catalog: Make, tmp_path: Path
+) -> None:
+    world.start(
+        f"--namespace={neighbour.namespace}", f"--allow-location=file://{tmp_path}/stores/{{namespace}}"
+    )
+    mine = make_catalog(
+        storage={"url": (tmp_path / "stores" / world.namespace / "a").as_uri()}, deletionPolicy="Delete"
+    )
+    neighbour.apply(mine)
+    neighbour.wait_stalled("catalog/demo", "LocationNotAllowed")
+    world.apply(mine)
+    world.wait_ready("catalog/demo")
+    world.delete("catalog/demo")
+    # It was destroyed as asked.
+    world.apply(mine)
+    world.wait_stalled("catalog/demo", "DataDeleted")
+    assert "LocationNotAllowed" in neighbour.condition("catalog/demo", "Stalled")["reason"]
+
+
 def test_of_two_that_ask_for_the_same_the_older_one_has_it(
     world: Any, make_catalog: Make, make_collection: Make
 ) -> None:

@@ -170,7 +170,8 @@ class Reason(StrEnum):
     """Spark pods can't see the operator's own volume."""
 
     DUPLICATE_CATALOG = "DuplicateCatalog"
-    """An older Catalog has the same organization at the same location."""
+    """An older Catalog has the same organization at the same location, or by what its store says it is
+    another's: a Catalog's that wrote it, or a database process's that an Observed Catalog shows."""
 
     DUPLICATE_COLLECTION = "DuplicateCollection"
     """An older StorageCollection has the same name in the same catalog."""

@@ -1,7 +1,7 @@
 """The plan for a Catalog: a pure function of what was observed.
 
 From top to bottom, the first that holds decides: being deleted, no finalizer yet, a spec that can't be
-understood, suspended, an older twin, storage that can't be, a missing Secret, taken over by others too often,
+understood, suspended, storage that can't be, an older twin, a missing Secret, taken over by others too often,
 not open, open otherwise than asked, and at last: ready.
 """
 
@@ -203,10 +203,11 @@ def _plan(seen: Observed, rhythm: Rhythm) -> Step:
         return Close() if seen.opened else Settle(migrating(seen.migration), requeue_after=rhythm.steady)
     if seen.spec.suspend:
         return Close() if seen.opened else Settle(SUSPENDED)
+    if isinstance(seen.storage, Refused):
+        # Where it may not be it has no claim: whoever may be there opens it.
+        return Close() if seen.opened else Settle(stalled(seen.storage.reason, seen.storage.message))
     if seen.older_twin is not None:
         return Close() if seen.opened else Settle(twin(seen.older_twin), requeue_after=rhythm.steady)
-    if isinstance(seen.storage, Refused):
-        return Settle(stalled(seen.storage.reason, seen.storage.message))
     if seen.missing_secret is not None:
         return Settle(no_secret(*seen.missing_secret), retry=True)
     if fencing.has_stopped(seen.fences):

@@ -57,6 +57,7 @@ from holdfast_operator.reconcile.facts import (
     Durable,
     EpochWentBack,
     NothingThere,
+    ObservedByAnother,
     Opening,
     OwnedByAnother,
     UnknownLocation,
@@ -78,6 +79,8 @@ from holdfast_operator.reconcile.index import Index
 from holdfast_operator.reconcile.longcalls import UnderWay
 from holdfast_operator.reconcile.migrations import Migrations
 from holdfast_operator.reconcile.objects import NOTHING_DECLARED, ObjectsPlan, declared_by
+from holdfast_operator.reconcile.observers import observers_of
+from holdfast_operator.reconcile.opening import Observer
 from holdfast_operator.reconcile.specs import parse_spec
 from holdfast_operator.reconcile.steps import Settle, Step, reconciling, stalled
 from holdfast_operator.reconcile.storage import Refused, RestoreSource, Storage, resolve, resolve_restore
@@ -250,13 +253,14 @@ class CatalogHandler(Handler[Observed]):
     async def _open(self, key: ObjectKey, body: Json, opening: Opening) -> None:
         await self._check_fence(key, body, opening)
         try:
-            await self._stores.open(key, opening, await self._credentials(key, opening))
+            credentials = await self._credentials(key, opening)
+            await self._stores.open(key, opening, credentials, await self._observers(key, opening))
         except UnderWay as wait:
             raise Halt(self._soon(wait, await self._opening_since(key, wait, opening))) from None
-        except (ShardFinalized, NothingThere, OwnedByAnother) as error:
+        except (ShardFinalized, NothingThere, OwnedByAnother, ObservedByAnother) as error:
             if opening.observed and isinstance(error, NothingThere):
                 raise Halt(catalog.awaiting_writer(self._settings.rhythm)) from None
-            # Finalized: a predecessor got this far before it died. Another's: it goes with that one.
+            # Finalized: a predecessor got this far before it died. Another's: that one decides about it.
             self._void(key)
             if not is_deleting(body):
                 raise
@@ -359,6 +363,12 @@ class CatalogHandler(Handler[Observed]):
         note = Note(Reason.CATALOG_UPGRADED, told_upgrade(start.upgraded, start.kept, opening))
         log.info(note.message)
         await self.services.events.post(key, body["metadata"]["uid"], note)
+
+    async def _observers(self, key: ObjectKey, opening: Opening) -> tuple[Observer, ...]:
+        if opening.observed:
+            return ()
+        where = self._settings.data_dir, self._settings.allowed_locations
+        return await observers_of(self.services.kube, self._index, key, *where)
 
     async def _credentials(self, key: ObjectKey, opening: Opening) -> Mapping[str, str]:
         return await credentials_of(self.services.kube, key, opening)

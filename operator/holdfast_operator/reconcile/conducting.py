@@ -8,7 +8,7 @@ Invariants
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from holdfast.durable.backend_migration.attempt import Progress
@@ -24,7 +24,7 @@ from holdfast_operator.reconcile.facts import Start
 from holdfast_operator.reconcile.linking import connect, in_two, linked
 from holdfast_operator.reconcile.migrationfacts import Course, Move, Planned, Stand, told_plan, total
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
-from holdfast_operator.reconcile.opening import HasCatalog, check_owner, no_others
+from holdfast_operator.reconcile.opening import HasCatalog, Observer, check_owner, no_others
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ class Conductor:
         *,
         timeout: float,
         has_catalog: HasCatalog = no_others,
+        observers: Sequence[Observer] = (),
     ) -> "Conductor":
         """Connect to both stores; others are shut out for `timeout` seconds from the first step on.
 
@@ -59,7 +60,7 @@ class Conductor:
         client = connect(move.opening.storage)
         try:
             catalog = linked(client, move.opening, credentials)
-            check_owner(catalog, move.opening, has_catalog)
+            check_owner(client, catalog, move.opening, has_catalog, observers)
             return cls(move, client, catalog, _migration(move, catalog, timeout))
         except BaseException:
             client.close()

@@ -6,7 +6,7 @@ from typing import Final
 from holdfast.durable import Bootstrap
 from holdfast.durable.store import Kept
 from holdfast.durable.upgrade.report import UpgradeReport
-from holdfast.errors import CLOSED, BadInput, HoldfastError
+from holdfast.errors import CLOSED, BadInput, HoldfastError, StorageError
 from holdfast.persist import Schema
 from holdfast.storage import CollectionInfo, JobRecord, Recipe, RenditionState
 from holdfast.storage.comments import Comments
@@ -305,6 +305,30 @@ class OwnedByAnother(HoldfastError):
 
     def __init__(self, owner: str) -> None:
         super().__init__(f"Catalog {owner} has this organization in the same store, by whatever name")
+
+
+class ObservedByAnother(HoldfastError):
+    """A database process has this catalog, as an Observed Catalog says; nothing was changed."""
+
+    hint = "delete one of the two; to let this operator write it set access: Managed in that one"
+
+    def __init__(self, observer: str) -> None:
+        super().__init__(
+            f"Catalog {observer} observes this organization in the same store, by whatever name: a database "
+            "process writes it"
+        )
+
+
+class OwnerUnknown(StorageError):
+    """Whether an Observed Catalog of another looks at this store can't be told; nothing was changed."""
+
+    hint = "it is tried again by itself; make that store reachable, or delete that Catalog"
+
+    def __init__(self, observer: str, error: StorageError) -> None:
+        super().__init__(
+            f"whether Catalog {observer} observes this organization in the same store can't be told, since "
+            f"its store doesn't answer: {error}"
+        )
 
 
 class NotAllowed(HoldfastError):

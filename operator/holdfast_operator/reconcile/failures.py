@@ -29,7 +29,13 @@ from holdfast.errors import (
     VersionTooNew,
 )
 from holdfast_operator.api.names import Reason
-from holdfast_operator.reconcile.facts import NotAllowed, OwnedByAnother, RestoreFailed, UpgradePending
+from holdfast_operator.reconcile.facts import (
+    NotAllowed,
+    ObservedByAnother,
+    OwnedByAnother,
+    RestoreFailed,
+    UpgradePending,
+)
 from holdfast_operator.reconcile.steps import Settle, reconciling, stalled
 from holdfast_operator.runtime.logging import redact
 
@@ -57,6 +63,7 @@ _REASONS: Sequence[tuple[type[HoldfastError], Reason]] = (
     (UpgradePending, Reason.UPGRADE_PENDING),
     (RestoreFailed, Reason.RESTORE_FAILED),
     (OwnedByAnother, Reason.DUPLICATE_CATALOG),
+    (ObservedByAnother, Reason.DUPLICATE_CATALOG),
     (NotAllowed, Reason.LOCATION_NOT_ALLOWED),
     (LinkConflict, Reason.LINK_CONFLICT),
     (StrategyMismatch, Reason.STRATEGY_MISMATCH),

@@ -3,21 +3,22 @@
 Invariants
 - It only says whom to look at; what is decided is decided on objects that are read fresh, and on the age
   of the objects, which doesn't change.
-- An object that can't be parsed has no claim: it can't shut out one that can.
+- An object that can't be parsed has no claim: it can't shut out one that can. Nor has a Catalog that may not
+  be where it asks to be.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast_operator.api.catalog import CatalogSpec
+from holdfast_operator.api.catalog import Access, CatalogSpec
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.migration import CatalogMigrationSpec
-from holdfast_operator.api.names import Kind
+from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.reconcile.specs import parse_spec
-from holdfast_operator.reconcile.storage import Storage, resolve
+from holdfast_operator.reconcile.storage import Storage, names_files, resolve
 from holdfast_operator.runtime.kube import ObjectKey
 from holdfast_operator.runtime.status import Phase, phase_of
 
@@ -25,12 +26,24 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class _Asked:
+    """What an object asks for."""
+
+    claim: Hashable = None
+    storage: Storage | None = None
+    catalog: ObjectKey | None = None
+    """The one that it refers to."""
+    organization_id: str = ""
+    """Whose catalog a Catalog asks for that may be where it asks to be."""
+    observes: bool = False
+    """Whether it only looks."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Seen:
     version: str
     age: tuple[str, str, str]
-    claim: Hashable
-    storage: Storage | None
-    catalog: ObjectKey | None
+    asked: _Asked
     phase: Phase
 
 
@@ -46,10 +59,13 @@ def _discard(groups: dict[G, set[ObjectKey]], group: G, key: ObjectKey) -> None:
 class Index:
     """All of our objects that were seen and not yet gone."""
 
-    def __init__(self, data_dir: Path | None) -> None:
+    def __init__(self, data_dir: Path | None, places: Sequence[str] = ()) -> None:
+        """`data_dir` and `places` are where catalogs may be, as `resolve` is told."""
         self._data_dir = data_dir
+        self._places = tuple(places)
         self._seen: dict[ObjectKey, _Seen] = {}
         self._claims: defaultdict[Hashable, set[ObjectKey]] = defaultdict(set)
+        self._observers: defaultdict[str, set[ObjectKey]] = defaultdict(set)
         self._dependents: defaultdict[ObjectKey, set[ObjectKey]] = defaultdict(set)
 
     def __iter__(self) -> Iterator[ObjectKey]:
@@ -71,27 +87,25 @@ class Index:
     def put(self, key: ObjectKey, body: Json) -> tuple[ObjectKey, ...]:
         """Take note of an object as it is now; those that it is no rival of any more."""
         before = self.rivals_of(key)
-        self.drop(key)
         metadata = body["metadata"]
         age = (str(metadata.get("creationTimestamp", "")), key.namespace, key.name)
-        claim, storage, catalog = self._parse(key, body)
         version = str(metadata.get("resourceVersion", ""))
-        self._seen[key] = _Seen(version, age, claim, storage, catalog, phase_of(body.get("status", {})))
-        if claim is not None:
-            self._claims[claim].add(key)
-        if catalog is not None:
-            self._dependents[catalog].add(key)
+        asked = self._parse(key, body)
+        self._ungroup(key)
+        # Replaced, never missing: threads ask for it.
+        self._seen[key] = _Seen(version, age, asked, phase_of(body.get("status", {})))
+        if asked.claim is not None:
+            self._claims[asked.claim].add(key)
+        if asked.catalog is not None:
+            self._dependents[asked.catalog].add(key)
+        if asked.observes:
+            self._observers[asked.organization_id].add(key)
         return tuple(sorted(set(before) - set(self.rivals_of(key))))
 
     def drop(self, key: ObjectKey) -> None:
         """Forget an object that is gone."""
-        seen = self._seen.pop(key, None)
-        if seen is None:
-            return
-        if seen.claim is not None:
-            _discard(self._claims, seen.claim, key)
-        if seen.catalog is not None:
-            _discard(self._dependents, seen.catalog, key)
+        self._ungroup(key)
+        self._seen.pop(key, None)
 
     def dependents_of(self, catalog: ObjectKey) -> tuple[ObjectKey, ...]:
         """The StorageCollections and CatalogMigrations that refer to a Catalog."""
@@ -100,27 +114,38 @@ class Index:
     def catalog_of(self, dependent: ObjectKey) -> ObjectKey | None:
         """The Catalog that a StorageCollection or a CatalogMigration refers to."""
         seen = self._seen.get(dependent)
-        return seen.catalog if seen else None
+        return seen.asked.catalog if seen else None
 
     def asks_for(self, catalog: str, organization_id: str) -> bool:
         """Whether there is a Catalog `namespace/name` for the catalog of an organization. From any thread."""
         namespace, _, name = catalog.partition("/")
         seen = self._seen.get(ObjectKey(Kind.CATALOG, namespace, name))
-        return seen is not None and isinstance(seen.claim, tuple) and seen.claim[-1] == organization_id
+        return seen is not None and seen.asked.organization_id == organization_id
+
+    def observers_of(self, key: ObjectKey) -> tuple[ObjectKey, ...]:
+        """The Observed Catalogs of the same organization, but those that are its rivals by their URLs.
+
+        Of rivals the younger one observes nothing.
+        """
+        seen = self._seen.get(key)
+        if seen is None:
+            return ()
+        others = self._observers.get(seen.asked.organization_id, set())
+        return tuple(sorted(others - {key, *self.rivals_of(key)}))
 
     def storage_of(self, key: ObjectKey) -> Storage | None:
         """Where the catalog of an object is; None where that isn't known."""
         seen = self._seen.get(key)
-        if seen is not None and seen.catalog is not None:
-            seen = self._seen.get(seen.catalog)
-        return seen.storage if seen else None
+        if seen is not None and seen.asked.catalog is not None:
+            seen = self._seen.get(seen.asked.catalog)
+        return seen.asked.storage if seen else None
 
     def rivals_of(self, key: ObjectKey) -> tuple[ObjectKey, ...]:
         """The others that ask for the same thing."""
         seen = self._seen.get(key)
-        if seen is None or seen.claim is None:
+        if seen is None or seen.asked.claim is None:
             return ()
-        return tuple(sorted(self._claims.get(seen.claim, set()) - {key}))
+        return tuple(sorted(self._claims.get(seen.asked.claim, set()) - {key}))
 
     def older_rival(self, key: ObjectKey) -> ObjectKey | None:
         """The oldest object that asks for the same thing, if it is older than this one."""
@@ -130,26 +155,42 @@ class Index:
             return None
         return oldest
 
-    def _parse(self, key: ObjectKey, body: Json) -> tuple[Hashable, Storage | None, ObjectKey | None]:
-        """What an object asks for, where that is, and the Catalog that it refers to."""
+    def _ungroup(self, key: ObjectKey) -> None:
+        seen = self._seen.get(key)
+        if seen is None:
+            return
+        if seen.asked.claim is not None:
+            _discard(self._claims, seen.asked.claim, key)
+        if seen.asked.catalog is not None:
+            _discard(self._dependents, seen.asked.catalog, key)
+        if seen.asked.observes:
+            _discard(self._observers, seen.asked.organization_id, key)
+
+    def _parse(self, key: ObjectKey, body: Json) -> _Asked:
         match key.kind:
             case Kind.CATALOG:
                 asked, _ = parse_spec(CatalogSpec, body)
-                if asked is None:
-                    return None, None, None
-                storage = resolve(asked, key.namespace, self._data_dir, follow=False)
-                if not isinstance(storage, Storage):
-                    return None, None, None
-                return (storage.stores, asked.organization_id), storage, None
+                return _Asked() if asked is None else self._asked(asked, key.namespace)
             case Kind.STORAGE_COLLECTION:
                 wanted, _ = parse_spec(StorageCollectionSpec, body)
                 if wanted is None:
-                    return None, None, None
+                    return _Asked()
                 catalog = ObjectKey(Kind.CATALOG, key.namespace, wanted.catalog_ref.name)
                 name = wanted.name or key.name
-                return (catalog, wanted.database, wanted.schema_name, name), None, catalog
+                return _Asked((catalog, wanted.database, wanted.schema_name, name), catalog=catalog)
             case Kind.CATALOG_MIGRATION:
                 move, _ = parse_spec(CatalogMigrationSpec, body)
                 if move is None:
-                    return None, None, None
-                return None, None, ObjectKey(Kind.CATALOG, key.namespace, move.catalog_ref.name)
+                    return _Asked()
+                return _Asked(catalog=ObjectKey(Kind.CATALOG, key.namespace, move.catalog_ref.name))
+
+    def _asked(self, spec: CatalogSpec, namespace: str) -> _Asked:
+        organization, observes = spec.organization_id, spec.access == Access.OBSERVED
+        storage = resolve(spec, namespace, self._data_dir, self._places, follow=False)
+        if isinstance(storage, Storage):
+            claim = storage.stores, organization
+            return _Asked(claim, storage, organization_id=organization, observes=observes)
+        if storage.reason is Reason.LOCATION_NOT_ALLOWED and names_files(spec):
+            # Only the file system knows where it really is: it shuts nobody out, and isn't taken from.
+            return _Asked(organization_id=organization, observes=observes)
+        return _Asked()

@@ -48,6 +48,8 @@ from holdfast_operator.reconcile.migration import (
 from holdfast_operator.reconcile.migrationfacts import Course, Move, migration_id
 from holdfast_operator.reconcile.migrationmarks import resting
 from holdfast_operator.reconcile.migrations import Migrations
+from holdfast_operator.reconcile.observers import observers_of
+from holdfast_operator.reconcile.opening import Observer
 from holdfast_operator.reconcile.specs import parse_spec
 from holdfast_operator.reconcile.steps import Settle, Step, reconciling, stalled
 from holdfast_operator.reconcile.storage import Refused, resolve
@@ -120,13 +122,13 @@ class MigrationHandler(Handler[Observed]):
                 self._migrations.begin(key, owner, move)
                 self.services.enqueue(owner, 0.0)
             case Advance():
-                await self._advance(key, body, step)
+                await self._advance(key, body, owner, step)
             case OpenShadow():
                 await self._open_shadow(key, body, owner, step)
             case CloseShadow():
                 await self._migrations.close_shadow(key, owner)
             case Abandon():
-                await self._abandon(key, step)
+                await self._abandon(key, owner, step)
             case DryRun():
                 await self._dry_run(key, step)
             case Stop():
@@ -193,13 +195,13 @@ class MigrationHandler(Handler[Observed]):
         if asked.suspend:
             text = f"Catalog '{owner.name}' is suspended: set its spec.suspend to false"
             return stalled(Reason.CATALOG_NOT_READY, text)
-        if (older := self._index.older_rival(owner)) is not None:
-            text = f"{older} has the catalog of Catalog '{owner.name}': move that one"
-            return stalled(Reason.DUPLICATE_CATALOG, text)
         where = self._settings.data_dir, self._settings.allowed_locations
         storage = await asyncio.to_thread(resolve, asked, key.namespace, *where)
         if isinstance(storage, Refused):
             return stalled(storage.reason, storage.message)
+        if (older := self._index.older_rival(owner)) is not None:
+            text = f"{older} has the catalog of Catalog '{owner.name}': move that one"
+            return stalled(Reason.DUPLICATE_CATALOG, text)
         if (missing := await missing_secret(self.services.kube, owner, asked)) is not None:
             return no_secret(*missing)
         return catalog.opening_for(
@@ -211,14 +213,15 @@ class MigrationHandler(Handler[Observed]):
             truth=annotation(body, ANNOTATION_TRUTH),
         )
 
-    async def _advance(self, key: ObjectKey, body: Json, step: Advance) -> None:
+    async def _advance(self, key: ObjectKey, body: Json, owner: ObjectKey, step: Advance) -> None:
         seen, course = step.seen, step.seen.course
         assert course is not None
         until = seen.deadline or seen.now
         try:
             credentials = await credentials_of(self.services.kube, key, step.move.opening)
+            others = await self._observers(owner)
             after = await self._migrations.advance(
-                key, step.move, credentials, seconds=(until - seen.now).total_seconds()
+                key, step.move, credentials, others, seconds=(until - seen.now).total_seconds()
             )
         except UnderWay as wait:
             raise Halt(self._waiting(seen, running(course), wait)) from None
@@ -265,11 +268,11 @@ class MigrationHandler(Handler[Observed]):
         await self.services.events.post(key, body["metadata"]["uid"], Note(Reason.SHADOWING, text))
         self._wake(owner)
 
-    async def _abandon(self, key: ObjectKey, step: Abandon) -> None:
+    async def _abandon(self, key: ObjectKey, owner: ObjectKey, step: Abandon) -> None:
         seen = step.seen
         try:
             credentials = await credentials_of(self.services.kube, key, step.move.opening)
-            await self._migrations.abandon(key, step.move, credentials)
+            await self._migrations.abandon(key, step.move, credentials, await self._observers(owner))
         except UnderWay as wait:
             text = "what is on record is finished or taken back"
             raise Halt(self._waiting(seen, reconciling(Reason.ABANDONING, text), wait)) from None
@@ -285,6 +288,10 @@ class MigrationHandler(Handler[Observed]):
             raise Halt(self._waiting(step.seen, reconciling(Reason.MIGRATION_PENDING, text), wait)) from None
         except HoldfastError as error:
             raise Halt(resting(step.seen, settled(error).health, retry=True)) from None
+
+    async def _observers(self, owner: ObjectKey) -> tuple[Observer, ...]:
+        where = self._settings.data_dir, self._settings.allowed_locations
+        return await observers_of(self.services.kube, self._index, owner, *where)
 
     def _waiting(self, seen: Observed, health: Health, wait: UnderWay) -> Settle:
         """How it rests while something takes long: it comes back when that ends."""

@@ -8,6 +8,7 @@ Invariants
 """
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -17,6 +18,7 @@ from holdfast_operator.reconcile import conducting
 from holdfast_operator.reconcile.conducting import Conductor, Credentials
 from holdfast_operator.reconcile.longcalls import Asked, LongCalls, UnderWay
 from holdfast_operator.reconcile.migrationfacts import Course, Move, Planned, Stand
+from holdfast_operator.reconcile.opening import Observer
 from holdfast_operator.reconcile.pool import StorePool
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.kube import ObjectKey
@@ -85,11 +87,18 @@ class Migrations:
         )
 
     async def advance(
-        self, key: ObjectKey, move: Move, credentials: Credentials, *, seconds: float
+        self,
+        key: ObjectKey,
+        move: Move,
+        credentials: Credentials,
+        observers: Sequence[Observer],
+        *,
+        seconds: float,
     ) -> Course | None:
         """Take the next step; None when there is none left. Raises `UnderWay`: ask for the same again.
 
-        Steps that are begun with the first one may be taken for so many seconds.
+        What one of `observers` looks at isn't moved. Steps that are begun with the first one may be taken for
+        so many seconds.
         """
         course = self._courses[key]
 
@@ -101,6 +110,7 @@ class Migrations:
                     credentials,
                     timeout=max(_LEAST_SECONDS, seconds),
                     has_catalog=self._stores.has_catalog,
+                    observers=observers,
                 )
                 self._conductors[key] = conductor
             return conductor.advance(course)
@@ -141,13 +151,19 @@ class Migrations:
         self._courses[key] = replace(self._courses[key], shadowed=True)
         await self._stores.close(catalog)
 
-    async def abandon(self, key: ObjectKey, move: Move, credentials: Credentials) -> None:
+    async def abandon(
+        self, key: ObjectKey, move: Move, credentials: Credentials, observers: Sequence[Observer]
+    ) -> None:
         """Finish or take back what is on record. Raises `UnderWay`."""
         await self._close(key)
 
         def work() -> None:
             conductor = Conductor.of(
-                move, credentials, timeout=_LEAST_SECONDS, has_catalog=self._stores.has_catalog
+                move,
+                credentials,
+                timeout=_LEAST_SECONDS,
+                has_catalog=self._stores.has_catalog,
+                observers=observers,
             )
             try:
                 conductor.abandon()

@@ -11,7 +11,7 @@ Invariants
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
@@ -55,7 +55,7 @@ from holdfast_operator.reconcile.itemdefinition import item_definition
 from holdfast_operator.reconcile.linking import InTwo, StashGuard
 from holdfast_operator.reconcile.locations import Bounds
 from holdfast_operator.reconcile.objects import ObjectName, ObjectsPlan, plan_objects
-from holdfast_operator.reconcile.opening import HasCatalog, no_others, open_writable
+from holdfast_operator.reconcile.opening import HasCatalog, Observer, no_others, open_writable
 from holdfast_operator.reconcile.restoring import open_snapshot
 from holdfast_operator.reconcile.shadowing import Shadow
 from holdfast_operator.reconcile.sparkjobs import SPARK
@@ -98,9 +98,10 @@ class OpenCatalog:
         opening: Opening,
         credentials: Mapping[str, str] = MappingProxyType({}),
         has_catalog: HasCatalog = no_others,
+        observers: Sequence[Observer] = (),
     ) -> "OpenCatalog":
         """Open the location and take the catalog over; raises as `open_writable` does."""
-        return cls(opening, *open_writable(opening, credentials, has_catalog))
+        return cls(opening, *open_writable(opening, credentials, has_catalog, observers))
 
     def confirm(self) -> CatalogFacts:
         """Ask the store whether the catalog is still ours, and what it holds.

@@ -2,21 +2,26 @@
 
 Invariants
 - What is refused has changed nothing durable: each check comes before the first write.
+- A store that another Catalog writes, or whose database process another Catalog observes, isn't taken over
+  from it, whatever its URLs are.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from holdfast.durable import (
     CATALOG_VERSION,
     MIN_VERSION,
     Catalog,
+    FenceToken,
     OpenableCatalog,
     OpenMode,
     catalog_shard_id,
     persist_catalog,
 )
+from holdfast.durable.backend_migration.linked import LinkedCatalog
+from holdfast.durable.backend_migration.truth import Backend
 from holdfast.durable.config import LINK, USER_VERSION
 from holdfast.durable.upgradecheck import check_upgrade
 from holdfast.errors import CorruptBlob, HoldfastError, NoLocation, StorageError
@@ -26,8 +31,10 @@ from holdfast_operator.reconcile.facts import (
     Durable,
     EpochWentBack,
     NothingThere,
+    ObservedByAnother,
     Opening,
     OwnedByAnother,
+    OwnerUnknown,
     Start,
     UpgradePending,
     owner_of,
@@ -46,17 +53,76 @@ def no_others(_catalog: str, _organization_id: str) -> bool:
     return False
 
 
-def check_owner(closed: OpenableCatalog, opening: Opening, has_catalog: HasCatalog) -> None:
-    """Raise `OwnedByAnother` where the durable token is another Catalog's that is still there.
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """An Observed Catalog of the same organization, and how it looks at its store."""
 
-    Its URLs may name the same store in ways that only the store can tell: other names of a host, links.
+    opening: Opening
+    credentials: Credentials = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        """It as `namespace/name`."""
+        return str(owner_of(self.opening.purpose))
+
+
+def check_owner(
+    client: PersistClient,
+    closed: OpenableCatalog,
+    opening: Opening,
+    has_catalog: HasCatalog = no_others,
+    observers: Sequence[Observer] = (),
+) -> None:
+    """Raise `OwnedByAnother` where a durable token is another Catalog's that is still there.
+
+    Its URLs may name the same store in ways that only the store can tell: other names of a host, links. What
+    isn't ours by its tokens may be a database process's: `observers` are asked whether they look at the same
+    store. Raises `ObservedByAnother` where one does, `OwnerUnknown` where that can't be told of what somebody
+    wrote.
     """
-    token = closed.fence_token()
-    owner = None if token is None else owner_of(token.purpose)
-    if owner is None or owner == owner_of(opening.purpose):
+    tokens = _tokens(closed)
+    owners = {owner_of(token.purpose) for token in tokens}
+    if owners == {owner_of(opening.purpose)}:
         return
-    if has_catalog(owner, opening.organization_id):
-        raise OwnedByAnother(owner)
+    for owner in owners - {None, owner_of(opening.purpose)}:
+        if owner is not None and has_catalog(owner, opening.organization_id):
+            raise OwnedByAnother(owner)
+    for observer in observers:
+        try:
+            is_same = _looks_at(observer, client, tokens if opening.stash is not None else frozenset())
+        except StorageError as error:
+            if tokens:
+                raise OwnerUnknown(observer.name, error) from error
+            continue
+        if is_same:
+            raise ObservedByAnother(observer.name)
+
+
+def _looks_at(observer: Observer, client: PersistClient, tokens: frozenset[FenceToken]) -> bool:
+    """Whether an observer has the location of `client`, or a stash with one of `tokens`.
+
+    What it can't open for another reason than that its store fails, it doesn't observe.
+    """
+    try:
+        with connect(observer.opening.storage, mode="read") as theirs:
+            if theirs.location_id == client.location_id:
+                return True
+            if observer.opening.stash is None or not tokens:
+                return False
+            closed = closed_catalog(theirs, observer.opening, observer.credentials, read_only=True)
+            return not tokens.isdisjoint(_tokens(closed))
+    except NoLocation:
+        return False
+    except StorageError:
+        raise
+    except HoldfastError:
+        return False
+
+
+def _tokens(closed: OpenableCatalog) -> frozenset[FenceToken]:
+    """The durable tokens of a catalog: two where its stores aren't linked, or one was opened alone."""
+    parts = [closed.of(each) for each in Backend] if isinstance(closed, LinkedCatalog) else [closed]
+    return frozenset(token for each in parts if (token := each.fence_token()) is not None)
 
 
 def is_initialized(opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> bool:
@@ -92,14 +158,15 @@ def open_writable(
     opening: Opening,
     credentials: Credentials = _NO_CREDENTIALS,
     has_catalog: HasCatalog = no_others,
+    observers: Sequence[Observer] = (),
 ) -> tuple[PersistClient, Catalog, Start, InTwo | None]:
     """Open a catalog for writing; a new one is initialized first, or filled with what is to be restored.
 
-    `credentials` are those of its stash; `has_catalog` is asked for others that may have it.
+    `credentials` are those of its stash; `has_catalog` and `observers` are asked for others that may have it.
 
     Raises `NothingThere` where it is new and isn't to be made, `UnknownLocation` for storage that has no
     meaning, `StoreUnreachable`, `RestoreFailed`, `Fenced` where the durable deploy generation is greater,
-    `EpochWentBack`, `OwnedByAnother`.
+    `EpochWentBack`; as `check_owner`.
     """
     _check_epoch(opening, credentials)
     rows = None
@@ -109,7 +176,7 @@ def open_writable(
     try:
         closed = closed_catalog(client, opening, credentials)
         start = Start()
-        check_owner(closed, opening, has_catalog)
+        check_owner(client, closed, opening, has_catalog, observers)
         if opening.existing_only and not closed.is_initialized():
             raise NothingThere(f"{opening.storage} has no catalog of {opening.organization_id}")
         if rows is not None and commit(

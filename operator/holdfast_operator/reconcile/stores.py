@@ -10,7 +10,7 @@ Invariants
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -31,6 +31,7 @@ from holdfast_operator.reconcile.observedcatalog import ObservedCatalog
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
 from holdfast_operator.reconcile.opening import (
     HasCatalog,
+    Observer,
     durable_state,
     is_linked,
     no_others,
@@ -90,12 +91,16 @@ class Stores:
         (self._void.add if void else self._void.discard)(catalog)
 
     async def open(
-        self, catalog: ObjectKey, opening: Opening, credentials: Credentials = _NO_CREDENTIALS
+        self,
+        catalog: ObjectKey,
+        opening: Opening,
+        credentials: Credentials = _NO_CREDENTIALS,
+        observers: Sequence[Observer] = (),
     ) -> None:
         """Take a catalog over, so that the epoch grows; or, if it is to be observed, only look.
 
-        Here and elsewhere `credentials` are those of its stash: they aren't kept. Raises `UnderWay`: ask for
-        the same again.
+        Here and elsewhere `credentials` are those of its stash: they aren't kept. What one of `observers`
+        looks at isn't taken over. Raises `UnderWay`: ask for the same again.
         """
         if catalog in self._open:
             return
@@ -103,7 +108,7 @@ class Stores:
         def work() -> OpenCatalog | ObservedCatalog:
             if opening.observed:
                 return ObservedCatalog.open(opening, credentials)
-            return OpenCatalog.open(opening, credentials, self.has_catalog)
+            return OpenCatalog.open(opening, credentials, self.has_catalog, observers)
 
         asked = Asked(catalog, "open", opening.location, opening)
         try:

@@ -127,7 +127,7 @@ class Operator:
         self._metrics = metrics
         self._elector = elector
         self._keeping: asyncio.Task[None] | None = None
-        self._index = Index(options.data_dir)
+        self._index = Index(options.data_dir, options.allowed_locations)
         self._slowness = Slowness()
         self._pool = StorePool(
             self._metrics, deadline=options.store_deadline, may_act=self._leads, slowness=self._slowness

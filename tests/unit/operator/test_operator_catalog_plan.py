@@ -595,3 +595,54 @@ def test_what_can_not_be_parsed_shuts_nobody_out() -> None:
     index.put(good, body("b", "2026-01-01T00:00:00Z"))
     assert index.older_rival(good) is None
     assert index.knows(broken)
+
+
+def placed(namespace: str, url: str, created: str, **more: object) -> tuple[ObjectKey, dict[str, Any]]:
+    """A Catalog of a namespace, and its resource."""
+    resource = body("a", created, url)
+    resource["metadata"]["namespace"] = namespace
+    resource["spec"] |= more
+    return ObjectKey(Kind.CATALOG, namespace, "a"), resource
+
+
+def test_what_may_not_be_where_it_asks_to_be_shuts_nobody_out() -> None:
+    index = Index(None, ("s3://b/{namespace}", "file:///srv/{namespace}"))
+    for url in ("s3://b/mine/x", "file:///srv/mine/x", "file:///srv/other/../mine/x"):
+        squat, squatting = placed("other", url, "2025-01-01T00:00:00Z")
+        mine, asked = placed("mine", url.replace("other/../", ""), "2026-01-01T00:00:00Z")
+        index.put(squat, squatting)
+        index.put(mine, asked)
+        assert index.older_rival(mine) is None
+        assert index.rivals_of(squat) == ()
+        assert index.asks_for("mine/a", ORGANIZATION)
+        # A file may be in a place by its links: what it has already isn't taken from it.
+        assert index.asks_for("other/a", ORGANIZATION) is url.startswith("file:")
+    stash, asked = placed(
+        "other", "s3://b/other/x", "2025-01-01T00:00:00Z", stash={"url": "postgresql://h/d"}
+    )
+    index.put(stash, asked)
+    assert not index.asks_for("other/a", ORGANIZATION)
+
+
+def test_what_is_refused_for_its_place_is_told_so_before_its_twin_and_is_let_go_of() -> None:
+    step = rest(replace(FRESH, storage=FOREIGN, older_twin="Catalog ns/older"))
+    assert step.health.reason is Reason.LOCATION_NOT_ALLOWED
+    assert decided(replace(OPENED, storage=FOREIGN)) == Close()
+
+
+def test_who_observes_an_organization_is_known_but_for_the_rivals_by_url() -> None:
+    index = Index(None)
+    mine, asked = placed("mine", "file:///x", "2026-01-01T00:00:00Z")
+    index.put(mine, asked)
+    twin, observing = placed("twin", "file:///x", "2026-01-02T00:00:00Z", access="Observed")
+    index.put(twin, observing)
+    other, observing = placed("other", "file:///y", "2026-01-02T00:00:00Z", access="Observed")
+    index.put(other, observing)
+    assert index.observers_of(mine) == (other,)
+    assert index.observers_of(other) == (twin,)
+    observing["spec"]["access"] = "Managed"
+    index.put(other, observing)
+    assert index.observers_of(mine) == ()
+    assert index.observers_of(other) == (twin,)
+    index.drop(twin)
+    assert index.observers_of(other) == ()
