@@ -148,14 +148,16 @@ class SparkTemplate(ApiModel):
         default=300,
         ge=5,
         le=86400,
-        description="An attempt that doesn't run by then is cancelled and the next one starts.",
+        description="An attempt whose driver doesn't run by then, counted from its launch, is cancelled and "
+        "the next one starts.",
     )
     attempt_deadline_seconds: int | None = Field(
         default=None,
         ge=60,
         le=31_536_000,
-        description="An attempt that hasn't ended by then, counted from its beginning, is cancelled and the "
-        "next one starts. Without it an attempt may take as long as it likes.",
+        description="An attempt that hasn't ended by then, counted from its launch, is cancelled and the "
+        "next one starts, also where its driver never ran. Without it an attempt may take as long as it "
+        "likes.",
     )
     max_attempts: int = Field(
         default=3, ge=1, le=20, description="Attempts that fail of themselves before the job is given up."

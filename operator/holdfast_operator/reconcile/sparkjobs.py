@@ -14,7 +14,7 @@ Invariants
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Any, ClassVar, Final, assert_never
 
@@ -23,7 +23,7 @@ from holdfast.storage import JobRecord, JobState
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.reconcile.steps import Step
-from holdfast_operator.sparkapps.adapter import AppPhase, AppState
+from holdfast_operator.sparkapps.adapter import AppPhase, AppState, overran
 from holdfast_operator.sparkapps.sizing import tasks
 
 SPARK: Final = "spark"
@@ -282,19 +282,23 @@ def _plan_running(
         case AppPhase.SUCCEEDED:
             # Seen before the record: had it committed, the record would say so.
             return failed(job, "its application completed without committing a result")
-        case AppPhase.PENDING:
-            deadline = timedelta(seconds=template.start_deadline_seconds)
-            if seen.now - app.created > deadline:
-                error = f"its driver did not start within {template.start_deadline_seconds} s"
-                return failed(job, error + _because(app), app)
-            return _running(job, "waits for its driver" + _because(app))
-        case AppPhase.RUNNING | AppPhase.UNCLEAR:
-            deadline_s = template.attempt_deadline_seconds
-            if deadline_s is not None and seen.now - app.created > timedelta(seconds=deadline_s):
-                return failed(job, f"it did not end within {deadline_s} s", app)
-            return _running(job, "runs" if app.phase is AppPhase.RUNNING else _unclear(app))
+        case AppPhase.PENDING | AppPhase.RUNNING | AppPhase.UNCLEAR:
+            if (late := _late(app, template, seen.now)) is not None:
+                return failed(job, late, app)
+            return _running(job, _progress(app))
         case _:
             assert_never(app.phase)
+
+
+def _late(app: AppState, template: SparkTemplate, now: datetime) -> str | None:
+    """Which deadline an application passed first; None where it has passed none."""
+    start, whole = template.start_deadline_seconds, template.attempt_deadline_seconds
+    age, waits = (now - app.created).total_seconds(), app.phase is AppPhase.PENDING
+    if waits and age > start and (whole is None or start <= whole):
+        return f"its driver did not start within {start} s (startDeadlineSeconds){_because(app)}"
+    if whole is not None and age > whole:
+        return overran(whole) + (f"; its driver did not start{_because(app)}" if waits else "")
+    return None
 
 
 def _plan_retry(
@@ -340,8 +344,14 @@ def _because(app: AppState) -> str:
     return f": {app.message}" if app.message else ""
 
 
-def _unclear(app: AppState) -> str:
-    return f"is in the state {app.message}, which this operator doesn't know; it waits for another"
+def _progress(app: AppState) -> str:
+    match app.phase:
+        case AppPhase.PENDING:
+            return "waits for its driver" + _because(app)
+        case AppPhase.UNCLEAR:
+            return f"is in the state {app.message}, which this operator doesn't know; it waits for another"
+        case _:
+            return "runs"
 
 
 def _not_installed(missing: str) -> Course:

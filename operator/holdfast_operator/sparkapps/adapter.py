@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.runtime.kube import ObjectKey
@@ -64,6 +64,14 @@ class Launch:
     template: SparkTemplate
     secrets: tuple[str, ...]
     """Names of the Secrets whose keys become environment variables."""
+
+
+ATTEMPT_DEADLINE: Final = "attemptDeadlineSeconds"
+
+
+def overran(seconds: int) -> str:
+    """What is told of an attempt that this deadline ended, whoever kept it."""
+    return f"it did not end within {seconds} s ({ATTEMPT_DEADLINE})"
 
 
 class NotInstalled(Exception):

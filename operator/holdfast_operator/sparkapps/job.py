@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 from holdfast_operator.api.spark import SparkTemplate, SparkVolume
 from holdfast_operator.runtime.kube import Forbidden, NotServed, ObjectKey, ResourceType
-from holdfast_operator.sparkapps.adapter import AppPhase, AppState, Launch
+from holdfast_operator.sparkapps.adapter import ATTEMPT_DEADLINE, AppPhase, AppState, Launch, overran
 from holdfast_operator.sparkapps.objects import (
     CONTAINER_SECURITY,
     Json,
@@ -37,6 +37,7 @@ _TMP: Final = "/tmp"  # noqa: S108 - the pod's own
 _NO_POD: Final = (
     "its pod can't be made; kubectl describe job {} tells why, such as a ServiceAccount that isn't there"
 )
+_OVERRAN: Final = "DeadlineExceeded"
 _ALONE: Final = "127.0.0.1"
 """Driver and executor are one process, so nobody else needs to reach it."""
 
@@ -69,6 +70,8 @@ class JobAdapter(ObjectAdapter):
             if each.get("status") == "True" and each.get("type") == "Complete":
                 return AppPhase.SUCCEEDED, ""
             if each.get("status") == "True" and each.get("type") == "Failed":
+                if each.get("reason") == _OVERRAN:
+                    return AppPhase.FAILED, overran(body["spec"]["activeDeadlineSeconds"])
                 return AppPhase.FAILED, f"{each.get('reason', 'Failed')}: {each.get('message', '')}"
         uncounted = any((status.get("uncountedTerminatedPods") or {}).values())
         if status.get("ready") or status.get("failed") or status.get("succeeded") or uncounted:
@@ -205,7 +208,8 @@ def _owners(pod: Json) -> list[Any]:
 
 def _explained(state: AppState, why: str | None) -> AppState:
     match state.phase:
-        case AppPhase.PENDING | AppPhase.FAILED if why is not None:
+        # The pod of one that its deadline ended says only that it was ended.
+        case AppPhase.PENDING | AppPhase.FAILED if why is not None and ATTEMPT_DEADLINE not in state.message:
             return replace(state, message=why)
         case _:
             return state

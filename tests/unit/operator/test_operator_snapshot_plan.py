@@ -168,7 +168,7 @@ def test_why_a_driver_does_not_start_is_told_while_it_waits_and_when_it_is_given
     why = "ErrImagePull: no such image"
     step = plan(replace(RUNNING, apps=(app(AppPhase.PENDING, age=61, message=why),)))
     assert isinstance(step, FailAttempt)
-    assert step.error == f"its driver did not start within 60 s: {why}"
+    assert step.error == f"its driver did not start within 60 s (startDeadlineSeconds): {why}"
     report = plan(replace(RUNNING, apps=(app(AppPhase.PENDING, message=why),)))
     assert isinstance(report, AskedReport)
     assert report.mark is not None
@@ -181,12 +181,51 @@ def test_an_attempt_that_does_not_end_is_cancelled_where_the_template_says_when(
     late = app(phase, age=3601)
     step = plan(replace(RUNNING, request=request(spark=spark), apps=(late,)))
     assert isinstance(step, FailAttempt)
-    assert (step.app, step.error) == (late, "it did not end within 3600 s")
+    assert (step.app, step.error) == (late, "it did not end within 3600 s (attemptDeadlineSeconds)")
     for seen in (
         replace(RUNNING, request=request(spark=spark), apps=(app(phase, age=3599),)),
         replace(RUNNING, apps=(app(phase, age=10**6),)),
     ):
         assert told(seen) == ("Unknown", Reason.SNAPSHOT_RUNNING)
+
+
+WAITS = "its driver did not start within {} s (startDeadlineSeconds): no node"
+ENDS = "it did not end within {} s (attemptDeadlineSeconds)"
+
+
+@pytest.mark.parametrize(
+    ("start", "whole", "age", "told"),
+    [
+        (300, 60, 60, None),
+        (300, 60, 61, ENDS.format(60) + "; its driver did not start: no node"),
+        # The operator was away, and both are over: the first one is what ended it.
+        (300, 60, 999, ENDS.format(60) + "; its driver did not start: no node"),
+        (60, 300, 60, None),
+        (60, 300, 61, WAITS.format(60)),
+        (60, 300, 999, WAITS.format(60)),
+        (60, 60, 61, WAITS.format(60)),
+        (60, None, 61, WAITS.format(60)),
+    ],
+)
+def test_an_attempt_that_waits_for_its_driver_has_both_deadlines(
+    start: int, whole: int | None, age: int, told: str | None
+) -> None:
+    spark = {"startDeadlineSeconds": start, "attemptDeadlineSeconds": whole}
+    late = app(AppPhase.PENDING, age=age, message="no node")
+    step = plan(replace(RUNNING, request=request(spark=spark), apps=(late,)))
+    if told is None:
+        assert isinstance(step, AskedReport)
+    else:
+        assert step == FailAttempt("snapshot", JOB, 1, told, late)
+
+
+def test_one_whose_driver_runs_has_no_deadline_to_start() -> None:
+    spark = {"startDeadlineSeconds": 60, "attemptDeadlineSeconds": 300}
+    runs = replace(RUNNING, request=request(spark=spark), apps=(app(AppPhase.RUNNING, age=299),))
+    assert told(runs) == ("Unknown", Reason.SNAPSHOT_RUNNING)
+    step = plan(replace(runs, apps=(app(AppPhase.RUNNING, age=301),)))
+    assert isinstance(step, FailAttempt)
+    assert step.error == ENDS.format(300)
 
 
 def test_a_template_that_can_not_be_had_starts_nothing_and_ends_what_was_not_launched() -> None:

@@ -462,6 +462,24 @@ def observe(chosen: Any) -> tuple[AppState, ...]:
     return tuple(asyncio.run(chosen.observe(OWNER, "uid-1")))
 
 
+def test_a_plain_job_that_its_deadline_ended_says_which_and_not_how_its_pod_died() -> None:
+    template = LAUNCH.template.model_copy(update={"attempt_deadline_seconds": 60})
+    kube = Serving(JOBS, job.PODS)
+    asyncio.run(JobAdapter(kube).launch(replace(LAUNCH, template=template)))
+    (made,) = kube.there[JOBS.path("ns")]
+    over = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "Job was active"}
+    pod = container_status(terminated={"exitCode": 143, "reason": "Error"})
+    kube.there[job.PODS.path("ns")] = [{**pod, "metadata": {"ownerReferences": [{"uid": MADE["uid"]}]}}]
+    told = []
+    for conditions in ([over], condition("Failed")):
+        made["status"] = {"failed": 1, "conditions": conditions}
+        told += [(app.phase, app.message) for app in observe(JobAdapter(kube))]
+    assert told == [
+        (AppPhase.FAILED, "it did not end within 60 s (attemptDeadlineSeconds)"),
+        (AppPhase.FAILED, "its driver ended with exit code 143, Error"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("served", "name", "expected"),
     [
