@@ -1,5 +1,6 @@
 """CRDs that come after the operator, and CRDs of another version than it: a control plane of its own."""
 
+import itertools
 import json
 import threading
 import time
@@ -59,12 +60,12 @@ def operator(
         for file in sorted(CRDS.glob("holdfast.dev_*.yaml")):
             if file.name != COLLECTIONS:
                 install(plane, yaml.safe_load(file.read_text()))
-        before = len(process.lines())
-        while not any("install its CRDs" in line["message"] for line in process.lines()[before:]):
-            threading.Event().wait(0.05)
+        missing = "there is no CRD of storagecollections.holdfast.dev"
+        process.wait_until_it_says(missing)
         assert process.child.poll() is None
-        with pytest.raises(urllib.error.HTTPError, match="503"):
+        with pytest.raises(urllib.error.HTTPError, match="503") as unready:
             process.get("/readyz")
+        assert missing in unready.value.read().decode()
         install(plane, yaml.safe_load((CRDS / COLLECTIONS).read_text()))
         plane.kubectl("-n", NAMESPACE, "apply", "-f", "-", stdin=json.dumps(make_catalog()))
         objects.wait_until("catalog/demo", "Ready")
@@ -97,12 +98,17 @@ def make(plane: ControlPlane, body: dict[str, Any]) -> None:
         threading.Event().wait(0.1)
 
 
-def test_crds_may_be_installed_after_the_operator(
+def test_crds_may_be_installed_after_the_operator_which_says_once_that_they_are_missing(
     plane: ControlPlane, operator: OperatorProcess, objects: Objects, make_collection: Make
 ) -> None:
     make(plane, make_collection("flights"))
     objects.wait_until("coll/flights", "Ready")
     assert operator.get("/readyz") == "ok\n"
+    said = [line["message"] for line in operator.lines()]
+    waits = [text for text in said if "install its CRDs" in text]
+    assert len(waits) > 1
+    assert all(text != after for text, after in itertools.pairwise(waits))
+    assert said.count("all resources are listed") == 1
 
 
 def test_what_a_newer_crd_lets_people_ask_for_waits_for_a_newer_operator(

@@ -4,6 +4,7 @@ Invariants
 - At most one irreversible step per reconcile; then the key comes back at once, behind all others.
 - An error of the library becomes a status; an error of ours becomes one too, and a trace in the log.
 - `Fenced` on a catalog that we hold is handed up: what then happens is the process's business.
+- What the API server refuses at each try is logged once, and once more when it doesn't any more.
 """
 
 import logging
@@ -23,6 +24,7 @@ from holdfast_operator.runtime.kube import (
     Conflict,
     Forbidden,
     Gone,
+    Invalid,
     Kube,
     KubeError,
     NotLeading,
@@ -32,6 +34,7 @@ from holdfast_operator.runtime.kube import (
 from holdfast_operator.runtime.metrics import Metrics
 from holdfast_operator.runtime.queue import Result
 from holdfast_operator.runtime.status import Phase, StatusWriter, marks, next_status, shown
+from holdfast_operator.runtime.troubles import Troubles
 
 Json = dict[str, Any]
 O = TypeVar("O")  # noqa: E741 - what was observed
@@ -67,6 +70,14 @@ class Halt(Exception):
         self.outcome = outcome
 
 
+class _Refused(Exception):
+    """The API server let a reconcile not come to its end: it is tried again."""
+
+    def __init__(self, what: str, error: KubeError) -> None:
+        super().__init__(f"{what}: {error}")
+        self.level = logging.ERROR if isinstance(error, Invalid) else logging.WARNING
+
+
 class Handler(ABC, Generic[O]):
     """Reconciles the objects of one kind."""
 
@@ -74,6 +85,7 @@ class Handler(ABC, Generic[O]):
 
     def __init__(self, services: Services) -> None:
         self.services = services
+        self._troubles: Troubles[ObjectKey] = Troubles(log)
 
     @abstractmethod
     async def observe(self, key: ObjectKey, body: Json) -> O:
@@ -98,13 +110,21 @@ class Handler(ABC, Generic[O]):
     async def reconcile(self, key: ObjectKey) -> Result:
         """Bring one object a step further. Raises `Fenced`."""
         try:
+            result = await self._begin(key)
+        except _Refused as refused:
+            self._troubles.tell(key, str(refused), level=refused.level)
+            return Result(retry=True)
+        self._troubles.over(key, "the API server refuses nothing any more")
+        return result
+
+    async def _begin(self, key: ObjectKey) -> Result:
+        try:
             body = await self.services.kube.get(key)
         except Gone:
             await self.gone(key)
             return Result()
         except KubeError as error:
-            log.warning("can't be read: %s", error)
-            return Result(retry=True)
+            raise _Refused("can't be read", error) from None
         return await self._go_on(key, body)
 
     async def _go_on(self, key: ObjectKey, body: Json) -> Result:
@@ -123,8 +143,7 @@ class Handler(ABC, Generic[O]):
         except Forbidden as error:
             step = _forbidden(error)
         except KubeError as error:
-            log.warning("the API server refuses: %s", error)
-            return Result(retry=True)
+            raise _Refused("the API server refuses", error) from None
         except Exception:
             log.exception("the reconcile failed")
             step = Settle(
@@ -175,8 +194,7 @@ class Handler(ABC, Generic[O]):
         except Forbidden as error:
             return await self._show(key, body, _forbidden(error))
         except KubeError as error:
-            log.warning("the finalizer can't be written: %s", error)
-            return Result(retry=True)
+            raise _Refused("the finalizer can't be written", error) from None
         if FINALIZER not in wanted:
             return Result()
         self.services.seen(key, written)
@@ -195,9 +213,10 @@ class Handler(ABC, Generic[O]):
             return Result(requeue_after=0.0)
         except Gone:
             return Result(requeue_after=0.0)
+        except Invalid as error:
+            raise _Refused("the status is refused; is the CRD of another version?", error) from None
         except KubeError as error:
-            log.warning("the status can't be written: %s", error)
-            return Result(retry=True)
+            raise _Refused("the status can't be written", error) from None
         if written is not None:
             self.shown(key, written, old)
             notes = (*step.notes, *transitions(old.get("conditions", []), step.health, step.marks))

@@ -20,7 +20,7 @@ import os
 import random
 import signal
 import socket
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -61,6 +61,7 @@ from holdfast_operator.runtime.queue import KeyedQueue, Result
 from holdfast_operator.runtime.schedule import Backoff
 from holdfast_operator.runtime.server import Server
 from holdfast_operator.runtime.status import Phase, StatusWriter
+from holdfast_operator.runtime.troubles import Troubles
 from holdfast_operator.sparkapps.choice import AdapterName, adapter, watched
 from holdfast_operator.sparkapps.slots import Caps, Slots
 
@@ -72,6 +73,8 @@ _GRACE: Final = 20.0
 _CLOSE_SECONDS: Final = 5.0
 _RECORD_SECONDS: Final = 15.0
 _CRD_SECONDS: Final = 3.0
+_LISTING: Final = "listing"
+"""What is troubled where the resources, or their definitions, can't be listed."""
 _SPARK_SECONDS: Final = 10.0
 """How often a Spark operator is looked out for that may be installed later."""
 _TRIM_SECONDS: Final = 30.0
@@ -144,6 +147,7 @@ class Operator:
         self._fenced = False
         self._lost = False
         self._listed = False
+        self._troubles: Troubles[str] = Troubles(log)
         self._rng = random.Random()  # noqa: S311 - spreads resyncs
         self._queue: KeyedQueue[ObjectKey] = KeyedQueue(
             self._work,
@@ -213,8 +217,7 @@ class Operator:
 
     async def _shut_down(self, workers: asyncio.Task[None] | None) -> None:
         at_once = self._fenced or self._lost
-        if not await self._queue.stop(0.0 if at_once else _GRACE):
-            log.warning("a step was cut off; it is taken again by the next operator")
+        await self._queue.stop(0.0 if at_once else _GRACE)
         if workers is not None:
             await workers
         for task in (self._ticking, self._trimming):
@@ -261,18 +264,16 @@ class Operator:
                 ending = any(is_deleting(body) for bodies in found.values() for body in bodies or ())
                 # Of those that are being deleted none waits for what is gone; all others wait for an install.
                 if undefined and not (ending or (self._listed and undefined < set(Kind))):
-                    raise NotServed(f"not all of {GROUP} is defined")
+                    raise NotServed(f"there is no CRD of {_names(undefined)}")
                 children = watched(self._options.spark_adapter)
                 unserved = [each for each in children if not await self._kube.is_served(each)]
-            except NotServed:
-                log.warning(
-                    "the cluster doesn't serve %s/%s: install its CRDs (kubectl apply -k crds); waiting",
-                    GROUP,
-                    VERSION,
-                )
+            except NotServed as error:
+                text = f"the cluster doesn't serve all of {GROUP}/{VERSION}: install its CRDs"
+                self._troubles.tell(_LISTING, f"{text} (kubectl apply -k crds); {error}")
             except KubeError as error:
-                log.warning("the API server can't be read, waiting: %s", error)
+                self._troubles.tell(_LISTING, f"the API server can't be read: {error}")
             else:
+                self._troubles.over(_LISTING, "all resources are listed")
                 self._undefined, self._unserved = undefined, frozenset(unserved)
                 self._listed = True
                 return True
@@ -311,6 +312,9 @@ class Operator:
             except NotLeading as error:
                 log.info("%s", error)
                 return Result(retry=True)
+            except asyncio.CancelledError:
+                log.warning("the step is cut off; the next operator takes it again")
+                raise
         outcome = "retry" if result.retry else "ok"
         self._metrics.reconciles.labels(key.kind.value, outcome).inc()
         if result.retry or not self._index.knows(key):
@@ -403,7 +407,7 @@ class Operator:
         """Begin to watch what is defined, and to look out for what isn't."""
         self._informer.start()
         if self._undefined:
-            names = ", ".join(sorted(f"{kind.plural}.{GROUP}" for kind in self._undefined))
+            names = _names(self._undefined)
             log.warning("the cluster has no CRD of %s: there are none until it is installed", names)
         if self._undefined or self._unserved:
             self._restarting = asyncio.create_task(self._await_definitions())
@@ -419,7 +423,9 @@ class Operator:
                     await self._watch_again()
                     return
             except KubeError as error:
-                log.info("whether CRDs are there by now can't be told: %s", error)
+                self._troubles.tell(_LISTING, f"whether CRDs are there by now can't be told: {error}")
+            else:
+                self._troubles.over(_LISTING, "which CRDs are there can be told again")
 
     async def _watch_again(self) -> None:
         # kopf asks once what is served: where it is told that nothing is, it watches nothing for ever.
@@ -479,7 +485,8 @@ class Operator:
         if self._elector is not None and self._keeping is None:
             return self._elector.stale()
         if not self._listed:
-            return "the resources have not been listed yet"
+            why = self._troubles.said(_LISTING)
+            return "the resources have not been listed yet" + (f": {why}" if why else "")
         return "" if self._informer.running else "the informer doesn't run"
 
     def _refresh_gauges(self) -> None:
@@ -489,3 +496,8 @@ class Operator:
         phases = self._index.phases()
         for kind, phase in itertools.product(Kind, Phase):
             self._metrics.objects.labels(kind.value, phase.value).set(phases[kind, phase])
+
+
+def _names(kinds: Iterable[Kind]) -> str:
+    """The names of their definitions."""
+    return ", ".join(sorted(f"{kind.plural}.{GROUP}" for kind in kinds))

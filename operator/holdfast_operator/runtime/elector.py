@@ -24,6 +24,7 @@ from holdfast_operator.runtime.clock import BootClock, Clock
 from holdfast_operator.runtime.election import NOBODY, Record, Sight, Timing
 from holdfast_operator.runtime.kube import Conflict, Exists, Gone, Kube, KubeError, ResourceType
 from holdfast_operator.runtime.metrics import Metrics
+from holdfast_operator.runtime.troubles import Troubles
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class Elector:
         self._rng = rng or random.Random()  # noqa: S311 - spreads requests
         self._sight: Sight | None = None
         self._told = ""
+        self._troubles: Troubles[str] = Troubles(log)
         self._read_at = -math.inf
         self._until = -math.inf
         self._lost = asyncio.Event()
@@ -86,7 +88,9 @@ class Elector:
     def stale(self) -> str:
         """What is wrong with one that stands by; empty where it would notice that the Lease is free."""
         age = self._clock.monotonic() - self._read_at
-        return "" if age <= self._timing.duration else f"{self} can't be read"
+        if age <= self._timing.duration:
+            return ""
+        return self._troubles.said(self._name) or f"{self} can't be read"
 
     async def acquire(self, stop: asyncio.Event) -> bool:
         """Stand by until the Lease is ours; False where `stop` was set before."""
@@ -95,8 +99,10 @@ class Elector:
                 pause = await self._try()
             except KubeError as error:
                 self._count("error")
-                self._tell(f"{self} can't be had: {error}")
+                self._troubles.tell(self._name, f"{self} can't be had: {error}")
                 pause = self._pause()
+            else:
+                self._troubles.over(self._name, f"{self} is told of again")
             if pause is None:
                 return True
             await self._clock.wait(stop, pause)
@@ -116,7 +122,10 @@ class Elector:
                         break
             except (KubeError, TimeoutError) as error:
                 self._count("error")
-                log.warning("%s could not be renewed: %s", self, error or "no answer in time")
+                why = "no answer in time" if isinstance(error, TimeoutError) else error
+                self._troubles.tell(self._name, f"{self} could not be renewed: {why}")
+            else:
+                self._troubles.over(self._name, f"{self} is renewed again")
         self._lose()
 
     async def confirm(self) -> Standing:

@@ -4,7 +4,8 @@ Invariants
 - Calls block in a thread pool of their own, never on the event loop and never on the store's threads.
 - An answer is one of ours (`Gone`, `Conflict`, `Invalid`, `Forbidden`, `Exists`, `KubeError`): nobody above
   looks at codes.
-- No message holds a body that was sent, so no secret gets into a log.
+- No message holds a body that was sent, so no secret gets into a log; it is the same at each try that fails
+  for the same reason.
 - Nothing is changed by a process that may not: that is asked right before a request goes out.
 - That the server, or something before it, knows no such path is not the answer that an object is gone: that
   its definition is gone is.
@@ -24,7 +25,8 @@ from urllib.parse import quote, urlencode
 from kubernetes.client import ApiClient, ApiException, Configuration
 from kubernetes.config import load_incluster_config, load_kube_config
 from urllib3 import Retry
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError
+from urllib3.exceptions import TimeoutError as NoAnswer
 
 from holdfast_operator.api.names import FIELD_MANAGER, GROUP, VERSION, Kind
 
@@ -250,7 +252,8 @@ class Kube:
             answer = self._client.call_api(verb, url, headers, body=body, _request_timeout=self._seconds)
             content = answer.read()  # type: ignore[no-untyped-call]
         except (ApiException, HTTPError, OSError) as error:
-            raise KubeError(f"{method} {path}: {type(error).__name__}: {error}") from error
+            host = self._client.configuration.host
+            raise KubeError(f"{method} {path}: no answer from {host}{_why(error)}") from error
         if 200 <= answer.status < 300:
             return dict(json.loads(content)) if content else {}
         raise _refusal(answer.status, f"{method} {path}: {answer.status} {_message(content)}", content)
@@ -259,6 +262,18 @@ class Kube:
         """End the connection; calls that are under way are not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()  # type: ignore[no-untyped-call]
+
+
+def _why(error: Exception) -> str:
+    """Why there is no answer, without how often it was asked and how long it was waited for."""
+    if isinstance(error, MaxRetryError) and error.reason is not None:
+        error = error.reason
+    # Who has no connection is one whose connection took too long, to urllib3.
+    if isinstance(error, (NoAnswer, TimeoutError)) and not isinstance(error, NewConnectionError):
+        return " in time"
+    causes = (each for each in (error.__cause__, *error.args, error) if isinstance(each, Exception))
+    cause = next(causes)
+    return f": {getattr(cause, 'strerror', None) or getattr(cause, 'reason', None) or cause}"
 
 
 def _message(content: bytes) -> str:

@@ -143,7 +143,10 @@ class ConsoleFormatter(_Formatter):
 
 
 def configure(format_: LogFormat, *, level: str = "info") -> None:
-    """Send all logs to standard error in one format; what kopf says of its own is kept to warnings."""
+    """Send all logs to standard error in one format; what libraries say of their own is kept to warnings.
+
+    Of urllib3 to errors: that it tries again tells nobody anything, and what comes of it is ours to tell.
+    """
     match format_:
         case LogFormat.JSON:
             formatter: logging.Formatter = JsonFormatter()
@@ -156,8 +159,9 @@ def configure(format_: LogFormat, *, level: str = "info") -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("kopf._core.reactor.running").addFilter(_is_news)
     logging.getLogger("kopf._core.reactor.observation").addFilter(_is_news)
-    for name in ("kopf", "urllib3", "kubernetes", "aiohttp.access", "asyncio"):
+    for name in ("kopf", "kubernetes", "aiohttp.access", "asyncio", "botocore"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

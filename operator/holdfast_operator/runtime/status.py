@@ -10,8 +10,7 @@ Invariants
 - Whatever a store says, a text in a status has a bound: the API server takes no object of more than 1.5 MB.
 - What the installed CRD doesn't know of a status it leaves out; that is logged once, and not written again
   and again.
-- A 422 is a fault of ours (the CRD and the models differ): logged as an error and counted, never retried in
-  silence.
+- A 422 is a fault of ours (the CRD and the models differ): counted and raised, never retried in silence.
 """
 
 import itertools
@@ -216,9 +215,8 @@ class StatusWriter:
         except Gone:
             self._count(key.kind, "gone")
             raise
-        except Invalid as error:
+        except Invalid:
             self._count(key.kind, "invalid")
-            log.error("the API server refuses the status (422); is the CRD of another version? %s", error)
             raise
         if written["metadata"]["resourceVersion"] == version:
             self._count(key.kind, "left_out")

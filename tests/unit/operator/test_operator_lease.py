@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import itertools
 import json
+import logging
 import math
 import random
 from collections.abc import Callable, Coroutine, Mapping
@@ -362,14 +363,18 @@ def test_a_server_that_does_not_answer_says_nothing_of_the_lease() -> None:
     play(story)
 
 
-def test_one_that_can_not_read_the_lease_is_not_ready() -> None:
+def test_one_that_can_not_read_the_lease_is_not_ready_and_says_why_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def story(world: World) -> None:
         world.faults = 1.0
         world.rng.choice = lambda _: "5xx"  # type: ignore[assignment,method-assign,misc]
         first = Candidate(world, "first")
         await world.run(60.0, nothing)
-        assert "can't be read" in first.elector.stale()
+        assert first.elector.stale() == "Lease ns/op can't be had: 500"
         assert not first.acts
+        (said,) = (record for record in caplog.records if "can't be had" in record.getMessage())
+        assert said.levelno == logging.WARNING
         first.close()
 
     play(story)
@@ -392,3 +397,35 @@ def test_a_lease_that_somebody_wrote_by_hand_is_one_that_nobody_has() -> None:
     record = Record.of({"metadata": {"resourceVersion": "4"}, "spec": {"holderIdentity": None}})
     assert election.free_at(election.sighted(None, record, 5.0), "me", TIMING) == -math.inf
     assert election.taken(record, "me", TIMING, START)["leaseTransitions"] == 1
+
+
+def test_renewals_that_go_wrong_are_told_once_with_their_cause_and_when_they_go_well_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    def silence(_method: str, _body: Json | None) -> Json:
+        raise TimeoutError
+
+    async def story(world: World) -> None:
+        first = Candidate(world, "first")
+        await world.run(10.0, nothing)
+        world.faults = 1.0
+        world.rng.choice = lambda _: "5xx"  # type: ignore[assignment,method-assign,misc]
+        await world.run(world.now + 2.5 * TIMING.retry_period, nothing)
+        world.faults = 0.0
+        await world.run(world.now + TIMING.retry_period, nothing)
+        assert first.acts
+        world.serve = silence  # type: ignore[method-assign]
+        await world.run(world.now + 2 * TIMING.renew_deadline, nothing)
+        assert not first.acts
+        first.close()
+
+    play(story)
+    said = [record.getMessage() for record in caplog.records if "renewed" in record.getMessage()]
+    assert said == [
+        "Lease ns/op could not be renewed: 500",
+        "Lease ns/op is renewed again",
+        "Lease ns/op could not be renewed: no answer in time",
+        f"Lease ns/op was not renewed for {TIMING.renew_deadline:g} s",
+    ]

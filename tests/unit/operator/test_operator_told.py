@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from holdfast.errors import CatalogOutOfSync, HoldfastError, StorageError
 from holdfast_operator.api.names import Kind
 from holdfast_operator.reconcile.handler import Handler
 from holdfast_operator.reconcile.steps import Settle, Step, ready
-from holdfast_operator.runtime.kube import ObjectKey
+from holdfast_operator.runtime.kube import Forbidden, Invalid, KubeError, ObjectKey
 from unit.operator.oneobject import KEY, Json, OneObject, services
 
 
@@ -62,4 +63,44 @@ def test_what_mends_itself_is_logged_without_a_warning(caplog: pytest.LogCapture
     assert told(caplog, behind, behind, None) == [
         ("INFO", "CatalogOutOfSync: it is behind"),
         ("INFO", "Available: fine"),
+    ]
+
+
+class Refusing(OneObject):
+    """An API server that answers the writes of a status, or what reads the object, with these."""
+
+    def __init__(self, method: str, answers: Sequence[KubeError | None]) -> None:
+        super().__init__([])
+        self.method, self.answers = method, list(answers)
+
+    async def request(self, method: str, path: str, *, query: Any = None, body: Json | None = None) -> Json:
+        if method == self.method and (error := self.answers.pop(0)):
+            raise error
+        self.status = {}
+        return await super().request(method, path, query=query, body=body)
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "level", "said"),
+    [
+        ("GET", KubeError("500"), "WARNING", "can't be read: 500"),
+        ("PATCH", Forbidden("403"), "WARNING", "the status can't be written: 403"),
+        ("PATCH", Invalid("422"), "ERROR", "the status is refused; is the CRD of another version?: 422"),
+    ],
+)
+def test_what_the_api_server_refuses_is_logged_when_it_begins_or_changes_and_when_it_is_over(
+    method: str, error: KubeError, level: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = type(error)("otherwise")
+    server = Refusing(method, [error, error, error, other, other, None, error])
+    handler = Failing(server, [None] * 7)
+    with caplog.at_level(logging.INFO, logger="holdfast_operator.reconcile.handler"):
+        results = [asyncio.run(handler.reconcile(KEY)).retry for _ in range(7)]
+    assert results == [True] * 5 + [False, True]
+    told = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert [line for line in told if "fine" not in line[1]] == [
+        (level, said),
+        (level, said.replace(str(error), "otherwise")),
+        ("INFO", "the API server refuses nothing any more"),
+        (level, said),
     ]
