@@ -18,7 +18,8 @@ from holdfast_operator.runtime.clock import Clock
 MOST: Final = 3
 """So many silent calls in a row are no accident."""
 _FIRST_PAUSE: Final = 5.0
-_LONGEST_PAUSE: Final = 15.0
+LONGEST_PAUSE: Final = 15.0
+"""Seconds; a store that is back is asked again within them."""
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class Breaker:
         trouble.said = said
         trouble.trying = False
         if trouble.silent >= MOST:
-            trouble.pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * trouble.pause))
+            trouble.pause = min(LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * trouble.pause))
             trouble.until = self._clock.monotonic() + trouble.pause
 
     def cut_off(self, location: str) -> None:

@@ -9,7 +9,8 @@ Invariants
 - Those on slow servers are waited for by nobody, and take no turns of the others (see `slowness`).
 - Of the turns of either kind, and of all of them, a namespace leaves some to the others.
 - What failed after it was no longer waited for is not begun again at once: until a pause is over its failure
-  is the answer. What brings no handle is remembered for as long, too.
+  is the answer. What brings no handle is remembered for as long, too. The pause grows with what a try costs
+  a store; one that doesn't answer is asked as often as by other calls (see `breaker`).
 - All state belongs to the event loop; the threads touch none of it.
 - A process that may not act (any more) begins none.
 """
@@ -26,6 +27,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from holdfast.errors import HoldfastError, StoreUnreachable
+from holdfast_operator.reconcile.breaker import LONGEST_PAUSE
 from holdfast_operator.reconcile.failures import outcome_of
 from holdfast_operator.reconcile.slowness import Slowness
 from holdfast_operator.runtime.clock import Clock, SystemClock
@@ -237,9 +239,11 @@ class LongCalls:
 
     def _remember(self, call: _Call) -> None:
         if call.late is None or call.future.exception() is not None:
+            error = call.future.exception()
             took = call.ended - call.begun
-            until = call.ended + min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, took))
-            _without_locals(call.future.exception())
+            longest = LONGEST_PAUSE if isinstance(error, StoreUnreachable) else _LONGEST_PAUSE
+            until = call.ended + min(longest, max(_SHORTEST_PAUSE, took))
+            _without_locals(error)
             self._outcomes[call.asked.key, call.asked.what] = _Outcome(call.asked, until, call.future.result)
 
     def _remembered(self, asked: Asked) -> _Outcome | None:

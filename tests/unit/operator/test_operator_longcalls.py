@@ -151,18 +151,21 @@ def test_what_is_slow_is_begun_once_and_taken_by_who_asks_after_its_end() -> Non
     play(story)
 
 
-def test_a_slow_failure_is_the_answer_until_the_pause_is_over() -> None:
+@pytest.mark.parametrize(
+    ("failure", "pause"), [(RestoreFailed("it is cut off"), 100.0), (StoreUnreachable("gone"), 15.0)]
+)
+def test_a_slow_failure_is_the_answer_until_the_pause_is_over(failure: HoldfastError, pause: float) -> None:
     async def story(bench: Bench) -> None:
         store = Store()
-        store.fails = StoreUnreachable("gone")
+        store.fails = failure
         with pytest.raises(UnderWay):
             await bench.run(store)
         bench.clock.seconds = 100.0
         store.go_on.set()
         await bench.until_told()
-        for now in (100.0, 199.0):
+        for now in (100.0, 99.0 + pause):
             bench.clock.seconds = now
-            with pytest.raises(StoreUnreachable, match="gone"):
+            with pytest.raises(type(failure), match=str(failure)):
                 await bench.run(store)
         assert store.begun == 1
         other = replace(ASKED, how="another way")
@@ -179,17 +182,22 @@ def test_a_slow_failure_is_the_answer_until_the_pause_is_over() -> None:
     play(story)
 
 
-def test_the_pause_ends() -> None:
+@pytest.mark.parametrize(
+    ("failure", "pause"), [(RestoreFailed("it is cut off"), 30.0), (StoreUnreachable("gone"), 15.0)]
+)
+def test_the_pause_ends(failure: HoldfastError, pause: float) -> None:
     async def story(bench: Bench) -> None:
         store = Store()
-        store.fails = StoreUnreachable("gone")
+        store.fails = failure
         with pytest.raises(UnderWay):
             await bench.run(store)
         store.go_on.set()
         await bench.until_told()
-        with pytest.raises(StoreUnreachable):
-            await bench.run(store)
-        bench.clock.seconds = 31.0
+        for now in (0.0, pause - 1.0):
+            bench.clock.seconds = now
+            with pytest.raises(type(failure)):
+                await bench.run(store)
+        bench.clock.seconds = pause
         store.go_on.clear()
         with pytest.raises(UnderWay):
             await bench.run(store)
