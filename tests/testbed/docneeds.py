@@ -119,6 +119,22 @@ END
         helm upgrade --install holdfast-operator charts/holdfast-operator --namespace holdfast --reset-values
         {_FLIGHTS}
     """,
+    (
+        "docs/how-to/alerts.md",
+        "kubectl get catalogs,catalogmigrations,storagecollections --all-namespaces \\",
+    ): """
+        sed 's/name: demo/name: twin/' crds/samples/catalog-demo.yaml | kubectl apply -f -
+        kubectl wait catalog/twin --for=condition=Stalled --timeout=2m
+    """,
+    (
+        "docs/how-to/install-on-s3-and-postgres.md",
+        "helm upgrade --install holdfast-crds charts/holdfast-crds --take-ownership",
+    ): """
+        helm uninstall holdfast-crds
+        kubectl annotate crd -l app.kubernetes.io/name=holdfast meta.helm.sh/release-name-
+        ! helm install holdfast-crds charts/holdfast-crds 2>refused
+        grep "invalid ownership metadata" refused
+    """,
     # In a namespace that no operator looks at.
     (_UNINSTALL, "kubectl patch catalog/demo"): """
         kubectl apply -k crds

@@ -58,7 +58,8 @@ class CatalogStorage(ApiModel):
     )
     credentials_secret_ref: LocalReference | None = Field(
         default=None,
-        description="A Secret with credentials; its keys become environment variables of Spark jobs.",
+        description="A Secret with credentials for Spark jobs, as environment variables, and for "
+        "applications. The operator has its own, in its environment (value credentialsSecret of the chart).",
     )
 
     _no_secrets = field_validator("url", "blob", "consensus")(without_secrets)

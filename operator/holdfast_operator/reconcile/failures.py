@@ -5,7 +5,9 @@ Invariants
 - What may mend itself is tried again after a growing delay; so is what somebody mends outside of the cluster.
 """
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 from holdfast.errors import (
     BadInput,
@@ -51,6 +53,11 @@ _NEXT = {
     Reason.MIGRATION_IN_PROGRESS: "it is tried again by itself",
     Reason.LINK_CONFLICT: "see that spec.stash and spec.storage name the two stores of this catalog",
 }
+_ABOUT_CREDENTIALS: Final = re.compile(r"credential|password|AWS_ACCESS_KEY_ID", re.IGNORECASE)
+_WHOSE_CREDENTIALS: Final = (
+    "the operator has its own from its environment (value credentialsSecret of the chart), for a stash from "
+    "spec.stash.credentialsSecretRef too; the Secret of spec.storage is for Spark jobs and applications"
+)
 _MENDS_ITSELF = {Reason.CATALOG_OUT_OF_SYNC, Reason.NOT_SOURCE_OF_TRUTH, Reason.MIGRATION_IN_PROGRESS}
 
 
@@ -98,6 +105,8 @@ def settled(error: HoldfastError, *, reason: Reason | None = None) -> Settle:
     """How a resource rests after `error`; `reason` where the caller knows better."""
     why = reason or reason_of(error)
     message = redact(f"{error}; {error.hint or _NEXT.get(why, 'correct the spec')}")
+    if why is Reason.STORE_UNREACHABLE and _ABOUT_CREDENTIALS.search(f"{error} {error.hint}"):
+        message = f"{message}; {_WHOSE_CREDENTIALS}"
     if why in _MENDS_ITSELF:
         return Settle(reconciling(why, message), retry=True)
     return Settle(stalled(why, message), retry=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from holdfast.durable import CATALOG_VERSION, MIN_VERSION, Bootstrap
 from holdfast.errors import (
@@ -16,6 +17,8 @@ from holdfast.errors import (
     HoldfastError,
     StoreUnreachable,
 )
+from holdfast.persist.storage.postgres import PostgresConsensus
+from holdfast.persist.storage.s3errors import unreachable
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import ConditionType, Kind, Reason
 from holdfast_operator.reconcile.catalog import (
@@ -38,6 +41,7 @@ from holdfast_operator.reconcile.steps import Keep, Release, Rest, Settle, Step,
 from holdfast_operator.reconcile.storage import DumpSource, Refused, StashPlace, Storage, resolve
 from holdfast_operator.runtime.kube import ObjectKey
 from holdfast_operator.runtime.status import Phase, conditions, marks
+from testbed.postgres import PostgresServer
 
 ORGANIZATION = "6f1d7c1e-2b8a-4f5e-9d43-0c5b8f3a7e21"
 RHYTHM = Rhythm(unsteady=2.0, steady=60.0)
@@ -496,6 +500,27 @@ def test_every_error_says_what_to_do_next_and_is_tried_again(error: HoldfastErro
     assert step.health.reason is reason
     assert "; " in step.health.message
     assert step.retry
+
+
+@pytest.mark.postgres
+def test_a_store_that_wants_other_credentials_says_where_the_operator_has_its_own(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSFILE", "/nowhere")
+    answer = {"Error": {"Code": "AccessDenied"}, "ResponseMetadata": {"HTTPStatusCode": 403}}
+    errors: list[HoldfastError] = [unreachable(ClientError(answer, "ListObjectsV2"), "s3://b")]
+    for password in ("", "wrong"):
+        monkeypatch.setenv("PGPASSWORD", password)
+        with pytest.raises(StoreUnreachable) as refused:
+            PostgresConsensus(postgres.url(password=False))
+        errors.append(refused.value)
+    assert "no password supplied" in str(errors[1])
+    for error in errors:
+        told = settled(error).health.message
+        assert "value credentialsSecret of the chart" in told
+        assert "the Secret of spec.storage is for Spark jobs" in told
+    silent = settled(StoreUnreachable("s3://b has not answered for 30 s")).health.message
+    assert "credentialsSecret" not in silent
 
 
 def test_no_password_of_a_url_gets_into_a_status() -> None:
