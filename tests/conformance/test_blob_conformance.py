@@ -79,6 +79,18 @@ def test_a_value_of_20_mib(blob: Blob) -> None:
     assert [meta.size for meta in blob.list("s1/")] == [20 << 20]
 
 
+def test_of_an_object_that_is_small_its_start_is_all(blob: Blob) -> None:
+    blob.put("key", b"0123456789")
+    blob.put("empty", b"")
+
+    for most, start in ((1, b"0"), (9, b"012345678"), (10, b"0123456789"), (4096, b"0123456789")):
+        assert blob.get_start("key", most) == start
+    assert blob.get_start("empty", 4096) == b""
+    assert blob.get_start("missing", 4096) is None
+    assert blob.get_start("key/below", 4096) is None
+    assert blob.get("key") == b"0123456789"
+
+
 def test_part_of_an_object_can_be_read(blob: Blob) -> None:
     blob.put("key", b"0123456789")
 

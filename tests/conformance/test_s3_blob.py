@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.errors import (
     BadInput,
+    CorruptBlob,
     Determinate,
     Indeterminate,
     LocationMismatch,
@@ -24,7 +25,9 @@ from holdfast.persist.storage.s3 import PART_BYTES, S3Blob
 from holdfast.persist.storage.s3input import S3Input, open_s3_input
 from holdfast.persist.storage.s3place import S3Place
 from holdfast.persist.storage.s3session import S3Session
+from holdfast.persist.storage.url import CONSENSUS_FILE
 from testbed.droppingproxy import DroppingProxy
+from testbed.floodings3 import FloodingS3
 from testbed.minio import Minio
 
 pytestmark = pytest.mark.s3
@@ -62,6 +65,30 @@ def own(tmp_path: Path, minio: Minio, monkeypatch: pytest.MonkeyPatch) -> Iterat
         for name, value in server.credentials.items():
             monkeypatch.setenv(name, value)
         yield server
+
+
+HUGE = 1 << 30
+BUFFERS = 32 << 20
+"""Bytes that may be on the way between two sockets, and more."""
+
+
+@pytest.mark.usefixtures("bucket")
+def test_of_what_is_to_be_small_no_more_is_read_than_tells_that_it_is_not(tmp_path: Path) -> None:
+    with FloodingS3(HUGE) as theirs:
+        stores = {"blob": f"s3://theirs/x?endpoint={theirs.endpoint}"}
+        Location.open((tmp_path / "mine").as_uri()).close()
+        with pytest.raises(CorruptBlob, match=r"location\.json in S3 bucket theirs"):
+            Location.open(**stores, consensus=f"sqlite://{tmp_path}/mine/{CONSENSUS_FILE}")
+        assert 0 < theirs.sent < BUFFERS
+
+
+@pytest.mark.usefixtures("bucket")
+@pytest.mark.parametrize(("status", "listings"), [(200, True), (403, True), (403, False), (500, False)])
+def test_no_answer_is_read_without_end(*, status: int, listings: bool) -> None:
+    with FloodingS3(HUGE, status=status, listings=listings) as theirs:
+        with pytest.raises((StoreUnreachable, Determinate), match="ResponseStreamingError"):
+            S3Blob(S3Place(bucket="theirs", endpoint=theirs.endpoint)).get("key")
+        assert 0 < theirs.sent < BUFFERS
 
 
 def uploads(minio: Minio, bucket: str, key: str = "key") -> list[object]:

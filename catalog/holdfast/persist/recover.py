@@ -46,6 +46,7 @@ from holdfast.persist.storage.location import (
     decode_location,
     decode_recoveries,
     encode_location,
+    read_location,
 )
 from holdfast.persist.sweep import BLOB_NAME
 
@@ -99,7 +100,7 @@ class Recovery:
         looking_at: Callable[[str], None] = lambda _: None,
     ) -> None:
         blob = blob.direct
-        stored = blob.get(BLOB_KEY)
+        stored = read_location(blob)
         if stored is None:
             raise BadInput(
                 f"{blob.description} has no {BLOB_KEY}: it is not the blob store of a location",

@@ -163,6 +163,9 @@ class FaultyBlob(Blob):
     def get(self, key: str) -> bytes | None:
         return suffer(self._plan, Operation("blob.get", (key,)), lambda: self._inner.get(key))
 
+    def get_start(self, key: str, most: int) -> bytes | None:
+        return suffer(self._plan, Operation("blob.get", (key,)), lambda: self._inner.get_start(key, most))
+
     def open_input(self, key: str) -> pa.NativeFile | None:
         return suffer(self._plan, Operation("blob.open_input", (key,)), lambda: self._inner.open_input(key))
 

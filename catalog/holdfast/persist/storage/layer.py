@@ -27,6 +27,9 @@ class BlobLayer(Blob):
     def get(self, key: str) -> bytes | None:
         return self.inner.get(key)
 
+    def get_start(self, key: str, most: int) -> bytes | None:
+        return self.inner.get_start(key, most)
+
     def put(self, key: str, data: bytes | memoryview) -> None:
         self.inner.put(key, data)
 

@@ -115,6 +115,11 @@ def _retrying(
     return RetryingBlob(blob, policy), RetryingConsensus(consensus, policy)
 
 
+def read_location(blob: Blob) -> bytes | None:
+    """The bytes that a blob store holds, for `decode_location`; of too many only the beginning."""
+    return blob.get_start(BLOB_KEY, _MOST_BYTES + 1)
+
+
 def encode_location(location_id: uuid.UUID, *, recoveries: int = 0) -> bytes:
     """The bytes that both stores hold; `recoveries` is how often the logs were made anew."""
     fields: dict[str, object] = {"format": FORMAT_VERSION, "location_id": str(location_id)}
@@ -144,7 +149,7 @@ def decode_location(data: bytes, where: str) -> uuid.UUID:
 def _agree_on_id(blob: Blob, consensus: Consensus, *, create: bool) -> uuid.UUID:
     for _ in range(_MAX_ROUNDS):
         entry = consensus.heads([CONSENSUS_KEY]).get(CONSENSUS_KEY)
-        stored = blob.get(BLOB_KEY)
+        stored = read_location(blob)
         if entry is not None and stored is not None:
             return _compare(blob, consensus, entry.data, stored)
         if entry is None and stored is None:
@@ -206,7 +211,7 @@ def _complete_blob(blob: Blob, consensus: Consensus, entry: bytes, *, create: bo
     decode_location(entry, f"{CONSENSUS_KEY} in {consensus.description}")
     used = [key for key in consensus.list_keys() if key != CONSENSUS_KEY]
     foreign = next((meta.key for meta in blob.list("") if meta.key != BLOB_KEY), None)
-    if blob.get(BLOB_KEY) is not None:
+    if read_location(blob) is not None:
         return  # completed meanwhile: what was found may be that location's
     if used or foreign is not None:
         raise LocationMismatch(

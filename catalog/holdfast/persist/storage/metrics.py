@@ -144,6 +144,11 @@ class MeteredBlob(BlobLayer):
     def get(self, key: str) -> bytes | None:
         return self._measure("blob.get", lambda: self.inner.get(key), size=lambda data: len(data or b""))
 
+    def get_start(self, key: str, most: int) -> bytes | None:
+        return self._measure(
+            "blob.get", lambda: self.inner.get_start(key, most), size=lambda data: len(data or b"")
+        )
+
     def put(self, key: str, data: bytes | memoryview) -> None:
         self._measure("blob.put", lambda: self.inner.put(key, data), out=memoryview(data).nbytes)
 

@@ -82,6 +82,9 @@ class RetryingBlob(BlobLayer):
     def get(self, key: str) -> bytes | None:
         return self._again("get", lambda: self.inner.get(key))
 
+    def get_start(self, key: str, most: int) -> bytes | None:
+        return self._again("get", lambda: self.inner.get_start(key, most))
+
     def put(self, key: str, data: bytes | memoryview) -> None:
         self._again("put", lambda: self.inner.put(key, data))
 

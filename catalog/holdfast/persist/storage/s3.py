@@ -23,7 +23,14 @@ from typing import Any, Final
 from holdfast.errors import BadInput, Determinate, NotWritable
 from holdfast.persist.storage.s3errors import FAILURES, cause, code, failed, passing
 from holdfast.persist.storage.s3place import S3Place
-from holdfast.persist.storage.s3session import ANSWER_S, S3Session, crc32c, passing_and_refused, patiently
+from holdfast.persist.storage.s3session import (
+    ANSWER_S,
+    S3Session,
+    crc32c,
+    passing_and_refused,
+    patiently,
+    read_body,
+)
 from holdfast.persist.storage.traits import MAX_KEY_BYTES, Blob, BlobMeta, check_key, check_prefix
 
 PART_BYTES: Final = 8 * 1024 * 1024
@@ -59,9 +66,15 @@ class S3Blob(Blob):
         return None if told is None else int(parsedate_to_datetime(told).timestamp() * 1000)
 
     def get(self, key: str) -> bytes | None:
+        return self._get(key)
+
+    def get_start(self, key: str, most: int) -> bytes | None:
+        return self._get(key, most)
+
+    def _get(self, key: str, most: int | None = None) -> bytes | None:
         name = self._name(key)
         try:
-            return patiently(lambda: self._fetch(key, name), passing)
+            return patiently(lambda: self._fetch(key, name, most), passing)
         except FAILURES as error:
             if code(error) == "NoSuchKey":
                 return None
@@ -122,9 +135,11 @@ class S3Blob(Blob):
             if token is None:
                 return
 
-    def _fetch(self, key: str, name: str) -> bytes:
+    def _fetch(self, key: str, name: str, most: int | None) -> bytes:
         answer = self._session.client.get_object(Bucket=self._place.bucket, Key=name, ChecksumMode="ENABLED")
-        data: bytes = answer["Body"].read()
+        data = read_body(answer["Body"], most)
+        if len(data) == most:
+            return data
         promised = answer.get("ChecksumCRC32C", "")
         # One of an object in parts is a checksum of checksums: the body can't be compared with it.
         if promised and "-" not in promised and promised != crc32c(data):

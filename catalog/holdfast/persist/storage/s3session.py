@@ -4,6 +4,7 @@ Invariants:
 
 - The client library's own retries are off: what may be asked again is decided here and by the callers.
 - No connection is used on both sides of a fork: a child makes its own.
+- An answer is read up to a bound, whoever answers: only of an object the caller says how much.
 - Credentials come from the environment and the AWS configuration alone, and no message holds any.
 """
 
@@ -11,14 +12,16 @@ import base64
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, TypeVar
 
 import google_crc32c
 from botocore.config import Config
+from botocore.exceptions import ResponseStreamingError
 from botocore.loaders import create_loader
 from botocore.session import Session
 
@@ -32,6 +35,9 @@ _THREADS: Final = 4
 """Requests of one call at the same time: enough to fill a fast link, and a bound on memory."""
 _CONNECTIONS: Final = 32
 _CONNECT_S: Final = 5.0
+_MOST_OF_ANSWER: Final = 16 << 20
+"""Bytes: more than a page of the longest keys has, and than any error."""
+_PIECE: Final = 1 << 16
 _WAITS_S: Final = (0.1, 0.4)
 """The longest waits before the second attempt and the third."""
 
@@ -121,8 +127,58 @@ class S3Session:
                 s3={"addressing_style": "auto" if place.endpoint is None else "path"},
             ),
         )
+        _bound_answers(client)
         threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-s3")
         return _Connections(os.getpid(), client, threads)
+
+
+def _bound_answers(client: Any) -> None:
+    """Let `client` read no more of an answer that isn't an object than one may have.
+
+    It reads such answers whole, before anybody is asked, and has no setting for that.
+    """
+    http = client._endpoint.http_session  # noqa: SLF001
+    send = http.send
+
+    def bounded(request: Any) -> Any:
+        streams, request.stream_output = request.stream_output, True
+        answer = send(request)
+        answer.raw = _Bounded(answer.raw)
+        if not streams:
+            answer.content  # noqa: B018 - as `send` does
+        return answer
+
+    http.send = bounded
+
+
+class _Bounded:
+    """The body of an answer, which is either read piece by piece or is `stream`ed whole."""
+
+    def __init__(self, body: Any) -> None:
+        self._body: Final = body
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._body, name)
+
+    def stream(self) -> Iterator[bytes]:
+        left = _MOST_OF_ANSWER
+        while piece := self._body.read(_PIECE):
+            left -= len(piece)
+            if left < 0:
+                self._body.close()
+                raise ResponseStreamingError(error=f"it has more than {_MOST_OF_ANSWER} bytes")
+            yield piece
+
+
+def read_body(body: Any, most: int | None) -> bytes:
+    """The body of an object, or its first `most` bytes: what is left of it goes with its connection."""
+    if most is None:
+        return bytes(body.read())
+    data = b""
+    with closing(body):
+        while len(data) < most and (piece := body.read(most - len(data))):
+            data += piece
+    return data
 
 
 @cache

@@ -89,6 +89,14 @@ class Blob(ABC):
     def get(self, key: str) -> bytes | None:
         """The bytes last put under `key`, or None where there are none."""
 
+    def get_start(self, key: str, most: int) -> bytes | None:
+        """The first `most` bytes of what `get` gives: for what is small, of a store that may be anybody's.
+
+        A store that others may fill reads no more than that.
+        """
+        data = self.get(key)
+        return None if data is None else data[:most]
+
     @abstractmethod
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Store `data` under `key`, all or nothing: no reader ever sees a part of it."""

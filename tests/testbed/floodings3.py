@@ -1,0 +1,70 @@
+"""A stand-in for an S3 service of somebody else, whose answers have far more than they should.
+
+A real one has no such answers; it counts what is taken of them.
+"""
+
+import contextlib
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Final, Self
+
+_PIECE: Final = bytes(1 << 16)
+_EMPTY: Final = b"<ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>"
+
+
+class FloodingS3:
+    """Listens on a loopback port of its own until the end of the context.
+
+    Answers to `GET` have `size` bytes and the status `status`; the listing of a bucket too, if `listings`.
+    """
+
+    def __init__(self, size: int, *, status: int = 200, listings: bool = False) -> None:
+        self.sent = 0
+        """How many bytes of such answers were sent: those read, and what is in buffers on the way."""
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                if "list-type" in self.path and not listings:
+                    self.answer(200, len(_EMPTY))
+                    self.wfile.write(_EMPTY)
+                    return
+                self.answer(status, size)
+                left = size
+                with contextlib.suppress(OSError):
+                    while left:
+                        left -= self.wfile.write(_PIECE[:left])
+                        service.sent = max(service.sent, size - left)
+
+            def answer(self, code: int, length: int) -> None:
+                self.send_response(code)
+                self.send_header("ETag", '"flood"')
+                self.send_header("Last-Modified", "Mon, 23 Nov 2026 10:00:00 GMT")
+                self.send_header("Content-Length", str(length))
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server: Final = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread: Final = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    @property
+    def endpoint(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
