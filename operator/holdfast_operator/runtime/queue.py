@@ -105,9 +105,7 @@ class KeyedQueue(Generic[K]):
             self._changed.clear()
             now = self._clock.monotonic()
             while len(self._tasks) < self._concurrency and (key := self._schedule.pop(now)) is not None:
-                task = asyncio.create_task(self._one(key))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._tasks.add(asyncio.create_task(self._one(key)))
             due = self._schedule.next_due(now)
             full = len(self._tasks) >= self._concurrency
             await self._clock.wait(self._changed, None if due is None or full else max(0.0, due - now))
@@ -136,4 +134,8 @@ class KeyedQueue(Generic[K]):
             self._schedule.done(
                 key, self._clock.monotonic(), requeue_after=result.requeue_after, failed=result.retry
             )
+            # Before `run` is woken: it must find a worker free.
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks.discard(task)
             self._changed.set()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast_operator.runtime.clock import SystemClock
 from holdfast_operator.runtime.queue import KeyedQueue, Result
 from holdfast_operator.runtime.schedule import Backoff, Schedule
 
@@ -186,7 +187,7 @@ async def settle() -> None:
 class Bench:
     """A queue whose work waits until the test lets it go on."""
 
-    def __init__(self, *, concurrency: int = 2) -> None:
+    def __init__(self, *, concurrency: int = 2, real_clock: bool = False) -> None:
         self.clock = FakeClock()
         self.started: list[str] = []
         self.gates: dict[str, asyncio.Future[Result]] = {}
@@ -194,7 +195,7 @@ class Bench:
             self.work,
             concurrency=concurrency,
             backoff=STILL,
-            clock=self.clock,  # type: ignore[arg-type]
+            clock=SystemClock() if real_clock else self.clock,  # type: ignore[arg-type]
         )
 
     async def work(self, key: str) -> Result:
@@ -228,6 +229,25 @@ def test_workers_are_bounded_and_a_failure_comes_back_after_its_backoff() -> Non
         bench.gates["c"].set_result(Result())
         await settle()
         assert await bench.queue.stop(1.0)
+        await asyncio.wait_for(runner, 5)
+
+    asyncio.run(story())
+
+
+def test_a_worker_that_gets_free_takes_what_waits_although_all_others_hang() -> None:
+    """With the real clock: what wakes the queue must come after the worker is free."""
+
+    async def story() -> None:
+        bench = Bench(real_clock=True)
+        runner = asyncio.create_task(bench.queue.run())
+        for key in ("hangs", "ends", "waits"):
+            bench.queue.add(key)
+        await settle()
+        assert bench.started == ["hangs", "ends"]
+        bench.gates["ends"].set_result(Result())
+        await settle()
+        assert bench.started == ["hangs", "ends", "waits"]
+        assert not await bench.queue.stop(0.01)
         await asyncio.wait_for(runner, 5)
 
     asyncio.run(story())
