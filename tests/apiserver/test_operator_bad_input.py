@@ -35,6 +35,7 @@ WITH_PASSWORD = (
     "s3://h/db?options=-c%20x.password%3DplantUrlPw4",
     "s3://h/db?endpoint=http://u:plantUrlPw4@h",
     "s3://h/db?endpoint=http%3A%2F%2Fu%3AplantUrlPw4%40h",
+    "s3://h/db?endpoint=https:%252F%252Fu:plantUrlPw4%2540h",
     "s3://h/db?user=u&pass=plantUrlPw4",
     "s3://h/db?sk=plantUrlPw4",
     "s3://u%3AplantUrlPw4%40h/db",
@@ -388,8 +389,10 @@ def test_what_a_database_process_writes_is_not_taken_from_it_under_another_name(
 def test_a_catalog_that_is_refused_for_its_place_shuts_nobody_out(
     world: Any, neighbour: Any, make_catalog: Make, tmp_path: Path
 ) -> None:
-    world.start(
-        f"--namespace={neighbour.namespace}", f"--allow-location=file://{tmp_path}/stores/{{namespace}}"
+    operator = world.start(
+        f"--namespace={neighbour.namespace}",
+        f"--allow-location=file://{tmp_path}/stores/{{namespace}}",
+        "--allow-location=postgresql://db.example/all",
     )
     mine = make_catalog(
         storage={"url": (tmp_path / "stores" / world.namespace / "a").as_uri()}, deletionPolicy="Delete"
@@ -403,6 +406,8 @@ def test_a_catalog_that_is_refused_for_its_place_shuts_nobody_out(
     world.apply(mine)
     world.wait_stalled("catalog/demo", "DataDeleted")
     assert "LocationNotAllowed" in neighbour.condition("catalog/demo", "Stalled")["reason"]
+    (line,) = [each for each in operator.log.read_text().splitlines() if "are not kept apart" in each]
+    assert "all share postgresql://db.example/all, beside" in line
 
 
 def test_of_two_that_ask_for_the_same_the_older_one_has_it(

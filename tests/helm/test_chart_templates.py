@@ -277,7 +277,12 @@ def test_labels_of_the_chart_are_not_given_twice(chart: str, values: dict[str, A
             "s3://b/x#y",
             "s3://b/x?sk=pw",
             "postgresql://h/db?sslmode=require",
+            "postgresql://h/db?schema=a-b",
+            "postgresql://h/db?schema=",
             "s3://b?endpoint=http://u:p@h",
+            "s3://b?endpoint=http://h/other",
+            "s3://b?endpoint=h",
+            "s3://b?region=eu",
         ),
     ],
 )
@@ -292,9 +297,11 @@ def test_the_chart_takes_the_places_that_the_operator_takes() -> None:
     places = [
         *("file:///srv/a@b..c", "sqlite:///srv/x", "s3://bucket/{namespace}", "s3://bucket/a@b/%40"),
         *(
-            "s3://b/x?endpoint=http://minio:9000&region=eu",
+            "s3://b/x?endpoint=http://minio:9000",
+            "s3://b/x?endpoint=https%3A%2F%2F%5B::1%5D%3A9000%2F",
             "postgres://h:5432/db",
-            "postgresql://h/db?schema=x",
+            "postgresql://h/{namespace}?schema=x",
+            "postgresql://h/db?schema=a_{namespace}",
         ),
     ]
     told = template("holdfast-operator", {"storage": {"allowedLocations": places}})

@@ -141,7 +141,8 @@ def serving(minio: Minio, postgres: PostgresServer, folder: Path) -> Iterator[Pa
             f"{_VOLUME}/": f"{volume}/",
             "s3://backups/demo/dump.json?region=eu-central-1": f"s3://{bucket}/dump.json?{s3}",
             "s3://backups/flights/2026-11-21?region=eu-central-1": f"s3://{bucket}/flights?{s3}",
-            "s3://bucket/holdfast": f"s3://{bucket}/holdfast?{s3}",
+            "s3://bucket/holdfast/default": f"s3://{bucket}/holdfast?{s3}",
+            "s3://bucket/holdfast/{namespace}": f"s3://{bucket}/{{namespace}}?endpoint={minio.endpoint}",
             "postgresql://db.example/holdfast": f"postgresql://{postgres.address}:{postgres.port}/{database}",
             "user=holdfast ": f"user={USER} ",
         }

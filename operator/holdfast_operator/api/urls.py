@@ -23,7 +23,7 @@ NO_SECRETS: Final = (
     # libpq looks for a user up to the first slash, whatever is before it, and has no @ in its paths.
     ("!self.matches('(?i)^([^/]*://[^/]*|postgres.*)(@|%(25)*40)')", _MESSAGE),
     (f"!self.matches('(?i)[?](.*(?:{TELLING})[a-z0-9_.-]*|(.*[?&])?(?:{SHORT}))(=|%(25)*3D)')", _MESSAGE),
-    ("!self.matches('[?].*(@|%40)')", _MESSAGE),
+    ("!self.matches('[?].*(@|%(25)*40)')", _MESSAGE),
     ("!self.matches('[?&][^=&]*%[^=&]*=')", "must not escape the name of an option after '?'"),
 )
 """CEL rules of a URL."""

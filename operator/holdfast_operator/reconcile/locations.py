@@ -3,21 +3,23 @@
 Whoever runs it names places, each with all below it; without any, all are allowed that no namespace has.
 Files below the operator's own folder are those of the namespace that is the first part of their path.
 
-- `{namespace}` in a place stands for the namespace of the resource.
+- `{namespace}` in a place stands for the namespace of the resource; in a schema with `_` for each `-`.
 - A URL is in a place where scheme, host, port, bucket and endpoint are the same and its path is that of the
-  place or below it, segment by segment. A SQLite file is where its folder is.
+  place or below it, segment by segment. A SQLite file is where its folder is. A place with a schema has what
+  names this one, a place without any.
 - What could be read in two ways is in no place: `..` in a key, options of a Postgres URL, which may name
-  another host.
+  another host, an endpoint with more than a host and a port.
 - A file is where it really is: links are followed, and `..` too, which asks the file system.
 - No file below the operator's folder is another namespace's, unless a place has it.
 """
 
 import os.path
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 PORTS: Final = {"http": 80, "https": 443, "postgresql": 5432, "postgres": 5432}
 """Where services are whose URL names no port."""
@@ -26,6 +28,9 @@ PORTS: Final = {"http": 80, "https": 443, "postgresql": 5432, "postgres": 5432}
 _LOCAL: Final = "file://"
 _NAMESPACE: Final = "{namespace}"
 _FILES: Final = frozenset({"file", "sqlite"})
+_SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_OPTIONS: Final = {"s3": "endpoint", "postgresql": "schema", "postgres": "schema"}
+"""The one option that says where something is, of a URL that has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class Bounds:
         path = _file(url)
         if path is not None and "\0" in path:
             return "has a NUL in its path; correct it"
-        own = (place.replace(_NAMESPACE, self.namespace) for place in self.places)
+        own = (_of_namespace(place, self.namespace) for place in self.places)
         if any(_is_in(url, place, self._real) for place in own):
             return ""
         if path is not None and self.volume is not None:
@@ -75,20 +80,58 @@ class Bounds:
 
 
 def check_place(place: str) -> str:
-    """The place as it was given; `ValueError` where nothing could be in it."""
-    if _split(place) is None:
+    """The place as it was given; `ValueError` where nothing could be in it, or a part has no meaning."""
+    before, _, query = place.partition("?")
+    known = _OPTIONS.get(before.partition(":")[0], "")
+    if other := next((name for name, _ in parse_qsl(query, keep_blank_values=True) if name != known), ""):
+        raise ValueError(f"{place!r} has the option {other!r}, which tells no places apart: leave it out")
+    found = _split(_of_namespace(place, "namespace"))
+    if found is None:
         raise ValueError(f"{place!r} is no place for catalogs: expected a file:, s3: or postgresql: URL")
+    if found.schema is not None and not _SCHEMA.fullmatch(found.schema):
+        raise ValueError(
+            f"{place!r} names a schema that can't be: expected lower-case letters, digits and underscores"
+        )
     return place
+
+
+def shared_beside(places: Sequence[str]) -> tuple[str, ...]:
+    """The places of one kind, blobs or databases, that all namespaces share while others have `{namespace}`.
+
+    A location is in both: they keep nobody apart where only one of them is each namespace's own.
+    """
+    databases = [place for place in places if _is_database(place)]
+    blobs = [place for place in places if not _is_database(place)]
+    for shared, own in ((databases, blobs), (blobs, databases)):
+        found = tuple(place for place in shared if _NAMESPACE not in place)
+        if found and any(_NAMESPACE in place for place in own):
+            return found
+    return ()
+
+
+def _is_database(place: str) -> bool:
+    return urlsplit(place).scheme in {"postgresql", "postgres", "sqlite"}
+
+
+def _of_namespace(place: str, namespace: str) -> str:
+    before, mark, options = place.partition("?")
+    # No namespace has a "_", so that no two have the same schema.
+    schema = namespace.replace("-", "_")
+    return before.replace(_NAMESPACE, namespace) + mark + options.replace(_NAMESPACE, schema)
 
 
 def _is_in(url: str, place: str, real: Callable[[str], str]) -> bool:
     found, bounds = _split(url), _split(place)
     if found is None or bounds is None:
         return False
-    (where, path), (there, below) = found, bounds
-    if where == there == _LOCAL:
-        return Path(real("/" + "/".join(path))).is_relative_to(real("/" + "/".join(below)))
-    return where == there and path[: len(below)] == below
+    if found.server == bounds.server == _LOCAL:
+        below = real("/" + "/".join(bounds.path))
+        return Path(real("/" + "/".join(found.path))).is_relative_to(below)
+    return (
+        found.server == bounds.server
+        and found.path[: len(bounds.path)] == bounds.path
+        and bounds.schema in (None, found.schema)
+    )
 
 
 def _file(url: str) -> str | None:
@@ -100,26 +143,47 @@ def _file(url: str) -> str | None:
     return "/" + unquote(parts.path).strip("/") if parts.scheme in _FILES else None
 
 
-def _split(url: str) -> tuple[str, tuple[str, ...]] | None:
-    """What must be the same, and the segments of the path; None for what could be read in two ways."""
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """A URL: what must be the same, the segments of its path, and its schema where it names one."""
+
+    server: str
+    path: tuple[str, ...]
+    schema: str | None = None
+
+
+def _split(url: str) -> _Split | None:
+    """None for what could be read in two ways."""
     try:
         parts = urlsplit(url)
-        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-        endpoint = urlsplit(dict(options).get("endpoint", ""))
+        given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        options = dict(given)
+        endpoint = urlsplit(options.get("endpoint", ""))
         hosts = [(each.hostname or "", each.port or PORTS.get(each.scheme)) for each in (parts, endpoint)]
     except ValueError:
         return None
     path = unquote(parts.path).split("/")
-    names = [name for name, _ in options]
-    if ".." in path or parts.fragment or len(set(names)) < len(names):
+    if ".." in path or parts.fragment or len(options) < len(given):
         return None
     segments = tuple(each for each in path if each not in {"", "."})
     match parts.scheme:
-        case "file" | "sqlite" if not names:
-            return f"file://{parts.netloc}", segments
-        case "s3":
-            return f"s3://{parts.netloc} {endpoint.scheme} {hosts[1]}", segments
-        case "postgresql" | "postgres" if set(names) <= {"schema"}:
-            return f"postgresql {hosts[0]}", segments
+        case "file" | "sqlite" if not options:
+            return _Split(f"file://{parts.netloc}", segments)
+        case "s3" if "endpoint" not in options or _is_host(endpoint):
+            return _Split(f"s3://{parts.netloc} {endpoint.scheme} {hosts[1]}", segments)
+        case "postgresql" | "postgres" if options.keys() <= {"schema"}:
+            return _Split(f"postgresql {hosts[0]}", segments, options.get("schema"))
         case _:
             return None
+
+
+def _is_host(endpoint: SplitResult) -> bool:
+    """Whether it is http:// or https://, a host and perhaps a port."""
+    return (
+        endpoint.scheme in {"http", "https"}
+        and bool(endpoint.hostname)
+        and "@" not in endpoint.netloc
+        and endpoint.path in {"", "/"}
+        and not endpoint.query
+        and not endpoint.fragment
+    )

@@ -154,7 +154,8 @@ def resolve(
     Any other, and its stash, has to be within the `Bounds` of its namespace.
     """
     bounds = Bounds(namespace, data_dir, tuple(places), follow)
-    if spec.stash is not None and (why := _refusal(spec.stash.url, bounds)):
+    stash = stash_of(spec)
+    if stash is not None and (why := _refusal(url_with(stash, {}), bounds)):
         return _foreign("spec.stash", why)
     return _resolve(spec.storage, spec.organization_id, bounds, "spec.storage")
 

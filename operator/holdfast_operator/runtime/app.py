@@ -34,6 +34,7 @@ from holdfast_operator.reconcile.collectionhandler import CollectionHandler
 from holdfast_operator.reconcile.fencerecords import FencedCatalogs
 from holdfast_operator.reconcile.handler import Handler, Services, is_deleting
 from holdfast_operator.reconcile.index import Index
+from holdfast_operator.reconcile.locations import shared_beside
 from holdfast_operator.reconcile.longcalls import LongCalls
 from holdfast_operator.reconcile.migrationhandler import MigrationHandler
 from holdfast_operator.reconcile.migrations import Migrations
@@ -178,6 +179,12 @@ class Operator:
             loop.add_signal_handler(number, self._on_signal, number)
         port = await self._server.start(self._options.host, self._options.port)
         log.info("health and metrics on http://%s:%d", self._options.host, port)
+        if shared := shared_beside(self._options.allowed_locations):
+            log.warning(
+                "namespaces are not kept apart: all share %s, beside places of the other kind of store that "
+                "have {namespace}; put it into the path or the schema of these too",
+                ", ".join(shared),
+            )
         workers: asyncio.Task[None] | None = None
         if await self._lead() and await self._list_all():
             self._watch()

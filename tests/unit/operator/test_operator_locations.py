@@ -7,7 +7,7 @@ import pytest
 from holdfast_operator.__main__ import _parser
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import Reason
-from holdfast_operator.reconcile.locations import Bounds, check_place
+from holdfast_operator.reconcile.locations import Bounds, check_place, shared_beside
 from holdfast_operator.reconcile.storage import DumpSource, Refused, Storage, resolve, resolve_restore
 
 ORGANIZATION = "0b5d5a0e-43a6-4cf1-8e5e-6f7b3f1f7a01"
@@ -16,6 +16,7 @@ PLACES = (
     "file:///data/a",
     "postgresql://db.example/team_a",
     "s3://own?endpoint=http://minio:9000",
+    "postgresql://db.example/shared?schema=team_a",
 )
 
 
@@ -33,6 +34,8 @@ PLACES = (
         "postgres://somebody@db.example:5432/team_a",
         "postgresql://db.example/team_a?schema=stash",
         "s3://own/x?endpoint=http://minio:9000/",
+        "s3://own/x?endpoint=http%3A%2F%2Fminio%3A9000&region=x",
+        "postgresql://db.example:5432/shared?schema=team_a",
     ],
 )
 def test_what_is_below_a_place_is_in_it(url: str) -> None:
@@ -49,6 +52,38 @@ def test_a_place_may_be_each_namespaces_own() -> None:
         assert "is outside of where" in mine.refusal(url)
 
 
+def test_a_schema_may_be_each_namespaces_own() -> None:
+    place = check_place("postgresql://h/db?schema=own_{namespace}")
+    bounds = {each: Bounds(each, None, (place,)) for each in ("team-a", "team", "a")}
+    for name, schema in (("team-a", "own_team_a"), ("team", "own_team"), ("a", "own_a")):
+        inside = {
+            each for each, there in bounds.items() if not there.refusal(f"postgresql://h/db?schema={schema}")
+        }
+        assert inside == {name}
+    assert bounds["a"].refusal("postgresql://h/db")
+
+
+@pytest.mark.parametrize(
+    ("places", "shared"),
+    [
+        ((), ()),
+        (("s3://b/{namespace}",), ()),
+        (("s3://b/{namespace}", "s3://dumps"), ()),
+        (("s3://b", "postgresql://h/db"), ()),
+        (("s3://b/{namespace}", "postgresql://h/{namespace}"), ()),
+        (("s3://b/{namespace}", "postgresql://h/db?schema={namespace}"), ()),
+        (("s3://b/{namespace}", "postgresql://h/db"), ("postgresql://h/db",)),
+        (("s3://b/{namespace}", "postgresql://h/{namespace}", "postgres://h/db"), ("postgres://h/db",)),
+        (("file:///b", "postgresql://h/{namespace}"), ("file:///b",)),
+        (("file:///b/{namespace}", "sqlite:///c"), ("sqlite:///c",)),
+    ],
+)
+def test_places_of_which_one_kind_is_shared_are_told(
+    places: tuple[str, ...], shared: tuple[str, ...]
+) -> None:
+    assert shared_beside(places) == shared
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -63,6 +98,14 @@ def test_a_place_may_be_each_namespaces_own() -> None:
         "s3://own/x?endpoint=https://minio:9000",
         "s3://own/x?endpoint=http://minio:9000&endpoint=http://elsewhere",
         "s3://own/x?endpoint=http://minio:9000@elsewhere",
+        "s3://own/x?endpoint=http://minio:9000/other",
+        "s3://own/x?endpoint=http://minio:9000/?x",
+        "s3://own/x?endpoint=http:%252F%252Fminio:9000",
+        "postgresql://db.example/shared",
+        "postgresql://db.example/shared?schema=team_b",
+        "postgresql://db.example/shared?schema=TEAM_A",
+        "postgresql://db.example/shared?schema=team_a&schema=team_b",
+        "postgresql://db.example/shared?options=-csearch_path%3Dteam_a",
         "file:///data",
         "file:///data/ab",
         "file:///data/a%23b",
@@ -176,6 +219,9 @@ def test_a_catalog_is_refused_with_the_field_that_is_foreign() -> None:
     assert refused(resolve(spec(storage=outside), "ns", volume, PLACES)) == "spec.storage"
     stash = {"url": "sqlite:///data/b/stash.db"}
     assert refused(resolve(spec(stash=stash), "ns", volume, PLACES)) == "spec.stash"
+    schema = {"url": "postgresql://db.example/shared", "schema": "team_a"}
+    assert isinstance(resolve(spec(storage=inside, stash=schema), "ns", volume, PLACES), Storage)
+    assert refused(resolve(spec(stash=schema | {"schema": "team_b"}), "ns", volume, PLACES)) == "spec.stash"
     source = {"catalog": {"organizationId": ORGANIZATION, "storage": {"url": "s3://shared/team-b"}}}
     asked = spec(storage=inside, restoreFrom=source)
     assert refused(resolve_restore(asked, "ns", volume, PLACES)) == "spec.restoreFrom.catalog.storage"
@@ -193,6 +239,26 @@ def test_a_place_in_which_nothing_can_be_is_refused_at_the_start(capsys: pytest.
         with pytest.raises(SystemExit):
             _parser().parse_args(["run", "--allow-location", place])
         assert f"{place!r} is no place for catalogs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("postgresql://h/db?sslmode=require", "has the option 'sslmode', which tells no places apart"),
+        ("s3://b?region=eu", "has the option 'region', which tells no places apart"),
+        ("file:///a?b=c", "has the option 'b', which tells no places apart"),
+        ("postgresql://h/db?schema=a-b", "names a schema that can't be"),
+        ("postgresql://h/db?schema={Namespace}", "names a schema that can't be"),
+        ("s3://b?endpoint=http://h/other", "is no place for catalogs"),
+    ],
+)
+def test_what_a_place_says_in_vain_is_refused_at_the_start(
+    place: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        _parser().parse_args(["run", "--allow-location", place])
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if "error: " in each]
+    assert f"{place!r} {told}" in line
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ SECRET = (
     "s3://h/db?options=-c%2520x.password%253Dgeheim",
     "s3://h/db?endpoint=http://u:geheim@h",
     "s3://h/db?endpoint=http%3A%2F%2Fu%3Ageheim%40h",
+    "s3://h/db?endpoint=https:%252F%252Fu:geheim%2540h",
     "s3://h/db?endpoint=http://h?sig=geheim",
     "s3://h/db?user=u&pass=geheim",
     "s3://h/db?sk=geheim&region=x",

@@ -170,6 +170,8 @@ def test_a_refused_location_leaves_nothing_open(tmp_path: Path) -> None:
         ("s3://bucket?endpoint=", "http:// or https://"),
         ("s3://bucket?endpoint=host:9000", "http:// or https://"),
         ("s3://bucket?endpoint=ftp://host", "http:// or https://"),
+        ("s3://bucket?endpoint=http://host/other", "http:// or https://"),
+        ("s3://bucket?endpoint=https:%252F%252Fu:geheim%2540h", "http:// or https://"),
         ("s3://bucket?endpoint=http://", "http:// or https://"),
         ("s3://bucket?endpoint=http://host:x", "http:// or https://"),
         ("s3://bucket?endpoint=http://key:secret@host", "http:// or https://"),

@@ -174,7 +174,7 @@ def _compare(blob: Blob, consensus: Consensus, entry: bytes, stored: bytes) -> u
     followed = decode_location(stored, f"{BLOB_KEY} in {blob.description}")
     if decided != followed:
         raise LocationMismatch(
-            f"{blob.description} belongs to location {followed}, {consensus.description} to {decided}",
+            f"{blob.description} and {consensus.description} belong to different locations",
             hint="give the two stores that were created together",
         )
     if decode_recoveries(entry) != decode_recoveries(stored):

@@ -88,7 +88,9 @@ def _check_endpoint(endpoint: str) -> None:
         known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
         known = False
-    if not known or "@" in endpoint or parts.query or parts.fragment or re.search(r"[\s\x00-\x1f]", endpoint):
+    # No path either: it would lead into another bucket, and would be in no place that anybody allowed.
+    known = known and parts.path in ("", "/") and not parts.query and not parts.fragment
+    if not known or "@" in endpoint or re.search(r"[\s\x00-\x1f]", endpoint):
         raise BadInput(
             "the endpoint of an s3:// URL is http:// or https://, a host and perhaps a port",
             hint=f"write {FORM}; credentials come from the environment, such as AWS_ACCESS_KEY_ID",
