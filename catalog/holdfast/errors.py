@@ -26,8 +26,8 @@ def _frontier(value: int) -> str:
 class HoldfastError(Exception):
     """The base of every error of Holdfast.
 
-    `hint` is one sentence on what to do next, empty where the message says it all; `exit_code` is what
-    the command line exits with.
+    `hint` is one sentence on what to do next, empty where the message says it all: a traceback ends with it.
+    `exit_code` is what the command line exits with.
     """
 
     exit_code: ClassVar[int] = 1
@@ -37,6 +37,8 @@ class HoldfastError(Exception):
         super().__init__(message)
         if hint:
             self.hint = hint
+        if self.hint:
+            self.add_note(f"hint: {self.hint}")
 
 
 class BadInput(HoldfastError):
@@ -85,8 +87,8 @@ class CorruptBlob(StorageError):
         " older copy, run 'holdfast persist recover'"
     )
 
-    def __init__(self, key: str, expected: str, actual: str) -> None:
-        super().__init__(f"{key} is corrupt: expected {expected}, found {actual}")
+    def __init__(self, key: str, expected: str, actual: str, *, hint: str = "") -> None:
+        super().__init__(f"{key} is corrupt: expected {expected}, found {actual}", hint=hint)
         self.key, self.expected, self.actual = key, expected, actual
 
 
@@ -151,8 +153,11 @@ class AsOfNotYetAvailable(HoldfastError):
     """`as_of` is not below the upper yet: its contents are not complete."""
 
     def __init__(self, as_of: int, upper: int) -> None:
-        latest = f"the latest complete time is {upper - 1}" if upper else "nothing has been written yet"
-        super().__init__(f"as_of {as_of} is not complete: {latest}", hint="wait, or read at an earlier time")
+        if upper:
+            latest, hint = f"the latest complete time is {upper - 1}", "wait, or read at an earlier time"
+        else:
+            latest, hint = "nothing has been written yet", "wait until something is written"
+        super().__init__(f"as_of {as_of} is not complete: {latest}", hint=hint)
         self.as_of, self.upper = as_of, upper
 
 
@@ -221,12 +226,13 @@ class LeaseLost(HandleExpired, AsOfTooEarly):
     """A reader's lease was lost while its process slept, and what it was to read next is gone."""
 
     def __init__(self, reader_id: str, as_of: int, since: int) -> None:
-        AsOfTooEarly.__init__(self, as_of, since)
-        self.args = (f"reader {reader_id} lost its lease by too long a silence: {self}",)
-        self.hint = (
-            f"read anew at {_frontier(since)} or later; a process that sleeps needs a longer lease_s,"
-            " or a critical hold"
+        HoldfastError.__init__(
+            self,
+            f"reader {reader_id} lost its lease by too long a silence: {AsOfTooEarly(as_of, since)}",
+            hint=f"read anew at {_frontier(since)} or later; a process that sleeps needs a longer lease_s,"
+            " or a critical hold",
         )
+        self.as_of, self.since = as_of, since
 
 
 class LocationMismatch(HoldfastError):
@@ -410,13 +416,12 @@ class Overtaken(UpperMismatch):
     """
 
     def __init__(self, collection: str, written: int, at: int) -> None:
-        super().__init__(written, at, shard_id=f"collection {collection}")
-        self.args = (
+        HoldfastError.__init__(
+            self,
             f"collection {collection} was handed over at {at}: nothing from {written} on was written before",
+            hint=f"write at {at} or later what was meant for [{written}, {at}); all identical writers alike",
         )
-        self.hint = (
-            f"write at {at} or later what was meant for [{written}, {at}); all identical writers alike"
-        )
+        self.expected, self.actual, self.shard_id = written, at, f"collection {collection}"
         self.written = written
 
 

@@ -1,7 +1,8 @@
 """`format("holdfast")`: a collection at one time, or its changes, as a DataFrame as a stream; and writing it.
 
 - A DataFrame is one frozen snapshot: the time is fixed when it is made (`schema()`), never when it is used.
-  The same goes for a temporary view. A table of Spark's catalog is refused: 4.3 loses its options.
+  The same goes for a temporary view. A table of Spark's catalog has no options when 4.3 reads it, so that it
+  is refused: by CREATE TABLE, but where it is given its columns, or rows as by `saveAsTable`, only when read.
 - There is no `pushFilters`, and never may be: Spark 4.3 keeps the filtered reader on the relation, so a
   second use of the same DataFrame silently loses rows. The options `columns` and `where` prune instead.
 - Nothing here runs in the user's process: Spark makes, plans and reads a source in Python workers. Each
@@ -18,7 +19,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from holdfast.spark.hints import telling_hints
 from holdfast.spark.options import ReadMode, for_batch, for_stream, parse_options
 from holdfast.spark.write_options import parse_write_options
 
@@ -42,7 +42,6 @@ class HoldfastDataSource(DataSource):
         """The name for `format(...)`."""
         return "holdfast"
 
-    @telling_hints()
     def schema(self) -> StructType:
         """Find the collection, fix the time, and tell the columns."""
         options = parse_options(self.options)
@@ -53,13 +52,11 @@ class HoldfastDataSource(DataSource):
         changes = options.mode is ReadMode.DIFF
         return spark_schema(found.schema, found.columns, found.comments, changes=changes)
 
-    @telling_hints()
     def reader(self, schema: StructType) -> "HoldfastReader":
         """A reader with the columns of `schema`, which may be the user's own choice."""
         options = for_batch(parse_options(self.options))
         return HoldfastReader(self._wanted(schema), schema, options.after)
 
-    @telling_hints()
     def streamReader(self, schema: StructType) -> "HoldfastStreamReader":  # noqa: N802 - Spark's name
         """A reader of a stream with the columns of `schema`."""
         options = for_stream(parse_options(self.options))
@@ -67,14 +64,12 @@ class HoldfastDataSource(DataSource):
 
         return HoldfastStreamReader(self._wanted(schema), schema, options)
 
-    @telling_hints()
     def writer(self, schema: StructType, overwrite: bool) -> "HoldfastWriter":
         """A batch write of rows with the columns of `schema`, to add them or to `overwrite` what is there."""
         from holdfast.spark.writer import HoldfastWriter
 
         return HoldfastWriter(self._plan_write(schema, overwrite, stream=False)())
 
-    @telling_hints()
     def streamWriter(self, schema: StructType, overwrite: bool) -> "HoldfastStreamWriter":  # noqa: N802
         """The write of one batch of a stream, or its commit; in the output mode complete with `overwrite`."""
         from holdfast.spark.writer import HoldfastStreamWriter
@@ -117,7 +112,6 @@ class HoldfastReader(DataSourceReader):
         self._schema = schema
         self._after = after
 
-    @telling_hints()
     def partitions(self) -> Sequence[InputPartition]:
         """Few and fat: a task costs Spark some 30 ms whatever it reads."""
         from holdfast.spark import scan

@@ -19,7 +19,6 @@ from pyspark.sql.datasource import (
 
 from holdfast.errors import HoldfastError
 from holdfast.spark import writing
-from holdfast.spark.hints import telling_hints
 from holdfast.spark.writing import StreamBatch, Uploads, WritePlan
 
 
@@ -38,12 +37,10 @@ class HoldfastWriter(DataSourceArrowWriter):
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
 
-    @telling_hints()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Upload the rows of one task."""
         return Uploaded(writing.upload(self._plan, iterator))
 
-    @telling_hints()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Append what all tasks have uploaded."""
         writing.commit(self._plan, [each.uploads for each in _known(messages)])
@@ -66,7 +63,6 @@ class HoldfastStreamWriter(DataSourceStreamArrowWriter):
             self._plan = self._make()
         return {"_plan": self._plan}
 
-    @telling_hints()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Upload the rows of one task."""
         assert self._plan is not None
@@ -76,7 +72,6 @@ class HoldfastStreamWriter(DataSourceStreamArrowWriter):
             raise HoldfastError("Spark doesn't tell the id of the query, by which a batch is written once")
         return Uploaded(writing.upload(self._plan, iterator), self._plan, query)
 
-    @telling_hints()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Append what all tasks have uploaded, unless the batch was written before."""
         known = _known(messages)

@@ -343,9 +343,12 @@ class SqliteStash(Stash):
     def _failure(self, error: sqlite3.Error, kind: type[StorageError]) -> HoldfastError:
         code = primary_code(error)
         if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-            corrupt = CorruptBlob(str(self._path), "the file of a stash", str(error))
-            corrupt.hint = "check the path, or restore the file from a backup"
-            return corrupt
+            return CorruptBlob(
+                str(self._path),
+                "the file of a stash",
+                str(error),
+                hint="check the path, or restore the file from a backup",
+            )
         if str(error) == "integer overflow":
             return DiffOverflow(f"one of the {self.description}")
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
