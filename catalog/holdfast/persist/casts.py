@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import BadInput
 
@@ -82,7 +83,7 @@ def cast_column(
             given = given.cast(pa.decimal256(20 + want.scale, want.scale))
         cast = given.cast(want, safe=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise BadInput(f"column {name!r} does not fit {want}: {error}") from None
+        raise BadInput(f"column {name!r} does not fit {want}: {_beyond(given, want) or error}") from None
     # Arrow's safe cast lets float64 lose its low bits.
     if want == _FLOAT32 and given.type == pa.float64():
         # A null is a NaN here.
@@ -91,6 +92,16 @@ def cast_column(
         if not ((exact == source) | np.isnan(source)).all():
             raise BadInput(f"column {name!r} has values that float32 can't hold exactly")
     return cast
+
+
+def _beyond(given: pa.Array | pa.ChunkedArray, want: pa.DataType) -> str:
+    """Which value is beyond a type of integers; empty where none is. Arrow tells the bounds of both types."""
+    if pa.types.is_integer(want):
+        bounds = np.iinfo(want.to_pandas_dtype())
+        for value in pc.min_max(given).as_py().values():
+            if value is not None and not bounds.min <= value <= bounds.max:
+                return f"{value} is not from {bounds.min} to {bounds.max}"
+    return ""
 
 
 def column_of(name: str, values: Sequence[Any], want: pa.DataType, *, before: int = 0) -> pa.Array:

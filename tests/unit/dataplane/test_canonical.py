@@ -91,7 +91,10 @@ def test_time_bounds_are_inclusive_and_span_all_of_uint64() -> None:
         (pa.table({"id": [math.nan], "name": ["a"]}), "column 'id' does not fit int64"),
         (pa.table({"id": pa.array([2**63], pa.uint64()), "name": ["a"]}), "column 'id' does not fit int64"),
         (pa.table({"id": [1], "name": [b"a"]}), "column 'name' is binary"),
-        (pa.table({"id": [1], "name": ["a"], "_time": [-1]}), "column '_time' does not fit uint64"),
+        (
+            pa.table({"id": [1], "name": ["a"], "_time": [-1]}),
+            "column '_time' does not fit uint64: -1 is not from 0 to 18446744073709551615",
+        ),
         (pa.table({"id": [1], "name": ["a"], "_time": [1.0]}), "column '_time' must be uint64"),
         (pa.table({"id": [1], "name": ["a"], "_diff": pa.array([None], pa.int64())}), "column '_diff'"),
         (pa.table({"id": [1], "name": ["a"], "_op": [1]}), "column '_op' is not in the schema"),
