@@ -50,6 +50,8 @@ def test_keys_come_in_any_case_and_columns_in_two_forms() -> None:
         ({**NEEDED, "columns": "a,b,a"}, "names a column twice"),
         ({**NEEDED, "where": "a > 1"}, "option 'where' is no JSON"),
         ({**NEEDED, "where": "{}"}, "option 'where' is no list of conditions"),
+        ({**NEEDED, "where": '[["a", 1.5]]'}, 'option \'where\': ["a", "1.5"] is no condition'),
+        ({**NEEDED, "where": '[["a", ">", 1e99999999999999999999]]'}, "a number that is too great"),
         ({**NEEDED, "where": '[["a", ">"]]'}, 'option \'where\': ["a", ">"] is no condition'),
         ({**NEEDED, "mode": "changes"}, "option 'mode' is 'changes'; there are snapshot, diff"),
         ({**NEEDED, "timeZone": "Mars/Utopia"}, "option 'timeZone' is 'Mars/Utopia', not a time zone"),

@@ -9,6 +9,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
@@ -154,6 +156,13 @@ def test_sql_reads_through_a_temporary_view_and_a_table_is_refused(
     assert spark.sql("SELECT count(*) AS n FROM people_at_3").collect()[0].n == 6
     with pytest.raises(AnalysisException, match="a table of Spark's catalog can't be a collection"):
         spark.sql(f"CREATE TABLE people_table {using}")
+    # With columns it is made, and without options when it is read.
+    spark.sql(f"CREATE TABLE people_table (id BIGINT) {using}")
+    try:
+        with pytest.raises(AnalysisException, match="a table of Spark's catalog loses its options"):
+            spark.table("people_table").collect()
+    finally:
+        spark.sql("DROP TABLE people_table")
 
 
 def test_a_row_appears_as_often_as_its_multiplicity_says(spark: SparkSession, url: str, fill: Fill) -> None:
@@ -169,8 +178,9 @@ def test_what_is_no_multiset_is_an_error_and_no_loss(spark: SparkSession, url: s
     fill("broken", Schema.of(key={"id": "int64"}), {0: [{"id": 1, "_diff": -2}]})
     with pytest.raises(
         Exception, match=r"collection broken at 0 is no multiset: \{'id': 1\} occurs -2 times"
-    ):
+    ) as caught:
         load(spark, url, "broken").collect()
+    assert "\nhint: some writer retracted what was not there" in str(caught.value)
 
 
 def test_partitions_are_as_few_as_asked_for(spark: SparkSession, url: str, people: str) -> None:
@@ -347,6 +357,27 @@ def test_read_raises_one_line_of_its_own_with_what_to_do(
     assert "nobody" in str(error(CollectionNotFound, collection="nobody"))
     error(NoLocation, url=f"file://{tmp_path}/gone")
     assert error(BadInput, where=[("id", "in", 3)]).hint.startswith('such as [["id"')
+    assert str(error(BadInput, columns="id")) == "columns are a list of names, not 'id'"
+    assert str(error(BadInput, where='[["id", "=", 1]]')).startswith("where is a list of conditions, not '[[")
+    assert str(error(BadInput, where=3)) == "where is a list of conditions, not 3"
+    assert str(error(BadInput, where=("id", "=", 1))) == "where: 'id' is no condition"
+    assert str(error(BadInput, where=[("id", "=", object)])) == f"where: {object!r} is no value of a column"
+    assert "no condition" in str(error(BadInput, where=[("id", "=")]))
+
+
+def test_values_of_other_libraries_are_conditions_too(spark: SparkSession, url: str, people: str) -> None:
+    def found(*where: tuple[str, str, Any]) -> list[int]:
+        return ids(holdfast.spark.read(spark, url=url, collection=people, where=where))
+
+    everyone = found()
+    assert everyone == [1, 3, 4, 5, 6, 7, 8]
+    assert found(("id", "=", np.int64(3))) == [3]
+    assert found(("id", "<", np.float32(3.5))) == [1, 3]
+    assert found(("id", "<", Decimal("3.5"))) == [1, 3]
+    assert found(("id", "in", {1, np.int8(8), 9})) == [1, 8]
+    assert found(("id", "in", range(4, 7)), ("id", "in", np.array([6, 7]))) == [6]
+    assert found(("id", "in", pd.Series([1, 7]))) == [1, 7]
+    assert load(spark, url, people, where="[]").count() == len(everyone)
 
 
 def test_a_location_made_anew_at_the_same_address_is_another_one(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 It is the form of pyarrow's `filters`: a list of (column, operator, value), as JSON where it is an option.
 They mean what they mean in Spark's own `filter`: nothing compares with null, NaN equals itself and is the
-greatest number. A timestamp without a zone, for a column in UTC, is in the session's time zone, which is the
-option `timeZone`. A condition on the first column also limits what is read.
+greatest number, and a number compares by its value with columns that can't hold it too. A timestamp without a
+zone, for a column in UTC, is in the session's time zone, which is the option `timeZone`. A condition on the
+first column also limits what is read.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, tzinfo
+from datetime import UTC, tzinfo
 from decimal import Decimal
 from functools import reduce
 from operator import and_
@@ -20,8 +21,10 @@ import pyarrow as pa
 from holdfast.errors import BadInput
 from holdfast.persist import SnapshotPart
 from holdfast.persist.canonical import python_values
+from holdfast.persist.casts import shown
 from holdfast.persist.order import following
 from holdfast.persist.schema import Schema
+from holdfast.spark.literals import floor
 from holdfast.spark.options import CONDITIONS_FORM
 
 _OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=", "in", "is", "is not")
@@ -30,7 +33,10 @@ _SYNONYMS: Final = {"==": "=", "<>": "!="}
 
 @dataclass(frozen=True)
 class Condition:
-    """What must hold of one column; `values` are in the column's type, one but for the operator `in`."""
+    """What must hold of one column.
+
+    `values` are in the column's type: one, or for the operator `in` any number. With none it never holds.
+    """
 
     column: str
     operator: str
@@ -61,6 +67,8 @@ def narrowed(part: SnapshotPart, wanted: Sequence[Condition], schema: Schema) ->
     """The piece without what the conditions on the first column exclude; None where that is all of it."""
     lower, upper = part.lower, part.upper
     for condition in wanted:
+        if not len(condition.values):
+            return None
         if condition.column == schema.names[0]:
             least, end = _limits(condition)
             lower = least if lower is None or (least is not None and least > lower) else lower
@@ -89,32 +97,32 @@ def _condition(column: str, operator: Any, value: Any, schema: Schema, zone: tzi
             f"option 'where': 'in' goes with a list of values, not with {value!r}", hint=CONDITIONS_FORM
         )
     type_ = schema.arrow.field(column).type
+    floors = [_floor(column, each, type_, zone) for each in values]
+    equals = [found for found, equal in floors if equal]
+    if operator == "in" or equals:
+        return Condition(column, operator, pa.array(equals, type_))
+    return _between(column, operator, floors[0][0])
+
+
+def _floor(column: str, value: Any, type_: pa.DataType, zone: tzinfo) -> tuple[pa.Scalar, bool]:
     try:
-        typed = pa.array([_typed(each, type_, zone) for each in values], type_)
+        return floor(value, type_, zone)
     except (ValueError, TypeError, ArithmeticError, pa.ArrowException):
-        raise BadInput(f"option 'where': {value!r} is no value of column {column!r} ({type_})") from None
-    return Condition(column, operator, typed)
+        told = f"{value!s:.60}" if isinstance(value, Decimal) else shown(value)
+        raise BadInput(f"option 'where': {told} is no value of column {column!r} ({type_})") from None
 
 
-def _typed(value: Any, type_: pa.DataType, zone: tzinfo) -> Any:
-    """A value of JSON as Arrow makes one of the type of it."""
-    if value is None or isinstance(value, bool) != pa.types.is_boolean(type_):
-        raise TypeError
-    if pa.types.is_decimal(type_):
-        return Decimal(str(value))
-    if pa.types.is_floating(type_):
-        # Negative zero is stored as zero.
-        return float(value) + 0.0
-    if pa.types.is_date(type_):
-        return date.fromisoformat(value)
-    if pa.types.is_timestamp(type_):
-        moment = datetime.fromisoformat(value)
-        if type_.tz is None and moment.tzinfo is not None:
-            raise TypeError
-        return moment if type_.tz is None else moment.replace(tzinfo=moment.tzinfo or zone)
-    if pa.types.is_binary(type_):
-        return bytes.fromhex(value)
-    return value
+def _between(column: str, operator: str, found: pa.Scalar) -> Condition:
+    """The condition with a number that comes after `found` (null: before all) and before the next."""
+    match operator:
+        case "<" | "<=" if found.is_valid:
+            return Condition(column, "<=", pa.array([found]))
+        case ">" | ">=" if found.is_valid:
+            return Condition(column, ">", pa.array([found]))
+        case ">" | ">=" | "!=":
+            return Condition(column, "is not", pa.nulls(1))
+        case _:
+            return Condition(column, "in", pa.array([], found.type))
 
 
 def _expression(condition: Condition) -> pl.Expr:

@@ -22,6 +22,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, timedelta, timezone, tzinfo
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final
 from zoneinfo import ZoneInfo
@@ -130,7 +131,10 @@ def checked(options: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
     stores = ("url",) if "url" in given or not given.keys() & {"blob", "consensus"} else ("blob", "consensus")
     for name in (*stores, "collection"):
         if not given.get(name):
-            raise BadInput(f"option {name!r} is missing", hint=f'add .option("{name}", ...)')
+            lost = (
+                "" if given else "; a table of Spark's catalog loses its options, and can't be a collection"
+            )
+            raise BadInput(f"option {name!r} is missing", hint=f'add .option("{name}", ...){lost}')
     if "url" in given and given.keys() & {"blob", "consensus"}:
         raise BadInput("option 'url' tells where both stores are: leave out 'blob' and 'consensus', or it")
     if unknown := sorted(set(given) - {name.lower() for name in known}):
@@ -227,12 +231,19 @@ def _zone(text: str) -> tzinfo:
 def _where(text: str) -> tuple[tuple[str, str, Any], ...]:
     """Conditions, not yet looked at beside a schema."""
     try:
-        given = json.loads(text)
+        # As floats they would not be what was written.
+        given = json.loads(text, parse_float=Decimal)
     except ValueError as error:
         raise BadInput(f"option 'where' is no JSON: {error}", hint=CONDITIONS_FORM) from None
-    if not isinstance(given, list) or not given:
+    except ArithmeticError:
+        raise BadInput(
+            "option 'where' has a number that is too great, or too small, to compare with"
+        ) from None
+    if not isinstance(given, list):
         raise BadInput("option 'where' is no list of conditions", hint=CONDITIONS_FORM)
     for condition in given:
         if not isinstance(condition, list) or len(condition) != 3 or not isinstance(condition[0], str):
-            raise BadInput(f"option 'where': {json.dumps(condition)} is no condition", hint=CONDITIONS_FORM)
+            raise BadInput(
+                f"option 'where': {json.dumps(condition, default=str)} is no condition", hint=CONDITIONS_FORM
+            )
     return tuple((column, operator, value) for column, operator, value in given)

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
 from decimal import Decimal
@@ -32,7 +32,8 @@ _LOCAL_SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
 }
-# Indented where another error wraps a task's own; the hint is a note of `telling_hints`.
+_CONDITIONS_FORM = 'such as [("id", ">=", 10), ("name", "in", ["a", "b"])]'
+# Indented where another error wraps a task's own; the hint is its note.
 _ERROR = re.compile(r"^\s*holdfast\.errors\.(\w+): (.+)(?:\n\s*hint: (.+))?", re.MULTILINE)
 
 
@@ -217,9 +218,11 @@ def _load(
     **options: object,
 ) -> "DataFrame":
     if columns is not None:
+        if isinstance(columns, str):
+            raise BadInput(f"columns are a list of names, not {columns!r}", hint=f"such as [{columns!r}]")
         options["columns"] = json.dumps(list(columns))
     if where is not None:
-        options["where"] = json.dumps([list(condition) for condition in where], default=_as_text)
+        options["where"] = json.dumps(_conditions(where), default=_as_json)
         options["timeZone"] = spark.conf.get("spark.sql.session.timeZone")
     given = {name: str(value) for name, value in options.items() if value is not None}
     with _own_errors():
@@ -260,8 +263,19 @@ def _error(name: str, message: str, hint: str) -> HoldfastError:
     return made
 
 
-def _as_text(value: object) -> str:
-    """A value of a condition as the option has it."""
+def _conditions(where: object) -> list[object]:
+    """The conditions, once it is known that there are some: one alone, and text, would be taken apart."""
+    if isinstance(where, str) or not isinstance(where, Iterable):
+        raise BadInput(f"where is a list of conditions, not {where!r}", hint=_CONDITIONS_FORM)
+    found = list(where)
+    for condition in found:
+        if not isinstance(condition, list | tuple):
+            raise BadInput(f"where: {condition!r} is no condition", hint=_CONDITIONS_FORM)
+    return found
+
+
+def _as_json(value: object) -> object:
+    """A value of a condition as the option has it, where JSON has no form of its own for it."""
     match value:
         case date():
             return value.isoformat()
@@ -269,5 +283,10 @@ def _as_text(value: object) -> str:
             return value.hex()
         case Decimal():
             return str(value)
+        case set() | frozenset() | range():
+            return list(value)
+        case _ if hasattr(value, "tolist"):
+            # Scalars and arrays of NumPy, pandas and Arrow.
+            return value.tolist()
         case _:
             raise BadInput(f"where: {value!r} is no value of a column")
