@@ -277,6 +277,27 @@ def test_a_driver_that_is_killed_before_the_record_is_followed_by_one_that_only_
     assert sqlite.rows() == contents(controller, orders, 15)
 
 
+@pytest.mark.parametrize("moment", ["tasks into", "are written, committing"])
+def test_a_driver_that_finds_that_another_one_of_its_attempt_has_committed_ends_well(
+    spark: SparkSession, controller: StorageController, order: Order, sqlite: Lake, moment: str
+) -> None:
+    spec = order(sqlite.target)
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if moment in text:
+            snapshot.run(spec, say=str, spark=spark)
+
+    snapshot.run(spec, say=say, spark=spark)
+    assert said[-1] == f"another driver of attempt 1 of job {spec.job_id} has committed"
+    record = record_of(controller, spec)
+    assert (record.state, record.attempt) == (JobState.DONE, 1)
+    (only,) = sqlite.table.snapshots()
+    assert record.result["snapshot_id"] == str(only.snapshot_id)
+    assert sqlite.rows() == contents(controller, spec.collection, 15)
+
+
 def test_an_attempt_that_is_fenced_after_its_commit_leaves_the_table_what_it_has(
     spark: SparkSession, controller: StorageController, order: Order, orders: str, sqlite: Lake
 ) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,7 @@ def test_a_killed_attempt_leaves_nothing_that_the_next_one_does_not_clear(
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     record = record_of(controller, first)
     assert (record.state, record.attempt) == (JobState.RUNNING, 1)
+    assert holds_of_jobs(controller, first.collection) == [f"job {first.job_id} attempt 1"]
     assert folder_of(first).exists()
 
     with pytest.raises(AttemptTaken):
@@ -187,11 +189,12 @@ def test_a_killed_attempt_leaves_nothing_that_the_next_one_does_not_clear(
     assert record_of(controller, first) == record
 
     second = again(controller, first)
+    assert holds_of_jobs(controller, first.collection) == []
     snapshot.run(second, say=str, spark=spark)
     check_committed(controller, second, rows=100)
 
 
-def test_a_driver_that_is_told_to_end_leaves_neither_files_nor_holds(
+def test_a_driver_that_is_told_to_end_leaves_no_files_and_what_is_held_to_its_record(
     controller: StorageController, order: Order
 ) -> None:
     spec = order()
@@ -199,12 +202,13 @@ def test_a_driver_that_is_told_to_end_leaves_neither_files_nor_holds(
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as job:
         assert job.stdout is not None
         assert "tasks into" in job.stdout.readline()
-        assert holds_of_jobs(controller, spec.collection) != []
         job.terminate()
         assert job.wait(timeout=120) == 128 + signal.SIGTERM
     record = record_of(controller, spec)
     assert (record.state, record.attempt) == (JobState.RUNNING, 1)
     assert not folder_of(spec).exists()
+    assert holds_of_jobs(controller, spec.collection) == [f"job {spec.job_id} attempt 1"]
+    controller.fail_job(spec.job_id, 1, "it was told to end")
     assert holds_of_jobs(controller, spec.collection) == []
 
 
@@ -221,8 +225,25 @@ def test_the_contents_are_held_while_the_job_runs(
     snapshot.run(spec, say=say, spark=spark)
     check_committed(controller, spec, rows=1)
     assert controller.set_retention_hold(collection, 9) == 9
+    late = order(collection=collection, as_of=4)
     with pytest.raises(AsOfTooEarly):
-        snapshot.run(order(collection=collection, as_of=4), say=str, spark=spark)
+        snapshot.run(late, say=str)
+    assert record_of(controller, late).error == "as_of 4 is before since 9; read at 9 or later"
+    assert holds_of_jobs(controller, collection) == []
+
+
+def test_what_the_record_says_is_read_and_another_time_is_refused(
+    spark: SparkSession, controller: StorageController, fill: Fill, order: Order
+) -> None:
+    collection = fill("on record", SCHEMA, {1: [{"id": 1, "name": "a", "x": 0.0}], 9: None})
+    job = controller.start_job(collection, "snapshot", "monday", spec={"as_of": 4})
+    controller.set_retention_hold(collection, 8)
+    spec = order(collection=collection, job_id=job.job_id, as_of=None)
+    assert snapshot.main([replace(spec, as_of=8).to_json()]) == 2
+    assert record_of(controller, spec) == job
+    snapshot.run(spec, say=str, spark=spark)
+    check_committed(controller, spec, rows=1)
+    assert record_of(controller, spec).result["as_of"] == 4
 
 
 @pytest.mark.parametrize(("as_of", "rows"), [(15, 100), (3, 0)])

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 from holdfast.errors import BadInput, Fenced, HoldfastError
 from holdfast.persist import PersistClient, Prepared
+from holdfast.persist.checks import check_time
 from holdfast.storage import transitions
 from holdfast.storage.controller_log import ControllerLog
-from holdfast.storage.jobs import JobRecord, JobState, Json, hold_purpose, job_id
+from holdfast.storage.jobs import AS_OF, JobRecord, JobState, Json, hold_purpose, job_id
 from holdfast.storage.state import ControllerState
 
 
@@ -21,11 +22,18 @@ class JobCommands:
     def start_job(self, object_id: str, kind: str, slot: str, *, spec: Json, by: str = "") -> JobRecord:
         """Record the job of this object, kind and slot as Running, attempt 1, or find it as it is.
 
-        A job's first spec stays: what is on record is what is done. `by` is who runs this attempt, where that
-        isn't this process. Raises `CollectionNotFound` for a new one of a collection that is dropped.
+        A job's first spec stays: what is on record is what is done. Where it has an `as_of`, the collection
+        is held at that time from now on, until the attempt ends. `by` is who runs this attempt, where that
+        isn't this process. Raises `CollectionNotFound` for a new one of a collection that is dropped,
+        `AsOfTooEarly` for one that reads what is gone, `BadInput` for an `as_of` that is no time.
         """
+        if AS_OF in spec:
+            check_time(spec[AS_OF])
         job = replace(self._first_attempt(object_id, kind, slot, spec), by=by)
-        return self._log.commit(lambda state: transitions.start_job(state, job))
+        return self._log.commit(
+            lambda state: transitions.start_job(state, job),
+            lambda state: self._take_hold(state, job, job.as_of),
+        )
 
     def record_job(
         self,
@@ -71,15 +79,41 @@ class JobCommands:
     def retry_job(self, job: str, *, abandoned: int | None = None, by: str = "") -> JobRecord:
         """Start the next attempt of a failed job, or of a running one whose attempt is given as `abandoned`.
 
-        An abandoned attempt can't commit any more, and what it held is released. `by` as in `start_job`; what
-        others failed at is not counted any more. Raises `BadInput` where the job is done, or runs and is not
-        abandoned.
+        An abandoned attempt can't commit any more, and what it held is released, in one step with what the
+        new one holds. `by` as in `start_job`; what others failed at is not counted any more. Raises
+        `BadInput` where the job is done, or runs and is not abandoned, and as `start_job`: what a failed job
+        was to read may be gone by now, and then nothing brings it back.
         """
         now_ms = self.client.clock.wall_ms()
+
+        def effects(state: ControllerState) -> list[Prepared]:
+            known = state.jobs[job]
+            again = replace(known, attempt=known.attempt + 1)
+            return [*self._take_hold(state, again, again.as_of), *self._release_holds(state, job)]
+
         return self._log.commit(
-            lambda state: transitions.retry_job(state, job, now_ms, abandoned=abandoned, by=by),
-            lambda state: self._release_holds(state, job),
+            lambda state: transitions.retry_job(state, job, now_ms, abandoned=abandoned, by=by), effects
         )
+
+    def hold_for_job(self, job: str, attempt: int, as_of: int) -> int:
+        """Have the running attempt of a job hold its collection at `as_of`; answers the time that it holds.
+
+        It holds one time: what it holds already, by its record or for another of its drivers, stays and is
+        the answer. Raises `AsOfTooEarly` where that time can't be read any more, `Fenced` where this attempt
+        isn't the running one, `CollectionNotFound` where there is nothing to hold.
+        """
+        held = check_time(as_of)
+
+        def effects(state: ControllerState) -> list[Prepared]:
+            nonlocal held
+            record = state.jobs[job]
+            shard, purpose = state.find(record.object_id).metadata_shard, hold_purpose(job, attempt)
+            found = [hold.since for hold in self.client.inspect(shard).holds if hold.purpose == purpose]
+            held = found[0] if found else as_of
+            return [] if found else self._take_hold(state, record, as_of)
+
+        self._log.commit(lambda state: transitions.check_running(state, job, attempt), effects)
+        return held
 
     def job(self, job: str) -> JobRecord | None:
         """The record of the job with this id, None where there is none."""
@@ -164,8 +198,22 @@ class JobCommands:
         started = self._first_attempt(object_id, kind, slot, spec)
         return replace(started, state=JobState.DONE, result=result, finished_ms=started.started_ms)
 
+    def _take_hold(self, state: ControllerState, job: JobRecord, as_of: int | None) -> list[Prepared]:
+        """The hold of an attempt at `as_of`, if any. Whoever holds the metadata's since holds the data."""
+        info = state.collections.get(job.object_id)
+        if info is None or as_of is None:
+            return []
+        shard, purpose = info.metadata_shard, hold_purpose(job.job_id, job.attempt)
+        return [
+            self.client.prepare_critical(shard, purpose=purpose, not_past=as_of),
+            self.client.prepare_downgrade_critical(shard, as_of, purpose=purpose),
+        ]
+
     def _release_holds(self, state: ControllerState, job: str) -> list[Prepared]:
-        """The release of what the attempts of a job up to its latest hold: a killed driver can't do it."""
+        """The release of what the attempts of a job up to its latest hold.
+
+        Drivers of earlier versions held all shards, and might do so after their attempt had ended.
+        """
         record = state.jobs[job]
         info = state.collections.get(record.object_id)
         if info is None:

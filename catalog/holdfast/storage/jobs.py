@@ -3,6 +3,11 @@
 A job is one (object, kind, slot); a slot is, for example, the scheduled time of a snapshot. Whoever runs an
 attempt commits its effects together with the record's step from Running(attempt) to Done, so that of several
 drivers of one job, zombies included, exactly one takes effect.
+
+What an attempt reads is kept by a critical hold on the metadata shard of its collection, which has no lease
+and is named after the attempt. It is taken in a step that depends on the record being Running at that
+attempt, and released by nothing but the step that ends the attempt: a kill at any moment leaves none behind
+once the job is over, and of several drivers of one attempt none takes it from the others.
 """
 
 import uuid
@@ -15,6 +20,8 @@ from holdfast.errors import BadInput, HoldfastError
 
 Json = Mapping[str, Any]
 
+AS_OF: Final = "as_of"
+"""In the spec of a job: the time that it reads its collection as of, which each of its attempts holds."""
 BATCH: Final = "batch"
 """In the result of the job that stands for a stream: the number of the last batch that was written."""
 
@@ -53,6 +60,12 @@ class JobRecord:
     finished_ms: int = 0
     by: str = ""
     failures: int = 0
+
+    @property
+    def as_of(self) -> int | None:
+        """The time that its spec says it reads its collection as of."""
+        found = self.spec.get(AS_OF)
+        return found if isinstance(found, int) else None
 
     def __str__(self) -> str:
         return f"job {self.job_id} ({self.kind} {self.slot}, attempt {self.attempt})"

@@ -227,6 +227,14 @@ def _ended(state: ControllerState, job: JobRecord) -> Reject | None:
     return Reject(CollectionNotFound(known.end)) if known is not None and known.dropped else None
 
 
+def check_running(state: ControllerState, job_id: str, attempt: int) -> Outcome[JobRecord]:
+    """That this attempt runs, for effects that may happen only while it does. Rejects as `start_job`."""
+    known = state.jobs.get(job_id)
+    if known is None:
+        return _no_job(job_id)
+    return _fenced(known, attempt) or _ended(state, known) or Commit(known)
+
+
 def finish_job(
     state: ControllerState, job_id: str, attempt: int, result: Json, now_ms: int
 ) -> Outcome[JobRecord]:

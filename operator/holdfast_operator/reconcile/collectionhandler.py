@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any, ClassVar, Final, assert_never
 
 from holdfast.errors import (
+    AsOfTooEarly,
     CollectionInUse,
     UniquenessViolation,
 )
@@ -238,6 +239,7 @@ class CollectionHandler(Handler[Observed]):
             "full": await self._full(key, spec, missing),
             "launched": shown_launched(body.get("status", {})),
             "stored": _stored(facts),
+            "since": facts.since,
             "now": self.services.clock.wall(),
         }
         return replace(
@@ -254,7 +256,6 @@ class CollectionHandler(Handler[Observed]):
                 SnapshotObserved(
                     **common,
                     **self._asked(SnapshotObserved.kind, spec, body, look, apps),
-                    since=facts.since,
                     upper=facts.upper,
                 ),
                 CompactionObserved(**common, **self._asked(CompactionObserved.kind, spec, body, look, apps)),
@@ -371,19 +372,23 @@ class CollectionHandler(Handler[Observed]):
         self, key: ObjectKey, body: Json, catalog: ObjectKey, step: StartJob | RetryJob | LaunchAttempt
     ) -> None:
         use = self._stores.use
-        match step:
-            case StartJob():
-                job = await use(
-                    catalog,
-                    "start_job",
-                    lambda h: h.start_job(step.collection_id, step.kind, step.slot, step.spec),
-                )
-            case RetryJob():
-                job = await use(catalog, "retry_job", lambda h: h.retry_job(step.job_id, step.abandoned))
-            case LaunchAttempt():
-                job = step.job
-            case _:
-                assert_never(step)
+        try:
+            match step:
+                case StartJob():
+                    job = await use(
+                        catalog,
+                        "start_job",
+                        lambda h: h.start_job(step.collection_id, step.kind, step.slot, step.spec),
+                    )
+                case RetryJob():
+                    job = await use(catalog, "retry_job", lambda h: h.retry_job(step.job_id, step.abandoned))
+                case LaunchAttempt():
+                    job = step.job
+                case _:
+                    assert_never(step)
+        except AsOfTooEarly:
+            # What it was to read has gone since the look: the next one tells.
+            return
         await self._launch(key, body, catalog, step, job)
 
     async def _evolve(self, key: ObjectKey, body: Json, step: EvolveColumns, catalog: ObjectKey) -> None:

@@ -304,11 +304,17 @@ class OpenCatalog:
         self._controller.renditions.make_difference(collection_id)
 
     def start_job(self, collection_id: str, kind: str, slot: str, spec: Mapping[str, Any]) -> JobRecord:
-        """Put a job on record as Running, by Spark, or find it as it is."""
+        """Put a job on record as Running, by Spark, or find it as it is.
+
+        What it reads as of its `as_of` is held before anything is launched. Raises `AsOfTooEarly`.
+        """
         return self._controller.start_job(collection_id, kind, slot, spec=spec, by=SPARK)
 
     def retry_job(self, job: str, abandoned: int | None = None) -> JobRecord:
-        """Start the next attempt, by Spark, of a failed job or of one whose attempt was `abandoned`."""
+        """Start the next attempt, by Spark, of a failed job or of one whose attempt was `abandoned`.
+
+        Raises `AsOfTooEarly` where what it is to read is gone.
+        """
         return self._controller.retry_job(job, abandoned=abandoned, by=SPARK)
 
     def fail_job(self, job: str, attempt: int, error: str, *, stopped: bool = False) -> None:

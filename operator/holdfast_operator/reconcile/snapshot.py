@@ -98,5 +98,4 @@ class SnapshotObserved(AskedObserved):
         schedule_status=lambda shown, job: SnapshotScheduleStatus(**shown.model_dump(), job=job),
         last_status=_last_status,
     )
-    since: int
     upper: int

@@ -9,6 +9,8 @@ Invariants
 - What a job is to do is fixed with its first attempt; how many tasks do it, with each.
 - A driver that has put its failure on record is left to end by itself for a while: what it still says is why.
 - Only attempts that failed of themselves count, not those that were stopped by somebody's word.
+- What is read is held by each attempt, from the step that puts it on record on. Between two attempts nothing
+  holds it: where it is gone by then the job is over, for no attempt can bring it back.
 """
 
 import json
@@ -20,6 +22,7 @@ from typing import Any, ClassVar, Final, assert_never
 
 from holdfast.persist import StoredSize
 from holdfast.storage import JobRecord, JobState
+from holdfast_operator.api.base import frontier
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.reconcile.steps import Step
@@ -55,6 +58,8 @@ class SparkObserved:
     """Ids and attempts of jobs whose application the status shows: it was there."""
     stored: StoredSize = _NOTHING
     """How much there is to read."""
+    since: int = 0
+    """The earliest time that the collection can be read as of."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
@@ -312,6 +317,12 @@ def _plan_retry(
     failures = job.failures if job.by == SPARK else 0
     if failures >= template.max_attempts:
         return Course(Stand.FAILED, f"failed {failures} times, last: {job.error}")
+    if job.as_of is not None and job.as_of < seen.since:
+        text = (
+            f"failed: {job.error}; it can't be tried again: as of {job.as_of} is gone, and the collection can"
+            f" be read as of {frontier(seen.since)} on, more of the past with a longer spec.retention.period"
+        )
+        return Course(Stand.FAILED, text)
     if (refused := _refused(seen)) is not None:
         return refused
     wait = backoff(max(failures, 1)) - (seen.now.timestamp() - job.finished_ms / 1000)

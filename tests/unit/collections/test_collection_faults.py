@@ -10,7 +10,8 @@ import pytest
 from holdfast.errors import CollectionNotFound, HandleExpired, StorageError
 from holdfast.persist import PersistClient
 from holdfast.persist.storage.faults import Fault, ProcessDeath, ScriptedPlan, SeededPlan
-from holdfast.storage import CollectionInfo, CollectionState, CollectionWriter, StorageController
+from holdfast.storage import CollectionInfo, CollectionState, CollectionWriter, JobState, StorageController
+from holdfast.storage.jobs import hold_purpose
 from unit.collections.stores import SPEC, Row, Stores, counted, updates
 
 FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
@@ -159,3 +160,51 @@ def test_nothing_acknowledged_is_lost_and_nothing_comes_twice(seed: int) -> None
     assert found >= acknowledged
     assert set((found - acknowledged).values()) <= {3}
     assert found - acknowledged <= doubtful
+
+
+def jobs_holds(controller: StorageController) -> set[str]:
+    """What is held, on any shard, by attempts of jobs."""
+    info = controller.describe("c1")
+    shards = (info.metadata_shard, *info.data_shards)
+    holds = (hold for shard in shards for hold in controller.client.inspect(shard).holds)
+    return {hold.purpose for hold in holds if hold.purpose.startswith("job ")}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("spec", [{}, {"as_of": 5}], ids=["held by its driver", "held by its record"])
+def test_a_job_holds_while_an_attempt_of_it_runs_and_no_longer(fault: Fault, spec: dict[str, int]) -> None:
+    """Starts, holds by its drivers, a failure and its end: killed, or in doubt, at each of their writes."""
+
+    def conduct(client: PersistClient) -> None:
+        controller = StorageController(client)
+        job = controller.start_job("c1", "snapshot", "1", spec=spec).job_id
+        controller.hold_for_job(job, 1, 5)
+        controller.retry_job(job, abandoned=1)
+        controller.hold_for_job(job, 2, 5)
+        controller.fail_job(job, 2, "no memory")
+        controller.retry_job(job)
+        controller.hold_for_job(job, 3, 5)
+        controller.finish_job(job, 3, {})
+
+    def prepare(stores: Stores) -> None:
+        client = stores.open()
+        create(client)
+        write(client)
+
+    outcomes = at_every_write(fault, conduct, prepare)
+    assert len(outcomes) > 8, "each command writes at least once"
+    for stores, ended in outcomes:
+        controller = StorageController(stores.open())
+        found = controller.jobs("c1")
+        running = {hold_purpose(job.job_id, job.attempt) for job in found if job.state is JobState.RUNNING}
+        assert jobs_holds(controller) <= running
+        assert jobs_holds(controller) == running or not spec
+        assert not ended or [job.state for job in found] == [JobState.DONE]
+        for job in found:
+            if job.state is not JobState.DONE:
+                again = controller.retry_job(job.job_id, abandoned=job.attempt)
+                assert jobs_holds(controller) == (
+                    {hold_purpose(job.job_id, again.attempt)} if spec else set()
+                )
+                controller.finish_job(job.job_id, again.attempt, {})
+        assert jobs_holds(controller) == set()

@@ -112,6 +112,16 @@ def test_tasks_follow_from_what_is_stored() -> None:
             "False",
             Reason.SNAPSHOT_FAILED,
         ),
+        (
+            replace(ASKED, job=record(JobState.FAILED, error="boom", by="spark", failures=1), since=42),
+            "False",
+            Reason.SNAPSHOT_FAILED,
+        ),
+        (
+            replace(ASKED, job=record(JobState.FAILED, by="spark", failures=1), since=42, missing="no Spark"),
+            "False",
+            Reason.SNAPSHOT_FAILED,
+        ),
     ],
 )
 def test_what_is_shown(seen: SnapshotObserved, status: str, reason: Reason) -> None:

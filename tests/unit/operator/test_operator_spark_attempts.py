@@ -244,12 +244,12 @@ class World:
         assert job is not None
         return job
 
-    def write(self) -> None:
+    def write(self, since: int = 0, upper: int = 10) -> None:
         with PersistClient.open(self.url, config=PersistConfig(maintenance="off")) as client:
             controller = StorageController(client)
             (info,) = controller.list_collections()
             rows = pa.table({"id": pa.array(range(100), pa.int64())})
-            controller.writer(info.collection_id, purpose="test").append(rows, 0, 10)
+            controller.writer(info.collection_id, purpose="test").append(rows, since, upper)
 
 
 class Operator:
@@ -552,3 +552,52 @@ def test_a_template_that_comes_leaves_the_operators_own_attempt_at_work(world: W
     world.run(follows)
     record = world.record()
     assert (record.state, record.attempt, record.by) == (JobState.RUNNING, 2, "spark")
+
+
+def test_what_a_snapshot_reads_is_held_from_its_record_on_and_once_it_is_gone_the_job_is_over(
+    world: World,
+) -> None:
+    """However short the retention is, and whether its driver has started or not."""
+    world.change(
+        rendition=None,
+        hydration=None,
+        retention={"period": "1ms"},
+        snapshot={"requestId": "one", "destination": "file:///out", "spark": {"maxAttempts": 3}},
+    )
+
+    def taken() -> tuple[JobRecord, int]:
+        """The job, and since when the collection can be read."""
+        with PersistClient.open(world.url, config=PersistConfig(maintenance="off")) as client:
+            controller = StorageController(client)
+            (info,) = controller.list_collections()
+            (job,) = controller.jobs(info.collection_id)
+            return job, controller.frontiers(info.collection_id).since
+
+    def told() -> Json:
+        conditions = {each["type"]: each for each in world.status["conditions"]}
+        return dict(conditions["SnapshotCompleted"])
+
+    async def dies(operator: Operator) -> None:
+        world.cluster.refuse = Died()
+        await operator.until(lambda: False)
+
+    async def launches(operator: Operator) -> None:
+        world.cluster.refuse = None
+        await operator.rest()
+        assert len(world.cluster.apps) == 1
+        assert taken() == (job, 9)
+        world.cluster.says("FAILED")
+        await operator.until(lambda: told()["reason"] == "SnapshotFailed")
+
+    world.run(dies)
+    job, _ = taken()
+    assert (job.state, job.attempt, job.spec["as_of"]) == (JobState.RUNNING, 1, 9)
+    world.write(10, 5000)
+    world.run(launches)
+    job, since = taken()
+    assert (job.state, job.attempt, since) == (JobState.FAILED, 1, 4998)
+    assert told()["status"] == "False"
+    assert (
+        "it can't be tried again: as of 9 is gone, and the collection can be read as of 4998 on"
+        in (told()["message"])
+    )

@@ -34,13 +34,13 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from holdfast.errors import CollectionNotFound, Fenced, HandleExpired, HoldfastError
+from holdfast.errors import CollectionNotFound, HandleExpired, HoldfastError
 from holdfast.persist import CompactionPiece, CompactionTask, PersistClient, StoredSize
 from holdfast.persist.state import Part
 from holdfast.spark.jobs import program
 from holdfast.spark.jobs.folder import AttemptTaken
 from holdfast.spark.jobs.merging import Merged, merge_pieces
-from holdfast.spark.jobs.program import Say, assigned, committed, on_record, session
+from holdfast.spark.jobs.program import Say, assigned, on_record, session, unless_committed
 from holdfast.spark.jobs.spec import CompactSpec
 from holdfast.spark.jobs.tasks import run_tasks
 from holdfast.spark.options import tasks_worth
@@ -64,19 +64,17 @@ def run(spec: CompactSpec, *, say: Say, spark: SparkSession | None = None) -> No
         controller = StorageController(client)
         if (info := assigned(controller, spec, say)) is None:
             return
-        with on_record(controller, spec):
-            if info.dropped:
-                raise CollectionNotFound(info.end)
-            result = _compacted(client, controller, info, spec, say, spark)
-        try:
+        with unless_committed(controller, spec, say):
+            with on_record(controller, spec):
+                if info.dropped:
+                    raise CollectionNotFound(info.end)
+                result = _compacted(client, controller, info, spec, say, spark)
             controller.finish_job(spec.job_id, spec.attempt, result)
-        except Fenced:
-            # Another process of this attempt may have been first.
-            committed(controller, spec)
-    say(
-        f"{result['compacted']} of {result['shards']} shards are compacted, {result['rows_before']:,} stored"
-        f" rows are {result['rows']:,}, {time.monotonic() - started:.1f} s"
-    )
+            say(
+                f"{result['compacted']} of {result['shards']} shards are compacted,"
+                f" {result['rows_before']:,} stored rows are {result['rows']:,},"
+                f" {time.monotonic() - started:.1f} s"
+            )
 
 
 _NOTHING: Final = StoredSize(0, 0)
@@ -105,7 +103,7 @@ def _compacted(
     with ExitStack() as stack:
         claims, left = _claimed(client, shards, spec, stack)
         # Whoever ended this attempt before it had claimed anything has ended no claims.
-        committed(controller, spec)
+        controller.check_attempt(spec.job_id, spec.attempt)
         _merge(client, claims, spec, f"{info.name}: {len(claims)} of {len(shards)} shards", say, spark)
         # Of a fenced attempt too: the next one has ended its claims, or finds less to do.
         for claim in claims:

@@ -4,7 +4,7 @@
   own log and its progress stand between them.
 - An attempt that fails says so in its record, which is all that anybody believes. A spec whose job is another
   one than it tells of says nothing there: that record is somebody else's.
-- A process that is told to end lets go of what it has, and leaves its attempt Running.
+- A process that is told to end takes its files away, and leaves its attempt Running with what that holds.
 """
 
 import signal
@@ -15,7 +15,7 @@ from inspect import getdoc, getmodule
 
 from pyspark.sql import SparkSession
 
-from holdfast.errors import BadInput, HoldfastError
+from holdfast.errors import BadInput, Fenced, HoldfastError
 from holdfast.spark.jobs.folder import AttemptTaken
 from holdfast.spark.jobs.spec import JobSpec, Spec, load_spec
 from holdfast.spark.session import configure
@@ -47,28 +47,41 @@ def main(arguments: Sequence[str], kind: type[Spec], run: Callable[[Spec, Say], 
 
 
 def end_when_told() -> None:
-    """So that a pod that is told to end leaves neither holds nor files."""
+    """So that a pod that is told to end leaves no files."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 def assigned(controller: StorageController, spec: JobSpec, say: Say) -> CollectionInfo | None:
     """The collection that an attempt is to work on; None, and that is said, where it is Done.
 
-    Raises `BadInput` unless the job on record is the spec's, `CollectionNotFound`, and as `committed`.
+    Raises `BadInput` unless the job on record is the spec's, `CollectionNotFound`, and as
+    `StorageController.check_attempt`.
     """
     info = controller.describe(spec.collection)
     job = controller.job(spec.job_id)
     if job is not None:
         spec.check_job(job, info)
-    if committed(controller, spec):
+    if controller.check_attempt(spec.job_id, spec.attempt).state is JobState.DONE:
         say(f"attempt {spec.attempt} of job {spec.job_id} has committed before; nothing to do")
         return None
     return info
 
 
 def committed(controller: StorageController, spec: JobSpec) -> bool:
-    """Whether this attempt is Done; False while it is Running, `Fenced` when it is neither."""
-    return controller.check_attempt(spec.job_id, spec.attempt).state is JobState.DONE
+    """Whether this attempt is Done, by whichever of its drivers."""
+    job = controller.job(spec.job_id)
+    return job is not None and (job.state, job.attempt) == (JobState.DONE, spec.attempt)
+
+
+@contextmanager
+def unless_committed(controller: StorageController, spec: JobSpec, say: Say) -> Iterator[None]:
+    """A block that may lose to another driver of this attempt; that is said, and no error."""
+    try:
+        yield
+    except Fenced:
+        if not committed(controller, spec):
+            raise
+        say(f"another driver of attempt {spec.attempt} of job {spec.job_id} has committed")
 
 
 @contextmanager

@@ -7,7 +7,8 @@
 - To an Iceberg table it commits there first, once for the job whatever attempts there are, and then on
   record: an attempt that finds the commit of one before it only records that.
 - An attempt that isn't the record's any more is fenced: it takes its own files away and changes nothing.
-- What it reads is under its own critical hold, from before the first read until the files are written.
+- What it reads is held by its attempt: from its start on, where the record says as of when it reads, else
+  from before the first read on; and until it ends on record. No driver releases it.
 
 The record's result: `as_of`, `rows`, `bytes`, `files` (how many), `checksum` (16 hex digits), `path` of the
 folder or of the table; `manifest` (its path), or `table` (its name) and `snapshot_id`.
@@ -23,15 +24,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from holdfast.errors import BadInput, Fenced
+from holdfast.errors import AsOfTooEarly, BadInput, Fenced
 from holdfast.persist import PersistClient
 from holdfast.spark import scan
 from holdfast.spark.jobs import program
-from holdfast.spark.jobs.hold import hold
-from holdfast.spark.jobs.program import Say, assigned, committed, on_record, session
+from holdfast.spark.jobs.program import Say, assigned, committed, on_record, session, unless_committed
 from holdfast.spark.jobs.spec import SnapshotSpec
 from holdfast.spark.jobs.target import FolderTarget, Target
 from holdfast.storage import CollectionInfo, StorageController
+from holdfast.storage.frontiers import latest
 from holdfast.storage.manifest import SnapshotManifest
 
 
@@ -51,19 +52,21 @@ def run(spec: SnapshotSpec, *, say: Say, spark: SparkSession | None = None) -> N
         controller = StorageController(client)
         if (info := assigned(controller, spec, say)) is None:
             return
-        with on_record(controller, spec):
-            target = _target(controller, spec)
-            result = _write(client, controller, info, spec, target, say, spark)
-        try:
-            controller.finish_job(spec.job_id, spec.attempt, result)
-        except Fenced:
-            target.discard()
-            raise
-        target.clear_up(say)
-    say(
-        f"committed {result['rows']:,} rows in {result['files']} files, {result['bytes']:,} bytes, "
-        f"checksum {result['checksum']}, {time.monotonic() - started:.1f} s"
-    )
+        with unless_committed(controller, spec, say):
+            with on_record(controller, spec):
+                target = _target(controller, spec)
+                result = _write(client, controller, info, spec, target, say, spark)
+            try:
+                controller.finish_job(spec.job_id, spec.attempt, result)
+            except Fenced:
+                if not committed(controller, spec):
+                    target.discard()
+                raise
+            target.clear_up(say)
+            say(
+                f"committed {result['rows']:,} rows in {result['files']} files, {result['bytes']:,} bytes, "
+                f"checksum {result['checksum']}, {time.monotonic() - started:.1f} s"
+            )
 
 
 def _target(controller: StorageController, spec: SnapshotSpec) -> Target:
@@ -77,7 +80,20 @@ def _target(controller: StorageController, spec: SnapshotSpec) -> Target:
         raise BadInput(
             "an Iceberg table needs pyiceberg, which is not installed", hint="install holdfast[iceberg]"
         ) from None
-    return IcebergTableTarget(spec, spec.iceberg, lambda: committed(controller, spec))
+    return IcebergTableTarget(spec, spec.iceberg, lambda: controller.check_attempt(spec.job_id, spec.attempt))
+
+
+def _held(controller: StorageController, info: CollectionInfo, spec: SnapshotSpec) -> int:
+    """The time that is read, which this attempt holds from now on."""
+    as_of = spec.as_of
+    if as_of is None:
+        as_of = latest(controller.frontiers(info.collection_id).upper)
+    held = controller.hold_for_job(spec.job_id, spec.attempt, as_of)
+    if spec.as_of is None:
+        return held
+    if held > as_of:
+        raise AsOfTooEarly(as_of, held)
+    return as_of
 
 
 def _write(
@@ -90,23 +106,20 @@ def _write(
     spark: SparkSession | None,
 ) -> dict[str, Any]:
     """Everything but the record: the result that it gets."""
-    found = scan.find(spec.reading(info.collection_id, spec.as_of))
+    found = scan.find(spec.reading(info.collection_id, _held(controller, info, spec)))
     if (before := target.begin(found)) is not None:
         say(f"{before['rows']:,} rows were committed by an attempt before, recording that")
         return before
     try:
-        with hold(client, info, found.as_of, job_id=spec.job_id, attempt=spec.attempt):
-            # Whoever ended the attempt before it held anything has released nothing.
-            committed(controller, spec)
-            tasks = scan.plan(found)
-            say(f"{found.name} as of {found.as_of}: {len(tasks)} tasks into {target}")
-            with session(spec, spark) as running:
-                files = target.export(
-                    running.sparkContext,
-                    tasks,
-                    found,
-                    progress=lambda done: say(f"{done} of {len(tasks)} tasks are done"),
-                )
+        tasks = scan.plan(found)
+        say(f"{found.name} as of {found.as_of}: {len(tasks)} tasks into {target}")
+        with session(spec, spark) as running:
+            files = target.export(
+                running.sparkContext,
+                tasks,
+                found,
+                progress=lambda done: say(f"{done} of {len(tasks)} tasks are done"),
+            )
         manifest = SnapshotManifest(
             location_id=str(client.location_id),
             collection_id=found.collection_id,

@@ -163,8 +163,8 @@ class SnapshotSpec(JobSpec):
 
     Exactly one of `destination` and `iceberg` is given. `destination` is a folder that driver and executors
     share: an absolute path, `file:///...`, or `s3://bucket/prefix?endpoint=...&region=...` with credentials
-    from the environment. `as_of` None is the latest complete time when the job starts: give it where two
-    attempts must write the same. A task writes one file at most.
+    from the environment. `as_of` None is what the record of the job says, else the latest complete time when
+    the driver starts: give it where two attempts must write the same. A task writes one file at most.
     """
 
     KIND: ClassVar[str] = "snapshot"
@@ -186,6 +186,15 @@ class SnapshotSpec(JobSpec):
             object.__setattr__(self, "iceberg", _iceberg(self.iceberg))
         if self.as_of is not None:
             _check_integer("as_of", self.as_of, 0, CLOSED - 1)
+
+    def check_job(self, job: JobRecord, info: CollectionInfo) -> None:
+        """As every job's, and what the record says it reads is what is read."""
+        super().check_job(job, info)
+        if None not in (self.as_of, job.as_of) and self.as_of != job.as_of:
+            raise BadInput(
+                f"job spec: 'as_of' is {self.as_of}, and job {job.job_id} was started as of {job.as_of}",
+                hint="leave 'as_of' out, or start another job",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
