@@ -50,7 +50,7 @@ class Plugin:
             {"PATH": path, "HOME": str(folder), "PYTHONPATH": plain_path(), "COLUMNS": "140"}
         )
 
-    def __call__(self, *arguments: str, columns: int = 140) -> Answer:
+    def __call__(self, *arguments: str, columns: int = 140, kubeconfig: str | None = None) -> Answer:
         where = () if "-A" in arguments or "-n" in arguments else ("-n", self.world.namespace)
         done = subprocess.run(
             [build.kubectl(), "holdfast", *arguments, *where],
@@ -59,7 +59,7 @@ class Plugin:
             timeout=300,
             check=False,
             cwd=self.folder,
-            env={**self.env, "COLUMNS": str(columns)},
+            env={**self.env, "COLUMNS": str(columns), "KUBECONFIG": kubeconfig or self.env["KUBECONFIG"]},
         )
         return Answer(done.returncode, done.stdout, done.stderr)
 
@@ -134,6 +134,10 @@ def test_what_can_not_be_is_one_line_and_a_hint(plugin: Plugin, tmp_path: Path) 
     assert "spec.timeout" in lines[0]
     code, lines = said("status", "--context", "nowhere")
     assert (code, 'context "nowhere" does not exist' in lines[0]) == (2, True)
+    answer = plugin("status", kubeconfig="/nowhere")
+    assert (answer.code, len(answer.err.splitlines())) == (2, 2)
+    assert "localhost:8080 was refused" in answer.err
+    assert "$KUBECONFIG" in answer.err
     # As somebody who may do nothing.
     nobody = account_kubeconfig(plugin.world.cluster, plugin.world.namespace, "default", tmp_path)
     code, lines = said("status", "--kubeconfig", str(nobody))
@@ -209,7 +213,7 @@ def test_a_catalog_is_made_of_another_one(plugin: Plugin) -> None:
     assert "audit_log" in (plugin.folder / "copy.dump.json").read_text()
     fence = plugin.done("fence", "copy").out
     epoch = plugin.world.status("catalog/copy")["epoch"]
-    assert fence.endswith(f"--at-least {epoch + 1}\n")
+    assert fence.endswith(f"--above {epoch}\n")
 
 
 SECRETS = (

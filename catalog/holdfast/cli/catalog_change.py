@@ -137,29 +137,49 @@ def load(place: CatalogPlace, file: Path, yes: bool) -> None:
         )
 
 
-@click.command(short_help="Raise the fence token after a restore.")
+@click.command(short_help="Raise the fence token after a restore, or to shut out whoever writes.")
 @catalog_options
-@click.option("--at-least", metavar="N", type=u64, required=True, help="The least epoch afterwards.")
+@click.option(
+    "--at-least", metavar="N", type=u64, help="The least epoch afterwards: one that is there stays."
+)
+@click.option("--above", metavar="N", type=u64, help="Above N, and above the epoch that is there.")
 @click.option("--deploy-generation", metavar="G", type=u64, help="Raise that too.")
 @_yes
-def fence(place: CatalogPlace, at_least: int, deploy_generation: int | None, yes: bool) -> None:
-    """Raise the durable fence token of a catalog whose store was restored from an older state.
+def fence(
+    place: CatalogPlace, at_least: int | None, above: int | None, deploy_generation: int | None, yes: bool
+) -> None:
+    """Raise the durable fence token of a catalog: every process that writes to it is fenced.
 
-    A process that finds a token lower than its own stops and names the epoch N that is needed. Every process
-    that writes to the catalog is fenced first. A token that is high enough stays: none is ever lowered.
+    After a restore of an older state with --at-least: a process that finds a token lower than its own stops
+    and names the epoch N that is needed. A token that is high enough stays, and then nobody is fenced. With
+    --above it is raised in any case. None is ever lowered.
     """
     from holdfast.durable.fence import check_room
 
-    check_room(at_least)
+    if (at_least is None) == (above is None):
+        raise BadInput(
+            "say how far: either --at-least N or --above N",
+            hint="--above 0 raises it by one, whatever it is, and so shuts out whoever writes",
+        )
+    check_room(at_least or above or 0)
     with place.open_to_look() as openable:
         before = _token(openable)
+        least = max(above, before[0]) + 1 if above is not None else at_least or 0
+        check_room(least)
         generation = before[1] if deploy_generation is None else deploy_generation
-        if before[0] >= at_least and before[1] >= generation:
-            click.echo(f"unchanged: {_shown(before)}; a fence token is never lowered")
+        if before[0] >= least and before[1] >= generation:
+            click.echo(
+                f"unchanged: {_shown(before)}; a fence token is never lowered, and nobody is fenced "
+                f"(--above {before[0]} would)"
+            )
             return
         _announce(openable, yes=yes)
+    who = _who("fence")
     with place.open_to_write() as openable:
-        after = openable.raise_fence(at_least, deploy_generation=generation, **_who("fence"))
+        after = openable.raise_fence(least, deploy_generation=generation, **who)
+        while above is not None and (after.holder, after.purpose) != (who["holder"], who["purpose"]):
+            # Taken over by somebody since, at the epoch that this was to have.
+            after = openable.raise_fence(after.epoch + 1, deploy_generation=generation, **who)
     click.echo(f"raised: {_shown(before)} -> {_shown((after.epoch, after.deploy_generation))}")
 
 

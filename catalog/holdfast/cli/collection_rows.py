@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _AS_OF = "Milliseconds or an ISO date; default: latest."
+_FOR = "End after so long, counted from when it follows, with --snapshot from when that is out."
 _LIMIT = click.IntRange(1, (1 << 63) - 1)
 _TAIL_FORMATS = ("table", "csv", "json")
 
@@ -93,7 +94,7 @@ def diff(
 @click.option("--as-of", metavar="TIME", type=time, help="Changes after this; default: from now on.")
 @click.option("--snapshot", is_flag=True, help="The rows as of that time first.")
 @click.option("--until", metavar="TIME", type=time, help="End when all changes before this are out.")
-@click.option("--for", "seconds", metavar="SECONDS", type=click.FloatRange(0), help="End after so long.")
+@click.option("--for", "seconds", metavar="SECONDS", type=click.FloatRange(0), help=_FOR)
 @click.option("--format", "form", type=click.Choice(_TAIL_FORMATS), default="table", show_default=True)
 @click.option("--progress", is_flag=True, help="With json: tell up to when changes are complete.")
 def tail(
@@ -112,22 +113,25 @@ def tail(
     """
     if progress and form != "json":
         raise BadInput("--progress is for --format json", hint="its lines are objects with 'progress'")
-    deadline = None if seconds is None else monotonic() + seconds
-    with table_of(open_to_look(url), name) as table, table.tail(as_of, snapshot=snapshot) as changes:
-        out, told = _Changes(form), -1
-        try:
-            while (until is None or changes.progress < until) and not table.info.dropped:
-                left = None if deadline is None else deadline - monotonic()
-                if left is not None and left < 0:
-                    return
-                updates = changes.next(left)
-                if updates.num_rows:
-                    out.show(updates)
-                if progress and changes.progress > told:
-                    told = changes.progress
-                    click.echo(json.dumps({"progress": told}))
-        except KeyboardInterrupt:
-            return
+    with table_of(open_to_look(url), name) as table:
+        first = snapshot and (as_of or 0) < table.upper
+        with table.tail(as_of, snapshot=snapshot) as changes:
+            out, told, start, deadline = _Changes(form), -1, changes.progress, None
+            try:
+                while (until is None or changes.progress < until) and not table.info.dropped:
+                    if deadline is None and seconds is not None and not (first and changes.progress == start):
+                        deadline = monotonic() + seconds
+                    left = None if deadline is None else deadline - monotonic()
+                    if left is not None and left < 0:
+                        return
+                    updates = changes.next(left)
+                    if updates.num_rows:
+                        out.show(updates)
+                    if progress and changes.progress > told:
+                        told = changes.progress
+                        click.echo(json.dumps({"progress": told}))
+            except KeyboardInterrupt:
+                return
 
 
 class _Changes:

@@ -22,6 +22,8 @@ Json = dict[str, Any]
 _SECONDS: Final = 120.0
 _SERVER: Final = re.compile(r"^Error from server \((\w+)\): ?(.*)", re.DOTALL)
 _NOT_SERVED: Final = ("doesn't have a resource type", "no matches for kind", "could not find the requested")
+_LOGGED: Final = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d.*\n?", re.MULTILINE)
+"""What kubectl's library logs beside the error, a line for each try."""
 _UNREACHABLE: Final = ("was refused", "Unable to connect", "i/o timeout", "no such host")
 _INSTALL: Final = "helm install holdfast-crds charts/holdfast-crds, or kubectl apply -k crds"
 
@@ -51,7 +53,7 @@ class Forbidden(Failed):
 class Unreachable(Failed):
     """Nobody answers."""
 
-    hint = "look at --context and --kubeconfig; 'kubectl cluster-info' asks the same server"
+    hint = "look at --context, --kubeconfig and $KUBECONFIG; 'kubectl cluster-info' asks the same server"
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def type_of(kind: Kind) -> str:
 
 def failure(told: str) -> HoldfastError:
     """What an error of kubectl means."""
-    text = " ".join(told.split())
+    text = " ".join((_LOGGED.sub("", told) or told).split())
     if any(part in text for part in _NOT_SERVED):
         if GROUP in text or any(kind.plural in text or kind.value in text for kind in Kind):
             return NotInstalled(f"this cluster has no resources of {GROUP}")

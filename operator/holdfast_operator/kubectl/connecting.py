@@ -62,7 +62,8 @@ def dump(cluster: Cluster, catalog: str) -> None:
 def fence(cluster: Cluster, catalog: str) -> None:
     """Show the command that raises a catalog's fence token above all that was, as after a restore.
 
-    Whoever has the catalog open is shut out by it, the operator too, which then opens it anew.
+    Whoever has the catalog open is shut out by it, also somebody who took it over since the operator looked,
+    and the operator too, which then opens it anew.
     """
     name = names.name_of(catalog, Kind.CATALOG)
     there = cluster.get(Kind.CATALOG, name)
@@ -70,7 +71,7 @@ def fence(cluster: Cluster, catalog: str) -> None:
     if epoch is None:
         raise NoConnection(f"catalog/{name} has no epoch yet: it was never open")
     _, found = _connection(cluster, name, there)
-    _show("fence", found["data"], "--at-least", str(epoch + 1))
+    _show("fence", found["data"], "--above", str(epoch))
 
 
 def command(name: str, data: Mapping[str, str], *arguments: str) -> str:

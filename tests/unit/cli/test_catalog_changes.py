@@ -228,5 +228,13 @@ def test_the_fence_is_raised_after_a_restore_and_never_lowered(tmp_path: Path) -
     again = place.openable().open(OpenMode.WRITABLE, deploy_generation=2, holder="db", purpose="runs again")
     assert again.fence_token().epoch == last + 1
     before = place.stored()
-    assert "unchanged: " in done(place.run("fence", "--at-least", "1"), fenced=False)
+    told = done(place.run("fence", "--at-least", "1"), fenced=False)
+    assert told.startswith("unchanged: ")
+    assert f"nobody is fenced (--above {last + 1} would)" in told
     assert place.stored() == before
+    # Whoever has it is shut out, also by somebody who knows an old epoch only.
+    for above, epoch in ((1, last + 2), (last + 9, last + 10)):
+        told = done(place.run("fence", "--above", str(above)))
+        assert told.endswith(f"-> epoch {epoch} of generation 2")
+    with pytest.raises(Fenced):
+        again.confirm_leadership()

@@ -6,14 +6,15 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import Object, OpenMode
+from holdfast.durable import Catalog, Object, OpenMode
 from holdfast.durable.registry import SETTINGS
+from holdfast.errors import Fenced
 from unit.cli.catalogs import Place, make_place
 
 HOLDFAST = str(Path(sys.executable).parent / "holdfast")
@@ -29,8 +30,16 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     made.close()
 
 
-def at_a_terminal(place: Place, command: tuple[str, ...], answer: bytes | None) -> tuple[int, str]:
-    """The exit code, and what the terminal showed, of a command that asks; None interrupts it."""
+def at_a_terminal(
+    place: Place,
+    command: tuple[str, ...],
+    answer: bytes | None,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> tuple[int, str]:
+    """The exit code, and what the terminal showed, of a command that asks; None interrupts it.
+
+    `meanwhile` is done between the question and the answer.
+    """
     ours, theirs = pty.openpty()
     done = subprocess.Popen(
         [HOLDFAST, "catalog", *command, *place.options],
@@ -53,6 +62,7 @@ def at_a_terminal(place: Place, command: tuple[str, ...], answer: bytes | None) 
             break
         shown += more
         if not answered and b"[y/N]: " in shown:
+            meanwhile()
             if answer is None:
                 # One that comes just before the process waits for an answer is not seen until the next.
                 while done.poll() is None:
@@ -77,6 +87,21 @@ def test_a_terminal_is_asked_before_anybody_is_fenced(place: Place) -> None:
     code, shown = at_a_terminal(place, ("fence", "--at-least", "9", "--yes"), b"")
     assert (code, "[y/N]" in shown) == (0, False)
     assert place.run("epoch").stdout == "9\n"
+
+
+def test_a_fence_above_all_shuts_out_also_who_took_over_since_it_looked(place: Place) -> None:
+    took: list[Catalog] = []
+
+    def take_over() -> None:
+        took.append(place.openable().open(OpenMode.WRITABLE, holder="db", purpose="is faster"))
+
+    code, shown = at_a_terminal(place, ("fence", "--above", "0"), b"y\n", take_over)
+    (faster,) = took
+    epoch = faster.fence_token().epoch
+    assert (code, f"-> epoch {epoch + 1} of generation 0" in shown) == (0, True)
+    with pytest.raises(Fenced):
+        faster.confirm_leadership()
+    faster.close()
 
 
 def test_a_pipe_that_ends_early_is_no_error(place: Place) -> None:

@@ -145,6 +145,10 @@ def test_what_changed_is_told(orders: Shell) -> None:
     assert len(orders.out("tail", "orders", *ends, "--format", "csv").splitlines()) == 3
     assert len(orders.out("tail", "orders", *ends, "--snapshot").splitlines()) == 6
     assert orders.out("tail", "orders", "--for", "0") == ""
+    # However long the opening took.
+    assert len(orders.out("tail", "orders", "--snapshot", "--for", "0").splitlines()) == 4
+    orders.out("create", "never", "--key", "id:int64")
+    assert orders.out("tail", "never", "--snapshot", "--for", "0") == ""
 
 
 def test_a_handover_is_one_command_and_the_same_one_goes_on(orders: Shell) -> None:

@@ -151,6 +151,12 @@ def test_what_names_nothing_is_refused(text: str) -> None:
             Unreachable,
             "localhost:8080",
         ),
+        (
+            'E1123 16:03:31.505228   20419 memcache.go:265] "Unhandled Error" err="dial tcp: x"\n' * 5
+            + "The connection to the server h:1 was refused - did you specify the right host or port?\n",
+            Unreachable,
+            "The connection to the server h:1 was refused - did you specify the right host or port?",
+        ),
         ('error: context "x" does not exist', Failed, 'context "x" does not exist'),
         ("", Failed, "said nothing"),
     ],
@@ -159,6 +165,7 @@ def test_errors_of_kubectl_get_their_meaning(told: str, error: type[Exception], 
     found = failure(told)
     assert type(found) is error
     assert part in str(found)
+    assert "memcache" not in str(found)
     assert found.exit_code == 2
     assert found.hint or error is Failed or error is NoSuchObject
 
