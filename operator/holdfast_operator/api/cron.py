@@ -59,7 +59,8 @@ class CronSchedule(ApiModel):
         min_length=1,
         max_length=64,
         description="The time zone that the times are of, by its name in the IANA database, e.g. "
-        "Europe/Berlin. A time that a clock change skips is just after it; one that comes twice counts once.",
+        "Europe/Berlin. Where clocks change, a line of every hour (*) goes on as time passes. Of any other, "
+        "a time that is skipped is just after that, and one that comes twice is the first of the two.",
         json_schema_extra=validations(
             (
                 "self.matches('^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$')",

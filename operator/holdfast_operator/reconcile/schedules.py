@@ -10,6 +10,7 @@ Invariants
 - What was next is remembered by the status. Without it nothing is due: what is new begins with the next time.
 """
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -36,6 +37,8 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _KEPT: Final = 10
 """So many runs stay on record beside the latest one; as many more until they are forgotten at once."""
 _COUNTED: Final = 1000
+_LONGEST_AGAIN: Final = timedelta(hours=3)
+"""More than clocks are ever put back."""
 _WINDOWS: Final = tuple(timedelta(days=days) for days in (1 / 24, 1, 32, 366))
 
 
@@ -55,7 +58,12 @@ def time_of(slot: str) -> datetime | None:
 
 
 class Timetable:
-    """The times of a cron line in a time zone, by the rules of Debian's cron where clocks change."""
+    """The times of a cron line in a time zone.
+
+    A line whose hours are all 24 goes by time as it passes: where clocks change its intervals stay, and an
+    hour that comes twice is two hours. Any other names times of the day. Each comes once: that of an hour
+    that comes twice in the first one, and all that are skipped together when the skipping is over.
+    """
 
     def __init__(self, line: str, zone: str) -> None:
         """Raises `BadInput` where there is no such zone, or the line makes no sense."""
@@ -65,15 +73,44 @@ class Timetable:
         except (ValueError, OSError, KeyError):
             raise BadInput(f"timeZone {zone!r} is not in the IANA database of this operator") from None
         try:
-            CronSim(self._line, _EPOCH)
+            hours = CronSim(self._line, _EPOCH).hours
         except CronSimError as error:
             raise BadInput(f"schedule {line!r} has no times: {str(error).lower()}") from None
+        self._each_hour = hours == set(range(24))
 
     def after(self, moment: datetime) -> Iterator[datetime]:
         """The times after a moment, in order, UTC."""
-        times = CronSim(self._line, moment.astimezone(self._zone))
-        # In the hour that comes twice it begins with the first one again.
-        return (time.astimezone(UTC) for time in times if time.astimezone(UTC) > moment)
+        wall = moment.astimezone(self._zone).replace(tzinfo=None)
+        last = moment
+        for time in self._as_they_pass(wall) if self._each_hour else self._of_the_day(wall):
+            if time > last:
+                yield time
+                last = time
+
+    def _as_they_pass(self, wall: datetime) -> Iterator[datetime]:
+        again = deque[datetime]()
+        # Where an hour comes again, all of its times were there before.
+        for time in CronSim(self._line, wall - _LONGEST_AGAIN):
+            first, last = self._shown(time)
+            while again and again[0] < first:
+                yield again.popleft()
+            if first <= last:
+                yield first
+            if first < last:
+                again.append(last)
+
+    def _of_the_day(self, wall: datetime) -> Iterator[datetime]:
+        for time in CronSim(self._line, wall):
+            shown, (first, last) = time, self._shown(time)
+            while last < first:
+                shown += timedelta(minutes=1)
+                first, last = self._shown(shown)
+            yield first
+
+    def _shown(self, wall: datetime) -> tuple[datetime, datetime]:
+        """When clocks show this for the first and for the last time; where they skip it, that is before."""
+        of_zone = wall.replace(tzinfo=self._zone)
+        return of_zone.astimezone(UTC), of_zone.replace(fold=1).astimezone(UTC)
 
     def first(self, moment: datetime) -> datetime:
         """The first one after a moment. Raises `BadInput` where none comes for 50 years."""

@@ -1,5 +1,6 @@
 """Which run of a schedule is due: each time at most once, and of those that were missed only the latest."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from time import process_time
@@ -47,6 +48,12 @@ def times(line: str, zone: str, start: str, count: int) -> list[str]:
         ("15,45 2 29 * *", ["29 03:00 +0200", "29 02:15 +0200"]),
         ("0 2,3 29 * *", ["29 03:00 +0200", "29 02:00 +0200"]),
         ("0 * 29 * *", ["29 00:00 +0100", "29 01:00 +0100", "29 03:00 +0200", "29 04:00 +0200"]),
+        ("*/30 2 29,30 * *", ["29 03:00 +0200", "30 02:00 +0200", "30 02:30 +0200"]),
+        ("15 */2 29 * *", ["29 00:15 +0100", "29 03:00 +0200", "29 04:15 +0200", "29 06:15 +0200"]),
+        (
+            "*/30 * 29 * *",
+            [*(f"29 0{time} +0100" for time in ("0:00", "0:30", "1:00", "1:30")), "29 03:00 +0200"],
+        ),
     ],
 )
 def test_a_time_that_the_clocks_skip_in_berlin_is_just_after_it(line: str, expected: list[str]) -> None:
@@ -59,7 +66,14 @@ def test_a_time_that_the_clocks_skip_in_berlin_is_just_after_it(line: str, expec
         # 02:00 to 03:00 comes twice on the 25th.
         ("30 2 * * *", ["24 02:30 +0200", "25 02:30 +0200", "26 02:30 +0100"]),
         ("30 1,2,3 25 * *", ["25 01:30 +0200", "25 02:30 +0200", "25 03:30 +0100"]),
+        (
+            "*/30 2 * * *",
+            ["24 02:00 +0200", "24 02:30 +0200", "25 02:00 +0200", "25 02:30 +0200", "26 02:00 +0100"],
+        ),
+        ("15 */2 25 * *", ["25 00:15 +0200", "25 02:15 +0200", "25 04:15 +0100"]),
         ("0 * 25 * *", ["25 00:00 +0200", "25 01:00 +0200", "25 02:00 +0200", "25 02:00 +0100"]),
+        ("15 0-23 25 * *", ["25 00:15 +0200", "25 01:15 +0200", "25 02:15 +0200", "25 02:15 +0100"]),
+        ("*/30 2-3 25 * *", ["25 02:00 +0200", "25 02:30 +0200", "25 03:00 +0100", "25 03:30 +0100"]),
     ],
 )
 def test_a_time_that_comes_twice_in_berlin_counts_once_unless_it_is_each_hours(
@@ -68,9 +82,73 @@ def test_a_time_that_comes_twice_in_berlin_counts_once_unless_it_is_each_hours(
     assert times(line, "Europe/Berlin", "10-23T12:00", len(expected)) == expected
 
 
+def passed(
+    matches: Callable[[datetime], bool], each_hour: bool, zone: ZoneInfo, start: datetime
+) -> list[datetime]:
+    """What a clock on the wall goes by in two days and a half, minute by minute."""
+    found, before = [], start.astimezone(zone).replace(tzinfo=None)
+    for minutes in range(1, 3600):
+        time = start + timedelta(minutes=minutes)
+        shown = time.astimezone(zone)
+        wall = shown.replace(tzinfo=None, fold=0)
+        if each_hour:
+            due = matches(wall)
+        else:
+            skipped = (
+                before + timedelta(minutes=n) for n in range(1, (wall - before) // timedelta(minutes=1))
+            )
+            due = not shown.fold and (matches(wall) or any(map(matches, skipped)))
+        found += [time] if due else []
+        before = wall
+    return found
+
+
+@pytest.mark.parametrize(
+    ("zone", "change"),
+    [
+        ("Europe/Berlin", "2027-03-28"),
+        ("Europe/Berlin", "2027-10-31"),
+        ("America/St_Johns", "2027-03-14"),
+        ("America/St_Johns", "2027-11-07"),
+        # By half an hour.
+        ("Australia/Lord_Howe", "2027-10-03"),
+        ("Australia/Lord_Howe", "2027-04-04"),
+        # At midnight, forward and back.
+        ("Africa/Cairo", "2027-04-30"),
+        ("America/Havana", "2027-11-07"),
+        ("UTC", "2027-03-28"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("line", "matches", "each_hour"),
+    [
+        ("*/15 2 * * *", lambda t: t.hour == 2 and t.minute % 15 == 0, False),
+        ("* 0-2 * * *", lambda t: t.hour <= 2, False),
+        ("20 */2 * * *", lambda t: t.hour % 2 == 0 and t.minute == 20, False),
+        ("45 0,1,2,3 * * *", lambda t: t.hour <= 3 and t.minute == 45, False),
+        ("0 0 * * *", lambda t: t.hour == t.minute == 0, False),
+        ("*/15 * * * *", lambda t: t.minute % 15 == 0, True),
+        ("10 * * * *", lambda t: t.minute == 10, True),
+        ("40 * * * *", lambda t: t.minute == 40, True),
+        ("40 0-23 * * 0,5", lambda t: t.minute == 40 and t.isoweekday() in {5, 7}, True),
+    ],
+)
+def test_times_are_those_of_a_clock_on_the_wall_on_the_day_that_it_is_changed(
+    zone: str, change: str, line: str, matches: Callable[[datetime], bool], each_hour: bool
+) -> None:
+    start = datetime.fromisoformat(change).replace(tzinfo=UTC) - timedelta(hours=30)
+    expected = passed(matches, each_hour, ZoneInfo(zone), start)
+    assert len(expected) > 0
+    assert list(Timetable(line, zone).until(start, start + timedelta(minutes=3599))) == expected
+
+
 def test_from_within_the_hour_that_comes_twice_the_first_one_does_not_come_again() -> None:
     second = datetime(2026, 10, 25, 2, 10, tzinfo=BERLIN, fold=1)
     assert next(Timetable("30 2 * * *", "Europe/Berlin").after(second)) == at("10-26T01:30")
+    each_hour = Timetable("30 * * * *", "Europe/Berlin")
+    assert list(islice(each_hour.after(second), 2)) == [at("10-25T01:30"), at("10-25T02:30")]
+    # At the end of the first one the second one is still to come, with times from before.
+    assert next(each_hour.after(second.replace(minute=50, fold=0))) == at("10-25T01:30")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +180,16 @@ def test_a_slot_names_a_time_and_no_request_is_called_like_it() -> None:
     assert [time_of(text) for text in ("nightly", "schedule:soon", "2026-11-23T02:30:00Z")] == [None] * 3
 
 
-LINES = ("30 2 * * *", "*/5 * * * *", "@hourly", "15,45 1-3 * * *", "0 2 25,29 3,10 *", "0 4 * * 1")
+LINES = (
+    "30 2 * * *",
+    "*/15 2 * * *",
+    "*/5 * * * *",
+    "@hourly",
+    "15,45 1-3 * * *",
+    "20 */2 * * *",
+    "0 2 25,29 3,10 *",
+    "0 4 * * 1",
+)
 MOMENTS = st.integers(0, 250 * 24 * 60).map(lambda minutes: at("03-01T00:00") + timedelta(minutes=minutes))
 
 
