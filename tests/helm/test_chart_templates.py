@@ -293,6 +293,12 @@ def test_the_chart_refuses_the_places_that_the_operator_refuses(place: str) -> N
         _parser().parse_args(["run", "--allow-location", place])
 
 
+def test_the_chart_refuses_a_placeholder_that_is_none() -> None:
+    for place in ("s3://bucket/{ns}", "s3://bucket/{{namespace}}"):
+        with pytest.raises(HelmError, match=r"storage.allowedLocations: .* only {namespace} stands for"):
+            template("holdfast-operator", {"storage": {"allowedLocations": ["s3://b/{namespace}", place]}})
+
+
 def test_the_chart_takes_the_places_that_the_operator_takes() -> None:
     places = [
         *("file:///srv/a@b..c", "sqlite:///srv/x", "s3://bucket/{namespace}", "s3://bucket/a@b/%40"),

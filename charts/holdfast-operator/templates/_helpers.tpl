@@ -139,6 +139,11 @@ tolerations:
 {{- if and $spark.create (has $spark.name (list (include "holdfast.serviceAccountName" .) $name)) }}
 {{- fail (printf "spark.serviceAccount.name (%s) is the operator's own: drivers need an account of another name" $spark.name) }}
 {{- end }}
+{{- range .Values.storage.allowedLocations }}
+{{- if regexMatch "[{}]" (replace "{namespace}" "" .) }}
+{{- fail (printf "storage.allowedLocations: %s has braces: only {namespace} stands for something, others are %%7B and %%7D" .) }}
+{{- end }}
+{{- end }}
 {{- if and .Values.storage.shared (not .Values.storage.embedded.enabled) }}
 {{- fail "storage.shared is about the volume of storage.embedded, which is not enabled" }}
 {{- end }}

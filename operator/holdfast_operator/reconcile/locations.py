@@ -92,6 +92,10 @@ def check_place(place: str) -> str:
         raise ValueError(
             f"{place!r} names a schema that can't be: expected lower-case letters, digits and underscores"
         )
+    if not {"{", "}"}.isdisjoint(place.replace(_NAMESPACE, "")):
+        raise ValueError(
+            f"{place!r} has braces: only {_NAMESPACE} stands for something, others are %7B and %7D"
+        )
     return place
 
 

@@ -42,6 +42,13 @@ def test_what_is_below_a_place_is_in_it(url: str) -> None:
     assert Bounds("ns", None, PLACES).refusal(url) == ""
 
 
+@pytest.mark.parametrize("part", ["{ns}", "{Namespace}", "{{namespace}}", "{", "namespace}"])
+def test_a_placeholder_that_is_none_is_refused(part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        _parser().parse_args(["run", "--allow-location", f"s3://bucket/{part}"])
+    assert "only {namespace} stands for something" in capsys.readouterr().err
+
+
 def test_a_place_may_be_each_namespaces_own() -> None:
     place = check_place("s3://bucket/holdfast/{namespace}")
     mine, theirs = (Bounds(each, None, (place,)) for each in ("mine", "theirs"))
