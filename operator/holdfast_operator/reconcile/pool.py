@@ -71,11 +71,13 @@ class StorePool:
         """Whether a location lets callers wait now."""
         return self._slowness.is_slow(location)
 
-    async def call(self, what: str, location: str, work: Callable[[], T]) -> T:
+    async def call(
+        self, what: str, location: str, work: Callable[[], T], *, patience: float | None = None
+    ) -> T:
         """Run `work` in a thread; `what` is the name of the call in metrics.
 
-        Raises what it raises; `StoreUnreachable` where the deadline passes or the location's share is taken;
-        `NotLeading`.
+        `patience` is in seconds, of a call that isn't worth the whole deadline. Raises what it raises;
+        `StoreUnreachable` where the deadline passes or the location's share is taken; `NotLeading`.
         """
         if not self._may_act():
             raise NotLeading(f"{what} in {location} is left to whoever leads now")
@@ -96,14 +98,17 @@ class StorePool:
         future = loop.run_in_executor(self._threads, context.run, work)
         waits = loop.call_later(_SILENCE, self._slowness.waits, location)
         future.add_done_callback(functools.partial(self._ended, location, begun, waits))
-        return await self._outcome(what, location, future, begun)
+        deadline = self._deadline if patience is None else min(patience, self._deadline)
+        return await self._outcome(what, location, future, begun, deadline)
 
-    async def _outcome(self, what: str, location: str, future: "asyncio.Future[T]", begun: float) -> T:
+    async def _outcome(
+        self, what: str, location: str, future: "asyncio.Future[T]", begun: float, deadline: float
+    ) -> T:
         try:
-            result = await asyncio.wait_for(asyncio.shield(future), self._deadline)
+            result = await asyncio.wait_for(asyncio.shield(future), deadline)
         except TimeoutError:
             self._count(what, "timeout")
-            said = f"{location} did not answer within {self._deadline:.0f} s"
+            said = f"{location} did not answer within {deadline:.0f} s"
             self._breaker.silent(location, said)
             raise StoreUnreachable(said) from None
         except asyncio.CancelledError:

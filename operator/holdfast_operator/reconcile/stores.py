@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from holdfast.durable import FenceToken
 from holdfast.errors import FenceRegressed, HoldfastError, NoLocation, NotWritable, StoreUnreachable
@@ -48,6 +48,9 @@ T = TypeVar("T")
 
 Credentials = Mapping[str, str]
 _NO_CREDENTIALS: Credentials = MappingProxyType({})
+
+_CLOSING: Final = 5.0
+"""Seconds; leases that can't be given back run out, so a deletion needn't wait for a store that hangs."""
 
 log = logging.getLogger(__name__)
 
@@ -270,7 +273,8 @@ class Stores:
         self._long.give_up(catalog)
         handle = self._open.pop(catalog, None)
         if handle is not None:
-            await self._pool.call("close", handle.opening.location, handle.close)
+            work, location = handle.close, handle.opening.location
+            await self._pool.call("close", location, work, patience=_CLOSING)
 
     async def destroy(self, catalog: ObjectKey) -> None:
         """End an open catalog for ever, and close it."""

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.reconcile.catalogmarks import opening_since
 from holdfast_operator.reconcile.facts import Durable, Opening, RestoreFailed
 from holdfast_operator.reconcile.longcalls import Asked, LongCalls, UnderWay
+from holdfast_operator.reconcile.opencatalog import OpenCatalog
 from holdfast_operator.reconcile.pool import StorePool
 from holdfast_operator.reconcile.slowness import Slowness
 from holdfast_operator.reconcile.storage import DumpSource, StashPlace, Storage
@@ -388,6 +390,36 @@ def test_a_restore_that_takes_long_is_taken_later_or_leaves_no_handle(tmp_path: 
         pool.close()
 
     play(story)
+
+
+def test_a_close_does_not_wait_the_whole_deadline_for_a_store_that_hangs(tmp_path: Path) -> None:
+    answers, closed = threading.Event(), threading.Event()
+
+    class Hanging(OpenCatalog):
+        def close(self) -> None:
+            answers.wait()
+            super().close()
+            closed.set()
+
+    async def story(bench: Bench) -> None:
+        pool = StorePool(bench.metrics)
+        stores = Stores(pool, bench.calls)
+        storage = Storage(url=tmp_path.as_uri())
+        handle = Hanging.open(Opening(storage, ORGANIZATION, 0, "default", (), "me", "test"))
+        stores.adopt(KEY, handle)
+        begun = time.monotonic()
+        with pytest.raises(StoreUnreachable, match="within 5 s"):
+            await stores.close(KEY)
+        assert time.monotonic() - begun < 15
+        assert stores.opened(KEY) is None
+        answers.set()
+        assert await asyncio.to_thread(closed.wait, EVENTUALLY)
+        pool.close()
+
+    try:
+        play(story)
+    finally:
+        answers.set()
 
 
 RESTORE = Opening(
