@@ -17,7 +17,7 @@ from typing import IO, Final, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import BadInput
-from holdfast.folders import flush_folder
+from holdfast.folders import flush_folder, make_folder
 from holdfast.persist.storage.s3place import S3Place
 from holdfast.persist.storage.url import needs_boto3
 
@@ -86,11 +86,12 @@ class LocalFolder(SnapshotFolder):
         return type(self)(self.path / name)
 
     def claim(self) -> bool:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         try:
             self.path.mkdir()
         except FileExistsError:
             return False
+        # An attempt that was killed may have made the one above it, and not have got to flush that.
         for parent in self.path.parents[:2]:
             flush_folder(parent)
         return True
