@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.persist import Schema
 from holdfast.spark.jobs import compact, hydrate, snapshot
-from holdfast.spark.jobs.spec import CompactSpec, HydrateSpec, JobSpec, SnapshotSpec
-from holdfast.storage import JobRecord, StorageController
+from holdfast.spark.jobs.spec import CompactSpec, HydrateSpec, IcebergTarget, JobSpec, SnapshotSpec
+from holdfast.storage import JobRecord, JobState, StorageController
 
 pytestmark = pytest.mark.spark
 Fill = Callable[..., str]
@@ -81,3 +81,45 @@ def test_a_job_of_something_else_is_refused_and_stays_as_it_is(
     assert hint.startswith("  hint: ")
     assert controller.job(job.job_id) == job
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("properties", "says"),
+    [
+        ({"type": "nope"}, "catalog lake can't be used: ValueError: 'nope' is not"),
+        ({"type": "sql"}, "catalog lake can't be used: ValueError: URI missing"),
+        ({"type": "sql", "uri": ""}, "catalog lake can't be used: NoSuchPropertyException: "),
+        ({"type": "sql", "uri": "nope"}, "catalog lake can't be used: ArgumentError: "),
+        ({"type": "sql", "uri": "nope://x"}, "catalog lake can't be used: NoSuchModuleError: "),
+        ({"type": "rest", "uri": "nope"}, "catalog lake can't be used: MissingSchema: "),
+        ({"type": "rest", "uri": "nope://x"}, "catalog lake can't be used: InvalidSchema: "),
+        ({"type": "rest", "uri": "http://*"}, "catalog lake can't be used: InvalidURL: "),
+        ({"type": "sql", "uri": "sqlite://"}, "table lake.a.b can't be used: ValueError: No default path"),
+        (
+            {"type": "sql", "uri": "sqlite://", "warehouse": "nope://x"},
+            "table lake.a.b can't be used: ValueError: Unrecognized filesystem type",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:No preferred file implementation for scheme")
+def test_a_catalog_whose_properties_mean_nothing_is_refused(
+    controller: StorageController,
+    url: str,
+    orders: str,
+    capsys: pytest.CaptureFixture[str],
+    properties: dict[str, str],
+    says: str,
+) -> None:
+    job = controller.start_job(orders, "snapshot", str(properties), spec={})
+    target = IcebergTarget(catalog="lake", table="a.b", properties=properties)
+    spec = SnapshotSpec(url=url, collection=orders, iceberg=target, job_id=job.job_id, attempt=1)
+    assert snapshot.main([spec.to_json()]) == 2
+    line, hint = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"snapshot: the Iceberg {says}")
+    assert hint == "  hint: correct the properties of the catalog, in the spec or the environment"
+    failed = controller.job(job.job_id)
+    assert failed is not None
+    assert (failed.state, failed.error) == (
+        JobState.FAILED,
+        f"{line.removeprefix('snapshot: ')}; {hint.removeprefix('  hint: ')}",
+    )

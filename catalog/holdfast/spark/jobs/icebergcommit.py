@@ -30,7 +30,7 @@ from pyiceberg.table.update import AssertTableUUID
 
 from holdfast.errors import BadInput, HoldfastError, Indeterminate
 from holdfast.spark.jobs.icebergfiles import IcebergFile
-from holdfast.spark.jobs.icebergtable import evolve, load_table, unreachable
+from holdfast.spark.jobs.icebergtable import evolve, load_table, unusable
 from holdfast.spark.jobs.spec import IcebergTarget
 from holdfast.storage.comments import Comments
 from holdfast.storage.manifest import SnapshotManifest, checksum_text
@@ -155,7 +155,7 @@ def _commit_to(table: Table, target: IcebergTarget, wanted: Replacement) -> bool
                     for entry in each.fetch_manifest_entry(table.io, discard_deleted=True):
                         overwrite.delete_data_file(entry.data_file)
     except OSError as error:
-        raise unreachable(error, f"the Iceberg table {target}") from error
+        raise unusable(error, f"the Iceberg table {target}") from error
     # A transaction that commits by itself does so again on top of what it has not looked at, and removes its
     # files where a service says that it failed.
     updates, requirements = transaction._updates, transaction._requirements  # noqa: SLF001
@@ -167,7 +167,7 @@ def _commit_to(table: Table, target: IcebergTarget, wanted: Replacement) -> bool
         return False
     except Exception as error:
         if not _landed(table.catalog, target, wanted):
-            said = unreachable(error, f"the Iceberg table {target}")
+            said = unusable(error, f"the Iceberg table {target}")
             raise Indeterminate(f"{said}; whether the snapshot was committed is not known") from error
     return True
 

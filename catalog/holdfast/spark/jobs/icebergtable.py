@@ -43,6 +43,18 @@ _TYPES: Final[Mapping[pa.DataType, t.PrimitiveType]] = {
     pa.timestamp("us"): t.TimestampType(),
     pa.timestamp("us", tz="UTC"): t.TimestamptzType(),
 }
+# Named, for some are of packages that only pyiceberg needs.
+_WRONG: Final = {
+    "ArgumentError",
+    "InvalidSchema",
+    "InvalidURL",
+    "MissingSchema",
+    "NoSuchModuleError",
+    "NoSuchPropertyException",
+    "NotInstalledError",
+    "ValueError",
+}
+"""What is raised for properties of a catalog that mean nothing, before anything is asked of it."""
 _PASSWORD: Final = re.compile(r"(://[^:/@\s]*):[^@\s]*@")
 
 
@@ -58,11 +70,11 @@ def iceberg_type(column: Column) -> t.PrimitiveType:
 
 
 def open_catalog(target: IcebergTarget) -> Catalog:
-    """The catalog, with what the environment says of it. Raises `StoreUnreachable`."""
+    """The catalog, with what the environment says of it. Raises `BadInput`, `StoreUnreachable`."""
     try:
         return load_catalog(target.catalog, **target.properties)
     except Exception as error:
-        raise unreachable(error, f"the Iceberg catalog {target.catalog}") from error
+        raise unusable(error, f"the Iceberg catalog {target.catalog}") from error
 
 
 def make_table(
@@ -89,7 +101,7 @@ def make_table(
     except HoldfastError:
         raise
     except Exception as error:
-        raise unreachable(error, f"the Iceberg table {target}") from error
+        raise unusable(error, f"the Iceberg table {target}") from error
 
 
 def load_table(catalog: Catalog, target: IcebergTarget) -> Table:
@@ -99,7 +111,7 @@ def load_table(catalog: Catalog, target: IcebergTarget) -> Table:
     except NoSuchTableError:
         raise BadInput(f"the Iceberg table {target} is gone") from None
     except Exception as error:
-        raise unreachable(error, f"the Iceberg table {target}") from error
+        raise unusable(error, f"the Iceberg table {target}") from error
     if table.spec().fields:
         raise BadInput(
             f"the Iceberg table {target} is partitioned, and a snapshot is written without partitions",
@@ -146,11 +158,14 @@ def evolve(
     return transaction.table_metadata.schema().select(*schema.names)
 
 
-def unreachable(error: Exception, what: str) -> StoreUnreachable:
-    """The error of a catalog, in one line without passwords."""
+def unusable(error: Exception, what: str) -> BadInput | StoreUnreachable:
+    """The error of a catalog, in one line without passwords: that its properties are wrong, or it is away."""
     lines = str(error).strip().splitlines()
-    said = _PASSWORD.sub(r"\1:***@", lines[0]) if lines else ""
-    return StoreUnreachable(f"{what} can't be used: {type(error).__name__}: {said}")
+    name, said = type(error).__name__, _PASSWORD.sub(r"\1:***@", lines[0]) if lines else ""
+    message = f"{what} can't be used: {name}: {said}"
+    if name in _WRONG:
+        return BadInput(message, hint="correct the properties of the catalog, in the spec or the environment")
+    return StoreUnreachable(message)
 
 
 def _holds(field: t.IcebergType, values: t.IcebergType) -> bool:

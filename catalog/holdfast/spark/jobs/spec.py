@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
-from holdfast.errors import CLOSED, BadInput, VersionTooNew
+from holdfast.errors import CLOSED, BadInput
+from holdfast.persist.checks import is_text
 from holdfast.spark.options import ReadOptions
 from holdfast.spark.place import Place
 from holdfast.storage import CollectionInfo, JobRecord
@@ -51,8 +52,7 @@ class JobSpec:
         whole = ("blob", "consensus") if self.url is None and (self.blob or self.consensus) else ("url",)
         for name in (*whole, *self.TEXTS):
             value = getattr(self, name)
-            if not isinstance(value, str) or not value:
-                raise BadInput(f"job spec: {name!r} must be a text that isn't empty, not {value!r}")
+            _check_text(name, value)
         if self.url is not None and (self.blob is not None or self.consensus is not None):
             raise BadInput("job spec: 'url' is the whole location: give it, or 'blob' and 'consensus'")
         if self.kind != self.KIND:
@@ -95,7 +95,7 @@ class JobSpec:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Parse and check; `BadInput` names the field, `VersionTooNew` a spec from a newer Holdfast."""
+        """Parse and check; `BadInput` names the field, or that the spec is from a newer Holdfast."""
         try:
             given = json.loads(text)
         except ValueError as error:
@@ -178,11 +178,9 @@ class SnapshotSpec(JobSpec):
         super().__post_init__()
         if (self.destination is None) == (self.iceberg is None):
             raise BadInput("job spec: give either 'destination' or 'iceberg'")
-        if self.destination is not None and (not isinstance(self.destination, str) or not self.destination):
-            raise BadInput(
-                f"job spec: 'destination' must be a text that isn't empty, not {self.destination!r}"
-            )
-        if isinstance(self.iceberg, Mapping):
+        if self.destination is not None:
+            _check_text("destination", self.destination)
+        if self.iceberg is not None and not isinstance(self.iceberg, IcebergTarget):
             object.__setattr__(self, "iceberg", _iceberg(self.iceberg))
         if self.as_of is not None:
             _check_integer("as_of", self.as_of, 0, CLOSED - 1)
@@ -235,7 +233,11 @@ def load_spec(argument: str, kind: type[Spec]) -> Spec:
         raise BadInput(f"can't read the job spec {argument!r}: {error}") from None
 
 
-def _iceberg(given: Mapping[str, Any]) -> IcebergTarget:
+def _iceberg(given: object) -> IcebergTarget:
+    if not isinstance(given, Mapping):
+        raise BadInput(
+            f"job spec: 'iceberg' must be an object of catalog, table and properties, not {given!r}"
+        )
     names = {field.name for field in dataclasses.fields(IcebergTarget)}
     if unknown := sorted(set(given) - names):
         raise BadInput(
@@ -257,7 +259,17 @@ def _check_version(given: Mapping[str, Any]) -> None:
     version = given.get("version", SPEC_VERSION)
     _check_integer("version", version, 1, 2**32 - 1)
     if version > SPEC_VERSION:
-        raise VersionTooNew(f"job spec: version {version} is newer than {SPEC_VERSION}")
+        raise BadInput(
+            f"job spec: version {version} is newer than {SPEC_VERSION}",
+            hint="run the job with a Holdfast at least as new as the one that wrote the spec",
+        )
+
+
+def _check_text(name: str, value: Any) -> None:
+    if not is_text(value) or not value:
+        raise BadInput(f"job spec: {name!r} must be a text that isn't empty, not {value!r}")
+    if "\0" in value:
+        raise BadInput(f"job spec: {name!r} has a null character: {value!r}")
 
 
 def _check_integer(name: str, value: object, least: int, greatest: int) -> None:
