@@ -324,10 +324,11 @@ class OwnerUnknown(StorageError):
 
     hint = "it is tried again by itself; make that store reachable, or delete that Catalog"
 
-    def __init__(self, observer: str, error: StorageError) -> None:
+    def __init__(self, observer: str) -> None:
+        # Where that one's store is, and what it said, is nothing for other namespaces.
         super().__init__(
-            f"whether Catalog {observer} observes this organization in the same store can't be told, since "
-            f"its store doesn't answer: {error}"
+            f"whether Catalog {observer} observes this organization in the same store can't be told: its own "
+            "store doesn't answer"
         )
 
 

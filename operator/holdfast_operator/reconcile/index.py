@@ -8,7 +8,7 @@ Invariants
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -122,16 +122,13 @@ class Index:
         seen = self._seen.get(ObjectKey(Kind.CATALOG, namespace, name))
         return seen is not None and seen.asked.organization_id == organization_id
 
-    def observers_of(self, key: ObjectKey) -> tuple[ObjectKey, ...]:
-        """The Observed Catalogs of the same organization, but those that are its rivals by their URLs.
-
-        Of rivals the younger one observes nothing.
-        """
+    def observers_of(self, key: ObjectKey) -> Mapping[ObjectKey, bool]:
+        """The other Observed Catalogs of the same organization, and whether each is older."""
         seen = self._seen.get(key)
         if seen is None:
-            return ()
-        others = self._observers.get(seen.asked.organization_id, set())
-        return tuple(sorted(others - {key, *self.rivals_of(key)}))
+            return {}
+        others = self._observers.get(seen.asked.organization_id, set()) - {key}
+        return {each: self._seen[each].age < seen.age for each in sorted(others)}
 
     def storage_of(self, key: ObjectKey) -> Storage | None:
         """Where the catalog of an object is; None where that isn't known."""

@@ -25,12 +25,15 @@ async def observers_of(
 
     Raises `KubeError`.
     """
-    found = [await _observer(kube, each, data_dir, places) for each in index.observers_of(catalog)]
+    found = [
+        await _observer(kube, each, data_dir, places, older=older)
+        for each, older in index.observers_of(catalog).items()
+    ]
     return tuple(each for each in found if each is not None)
 
 
 async def _observer(
-    kube: Kube, key: ObjectKey, data_dir: Path | None, places: tuple[str, ...]
+    kube: Kube, key: ObjectKey, data_dir: Path | None, places: tuple[str, ...], *, older: bool
 ) -> Observer | None:
     """None where it is gone, doesn't only look any more, or may not be where it asks to be."""
     try:
@@ -47,4 +50,4 @@ async def _observer(
     credentials: Mapping[str, str] = {}
     with contextlib.suppress(Gone):
         credentials = await credentials_of(kube, key, opening)
-    return Observer(opening, credentials)
+    return Observer(opening, credentials, older)

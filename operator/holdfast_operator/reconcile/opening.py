@@ -59,6 +59,8 @@ class Observer:
 
     opening: Opening
     credentials: Credentials = field(default_factory=dict, repr=False)
+    older: bool = True
+    """Whether it is older than who asks."""
 
     @property
     def name(self) -> str:
@@ -88,11 +90,13 @@ def check_owner(
         if owner is not None and has_catalog(owner, opening.organization_id):
             raise OwnedByAnother(owner)
     for observer in observers:
+        if not tokens and not observer.older:
+            continue  # Nobody wrote anything yet: the older one is to.
         try:
             is_same = _looks_at(observer, client, tokens if opening.stash is not None else frozenset())
         except StorageError as error:
             if tokens:
-                raise OwnerUnknown(observer.name, error) from error
+                raise OwnerUnknown(observer.name) from error
             continue
         if is_same:
             raise ObservedByAnother(observer.name)

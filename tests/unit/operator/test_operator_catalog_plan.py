@@ -655,19 +655,18 @@ def test_what_is_refused_for_its_place_is_told_so_before_its_twin_and_is_let_go_
     assert decided(replace(OPENED, storage=FOREIGN)) == Close()
 
 
-def test_who_observes_an_organization_is_known_but_for_the_rivals_by_url() -> None:
+def test_who_observes_an_organization_is_known_and_who_of_them_is_older() -> None:
     index = Index(None)
     mine, asked = placed("mine", "file:///x", "2026-01-01T00:00:00Z")
     index.put(mine, asked)
-    twin, observing = placed("twin", "file:///x", "2026-01-02T00:00:00Z", access="Observed")
+    twin, observing = placed("twin", "file:///x", "2025-01-01T00:00:00Z", access="Observed")
     index.put(twin, observing)
     other, observing = placed("other", "file:///y", "2026-01-02T00:00:00Z", access="Observed")
     index.put(other, observing)
-    assert index.observers_of(mine) == (other,)
-    assert index.observers_of(other) == (twin,)
+    assert index.observers_of(mine) == {twin: True, other: False}
+    assert index.observers_of(other) == {twin: True}
     observing["spec"]["access"] = "Managed"
     index.put(other, observing)
-    assert index.observers_of(mine) == ()
-    assert index.observers_of(other) == (twin,)
+    assert index.observers_of(mine) == {twin: True}
     index.drop(twin)
-    assert index.observers_of(other) == ()
+    assert index.observers_of(mine) == index.observers_of(twin) == {}

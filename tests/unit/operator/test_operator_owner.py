@@ -81,6 +81,13 @@ def test_a_store_that_a_database_process_is_to_fill_is_left_to_it(
         OpenCatalog.open(alias, observers=[observer])
     with PersistClient.open((tmp_path / "store").as_uri(), mode="read") as client:
         assert not persist_catalog(client, ORGANIZATION).is_initialized()
+    # Who came first begins it, but takes nothing from who wrote to it since.
+    younger = replace(observer, older=False)
+    OpenCatalog.open(alias, observers=[younger]).close()
+    with database(tmp_path / "store") as theirs:
+        with pytest.raises(ObservedByAnother):
+            OpenCatalog.open(alias, observers=[younger])
+        theirs.confirm_leadership()
 
 
 def test_what_is_ours_by_its_token_stays_ours(observer: Observer, alias: Opening, tmp_path: Path) -> None:
@@ -109,6 +116,7 @@ def test_whose_it_is_may_be_unknown(tmp_path: Path, observer: Observer, alias: O
         with pytest.raises(OwnerUnknown, match="Catalog victim/observed") as caught:
             OpenCatalog.open(alias, observers=[silent])
         assert settled(caught.value).health.reason is Reason.STORE_UNREACHABLE
+        assert "127.0.0.1" not in settled(caught.value).health.message  # It is another namespace's.
         assert not isinstance(caught.value, StoreUnreachable)  # Ours answers.
         theirs.confirm_leadership()
     # Where nobody wrote anything there is nothing to be lost.
