@@ -250,13 +250,18 @@ def test_a_folder_that_can_not_be_written_is_tried_again_until_it_can(
     world.wait_ready("catalog/demo")
 
 
-def test_a_missing_secret_is_named_and_found_when_it_comes(world: Any, make_catalog: Make) -> None:
+def test_a_missing_or_large_secret_is_named_and_found_when_it_comes(world: Any, make_catalog: Make) -> None:
     operator = world.start()
     there = make_catalog(storage={"credentialsSecretRef": {"name": "keys"}})
     world.apply(there)
     message = world.wait_stalled("catalog/demo", "SecretNotFound")
     assert "'keys'" in message
     assert not (world.folder / "volume").exists()
+    large = "planted-secret-7f3a" * 1000
+    world.kubectl("create", "secret", "generic", "keys", f"--from-literal=PASSWORD={large}")
+    message = world.wait_stalled("catalog/demo", "InvalidSpec")
+    assert message.startswith("key 'PASSWORD' of Secret 'keys' has 19000 bytes, of 19000 in all: credentials")
+    world.kubectl("delete", "secret", "keys")
     world.kubectl("create", "secret", "generic", "keys", "--from-literal=PASSWORD=planted-secret-7f3a")
     world.wait_ready("catalog/demo")
     assert "planted-secret-7f3a" not in operator.log.read_text()

@@ -59,7 +59,8 @@ class CatalogStorage(ApiModel):
     credentials_secret_ref: LocalReference | None = Field(
         default=None,
         description="A Secret with credentials for Spark jobs, as environment variables, and for "
-        "applications. The operator has its own, in its environment (value credentialsSecret of the chart).",
+        "applications: at most 64 keys with 16 KiB, 64 KiB in all. The operator has its own, in its "
+        "environment (value credentialsSecret of the chart).",
     )
 
     _no_secrets = field_validator("url", "blob", "consensus")(without_secrets)
@@ -84,7 +85,8 @@ class CatalogStash(ApiModel):
     )
     credentials_secret_ref: LocalReference | None = Field(
         default=None,
-        description="A Secret with the keys user (or username) and password, for the database.",
+        description="A Secret with the keys user (or username) and password, for the database. At most 64 "
+        "keys with 16 KiB, 64 KiB in all.",
     )
     _no_secrets = field_validator("url")(without_secrets)
 

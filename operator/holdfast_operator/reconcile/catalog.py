@@ -23,7 +23,6 @@ from holdfast_operator.reconcile import fencing
 from holdfast_operator.reconcile.catalogmarks import mark_restored, mark_shadow
 from holdfast_operator.reconcile.catalogstatus import (
     migrating,
-    no_secret,
     observed_health,
     status_fields,
     told_open,
@@ -62,7 +61,7 @@ from holdfast_operator.reconcile.steps import (
 )
 from holdfast_operator.reconcile.storage import Refused, RestoreSource, Storage, stash_of
 from holdfast_operator.runtime.events import Note
-from holdfast_operator.runtime.status import Mark
+from holdfast_operator.runtime.status import Health, Mark
 
 
 @dataclass(frozen=True)
@@ -103,8 +102,8 @@ class Observed:
     """With what somebody last asked to open it anew."""
     approved_upgrade: str = ""
     """The format version that somebody approved an upgrade to."""
-    missing_secret: tuple[str, str] | None = None
-    """Name of a Secret that isn't there, and the field that names it."""
+    unusable_secret: Health | None = None
+    """What is wrong with a Secret that the spec names."""
     under_way: bool = False
     """Whether an open, a preflight or an upgrade-check goes on, or its outcome waits to be taken."""
     opened: Opening | None = None
@@ -208,8 +207,8 @@ def _plan(seen: Observed, rhythm: Rhythm) -> Step:
         return Close() if seen.opened else Settle(stalled(seen.storage.reason, seen.storage.message))
     if seen.older_twin is not None:
         return Close() if seen.opened else Settle(twin(seen.older_twin), requeue_after=rhythm.steady)
-    if seen.missing_secret is not None:
-        return Settle(no_secret(*seen.missing_secret), retry=True)
+    if seen.unusable_secret is not None:
+        return Settle(seen.unusable_secret, retry=True)
     if fencing.has_stopped(seen.fences):
         # Also where this process has it open: of two operators that fight both come to rest, or their
         # statuses would fight on.

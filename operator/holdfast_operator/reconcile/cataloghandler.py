@@ -50,7 +50,7 @@ from holdfast_operator.reconcile.catalogmarks import opening_since, sizes_of, to
 from holdfast_operator.reconcile.catalogstatus import durable_fields
 from holdfast_operator.reconcile.connection import Seen
 from holdfast_operator.reconcile.connections import Connections
-from holdfast_operator.reconcile.credentials import credentials_of, forget_secrets, missing_secret
+from holdfast_operator.reconcile.credentials import credentials_of, forget_secrets, unusable_secret
 from holdfast_operator.reconcile.dependents import collections_of, unfinished_migrations
 from holdfast_operator.reconcile.facts import (
     CatalogFacts,
@@ -158,7 +158,7 @@ class CatalogHandler(Handler[Observed]):
             reopen=annotation(body, ANNOTATION_REOPEN),
             approved_upgrade=annotation(body, ANNOTATION_APPROVE_UPGRADE),
             restored_from=self._restored_from(key, status),
-            missing_secret=None if spec is None else await missing_secret(self.services.kube, key, spec),
+            unusable_secret=await self._unusable_secret(key, spec, storage),
             under_way=self._stores.under_way(key),
             opened=self._stores.opened(key),
             facts=facts,
@@ -369,6 +369,13 @@ class CatalogHandler(Handler[Observed]):
             return ()
         where = self._settings.data_dir, self._settings.allowed_locations
         return await observers_of(self.services.kube, self._index, key, *where)
+
+    async def _unusable_secret(
+        self, key: ObjectKey, spec: CatalogSpec | None, storage: Storage | Refused
+    ) -> Health | None:
+        if spec is None or isinstance(storage, Refused):
+            return None
+        return await unusable_secret(self.services.kube, key, spec)
 
     async def _credentials(self, key: ObjectKey, opening: Opening) -> Mapping[str, str]:
         return await credentials_of(self.services.kube, key, opening)

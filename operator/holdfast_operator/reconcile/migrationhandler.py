@@ -17,8 +17,7 @@ from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrati
 from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE, ANNOTATION_TRUTH, Kind, Reason
 from holdfast_operator.reconcile import catalog, fencing, migration
 from holdfast_operator.reconcile.cataloghandler import Settings
-from holdfast_operator.reconcile.catalogstatus import no_secret
-from holdfast_operator.reconcile.credentials import credentials_of, forget_secrets, missing_secret
+from holdfast_operator.reconcile.credentials import credentials_of, forget_secrets, unusable_secret
 from holdfast_operator.reconcile.facts import Opening, purpose_of
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.fencerecords import record
@@ -202,8 +201,8 @@ class MigrationHandler(Handler[Observed]):
         if (older := self._index.older_rival(owner)) is not None:
             text = f"{older} has the catalog of Catalog '{owner.name}': move that one"
             return stalled(Reason.DUPLICATE_CATALOG, text)
-        if (missing := await missing_secret(self.services.kube, owner, asked)) is not None:
-            return no_secret(*missing)
+        if (unusable := await unusable_secret(self.services.kube, owner, asked)) is not None:
+            return unusable
         return catalog.opening_for(
             asked,
             storage,

@@ -7,7 +7,8 @@ Invariants
   chooses its values.
 - The user info of a URL, and the value of a parameter whose name says that it is a secret, are in no text.
 - No text is longer than `_LONGEST`, whatever a store said.
-- What is hidden is forgotten with the object that it was read for; each has only the latest.
+- What is hidden is forgotten with the object that it was read for; each has only the latest, and a namespace
+  no more than `_MOST_HIDDEN`.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, assert_never
@@ -27,8 +29,6 @@ from holdfast_operator.api.urls import SHORT, TELLING
 
 _about: ContextVar[str] = ContextVar("about", default="")
 _namespace: ContextVar[str | None] = ContextVar("namespace", default=None)
-_hidden: defaultdict[str, dict[str, OrderedDict[str, frozenset[str]]]] = defaultdict(dict)
-"""By namespace, object and source."""
 _hidden_lock = threading.Lock()
 
 _MASK: Final = "***"
@@ -36,6 +36,8 @@ _SHORTEST: Final = 4
 """Shorter values aren't masked: they would mask half of every line and protect nothing."""
 _SOURCES: Final = 8
 """So many of the latest versions of an object's Secrets are hidden; it names three Secrets at most."""
+_MOST_HIDDEN: Final = 4 << 20
+"""So many characters are hidden for a namespace: of more the ones that were read latest."""
 _LONGEST: Final = 16 * 1024
 """So many characters are looked at: it takes the square of their number where a text is made for it."""
 _USERINFO: Final = re.compile(r"(?<=://)[^\s\"'<>]+(?=@|%40)")
@@ -65,29 +67,64 @@ def about(obj: object) -> Iterator[None]:
 
 def hide(namespace: str, owner: str, source: str, values: Iterable[str]) -> None:
     """Keep the values that `owner` has of `source`, a version of a Secret, from texts of its namespace."""
-    found = frozenset(value for value in values if len(value) >= _SHORTEST)
     with _hidden_lock:
-        sources = _hidden[namespace].setdefault(owner, OrderedDict())
-        sources[source] = found
-        sources.move_to_end(source)
-        while len(sources) > _SOURCES:
-            sources.popitem(last=False)
+        _hidden[namespace].add(owner, source, frozenset(each for each in values if len(each) >= _SHORTEST))
 
 
 def forget(namespace: str, owner: str) -> None:
     """What was hidden for `owner` is nobody's any more."""
     with _hidden_lock:
-        _hidden[namespace].pop(owner, None)
-        if not _hidden[namespace]:
+        _hidden[namespace].drop(owner)
+        if not _hidden[namespace].sources:
             del _hidden[namespace]
+
+
+@dataclass(slots=True)
+class _Hidden:
+    """What is hidden in a namespace: each source once, however many objects have it."""
+
+    values: OrderedDict[str, frozenset[str]] = field(default_factory=OrderedDict)
+    """By source, the one that was read latest last."""
+    sources: dict[str, OrderedDict[str, None]] = field(default_factory=dict)
+    """By object, likewise."""
+
+    def add(self, owner: str, source: str, values: frozenset[str]) -> None:
+        self.values[source] = values
+        self.values.move_to_end(source)
+        its = self.sources.setdefault(owner, OrderedDict())
+        its[source] = None
+        its.move_to_end(source)
+        if len(its) > _SOURCES:
+            its.popitem(last=False)
+            self._drop_unowned()
+        sizes = [sum(map(len, each)) for each in self.values.values()]
+        excess = sum(sizes) - _MOST_HIDDEN
+        for size in sizes[:-1]:
+            if excess <= 0:
+                break
+            self.values.popitem(last=False)
+            excess -= size
+
+    def drop(self, owner: str) -> None:
+        self.sources.pop(owner, None)
+        self._drop_unowned()
+
+    def _drop_unowned(self) -> None:
+        owned = {source for its in self.sources.values() for source in its}
+        for source in self.values.keys() - owned:
+            del self.values[source]
+
+
+_hidden: defaultdict[str, _Hidden] = defaultdict(_Hidden)
+"""By namespace."""
 
 
 def _hidden_now() -> set[str]:
     """What may not be in a text about the object of this task."""
     within = _namespace.get()
     with _hidden_lock:
-        owners = _hidden.values() if within is None else [_hidden.get(within, {})]
-        found = [values for each in owners for sources in each.values() for values in sources.values()]
+        there = _hidden.values() if within is None else [_hidden.get(within, _Hidden())]
+        found = [values for each in there for values in each.values.values()]
     return set().union(*found)
 
 

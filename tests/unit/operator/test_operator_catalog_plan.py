@@ -33,6 +33,7 @@ from holdfast_operator.reconcile.catalog import (
     RollOut,
     plan,
 )
+from holdfast_operator.reconcile.catalogstatus import no_secret
 from holdfast_operator.reconcile.facts import CatalogFacts, Opening, ShadowFacts
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.index import Index
@@ -93,6 +94,7 @@ def test_an_open_catalog_is_ready_and_shows_the_store() -> None:
     }
 
 
+NO_SECRET = no_secret("keys", "spec.storage.credentialsSecretRef")
 FOREIGN = Refused("spec.storage is outside; ask who runs it", Reason.LOCATION_NOT_ALLOWED)
 
 
@@ -107,7 +109,7 @@ FOREIGN = Refused("spec.storage is outside; ask who runs it", Reason.LOCATION_NO
             replace(
                 FRESH,
                 spec=spec(storage={"url": "file:///x", "credentialsSecretRef": {"name": "keys"}}),
-                missing_secret=("keys", "spec.storage.credentialsSecretRef"),
+                unusable_secret=NO_SECRET,
             ),
             Reason.SECRET_NOT_FOUND,
             "'keys'",
@@ -262,7 +264,7 @@ def test_what_the_first_open_puts_into_a_catalog() -> None:
 
 
 def test_a_missing_secret_is_looked_for_again() -> None:
-    assert rest(replace(FRESH, missing_secret=("keys", "spec.storage.credentialsSecretRef"))).retry
+    assert rest(replace(FRESH, unusable_secret=NO_SECRET)).retry
 
 
 def test_suspended_means_closed() -> None:
