@@ -27,7 +27,7 @@ from holdfast.persist.storage.s3place import S3Place
 from holdfast.persist.storage.s3session import S3Session
 from holdfast.persist.storage.url import CONSENSUS_FILE
 from testbed.droppingproxy import DroppingProxy
-from testbed.floodings3 import FloodingS3
+from testbed.floodings3 import PROMISED, FloodingS3
 from testbed.minio import Minio
 
 pytestmark = pytest.mark.s3
@@ -79,6 +79,15 @@ def test_of_what_is_to_be_small_no_more_is_read_than_tells_that_it_is_not(tmp_pa
         Location.open((tmp_path / "mine").as_uri()).close()
         with pytest.raises(CorruptBlob, match=r"location\.json in S3 bucket theirs"):
             Location.open(**stores, consensus=f"sqlite://{tmp_path}/mine/{CONSENSUS_FILE}")
+        assert 0 < theirs.sent < BUFFERS
+
+
+@pytest.mark.usefixtures("bucket")
+def test_of_an_object_that_is_read_in_parts_no_more_is_taken_than_was_asked_for() -> None:
+    with FloodingS3(HUGE) as theirs:
+        with open_s3_input(S3Place(bucket="theirs", endpoint=theirs.endpoint), "key") as source:
+            assert source is not None
+            assert [source.read(60), source.read(60)] == [bytes(60), bytes(PROMISED - 60)]
         assert 0 < theirs.sent < BUFFERS
 
 

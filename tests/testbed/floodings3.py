@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Final, Self
 
+PROMISED: Final = 100
 _PIECE: Final = bytes(1 << 16)
 _EMPTY: Final = b"<ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>"
 
@@ -16,7 +17,8 @@ _EMPTY: Final = b"<ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>"
 class FloodingS3:
     """Listens on a loopback port of its own until the end of the context.
 
-    Answers to `GET` have `size` bytes and the status `status`; the listing of a bucket too, if `listings`.
+    Answers to `GET` have `size` bytes and the status `status`; the listing of a bucket too, if `listings`. To
+    `HEAD` it says that an object has `PROMISED` bytes.
     """
 
     def __init__(self, size: int, *, status: int = 200, listings: bool = False) -> None:
@@ -26,6 +28,9 @@ class FloodingS3:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def do_HEAD(self) -> None:
+                self.answer(200, PROMISED)
 
             def do_GET(self) -> None:
                 if "list-type" in self.path and not listings:

@@ -17,7 +17,7 @@ import google_crc32c
 from holdfast.errors import Determinate
 from holdfast.persist.storage.s3errors import FAILURES, cause, code, failed, passing
 from holdfast.persist.storage.s3place import S3Place
-from holdfast.persist.storage.s3session import ANSWER_S, S3Session, patiently, told
+from holdfast.persist.storage.s3session import ANSWER_S, S3Session, patiently, read_body, told
 
 
 @contextmanager
@@ -73,7 +73,7 @@ class S3Input(io.RawIOBase):
             return 0
         span = f"bytes={self._at}-{self._at + wanted - 1}"
         try:
-            data = patiently(lambda: self._fetch(span), passing)
+            data = patiently(lambda: self._fetch(span, wanted), passing)
         except FAILURES as error:
             raise failed(error, self._what, certain=True) from cause(error)
         self._compare(data)
@@ -94,6 +94,6 @@ class S3Input(io.RawIOBase):
         if self._summed == self.size and told(self._crc) != self.checksum:
             raise Determinate(f"can't {self._what}: what arrived differs from its checksum")
 
-    def _fetch(self, span: str) -> bytes:
-        data: bytes = self._session.client.get_object(**self._version, Range=span)["Body"].read()
-        return data
+    def _fetch(self, span: str, wanted: int) -> bytes:
+        # A service may give all of the object instead.
+        return read_body(self._session.client.get_object(**self._version, Range=span)["Body"], wanted)
