@@ -6,7 +6,7 @@ deletion waits until it is again.
 
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from holdfast_operator.api.catalog import DeletionPolicy
 from holdfast_operator.api.names import Kind
@@ -20,6 +20,9 @@ from holdfast_operator.runtime.kube import Kube, NotServed, ObjectKey, resource_
 Json = dict[str, Any]
 
 log = logging.getLogger(__name__)
+
+_AGAIN_SECONDS: Final = 3.0
+"""What isn't served is waited for without an end, and asked for so often."""
 
 
 @dataclass(frozen=True, order=True)
@@ -51,7 +54,8 @@ async def _referring(kube: Kube, catalog: ObjectKey, kind: Kind) -> list[Json]:
         there = await kube.list(type_, catalog.namespace)
     except NotServed:
         if not await kube.is_undefined(type_):
-            raise Halt(Settle(unknown_dependents(f"{type_.plural}.{type_.group}"), retry=True)) from None
+            health = unknown_dependents(f"{type_.plural}.{type_.group}")
+            raise Halt(Settle(health, requeue_after=_AGAIN_SECONDS)) from None
         log.warning("the cluster has no %s.%s any more: none is waited for", type_.plural, type_.group)
         return []
     return [body for body in there if body["spec"].get("catalogRef", {}).get("name") == catalog.name]

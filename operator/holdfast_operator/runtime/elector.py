@@ -102,7 +102,7 @@ class Elector:
                 self._troubles.tell(self._name, f"{self} can't be had: {error}")
                 pause = self._pause()
             else:
-                self._troubles.over(self._name, f"{self} is told of again")
+                self._troubles.over(self._name, f"{self} can be asked for again")
             if pause is None:
                 return True
             await self._clock.wait(stop, pause)

@@ -1,11 +1,14 @@
 """Store threads, logs and the probes, each for itself."""
 
 import asyncio
+import io
 import json
 import logging
 import threading
+from typing import Any
 
 import pytest
+from kubernetes.client import ApiClient
 
 from holdfast.errors import StoreUnreachable
 from holdfast_operator.api.names import Kind
@@ -13,8 +16,9 @@ from holdfast_operator.reconcile.longcalls import Asked, LongCalls
 from holdfast_operator.reconcile.pool import StorePool
 from holdfast_operator.reconcile.slowness import Slowness
 from holdfast_operator.runtime import logging as logs
+from holdfast_operator.runtime.app import Operator, Options
 from holdfast_operator.runtime.clock import SystemClock
-from holdfast_operator.runtime.kube import NotLeading, ObjectKey
+from holdfast_operator.runtime.kube import Kube, NotLeading, ObjectKey
 from holdfast_operator.runtime.metrics import Metrics
 
 
@@ -263,3 +267,41 @@ def test_calls_to_slow_servers_have_a_share_and_their_end_ends_it() -> None:
         pool.close()
 
     asyncio.run(story())
+
+
+class Hanging(Kube):
+    """A stand-in for an API server that never answers."""
+
+    def __init__(self) -> None:
+        super().__init__(ApiClient())
+        self.asked = asyncio.Event()
+
+    async def request(self, method: str, path: str, *, query: Any = None, body: Any = None) -> dict[str, Any]:
+        self.asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError(path)
+
+
+def test_a_step_that_is_cut_off_names_its_object() -> None:
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(logs.ConsoleFormatter())
+    logging.getLogger("holdfast_operator").addHandler(handler)
+
+    async def story() -> None:
+        kube = Hanging()
+        operator = Operator(Options(), kube, Metrics())
+        key = ObjectKey(Kind.CATALOG, "ns", "demo")
+        operator._queue.add(key)
+        workers = asyncio.create_task(operator._queue.run())
+        await kube.asked.wait()
+        assert not await operator._queue.stop(0.0)
+        await workers
+        kube.close()
+
+    try:
+        asyncio.run(story())
+    finally:
+        logging.getLogger("holdfast_operator").removeHandler(handler)
+    (line,) = written.getvalue().splitlines()
+    assert "warning [Catalog ns/demo] the step is cut off" in line
