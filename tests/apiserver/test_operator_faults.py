@@ -129,7 +129,7 @@ def test_resources_that_are_not_served_for_a_while_are_neither_gone_nor_forgotte
     with FaultyApi(world.cluster, seed=0, rate=0.0) as api:
         api.hide("/apis/holdfast.dev/")
         operator = world.start(through=api.cluster(world.folder))
-        operator.wait_until_it_says("doesn't serve holdfast.dev/v1alpha1")
+        operator.wait_until_it_says("doesn't serve all of holdfast.dev/v1alpha1")
         # What kopf has no answer to ends its watches.
         api.meet("/catalogs?watch=true", "410")
         api.hide()

@@ -280,7 +280,7 @@ def _message(content: bytes) -> str:
     try:
         return str(json.loads(content).get("message", ""))
     except (ValueError, AttributeError):
-        return content[:200].decode(errors="replace")
+        return content[:200].decode(errors="replace").strip()
 
 
 def _reason(content: bytes) -> str:
