@@ -152,11 +152,11 @@ class DiskOf(FileSystem):
         found.changes.clear()
         found.durable = dict(found.entries)
 
-    def read(self, path: Path) -> bytes:
+    def read(self, path: Path, most: int = -1) -> bytes:
         node = self._disk.node(path)
         if isinstance(node, _Folder):
             raise IsADirectoryError(21, "Is a directory", str(path))
-        return node.data
+        return node.data if most < 0 else node.data[:most]
 
     def open_input(self, path: Path) -> pa.NativeFile:
         return pa.BufferReader(self.read(path))

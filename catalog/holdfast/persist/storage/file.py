@@ -101,23 +101,16 @@ class FileBlob(Blob):
             raise Determinate(f"can't ask {self.description} for the time: {reason(error)}") from error
 
     def get(self, key: str) -> bytes | None:
+        return self.get_start(key, -1)
+
+    def get_start(self, key: str, most: int) -> bytes | None:
         path = self._path(key)
         try:
-            return self._files.read(path)
+            return self._files.read(path, most)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         except OSError as error:
             raise Determinate(f"can't read {path}: {reason(error)}") from error
-
-    def get_start(self, key: str, most: int) -> bytes | None:
-        source = self.open_input(key)
-        if source is None:
-            return None
-        try:
-            with source:
-                return bytes(source.read(most))
-        except OSError as error:
-            raise Determinate(f"can't read {self._path(key)}: {reason(error)}") from error
 
     def open_input(self, key: str) -> pa.NativeFile | None:
         path = self._path(key)

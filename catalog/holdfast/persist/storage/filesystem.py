@@ -57,9 +57,10 @@ class FileSystem:
         """Make the entries of a folder durable."""
         flush_folder(folder)
 
-    def read(self, path: Path) -> bytes:
-        """All bytes of a file."""
-        return path.read_bytes()
+    def read(self, path: Path, most: int = -1) -> bytes:
+        """All bytes of a file, or so many from its start."""
+        with path.open("rb") as file:
+            return file.read(most)
 
     def open_input(self, path: Path) -> pa.NativeFile:
         """A file for random access. Not mapped: what was read of a map counts as the process's memory."""
