@@ -19,7 +19,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from holdfast.persist.storage.s3place import is_endpoint
 
 PORTS: Final = {"http": 80, "https": 443, "postgresql": 5432, "postgres": 5432}
 """Where services are whose URL names no port."""
@@ -27,7 +29,8 @@ PORTS: Final = {"http": 80, "https": 443, "postgresql": 5432, "postgres": 5432}
 
 _LOCAL: Final = "file://"
 _NAMESPACE: Final = "{namespace}"
-_FILES: Final = frozenset({"file", "sqlite"})
+FILES: Final = frozenset({"file", "sqlite"})
+"""Schemes of URLs of what is in a file system."""
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _OPTIONS: Final = {"s3": "endpoint", "postgresql": "schema", "postgres": "schema"}
 """The one option that says where something is, of a URL that has one."""
@@ -144,7 +147,7 @@ def _file(url: str) -> str | None:
         parts = urlsplit(url)
     except ValueError:
         return None
-    return "/" + unquote(parts.path).strip("/") if parts.scheme in _FILES else None
+    return "/" + unquote(parts.path).strip("/") if parts.scheme in FILES else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,21 +176,9 @@ def _split(url: str) -> _Split | None:
     match parts.scheme:
         case "file" | "sqlite" if not options:
             return _Split(f"file://{parts.netloc}", segments)
-        case "s3" if "endpoint" not in options or _is_host(endpoint):
+        case "s3" if "endpoint" not in options or is_endpoint(options["endpoint"]):
             return _Split(f"s3://{parts.netloc} {endpoint.scheme} {hosts[1]}", segments)
         case "postgresql" | "postgres" if options.keys() <= {"schema"}:
             return _Split(f"postgresql {hosts[0]}", segments, options.get("schema"))
         case _:
             return None
-
-
-def _is_host(endpoint: SplitResult) -> bool:
-    """Whether it is http:// or https://, a host and perhaps a port."""
-    return (
-        endpoint.scheme in {"http", "https"}
-        and bool(endpoint.hostname)
-        and "@" not in endpoint.netloc
-        and endpoint.path in {"", "/"}
-        and not endpoint.query
-        and not endpoint.fragment
-    )

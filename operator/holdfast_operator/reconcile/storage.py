@@ -13,10 +13,9 @@ from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.catalogsource import CatalogStorage
 from holdfast_operator.api.names import Reason
 from holdfast_operator.reconcile import ownpassword
-from holdfast_operator.reconcile.locations import PORTS, Bounds
+from holdfast_operator.reconcile.locations import FILES, PORTS, Bounds
 
 _WITH: Final = " with "
-_FILES: Final = frozenset({"file", "sqlite"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Storage:
     @property
     def on_one_machine(self) -> bool:
         """Whether only processes that see the same file system can open it."""
-        return any(_scheme(url) in _FILES for url in self.urls)
+        return any(_scheme(url) in FILES for url in self.urls)
 
     def beside(self, stash: "StashPlace | None") -> str:
         """It and a stash in one name."""
@@ -199,7 +198,7 @@ def names_files(spec: CatalogSpec) -> bool:
     """Whether one of its stores is in a file system."""
     storage, stash = spec.storage, spec.stash
     urls = storage.url, storage.blob, storage.consensus, None if stash is None else stash.url
-    return any(_scheme(url) in _FILES for url in urls if url is not None)
+    return any(_scheme(url) in FILES for url in urls if url is not None)
 
 
 def _resolve(asked: CatalogStorage, organization_id: str, bounds: Bounds, field: str) -> Storage | Refused:
@@ -230,7 +229,7 @@ def servers_of(location: str) -> tuple[str, ...]:
     A bucket without an endpoint is a server of its own; so is a place in a file system, where that is all.
     """
     urls = location.split(_WITH)
-    remote = [url for url in urls if _scheme(url) not in _FILES]
+    remote = [url for url in urls if _scheme(url) not in FILES]
     return tuple(_server(url) for url in remote or urls)
 
 

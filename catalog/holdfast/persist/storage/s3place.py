@@ -82,15 +82,19 @@ class S3Place:
         return where if self.endpoint is None else f"{where}, at {self.endpoint}"
 
 
-def _check_endpoint(endpoint: str) -> None:
+def is_endpoint(text: str) -> bool:
+    """Whether it is http:// or https://, a host and perhaps a port: a path would lead into another bucket."""
     try:
-        parts = urlsplit(endpoint)
-        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        parts = urlsplit(text)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        known = False
-    # No path either: it would lead into another bucket, and would be in no place that anybody allowed.
-    known = known and parts.path in ("", "/") and not parts.query and not parts.fragment
-    if not known or "@" in endpoint or re.search(r"[\s\x00-\x1f]", endpoint):
+        return False
+    whole = parts.path in ("", "/") and not parts.query and not parts.fragment
+    return known and whole and "@" not in text and not re.search(r"[\s\x00-\x1f]", text)
+
+
+def _check_endpoint(endpoint: str) -> None:
+    if not is_endpoint(endpoint):
         raise BadInput(
             "the endpoint of an s3:// URL is http:// or https://, a host and perhaps a port",
             hint=f"write {FORM}; credentials come from the environment, such as AWS_ACCESS_KEY_ID",
