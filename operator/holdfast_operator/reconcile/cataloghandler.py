@@ -80,7 +80,6 @@ from holdfast_operator.reconcile.longcalls import UnderWay
 from holdfast_operator.reconcile.migrations import Migrations
 from holdfast_operator.reconcile.objects import NOTHING_DECLARED, ObjectsPlan, declared_by
 from holdfast_operator.reconcile.observers import observers_of
-from holdfast_operator.reconcile.opening import Observer
 from holdfast_operator.reconcile.specs import parse_spec
 from holdfast_operator.reconcile.steps import Settle, Step, reconciling, stalled
 from holdfast_operator.reconcile.storage import Refused, RestoreSource, Storage, resolve, resolve_restore
@@ -254,7 +253,8 @@ class CatalogHandler(Handler[Observed]):
         await self._check_fence(key, body, opening)
         try:
             credentials = await self._credentials(key, opening)
-            await self._stores.open(key, opening, credentials, await self._observers(key, opening))
+            observers = () if opening.observed else await observers_of(self.services.kube, self._index, key)
+            await self._stores.open(key, opening, credentials, observers)
         except UnderWay as wait:
             raise Halt(self._soon(wait, await self._opening_since(key, wait, opening))) from None
         except (ShardFinalized, NothingThere, OwnedByAnother, ObservedByAnother) as error:
@@ -363,12 +363,6 @@ class CatalogHandler(Handler[Observed]):
         note = Note(Reason.CATALOG_UPGRADED, told_upgrade(start.upgraded, start.kept, opening))
         log.info(note.message)
         await self.services.events.post(key, body["metadata"]["uid"], note)
-
-    async def _observers(self, key: ObjectKey, opening: Opening) -> tuple[Observer, ...]:
-        if opening.observed:
-            return ()
-        where = self._settings.data_dir, self._settings.allowed_locations
-        return await observers_of(self.services.kube, self._index, key, *where)
 
     async def _unusable_secret(
         self, key: ObjectKey, spec: CatalogSpec | None, storage: Storage | Refused

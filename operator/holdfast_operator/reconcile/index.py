@@ -18,7 +18,7 @@ from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.migration import CatalogMigrationSpec
 from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.reconcile.specs import parse_spec
-from holdfast_operator.reconcile.storage import Storage, names_files, resolve
+from holdfast_operator.reconcile.storage import Refused, Storage, names_files, resolve
 from holdfast_operator.runtime.kube import ObjectKey
 from holdfast_operator.runtime.status import Phase, phase_of
 
@@ -181,9 +181,13 @@ class Index:
                     return _Asked()
                 return _Asked(catalog=ObjectKey(Kind.CATALOG, key.namespace, move.catalog_ref.name))
 
+    def resolve(self, spec: CatalogSpec, namespace: str, *, follow: bool = True) -> Storage | Refused:
+        """Where a Catalog is, as `storage.resolve` says. From any thread."""
+        return resolve(spec, namespace, self._data_dir, self._places, follow=follow)
+
     def _asked(self, spec: CatalogSpec, namespace: str) -> _Asked:
         organization, observes = spec.organization_id, spec.access == Access.OBSERVED
-        storage = resolve(spec, namespace, self._data_dir, self._places, follow=False)
+        storage = self.resolve(spec, namespace, follow=False)
         if isinstance(storage, Storage):
             claim = storage.stores, organization
             return _Asked(claim, storage, organization_id=organization, observes=observes)

@@ -48,7 +48,6 @@ from holdfast_operator.reconcile.migrationfacts import Course, Move, migration_i
 from holdfast_operator.reconcile.migrationmarks import resting
 from holdfast_operator.reconcile.migrations import Migrations
 from holdfast_operator.reconcile.observers import observers_of
-from holdfast_operator.reconcile.opening import Observer
 from holdfast_operator.reconcile.specs import parse_spec
 from holdfast_operator.reconcile.steps import Settle, Step, reconciling, stalled
 from holdfast_operator.reconcile.storage import Refused, resolve
@@ -218,7 +217,7 @@ class MigrationHandler(Handler[Observed]):
         until = seen.deadline or seen.now
         try:
             credentials = await credentials_of(self.services.kube, key, step.move.opening)
-            others = await self._observers(owner)
+            others = await observers_of(self.services.kube, self._index, owner)
             after = await self._migrations.advance(
                 key, step.move, credentials, others, seconds=(until - seen.now).total_seconds()
             )
@@ -271,7 +270,8 @@ class MigrationHandler(Handler[Observed]):
         seen = step.seen
         try:
             credentials = await credentials_of(self.services.kube, key, step.move.opening)
-            await self._migrations.abandon(key, step.move, credentials, await self._observers(owner))
+            others = await observers_of(self.services.kube, self._index, owner)
+            await self._migrations.abandon(key, step.move, credentials, others)
         except UnderWay as wait:
             text = "what is on record is finished or taken back"
             raise Halt(self._waiting(seen, reconciling(Reason.ABANDONING, text), wait)) from None
@@ -287,10 +287,6 @@ class MigrationHandler(Handler[Observed]):
             raise Halt(self._waiting(step.seen, reconciling(Reason.MIGRATION_PENDING, text), wait)) from None
         except HoldfastError as error:
             raise Halt(resting(step.seen, settled(error).health, retry=True)) from None
-
-    async def _observers(self, owner: ObjectKey) -> tuple[Observer, ...]:
-        where = self._settings.data_dir, self._settings.allowed_locations
-        return await observers_of(self.services.kube, self._index, owner, *where)
 
     def _waiting(self, seen: Observed, health: Health, wait: UnderWay) -> Settle:
         """How it rests while something takes long: it comes back when that ends."""

@@ -6,7 +6,6 @@ Which of them do only the stores can tell: see `opening.check_owner`.
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from pathlib import Path
 
 from holdfast_operator.api.catalog import Access, CatalogSpec
 from holdfast_operator.reconcile.catalog import opening_for
@@ -14,27 +13,19 @@ from holdfast_operator.reconcile.credentials import credentials_of
 from holdfast_operator.reconcile.index import Index
 from holdfast_operator.reconcile.opening import Observer
 from holdfast_operator.reconcile.specs import parse_spec
-from holdfast_operator.reconcile.storage import Storage, resolve
+from holdfast_operator.reconcile.storage import Storage
 from holdfast_operator.runtime.kube import Gone, Kube, ObjectKey
 
 
-async def observers_of(
-    kube: Kube, index: Index, catalog: ObjectKey, data_dir: Path | None, places: tuple[str, ...]
-) -> tuple[Observer, ...]:
-    """Those of the organization of a Catalog, beside itself; where they may be is told as to `resolve`.
-
-    Raises `KubeError`.
-    """
+async def observers_of(kube: Kube, index: Index, catalog: ObjectKey) -> tuple[Observer, ...]:
+    """Those of the organization of a Catalog, beside itself. Raises `KubeError`."""
     found = [
-        await _observer(kube, each, data_dir, places, older=older)
-        for each, older in index.observers_of(catalog).items()
+        await _observer(kube, index, each, older=older) for each, older in index.observers_of(catalog).items()
     ]
     return tuple(each for each in found if each is not None)
 
 
-async def _observer(
-    kube: Kube, key: ObjectKey, data_dir: Path | None, places: tuple[str, ...], *, older: bool
-) -> Observer | None:
+async def _observer(kube: Kube, index: Index, key: ObjectKey, *, older: bool) -> Observer | None:
     """None where it is gone, doesn't only look any more, or may not be where it asks to be."""
     try:
         spec, _ = parse_spec(CatalogSpec, await kube.get(key))
@@ -42,7 +33,7 @@ async def _observer(
         return None
     if spec is None or spec.access != Access.OBSERVED:
         return None
-    storage = await asyncio.to_thread(resolve, spec, key.namespace, data_dir, places)
+    storage = await asyncio.to_thread(index.resolve, spec, key.namespace)
     if not isinstance(storage, Storage):
         return None
     name = f"{key.namespace}/{key.name}"
