@@ -4,6 +4,7 @@ Rows of a multiset come out as often as they are in it; with `--diff` once, with
 """
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -115,23 +116,20 @@ def tail(
         raise BadInput("--progress is for --format json", hint="its lines are objects with 'progress'")
     with table_of(open_to_look(url), name) as table:
         first = snapshot and (as_of or 0) < table.upper
-        with table.tail(as_of, snapshot=snapshot) as changes:
+        with table.tail(as_of, snapshot=snapshot) as changes, suppress(KeyboardInterrupt):
             out, told, start, deadline = _Changes(form), -1, changes.progress, None
-            try:
-                while (until is None or changes.progress < until) and not table.info.dropped:
-                    if deadline is None and seconds is not None and not (first and changes.progress == start):
-                        deadline = monotonic() + seconds
-                    left = None if deadline is None else deadline - monotonic()
-                    if left is not None and left < 0:
-                        return
-                    updates = changes.next(left)
-                    if updates.num_rows:
-                        out.show(updates)
-                    if progress and changes.progress > told:
-                        told = changes.progress
-                        click.echo(json.dumps({"progress": told}))
-            except KeyboardInterrupt:
-                return
+            while (until is None or changes.progress < until) and not table.info.dropped:
+                if deadline is None and seconds is not None and not (first and changes.progress == start):
+                    deadline = monotonic() + seconds
+                left = None if deadline is None else deadline - monotonic()
+                if left is not None and left < 0:
+                    return
+                updates = changes.next(left)
+                if updates.num_rows:
+                    out.show(updates)
+                if progress and changes.progress > told:
+                    told = changes.progress
+                    click.echo(json.dumps({"progress": told}))
 
 
 class _Changes:

@@ -63,10 +63,9 @@ def decoded(secret: Mapping[str, Any], key: ObjectKey) -> dict[str, str]:
 
     Raises `BadInput` for one that is larger than credentials are.
     """
-    data = secret.get("data") or {}
-    _check_size(secret.get("metadata", {}).get("name"), data)
+    data, metadata = secret.get("data") or {}, secret.get("metadata", {})
+    _check_size(metadata.get("name"), data)
     values = {name: base64.b64decode(encoded).decode(errors="replace") for name, encoded in data.items()}
-    metadata = secret.get("metadata", {})
     source = f"{metadata.get('name')}@{metadata.get('resourceVersion')}"
     hidden = _hidden_keys(values)
     written = [text for name in hidden for text in (data[name], values[name], quote(values[name], safe=""))]
