@@ -18,13 +18,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from testbed.kube import ControlPlane
+from testbed.serving import Serving
 
 _PASSED: Final = ("Accept", "Content-Type", "User-Agent")
 _ANSWER_S: Final = 30.0
@@ -83,17 +84,11 @@ class FaultyApi:
 
             do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = serve  # noqa: N815
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server: Final = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread: Final = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-        self._thread.start()
+        self._server: Final = Serving(Handler)
 
     def cluster(self, folder: Path) -> ControlPlane:
         """The cluster as it is seen through this; its kubeconfig goes to `folder`."""
-        server = f"http://127.0.0.1:{self._server.server_port}"
+        server = self._server.url
         config = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -123,14 +118,12 @@ class FaultyApi:
 
     def close(self) -> None:
         """End all connections."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
         with self._lock:
             ends = tuple(self._open)
         for end in ends:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
 
     def _serve(self, client: BaseHTTPRequestHandler) -> None:
         length = int(client.headers.get("Content-Length") or 0)

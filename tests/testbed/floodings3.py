@@ -4,10 +4,11 @@ A real one has no such answers; it counts what is taken of them.
 """
 
 import contextlib
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import TracebackType
 from typing import Final, Self
+
+from testbed.serving import Serving
 
 PROMISED: Final = 100
 _PIECE: Final = bytes(1 << 16)
@@ -51,18 +52,12 @@ class FloodingS3:
                 self.send_header("Content-Length", str(length))
                 self.end_headers()
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server: Final = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread: Final = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-        self._thread.start()
+        self._server: Final = Serving(Handler)
 
     @property
     def endpoint(self) -> str:
         """Where it listens."""
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return self._server.url
 
     def __enter__(self) -> Self:
         return self
@@ -70,6 +65,4 @@ class FloodingS3:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.close()

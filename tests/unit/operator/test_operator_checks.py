@@ -2,9 +2,8 @@
 
 import asyncio
 import http.server
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http import HTTPStatus
 
 import pytest
@@ -14,6 +13,7 @@ from holdfast_operator.__main__ import main
 from holdfast_operator.api.names import Kind
 from holdfast_operator.runtime import checks
 from holdfast_operator.runtime.kube import Kube, ObjectKey
+from testbed.serving import Serving
 
 
 @contextmanager
@@ -30,18 +30,8 @@ def serving(*answers: int) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/readyz"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with closing(Serving(Handler)) as server:
+        yield f"{server.url}/readyz"
 
 
 def test_a_probe_waits_until_the_operator_is_ready(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -30,6 +30,7 @@ from holdfast_operator.runtime.kube import (
 )
 from holdfast_operator.runtime.metrics import Metrics
 from holdfast_operator.runtime.status import StatusWriter
+from testbed.serving import Serving
 
 KEY = ObjectKey(Kind.CATALOG, "ns", "demo")
 BODY = {"metadata": {"resourceVersion": "7", "uid": "u"}, "status": {"upper": 1, "epoch": 2}}
@@ -58,14 +59,9 @@ class Api:
 
             do_GET = do_POST = do_PATCH = do_DELETE = serve  # noqa: N815
 
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.thread = threading.Thread(target=self.server.serve_forever)
-        self.thread.start()
+        self.server = Serving(Handler)
         configuration = Configuration()
-        configuration.host = f"http://127.0.0.1:{self.server.server_port}"
+        configuration.host = self.server.url
         self.kube = Kube(ApiClient(configuration))
 
     def run(self, story: Callable[[Kube], Awaitable[Any]]) -> Any:
@@ -73,9 +69,7 @@ class Api:
 
     def close(self) -> None:
         self.kube.close()
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
+        self.server.close()
 
 
 @pytest.fixture
@@ -191,7 +185,7 @@ def test_an_object_is_gone_where_its_definition_is(
 def test_who_does_not_lead_changes_nothing(api: Api) -> None:
     leads = [True, False]
     configuration = Configuration()
-    configuration.host = f"http://127.0.0.1:{api.server.server_port}"
+    configuration.host = api.server.url
     kube = Kube(ApiClient(configuration), may_write=lambda: leads[0])
     api.answers = [(200, {}), (200, {})]
     asyncio.run(kube.patch_status(KEY, {"status": {}}))
