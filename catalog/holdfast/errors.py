@@ -93,7 +93,20 @@ class CorruptBlob(StorageError):
 
 
 class LogRegressed(CorruptBlob):
-    """The log of a shard is shorter than it was: the consensus store was restored from an older copy."""
+    """The log of a shard has another history than the one that was read, or is shorter.
+
+    The consensus store went back in time: a lagging standby was promoted, or an older copy was restored. All
+    handles of the client end with this error. A new client goes on with the history that the store has now.
+    """
+
+    hint = (
+        "find out which history is the right one ('holdfast persist recover' shows what each has);"
+        " a new client uses the history that the store has now"
+    )
+
+    def again(self) -> "LogRegressed":
+        """The same error, to be raised once more."""
+        return LogRegressed(self.key, self.expected, self.actual)
 
 
 class VersionTooNew(HoldfastError):

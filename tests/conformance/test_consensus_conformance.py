@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
-from holdfast.persist.storage import Consensus, Entry, Expect, Put
+from holdfast.persist.storage import Consensus, Digest, Entry, Expect, Head, Put, digest_of
 
 UNICODE_KEY = "sch\u00f6n/\u65e5\u672c\u8a9e/\U0001f984 'quoted' \"too\""
 
@@ -33,7 +33,7 @@ def test_entries_come_back_in_order_as_they_were(consensus: Consensus) -> None:
     entries = _fill(consensus, "a", 5)
 
     assert consensus.scan("a", 0, 100) == entries
-    assert consensus.heads(["a"]) == {"a": entries[-1]}
+    assert consensus.heads(["a"]) == {"a": Head(*entries[-1])}
 
 
 @pytest.mark.parametrize("seqno", [1, 2, 3, 5, 99])
@@ -57,9 +57,9 @@ def test_several_keys_are_appended_together(consensus: Consensus) -> None:
     assert consensus.compare_and_set([Put("b", 1, b"b1"), Put("a", 3, b"a3"), Put("c", 1, b"c1")])
 
     assert consensus.heads(["a", "b", "c", "d"]) == {
-        "a": Entry(3, b"a3"),
-        "b": Entry(1, b"b1"),
-        "c": Entry(1, b"c1"),
+        "a": Head(3, b"a3"),
+        "b": Head(1, b"b1"),
+        "c": Head(1, b"c1"),
     }
     assert consensus.list_keys() == ["a", "b", "c"]
 
@@ -84,7 +84,7 @@ def test_an_append_with_conditions_happens_only_where_all_hold(consensus: Consen
     assert not consensus.compare_and_set([Put("a", 1, b"x")], [Expect("lock", 2), Expect("b", 1)])
     assert consensus.heads(["a"]) == {}
     assert consensus.compare_and_set([Put("a", 1, b"x")], [Expect("lock", 2), Expect("b", 0)])
-    assert consensus.heads(["a", "lock"]) == {"a": Entry(1, b"x"), "lock": Entry(2, b"lock 2")}
+    assert consensus.heads(["a", "lock"]) == {"a": Head(1, b"x"), "lock": Head(2, b"lock 2")}
 
 
 def test_a_condition_may_be_on_a_key_that_is_put(consensus: Consensus) -> None:
@@ -112,7 +112,7 @@ def test_truncate_never_takes_the_head(consensus: Consensus, seqno: int) -> None
 
     assert consensus.truncate("a", seqno) == 9
     assert consensus.scan("a", 0, 100) == entries[9:]
-    assert consensus.heads(["a"]) == {"a": entries[9]}
+    assert consensus.heads(["a"]) == {"a": Head(*entries[9])}
     assert consensus.list_keys() == ["a"]
 
 
@@ -152,7 +152,7 @@ def test_a_scan_is_gapless_and_limited(consensus: Consensus) -> None:
 def test_an_empty_entry_is_an_entry(consensus: Consensus) -> None:
     assert consensus.compare_and_set([Put("a", 1, b"")])
 
-    assert consensus.heads(["a"]) == {"a": Entry(1, b"")}
+    assert consensus.heads(["a"]) == {"a": Head(1, b"")}
 
 
 def test_an_entry_of_1_mib(consensus: Consensus) -> None:
@@ -161,7 +161,7 @@ def test_an_entry_of_1_mib(consensus: Consensus) -> None:
     assert consensus.compare_and_set([Put("a", 1, data), Put("b", 1, data[::-1])])
 
     assert consensus.scan("a", 1, 1) == [Entry(1, data)]
-    assert consensus.heads(["b"]) == {"b": Entry(1, data[::-1])}
+    assert consensus.heads(["b"]) == {"b": Head(1, data[::-1])}
 
 
 def test_unicode_keys_come_back_as_they_were(consensus: Consensus) -> None:
@@ -179,7 +179,7 @@ def test_many_keys_in_one_step(consensus: Consensus) -> None:
     assert consensus.compare_and_set([Put(key, 1, key.encode()) for key in keys])
 
     assert consensus.list_keys() == keys
-    assert consensus.heads(keys) == {key: Entry(1, key.encode()) for key in keys}
+    assert consensus.heads(keys) == {key: Head(1, key.encode()) for key in keys}
     assert not consensus.compare_and_set([Put(key, 2 - (key == "s299"), b"x") for key in keys])
     assert {entry.seqno for entry in consensus.heads(keys).values()} == {1}
 
@@ -223,8 +223,8 @@ class Model:
         return len(self.logs.get(key, []))
 
     def compare_and_set(self, puts: list[Put], expect: list[Expect]) -> bool:
-        wanted = [(put.key, put.seqno - 1) for put in puts] + list(expect)
-        if any(self.head(key) != head for key, head in wanted):
+        wanted = [Expect(put.key, put.seqno - 1) for put in puts] + list(expect)
+        if any(self.head(each.key) != each.head for each in wanted):
             return False
         for put in puts:
             self.logs.setdefault(put.key, []).append(put.data)
@@ -302,6 +302,71 @@ def test_any_commands_answer_as_the_model_does(
         assert consensus.heads([key])[key].seqno == model.head(key)
 
 
+def _framed(crc: int, size: int = 40) -> bytes:
+    """Bytes of one length that differ only where a frame has its checksum."""
+    return b"HFd\n\x01\x00\x00\x00" + crc.to_bytes(4, "little") + b"." * (size - 12)
+
+
+MINE = digest_of(_framed(7))
+OTHER = [digest_of(_framed(8)), digest_of(_framed(7, size=41)), Digest(40, b"")]
+
+
+@pytest.mark.parametrize("key", ["s1", "lock"])
+@pytest.mark.parametrize("other", OTHER)
+def test_the_same_number_with_other_bytes_is_refused(consensus: Consensus, key: str, other: Digest) -> None:
+    """Both histories of a log have entry 2; who knows the other one appends nothing to this one."""
+    for put in (Put(key, 1, _framed(6)), Put(key, 2, _framed(7)), Put("t", 1, _framed(5))):
+        assert consensus.compare_and_set([put])
+
+    assert not consensus.compare_and_set([Put(key, 3, b"x", other)])
+    assert not consensus.compare_and_set([Put(key, 3, b"x", other), Put("t", 2, b"x")])
+    assert not consensus.compare_and_set([Put("t", 2, b"x", digest_of(_framed(5)))], [Expect(key, 2, other)])
+    assert not consensus.compare_and_set([Put("new", 1, b"x")], [Expect(key, 2, other)])
+    assert not consensus.compare_and_set([Put(key, 3, b"x")], [Expect(key, 2, other)])
+    assert consensus.truncate(key, 2, other) == 0
+    assert [entry.seqno for entry in consensus.scan(key, 0, 9)] == [1, 2]
+    assert consensus.heads(["t", "new"]) == {"t": Head(1, _framed(5))}
+
+    assert consensus.compare_and_set([Put("new", 1, b"x")], [Expect(key, 2, MINE)])
+    assert consensus.compare_and_set([Put(key, 3, b"x", MINE), Put("t", 2, b"x")], [Expect(key, 2, MINE)])
+    assert consensus.compare_and_set([Put(key, 4, b"y", digest_of(b"x"))])
+
+
+def test_heads_come_with_the_digest_of_the_entry_that_the_caller_knows(consensus: Consensus) -> None:
+    for seqno in range(1, 6):
+        assert consensus.compare_and_set([Put("a", seqno, _framed(seqno))])
+    assert consensus.compare_and_set([Put("b", 1, b"")])
+    assert consensus.truncate("a", 3) == 2
+
+    def known(seqno: int) -> Digest | None:
+        return consensus.heads(["a", "b"], {"a": seqno})["a"].known
+
+    assert [known(seqno) for seqno in (3, 5)] == [digest_of(_framed(3)), digest_of(_framed(5))]
+    assert [known(seqno) for seqno in (0, 2, 6)] == [None, None, None]
+    assert consensus.heads(["b"], {"b": 1, "a": 3}) == {"b": Head(1, b"", Digest(0, b""))}
+
+
+def test_digests_are_those_of_the_entries_of_a_scan(consensus: Consensus) -> None:
+    for seqno in range(1, 8):
+        assert consensus.compare_and_set([Put("a", seqno, _framed(seqno, size=11 + seqno))])
+    consensus.truncate("a", 3)
+    for start, limit in ((0, 9), (3, 2), (6, 9), (8, 9)):
+        scanned = consensus.scan("a", start, limit)
+        expected = [(entry.seqno, digest_of(entry.data)) for entry in scanned]
+        assert consensus.digests("a", start, limit) == expected
+
+
+@pytest.mark.parametrize("seqno", [1, 2, 3, 4, 5])
+def test_a_truncation_at_a_known_entry_keeps_it(consensus: Consensus, seqno: int) -> None:
+    for number in range(1, 6):
+        assert consensus.compare_and_set([Put("a", number, _framed(number))])
+
+    assert consensus.truncate("a", seqno, digest_of(_framed(seqno + 1))) == 0
+    assert consensus.truncate("a", 6, digest_of(_framed(6))) == 0
+    assert consensus.truncate("a", seqno, digest_of(_framed(seqno))) == seqno - 1
+    assert consensus.digests("a", 0, 1) == [(seqno, digest_of(_framed(seqno)))]
+
+
 def test_a_log_that_is_made_anew_leaves_no_way_back(consensus: Consensus) -> None:
     """What aims at the old log loses, at every place of it; or the store says that it can't do this."""
     assert consensus.compare_and_set([Put("a", 1, b"one")])
@@ -320,5 +385,5 @@ def test_a_log_that_is_made_anew_leaves_no_way_back(consensus: Consensus) -> Non
         assert not consensus.compare_and_set([Put("a", stale, b"zombie")])
         assert not consensus.compare_and_set([Put("new", stale, b"zombie")])
     assert consensus.compare_and_set([Put("a", far + 1, b"on"), Put("new", far + 1, b"on")])
-    assert consensus.heads(["a"]) == {"a": Entry(far + 1, b"on")}
+    assert consensus.heads(["a"]) == {"a": Head(far + 1, b"on")}
     assert consensus.list_keys() == ["a", "new"]

@@ -15,8 +15,8 @@ import pytest
 
 from holdfast.persist.storage import (
     Consensus,
-    Entry,
     Expect,
+    Head,
     MemoryConsensus,
     Put,
     SqliteConsensus,
@@ -91,7 +91,7 @@ def test_threads_that_race_with_a_condition(consensus: Consensus, appends: int) 
         start.wait()
         own = 0
         while own < appends:
-            lock = consensus.heads(["lock"]).get("lock", Entry(0, b"")).seqno
+            lock = consensus.heads(["lock"]).get("lock", Head(0, b"")).seqno
             mine = Put(f"own{writer}", own + 1, b"x")
             if own % 2:
                 done = consensus.compare_and_set([mine, Put("lock", lock + 1, b"%d" % writer)])
@@ -157,7 +157,7 @@ class CheckThenAct(MemoryConsensus):
 
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         heads = self.heads([put.key for put in puts])
-        if any(heads.get(put.key, Entry(0, b"")).seqno != put.seqno - 1 for put in puts):
+        if any(heads.get(put.key, Head(0, b"")).seqno != put.seqno - 1 for put in puts):
             return False
         if not self._met.is_set():
             self._meeting.wait(timeout=60)

@@ -19,7 +19,7 @@ from holdfast.errors import (
     VersionTooNew,
 )
 from holdfast.persist import Clock
-from holdfast.persist.storage import Entry, Expect, Put
+from holdfast.persist.storage import Entry, Expect, Head, Put
 from holdfast.persist.storage.faults import ProcessDeath
 from holdfast.persist.storage.logcodec import FLOOR_NAME, object_name
 from holdfast.persist.storage.logstate import RECENT
@@ -48,7 +48,7 @@ def opened(objects: MemoryObjects, *, read_only: bool = False) -> S3LogConsensus
 def append(store: S3LogConsensus, key: str, count: int) -> None:
     """Append `count` entries, each after the newest."""
     for _ in range(count):
-        head = store.heads([key]).get(key, Entry(0, b"")).seqno
+        head = store.heads([key]).get(key, Head(0, b"")).seqno
         assert store.compare_and_set([Put(key, head + 1, f"{key}{head + 1}".encode())])
 
 
@@ -135,7 +135,7 @@ def test_a_reader_on_the_branch_of_a_sleeper_leaves_it(bucket: Bucket, other: S3
         writer.compare_and_set([Put("a", 1, b"asleep")])
     assert bucket.names("log/")[:2] == [object_name(3), object_name(4)]
 
-    assert reader.heads(["a", "b"]) == {"b": Entry(8, b"b8")}
+    assert reader.heads(["a", "b"]) == {"b": Head(8, b"b8")}
     assert f"get {object_name(3)}" in late.requests
 
 
@@ -154,7 +154,7 @@ def test_a_put_that_was_truncated_before_its_confirmation_is_settled_by_its_toke
 
     assert writer.compare_and_set([Put("a", 1, b"x")]) is True
     assert object_name(3) not in bucket.names()
-    assert writer.heads(["a"]) == {"a": Entry(1, b"x")}
+    assert writer.heads(["a"]) == {"a": Head(1, b"x")}
 
 
 def test_a_put_of_which_no_token_is_left_is_indeterminate(bucket: Bucket, other: S3LogConsensus) -> None:
@@ -213,7 +213,7 @@ def test_a_put_of_unknown_outcome_is_sent_again_and_known_by_its_token(
 
     assert store.compare_and_set([Put("a", 1, b"x"), Put("b", 1, b"y")]) is True
 
-    assert opened(MemoryObjects(bucket)).heads(["a", "b"]) == {"a": Entry(1, b"x"), "b": Entry(1, b"y")}
+    assert opened(MemoryObjects(bucket)).heads(["a", "b"]) == {"a": Head(1, b"x"), "b": Head(1, b"y")}
     assert bucket.names("log/") == [object_name(1)]
 
 
@@ -224,7 +224,7 @@ def test_a_put_that_stays_unknown_is_indeterminate_and_what_came_of_it_is_read(b
         store.compare_and_set([Put("a", 1, b"x")])
 
     assert store.compare_and_set([Put("a", 1, b"y")]) is False
-    assert store.heads(["a"]) == {"a": Entry(1, b"x")}
+    assert store.heads(["a"]) == {"a": Head(1, b"x")}
 
 
 def test_a_lost_answer_to_a_put_that_another_process_beat_is_no_success(
@@ -235,7 +235,7 @@ def test_a_lost_answer_to_a_put_that_another_process_beat_is_no_success(
     objects.before = once("create", object_name(3), lambda: append(other, "a", 1))
 
     assert store.compare_and_set([Put("a", 1, b"mine")]) is False
-    assert store.heads(["a"]) == {"a": Entry(1, b"a1")}
+    assert store.heads(["a"]) == {"a": Head(1, b"a1")}
 
 
 def test_threads_share_an_object_and_each_gets_its_own_answer(bucket: Bucket) -> None:
@@ -278,8 +278,8 @@ def test_a_checkpoint_that_another_process_overtook_is_dropped(bucket: Bucket) -
 
     assert [name[:32] for name in bucket.names("checkpoint/")] == [f"checkpoint/{2 * EVERY:020}-"]
     assert opened(MemoryObjects(bucket)).heads(["a", "b"]) == {
-        "a": Entry(EVERY, b"a4"),
-        "b": Entry(EVERY, b"b4"),
+        "a": Head(EVERY, b"a4"),
+        "b": Head(EVERY, b"b4"),
     }
 
 

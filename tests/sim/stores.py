@@ -3,7 +3,7 @@
 A write may be slow: its caller learns nothing (`Indeterminate`), and it takes effect some steps later.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from holdfast.errors import Indeterminate
@@ -11,11 +11,14 @@ from holdfast.persist.storage import (
     Blob,
     BlobMeta,
     Consensus,
+    Digest,
     Entry,
     Expect,
+    Head,
     MemoryConsensus,
     Put,
 )
+from holdfast.persist.storage.traits import NOTHING_KNOWN
 from sim.audit import Auditor
 from sim.story import answer as told
 from sim.story import short
@@ -100,13 +103,18 @@ class SimConsensus(Consensus):
     def description(self) -> str:
         return "simulated consensus"
 
-    def heads(self, keys: Sequence[str]) -> dict[str, Entry]:
-        return self._calls.read(f"heads {' '.join(map(short, keys))}", lambda: self._inner.heads(keys))
+    def heads(self, keys: Sequence[str], known: Mapping[str, int] = NOTHING_KNOWN) -> dict[str, Head]:
+        what = f"heads {' '.join(map(short, keys))}"
+        return self._calls.read(what, lambda: self._inner.heads(keys, known))
 
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
         return self._calls.read(
             f"scan {short(key)} from v{from_seqno}", lambda: self._inner.scan(key, from_seqno, limit)
         )
+
+    def digests(self, key: str, from_seqno: int, limit: int) -> list[tuple[int, Digest]]:
+        what = f"digests {short(key)} from v{from_seqno}"
+        return self._calls.read(what, lambda: self._inner.digests(key, from_seqno, limit))
 
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         def effect() -> bool:
@@ -118,10 +126,10 @@ class SimConsensus(Consensus):
         what = "cas " + " ".join(f"{short(put.key)} v{put.seqno}" for put in puts)
         return self._calls.write(what, effect)
 
-    def truncate(self, key: str, seqno: int) -> int:
+    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
         def effect() -> int:
             self._auditor.truncated(key, seqno)
-            return self._inner.truncate(key, seqno)
+            return self._inner.truncate(key, seqno, digest)
 
         return self._calls.write(f"truncate {short(key)} below v{seqno}", effect)
 

@@ -53,6 +53,7 @@ from holdfast.persist.compactions import Compactions
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.critical import CriticalSince, check_opaque
 from holdfast.persist.exclusive import Exclusive, acquire, check_reentrance_id
+from holdfast.persist.forks import History
 from holdfast.persist.ids import check_shard_id, critical_id, new_id
 from holdfast.persist.inspect import ShardInfo, StoredSize, shard_info, stored_size
 from holdfast.persist.lock import LOCK_KEY, Fence, no_lock
@@ -92,9 +93,10 @@ class PersistClient:
         self._lock = threading.Lock()
         self._taking = threading.Lock()
         self._fence = Fence()
+        self._history = History(location.blob, hostname=self.config.hostname, read_only=self.mode == "read")
         self._exclusive: Exclusive | None = None
         self._maintainer = Maintainer(
-            location, self.config, self.clock, self._fence, lambda: list(self._machines.values())
+            location, self.config, self.clock, self._new_machine, lambda: list(self._machines.values())
         )
         self._teller: ChangeServer | None = None
         self._follower: ChangeFollower | None = None
@@ -535,13 +537,14 @@ class PersistClient:
             self._check_open()
             machine = self._machines.get(shard_id)
             if machine is None:
-                machine = Machine(
-                    check_shard_id(shard_id), self.location, self.config, self.clock, self._fence
-                )
+                machine = self._new_machine(check_shard_id(shard_id))
                 machine.tell = self._teller.changed if self._teller is not None else None
                 machine.is_told = self._is_told
                 self._machines[shard_id] = machine
             return machine
+
+    def _new_machine(self, shard_id: str) -> Machine:
+        return Machine(shard_id, self.location, self.config, self.clock, self._fence, self._history)
 
     def tell_changes(self, url: str) -> str:
         """Tell who follows it of new versions of all shards, over a socket; the address to follow.

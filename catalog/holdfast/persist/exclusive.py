@@ -23,7 +23,7 @@ from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.lock import LOCK_KEY, Fence, LockRow, decode_lock, encode_lock
 from holdfast.persist.machine import retry
-from holdfast.persist.storage import Location, Put
+from holdfast.persist.storage import Location, Put, digest_of
 
 if TYPE_CHECKING:
     from holdfast.persist.client import PersistClient
@@ -120,7 +120,8 @@ def acquire(
             max(clock.wall_ms(), last.wall_ms + 1 if last is not None else 0),
             token,
         )
-        if not consensus.compare_and_set([Put(LOCK_KEY, row.seqno, encode_lock(row))]):
+        after = digest_of(head.data) if head is not None else None
+        if not consensus.compare_and_set([Put(LOCK_KEY, row.seqno, encode_lock(row), after)]):
             raise Determinate(f"the lock of {location.blob.description} moved at the same moment")
         return row
 
@@ -144,7 +145,7 @@ def release(location: Location, config: PersistConfig, clock: Clock, row: LockRo
         uuid.uuid4().bytes,
         released=True,
     )
-    puts = [Put(LOCK_KEY, free.seqno, encode_lock(free))]
+    puts = [Put(LOCK_KEY, free.seqno, encode_lock(free), row.digest)]
     return _settled(lambda: consensus.compare_and_set(puts), config, clock)
 
 

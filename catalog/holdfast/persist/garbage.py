@@ -9,6 +9,7 @@
 
 from holdfast.persist.command import ForgetGarbage
 from holdfast.persist.config import PersistConfig
+from holdfast.persist.cuts import cut_finalized_log, cut_log
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.rollup import rollup_due, write_rollup
 from holdfast.persist.state import Garbage, ShardState
@@ -80,14 +81,18 @@ def cover_and_collect(machine: Machine) -> None:
 
 def collect_garbage(machine: Machine) -> None:
     """Delete what is no longer needed and truncate the log below the newest rollup."""
-    state = machine.state
+    # What this process believes may be of a history that the store has lost.
+    state = machine.refresh()
     dead = deletable(state, machine.config, now_for(machine))
     for garbage in dead:
         machine.location.blob.delete(garbage.blob_key)
     newest = state.latest_rollup
-    gc_seqno = newest.seqno + 1 if newest else 0
+    gc_seqno = newest.seqno + state.finalized if newest else 0
     if gc_seqno > state.gc_seqno:
-        machine.location.consensus.truncate(machine.shard_id, gc_seqno)
+        if state.finalized:
+            cut_finalized_log(machine.location, machine.shard_id, gc_seqno)
+        elif not cut_log(machine.location, machine.shard_id, gc_seqno):
+            gc_seqno = state.gc_seqno
     if dead or gc_seqno > state.gc_seqno:
         keys = tuple(garbage.blob_key for garbage in dead)
         commit([(machine, ForgetGarbage(keys, gc_seqno))])

@@ -10,19 +10,20 @@
 import threading
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Final
 
 from holdfast._pb import persist_pb2 as pb
 from holdfast.errors import CorruptBlob, Fenced, FenceRegressed, HoldfastError, NotWritable
 from holdfast.persist.frame import parse
 from holdfast.persist.statecodec import open_frame, seal_frame
-from holdfast.persist.storage import Entry, Expect
+from holdfast.persist.storage import Digest, Entry, Expect, Head, digest_of
 
 LOCK_KEY: Final = "lock"
 LOCK_MAGIC: Final = b"HFl\n"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LockRow:
     """Row `seqno` of the lock: who took it, or gave it up. `token` (16 bytes) tells apart attempts."""
 
@@ -33,6 +34,11 @@ class LockRow:
     wall_ms: int
     token: bytes = field(repr=False)
     released: bool = False
+
+    @cached_property
+    def digest(self) -> Digest:
+        """The digest of the row as it is stored."""
+        return digest_of(encode_lock(self))
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -57,7 +63,7 @@ def encode_lock(row: LockRow) -> bytes:
     return seal_frame(LOCK_MAGIC, message.SerializeToString())
 
 
-def decode_lock(entry: Entry) -> LockRow:
+def decode_lock(entry: Entry | Head) -> LockRow:
     """The row in an entry; raises `CorruptBlob` and `VersionTooNew`."""
     key = f"{LOCK_KEY} log {entry.seqno}"
     message = parse(pb.ExclusiveLock(), open_frame(LOCK_MAGIC, entry.data, key), key)
@@ -113,9 +119,9 @@ class Fence:
                     # A commit saw the release before we came here: nobody took the lock away.
                     self._lost = None
 
-    def judge(self, held: LockRow, head: Entry | None) -> HoldfastError | None:
+    def judge(self, held: LockRow, head: Head | None) -> HoldfastError | None:
         """What the head of the lock means for a commit under `held`: None, or why it is fenced."""
-        if head is not None and head.seqno == held.seqno:
+        if head is not None and head.seqno == held.seqno and digest_of(head.data) == held.digest:
             return None
         found = decode_lock(head) if head is not None else None
         with self._lock:
@@ -129,7 +135,7 @@ def _is_release(found: LockRow | None, row: LockRow) -> bool:
 
 
 def _fenced(held: LockRow, found: LockRow | None) -> HoldfastError:
-    if found is None or found.seqno < held.seqno:
+    if found is None or found.seqno <= held.seqno:
         return FenceRegressed(held, found or "none")
     return Fenced(held, found, what="location")
 
@@ -144,4 +150,4 @@ def no_lock(shard_id: str) -> NotWritable:
 
 def expectation(held: LockRow | None) -> tuple[Expect, ...]:
     """The condition that a commit under `held` carries."""
-    return () if held is None else (Expect(LOCK_KEY, held.seqno),)
+    return () if held is None else (Expect(LOCK_KEY, held.seqno, held.digest),)

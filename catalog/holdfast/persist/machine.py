@@ -8,15 +8,22 @@
 - An attempt of unknown outcome is settled by reading the newest version and running the transition again:
   a slow attempt aimed at version n can land only while n is free, and the next attempt aims at n too, so
   exactly one of both takes it.
+- The log may go back in time. Each machine knows the number and the digest of the newest row that it has
+  verified; every read of the head and every append compares them with the store's row of that number. A
+  difference ends the client (`holdfast.persist.forks`). A version is replayed only from rows that are linked
+  to that row: by one statement of the store, or by pages that overlap in one row.
+- Several shards are brought to the heads of one read and never beyond, so their versions are those of one
+  moment.
 - Where the client took the write lock of the location, each attempt carries the condition that it still has
   it. A lock that has moved is final: no attempt that carries the condition can land after that.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from holdfast.errors import (
     CLOSED,
@@ -32,13 +39,15 @@ from holdfast.errors import (
 from holdfast.persist.clock import Clock
 from holdfast.persist.command import Append, Command, Commit, NoOp, Reject, Seal, Write
 from holdfast.persist.config import PersistConfig
+from holdfast.persist.cuts import cut_digest
+from holdfast.persist.forks import History
 from holdfast.persist.invariants import check_state, check_step
 from holdfast.persist.lock import LOCK_KEY, Fence, LockRow, expectation, no_lock
 from holdfast.persist.part import verify
 from holdfast.persist.schema import Schema
 from holdfast.persist.state import Change, Part, Put, Rollup, ShardState, StateDiff, apply
 from holdfast.persist.statecodec import decode_diff, decode_state, encode_diff
-from holdfast.persist.storage import Entry, Expect, Location
+from holdfast.persist.storage import Digest, Entry, Expect, Head, Location, digest_of
 from holdfast.persist.storage import Put as LogPut
 from holdfast.persist.storage.watch import Watch, Watches
 from holdfast.persist.transition import transition
@@ -52,6 +61,29 @@ _FIRST_BACKOFF_S: Final = 0.005
 _LAST_BACKOFF_S: Final = 0.5
 
 
+NO_DIGEST: Final = Digest(0, b"")
+
+
+class Version(NamedTuple):
+    """A version of a shard and the digest of its row, which are always known together."""
+
+    state: ShardState
+    digest: Digest = NO_DIGEST
+
+    @property
+    def seqno(self) -> int:
+        """The number of the version, 0 before the first."""
+        return self.state.seqno
+
+
+class RollupGone(Exception):
+    """The rollup that a head names, or the rows after it, went while we read: there is a newer head."""
+
+    def __init__(self, shard_id: str, seqno: int) -> None:
+        super().__init__(shard_id, seqno)
+        self.shard_id, self.seqno = shard_id, seqno
+
+
 class Machine:
     """The newest known version of a shard, and what waits for the next."""
 
@@ -62,19 +94,21 @@ class Machine:
         config: PersistConfig,
         clock: Clock,
         fence: Fence | None = None,
+        history: History | None = None,
     ) -> None:
         self.shard_id = shard_id
         self.location = location
         self.config = config
         self.clock = clock
         self.fence = fence or Fence()
+        self.history = history or History(location.blob, hostname=config.hostname, read_only=True)
         self.lock = threading.RLock()
         self.watches = Watches()
         # Whom to tell of new versions, and whether somebody tells us, where a client asked for it.
         self.tell: Callable[[str, int], None] | None = None
         self.is_told: Callable[[], bool] = lambda: False
         self._store_hints = False
-        self.state = ShardState(shard_id)
+        self._version = Version(ShardState(shard_id))
         self.is_open = True
         # Writers of this process that have no append in flight or in doubt, and those that were closed.
         self.settled: set[str] = set()
@@ -85,58 +119,110 @@ class Machine:
         told = retry(self.location.blob.clock_ms, self.config, self.clock)
         return self.clock.wall_ms() if told is None else told
 
+    @property
+    def state(self) -> ShardState:
+        """The newest version that this client knows."""
+        return self._version.state
+
+    @property
+    def version(self) -> "Version":
+        """The newest version that this client knows, with the digest of its row."""
+        return self._version
+
     def check_open(self) -> None:
-        """Raise `BadInput` once the client that this belongs to is closed."""
+        """Raise `BadInput` once the client that this belongs to is closed, `LogRegressed` once it ended."""
         if not self.is_open:
             raise BadInput("this client is closed")
+        self.history.check()
 
     def refresh(self) -> ShardState:
         """The newest version, linearized: at least as new as every commit that ended before the call.
 
         Raises:
+            LogRegressed: the log has another history than the one that this client has read.
+            HandleExpired: the log was recovered, or cut so far that its history can't be compared.
             StorageError: the store did not answer within the retry deadline.
             BadInput: the client is closed.
         """
 
         def attempt() -> ShardState:
             self.check_open()
-            known = self.state.seqno
-            head = self.location.consensus.heads([self.shard_id]).get(self.shard_id)
-            return self.advance_to(head, known)
+            known = self._version
+            heads = self.location.consensus.heads([self.shard_id], {self.shard_id: known.seqno})
+            with suppress(RollupGone):
+                if self.advance_to(heads.get(self.shard_id), known):
+                    return self.state
+            # Another thread moved the cache between the two reads: look again while nobody can.
+            with self.lock:
+                _advance([self], [])
+                return self.state
 
         return retry(attempt, self.config, self.clock)
 
-    def advance_to(self, head: Entry | None, known: int) -> ShardState:
-        """Bring the cache to `head`, the newest row of the log, or beyond.
+    def advance_to(self, head: Head | None, known: "Version") -> bool:
+        """Bring the cache to `head`, the newest row of the log; whether it is there, or beyond.
 
-        `known` is the version that the cache had before the head was read: the log never goes back behind it.
+        `known` is the version that the cache had when the head was read. If the cache has moved since and is
+        still behind the head, nothing links the two: the caller reads the head again.
+
+        Raises:
+            LogRegressed, HandleExpired: as `refresh`.
+            RollupGone: the log was cut meanwhile, and a newer head tells what to read instead.
         """
+        self._check_history(head, known)
+        with self.lock:
+            if head is not None and head.seqno > self.state.seqno:
+                if self._version is not known:
+                    return False
+                state = self._catch_up(head, known)
+                if self.config.debug_validate:
+                    check_step(self.state, state)
+                self.publish(Version(state, digest_of(head.data)))
+            return True
+
+    def _check_history(self, head: Head | None, known: "Version") -> None:
+        """Raise unless the log goes on from the row that this client knows."""
+        if not known.seqno:
+            return
         seqno = head.seqno if head is not None else 0
-        if seqno < known:
-            raise LogRegressed(f"the log of {self.shard_id}", f"version {known} or later", f"version {seqno}")
-        if known and seqno >> EPOCH_BITS != known >> EPOCH_BITS:
+        if head is None or seqno < known.seqno:
+            raise self._regressed(known, None, seqno)
+        if seqno >> EPOCH_BITS != known.seqno >> EPOCH_BITS:
             raise HandleExpired(
                 f"shard {self.shard_id} was recovered from its rollups meanwhile",
                 hint="open the location anew: what this process knows of the shard may be lost",
             )
-        with self.lock:
-            if head is not None and seqno > self.state.seqno:
-                state = self._catch_up(head)
-                if self.config.debug_validate:
-                    check_step(self.state, state)
-                self.publish(state)
-            return self.state
+        found = digest_of(head.data) if seqno == known.seqno else head.known
+        if found is None:
+            found = cut_digest(self.location, self.shard_id, known.seqno)
+        if found is None:
+            if self._ended_with(head):
+                return
+            raise HandleExpired(
+                f"the log of {self.shard_id} was cut after version {known.seqno}, which this client knows:"
+                " whether it goes on from there can't be told",
+                hint="open a new client; one that looks at the shard now and then stays able to tell",
+            )
+        if found != known.digest:
+            raise self._regressed(known, found, seqno)
+
+    def _ended_with(self, head: Head) -> bool:
+        """Whether the shard is finalized: its log is one row then, and there is nothing left to mix up."""
+        return self._open_from(head, self._decode(head).latest_rollup).finalized
+
+    def _regressed(self, known: "Version", found: Digest | None, head: int) -> LogRegressed:
+        return self.history.end(self.shard_id, known.seqno, known.digest, found, head, self.clock.wall_ms())
 
     def schema_of(self, part: Part) -> Schema:
         """The schema that a part was written under: the cache is never behind a version that names it."""
         return self.state.schemas[part.schema_id]
 
-    def publish(self, state: ShardState) -> None:
+    def publish(self, version: "Version") -> None:
         """Take over a version that is durable, and wake who waits for it."""
-        self.state = state
+        self._version = version
         self.watches.ring((self.shard_id,))
         if self.tell is not None:
-            self.tell(self.shard_id, state.seqno)
+            self.tell(self.shard_id, version.seqno)
 
     def watch(self) -> Watch:
         """What tells of new versions: the store, a client that is followed, and what this process learns."""
@@ -162,31 +248,29 @@ class Machine:
             check_step(state, after)
         return after
 
-    def _catch_up(self, head: Entry) -> ShardState:
-        if head.seqno == self.state.seqno + 1:
-            return self._replay(self.state, [head])
-        while True:
-            rollup = self._decode(head).latest_rollup
-            if rollup is None or rollup.seqno <= self.state.seqno:
-                entries = self._scan(self.state.seqno + 1)
-                if entries and entries[0].seqno == self.state.seqno + 1:
-                    return self._replay(self.state, entries)
-            state = self._open_from(head, rollup)
-            if state is not None:
-                return state
-            # The rollup went: somebody has moved on since `head`. What replaced it is in a newer row.
-            newer = self.location.consensus.heads([self.shard_id])[self.shard_id]
-            if newer.seqno == head.seqno:
-                raise CorruptBlob(self.shard_id, f"the rollup of version {head.seqno}", "nothing")
-            head = newer
+    def _catch_up(self, head: Head, known: "Version") -> ShardState:
+        """The version of `head`, which one statement of the store has linked to `known`."""
+        if head.seqno == known.seqno + 1:
+            return self._replay(known.state, [head])
+        rollup = self._decode(head).latest_rollup
+        if rollup is None or rollup.seqno <= known.seqno:
+            entries = self._scan(max(1, known.seqno), head)
+            if entries and entries[0].seqno == known.seqno:
+                anchor = entries.pop(0)
+                if digest_of(anchor.data) != known.digest:
+                    raise self._regressed(known, digest_of(anchor.data), head.seqno)
+                return self._replay(known.state, entries)
+            if not known.seqno and entries and entries[0].seqno == 1:
+                return self._replay(known.state, entries)
+        return self._open_from(head, rollup)
 
-    def _open_from(self, head: Entry, rollup: Rollup | None) -> ShardState | None:
-        """The newest version by rollup and replay; None where they went while we read."""
+    def _open_from(self, head: Head, rollup: Rollup | None) -> ShardState:
+        """The version of `head` by rollup and replay; `RollupGone` where they went while we read."""
         state = ShardState(self.shard_id)
         if rollup is not None:
             loaded = load_rollup(self.location, rollup)
             if loaded is None:
-                return None
+                raise RollupGone(self.shard_id, head.seqno)
             if (loaded.shard_id, loaded.seqno) != (self.shard_id, rollup.seqno):
                 raise CorruptBlob(
                     rollup.blob_key,
@@ -194,32 +278,37 @@ class Machine:
                     f"version {loaded.seqno} of {loaded.shard_id}",
                 )
             state = loaded
-        entries = self._scan(state.seqno + 1)
-        if entries:
-            if entries[0].seqno != state.seqno + 1:
-                return None
-            state = self._replay(state, entries)
-        elif state.seqno != head.seqno:
-            return None
+        entries = [entry for entry in self._scan(max(1, state.seqno), head) if entry.seqno > state.seqno]
+        if not entries or entries[0].seqno != state.seqno + 1:
+            raise RollupGone(self.shard_id, head.seqno)
+        state = self._replay(state, entries)
         try:
             check_state(state)
         except AssertionError as error:
             raise CorruptBlob(f"the log of {self.shard_id}", "a version that can be", str(error)) from None
         return state
 
-    def _scan(self, from_seqno: int) -> list[Entry]:
-        """The rows from `from_seqno` on; none where the log was truncated between two pages."""
-        entries: list[Entry] = []
-        while True:
-            found = self.location.consensus.scan(self.shard_id, from_seqno, _SCAN_LIMIT)
-            if entries and found and found[0].seqno != from_seqno:
-                return []
-            entries += found
-            if len(found) < _SCAN_LIMIT:
-                return entries
-            from_seqno = found[-1].seqno + 1
+    def _scan(self, from_seqno: int, head: Head) -> list[Entry]:
+        """The rows from `from_seqno` to `head`, all of one history; none where that can't be had.
 
-    def _replay(self, state: ShardState, entries: Sequence[Entry]) -> ShardState:
+        Each page begins with the last row of the one before, and the last row is that of the head.
+        """
+        entries: list[Entry] = []
+        while not entries or entries[-1].seqno < head.seqno:
+            start = entries[-1].seqno if entries else from_seqno
+            limit = min(_SCAN_LIMIT, head.seqno - start + 1)
+            found = self.location.consensus.scan(self.shard_id, start, limit)
+            if entries and (not found or found[0] != entries[-1]):
+                return []
+            new = found[1:] if entries else found
+            if not new:
+                return []
+            entries += new
+        while entries and entries[-1].seqno > head.seqno:
+            entries.pop()
+        return entries if entries and entries[-1] == head[:2] else []
+
+    def _replay(self, state: ShardState, entries: Sequence[Entry | Head]) -> ShardState:
         for entry in entries:
             diff = self._decode(entry)
             if diff.seqno != state.seqno + 1 or diff.shard_id != self.shard_id:
@@ -235,7 +324,7 @@ class Machine:
                 raise CorruptBlob(key, "changes that fit the version before", repr(error)) from None
         return state
 
-    def _decode(self, entry: Entry) -> StateDiff:
+    def _decode(self, entry: Entry | Head) -> StateDiff:
         return decode_diff(entry.data, f"{self.shard_id} log {entry.seqno}")
 
 
@@ -300,16 +389,10 @@ def commit(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
         Fenced: the client has lost the write lock that it took; nothing happened.
         HoldfastError: a command was rejected; nothing happened.
     """
-    machines = sorted({machine.shard_id: machine for machine, _ in steps}.items())
-    for _, machine in machines:
+    for machine, _ in steps:
         machine.check_open()
-    for _, machine in machines:
-        machine.lock.acquire()
-    try:
+    with _locked(machine for machine, _ in steps):
         return _commit_locked(steps)
-    finally:
-        for _, machine in reversed(machines):
-            machine.lock.release()
 
 
 def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
@@ -320,6 +403,7 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
     unsettled: StorageError | None = None
     doubtful: dict[str, int] = {}
     fenced: HoldfastError | None = None
+    refusals = _Refusals(first)
     fresh = not all(machine.state.exists for machine, _ in steps)
     if fresh:
         fenced = _refresh_all(steps, held)
@@ -342,10 +426,10 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
         if not diffs:
             return results
         after = [(machine, machine.after(machine.state, diff)) for machine, diff in diffs]
-        puts = [LogPut(diff.shard_id, diff.seqno, encode_diff(diff)) for _, diff in diffs]
+        puts = [_put(machine, diff) for machine, diff in diffs]
         changed = {put.key for put in puts}
         # What is left as it is must still be so when the others change.
-        expect = [Expect(m.shard_id, m.state.seqno) for m, _ in steps if m.shard_id not in changed]
+        expect = [_unmoved(m.version) for m, _ in steps if m.shard_id not in changed]
         expect += expectation(held)
         try:
             won = consensus.compare_and_set(puts, expect)
@@ -359,11 +443,51 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
             fresh = True
             continue
         if won:
-            for machine, state in after:
-                machine.publish(state)
+            for (machine, state), put in zip(after, puts, strict=True):
+                machine.publish(Version(state, digest_of(put.data)))
             return results
         fenced = _refresh_after(steps, held, unsettled)
+        refusals.check([machine.version for machine, _ in steps], fenced, unsettled)
         fresh = True
+
+
+class _Refusals:
+    """How long a store may refuse appends while nothing moves; any move begins a new time."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._versions: list[Version] = []
+        self._patience: Patience | None = None
+
+    def check(
+        self, versions: list[Version], fenced: HoldfastError | None, unsettled: StorageError | None
+    ) -> None:
+        """Wait before the next attempt if nothing has moved; after the retry deadline raise `CorruptBlob`."""
+        moved = [version.seqno for version in versions] != [version.seqno for version in self._versions]
+        self._versions = versions
+        if moved or fenced is not None:
+            self._patience = None
+            return
+        machine = self._machine
+        self._patience = self._patience or Patience(machine.config, machine.clock)
+        if not self._patience.wait():
+            raise unsettled or CorruptBlob(
+                f"the log of {machine.shard_id}",
+                f"an append after its head, version {machine.state.seqno}",
+                "that the store refuses it although nothing has moved",
+            )
+
+
+def _put(machine: Machine, diff: StateDiff) -> LogPut:
+    """The row of a diff, to be appended after exactly the row that the machine knows."""
+    after = machine.version.digest if machine.state.seqno else None
+    return LogPut(diff.shard_id, diff.seqno, encode_diff(diff), after)
+
+
+def _unmoved(version: Version) -> Expect:
+    """The condition that the newest row of a shard is still the one that is known."""
+    digest = version.digest if version.seqno else None
+    return Expect(version.state.shard_id, version.seqno, digest)
 
 
 def _lock_for(steps: Sequence[tuple[Machine, Command]]) -> LockRow | None:
@@ -464,24 +588,56 @@ def _refresh_all(steps: Sequence[tuple[Machine, Command]], held: LockRow | None)
     return retry(attempt, first.config, first.clock)
 
 
-def _advance(machines: Sequence[Machine], more: Sequence[str]) -> dict[str, Entry]:
-    """Bring all caches to the newest versions by one read of Consensus; its heads, also those of `more`."""
+def _advance(machines: Sequence[Machine], more: Sequence[str]) -> dict[str, Head]:
+    """Bring all caches to the heads of one read of Consensus, whose heads, also those of `more`, it returns.
+
+    The caller has the locks of all machines, so that none moves meanwhile, neither before the read nor to
+    versions after it.
+    """
     shards = {machine.shard_id: machine for machine in machines}
-    for machine in machines:
-        machine.check_open()
-    known = {shard_id: machine.state.seqno for shard_id, machine in shards.items()}
-    heads = machines[0].location.consensus.heads([*shards, *more])
-    for shard_id, machine in shards.items():
-        machine.advance_to(heads.get(shard_id), known[shard_id])
-    return heads
+    gone: tuple[object, ...] | None = None
+    while True:
+        for machine in machines:
+            machine.check_open()
+        known = {shard_id: machine.version for shard_id, machine in shards.items()}
+        seqnos = {shard_id: version.seqno for shard_id, version in known.items()}
+        heads = machines[0].location.consensus.heads([*shards, *more], seqnos)
+        try:
+            for shard_id, machine in shards.items():
+                machine.advance_to(heads.get(shard_id), known[shard_id])
+        except RollupGone as error:
+            if gone == error.args:
+                # Nobody has moved on: what the head names is missing.
+                raise CorruptBlob(
+                    error.shard_id, f"the rollup and the rows of version {error.seqno}", "nothing"
+                ) from None
+            gone = error.args
+            continue
+        return heads
 
 
 def refresh_all(machines: Sequence[Machine]) -> list[ShardState]:
-    """The newest versions of shards of one location, as `Machine.refresh` gives each, by one read."""
-    if machines:
-        first = machines[0]
-        retry(lambda: _advance(machines, []), first.config, first.clock)
-    return [machine.state for machine in machines]
+    """The newest versions of shards of one location, as `Machine.refresh` gives each, as of one moment."""
+    if not machines:
+        return []
+    first = machines[0]
+
+    def attempt() -> list[ShardState]:
+        with _locked(machines):
+            _advance(machines, [])
+            return [machine.state for machine in machines]
+
+    return retry(attempt, first.config, first.clock)
+
+
+@contextmanager
+def _locked(machines: Iterable[Machine]) -> Iterator[None]:
+    """Hold the locks of machines, taken in the order of shard ids."""
+    ordered = [machine for _, machine in sorted({m.shard_id: m for m in machines}.items())]
+    with ExitStack() as locks:
+        for machine in ordered:
+            locks.enter_context(machine.lock)
+        yield
 
 
 def _refresh_after(

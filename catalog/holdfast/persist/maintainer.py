@@ -19,7 +19,6 @@ from holdfast.persist.config import PersistConfig
 from holdfast.persist.garbage import garbage_due, now_for
 from holdfast.persist.ids import new_id
 from holdfast.persist.leases import LeaseWatch
-from holdfast.persist.lock import Fence
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.read import ReadHandle
 from holdfast.persist.rollup import write_early_rollup
@@ -45,7 +44,7 @@ class Maintainer:
         location: Location,
         config: PersistConfig,
         clock: Clock,
-        fence: Fence,
+        new_machine: Callable[[str], Machine],
         machines: Callable[[], Sequence[Machine]],
     ) -> None:
         self._machines = machines
@@ -54,7 +53,7 @@ class Maintainer:
         self._leases = LeaseWatch(clock)
         lease_ms = int(config.lease_s * 1000)
         self._writer = Handle(new_id("w"), "upkeep", config.hostname, lease_ms)
-        self._survey = Survey(location, config, clock, fence, machines, start=f"s{self._writer.id[1:]}")
+        self._survey = Survey(location, config, new_machine, machines, start=f"s{self._writer.id[1:]}")
         self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._waiting: dict[str, Machine] = {}
         # Of the thread: who is to have upkeep when, and when the last one was.

@@ -9,10 +9,8 @@ from bisect import bisect
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.garbage import garbage_due, now_for
-from holdfast.persist.lock import Fence
 from holdfast.persist.machine import Machine
 from holdfast.persist.storage import Location
 
@@ -30,16 +28,14 @@ class Survey:
         self,
         location: Location,
         config: PersistConfig,
-        clock: Clock,
-        fence: Fence,
+        new_machine: Callable[[str], Machine],
         known: Callable[[], Sequence[Machine]],
         *,
         start: str,
     ) -> None:
         self._location = location
         self._config = config
-        self._clock = clock
-        self._fence = fence
+        self._new_machine = new_machine
         self._known = known
         # Another one for each client, so that they don't all look at the same shards.
         self._start = start
@@ -66,10 +62,7 @@ class Survey:
                 break
             del self._left[0]
             if self._clean.get(shard) != heads[shard].seqno:
-                machine = known.get(shard)
-                found.append(
-                    machine or Machine(shard, self._location, self._config, self._clock, self._fence)
-                )
+                found.append(known.get(shard) or self._new_machine(shard))
         return found
 
     def wants_upkeep(self, machine: Machine) -> bool:

@@ -18,7 +18,19 @@ from hypothesis import strategies as st
 from holdfast.errors import CorruptBlob, HoldfastError, LocationMismatch, VersionTooNew
 from holdfast.persist import PersistClient, PersistConfig, Updates
 from holdfast.persist.statecodec import DIFF_MAGIC, ROLLUP_MAGIC, seal_frame
-from holdfast.persist.storage import Blob, BlobMeta, Consensus, Entry, Expect, Location, Put
+from holdfast.persist.storage import (
+    Blob,
+    BlobMeta,
+    Consensus,
+    Digest,
+    Entry,
+    Expect,
+    Head,
+    Location,
+    Put,
+    digest_of,
+)
+from holdfast.persist.storage.traits import NOTHING_KNOWN
 from unit.persist.stores import OTHER, SCHEMA, SHARD, HandClock, Stores, changes, rows
 
 Blobs = Mapping[str, bytes]
@@ -88,16 +100,24 @@ class FrozenConsensus(Consensus):
     def description(self) -> str:
         return "frozen consensus"
 
-    def heads(self, keys: Sequence[str]) -> dict[str, Entry]:
-        return {key: self._logs[key][-1] for key in keys if key in self._logs}
+    def heads(self, keys: Sequence[str], known: Mapping[str, int] = NOTHING_KNOWN) -> dict[str, Head]:
+        digests = {key: dict(self.digests(key, 0, 1 << 20)) for key in known}
+        return {
+            key: Head(*self._logs[key][-1], digests.get(key, {}).get(known.get(key, 0)))
+            for key in keys
+            if key in self._logs
+        }
 
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
         return [entry for entry in self._logs.get(key, ()) if entry.seqno >= from_seqno][:limit]
 
+    def digests(self, key: str, from_seqno: int, limit: int) -> list[tuple[int, Digest]]:
+        return [(entry.seqno, digest_of(entry.data)) for entry in self.scan(key, from_seqno, limit)]
+
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         raise AssertionError(f"a reader wrote {puts}")
 
-    def truncate(self, key: str, seqno: int) -> int:
+    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
         raise AssertionError(f"a reader truncated {key}")
 
     def list_keys(self) -> list[str]:

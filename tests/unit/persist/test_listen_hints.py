@@ -4,7 +4,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.persist import Listen, PersistClient, PersistConfig, Progress, Updates
-from holdfast.persist.storage import Consensus, Entry, Expect, Location, Put, Watch
+from holdfast.persist.storage import Consensus, Digest, Entry, Expect, Head, Location, Put, Watch
+from holdfast.persist.storage.traits import NOTHING_KNOWN
 from unit.persist.stores import SCHEMA, SHARD, Stores, rows
 
 NEVER_S = 10_000.0
@@ -44,17 +45,20 @@ class Mute(Consensus):
     def description(self) -> str:
         return self._inner.description
 
-    def heads(self, keys: Sequence[str]) -> dict[str, Entry]:
-        return self._inner.heads(keys)
+    def heads(self, keys: Sequence[str], known: Mapping[str, int] = NOTHING_KNOWN) -> dict[str, Head]:
+        return self._inner.heads(keys, known)
 
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
         return self._inner.scan(key, from_seqno, limit)
 
+    def digests(self, key: str, from_seqno: int, limit: int) -> list[tuple[int, Digest]]:
+        return self._inner.digests(key, from_seqno, limit)
+
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         return self._inner.compare_and_set(puts, expect)
 
-    def truncate(self, key: str, seqno: int) -> int:
-        return self._inner.truncate(key, seqno)
+    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
+        return self._inner.truncate(key, seqno, digest)
 
     def list_keys(self) -> list[str]:
         return self._inner.list_keys()

@@ -18,7 +18,7 @@ from holdfast.persist import PersistClient, Schema
 from holdfast.persist.canonical import prepare_updates, python_values, sort_updates
 from holdfast.persist.consolidate import consolidate_at
 from holdfast.persist.groups import GroupBounds, group_bounds
-from holdfast.persist.machine import Machine
+from holdfast.persist.machine import Machine, Version
 from holdfast.persist.order import NULL, KeyRange
 from holdfast.persist.part import (
     KEY_FORMAT_VERSION,
@@ -46,7 +46,7 @@ def stored(client: PersistClient, key: str, data: bytes, count: int) -> Part:
 def machine_of(client: PersistClient, schema: Schema) -> Machine:
     """The cache of a shard that has this schema, and no part yet."""
     machine = client.machine(SHARD)
-    machine.publish(replace(machine.state, schemas={1: schema}))
+    machine.publish(Version(replace(machine.state, schemas={1: schema})))
     return machine
 
 

@@ -20,6 +20,7 @@ from holdfast.persist.storage.faults import (
     SeededPlan,
 )
 from holdfast.persist.storage.location import BLOB_KEY, CONSENSUS_KEY
+from holdfast.persist.storage.traits import NOTHING_KNOWN
 
 
 def _ids(blob: Blob, consensus: Consensus) -> tuple[bytes | None, bytes | None]:
@@ -200,8 +201,8 @@ class Overtaken(MemoryConsensus):
         self._first = True
         self.created: uuid.UUID | None = None
 
-    def heads(self, keys: object) -> dict:  # type: ignore[type-arg]
-        before = super().heads(keys)  # type: ignore[arg-type]
+    def heads(self, keys: object, known: object = NOTHING_KNOWN) -> dict:  # type: ignore[type-arg]
+        before = super().heads(keys, known)  # type: ignore[arg-type]
         if self._first:
             self._first = False
             other = Location.of(self._blob, self)

@@ -21,7 +21,7 @@ from holdfast.errors import (
     StoreUnreachable,
     VersionTooNew,
 )
-from holdfast.persist.storage import Entry, Expect, Put
+from holdfast.persist.storage import Entry, Expect, Head, Put
 from holdfast.persist.storage.postgres import PostgresConsensus
 from holdfast.pgsession import PostgresAddress
 from testbed.postgres import PostgresServer
@@ -98,7 +98,7 @@ def test_a_sleeper_whose_predecessor_was_truncated_loses(
 
         assert told.result(60) is False
     assert store.scan("a", 0, 100) == [Entry(8, b"other")]
-    assert store.heads(["b"]) == ({} if keys == ["a"] else {"b": Entry(3, b"3")})
+    assert store.heads(["b"]) == ({} if keys == ["a"] else {"b": Head(3, b"3")})
 
 
 def test_the_sleeper_would_win_if_it_did_not_lock_its_predecessor(
@@ -231,7 +231,7 @@ def test_a_connection_lost_in_an_append(
         with pytest.raises(kind, match="connection"):
             told.result(60)
     other.execute("COMMIT")
-    assert store.heads(["a", "b"]) == {"a": Entry(3, b"3")}
+    assert store.heads(["a", "b"]) == {"a": Head(3, b"3")}
     assert store.compare_and_set(puts), "the store has a new connection"
 
 
@@ -285,7 +285,7 @@ def test_a_restarted_server_is_found_again_and_an_absent_one_is_told(postgres_ur
             store.heads(["a"])
         server.resume()
 
-        assert store.heads(["a"]) == {"a": Entry(2, b"x")}
+        assert store.heads(["a"]) == {"a": Head(2, b"x")}
         assert store.compare_and_set([Put("a", 3, b"x")])
         assert server.password not in str(write.value)
         store.close()
@@ -394,7 +394,7 @@ def test_a_store_for_reading_writes_nothing(postgres_url: str, store: PostgresCo
         reading.compare_and_set([Put("a", 3, b"x")])
     with pytest.raises(NotWritable):
         reading.truncate("a", 2)
-    assert reading.heads(["a"]) == {"a": Entry(2, b"2")}
+    assert reading.heads(["a"]) == {"a": Head(2, b"2")}
     reading.close()
 
 

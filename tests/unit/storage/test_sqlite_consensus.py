@@ -22,7 +22,7 @@ from holdfast.errors import (
     UnusablePath,
     VersionTooNew,
 )
-from holdfast.persist.storage import Entry, Put, SqliteConsensus
+from holdfast.persist.storage import Entry, Head, Put, SqliteConsensus
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_opening_for_reading_makes_no_file_and_changes_none(path: Path) -> None:
     content = path.read_bytes()
 
     store = SqliteConsensus(path, read_only=True)
-    assert store.heads(["a"]) == {"a": Entry(3, b"x")}
+    assert store.heads(["a"]) == {"a": Head(3, b"x")}
     with pytest.raises(NotWritable):
         store.compare_and_set([Put("a", 4, b"y")])
     with pytest.raises(NotWritable):
@@ -195,7 +195,7 @@ def test_a_clean_close_leaves_everything_in_the_database_file(path: Path) -> Non
     copy.write_bytes(path.read_bytes())
     store = SqliteConsensus(copy, create=False)
 
-    assert store.heads(["a"]) == {"a": Entry(3, b"x")}
+    assert store.heads(["a"]) == {"a": Head(3, b"x")}
     store.close()
 
 

@@ -6,7 +6,17 @@ from holdfast.persist.storage.location import Location
 from holdfast.persist.storage.memory import MemoryBlob, MemoryConsensus
 from holdfast.persist.storage.metrics import Observation, OperationStats, StoreMetrics
 from holdfast.persist.storage.sqlite import SqliteConsensus
-from holdfast.persist.storage.traits import Blob, BlobMeta, Consensus, Entry, Expect, Put
+from holdfast.persist.storage.traits import (
+    Blob,
+    BlobMeta,
+    Consensus,
+    Digest,
+    Entry,
+    Expect,
+    Head,
+    Put,
+    digest_of,
+)
 from holdfast.persist.storage.watch import Watch
 
 __all__ = [
@@ -16,9 +26,11 @@ __all__ = [
     "CacheStats",
     "CachedBlob",
     "Consensus",
+    "Digest",
     "Entry",
     "Expect",
     "FileBlob",
+    "Head",
     "Location",
     "MemoryBlob",
     "MemoryConsensus",
@@ -28,4 +40,5 @@ __all__ = [
     "SqliteConsensus",
     "StoreMetrics",
     "Watch",
+    "digest_of",
 ]

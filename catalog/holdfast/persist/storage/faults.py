@@ -21,7 +21,17 @@ from typing import Final, NamedTuple, Protocol, TypeVar, assert_never
 import pyarrow as pa
 
 from holdfast.errors import Determinate, Indeterminate
-from holdfast.persist.storage.traits import Blob, BlobMeta, Consensus, Entry, Expect, Put
+from holdfast.persist.storage.traits import (
+    NOTHING_KNOWN,
+    Blob,
+    BlobMeta,
+    Consensus,
+    Digest,
+    Entry,
+    Expect,
+    Head,
+    Put,
+)
 from holdfast.persist.storage.watch import Watch
 
 T = TypeVar("T")
@@ -201,21 +211,26 @@ class FaultyConsensus(Consensus):
     def description(self) -> str:
         return self._inner.description
 
-    def heads(self, keys: Sequence[str]) -> dict[str, Entry]:
-        return suffer(self._plan, Operation("consensus.heads", tuple(keys)), lambda: self._inner.heads(keys))
+    def heads(self, keys: Sequence[str], known: Mapping[str, int] = NOTHING_KNOWN) -> dict[str, Head]:
+        operation = Operation("consensus.heads", tuple(keys))
+        return suffer(self._plan, operation, lambda: self._inner.heads(keys, known))
 
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
         return suffer(
             self._plan, Operation("consensus.scan", (key,)), lambda: self._inner.scan(key, from_seqno, limit)
         )
 
+    def digests(self, key: str, from_seqno: int, limit: int) -> list[tuple[int, Digest]]:
+        operation = Operation("consensus.digests", (key,))
+        return suffer(self._plan, operation, lambda: self._inner.digests(key, from_seqno, limit))
+
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         operation = Operation("consensus.compare_and_set", tuple(put.key for put in puts))
         return suffer(self._plan, operation, lambda: self._inner.compare_and_set(puts, expect))
 
-    def truncate(self, key: str, seqno: int) -> int:
+    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
         operation = Operation("consensus.truncate", (key,))
-        return suffer(self._plan, operation, lambda: self._inner.truncate(key, seqno))
+        return suffer(self._plan, operation, lambda: self._inner.truncate(key, seqno, digest))
 
     def list_keys(self) -> list[str]:
         return suffer(self._plan, Operation("consensus.list_keys", ()), self._inner.list_keys)

@@ -5,12 +5,22 @@ A method that a trait gets is passed on here, or a layer would answer with the t
 place.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 
-from holdfast.persist.storage.traits import Blob, BlobMeta, Consensus, Entry, Expect, Put
+from holdfast.persist.storage.traits import (
+    NOTHING_KNOWN,
+    Blob,
+    BlobMeta,
+    Consensus,
+    Digest,
+    Entry,
+    Expect,
+    Head,
+    Put,
+)
 from holdfast.persist.storage.watch import Watch
 
 
@@ -68,17 +78,20 @@ class ConsensusLayer(Consensus):
     def description(self) -> str:
         return self.inner.description
 
-    def heads(self, keys: Sequence[str]) -> dict[str, Entry]:
-        return self.inner.heads(keys)
+    def heads(self, keys: Sequence[str], known: Mapping[str, int] = NOTHING_KNOWN) -> dict[str, Head]:
+        return self.inner.heads(keys, known)
 
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
         return self.inner.scan(key, from_seqno, limit)
 
+    def digests(self, key: str, from_seqno: int, limit: int) -> list[tuple[int, Digest]]:
+        return self.inner.digests(key, from_seqno, limit)
+
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         return self.inner.compare_and_set(puts, expect)
 
-    def truncate(self, key: str, seqno: int) -> int:
-        return self.inner.truncate(key, seqno)
+    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
+        return self.inner.truncate(key, seqno, digest)
 
     def list_keys(self) -> list[str]:
         return self.inner.list_keys()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from holdfast.errors import CorruptBlob
-from holdfast.persist.storage.traits import Entry, Expect, Put
+from holdfast.persist.storage.traits import Digest, Entry, Expect, Put, digest_of
 
 RECENT: Final = 1024
 """Objects whose tokens a state remembers, to tell whether a put of unknown outcome is among them."""
@@ -30,10 +30,11 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """A truncation of one key below `seqno`."""
+    """A truncation of one key below `seqno`, if entry `seqno` has `digest` where that is given."""
 
     key: str
     seqno: int
+    digest: Digest | None = None
 
 
 Command = Append | Truncate
@@ -93,6 +94,12 @@ class LogState:
         """The seqno of the oldest entry that is left, 0 for none."""
         log = self.logs.get(key)
         return log[0].seqno if log else 0
+
+    def digest(self, key: str, seqno: int) -> Digest | None:
+        """The digest of an entry, None where the log does not have it."""
+        log = self.logs.get(key, [])
+        place = seqno - log[0].seqno if log else -1
+        return digest_of(log[place].data) if 0 <= place < len(log) else None
 
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
         """The oldest `limit` entries of those from `from_seqno` on."""
@@ -155,29 +162,41 @@ def draft(state: LogState, commands: Iterable[Command]) -> Draft:
     """As many of the commands as hold one after the other, as one object."""
     heads: dict[str, int] = {}
     firsts: dict[str, int] = {}
+    newest: dict[str, Digest] = {}
     puts: list[Put] = []
     truncations: list[Truncate] = []
     taken: dict[int, bool | int] = {}
     beaten: list[int] = []
     refused: list[int] = []
+
+    def holds(condition: Expect) -> bool:
+        key, head, digest = condition
+        if heads.get(key, state.head(key)) != head:
+            return False
+        return digest is None or digest == (newest.get(key) or state.digest(key, head))
+
     for number, command in enumerate(commands):
         match command:
             case Append():
-                wanted = [(put.key, put.seqno - 1) for put in command.puts] + list(command.expect)
-                if any(state.head(key) > head for key, head in wanted):
+                wanted = [Expect(put.key, put.seqno - 1, put.after) for put in command.puts]
+                wanted += command.expect
+                if any(state.head(key) > head for key, head, _ in wanted):
                     refused.append(number)
-                elif all(heads.get(key, state.head(key)) == head for key, head in wanted):
+                elif all(map(holds, wanted)):
                     heads.update((put.key, put.seqno) for put in command.puts)
-                    puts += command.puts
+                    newest.update((put.key, digest_of(put.data)) for put in command.puts)
+                    puts += [Put(put.key, put.seqno, put.data) for put in command.puts]
                     taken[number] = True
-                elif any(heads.get(key, 0) > head for key, head in wanted):
+                elif any(heads.get(key, 0) > head for key, head, _ in wanted):
                     beaten.append(number)
                 else:
                     refused.append(number)
-            case Truncate(key, seqno):
+            case Truncate(key, seqno, digest):
                 # As if before the puts: the head that it keeps is that of the state.
                 first, cut = firsts.get(key, state.first(key)), min(seqno, state.head(key))
-                if cut > first:
+                if digest is not None and state.digest(key, seqno) != digest:
+                    refused.append(number)
+                elif cut > first:
                     firsts[key] = cut
                     truncations.append(Truncate(key, cut))
                     taken[number] = cut - first

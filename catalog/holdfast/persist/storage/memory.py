@@ -6,20 +6,24 @@ They keep every promise of the traits but one: what they hold ends with the proc
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from holdfast.persist.storage.traits import (
+    NOTHING_KNOWN,
     Blob,
     BlobMeta,
     Consensus,
+    Digest,
     Entry,
     Expect,
+    Head,
     Put,
     check_commands,
     check_key,
     check_prefix,
     check_scan,
+    digest_of,
 )
 from holdfast.persist.storage.watch import Watch, Watches
 
@@ -85,11 +89,15 @@ class MemoryConsensus(Consensus):
     def description(self) -> str:
         return f"memory consensus {self._name!r}"
 
-    def heads(self, keys: Sequence[str]) -> dict[str, Entry]:
+    def heads(self, keys: Sequence[str], known: Mapping[str, int] = NOTHING_KNOWN) -> dict[str, Head]:
         for key in keys:
             check_key(key)
         with self._lock:
-            return {key: self._logs[key][-1] for key in keys if key in self._logs}
+            return {
+                key: Head(*self._logs[key][-1], self._digest(key, known.get(key, 0)))
+                for key in keys
+                if key in self._logs
+            }
 
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
         check_scan(key, limit)
@@ -100,23 +108,25 @@ class MemoryConsensus(Consensus):
             start = max(0, from_seqno - log[0].seqno)
             return log[start : start + limit]
 
+    def digests(self, key: str, from_seqno: int, limit: int) -> list[tuple[int, Digest]]:
+        return [(entry.seqno, digest_of(entry.data)) for entry in self.scan(key, from_seqno, limit)]
+
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         check_commands(puts, expect)
         with self._lock:
-            if any(self._head(put.key) != put.seqno - 1 for put in puts):
-                return False
-            if any(self._head(condition.key) != condition.head for condition in expect):
+            wanted = [Expect(put.key, put.seqno - 1, put.after) for put in puts]
+            if not all(map(self._holds, (*wanted, *expect))):
                 return False
             for put in puts:
                 self._logs.setdefault(put.key, []).append(Entry(put.seqno, bytes(put.data)))
         self._watches.ring(put.key for put in puts)
         return True
 
-    def truncate(self, key: str, seqno: int) -> int:
+    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
         check_key(key)
         with self._lock:
             log = self._logs.get(key)
-            if log is None:
+            if log is None or (digest is not None and self._digest(key, seqno) != digest):
                 return 0
             dropped = max(0, min(seqno, log[-1].seqno) - log[0].seqno)
             del log[:dropped]
@@ -143,3 +153,14 @@ class MemoryConsensus(Consensus):
     def _head(self, key: str) -> int:
         log = self._logs.get(key)
         return log[-1].seqno if log else 0
+
+    def _holds(self, condition: Expect) -> bool:
+        digest = condition.digest
+        return self._head(condition.key) == condition.head and (
+            digest is None or self._digest(condition.key, condition.head) == digest
+        )
+
+    def _digest(self, key: str, seqno: int) -> Digest | None:
+        log = self._logs.get(key, [])
+        place = seqno - log[0].seqno if log else -1
+        return digest_of(log[place].data) if 0 <= place < len(log) else None

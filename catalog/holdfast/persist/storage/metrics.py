@@ -21,7 +21,17 @@ import pyarrow as pa
 
 from holdfast.persist.clock import Clock
 from holdfast.persist.storage.layer import BlobLayer, ConsensusLayer
-from holdfast.persist.storage.traits import Blob, BlobMeta, Consensus, Entry, Expect, Put
+from holdfast.persist.storage.traits import (
+    NOTHING_KNOWN,
+    Blob,
+    BlobMeta,
+    Consensus,
+    Digest,
+    Entry,
+    Expect,
+    Head,
+    Put,
+)
 
 T = TypeVar("T")
 
@@ -191,25 +201,28 @@ class MeteredConsensus(ConsensusLayer):
         super().__init__(inner)
         self._measure: Final = metrics.measure
 
-    def heads(self, keys: Sequence[str]) -> dict[str, Entry]:
+    def heads(self, keys: Sequence[str], known: Mapping[str, int] = NOTHING_KNOWN) -> dict[str, Head]:
         return self._measure(
-            "consensus.heads", lambda: self.inner.heads(keys), size=lambda found: _size(found.values())
+            "consensus.heads", lambda: self.inner.heads(keys, known), size=lambda found: _size(found.values())
         )
 
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
         return self._measure("consensus.scan", lambda: self.inner.scan(key, from_seqno, limit), size=_size)
+
+    def digests(self, key: str, from_seqno: int, limit: int) -> list[tuple[int, Digest]]:
+        return self._measure("consensus.digests", lambda: self.inner.digests(key, from_seqno, limit))
 
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         return self._measure(
             "consensus.compare_and_set", lambda: self.inner.compare_and_set(puts, expect), out=_size(puts)
         )
 
-    def truncate(self, key: str, seqno: int) -> int:
-        return self._measure("consensus.truncate", lambda: self.inner.truncate(key, seqno))
+    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
+        return self._measure("consensus.truncate", lambda: self.inner.truncate(key, seqno, digest))
 
     def list_keys(self) -> list[str]:
         return self._measure("consensus.list_keys", self.inner.list_keys)
 
 
-def _size(entries: Iterable[Entry | Put]) -> int:
+def _size(entries: Iterable[Entry | Head | Put]) -> int:
     return sum(len(entry.data) for entry in entries)

@@ -11,6 +11,8 @@ Invariants, all under READ COMMITTED:
 - An append selects its predecessor's row, locked FOR KEY SHARE, in the statement that inserts, and inserts
   nothing over what is there. A row lock follows the row to its newest version: a writer that slept finds its
   predecessor deleted, or its own place taken, however old its snapshot is.
+- A predecessor that the writer knows is compared by its digest in that statement too, and so is a condition:
+  after a failover to a server that lags, the same sequence number may stand for other bytes.
 - A first entry has no predecessor. It is inserted by a statement that began when its key's row was locked,
   and only if it sees no entry of the key; the head is never truncated, so there is one ever after.
 - Whatever inserted fewer rows than it was asked for is rolled back.
@@ -23,7 +25,7 @@ import random
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
@@ -42,9 +44,12 @@ from holdfast.persist.formats import check_format
 from holdfast.persist.storage.pghints import CommitHints
 from holdfast.persist.storage.traits import (
     MAX_SEQNO,
+    NOTHING_KNOWN,
     Consensus,
+    Digest,
     Entry,
     Expect,
+    Head,
     Put,
     check_commands,
     check_key,
@@ -76,10 +81,15 @@ _CREATE: Final = (
     "ALTER TABLE {schema}.entries ALTER COLUMN data SET STORAGE EXTERNAL",  # it does not compress again
     "CREATE TABLE {schema}.format (version integer NOT NULL)",
 )
-_HEADS: Final = """SELECT wanted.key, head.seqno, head.data FROM unnest(%s::text[]) AS wanted(key)
+_HEADS: Final = """SELECT wanted.key, head.seqno, head.data,
+    octet_length(known.data), substring(known.data FROM 9 FOR 4)
+  FROM unnest(%s::text[], %s::bigint[]) AS wanted(key, known)
   CROSS JOIN LATERAL (SELECT seqno, data FROM {schema}.entries AS e WHERE e.key = wanted.key
-    ORDER BY seqno DESC LIMIT 1) AS head"""
+    ORDER BY seqno DESC LIMIT 1) AS head
+  LEFT JOIN {schema}.entries AS known ON known.key = wanted.key AND known.seqno = wanted.known"""
 _SCAN: Final = """SELECT seqno, data FROM {schema}.entries
+  WHERE key = %s::text AND seqno >= %s::bigint ORDER BY seqno LIMIT %s::bigint"""
+_DIGESTS: Final = """SELECT seqno, octet_length(data), substring(data FROM 9 FOR 4) FROM {schema}.entries
   WHERE key = %s::text AND seqno >= %s::bigint ORDER BY seqno LIMIT %s::bigint"""
 _LIST_KEYS: Final = """SELECT key FROM {schema}.keys AS k
   WHERE EXISTS (SELECT FROM {schema}.entries AS e WHERE e.key = k.key) ORDER BY key"""
@@ -87,12 +97,18 @@ _LIST_KEYS: Final = """SELECT key FROM {schema}.keys AS k
 _TRUNCATE: Final = """WITH locked AS MATERIALIZED (
     SELECT key FROM {schema}.keys WHERE key = %(key)s::text FOR UPDATE)
   DELETE FROM {schema}.entries AS e USING locked WHERE e.key = locked.key AND e.seqno < %(seqno)s::bigint
-    AND e.seqno < (SELECT max(seqno) FROM {schema}.entries WHERE key = %(key)s::text)"""
+    AND e.seqno < (SELECT max(seqno) FROM {schema}.entries WHERE key = %(key)s::text)
+    AND (%(size)s::integer IS NULL OR EXISTS (SELECT FROM {schema}.entries AS a
+      WHERE a.key = %(key)s::text AND a.seqno = %(seqno)s::bigint
+      AND octet_length(a.data) = %(size)s::integer
+      AND substring(a.data FROM 9 FOR 4) = %(crc)s::bytea))"""
 # Rows are locked in the order of the FOR clauses: the key first, as everybody does.
 _APPEND_ONE: Final = """INSERT INTO {schema}.entries (key, seqno, data)
   SELECT k.key, %s::bigint, %s::bytea
   FROM {schema}.keys AS k JOIN {schema}.entries AS prev ON prev.key = k.key
   WHERE k.key = %s::text AND prev.seqno = %s::bigint
+    AND octet_length(prev.data) = coalesce(%s::integer, octet_length(prev.data))
+    AND substring(prev.data FROM 9 FOR 4) = coalesce(%s::bytea, substring(prev.data FROM 9 FOR 4))
   FOR NO KEY UPDATE OF k FOR KEY SHARE OF prev
   ON CONFLICT DO NOTHING"""
 _MAKE_KEYS: Final = """INSERT INTO {schema}.keys
@@ -100,11 +116,19 @@ _MAKE_KEYS: Final = """INSERT INTO {schema}.keys
 _LOCK_TO_PUT: Final = """SELECT FROM {schema}.keys WHERE key = ANY(%s::text[])
   ORDER BY key FOR NO KEY UPDATE"""
 _LOCK_TO_EXPECT: Final = "SELECT FROM {schema}.keys WHERE key = ANY(%s::text[]) ORDER BY key FOR SHARE"
-_COUNT_HOLDING: Final = """SELECT count(*) FROM unnest(%s::text[], %s::bigint[]) AS wanted(key, head)
-  WHERE head = coalesce((SELECT max(seqno) FROM {schema}.entries AS e WHERE e.key = wanted.key), 0)"""
+_COUNT_HOLDING: Final = """SELECT count(*)
+  FROM unnest(%s::text[], %s::bigint[], %s::integer[], %s::bytea[]) AS wanted(key, head, size, crc)
+  WHERE head = coalesce((SELECT max(seqno) FROM {schema}.entries AS e WHERE e.key = wanted.key), 0)
+    AND (size IS NULL OR EXISTS (SELECT FROM {schema}.entries AS e
+      WHERE e.key = wanted.key AND e.seqno = wanted.head
+      AND octet_length(e.data) = size AND substring(e.data FROM 9 FOR 4) = crc))"""
 _APPEND_NEXT: Final = """INSERT INTO {schema}.entries (key, seqno, data)
-  SELECT p.key, p.seqno, p.data FROM unnest(%s::text[], %s::bigint[], %s::bytea[]) AS p(key, seqno, data)
+  SELECT p.key, p.seqno, p.data
+  FROM unnest(%s::text[], %s::bigint[], %s::bytea[], %s::integer[], %s::bytea[])
+    AS p(key, seqno, data, size, crc)
   JOIN {schema}.entries AS prev ON prev.key = p.key AND prev.seqno = p.seqno - 1
+    AND octet_length(prev.data) = coalesce(p.size, octet_length(prev.data))
+    AND substring(prev.data FROM 9 FOR 4) = coalesce(p.crc, substring(prev.data FROM 9 FOR 4))
   FOR KEY SHARE OF prev
   ON CONFLICT DO NOTHING"""
 _APPEND_FIRST: Final = """INSERT INTO {schema}.entries (key, seqno, data)
@@ -156,10 +180,14 @@ class PostgresConsensus(Consensus):
     def description(self) -> str:
         return f"consensus in {self._address.description}"
 
-    def heads(self, keys: Sequence[str]) -> dict[str, Entry]:
+    def heads(self, keys: Sequence[str], known: Mapping[str, int] = NOTHING_KNOWN) -> dict[str, Head]:
         for key in keys:
             check_key(key)
-        return {key: Entry(seqno, data) for key, seqno, data in self._read(self._sql.heads, (list(keys),))}
+        rows = self._read(self._sql.heads, (list(keys), [known.get(key, 0) for key in keys]))
+        return {
+            key: Head(seqno, data, None if size is None else Digest(size, crc))
+            for key, seqno, data, size, crc in rows
+        }
 
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
         check_scan(key, limit)
@@ -168,13 +196,18 @@ class PostgresConsensus(Consensus):
         rows = self._read(self._sql.scan, (key, max(0, from_seqno), min(limit, MAX_SEQNO)))
         return [Entry(seqno, data) for seqno, data in rows]
 
+    def digests(self, key: str, from_seqno: int, limit: int) -> list[tuple[int, Digest]]:
+        check_scan(key, limit)
+        values = (key, max(0, min(from_seqno, MAX_SEQNO)), min(limit, MAX_SEQNO))
+        return [(seqno, Digest(size, crc)) for seqno, size, crc in self._read(self._sql.digests, values)]
+
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         check_commands(puts, expect)
         if len(puts) > 1 or expect or puts[0].seqno == 1:
             done = self._write(lambda connection: self._append_many(connection, puts, expect))
         else:
-            ((key, seqno, data),) = puts
-            row = (seqno, data, key, seqno - 1)
+            ((key, seqno, data, after),) = puts
+            row = (seqno, data, key, seqno - 1, *(after or (None, None)))
             done = (
                 self._write(lambda connection: self._autocommit(connection, self._sql.append_one, row)) == 1
             )
@@ -184,9 +217,10 @@ class PostgresConsensus(Consensus):
             self._hints.appended(keys)
         return done
 
-    def truncate(self, key: str, seqno: int) -> int:
+    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
         check_key(key)
-        values = {"key": key, "seqno": max(0, min(seqno, MAX_SEQNO))}
+        size, crc = digest or (None, None)
+        values = {"key": key, "seqno": max(0, min(seqno, MAX_SEQNO)), "size": size, "crc": crc}
         return self._write(lambda connection: self._autocommit(connection, self._sql.truncate, values))
 
     def check_restart(self) -> None:
@@ -275,11 +309,13 @@ class PostgresConsensus(Consensus):
             for to_put, keys in _lock_order(puts, expect):
                 connection.execute(self._sql.lock_to_put if to_put else self._sql.lock_to_expect, (keys,))
             if expect:
-                holding = connection.execute(self._sql.count_holding, _columns(expect))
+                wanted = [(each.key, each.head, *(each.digest or (None, None))) for each in expect]
+                holding = connection.execute(self._sql.count_holding, _columns(wanted))
             if others:
-                inserts.append(connection.execute(self._sql.append_next, _columns(others)))
+                rows = [(*put[:3], *(put.after or (None, None))) for put in others]
+                inserts.append(connection.execute(self._sql.append_next, _columns(rows)))
             if first:
-                keys, _, data = _columns(first)
+                keys, _, data = _columns(put[:3] for put in first)
                 inserts.append(connection.execute(self._sql.append_first, (keys, data)))
         if holding is not None and holding.fetchone() != (len(expect),):
             return False
@@ -298,6 +334,7 @@ class _Statements:
 
         self.heads = of(_HEADS)
         self.scan = of(_SCAN)
+        self.digests = of(_DIGESTS)
         self.list_keys = of(_LIST_KEYS)
         self.truncate = of(_TRUNCATE)
         self.append_one = of(_APPEND_ONE)

@@ -24,7 +24,7 @@ Invariants:
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
@@ -34,13 +34,23 @@ import pyarrow as pa
 from holdfast.errors import Determinate, Indeterminate
 from holdfast.persist.clock import Clock
 from holdfast.persist.storage.layer import BlobLayer, ConsensusLayer
-from holdfast.persist.storage.traits import Blob, BlobMeta, Consensus, Entry, Expect, Put
+from holdfast.persist.storage.traits import (
+    NOTHING_KNOWN,
+    Blob,
+    BlobMeta,
+    Consensus,
+    Digest,
+    Entry,
+    Expect,
+    Head,
+    Put,
+)
 
 T = TypeVar("T")
 
 FIRST_WAIT_S: Final = 0.01
 LAST_WAIT_S: Final = 1.0
-UNSUPERVISED: Final = frozenset({"delete", "list", "clock_ms", "truncate", "list_keys"})
+UNSUPERVISED: Final = frozenset({"delete", "list", "clock_ms", "digests", "truncate", "list_keys"})
 """The calls that no machine makes within a retry of its own."""
 UNSUPERVISED_S: Final = 1.0
 
@@ -136,12 +146,17 @@ class RetryingConsensus(ConsensusLayer):
         super().__init__(inner)
         self._policy: Final = policy
 
-    def heads(self, keys: Sequence[str]) -> dict[str, Entry]:
-        return self._policy.run("heads", lambda: self.inner.heads(keys), again_if_unknown=True)
+    def heads(self, keys: Sequence[str], known: Mapping[str, int] = NOTHING_KNOWN) -> dict[str, Head]:
+        return self._policy.run("heads", lambda: self.inner.heads(keys, known), again_if_unknown=True)
 
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
         return self._policy.run(
             "scan", lambda: self.inner.scan(key, from_seqno, limit), again_if_unknown=True
+        )
+
+    def digests(self, key: str, from_seqno: int, limit: int) -> list[tuple[int, Digest]]:
+        return self._policy.run(
+            "digests", lambda: self.inner.digests(key, from_seqno, limit), again_if_unknown=True
         )
 
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
@@ -149,8 +164,10 @@ class RetryingConsensus(ConsensusLayer):
             "compare_and_set", lambda: self.inner.compare_and_set(puts, expect), again_if_unknown=False
         )
 
-    def truncate(self, key: str, seqno: int) -> int:
-        return self._policy.run("truncate", lambda: self.inner.truncate(key, seqno), again_if_unknown=False)
+    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
+        return self._policy.run(
+            "truncate", lambda: self.inner.truncate(key, seqno, digest), again_if_unknown=False
+        )
 
     def list_keys(self) -> list[str]:
         return self._policy.run("list_keys", self.inner.list_keys, again_if_unknown=True)

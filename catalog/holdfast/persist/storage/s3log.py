@@ -20,7 +20,7 @@ Invariants:
 import os
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from holdfast.errors import (
@@ -50,13 +50,17 @@ from holdfast.persist.storage.logstate import Append, Command, Floor, LogObject,
 from holdfast.persist.storage.logturn import Request, Turns, settle
 from holdfast.persist.storage.objects import NO_TAG, Found, Objects
 from holdfast.persist.storage.traits import (
+    NOTHING_KNOWN,
     Consensus,
+    Digest,
     Entry,
     Expect,
+    Head,
     Put,
     check_commands,
     check_key,
     check_scan,
+    digest_of,
 )
 
 T = TypeVar("T")
@@ -107,26 +111,35 @@ class S3LogConsensus(Consensus):
     def description(self) -> str:
         return f"consensus log in {self._objects.description}"
 
-    def heads(self, keys: Sequence[str]) -> dict[str, Entry]:
+    def heads(self, keys: Sequence[str], known: Mapping[str, int] = NOTHING_KNOWN) -> dict[str, Head]:
         for key in keys:
             check_key(key)
-        return self._read(lambda state: {key: state.logs[key][-1] for key in keys if key in state.logs})
+        return self._read(
+            lambda state: {
+                key: Head(*state.logs[key][-1], state.digest(key, known.get(key, 0)))
+                for key in keys
+                if key in state.logs
+            }
+        )
 
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
         check_scan(key, limit)
         return self._read(lambda state: state.scan(key, from_seqno, limit))
+
+    def digests(self, key: str, from_seqno: int, limit: int) -> list[tuple[int, Digest]]:
+        return [(entry.seqno, digest_of(entry.data)) for entry in self.scan(key, from_seqno, limit)]
 
     def list_keys(self) -> list[str]:
         return self._read(lambda state: sorted(state.logs))
 
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         check_commands(puts, expect)
-        copied = tuple(Put(put.key, put.seqno, bytes(put.data)) for put in puts)
+        copied = tuple(Put(put.key, put.seqno, bytes(put.data), put.after) for put in puts)
         return bool(self._submit(Append(copied, tuple(expect))))
 
-    def truncate(self, key: str, seqno: int) -> int:
+    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
         check_key(key)
-        return int(self._submit(Truncate(key, seqno)))
+        return int(self._submit(Truncate(key, seqno, digest)))
 
     def close(self) -> None:
         self._closed = True

@@ -22,7 +22,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -44,9 +44,12 @@ from holdfast.persist.formats import check_format
 from holdfast.persist.storage.sqlitewatch import CommitPoller
 from holdfast.persist.storage.traits import (
     MAX_SEQNO,
+    NOTHING_KNOWN,
     Consensus,
+    Digest,
     Entry,
     Expect,
+    Head,
     Put,
     check_commands,
     check_key,
@@ -62,13 +65,19 @@ FORMAT_VERSION = 1
 # A table with rowids: for entries of about a page it writes fewer pages than one clustered by its key.
 _CREATE = """CREATE TABLE consensus (
   key TEXT NOT NULL, seqno INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (key, seqno))"""
-_HEADS = """SELECT c.key, c.seqno, c.data FROM json_each(?) AS wanted CROSS JOIN consensus AS c
-  WHERE c.key = wanted.value AND c.seqno = (SELECT max(seqno) FROM consensus WHERE key = wanted.value)"""
+_HEADS = """SELECT c.key, c.seqno, c.data, length(known.data), coalesce(substr(known.data, 9, 4), x'')
+  FROM json_each(?) AS wanted CROSS JOIN consensus AS c
+  LEFT JOIN consensus AS known ON known.key = wanted.key AND known.seqno = wanted.value
+  WHERE c.key = wanted.key AND c.seqno = (SELECT max(seqno) FROM consensus WHERE key = wanted.key)"""
 _SEQNOS = """SELECT wanted.value, coalesce((SELECT max(seqno) FROM consensus WHERE key = wanted.value), 0)
   FROM json_each(?) AS wanted"""
 _SCAN = "SELECT seqno, data FROM consensus WHERE key = ? AND seqno >= ? ORDER BY seqno LIMIT ?"
+_DIGESTS = """SELECT seqno, length(data), coalesce(substr(data, 9, 4), x'') FROM consensus
+  WHERE key = ? AND seqno >= ? ORDER BY seqno LIMIT ?"""
 _TRUNCATE = """DELETE FROM consensus WHERE key = ?1 AND seqno < ?2
-  AND seqno < (SELECT max(seqno) FROM consensus WHERE key = ?1)"""
+  AND seqno < (SELECT max(seqno) FROM consensus WHERE key = ?1)
+  AND (?3 IS NULL OR EXISTS (SELECT 1 FROM consensus WHERE key = ?1 AND seqno = ?2
+    AND length(data) = ?3 AND coalesce(substr(data, 9, 4), x'') = ?4))"""
 _RESTART = """INSERT INTO consensus(key, seqno, data) SELECT ?1, ?2, ?3
   WHERE coalesce((SELECT max(seqno) FROM consensus WHERE key = ?1), 0) < ?2"""
 # Jumps from key to key along the index instead of reading every row.
@@ -150,11 +159,14 @@ class SqliteConsensus(Consensus):
     def description(self) -> str:
         return f"consensus file {self._path}"
 
-    def heads(self, keys: Sequence[str]) -> dict[str, Entry]:
+    def heads(self, keys: Sequence[str], known: Mapping[str, int] = NOTHING_KNOWN) -> dict[str, Head]:
         for key in keys:
             check_key(key)
-        rows = self._read(_HEADS, (json.dumps(list(keys), ensure_ascii=False),))
-        return {key: self._entry(key, seqno, data) for key, seqno, data in rows}
+        wanted = json.dumps({key: known.get(key, 0) for key in keys}, ensure_ascii=False)
+        return {
+            key: Head(*self._entry(key, seqno, data), None if size is None else Digest(size, crc))
+            for key, seqno, data, size, crc in self._read(_HEADS, (wanted,))
+        }
 
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
         check_scan(key, limit)
@@ -163,23 +175,27 @@ class SqliteConsensus(Consensus):
         rows = self._read(_SCAN, (key, max(0, from_seqno), min(limit, MAX_SEQNO)))
         return [self._entry(key, seqno, data) for seqno, data in rows]
 
+    def digests(self, key: str, from_seqno: int, limit: int) -> list[tuple[int, Digest]]:
+        check_scan(key, limit)
+        rows = self._read(_DIGESTS, (key, max(0, min(from_seqno, MAX_SEQNO)), min(limit, MAX_SEQNO)))
+        return [(seqno, Digest(size, crc)) for seqno, size, crc in rows]
+
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         check_commands(puts, expect)
         values: list[object] = []
         for put in puts:
-            values += put
-        for put in puts:
-            values += (put.key, put.seqno - 1)
-        for condition in expect:
-            values += condition
+            values += put[:3]
+        wanted = [(put.key, put.seqno - 1, put.after) for put in puts]
+        for key, head, digest in (*wanted, *expect):
+            values += (key, head, *(digest or (None, None)))
         done = self._write(_insert(len(puts), len(puts) + len(expect)), values) == len(puts)
         if done:
             self._watches.ring(put.key for put in puts)
         return done
 
-    def truncate(self, key: str, seqno: int) -> int:
+    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
         check_key(key)
-        return self._write(_TRUNCATE, (key, max(0, min(seqno, MAX_SEQNO))))
+        return self._write(_TRUNCATE, (key, max(0, min(seqno, MAX_SEQNO)), *(digest or (None, None))))
 
     def check_restart(self) -> None:
         pass
@@ -346,12 +362,15 @@ class SqliteConsensus(Consensus):
 @lru_cache(maxsize=256)
 def _insert(puts: int, conditions: int) -> str:
     rows = ", ".join(["(?, ?, ?)"] * puts)
-    heads = ", ".join(["(?, ?)"] * conditions)
+    heads = ", ".join(["(?, ?, ?, ?)"] * conditions)
     return f"""INSERT INTO consensus
-      WITH puts(key, seqno, data) AS (VALUES {rows}), wanted(key, head) AS (VALUES {heads})
+      WITH puts(key, seqno, data) AS (VALUES {rows}), wanted(key, head, size, crc) AS (VALUES {heads})
       SELECT key, seqno, data FROM puts WHERE NOT EXISTS (
         SELECT 1 FROM wanted
-        WHERE head <> coalesce((SELECT max(seqno) FROM consensus AS c WHERE c.key = wanted.key), 0))"""  # noqa: S608 - only placeholders are pasted in
+        WHERE head <> coalesce((SELECT max(seqno) FROM consensus AS c WHERE c.key = wanted.key), 0)
+        OR (size IS NOT NULL AND NOT EXISTS (
+          SELECT 1 FROM consensus AS c WHERE c.key = wanted.key AND c.seqno = head
+          AND length(c.data) = size AND coalesce(substr(c.data, 9, 4), x'') = crc)))"""  # noqa: S608 - only placeholders are pasted in
 
 
 def _check_usable_file(path: Path, *, write: bool) -> bool:

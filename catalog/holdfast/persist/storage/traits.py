@@ -16,9 +16,10 @@ Source: seed 5 (jargon: blob, log, storage location).
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -28,6 +29,7 @@ from holdfast.persist.storage.watch import Watch
 MAX_KEY_BYTES = 1024
 MAX_SEGMENT_BYTES = 200
 MAX_SEQNO = (1 << 63) - 1
+NOTHING_KNOWN: Final[Mapping[str, int]] = MappingProxyType({})
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -143,19 +145,55 @@ class Entry(NamedTuple):
     data: bytes
 
 
+class Digest(NamedTuple):
+    """What identifies the bytes of an entry: their number, and bytes 8 to 11.
+
+    All that persist stores is framed (`holdfast.persist.frame`), and there a frame has the CRC-32C of its
+    contents. A store can compare both inside its own statement, without a checksum function.
+    """
+
+    size: int
+    crc: bytes
+
+
+def digest_of(data: bytes | memoryview) -> Digest:
+    """The digest of an entry's bytes."""
+    return Digest(len(data), bytes(data[8:12]))
+
+
+class Head(NamedTuple):
+    """The newest entry of a key's log, and the digest of the entry that the caller asked about.
+
+    `known` is None if the caller named no entry, or if the log does not have it.
+    """
+
+    seqno: int
+    data: bytes
+    known: Digest | None = None
+
+
 class Put(NamedTuple):
-    """An entry to append: it happens only where the key's head is `seqno - 1`."""
+    """An entry to append: it happens only where the key's head is `seqno - 1`.
+
+    With `after`, the head must also have that digest. So an entry that was made from one history of the log
+    is never appended to another history that happens to have the same length.
+    """
 
     key: str
     seqno: int
     data: bytes
+    after: Digest | None = None
 
 
 class Expect(NamedTuple):
-    """A condition: the head of `key` is `head` at the commit point; 0 is a key without entries."""
+    """A condition: the head of `key` is `head` at the commit point; 0 is a key without entries.
+
+    With `digest`, the head must also have that digest.
+    """
 
     key: str
     head: int
+    digest: Digest | None = None
 
 
 class Consensus(ABC):
@@ -172,8 +210,12 @@ class Consensus(ABC):
         """Which store this is, for messages; without secrets."""
 
     @abstractmethod
-    def heads(self, keys: Sequence[str]) -> dict[str, Entry]:
-        """The heads of `keys`, all as of one point in time; keys without entries are absent."""
+    def heads(self, keys: Sequence[str], known: Mapping[str, int] = NOTHING_KNOWN) -> dict[str, Head]:
+        """The heads of `keys`, all as of one point in time; keys without entries are absent.
+
+        `known` maps keys to sequence numbers. Each head comes with the digest of that entry of its log, as
+        of the same point in time.
+        """
 
     @abstractmethod
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
@@ -183,17 +225,25 @@ class Consensus(ABC):
         """
 
     @abstractmethod
+    def digests(self, key: str, from_seqno: int, limit: int) -> list[tuple[int, Digest]]:
+        """The sequence numbers and digests of the entries that `scan` returns for the same arguments."""
+
+    @abstractmethod
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         """Append all `puts` in one atomic step, if every condition holds at that step.
 
-        The conditions: each put's seqno is its key's head + 1, and each of `expect` holds. False means
+        The conditions: each put's seqno is its key's head + 1, the head has the digest that the put names, if
+        it names one, and each of `expect` holds. False means
         that one did not hold and nothing was done. Raises `Determinate` or `Indeterminate`; `BadInput`
         for no puts, two puts on one key, or a seqno outside [1, 2**63).
         """
 
     @abstractmethod
-    def truncate(self, key: str, seqno: int) -> int:
-        """Drop the entries below `seqno`, but never the head; how many were dropped."""
+    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
+        """Drop the entries below `seqno`, but never the head; how many were dropped.
+
+        With `digest`, nothing is dropped unless the log has entry `seqno` with that digest.
+        """
 
     @abstractmethod
     def list_keys(self) -> list[str]:

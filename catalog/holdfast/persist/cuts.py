@@ -1,0 +1,108 @@
+"""The cut of a log below its newest rollup, and what is kept of the rows that it drops: their digests.
+
+A client that is idle for a long time finds that the row that it knows is gone. It still has to tell whether
+the log goes on from that row. So a cut at version S works in this order:
+
+1. The digests of the last `MOST_DIGESTS` rows up to S go into a blob that is written once. Its key names S
+   and the digest of row S, so a blob of another history is never taken for it.
+2. The rows below S are dropped, if row S is still there with that digest. Row S stays as the anchor that
+   leads to the blob.
+3. The blob of the cut before is deleted: the new one contains its digests.
+
+A crash after step 1 or 2 leaves one small blob more than is needed, which the sweeper finds. A blob has 8
+bytes per row, so at most 128 KiB. Of a finalized shard nothing is kept: nobody can write to it, so there is
+nothing to compare.
+"""
+
+import struct
+from typing import Final
+
+from holdfast.errors import CorruptBlob
+from holdfast.persist.frame import seal, unseal
+from holdfast.persist.storage import Consensus, Digest, Location
+
+MOST_DIGESTS: Final = 16 * 1024
+_MAGIC: Final = b"HFg\n"
+_FORMAT: Final = 1
+_FIRST: Final = struct.Struct("<Q")
+_ROW: Final = struct.Struct("<I4s")
+
+
+def cut_key(shard_id: str, seqno: int, digest: Digest) -> str:
+    """The key of the blob of a cut whose anchor is row `seqno`."""
+    return f"{shard_id}/c{seqno}-{digest.size}.{digest.crc.hex()}"
+
+
+def encode_digests(first: int, digests: list[Digest]) -> bytes:
+    """The bytes of the blob: the number of the first row, then size and CRC of each."""
+    rows = b"".join(_ROW.pack(digest.size, digest.crc) for digest in digests)
+    return seal(_MAGIC, _FORMAT, _FIRST.pack(first) + rows)
+
+
+def decode_digests(data: bytes, key: str) -> tuple[int, list[Digest]]:
+    """The first row's number and all digests; raises `CorruptBlob` and `VersionTooNew`."""
+    body = unseal(_MAGIC, _FORMAT, data, key)
+    if len(body) < _FIRST.size or (len(body) - _FIRST.size) % _ROW.size:
+        raise CorruptBlob(key, "digests of 8 bytes each", f"{len(body)} bytes")
+    (first,) = _FIRST.unpack_from(body)
+    return first, [Digest(size, crc) for size, crc in _ROW.iter_unpack(body[_FIRST.size :])]
+
+
+def cut_log(location: Location, shard_id: str, seqno: int) -> bool:
+    """Drop the rows below `seqno`, keeping their digests; False if the log does not have row `seqno`."""
+    rows = location.consensus.digests(shard_id, max(0, seqno - MOST_DIGESTS + 1), MOST_DIGESTS)
+    rows = [row for row in rows if row[0] <= seqno]
+    if not rows or rows[-1][0] != seqno:
+        return False
+    first, oldest = rows[0]
+    digests = [digest for _, digest in rows]
+    before = cut_key(shard_id, first, oldest)
+    kept = _read(location, before) if first < seqno else None
+    if kept is not None:
+        first, digests = kept[0], [*kept[1], *digests[1:]]
+    spare = max(0, len(digests) - MOST_DIGESTS)
+    key = cut_key(shard_id, seqno, digests[-1])
+    if key != before:
+        location.blob.put(key, encode_digests(first + spare, digests[spare:]))
+    location.consensus.truncate(shard_id, seqno, digests[-1])
+    if kept is not None:
+        location.blob.delete(before)
+    return True
+
+
+def cut_finalized_log(location: Location, shard_id: str, seqno: int) -> None:
+    """Drop the rows below `seqno`, and the digests that were kept of earlier ones."""
+    oldest = _anchor(location.consensus, shard_id)
+    location.consensus.truncate(shard_id, seqno)
+    if oldest is not None:
+        location.blob.delete(cut_key(shard_id, *oldest))
+
+
+def cut_digest(location: Location, shard_id: str, seqno: int) -> Digest | None:
+    """The digest of a row that was cut, None where nothing tells it any more."""
+    anchor = _anchor(location.consensus, shard_id)
+    while anchor is not None:
+        if anchor[0] <= seqno:
+            # The row is there: it was not cut, or the store went back while we looked.
+            found = dict(location.consensus.digests(shard_id, seqno, 1))
+            return found.get(seqno)
+        kept = _read(location, cut_key(shard_id, *anchor))
+        if kept is not None:
+            first, digests = kept
+            return digests[seqno - first] if first <= seqno < first + len(digests) else None
+        # Without a blob the next cut has come meanwhile, or a client that keeps none made the cut.
+        after = _anchor(location.consensus, shard_id)
+        if after == anchor:
+            return None
+        anchor = after
+    return None
+
+
+def _anchor(consensus: Consensus, shard_id: str) -> tuple[int, Digest] | None:
+    rows = consensus.digests(shard_id, 0, 1)
+    return rows[0] if rows else None
+
+
+def _read(location: Location, key: str) -> tuple[int, list[Digest]] | None:
+    data = location.blob.get(key)
+    return None if data is None else decode_digests(data, key)

@@ -1,0 +1,161 @@
+"""Two histories of one log: how a client notices that it met another one, and what it leaves behind.
+
+A consensus store may go back in time at any moment: a lagging standby is promoted, an older copy is restored,
+the wrong volume is mounted. Then the numbers of versions that were acknowledged are given to other versions.
+Everything here relies on one fact: a version number together with the digest of its row identifies a history.
+
+- Every client remembers the number and the digest of the newest row that it has verified, per shard. Each
+  read of the head and each append compares them inside the store's own statement.
+- A client that finds other bytes at that number, or a shorter log, has met another history. It ends: all of
+  its handles in the location raise `LogRegressed`, and only a new client goes on, with the history that the
+  store has now.
+- A client that may write also leaves a marker in Blob, beside the blobs of the shard. While a marker stands,
+  nobody deletes anything of that shard: the blobs of both histories stay until a person decides with
+  `holdfast persist recover`.
+- A marker no longer stands after a recovery, or if the log has the row that the client knew: then the client
+  was confused, not the log.
+"""
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.errors import CorruptBlob, LogRegressed, StorageError
+from holdfast.persist.storage import Blob, Digest
+from holdfast.persist.storage.location import BLOB_KEY, decode_recoveries, read_location
+
+_MARKER: Final = "f"
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What a client found that met another history: the row that it knew, and what the log had instead.
+
+    `found` is None where the log ended before `seqno`. `wall_ms` is the time of the client's host in ms since
+    the epoch.
+    """
+
+    shard_id: str
+    recoveries: int
+    seqno: int
+    known: Digest
+    found: Digest | None
+    head: int
+    hostname: str
+    wall_ms: int
+
+    @property
+    def key(self) -> str:
+        """Where the marker lies in Blob. Clients that found the same write the same key."""
+        found = "none" if self.found is None else _text(self.found)
+        return f"{self.shard_id}/{_MARKER}{self.seqno}-{self.recoveries}-{_text(self.known)}-{found}"
+
+    def __str__(self) -> str:
+        found = "no such row" if self.found is None else f"row {_text(self.found)}"
+        return (
+            f"a client on host {self.hostname} knew version {self.seqno} as row {_text(self.known)},"
+            f" and the log had {found} (its head was version {self.head})"
+        )
+
+
+class History:
+    """Whether the client met another history than its own; shared by its machines. Thread-safe."""
+
+    def __init__(self, blob: Blob, *, hostname: str, read_only: bool = False) -> None:
+        self._blob: Final = blob
+        self._hostname: Final = hostname
+        self._read_only: Final = read_only
+        self._lock: Final = threading.Lock()
+        self._ended: LogRegressed | None = None
+
+    def check(self) -> None:
+        """Raise `LogRegressed` once the client has met another history."""
+        if self._ended is not None:
+            raise self._ended.again()
+
+    def end(
+        self, shard_id: str, seqno: int, known: Digest, found: Digest | None, head: int, wall_ms: int
+    ) -> LogRegressed:
+        """End the client's history, leave a marker, and return the error that all of its handles raise."""
+        actual = f"version {head}" if found is None else f"version {seqno} with other bytes"
+        expected = f"version {seqno} or later" if found is None else f"version {seqno} as it was read before"
+        error = LogRegressed(f"the log of {shard_id}", expected, actual)
+        with self._lock:
+            if self._ended is not None:
+                return self._ended.again()
+            self._ended = error
+        if not self._read_only:
+            try:
+                self._leave(shard_id, seqno, known, found, head, wall_ms)
+            except (StorageError, ValueError) as failed:
+                error.add_note(f"the marker for garbage collection could not be written: {failed}")
+        return error
+
+    def _leave(
+        self, shard_id: str, seqno: int, known: Digest, found: Digest | None, head: int, wall_ms: int
+    ) -> None:
+        recoveries = read_recoveries(self._blob)
+        marker = Marker(shard_id, recoveries, seqno, known, found, head, self._hostname, wall_ms)
+        self._blob.put(marker.key, encode_marker(marker))
+
+
+def read_recoveries(blob: Blob) -> int:
+    """How often the location was recovered, from its blob store itself."""
+    stored = read_location(blob.direct)
+    if stored is None:
+        raise CorruptBlob(BLOB_KEY, "the identity of the location", "nothing")
+    return decode_recoveries(stored)
+
+
+def encode_marker(marker: Marker) -> bytes:
+    """The bytes of a marker: one JSON object."""
+    fields = {
+        "format": 1,
+        "shard_id": marker.shard_id,
+        "recoveries": marker.recoveries,
+        "seqno": marker.seqno,
+        "known": _text(marker.known),
+        "found": None if marker.found is None else _text(marker.found),
+        "head": marker.head,
+        "hostname": marker.hostname,
+        "wall_ms": marker.wall_ms,
+    }
+    return json.dumps(fields, sort_keys=True).encode()
+
+
+def decode_marker(data: bytes, key: str) -> Marker:
+    """The marker in a blob; raises `CorruptBlob`."""
+    try:
+        fields = json.loads(data)
+        found = fields["found"]
+        return Marker(
+            str(fields["shard_id"]),
+            int(fields["recoveries"]),
+            int(fields["seqno"]),
+            _digest(fields["known"]),
+            None if found is None else _digest(found),
+            int(fields["head"]),
+            str(fields["hostname"]),
+            int(fields["wall_ms"]),
+        )
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise CorruptBlob(key, "a marker of two histories", repr(error)) from None
+
+
+def markers_of(blob: Blob, shard_id: str) -> Iterator[Marker]:
+    """The markers of a shard, whether they stand or not."""
+    for meta in blob.direct.list(f"{shard_id}/{_MARKER}"):
+        data = blob.direct.get(meta.key)
+        if data is not None:
+            yield decode_marker(data, meta.key)
+
+
+def _text(digest: Digest) -> str:
+    return f"{digest.size}.{digest.crc.hex()}"
+
+
+def _digest(text: str) -> Digest:
+    size, _, crc = text.partition(".")
+    return Digest(int(size), bytes.fromhex(crc))
