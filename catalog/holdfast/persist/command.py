@@ -199,7 +199,8 @@ class InstallCompaction:
     """Replace exactly these batches by the result. Result: whether it is in; if not, none of it ever was.
 
     `since` is what the times were advanced to. The writer was registered before it uploaded anything, and is
-    needed for what it uploaded; its entry ends with the result.
+    needed for what it uploaded; its entry ends with the result. With `fingerprint`, the batches must also
+    have these contents: two histories of a log may give one id to different batches.
     """
 
     batch_ids: tuple[int, ...]
@@ -207,6 +208,7 @@ class InstallCompaction:
     parts: tuple[Part, ...]
     writer_id: str
     wall_ms: int
+    fingerprint: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

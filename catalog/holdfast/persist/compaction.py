@@ -37,7 +37,7 @@ from holdfast.persist.runwriter import write_run
 from holdfast.persist.schema import Schema
 from holdfast.persist.snapshot import replan
 from holdfast.persist.state import Batch, Part, PendingBatch, ShardState
-from holdfast.persist.transition_upkeep import neighbours
+from holdfast.persist.transition_upkeep import fingerprint, neighbours
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,7 @@ class CompactionTask:
     writer: Handle
     batch_ids: tuple[int, ...]
     since: int
+    fingerprint: bytes
 
 
 def plan_compaction(
@@ -115,7 +116,14 @@ def claim_compaction(
 
 def _task(machine: Machine, writer: Handle, batches: Sequence[Batch]) -> CompactionTask:
     ids = tuple(batch.id for batch in batches)
-    return CompactionTask(machine.shard_id, new_id("k"), for_one_result(writer), ids, machine.state.since)
+    return CompactionTask(
+        machine.shard_id,
+        new_id("k"),
+        for_one_result(writer),
+        ids,
+        machine.state.since,
+        fingerprint(batches),
+    )
 
 
 def for_one_result(writer: Handle) -> Handle:
@@ -212,7 +220,7 @@ def batches_of(machine: Machine, task: CompactionTask) -> Iterator[tuple[ShardSt
     """
     state = machine.state if neighbours(machine.state, task.batch_ids) else machine.refresh()
     batches = neighbours(state, task.batch_ids)
-    if not batches:
+    if not batches or fingerprint(batches) != task.fingerprint:
         raise _gone(task)
     try:
         yield state, batches
@@ -253,7 +261,7 @@ def install(machine: Machine, task: CompactionTask, parts: tuple[Part, ...]) -> 
     batches end with them. Where it raises the parts stay: it may have been done before.
     """
     now_ms = machine.store_ms()
-    command = InstallCompaction(task.batch_ids, task.since, parts, task.writer.id, now_ms)
+    command = InstallCompaction(task.batch_ids, task.since, parts, task.writer.id, now_ms, task.fingerprint)
     (installed,) = commit([(machine, command)])
     if not installed:
         delete_parts(machine, parts)

@@ -12,6 +12,11 @@ Everything here relies on one fact: a version number together with the digest of
 - A client that may write also leaves a marker in Blob, beside the blobs of the shard. While a marker stands,
   nobody deletes anything of that shard: the blobs of both histories stay until a person decides with
   `holdfast persist recover`.
+- The blobs show two histories by themselves where a rollup is newer than the log, or another one than the log
+  of its version can have made. Nothing is deleted then either.
+- Where the store knows in which line of its own history it is (a Postgres server and its timeline), the first
+  client that writes there records it in Blob. Who collects garbage on another line than the newest deletes
+  nothing: that is a partitioned old primary.
 - A marker no longer stands after a recovery, or if the log has the row that the client knew: then the client
   was confused, not the log.
 """
@@ -20,13 +25,17 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from holdfast.errors import CorruptBlob, LogRegressed, StorageError
-from holdfast.persist.storage import Blob, Digest
+from holdfast.persist.cuts import cut_digest
+from holdfast.persist.state import Put, ShardState, StateDiff, Writer
+from holdfast.persist.statecodec import decode_diff, decode_state
+from holdfast.persist.storage import Blob, Digest, Location
 from holdfast.persist.storage.location import BLOB_KEY, decode_recoveries, read_location
 
 _MARKER: Final = "f"
+_LINES: Final = "lines/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +78,24 @@ class History:
         self._read_only: Final = read_only
         self._lock: Final = threading.Lock()
         self._ended: LogRegressed | None = None
+        self._line: str | None = None
 
     def check(self) -> None:
         """Raise `LogRegressed` once the client has met another history."""
         if self._ended is not None:
             raise self._ended.again()
+
+    def record_line(self, line: str | None) -> None:
+        """Record in Blob that a client writes on this line of the store's history, the first time it does."""
+        if line is None or line == self._line or self._read_only:
+            return
+        lines = lines_of(self._blob)
+        recoveries = read_recoveries(self._blob)
+        if line not in [each.line for each in lines if each.recoveries == recoveries]:
+            number = max((each.number for each in lines), default=0) + 1
+            data = json.dumps({"format": 1, "line": line, "hostname": self._hostname}).encode()
+            self._blob.put(f"{_LINES}{number:08}-{recoveries}-{line}", data)
+        self._line = line
 
     def end(
         self, shard_id: str, seqno: int, known: Digest, found: Digest | None, head: int, wall_ms: int
@@ -107,6 +129,83 @@ def read_recoveries(blob: Blob) -> int:
     if stored is None:
         raise CorruptBlob(BLOB_KEY, "the identity of the location", "nothing")
     return decode_recoveries(stored)
+
+
+class Line(NamedTuple):
+    """A record that clients wrote on this line of the store's history; the greatest number is the newest."""
+
+    number: int
+    recoveries: int
+    line: str
+
+
+def lines_of(blob: Blob) -> list[Line]:
+    """The records of a location, oldest first."""
+    found = []
+    for meta in blob.direct.list(_LINES):
+        number, recoveries, line = meta.key.removeprefix(_LINES).split("-", 2)
+        found.append(Line(int(number), int(recoveries), line))
+    return sorted(found)
+
+
+def why_keep(location: Location, state: ShardState) -> str:
+    """Why nothing of a shard may be deleted now; empty if it may.
+
+    `state` is the newest version in the log. Between this check and a deletion another history can still
+    begin: what is deleted then was garbage in the history that ended, too long ago for the new one to lack it
+    unless the store went back further than `gc_grace_s` and `retain_for_s`.
+    """
+    recoveries = read_recoveries(location.blob)
+    line = location.consensus.line()
+    lines = [each for each in lines_of(location.blob) if each.recoveries == recoveries]
+    if line is not None and lines and lines[-1].line != line:
+        return (
+            f"the consensus store is {line}, and clients have written on {lines[-1].line} since:"
+            " this server is an old primary, or a copy"
+        )
+    for marker in markers_of(location.blob, state.shard_id):
+        if marker.recoveries == recoveries and _digest_in(location, marker) != marker.known:
+            return str(marker)
+    return _unknown_rollup(location, state)
+
+
+def _digest_in(location: Location, marker: Marker) -> Digest | None:
+    """The digest that the log has for the row of a marker, also where the row was cut."""
+    found = dict(location.consensus.digests(marker.shard_id, marker.seqno, 1)).get(marker.seqno)
+    return found or cut_digest(location, marker.shard_id, marker.seqno)
+
+
+def _unknown_rollup(location: Location, state: ShardState) -> str:
+    """Why a rollup in Blob is of another history than the log; empty if none is.
+
+    A rollup that a writer uploaded before it died is of this history: the row of its version has its time.
+    """
+    known = {rollup.blob_key for rollup in state.rollups.values()} | state.garbage.keys()
+    for meta in location.blob.direct.list(f"{state.shard_id}/v"):
+        if meta.key in known:
+            continue
+        seqno = int(meta.key.split("/")[1][1:].split("-")[0])
+        if seqno > state.seqno:
+            return f"{meta.key} is a rollup of version {seqno}, and the log ends at version {state.seqno}"
+        rows = location.consensus.scan(state.shard_id, seqno, 1)
+        data = location.blob.direct.get(meta.key)
+        if data is None or not rows or rows[0].seqno != seqno:
+            continue
+        if not _is_made_by(
+            decode_diff(rows[0].data, f"{state.shard_id} log {seqno}"), decode_state(data, meta.key)
+        ):
+            return f"{meta.key} is a rollup of another version {seqno} than the log has"
+    return ""
+
+
+def _is_made_by(diff: StateDiff, state: ShardState) -> bool:
+    """Whether a row of the log can have made this state: its time, and the writers' tokens in it."""
+    written = [
+        change.value
+        for change in diff.changes
+        if isinstance(change, Put) and isinstance(change.value, Writer)
+    ]
+    return diff.wall_ms == state.wall_ms and all(state.writers.get(each.id) == each for each in written)
 
 
 def encode_marker(marker: Marker) -> bytes:

@@ -10,6 +10,7 @@
 from holdfast.persist.command import ForgetGarbage
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.cuts import cut_finalized_log, cut_log
+from holdfast.persist.forks import why_keep
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.rollup import rollup_due, write_rollup
 from holdfast.persist.state import Garbage, ShardState
@@ -84,10 +85,16 @@ def collect_garbage(machine: Machine) -> None:
     # What this process believes may be of a history that the store has lost.
     state = machine.refresh()
     dead = deletable(state, machine.config, now_for(machine))
-    for garbage in dead:
-        machine.location.blob.delete(garbage.blob_key)
     newest = state.latest_rollup
     gc_seqno = newest.seqno + state.finalized if newest else 0
+    if not dead and gc_seqno <= state.gc_seqno:
+        return
+    why = why_keep(machine.location, state)
+    machine.keep_everything(why)
+    if why:
+        return
+    for garbage in dead:
+        machine.location.blob.delete(garbage.blob_key)
     if gc_seqno > state.gc_seqno:
         if state.finalized:
             cut_finalized_log(machine.location, machine.shard_id, gc_seqno)

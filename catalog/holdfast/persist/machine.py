@@ -18,6 +18,7 @@
   it. A lock that has moved is final: no attempt that carries the condition can land after that.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -51,6 +52,8 @@ from holdfast.persist.storage import Digest, Entry, Expect, Head, Location, dige
 from holdfast.persist.storage import Put as LogPut
 from holdfast.persist.storage.watch import Watch, Watches
 from holdfast.persist.transition import transition
+
+log = logging.getLogger(__name__)
 
 APPLIER_VERSION: Final = version("holdfast")
 EPOCH_BITS: Final = 40
@@ -110,6 +113,7 @@ class Machine:
         self._store_hints = False
         self._version = Version(ShardState(shard_id))
         self.is_open = True
+        self.kept_because = ""
         # Writers of this process that have no append in flight or in doubt, and those that were closed.
         self.settled: set[str] = set()
         self.closed: set[str] = set()
@@ -212,6 +216,12 @@ class Machine:
 
     def _regressed(self, known: "Version", found: Digest | None, head: int) -> LogRegressed:
         return self.history.end(self.shard_id, known.seqno, known.digest, found, head, self.clock.wall_ms())
+
+    def keep_everything(self, why: str) -> None:
+        """Note why nothing of the shard may be deleted, "" for no reason; logged when the reason changes."""
+        if why and why != self.kept_because:
+            log.warning("nothing of %s is deleted: %s; see 'holdfast persist recover'", self.shard_id, why)
+        self.kept_because = why
 
     def schema_of(self, part: Part) -> Schema:
         """The schema that a part was written under: the cache is never behind a version that names it."""
@@ -443,6 +453,7 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
             fresh = True
             continue
         if won:
+            first.history.record_line(consensus.line())
             for (machine, state), put in zip(after, puts, strict=True):
                 machine.publish(Version(state, digest_of(put.data)))
             return results

@@ -6,6 +6,8 @@ What was uploaded is installed only while its writer's entry is there, which was
 and never comes back once it is gone: a sweeper takes for orphans only what no such writer has put.
 """
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -86,6 +88,17 @@ def neighbours(state: ShardState, ids: tuple[int, ...]) -> tuple[Batch, ...]:
     return found if tuple(batch.id for batch in found) == ids else ()
 
 
+def fingerprint(batches: Sequence[Batch]) -> bytes:
+    """16 bytes that identify batches by their contents: bounds, keys and checksums of parts, inline bytes."""
+    found = hashlib.blake2b(digest_size=16)
+    for batch in batches:
+        found.update(repr((batch.id, batch.lower, batch.upper, batch.since)).encode())
+        for part in batch.parts:
+            found.update(repr((part.blob_key, part.size_bytes, part.crc32c, part.rows)).encode())
+            found.update(part.inline or b"")
+    return found.digest()
+
+
 def _install_compaction(state: ShardState, command: InstallCompaction) -> Outcome:
     """Put the result of a merge in the place of the batches that it was made from."""
     new_keys = {part.blob_key for part in command.parts if part.blob_key}
@@ -95,6 +108,8 @@ def _install_compaction(state: ShardState, command: InstallCompaction) -> Outcom
     if not replaced:
         # In garbage: the result was in, and has given way to another since.
         return NoOp(not new_keys.isdisjoint(state.garbage))
+    if command.fingerprint and fingerprint(replaced) != command.fingerprint:
+        return NoOp(False)
     if new_keys and (command.writer_id not in state.writers or not new_keys.isdisjoint(state.garbage)):
         return NoOp(False)
     if command.since > state.since:

@@ -143,7 +143,7 @@ def stored() -> Stored:
     blobs, logs = stores.stored()
     sound = {key: data for key, data in blobs.items() if data is not None}
     kinds = {key.split("/")[1][0] for key in sound if "/" in key}
-    assert kinds == {"v", "w"}, "rollups and parts"
+    assert kinds == {"c", "v", "w"}, "digests, rollups and parts"
     assert all(logs[shard][0].seqno > 1 for shard in (SHARD, OTHER)), "truncated"
     return Stored(sound, logs)
 

@@ -21,6 +21,7 @@ from holdfast.errors import (
 )
 from holdfast.persist import PersistClient, PersistConfig, Prepared, ReadHandle, WriteHandle, WriteMode
 from holdfast.persist.invariants import check_step
+from holdfast.persist.machine import Version
 from holdfast.persist.manual import compact_now
 from holdfast.persist.state import (
     Batch,
@@ -561,7 +562,7 @@ def test_an_audit_reads_what_is_cut_and_pending_too(stores: Stores, settings: di
         id_: replace(batch, runs=tuple(tuple(replace(p, upper=80) for p in run) for run in batch.runs))
         for id_, batch in pending.items()
     }
-    client.machine(SHARD).state = replace(state, pending=late)
+    client.machine(SHARD).publish(Version(replace(state, pending=late)))
     found = [finding.what for finding in verify(client, SHARD).findings]
     assert any("to 79" in what for what in found)
 

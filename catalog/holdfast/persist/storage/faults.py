@@ -235,6 +235,9 @@ class FaultyConsensus(Consensus):
     def list_keys(self) -> list[str]:
         return suffer(self._plan, Operation("consensus.list_keys", ()), self._inner.list_keys)
 
+    def line(self) -> str | None:
+        return self._inner.line()
+
     def watch(self, key: str) -> Watch | None:
         return self._inner.watch(key)
 

@@ -96,6 +96,9 @@ class ConsensusLayer(Consensus):
     def list_keys(self) -> list[str]:
         return self.inner.list_keys()
 
+    def line(self) -> str | None:
+        return self.inner.line()
+
     def check_restart(self) -> None:
         self.inner.check_restart()
 

@@ -249,6 +249,13 @@ class Consensus(ABC):
     def list_keys(self) -> list[str]:
         """All keys that have entries, ascending."""
 
+    def line(self) -> str | None:
+        """In which line of its own history the store is, as of its newest connection; None if it can't tell.
+
+        A server that was promoted, or a copy of one, is in another line than the server before.
+        """
+        return None
+
     def check_restart(self) -> None:
         """Raise `BadInput` where `restart` can't be done in this store."""
         raise BadInput(

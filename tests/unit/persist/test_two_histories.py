@@ -1,0 +1,338 @@
+"""The consensus store goes back in time under living clients: nobody mixes the two histories of a log."""
+
+import itertools
+import pickle
+
+import pytest
+
+from holdfast.errors import CorruptBlob, HandleExpired, LogRegressed, UpperMismatch
+from holdfast.persist import PersistClient
+from holdfast.persist.cuts import MOST_DIGESTS, cut_digest
+from holdfast.persist.forks import markers_of, why_keep
+from holdfast.persist.storage import Entry, MemoryConsensus
+from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
+
+BLOBS = {"inline_max_bytes": 0}
+
+
+@pytest.fixture
+def stores() -> Stores:
+    return Stores()
+
+
+def append(client: PersistClient, *times: int, shard: str = SHARD, value: str = "x") -> None:
+    with client.writer(shard, SCHEMA, purpose="test") as writer:
+        for time in times:
+            writer.compare_and_append(rows(time, value=value), time, time + 1)
+
+
+def copied(consensus: MemoryConsensus) -> MemoryConsensus:
+    """A standby that has all that the store has now."""
+    copy = MemoryConsensus()
+    copy._logs.update({key: list(log) for key, log in consensus._logs.items()})
+    return copy
+
+
+def promote(stores: Stores, standby: MemoryConsensus) -> None:
+    """What is in the standby is what every client finds from now on."""
+    stores.consensus._logs.clear()
+    stores.consensus._logs.update({key: list(log) for key, log in standby._logs.items()})
+
+
+def forked(stores: Stores, **settings: object) -> tuple[PersistClient, PersistClient]:
+    """A has 0 to 9 acknowledged, the standby 0 to 7; B appended 8 to 11 to the standby."""
+    a = stores.open(**settings)
+    append(a, *range(8))
+    standby = copied(stores.consensus)
+    append(a, 8, 9, value="a")
+    promote(stores, standby)
+    b = stores.open(**settings)
+    append(b, *range(8, 12), value="b")
+    return a, b
+
+
+@pytest.mark.parametrize("settings", [{}, BLOBS], ids=["inline", "blobs"])
+def test_a_client_of_the_lost_history_neither_reads_nor_writes(stores: Stores, settings: dict) -> None:  # type: ignore[type-arg]
+    a, b = forked(stores, **settings)
+    with pytest.raises(LogRegressed, match="with other bytes") as raised:
+        a.recent_upper(SHARD)
+    assert "recover" in raised.value.hint
+    with pytest.raises(LogRegressed):
+        append(a, 12, value="a")
+    with pytest.raises(LogRegressed):
+        a.maintain(SHARD)
+    assert contents(b.reader(SHARD, purpose="r").snapshot(11).to_table()) == {
+        **{(time, "x"): 1 for time in range(8)},
+        **{(time, "b"): 1 for time in range(8, 12)},
+    }
+
+
+def test_an_append_of_the_lost_history_loses(stores: Stores) -> None:
+    """The number is free in both histories, so that only the bytes before it tell them apart."""
+    a = stores.open()
+    writer = a.writer(SHARD, SCHEMA, purpose="a")
+    writer.compare_and_append(rows(0), 0, 1)
+    standby = copied(stores.consensus)
+    writer.compare_and_append(rows(1, value="a"), 1, 2)
+    promote(stores, standby)
+    append(stores.open(), 1, value="b")
+    while stores.consensus.heads([SHARD])[SHARD].seqno > a.machine(SHARD).state.seqno:
+        stores.consensus._logs[SHARD].pop()
+    before = copied(stores.consensus)
+    with pytest.raises(LogRegressed):
+        writer.compare_and_append(rows(2, value="a"), 2, 3)
+    assert stores.consensus._logs == before._logs
+
+
+def test_all_handles_of_the_client_end_and_a_new_client_goes_on(stores: Stores) -> None:
+    a, _ = forked(stores)
+    append(a, 0, shard=OTHER)
+    reader = a.reader(OTHER, purpose="other shard")
+    with pytest.raises(LogRegressed):
+        a.recent_upper(SHARD)
+    with pytest.raises(LogRegressed):
+        reader.snapshot(0).to_table()
+    with pytest.raises(LogRegressed):
+        append(a, 1, shard=OTHER)
+    append(stores.open(), 12)
+    a.close()
+
+
+def test_a_multi_write_with_a_condition_alone_on_the_forked_shard_loses(stores: Stores) -> None:
+    a, _ = forked(stores)
+    other = a.writer(OTHER, SCHEMA, purpose="a")
+    other.compare_and_append(rows(0), 0, 1)
+    step = [other.prepare_append(rows(1), 1, 2), a.prepare_expect_upper(SHARD, 10)]
+    with pytest.raises((LogRegressed, UpperMismatch)):
+        a.multi_write(step)
+    assert stores.open().recent_upper(OTHER) == 1
+
+
+@pytest.mark.parametrize("lost", [1, 2, 300])
+def test_an_idle_client_that_was_overtaken_by_a_cut_still_tells_the_histories_apart(
+    stores: Stores, lost: int
+) -> None:
+    a = stores.open()
+    append(a, *range(8))
+    standby = copied(stores.consensus)
+    append(a, *range(8, 8 + lost))
+    promote(stores, standby)
+    b = stores.open(maintenance="inline", rollup_every=5, compaction_fanin=3, debug_validate=False)
+    append(b, *range(8, 8 + lost + 40), value="b")
+    assert stores.consensus.scan(SHARD, 0, 1)[0].seqno > a.machine(SHARD).state.seqno
+    with pytest.raises(LogRegressed):
+        a.recent_upper(SHARD)
+
+
+def test_idle_for_ten_thousand_versions_nothing_ends(stores: Stores) -> None:
+    idle, young = stores.open(), stores.open()
+    append(idle, 0)
+    append(young, 1)
+    idle.recent_upper(SHARD)
+    client = stores.open(maintenance="inline", debug_validate=False)
+    writer = client.writer(SHARD, SCHEMA, purpose="test")
+    for time in range(2, 5000):
+        writer.compare_and_append(rows(time), time, time + 1)
+    assert young.recent_upper(SHARD) == 5000
+    for time in range(5000, 10_002):
+        writer.compare_and_append(rows(time), time, time + 1)
+    assert idle.recent_upper(SHARD) == young.recent_upper(SHARD) == 10_002
+    append(idle, 10_002)
+    kept = list(stores.blob.list(f"{SHARD}/c"))
+    assert len(kept) == 1
+    assert kept[0].size <= 8 * MOST_DIGESTS + 64
+
+
+def test_without_a_proof_the_handles_of_an_idle_client_expire(stores: Stores) -> None:
+    idle = stores.open()
+    append(idle, 0)
+    client = stores.open(maintenance="inline", rollup_every=5)
+    append(client, *range(1, 40))
+    for meta in list(stores.blob.list(f"{SHARD}/c")):
+        stores.blob.delete(meta.key)
+    with pytest.raises(HandleExpired, match="was cut after version"):
+        idle.recent_upper(SHARD)
+    assert list(markers_of(stores.blob, SHARD)) == []
+
+
+def test_digests_are_kept_over_many_cuts(stores: Stores) -> None:
+    client = stores.open(maintenance="inline", rollup_every=5)
+    seen = {}
+    for time in range(60):
+        append(client, time)
+        seen.update(dict(stores.consensus.digests(SHARD, 0, 10**6)))
+    first = stores.consensus.scan(SHARD, 0, 1)[0].seqno
+    assert first > 50
+    for seqno, digest in seen.items():
+        assert cut_digest(client.location, SHARD, seqno) == digest
+    assert cut_digest(client.location, SHARD, max(seen) + 1) is None
+
+
+def test_a_client_that_met_another_history_leaves_a_marker_that_blocks_deletion(stores: Stores) -> None:
+    settings = {**BLOBS, "maintenance": "inline", "rollup_every": 4, "compaction_fanin": 3}
+    a, b = forked(stores, maintenance="off", **BLOBS)
+    with pytest.raises(LogRegressed):
+        a.recent_upper(SHARD)
+    (marker,) = markers_of(stores.blob, SHARD)
+    assert (marker.shard_id, marker.recoveries, marker.hostname) == (SHARD, 0, "ship")
+    before = stores.blobs()
+    collector = stores.open(**settings)
+    append(collector, *range(12, 40), value="b")
+    collector.maintain(SHARD)
+    assert before <= stores.blobs()
+    assert stores.consensus.scan(SHARD, 0, 1)[0].seqno == 1
+    assert "knew version" in collector.machine(SHARD).kept_because
+    assert b.recent_upper(SHARD) == 40
+
+    stores.blob.delete(marker.key)
+    collector.maintain(SHARD)
+    assert not before <= stores.blobs()
+    assert stores.consensus.scan(SHARD, 0, 1)[0].seqno > 1
+
+
+def test_a_reader_raises_and_leaves_no_marker(stores: Stores) -> None:
+    a = stores.open()
+    append(a, *range(8))
+    standby = copied(stores.consensus)
+    append(a, 8)
+    reader = stores.open(mode="read")
+    assert reader.recent_upper(SHARD) == 9
+    promote(stores, standby)
+    with pytest.raises(LogRegressed, match="expected version"):
+        reader.recent_upper(SHARD)
+    assert list(markers_of(stores.blob, SHARD)) == []
+
+
+def test_a_marker_of_a_confused_client_does_not_block(stores: Stores) -> None:
+    """The client saw a lagging copy for a moment; the log has the row that it knew."""
+    a = stores.open()
+    append(a, *range(8))
+    standby = copied(stores.consensus)
+    append(a, 8)
+    newest = copied(stores.consensus)
+    promote(stores, standby)
+    with pytest.raises(LogRegressed):
+        a.recent_upper(SHARD)
+    promote(stores, newest)
+    state = stores.state()
+    assert [*markers_of(stores.blob, SHARD)] != []
+    assert why_keep(stores.open().location, state) == ""
+
+
+def test_a_rollup_of_the_lost_history_blocks_deletion(stores: Stores) -> None:
+    a = stores.open(rollup_every=4)
+    append(a, *range(4))
+    standby = copied(stores.consensus)
+    append(a, 4, 5, value="a")
+    a.maintain(SHARD)
+    promote(stores, standby)
+    state = stores.state()
+    assert "the log ends at version" in why_keep(a.location, state)
+    append(stores.open(), *range(4, 12), value="b")
+    assert "another version" in why_keep(a.location, stores.state())
+
+
+def test_the_rollup_of_a_writer_that_died_does_not_block(stores: Stores) -> None:
+    from holdfast.persist.ids import rollup_key
+    from holdfast.persist.statecodec import encode_state
+
+    client = stores.open()
+    append(client, *range(6))
+    state = stores.state()
+    stores.blob.put(rollup_key(SHARD, state.seqno), encode_state(state))
+    append(client, 6)
+    assert why_keep(client.location, stores.state()) == ""
+
+
+def test_a_collector_of_the_lost_history_deletes_and_cuts_nothing(stores: Stores) -> None:
+    """Its garbage is alive in the history that the store has now."""
+    settings = {**BLOBS, "rollup_every": 4, "compaction_fanin": 3}
+    a = stores.open(**settings, gc_grace_s=1000.0)
+    append(a, *range(8))
+    standby = copied(stores.consensus)
+    append(a, 8, 9)
+    a.maintain(SHARD)
+    assert a.machine(SHARD).state.garbage
+    promote(stores, standby)
+    append(stores.open(**settings), *range(8, 12), value="b")
+    before, log = stores.blobs(), list(stores.consensus._logs[SHARD])
+    stores.clock.now_s += 2000
+    with pytest.raises(LogRegressed):
+        a.maintain(SHARD)
+    assert {key for key in stores.blobs() if "/f" not in key} == before
+    assert stores.consensus._logs[SHARD] == log
+
+
+def test_a_compaction_of_the_lost_history_replaces_nothing(stores: Stores) -> None:
+    """A process without a memory of the log, such as a Spark task, installs what was merged before."""
+    a = stores.open(**BLOBS)
+    append(a, *range(8))
+    standby = copied(stores.consensus)
+    append(a, 8, 9, 10, value="a")
+    machine = a.machine(SHARD)
+    from holdfast.persist.command import Handle
+    from holdfast.persist.compaction import claim_compaction, install, merge_task
+
+    claimed = claim_compaction(machine, Handle("w1", "t", "h", 1000), machine.state.batches[-3:])
+    assert claimed is not None
+    parts = merge_task(machine, claimed)
+    promote(stores, standby)
+    b = stores.open(**BLOBS)
+    append(b, 8, 9, 10, value="b")
+    fresh = stores.open().machine(SHARD)
+    with pytest.raises(HandleExpired):
+        merge_task(fresh, pickle.loads(pickle.dumps(claimed)))
+    assert not install(fresh, claimed, parts)
+    assert contents(b.reader(SHARD, purpose="r").snapshot(10).to_table())[8, "b"] == 1
+
+
+class Refusing(MemoryConsensus):
+    """A store whose index has lost the head: it refuses every append, and its reads look well."""
+
+    refuses = False
+
+    def compare_and_set(self, puts, expect=()) -> bool:  # type: ignore[no-untyped-def]
+        return not self.refuses and super().compare_and_set(puts, expect)
+
+
+def test_a_store_that_refuses_while_nothing_moves_is_corrupt() -> None:
+    stores = Stores()
+    broken = Refusing()
+    broken._logs.update(stores.consensus._logs)
+    stores.consensus = broken
+    client = stores.open()
+    append(client, 0)
+    broken.refuses = True
+    with pytest.raises(CorruptBlob, match="although nothing has moved"):
+        append(client, 1)
+    broken.refuses = False
+    append(client, 1)
+
+
+def test_two_shards_are_seen_as_of_one_moment(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer keeps the uppers of two shards equal; nobody ever sees them differ."""
+    writer, reader = stores.open(debug_validate=False), stores.open(debug_validate=False, mode="read")
+    one = writer.writer(SHARD, SCHEMA, purpose="one")
+    two = writer.writer(OTHER, SCHEMA, purpose="two")
+    writer.multi_write([one.prepare_append(rows(0), 0, 1), two.prepare_append(rows(0), 0, 1)])
+    assert reader.recent_uppers([SHARD, OTHER]) == {SHARD: 1, OTHER: 1}
+
+    def move(*times: int) -> None:
+        for time in times:
+            steps = [each.prepare_append(rows(time), time, time + 1) for each in (one, two)]
+            writer.multi_write(steps)
+
+    move(1, 2)
+    scan, scans = stores.consensus.scan, itertools.count()
+
+    def overtaken(key: str, from_seqno: int, limit: int) -> list[Entry]:
+        """The writer commits twice more between the reads of the first shard and of the second."""
+        found = scan(key, from_seqno, limit)
+        if next(scans) == 0:
+            move(3, 4)
+        return found
+
+    monkeypatch.setattr(stores.consensus, "scan", overtaken)
+    uppers = reader.recent_uppers([SHARD, OTHER])
+    assert uppers == {SHARD: 3, OTHER: 3}
+    assert next(scans) >= 2
