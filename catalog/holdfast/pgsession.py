@@ -20,7 +20,7 @@ import select
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -57,7 +57,7 @@ _SETTINGS: Final = {
 # Without any handler a program would be told of each attempt to connect, beside the error that it gets.
 logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
-_CONFIGURE: Final = """SELECT set_config(name, value, false)
+_CONFIGURE: Final = """SELECT set_config(name, value, false), pg_is_in_recovery()
   FROM unnest(%s::text[], %s::text[]) AS setting(name, value)
   WHERE name <> 'synchronous_commit' OR current_setting('synchronous_commit') = 'off'"""
 
@@ -102,17 +102,31 @@ class PostgresAddress:
         return cls(make_conninfo("", **(_DEFAULTS | given | {"client_encoding": "utf8"})), schema, where)
 
 
-def _configure(connection: Connection, settings: Mapping[str, str]) -> None:
-    """Give a new connection the settings that all statements rely on."""
+def _configure(
+    connection: Connection, settings: Mapping[str, str], connected: Callable[[Connection], None] | None = None
+) -> None:
+    """Give a new connection the settings that all statements rely on; refuse a standby, which may lag.
+
+    `connected` may then look at the connection.
+    """
     wanted = {**_SETTINGS, **settings}
-    connection.execute(_CONFIGURE, (list(wanted), list(wanted.values())))
+    row = connection.execute(_CONFIGURE, (list(wanted), list(wanted.values()))).fetchone()
+    if row is not None and row[1]:
+        raise psycopg.OperationalError("the server is a standby, which may lag behind its primary")
+    if connected is not None:
+        connected(connection)
 
 
-def connect(address: PostgresAddress, *, settings: Mapping[str, str] = MappingProxyType({})) -> Connection:
+def connect(
+    address: PostgresAddress,
+    *,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    connected: Callable[[Connection], None] | None = None,
+) -> Connection:
     """A connection outside any pool, with a store's own `settings`; raises `psycopg.Error`."""
     connection = psycopg.connect(address.conninfo, autocommit=True, prepare_threshold=0)
     try:
-        _configure(connection, settings)
+        _configure(connection, settings, connected)
     except BaseException:
         connection.close()
         raise
@@ -129,10 +143,15 @@ class Sessions:
     """At most `size` connections to `address`, opened when needed, each with a store's own `settings`."""
 
     def __init__(
-        self, address: PostgresAddress, *, size: int, settings: Mapping[str, str] = MappingProxyType({})
+        self,
+        address: PostgresAddress,
+        *,
+        size: int,
+        settings: Mapping[str, str] = MappingProxyType({}),
+        connected: Callable[[Connection], None] | None = None,
     ) -> None:
         self._address: Final = address
-        self._configure: Final = partial(_configure, settings=settings)
+        self._configure: Final = partial(_configure, settings=settings, connected=connected)
         self._size: Final = size
         self._lock = threading.Lock()
         self._closed = False

@@ -121,6 +121,55 @@ class PostgresServer:
             raise
         return server
 
+    def standby(self) -> "PostgresServer":
+        """A new server that streams from this one, with the same users and passwords.
+
+        It applies what it receives until `promote`; to let it lag, `stop` it, and `resume` it later.
+        """
+        folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
+        server = PostgresServer(
+            folder, _free_port(self.address), self.password, durable=self._durable, address=self.address
+        )
+        try:
+            if _is_root():
+                shutil.chown(folder, USER, USER)
+            command: list[str | Path] = [_required_binary("pg_basebackup"), "-D", server._data]
+            command += ["-R", "-X", "stream", "-c", "fast", "--no-sync", "-d", self.url()]
+            done = subprocess.run(
+                [*_as_user(), *command], capture_output=True, text=True, check=False, cwd=folder
+            )
+            if done.returncode != 0:
+                raise PostgresError(f"pg_basebackup failed: {done.stderr.strip()}")
+            server.resume()
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+    def promote(self) -> None:
+        """Make a standby a primary, on a timeline of its own."""
+        import psycopg
+
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            row = connection.execute("SELECT pg_promote(true, 60)").fetchone()
+        if row != (True,):
+            raise PostgresError("the standby was not promoted within 60 s")
+
+    def follow(self, other: "PostgresServer") -> None:
+        """Wait until this standby has applied all that `other` has now."""
+        import psycopg
+
+        with psycopg.connect(other.url(), autocommit=True) as connection:
+            row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        assert row is not None
+        deadline = time.monotonic() + _BOOT_SECONDS
+        applied = "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            while connection.execute(applied, row).fetchone() != (True,):
+                if time.monotonic() > deadline:
+                    raise PostgresError("the standby did not catch up")
+                time.sleep(_POLL_SECONDS)
+
     def __enter__(self) -> Self:
         return self
 

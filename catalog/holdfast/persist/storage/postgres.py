@@ -21,6 +21,7 @@ Invariants, all under READ COMMITTED:
   rows are known to be in: what is lost before is determinate.
 """
 
+import logging
 import random
 import time
 import weakref
@@ -59,6 +60,7 @@ from holdfast.persist.storage.watch import Watch, Watches
 from holdfast.pgsession import Connection, PostgresAddress, Sessions, connect, told
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 POOL_SIZE: Final = 8
@@ -81,6 +83,8 @@ _CREATE: Final = (
     "ALTER TABLE {schema}.entries ALTER COLUMN data SET STORAGE EXTERNAL",  # it does not compress again
     "CREATE TABLE {schema}.format (version integer NOT NULL)",
 )
+_LINE: Final = """SELECT 'server-' || system_identifier || '-timeline-'
+    || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) FROM pg_control_system()"""
 _HEADS: Final = """SELECT wanted.key, head.seqno, head.data,
     octet_length(known.data), substring(known.data FROM 9 FOR 4)
   FROM unnest(%s::text[], %s::bigint[]) AS wanted(key, known)
@@ -159,15 +163,18 @@ class PostgresConsensus(Consensus):
         self._read_only: Final = read_only
         schema = sql.Identifier(self._address.schema)
         self._sql: Final = _Statements(schema)
+        self._found: Final = _Line()
         try:
-            with connect(self._address, settings=_SETTINGS) as connection:
+            with connect(self._address, settings=_SETTINGS, connected=self._found.look) as connection:
                 _prepare(connection, self._address, create=create and not read_only)
         except psycopg.Error as error:
             raise StoreUnreachable(
                 f"can't open {self._address.description}: {told(error)}",
-                hint="check host, port, database, user and password, and that the server runs",
+                hint="check host, port, database, user and password, and that the server runs as a primary",
             ) from None
-        self._sessions: Final = Sessions(self._address, size=pool_size, settings=_SETTINGS)
+        self._sessions: Final = Sessions(
+            self._address, size=pool_size, settings=_SETTINGS, connected=self._found.look
+        )
         self._watches: Final = Watches()
         self._hints: Final = CommitHints(self._address, self._watches)
         # A store that nobody has any more is as good as closed.
@@ -222,6 +229,9 @@ class PostgresConsensus(Consensus):
         size, crc = digest or (None, None)
         values = {"key": key, "seqno": max(0, min(seqno, MAX_SEQNO)), "size": size, "crc": crc}
         return self._write(lambda connection: self._autocommit(connection, self._sql.truncate, values))
+
+    def line(self) -> str | None:
+        return self._found.name
 
     def check_restart(self) -> None:
         pass
@@ -323,6 +333,31 @@ class PostgresConsensus(Consensus):
 
     def _failed(self, error: psycopg.Error, kind: type[HoldfastError]) -> HoldfastError:
         return kind(f"{self.description}: {told(error)}")
+
+
+class _Line:
+    """On which server and timeline the newest connection is. It holds no connection and no store."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self._is_denied = False
+
+    def look(self, connection: Connection) -> None:
+        """Read it on a new connection."""
+        try:
+            row = connection.execute(_LINE).fetchone()
+        except errors.InsufficientPrivilege as error:
+            self.name = None
+            if not self._is_denied:
+                log.warning(
+                    "the timeline of the Postgres server can't be read (%s): garbage collection can't tell an"
+                    " old primary from the new one; grant EXECUTE on pg_control_system, pg_walfile_name and"
+                    " pg_current_wal_insert_lsn",
+                    told(error),
+                )
+            self._is_denied = True
+            return
+        self.name = None if row is None else str(row[0])
 
 
 class _Statements:
