@@ -1,4 +1,4 @@
-"""A Postgres primary dies and a lagging standby is promoted, as an asynchronous failover does it; all real."""
+"""A Postgres primary dies and a lagging standby is promoted, as in an asynchronous failover; all real."""
 
 import logging
 from collections.abc import Iterator

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 BLOB_NAME: Final = re.compile(rf"(s{_UUID})/(?:(?P<writer>w{_UUID})/p{_UUID}|v(?P<seqno>\d+)-{_UUID})")
+CUT_NAME: Final = re.compile(rf"s{_UUID}/c(?P<seqno>\d+)-\d+\.[0-9a-f]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,10 @@ def _parsed(metas: list[BlobMeta]) -> Iterator[re.Match[str]]:
 
 def _homeless(state: ShardState, key: str) -> bool:
     """Whether nobody is known who may still commit a blob; what we did not name ourselves is not ours."""
+    cut = CUT_NAME.fullmatch(key)
+    if cut is not None:
+        # The digests of an earlier cut: those of the newest contain them.
+        return int(cut["seqno"]) < state.gc_seqno
     found = BLOB_NAME.fullmatch(key)
     if found is None:
         return False

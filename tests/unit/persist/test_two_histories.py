@@ -10,6 +10,7 @@ from holdfast.persist import PersistClient
 from holdfast.persist.cuts import MOST_DIGESTS, cut_digest
 from holdfast.persist.forks import markers_of, why_keep
 from holdfast.persist.storage import Entry, MemoryConsensus
+from holdfast.persist.sweep import sweep
 from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
 
 BLOBS = {"inline_max_bytes": 0}
@@ -336,3 +337,14 @@ def test_two_shards_are_seen_as_of_one_moment(stores: Stores, monkeypatch: pytes
     uppers = reader.recent_uppers([SHARD, OTHER])
     assert uppers == {SHARD: 3, OTHER: 3}
     assert next(scans) >= 2
+
+
+def test_the_digests_of_a_cut_that_crashed_half_way_are_swept(stores: Stores) -> None:
+    client = stores.open(maintenance="inline", rollup_every=5)
+    append(client, *range(40))
+    stores.blob.put(f"{SHARD}/c3-40.00000000", b"of an earlier cut")
+    stores.clock.now_s += 1e6
+    (swept,) = sweep(client, delete=True)
+    assert [orphan.key for orphan in swept.orphans] == [f"{SHARD}/c3-40.00000000"]
+    assert f"{SHARD}/c3-40.00000000" not in stores.blobs()
+    assert len(list(stores.blob.list(f"{SHARD}/c"))) == 1
