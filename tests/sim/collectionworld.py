@@ -13,6 +13,7 @@ from holdfast.errors import CLOSED
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.storage import Location, MemoryBlob, MemoryConsensus
 from holdfast.persist.storage.faults import FaultPlan, FaultyBlob, FaultyConsensus, ProcessDeath
+from holdfast.persist.storage.location import BLOB_KEY, encode_location
 from holdfast.storage import (
     CollectionSpec,
     CommandKind,
@@ -78,6 +79,7 @@ class CollectionWorld:
             hostname="sim",
         )
         self.location_id = uuid.UUID(int=self.random.getrandbits(128))
+        self.blob.put(BLOB_KEY, encode_location(self.location_id))
         stores = Location(self.blob, self.consensus, self.location_id)
         self.auditor = CollectionAuditor(stores, SimClock(self.scheduler), self._tell)
         self.grid = Grid(self.scheduler, None, self.auditor.power_lost)

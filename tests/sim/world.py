@@ -12,6 +12,7 @@ from collections.abc import Callable
 from holdfast.persist import PersistClient, PersistConfig, WriteMode
 from holdfast.persist.storage import Blob, FileBlob, Location, MemoryBlob, MemoryConsensus
 from holdfast.persist.storage.faults import FaultPlan, FaultyBlob, FaultyConsensus
+from holdfast.persist.storage.location import BLOB_KEY, encode_location
 from sim.audit import Auditor, Violation
 from sim.disk import Disk, DiskOf
 from sim.history import History, Row
@@ -64,6 +65,7 @@ class World:
         self.shards = [f"s{uuid.UUID(hex=letter * 32)}" for letter in "ab"]
         self.actions = self.random.randint(12, 24) if blobs else self.random.randint(15, 30)
         self.location_id = uuid.UUID(int=self.random.getrandbits(128))
+        self.blob.put(BLOB_KEY, encode_location(self.location_id))
         self.sweeps = self.location_id.int % 3 == 0
         # A call gives up after the deadline, and an upload is a few calls; one that sleeps takes much longer.
         self.longest_upload_s = 60.0 if self.weather.sleep_rate else 5 * self.config.retry_deadline_s + 0.5

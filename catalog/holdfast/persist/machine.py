@@ -186,6 +186,8 @@ class Machine:
 
     def _check_history(self, head: Head | None, known: "Version") -> None:
         """Raise unless the log goes on from the row that this client knows."""
+        if head is not None and head.seqno < 1:
+            raise CorruptBlob(f"the log of {self.shard_id}", "rows from 1 on", f"row {head.seqno} as its head")
         if not known.seqno:
             return
         seqno = head.seqno if head is not None else 0
@@ -619,9 +621,7 @@ def _advance(machines: Sequence[Machine], more: Sequence[str]) -> dict[str, Head
         except RollupGone as error:
             if gone == error.args:
                 # Nobody has moved on: what the head names is missing.
-                raise CorruptBlob(
-                    error.shard_id, f"the rollup and the rows of version {error.seqno}", "nothing"
-                ) from None
+                raise CorruptBlob(error.shard_id, f"the rollup of version {error.seqno}", "nothing") from None
             gone = error.args
             continue
         return heads

@@ -28,7 +28,6 @@ from holdfast.persist.storage import (
     Head,
     Location,
     Put,
-    digest_of,
 )
 from holdfast.persist.storage.traits import NOTHING_KNOWN
 from unit.persist.stores import OTHER, SCHEMA, SHARD, HandClock, Stores, changes, rows
@@ -110,9 +109,6 @@ class FrozenConsensus(Consensus):
 
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
         return [entry for entry in self._logs.get(key, ()) if entry.seqno >= from_seqno][:limit]
-
-    def digests(self, key: str, from_seqno: int, limit: int) -> list[tuple[int, Digest]]:
-        return [(entry.seqno, digest_of(entry.data)) for entry in self.scan(key, from_seqno, limit)]
 
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         raise AssertionError(f"a reader wrote {puts}")

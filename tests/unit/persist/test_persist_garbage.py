@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from holdfast.persist import PersistClient, PersistConfig
-from holdfast.persist.lock import Fence
 from holdfast.persist.machine import load_rollup
 from holdfast.persist.storage import FileBlob, Location, MemoryBlob, MemoryConsensus
 from holdfast.persist.storage.faults import Fault, Operation
@@ -173,7 +172,7 @@ def test_a_look_around_costs_little_where_nothing_moves(stores: Stores) -> None:
             return Fault.NONE
 
     other = stores.open(Count())
-    survey = Survey(other.location, other.config, other.clock, Fence(), list, start=shards[20])
+    survey = Survey(other.location, other.config, other._new_machine, list, start=shards[20])
     rounds = []
     while len(rounds) < 3:
         found = survey.next()

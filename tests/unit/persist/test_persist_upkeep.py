@@ -247,7 +247,7 @@ def test_a_damaged_part_is_never_read(stores: Stores, how: str) -> None:
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_damaged_rollup_is_never_read(stores: Stores, how: str) -> None:
     write(stores.open(maintenance="inline", **FAST), 12)
-    (key,) = stores.blobs()
+    (key,) = (key for key in stores.blobs() if "/v" in key)
     data = stores.blob.get(key)
     assert data is not None
     for bad in DAMAGES[how](data):
@@ -426,7 +426,7 @@ def test_a_rollup_that_went_while_it_was_looked_for_is_found_in_a_newer_row(stor
 
     newcomer = stores.open(Moves(), mode="read")
     assert newcomer.recent_upper(SHARD) == 18
-    assert len(stores.blobs()) == 1
+    assert sorted(key.split("/")[1][0] for key in stores.blobs()) == ["c", "v"]
 
 
 def test_a_process_that_fell_far_behind_catches_up(stores: Stores) -> None:

@@ -562,7 +562,8 @@ def test_an_audit_reads_what_is_cut_and_pending_too(stores: Stores, settings: di
         id_: replace(batch, runs=tuple(tuple(replace(p, upper=80) for p in run) for run in batch.runs))
         for id_, batch in pending.items()
     }
-    client.machine(SHARD).publish(Version(replace(state, pending=late)))
+    machine = client.machine(SHARD)
+    machine.publish(Version(replace(state, pending=late), machine.version.digest))
     found = [finding.what for finding in verify(client, SHARD).findings]
     assert any("to 79" in what for what in found)
 

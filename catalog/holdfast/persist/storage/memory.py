@@ -108,9 +108,6 @@ class MemoryConsensus(Consensus):
             start = max(0, from_seqno - log[0].seqno)
             return log[start : start + limit]
 
-    def digests(self, key: str, from_seqno: int, limit: int) -> list[tuple[int, Digest]]:
-        return [(entry.seqno, digest_of(entry.data)) for entry in self.scan(key, from_seqno, limit)]
-
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         check_commands(puts, expect)
         with self._lock:

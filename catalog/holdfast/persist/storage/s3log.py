@@ -60,7 +60,6 @@ from holdfast.persist.storage.traits import (
     check_commands,
     check_key,
     check_scan,
-    digest_of,
 )
 
 T = TypeVar("T")
@@ -125,9 +124,6 @@ class S3LogConsensus(Consensus):
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
         check_scan(key, limit)
         return self._read(lambda state: state.scan(key, from_seqno, limit))
-
-    def digests(self, key: str, from_seqno: int, limit: int) -> list[tuple[int, Digest]]:
-        return [(entry.seqno, digest_of(entry.data)) for entry in self.scan(key, from_seqno, limit)]
 
     def list_keys(self) -> list[str]:
         return self._read(lambda state: sorted(state.logs))

@@ -224,9 +224,9 @@ class Consensus(ABC):
         Where truncation took `from_seqno`, the answer begins at the oldest entry left.
         """
 
-    @abstractmethod
     def digests(self, key: str, from_seqno: int, limit: int) -> list[tuple[int, Digest]]:
         """The sequence numbers and digests of the entries that `scan` returns for the same arguments."""
+        return [(entry.seqno, digest_of(entry.data)) for entry in self.scan(key, from_seqno, limit)]
 
     @abstractmethod
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
