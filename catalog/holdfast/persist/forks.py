@@ -23,7 +23,7 @@ Everything here relies on one fact: a version number together with the digest of
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -92,9 +92,7 @@ class History:
         lines = lines_of(self._blob)
         recoveries = read_recoveries(self._blob)
         if line not in [each.line for each in lines if each.recoveries == recoveries]:
-            number = max((each.number for each in lines), default=0) + 1
-            data = json.dumps({"format": 1, "line": line, "hostname": self._hostname}).encode()
-            self._blob.put(f"{_LINES}{number:08}-{recoveries}-{line}", data)
+            _record_line(self._blob, lines, recoveries, line, self._hostname)
         self._line = line
 
     def end(
@@ -148,6 +146,12 @@ def lines_of(blob: Blob) -> list[Line]:
     return sorted(found)
 
 
+def _record_line(blob: Blob, lines: Sequence[Line], recoveries: int, line: str, hostname: str) -> None:
+    number = max((each.number for each in lines), default=0) + 1
+    data = json.dumps({"format": 1, "line": line, "hostname": hostname}).encode()
+    blob.put(f"{_LINES}{number:08}-{recoveries}-{line}", data)
+
+
 def why_keep(location: Location, state: ShardState) -> str:
     """Why nothing of a shard may be deleted now; empty if it may.
 
@@ -156,17 +160,44 @@ def why_keep(location: Location, state: ShardState) -> str:
     unless the store went back further than `gc_grace_s` and `retain_for_s`.
     """
     recoveries = read_recoveries(location.blob)
-    line = location.consensus.line()
-    lines = [each for each in lines_of(location.blob) if each.recoveries == recoveries]
-    if line is not None and lines and lines[-1].line != line:
-        return (
-            f"the consensus store is {line}, and clients have written on {lines[-1].line} since:"
-            " this server is an old primary, or a copy"
-        )
+    why = why_old_line(location, recoveries)
+    if why:
+        return why
     for marker in markers_of(location.blob, state.shard_id):
         if marker.recoveries == recoveries and _digest_in(location, marker) != marker.known:
             return str(marker)
-    return _unknown_rollup(location, state)
+    return next((why for _, why in _unknown_rollups(location, state)), "")
+
+
+def why_old_line(location: Location, recoveries: int) -> str:
+    """How it shows that the store is an old primary, or a copy; empty if nothing shows it."""
+    line = location.consensus.line()
+    lines = [each for each in lines_of(location.blob) if each.recoveries == recoveries]
+    if line is None or not lines or lines[-1].line == line:
+        return ""
+    return (
+        f"the consensus store is {line}, and clients have written on {lines[-1].line} since:"
+        " this server is an old primary, or a copy"
+    )
+
+
+def accept(location: Location, state: ShardState) -> None:
+    """Keep the history that the log of a shard has now: nothing hinders its garbage collection any more.
+
+    Markers and rollups of other histories are deleted; their parts become orphans, which a sweep finds.
+    """
+    for marker in markers_of(location.blob, state.shard_id):
+        location.blob.delete(marker.key)
+    for key, _ in list(_unknown_rollups(location, state)):
+        location.blob.delete(key)
+
+
+def accept_line(location: Location, hostname: str) -> None:
+    """Record that the consensus store as it is now is the newest."""
+    line = location.consensus.line()
+    recoveries = read_recoveries(location.blob)
+    if line is not None and why_old_line(location, recoveries):
+        _record_line(location.blob, lines_of(location.blob), recoveries, line, hostname)
 
 
 def _digest_in(location: Location, marker: Marker) -> Digest | None:
@@ -175,8 +206,8 @@ def _digest_in(location: Location, marker: Marker) -> Digest | None:
     return found or cut_digest(location, marker.shard_id, marker.seqno)
 
 
-def _unknown_rollup(location: Location, state: ShardState) -> str:
-    """Why a rollup in Blob is of another history than the log; empty if none is.
+def _unknown_rollups(location: Location, state: ShardState) -> Iterator[tuple[str, str]]:
+    """The rollups in Blob that are of another history than the log, each with how it shows.
 
     A rollup that a writer uploaded before it died is of this history: the row of its version has its time.
     """
@@ -186,7 +217,9 @@ def _unknown_rollup(location: Location, state: ShardState) -> str:
             continue
         seqno = int(meta.key.split("/")[1][1:].split("-")[0])
         if seqno > state.seqno:
-            return f"{meta.key} is a rollup of version {seqno}, and the log ends at version {state.seqno}"
+            why = f"{meta.key} is a rollup of version {seqno}, and the log ends at version {state.seqno}"
+            yield meta.key, why
+            continue
         rows = location.consensus.scan(state.shard_id, seqno, 1)
         data = location.blob.direct.get(meta.key)
         if data is None or not rows or rows[0].seqno != seqno:
@@ -194,8 +227,7 @@ def _unknown_rollup(location: Location, state: ShardState) -> str:
         if not _is_made_by(
             decode_diff(rows[0].data, f"{state.shard_id} log {seqno}"), decode_state(data, meta.key)
         ):
-            return f"{meta.key} is a rollup of another version {seqno} than the log has"
-    return ""
+            yield meta.key, f"{meta.key} is a rollup of another version {seqno} than the log has"
 
 
 def _is_made_by(diff: StateDiff, state: ShardState) -> bool:

@@ -187,7 +187,9 @@ class Machine:
     def _check_history(self, head: Head | None, known: "Version") -> None:
         """Raise unless the log goes on from the row that this client knows."""
         if head is not None and head.seqno < 1:
-            raise CorruptBlob(f"the log of {self.shard_id}", "rows from 1 on", f"row {head.seqno} as its head")
+            raise CorruptBlob(
+                f"the log of {self.shard_id}", "rows from 1 on", f"row {head.seqno} as its head"
+            )
         if not known.seqno:
             return
         seqno = head.seqno if head is not None else 0

@@ -8,7 +8,7 @@ import pytest
 from holdfast.errors import CorruptBlob, HandleExpired, LogRegressed, UpperMismatch
 from holdfast.persist import PersistClient
 from holdfast.persist.cuts import MOST_DIGESTS, cut_digest
-from holdfast.persist.forks import markers_of, why_keep
+from holdfast.persist.forks import accept, markers_of, why_keep
 from holdfast.persist.storage import Entry, MemoryConsensus
 from holdfast.persist.sweep import sweep
 from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
@@ -348,3 +348,17 @@ def test_the_digests_of_a_cut_that_crashed_half_way_are_swept(stores: Stores) ->
     assert [orphan.key for orphan in swept.orphans] == [f"{SHARD}/c3-40.00000000"]
     assert f"{SHARD}/c3-40.00000000" not in stores.blobs()
     assert len(list(stores.blob.list(f"{SHARD}/c"))) == 1
+
+
+def test_an_accepted_history_is_collected_again(stores: Stores) -> None:
+    a, _ = forked(stores, rollup_every=4, **BLOBS)
+    with pytest.raises(LogRegressed):
+        a.recent_upper(SHARD)
+    collector = stores.open(maintenance="inline", rollup_every=4, compaction_fanin=3, **BLOBS)
+    append(collector, *range(12, 20), value="b")
+    assert collector.machine(SHARD).kept_because
+    accept(collector.location, collector.machine(SHARD).refresh())
+    collector.maintain(SHARD)
+    assert collector.machine(SHARD).kept_because == ""
+    assert stores.consensus.scan(SHARD, 0, 1)[0].seqno > 1
+    assert len(contents(collector.reader(SHARD, purpose="r").snapshot(19).to_table())) == 20
