@@ -1,12 +1,16 @@
 """A Postgres primary dies and a lagging standby is promoted, as in an asynchronous failover; all real."""
 
 import logging
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast.errors import HoldfastError, LogRegressed, StorageError
+from conformance.catalogs import role, roles, writable
+from holdfast.durable import persist_catalog
+from holdfast.durable.registry import ROLES
+from holdfast.errors import FenceRegressed, LogRegressed, StorageError
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.forks import lines_of, markers_of, why_keep
 from holdfast.persist.storage.postgres import PostgresConsensus
@@ -143,4 +147,32 @@ def test_a_user_who_may_not_read_the_timeline_is_told_once(
     assert [record.name for record in caplog.records] == ["holdfast.persist.storage.postgres"]
     assert "pg_walfile_name" in caplog.text
     store.close()
-    assert issubclass(LogRegressed, HoldfastError)
+
+
+def test_a_catalog_that_was_fenced_in_the_promoted_history_commits_nothing(
+    tmp_path: Path, primary: PostgresServer, standby: PostgresServer
+) -> None:
+    """A had committed what the standby lacks; B opens the catalog on the standby, which fences A."""
+    both, organization = (primary, standby), uuid.uuid4()
+    a_client = opened(tmp_path, *both)
+    a = writable(persist_catalog(a_client, organization), "a")
+    a.set_objects(ROLES, [role(1, "kept")])
+    standby.follow(primary)
+    standby.stop()
+    a.set_objects(ROLES, [role(2, "lost")])
+    primary.kill()
+    standby.resume()
+    standby.promote()
+
+    b_client = opened(tmp_path, *both)
+    b = writable(persist_catalog(b_client, organization), "b")
+    b.set_objects(ROLES, [role(3, "new")])
+    b.set_objects(ROLES, [role(4, "newer")])
+    with pytest.raises((FenceRegressed, LogRegressed)):
+        a.set_objects(ROLES, [role(5, "of a")])
+    with pytest.raises((FenceRegressed, LogRegressed)):
+        a.confirm_leadership()
+    b.sync()
+    assert roles(b) == ["kept", "new", "newer"]
+    for client in (a_client, b_client):
+        client.close()
