@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from holdfast.errors import BadInput, CorruptBlob, VersionTooNew
 from holdfast.persist.canonical import sort_updates, time_bounds, values_of
 from holdfast.persist.fold import fold
+from holdfast.persist.forks import why_keep
 from holdfast.persist.groups import GroupBounds, group_bounds
 from holdfast.persist.invariants import check_state
 from holdfast.persist.machine import Machine, load_rollup
@@ -117,6 +118,9 @@ class _Audit:
             check_state(state)
         except AssertionError as error:
             yield self._finding(state.shard_id, str(error))
+        why = why_keep(self._machine.location, state)
+        if why:
+            yield self._finding(state.shard_id, f"nothing is deleted, there may be two histories: {why}")
         yield from self._log(state)
         for batch in state.batches:
             for run in batch.runs:

@@ -11,6 +11,7 @@ from holdfast.persist.cuts import MOST_DIGESTS, cut_digest
 from holdfast.persist.forks import accept, markers_of, why_keep
 from holdfast.persist.storage import Entry, MemoryConsensus
 from holdfast.persist.sweep import sweep
+from holdfast.persist.verify import verify
 from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
 
 BLOBS = {"inline_max_bytes": 0}
@@ -177,6 +178,7 @@ def test_a_client_that_met_another_history_leaves_a_marker_that_blocks_deletion(
     (marker,) = markers_of(stores.blob, SHARD)
     assert (marker.shard_id, marker.recoveries, marker.hostname) == (SHARD, 0, "ship")
     before = stores.blobs()
+    assert any("two histories" in finding.what for finding in verify(b, SHARD).findings)
     collector = stores.open(**settings)
     append(collector, *range(12, 40), value="b")
     collector.maintain(SHARD)
