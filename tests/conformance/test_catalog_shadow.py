@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from conformance.catalogs import Catalogs, make_catalogs, of, role, roles, writable
+from conformance.catalogs import RETAINING, Catalogs, make_catalogs, of, role, roles, writable
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import (
     IdKind,
@@ -419,3 +419,103 @@ def test_a_savepoint_of_a_shadow_changes_neither(pair: Pair) -> None:
     assert before == in_secondary(pair)
     with pair.open(OpenMode.READ_ONLY) as reader:
         assert contents(reader) == before
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores let go of all but the newest versions with each commit."""
+    for module in RETAINING:
+        monkeypatch.setattr(f"{module}.RETAIN_VERSIONS", 2)
+        monkeypatch.setattr(f"{module}.RETENTION_STEP", 1)
+
+
+def taken_over(pair: Pair) -> Any:
+    """The secondary, in the hands of another process that has changed it."""
+    thief = writable(pair.secondary.openable(), "another")
+    for number in range(4):
+        thief.set_objects(ROLES, [role(9, f"another's {number}")])
+    return thief
+
+
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda catalog: catalog.set_objects(ROLES, [role(2, "b")]),
+        lambda catalog: catalog.sync(),
+        lambda catalog: catalog.compare(),
+        lambda catalog: catalog.confirm_leadership(),
+        lambda catalog: list(catalog.stream(ROLES)),
+        lambda catalog: catalog.object_counts(),
+        lambda catalog: catalog.dangerous_edit(ROLES, *of(role(2, "b"))),
+    ],
+    ids=["commit", "sync", "compare", "leadership", "stream", "counts", "edit"],
+)
+def test_a_secondary_that_was_taken_over_and_changed_is_out_of_date(
+    pair: Pair, act: Callable[[Any], Any]
+) -> None:
+    catalog = pair.open()
+    catalog.set_objects(ROLES, [role(1, "a")])
+    taken_over(pair).close()
+    act(catalog)
+    catalog.sync()
+    assert catalog.out_of_date is not None
+    assert (catalog.diverged, pair.told) == (None, [])
+    assert "a" in roles(catalog)
+    catalog.resync()
+    assert catalog.out_of_date is None
+    assert contents(catalog) == in_secondary(pair)
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_a_savepoint_whose_secondary_lost_its_past_is_not_compared(pair: Pair) -> None:
+    pair.open().close()
+    savepoint = pair.open(OpenMode.SAVEPOINT)
+    taken_over(pair).close()
+    savepoint.compare()
+    assert (savepoint.diverged, pair.told) == (None, [])
+
+
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("pair", ["persist shadowed by a stash"], indirect=True)
+def test_a_reader_whose_secondary_lost_its_past_compares_again_after_a_sync(pair: Pair) -> None:
+    writer = pair.open()
+    reader = pair.open(OpenMode.READ_ONLY)
+    for number in range(8):
+        writer.set_objects(ROLES, [role(1, f"a{number}")])
+    # The reader's lease keeps the past of its primary; a stash has no leases.
+    for _ in range(2):
+        list(reader.stream(ROLES))
+        reader.compare()
+        assert (reader.diverged, pair.told) == (None, [])
+        assert "is before since" in reader.out_of_date
+    reader.sync()
+    assert (reader.diverged, reader.out_of_date, pair.told) == (None, None, [])
+    plant(pair)
+    with pytest.raises(ShadowDiverged, match="roles"):
+        reader.sync()
+
+
+@pytest.mark.parametrize("takeovers", [1, 2, 3])
+def test_a_takeover_between_the_copy_and_the_open_is_not_a_difference(pair: Pair, takeovers: int) -> None:
+    thieves: list[Any] = []
+    opened = pair.primary.openable(), pair.secondary.openable()
+    load = opened[1].load
+
+    def load_and_lose(*args: Any, **options: Any) -> Any:
+        done = load(*args, **options)
+        if len(thieves) < takeovers:
+            thieves.append(taken_over(pair))
+        return done
+
+    opened[1].load = load_and_lose  # type: ignore[method-assign]
+    shadow = shadow_catalog(*opened, strict=True, on_diverged=pair.told.append)
+    with writable(shadow) as catalog:
+        assert (catalog.diverged, pair.told) == (None, [])  # type: ignore[attr-defined]
+        if takeovers == 3:
+            assert "fenced out" in catalog.out_of_date  # type: ignore[attr-defined]
+            catalog.resync()  # type: ignore[attr-defined]
+        assert catalog.out_of_date is None  # type: ignore[attr-defined]
+        catalog.set_objects(ROLES, [role(1, "a")])
+        assert contents(catalog) == in_secondary(pair)
+    assert len(thieves) == takeovers

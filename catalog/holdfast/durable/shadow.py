@@ -19,7 +19,10 @@ from holdfast.durable.shadow_handle import ShadowCatalog, ShadowReader
 from holdfast.durable.shadow_side import OnDiverged, ShadowSide, compared_rows
 from holdfast.durable.store import Kept
 from holdfast.durable.upgrade.report import Size
-from holdfast.errors import HoldfastError
+from holdfast.errors import Fenced, HoldfastError
+
+_COPIES = 3
+"""How often an open copies the primary while other processes take the secondary over."""
 
 _log = logging.getLogger(__name__)
 
@@ -172,10 +175,7 @@ class ShadowOpenable(OpenableCatalog):
 
     def _open_writable(self, options: dict[str, Any]) -> ShadowCatalog:
         def attach(primary: Catalog) -> Catalog:
-            self._copy(
-                primary, **{name: options[name] for name in ("deploy_generation", "holder", "purpose")}
-            )
-            return self._secondary.open(OpenMode.WRITABLE, **options)
+            return self._open_copy(primary, options)
 
         opened = ShadowCatalog(self._primary.open(OpenMode.WRITABLE, **options), self._side(), attach)
         with _closed_on_error(opened):
@@ -199,8 +199,28 @@ class ShadowOpenable(OpenableCatalog):
     def _side(self) -> ShadowSide[Any]:
         return ShadowSide(self._secondary.place, strict=self._strict, on_diverged=self._on_diverged)
 
-    def _copy(self, primary: ReadOnlyCatalog, *, deploy_generation: int, holder: str, purpose: str) -> None:
-        self._secondary.load(
+    def _open_copy(self, primary: Catalog, options: dict[str, Any]) -> Catalog:
+        """Copy the primary to the secondary and open that for writing.
+
+        The load and the open take over one after the other. Another process that takes over in between may
+        commit, and its commits are no difference between the stores: copy again. An epoch that the load did
+        not write shows that this happened. Raises `Fenced` where it happens each time.
+        """
+        origin = {name: options[name] for name in ("deploy_generation", "holder", "purpose")}
+        attempt = 1
+        while True:
+            copied = self._copy(primary, **origin).token
+            opened = self._secondary.open(OpenMode.WRITABLE, **options)
+            token = opened.fence_token()
+            if token.epoch == copied.epoch + 1:
+                return opened
+            opened.close()
+            if attempt == _COPIES:
+                raise Fenced(copied, token)
+            attempt += 1
+
+    def _copy(self, primary: ReadOnlyCatalog, *, deploy_generation: int, holder: str, purpose: str) -> Loaded:
+        return self._secondary.load(
             compared_rows(primary),
             deploy_generation=deploy_generation,
             holder=holder,

@@ -57,7 +57,9 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
     @property
     def out_of_date(self) -> str | None:
         """Why the secondary is not compared: its store failed, or a reader found that it lags, for now."""
-        return self._side.out_of_date or (None if self._side.handle is None else self._lag.why)
+        if self._side.handle is None:
+            return self._side.out_of_date
+        return self._side.past_gone or self._lag.why
 
     @property
     def place(self) -> str:
@@ -114,6 +116,7 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
     def sync(self) -> None:
         with self._lock:
             self._primary.sync()
+            self._side.past_gone = None
             self._side.attempt("sync", lambda catalog: catalog.sync())
             if self._side.handle is not None:
                 self._lag.saw(self._side.handle.upper, self._primary.upper)
@@ -163,7 +166,7 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
         if self._first_difference(whole=whole) is not None:
             self._judge(whole=whole)
             return False
-        if self._side.handle is None:
+        if self._side.handle is None or self._side.past_gone is not None:
             return False
         self._lag.in_step()
         return True
@@ -186,8 +189,8 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
                 found = differing(mine, theirs) if first is None else None
                 if found is not None:
                     first = f"{collection}", *found
-        if self._side.handle is None or self._uppers() != uppers:
-            # One was read anew meanwhile: the next sync looks again.
+        if self._side.handle is None or self._side.past_gone is not None or self._uppers() != uppers:
+            # Part of it could not be read, or one was read anew meanwhile: the next sync looks again.
             return
         if first is None:
             self._lag.in_step()

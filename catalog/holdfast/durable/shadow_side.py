@@ -17,9 +17,10 @@ from google.protobuf.message import Message
 from holdfast._pb import objects_pb2 as pb
 from holdfast.durable import config
 from holdfast.durable.codec import Object, Row, encode
-from holdfast.durable.interfaces import ReadOnlyCatalog
+from holdfast.durable.interfaces import Catalog, ReadOnlyCatalog
 from holdfast.durable.registry import COLLECTIONS, FENCE_TOKENS, Collection
 from holdfast.errors import (
+    AsOfTooEarly,
     CorruptBlob,
     Fenced,
     FenceRegressed,
@@ -65,11 +66,13 @@ class ShadowSide(Generic[H]):
         self.handle: H | None = None
         self.diverged: ShadowDiverged | None = None
         self.out_of_date: str | None = None
+        self.past_gone: str | None = None
+        """Why a reader's secondary is not compared until the next sync."""
         self._on_diverged = on_diverged
 
     def attach(self, handle: H) -> None:
         """Take a handle whose contents are those of the primary."""
-        self.handle, self.diverged, self.out_of_date = handle, None, None
+        self.handle, self.diverged, self.out_of_date, self.past_gone = handle, None, None, None
 
     def attempt(self, what: str, call: Callable[[H], T]) -> list[T]:
         """What the call on the secondary gave; empty when there is none or it failed."""
@@ -92,6 +95,12 @@ class ShadowSide(Generic[H]):
             # Somebody else has taken it: he makes it what his primary is.
             case StorageError() | HandleExpired() | Fenced() | FenceRegressed():
                 self.fall_behind(f"{what}: {error}")
+            # Another process took it over and let go of the time at which this one reads.
+            case AsOfTooEarly() if isinstance(self.handle, Catalog):
+                self.fall_behind(f"{what}: {error}")
+            # A reader holds no time on a stash; a sync moves it on.
+            case AsOfTooEarly():
+                self.past_gone = f"{what}: {error}"
             # Between the two sides of an upgrade, or somebody else has upgraded it alone.
             case VersionTooNew() | UpgradeNeeded():
                 self.fall_behind(f"{what}: {error}")
