@@ -5,6 +5,7 @@ Invariants:
 - The password is in the connection string and nowhere else: not in `description`, not in a message, not in
   a `repr`. Errors of connecting are raised without their cause, whose frames hold that string.
 - Every session runs READ COMMITTED with a durable commit, whatever the defaults of server, database and role.
+- A server session belongs to one connection: a pooler that shares sessions is refused at the open.
 - A connection that died while it was idle (the server was restarted) is found by a look at its socket and
   replaced before it is used, so a restart costs the calls in flight and no others.
 - No connection is used on both sides of a fork: a child opens its own.
@@ -33,13 +34,15 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from holdfast.errors import BadInput, Determinate
+from holdfast.errors import BadInput, Determinate, StoreUnreachable
 
 Connection = psycopg.Connection[TupleRow]
 
 DEFAULT_SCHEMA: Final = "holdfast"
 WAIT_FOR_CONNECTION_S: Final = 5.0
 _ASK_AGAIN_S: Final = 1.0
+_LOOKS: Final = 8
+_LOOK_S: Final = 5.0
 _SCHEMA_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 _PORTS: Final = re.compile(r"[0-9,]*")
@@ -122,15 +125,76 @@ def connect(
     *,
     settings: Mapping[str, str] = MappingProxyType({}),
     connected: Callable[[Connection], None] | None = None,
+    check_pooler: bool = False,
 ) -> Connection:
-    """A connection outside any pool, with a store's own `settings`; raises `psycopg.Error`."""
+    """A connection outside any pool, with a store's own `settings`.
+
+    Raises `psycopg.Error` and, with `check_pooler`, `StoreUnreachable` where sessions are shared.
+    """
     connection = psycopg.connect(address.conninfo, autocommit=True, prepare_threshold=0)
     try:
+        if check_pooler:
+            # First: in a shared session the settings would fail, with a message about a statement.
+            _check_own_session(connection, address)
         _configure(connection, settings, connected)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _check_own_session(connection: Connection, address: PostgresAddress) -> None:
+    """Raise `StoreUnreachable` where a pooler gives one server session to several clients.
+
+    Settings, prepared statements and LISTEN belong to a session. A pooler in transaction mode would run our
+    statements under the settings of the server, and may run the prepared statement of another client.
+
+    The id of the server process in the greeting is the one that a statement shows, unless a pooler is in
+    between. Then a second connection looks for a session that both have, which a pooler in session mode never
+    gives out. A pooler that is busy may hide it from one look.
+    """
+    mine = _server_process(connection)
+    if mine == connection.info.backend_pid:
+        return
+    with psycopg.connect(address.conninfo, autocommit=True, prepare_threshold=None) as other:
+        for _ in range(_LOOKS):
+            theirs = _server_process(other)
+            if theirs is None:
+                raise StoreUnreachable(
+                    f"the pooler of {address.description} gives no second session within {_LOOK_S:g} s",
+                    hint="connect to the server itself, or allow at least 10 sessions for each client",
+                )
+            if theirs == mine or _server_process(connection) != mine:
+                raise StoreUnreachable(
+                    f"the pooler of {address.description} shares server sessions between clients",
+                    hint="connect to the server itself, or set pool_mode=session for this database",
+                )
+
+
+def _server_process(connection: Connection) -> int | None:
+    """The id of the server process that runs a statement now; None where none is free for `_LOOK_S`."""
+    pgconn = connection.pgconn
+    pgconn.send_query(b"SELECT pg_backend_pid()")
+    ends = time.monotonic() + _LOOK_S
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    while pgconn.is_busy():
+        if not poll.poll(max(0.0, ends - time.monotonic()) * 1000):
+            return None
+        pgconn.consume_input()
+    results = []
+    while result := pgconn.get_result():
+        results.append(result)
+    value = results[0].get_value(0, 0) if results else None
+    if value is None:
+        raise psycopg.OperationalError(_refusal(results))
+    return int(value)
+
+
+def _refusal(results: list[Any]) -> str:
+    """What the server said instead of a row."""
+    text = results[0].error_message.decode(errors="replace") if results else ""
+    return text.partition("\n")[0] or "the server gave no answer"
 
 
 def told(error: BaseException) -> str:

@@ -54,7 +54,7 @@ def missing() -> str | None:
     """What a server lacks here and how to get it; None if one can be started."""
     if find() is None:
         return "Postgres is missing: install Debian's package postgresql"
-    if _is_root() and shutil.which("setpriv") is None:
+    if is_root() and shutil.which("setpriv") is None:
         return "setpriv is missing, to run Postgres as another user than root: install util-linux"
     return None
 
@@ -104,7 +104,7 @@ class PostgresServer:
             raise Unavailable(lack)
         folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
         password = secrets.token_urlsafe(16)
-        server = cls(folder, _free_port(address), password, durable=durable, address=address)
+        server = cls(folder, free_port(address), password, durable=durable, address=address)
         try:
             server._create()
             for attempt in range(1, _ATTEMPTS + 1):
@@ -115,7 +115,7 @@ class PostgresServer:
                     # Somebody took the port between our choosing it and the server's binding it.
                     if _TAKEN not in str(error) or attempt == _ATTEMPTS:
                         raise
-                    server.port = _free_port(address)
+                    server.port = free_port(address)
         except BaseException:
             server.close()
             raise
@@ -218,7 +218,7 @@ class PostgresServer:
         self._child = Child(
             "postgres",
             # The tie to our end is lost with the change of user, so that it is made again.
-            [*_as_user("--pdeathsig", "QUIT"), *command],
+            [*as_user("--pdeathsig", "QUIT"), *command],
             log=self.folder / "postgres.log",
             cwd=self.folder,
             death_signal=signal.SIGQUIT,
@@ -270,13 +270,13 @@ class PostgresServer:
     def _create(self) -> None:
         secret = self.folder / "password"
         secret.write_text(self.password)
-        if _is_root():
+        if is_root():
             shutil.chown(self.folder, USER, USER)
             shutil.chown(secret, USER, USER)
         flags = ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
         command: list[str | Path] = [_required_binary("initdb"), "-D", self._data, "-U", USER]
         done = subprocess.run(
-            [*_as_user(), *command, "--pwfile", secret, *flags],
+            [*as_user(), *command, "--pwfile", secret, *flags],
             capture_output=True,
             text=True,
             check=False,
@@ -299,9 +299,9 @@ class PostgresServer:
         return True
 
 
-def _as_user(*flags: str) -> Sequence[str]:
+def as_user(*flags: str) -> Sequence[str]:
     """What to put before a command that must not run as root."""
-    if not _is_root():
+    if not is_root():
         return []
     return ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", *flags, "--"]
 
@@ -329,7 +329,7 @@ def _runs(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] not in "ZX"
 
 
-def _free_port(address: str) -> int:
+def free_port(address: str) -> int:
     with socket.socket() as held:
         held.bind((address, 0))
         port: int = held.getsockname()[1]
@@ -340,5 +340,5 @@ def _fetched() -> Path:
     return cache_folder() / "postgres"
 
 
-def _is_root() -> bool:
+def is_root() -> bool:
     return os.geteuid() == 0

@@ -127,7 +127,7 @@ class PostgresStash(Stash):
         self._read_only: Final = read_only
         self._names: Final = names
         try:
-            with connect(address) as connection:
+            with connect(address, check_pooler=True) as connection:
                 prepare(connection, address, create=create)
         except psycopg.Error as error:
             raise StoreUnreachable(

@@ -165,7 +165,9 @@ class PostgresConsensus(Consensus):
         self._sql: Final = _Statements(schema)
         self._found: Final = _Line()
         try:
-            with connect(self._address, settings=_SETTINGS, connected=self._found.look) as connection:
+            with connect(
+                self._address, settings=_SETTINGS, connected=self._found.look, check_pooler=True
+            ) as connection:
                 _prepare(connection, self._address, create=create and not read_only)
         except psycopg.Error as error:
             raise StoreUnreachable(
