@@ -1,0 +1,182 @@
+"""What an earlier commit of this repository wrote, by its own wheel, is read and upgraded.
+
+The history of the repository is needed. Where a clone has none the tests are skipped with the reason; with
+`postgres` in `$HOLDFAST_REQUIRE`, as in a full run, they fail.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from conformance.catalogs import HOLDER, writable
+from holdfast.cli import main
+from holdfast.durable import (
+    CATALOG_VERSION,
+    IdKind,
+    OpenableCatalog,
+    OpenMode,
+    persist_catalog,
+    stash_catalog,
+)
+from holdfast.durable.registry import COMMENTS, ROLES
+from holdfast.errors import UpgradeNeeded
+from holdfast.persist import PersistClient
+from testbed.earlier import EarlierHoldfast
+from testbed.errors import Unavailable
+from testbed.require import Tier, required
+
+CATALOG_OF_15 = "fda084de8d777cf13476566dfef070d34fb07b15"
+"""The last commit whose catalogs are at version 15; it has no catalogs in a stash."""
+WITH_STASH = "645fc424bbfcaf687be38e5ea5a404fa809375ba"
+"""One that has tables and linked catalogs, at version 19."""
+WRITER = Path(__file__).with_name("earlier_writer.py")
+ORG = "11111111-2222-3333-4444-555555555555"
+
+Earlier = Callable[[str], EarlierHoldfast]
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Earlier:
+    folder = tmp_path_factory.mktemp("earlier")
+
+    @cache
+    def made(commit: str) -> EarlierHoldfast:
+        try:
+            return EarlierHoldfast(commit, folder)
+        except Unavailable as error:
+            if Tier.POSTGRES in required(os.environ):
+                raise
+            pytest.skip(str(error))
+
+    return made
+
+
+class Place:
+    """Where an earlier process writes a catalog: its arguments, and the catalog for this Holdfast."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.arguments = arguments
+
+    def openable(self, mode: Any = "write") -> OpenableCatalog:
+        kind, *urls = self.arguments
+        if kind == "stash":
+            return stash_catalog(urls[0], read_only=mode == "read")
+        url = {"url": urls[0]} if len(urls) == 1 else {"blob": urls[0], "consensus": urls[1]}
+        return persist_catalog(PersistClient.open(**url, mode=mode), ORG)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    match request.param:
+        case "persist in files":
+            return Place("persist", f"file://{tmp_path}/store")
+        case "persist on Postgres":
+            return Place("persist", f"file://{tmp_path}/blob", request.getfixturevalue("postgres_url"))
+        case "stash in SQLite":
+            return Place("stash", f"sqlite://{tmp_path}/stash.db")
+        case "stash in Postgres":
+            return Place("stash", request.getfixturevalue("postgres_url"))
+    raise AssertionError(request.param)
+
+
+def on_postgres(*values: str) -> Any:
+    return pytest.param(*values, marks=pytest.mark.postgres)
+
+
+@pytest.mark.parametrize(
+    ("commit", "place"),
+    [
+        (CATALOG_OF_15, "persist in files"),
+        on_postgres(CATALOG_OF_15, "persist on Postgres"),
+        (WITH_STASH, "persist in files"),
+        on_postgres(WITH_STASH, "persist on Postgres"),
+        (WITH_STASH, "stash in SQLite"),
+        on_postgres(WITH_STASH, "stash in Postgres"),
+    ],
+    indirect=["place"],
+)
+def test_a_catalog_of_an_earlier_holdfast_is_upgraded_under_its_writer(
+    earlier: Earlier, commit: str, place: Place
+) -> None:
+    with earlier(commit).start(WRITER, *place.arguments) as writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        told = json.loads(writer.stdout.readline())
+        assert told["version"] == {CATALOG_OF_15: 15, WITH_STASH: 19}[commit]
+        assert shown(json.loads(place.openable("read").dump())) == shown(told["dump"])
+        if told["version"] < CATALOG_VERSION:
+            with pytest.raises(UpgradeNeeded):
+                place.openable("read").open(OpenMode.READ_ONLY)
+        # This changes nothing: the open below finds what the earlier process wrote.
+        with place.openable().open(OpenMode.SAVEPOINT, **HOLDER) as tried:
+            expected = shown(json.loads(tried.dump()))
+        assert shown(json.loads(place.openable("read").dump())) == shown(told["dump"])
+        with writable(place.openable()) as catalog:
+            assert catalog.catalog_version == CATALOG_VERSION
+            assert catalog.fence_token().epoch == told["epoch"] + 1
+            assert shown(json.loads(catalog.dump())) == expected
+            names = {found.value.name for found in catalog.objects(ROLES)}
+            assert {f"role {number}" for number in range(60, 301)} <= names
+            assert not {f"role {number}" for number in range(1, 60)} & names
+            assert [found.value.comment for found in catalog.objects(COMMENTS)] == ["of an earlier version"]
+            for name, id_ in told["items"].items():
+                if name != "gone":
+                    assert catalog.ensure_item("holdfast", "public", name) == id_
+            # No id comes twice.
+            new = catalog.allocate_ids(IdKind.USER_ITEM, 1)[0]
+            used = {*told["allocated"], *(int(id_[1:]) for id_ in told["items"].values())}
+            assert new > max(used)
+            writer.stdin.write("\n")
+            writer.stdin.flush()
+            after = json.loads(writer.stdout.readline())
+            assert after["commit"] == "Fenced"
+            if told["version"] < CATALOG_VERSION:
+                assert after["open"] == "VersionTooNew"
+                assert catalog.allocate_ids(IdKind.USER_ITEM, 1) == [new + 1]
+        assert writer.wait(60) == 0
+
+
+def shown(dump: dict[str, Any]) -> dict[str, Any]:
+    """What a dump holds beside its fence token; a type without objects is as good as none."""
+    return {name: entries for name, entries in dump.items() if entries and name != "fence_token"}
+
+
+def run(*arguments: str) -> str:
+    """What this Holdfast's command line program prints."""
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.mark.parametrize("commit", [CATALOG_OF_15, WITH_STASH])
+def test_the_collections_of_an_earlier_holdfast_are_read_and_written_by_both(
+    earlier: Earlier, commit: str, tmp_path: Path
+) -> None:
+    old = earlier(commit).holdfast
+    at = ("--url", f"file://{tmp_path}/store")
+    old("collection", "create", *at, "--key", "id:int64", "--column", "v:string?", "--shards", "2", "t")
+    contents: list[str] = []
+    rows = tmp_path / "rows.csv"
+    # Each goes on with what the other wrote, and the new one leaves rollups and compacted parts behind.
+    for number, holdfast in enumerate((old, run, run, old, run, old)):
+        lines = [f"{number * 50 + row},x{number}" for row in range(50)]
+        rows.write_text("\n".join(["id,v", *lines, ""]))
+        holdfast("collection", "write", *at, "t", str(rows))
+        contents += lines
+    run("persist", "compact", at[1], "--full")
+    for holdfast in (old, run):
+        header, *found = holdfast("collection", "read", *at, "--format", "csv", "t").splitlines()
+        assert header.replace('"', "") == "id,v"
+        assert sorted(line.replace('"', "") for line in found) == sorted(contents)
+    run("persist", "verify", at[1])
+
+
+def test_a_clone_without_the_commit_says_so(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="is not in this repository; the clone has no history"):
+        EarlierHoldfast("0" * 40, tmp_path)
