@@ -128,15 +128,15 @@ class PostgresServer:
         """
         folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
         server = PostgresServer(
-            folder, _free_port(self.address), self.password, durable=self._durable, address=self.address
+            folder, free_port(self.address), self.password, durable=self._durable, address=self.address
         )
         try:
-            if _is_root():
+            if is_root():
                 shutil.chown(folder, USER, USER)
             command: list[str | Path] = [_required_binary("pg_basebackup"), "-D", server._data]
             command += ["-R", "-X", "stream", "-c", "fast", "--no-sync", "-d", self.url()]
             done = subprocess.run(
-                [*_as_user(), *command], capture_output=True, text=True, check=False, cwd=folder
+                [*as_user(), *command], capture_output=True, text=True, check=False, cwd=folder
             )
             if done.returncode != 0:
                 raise PostgresError(f"pg_basebackup failed: {done.stderr.strip()}")
