@@ -83,8 +83,10 @@ _CREATE: Final = (
     "ALTER TABLE {schema}.entries ALTER COLUMN data SET STORAGE EXTERNAL",  # it does not compress again
     "CREATE TABLE {schema}.format (version integer NOT NULL)",
 )
-_LINE: Final = """SELECT 'server-' || system_identifier || '-timeline-'
-    || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) FROM pg_control_system()"""
+# With the database: a dump that is restored into another one of the same server is another line too.
+_LINE: Final = """SELECT 'server-' || system_identifier || '-database-' || oid || '-timeline-'
+    || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)
+  FROM pg_control_system(), pg_database WHERE datname = current_database()"""
 _HEADS: Final = """SELECT wanted.key, head.seqno, head.data,
     octet_length(known.data), substring(known.data FROM 9 FOR 4)
   FROM unnest(%s::text[], %s::bigint[]) AS wanted(key, known)
