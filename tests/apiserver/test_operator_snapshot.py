@@ -103,6 +103,27 @@ def applications(world: Any, kind: str = "sparkapplications") -> dict[int, dict[
     return {int(app["metadata"]["labels"]["holdfast.dev/attempt"]): app for app in found}
 
 
+def test_the_name_of_a_collection_may_start_with_a_digit(
+    world: Any, misbehave: Plan, make_catalog: Make, make_collection: Make, tmp_path: Path
+) -> None:
+    """The webhook of the Spark operator refuses an application whose name isn't a DNS-1035 label."""
+    misbehave.by_attempt = {"1": Misbehaviour.HANG}
+    world.start("--storage-shared")
+    there = make_catalog("2024")
+    wanted = make_collection("2024.flights", catalogRef={"name": "2024"})
+    world.apply(there, wanted)
+    world.wait_ready("storagecollection/2024.flights")
+    with world.controller(world.volume(there["spec"]["organizationId"])) as controller:
+        id_ = world.status("storagecollection/2024.flights")["collectionId"]
+        writer = controller.writer(id_, purpose="test")
+        writer.append(pa.table({"id": [1], "note": ["x"]}), writer.upper(), 11)
+    wanted["spec"]["snapshot"] = {"requestId": "first", "destination": (tmp_path / "out").as_uri()}
+    world.apply(wanted)
+    world.wait_for("storagecollection/2024.flights", REASON, "SnapshotRunning")
+    world.settle(lambda: 1 in applications(world), lambda: str(world.events("SnapshotRunning")))
+    assert applications(world)[1]["metadata"]["name"].startswith("c2024-flights-snapshot-")
+
+
 def test_a_snapshot_survives_hangs_lies_a_vanished_driver_and_two_at_once(
     world: Any, misbehave: Plan, flights: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -150,10 +150,15 @@ class ObjectAdapter(SparkAdapter):
 
 
 def application_name(owner: ObjectKey, job_kind: str, job_id: str, attempt: int) -> str:
-    """The name of an attempt's application: short enough for the names that Spark derives from it."""
+    """The name of an attempt's application: short enough for the names that Spark derives from it.
+
+    It starts with a letter, as the names of Services do: the webhook of the Kubeflow Spark operator refuses
+    others.
+    """
     stem = re.sub(r"[^a-z0-9-]", "-", owner.name)[:_MAX_STEM].strip("-")
+    letter = "" if stem[:1].isalpha() else "c"
     digest = hashlib.sha256(job_id.encode()).hexdigest()[:8]
-    return f"{stem}-{job_kind}-{digest}-{attempt}"
+    return f"{letter}{stem}-{job_kind}-{digest}-{attempt}"
 
 
 def collection_label(owner: ObjectKey, owner_uid: str) -> str:
