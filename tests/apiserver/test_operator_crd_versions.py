@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from holdfast_operator.api.names import FINALIZER
 from testbed import audit
 from testbed.audit import Asked
 from testbed.errors import KubectlError
@@ -177,8 +178,9 @@ def test_a_definition_that_is_deleted_keeps_no_catalog_from_going(
     reason = '.status.conditions[?(@.type=="Reconciling")].reason'
     crd = yaml.safe_load((CRDS / COLLECTIONS).read_text())
     plane.apply(crd)
-    make(plane, make_collection("last"))
+    make(plane, make_collection("last", deletionPolicy="Delete"))
     objects.wait_until("coll/last", "Ready")
+    objects.wait_for("catalog/demo", ".metadata.finalizers", [FINALIZER])
     # What is only not served may still be there.
     hidden = json.loads(json.dumps(crd))
     hidden["spec"]["versions"][0]["served"] = False

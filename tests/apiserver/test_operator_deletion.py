@@ -1,8 +1,6 @@
 """Deletion: who waits for whom, what stays and what goes, and that nobody is held up for ever."""
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -62,7 +60,7 @@ def test_delete_drops_the_collection_and_ends_the_catalog(
 
 def test_a_catalog_waits_for_its_collections(world: Any, make_catalog: Make, make_collection: Make) -> None:
     world.start("--steady-interval=600", "--unsteady-interval=600")
-    world.apply(make_catalog(), make_collection())
+    world.apply(make_catalog(), make_collection(deletionPolicy="Delete"))
     world.wait_ready("catalog/demo", "storagecollection/flights")
     world.delete("catalog/demo", wait=False)
     reason = '.status.conditions[?(@.type=="Reconciling")].reason'
@@ -102,27 +100,6 @@ def test_what_never_became_ready_is_deleted_without_a_store(
         "storagecollection/flights", '.status.conditions[?(@.type=="Ready")].reason', "CatalogNotReady"
     )
     world.delete("storagecollection/flights", "catalog/demo")
-
-
-def test_a_deletion_that_waits_for_a_store_tells_until_when(
-    world: Any, make_catalog: Make, tmp_path: Path
-) -> None:
-    operator = world.start()
-    nowhere = {"blob": (tmp_path / "blobs").as_uri(), "consensus": "postgresql://127.0.0.1:1/none"}
-    world.apply(make_catalog(storage=nowhere, deletionPolicy="Delete"))
-    world.wait_stalled("catalog/demo", "StoreUnreachable")
-    world.delete("catalog/demo", wait=False)
-    asked = datetime.fromisoformat(world.get("catalog/demo")["metadata"]["deletionTimestamp"])
-    until = f"; at {asked + timedelta(minutes=10):%H:%M:%S} UTC the deletion goes on without it"
-
-    def told() -> str:
-        return str(world.condition("catalog/demo", "Stalled")["message"])
-
-    world.settle(lambda: told().endswith(until), told)
-    operator.wait_for_looks(2)
-    warnings = [line["message"] for line in operator.lines() if line["level"] == "warning"]
-    # Once before the deletion and once since, and not at each try.
-    assert len([text for text in warnings if text.startswith("StoreUnreachable")]) == 2
 
 
 def test_a_reader_holds_up_the_drop_until_it_is_gone(

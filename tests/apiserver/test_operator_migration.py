@@ -1,6 +1,8 @@
 """A catalog is moved between its two stores and back, on a real API server, SQLite and files."""
 
 import json
+import os
+import signal
 import sqlite3
 import threading
 import time
@@ -59,6 +61,13 @@ def phase(world: Any, value: str, name: str = "move") -> dict[str, Any]:
     return dict(world.status(f"catmig/{name}"))
 
 
+def move_id(world: Any, name: str = "move") -> str:
+    """The name of a migration in the catalog's own records."""
+    body = world.get(f"catmig/{name}")
+    assert body["status"]["migrationId"] == f"{body['metadata']['uid']}/{world.namespace}/{name}"
+    return str(body["status"]["migrationId"])
+
+
 def items_of(world: Any, organization: str) -> int:
     with closed(world, organization).open(OpenMode.READ_ONLY) as found:
         return int(found.object_counts()["items"])
@@ -109,14 +118,15 @@ def test_there_and_back_again(world: Any, make_catalog: Make, make_collection: M
     world.wait_for("catalog/demo", ".status.sourceOfTruth", "Stash")
     world.wait_ready("catalog/demo", "storagecollection/more")
     assert items_of(world, organization) == 2
-    assert stands(world, organization).records == {f"{world.namespace}/move": Record.ROLLED_BACK}
+    name = move_id(world)
+    assert stands(world, organization).records == {name: Record.ROLLED_BACK}
 
     # An id that is done does nothing, whoever brings it.
     epoch = world.status("catalog/demo")["epoch"]
-    world.apply(migration("again", migrationId=f"{world.namespace}/move"))
+    world.apply(migration("again", migrationId=name))
     assert phase(world, "RolledBack", "again")["sourceOfTruth"] == "Stash"
     assert world.status("catalog/demo")["epoch"] == epoch
-    world.apply(migration("across", migrationId=f"{world.namespace}/move", target="Stash"))
+    world.apply(migration("across", migrationId=name, target="Stash"))
     assert "goes to Persist" in world.wait_stalled("catmig/across", "Conflict")
     for change, message in (
         ({"rollback": False}, "rollback can't be taken back"),
@@ -128,6 +138,34 @@ def test_there_and_back_again(world: Any, make_catalog: Make, make_collection: M
             patch(world, "catmig/move", **change)
     world.delete(*(f"catmig/{name}" for name in ("look", "move", "again", "across")))
     assert operator.child.poll() is None
+
+
+@pytest.mark.parametrize("unseen", [False, True], ids=["seen", "unseen"])
+def test_a_migration_that_is_created_again_under_its_name_runs(
+    world: Any, make_catalog: Make, unseen: bool
+) -> None:
+    operator = world.start()
+    there = make_catalog(backend="Stash", stash=stash_of(world))
+    world.apply(there)
+    world.wait_ready("catalog/demo")
+    for name, target in (("move", "Persist"), ("back", "Stash")):
+        world.apply(migration(name, target=target))
+        assert phase(world, "Completed", name)["sourceOfTruth"] == target
+    first = world.get("catmig/move")
+    if unseen:
+        # The operator sees only the second resource: it never hears that the first one is gone.
+        os.kill(operator.child.pid, signal.SIGSTOP)
+    world.delete("catmig/move")
+    world.apply(migration("move"))
+    if unseen:
+        os.kill(operator.child.pid, signal.SIGCONT)
+    status = phase(world, "Completed")
+    assert world.get("catmig/move")["metadata"]["uid"] != first["metadata"]["uid"]
+    assert status["sourceOfTruth"] == "Persist"
+    assert status["step"] == "6. set the stash tombstone to true"
+    assert status["migrationId"] != first["status"]["migrationId"]
+    stand = stands(world, there["spec"]["organizationId"])
+    assert (stand.truth, stand.records[status["migrationId"]]) == (Backend.PERSIST, Record.DONE)
 
 
 def test_an_operator_that_was_killed_is_replaced_in_the_middle(
@@ -149,7 +187,7 @@ def test_an_operator_that_was_killed_is_replaced_in_the_middle(
     world.wait_ready("catalog/demo", "storagecollection/flights")
     assert items_of(world, organization) == 1
     found = stands(world, organization)
-    assert (found.running, found.records) == (None, {f"{world.namespace}/move": Record.DONE})
+    assert (found.running, found.records) == (None, {move_id(world): Record.DONE})
 
 
 READY_REASON = '.status.conditions[?(@.type=="Ready")].reason'
@@ -195,7 +233,7 @@ def test_what_another_process_began_is_waited_for_finished_and_undone(
     world.delete("catmig/back")
     found = stands(world, organization)
     assert (found.truth, found.running) == (Backend.PERSIST, None)
-    assert found.records == {"there": Record.DONE, f"{world.namespace}/late": Record.DONE}
+    assert found.records == {"there": Record.DONE, move_id(world, "late"): Record.DONE}
     world.delete("storagecollection/flights")
     world.wait_gone("catalog/demo")
     assert items_of(world, organization) == 1
@@ -279,7 +317,7 @@ def test_a_step_in_flight_is_waited_for_before_anything_else_is_done(world: Any,
     world.wait_stalled("catmig/late", "MigrationTimedOut")
     found = stands(world, organization)
     assert found.truth is Backend.STASH
-    assert found.records[f"{world.namespace}/move"] is Record.ROLLED_BACK
+    assert found.records[move_id(world)] is Record.ROLLED_BACK
     # Nobody is shut out any more.
     world.wait_ready("catalog/demo")
     world.delete("catmig/late")

@@ -342,7 +342,9 @@ class Moves:
             self._resources.roll_back(way.name)
         else:
             verify = self._rng.choice(("None", "Compare"))
-            self._resources.make_migration(way.name, target=PERSIST, verify=verify, timeout="1h")
+            self._resources.make_migration(
+                way.name, target=PERSIST, verify=verify, timeout="1h", migrationId=way.migration_id
+            )
 
 
 def _where(mark: Mark) -> str:

@@ -380,8 +380,13 @@ def test_what_is_further_given_gets_there(everything: list[dict[str, Any]]) -> N
     assert find(everything, "Service")["metadata"]["annotations"] == {"c": "d"}
 
 
-def test_in_namespaces_there_are_roles_and_nothing_of_the_cluster(everything: list[dict[str, Any]]) -> None:
-    assert not [each for each in everything if each["kind"].startswith("Cluster")]
+def test_in_namespaces_there_are_roles_and_of_the_cluster_only_our_own_kinds(
+    everything: list[dict[str, Any]],
+) -> None:
+    cluster = [each for each in everything if each["kind"].startswith("Cluster")]
+    assert [each["kind"] for each in cluster] == ["ClusterRole", "ClusterRoleBinding"]
+    # A Role goes with its namespace, before the resources that wait for the operator do.
+    assert {group for rule in cluster[0]["rules"] for group in rule["apiGroups"]} == {"holdfast.dev"}
     roles = [each["metadata"] for each in everything if each["kind"] == "Role"]
     places = {(role["name"], role.get("namespace")) for role in roles}
     assert places == {
@@ -389,8 +394,8 @@ def test_in_namespaces_there_are_roles_and_nothing_of_the_cluster(everything: li
         *(("holdfast-spark", each) for each in "ab"),
         ("holdfast-operator-lease", None),
     }
-    for binding in (each for each in everything if each["kind"] == "RoleBinding"):
-        if binding["metadata"]["name"] == "holdfast-operator":
+    for binding in (each for each in everything if each["kind"].endswith("RoleBinding")):
+        if binding["metadata"]["name"].endswith("holdfast-operator"):
             (subject,) = binding["subjects"]
             assert (subject["name"], subject["namespace"]) == ("holdfast-operator", "holdfast")
 
@@ -442,9 +447,10 @@ def test_in_namespaces_the_role_is_that_of_the_cluster_but_for_what_has_no_names
     everywhere = find(template("holdfast-operator"), "ClusterRole")["rules"]
     in_one = template("holdfast-operator", {"watch": {"namespaces": ["a"]}})
     roles = [each for each in in_one if each["kind"] == "Role" and each["metadata"].get("namespace") == "a"]
-    assert [role["rules"] for role in roles] == [
-        [rule for rule in everywhere if rule["resources"] != ["customresourcedefinitions"]]
-    ]
+    (role,) = roles
+    ours = find(in_one, "ClusterRole")["rules"]
+    wanted = [rule for rule in everywhere if rule["resources"] != ["customresourcedefinitions"]]
+    assert [*ours, *role["rules"]] == wanted
 
 
 def test_how_many_spark_jobs_run_at_once_gets_there() -> None:

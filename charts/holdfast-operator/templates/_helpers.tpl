@@ -71,14 +71,23 @@ tolerations:
 {{- end }}
 {{- end }}
 
-{{- /* What the operator may do in the namespaces that it looks after. */}}
-{{- define "holdfast.rules" -}}
+{{- /*
+What the operator may do with its own kinds. A Role in a namespace goes when the namespace is deleted, often
+before the resources do. Then nobody could take off their finalizers, and the namespace would hang. So these
+rights are in a ClusterRole, and nothing else is: with watch.namespaces the operator reads no Secret, starts no
+job and writes no ConfigMap in other namespaces.
+*/}}
+{{- define "holdfast.ownRules" -}}
 - apiGroups: [holdfast.dev]
   resources: [catalogs, catalogmigrations, storagecollections]
   verbs: [get, list, watch, patch]
 - apiGroups: [holdfast.dev]
   resources: [catalogs/status, catalogmigrations/status, storagecollections/status]
   verbs: [patch]
+{{- end }}
+
+{{- /* What else the operator may do in the namespaces that it looks after. */}}
+{{- define "holdfast.rules" -}}
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]

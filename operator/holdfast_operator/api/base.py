@@ -74,11 +74,23 @@ class Condition(ApiModel):
     message: str = Field(max_length=32768, description="The same for humans, with what to do next.")
 
 
+class DeletionStatus(ApiModel):
+    """How far a deletion is whose store fails."""
+
+    store_failed_seconds: int = Field(
+        default=0, description="For how many seconds the operator tried and failed, up to 600."
+    )
+    last_failure: str | None = Field(default=None, description="Why the last try failed.")
+
+
 class Status(ApiModel):
     """What every status has."""
 
     observed_generation: int | None = Field(
         default=None, description="The metadata.generation that this status tells about."
+    )
+    deletion: DeletionStatus | None = Field(
+        default=None, description="How far the deletion is; there is nothing where no try has failed."
     )
     conditions: tuple[Condition, ...] = Field(
         default=(),

@@ -267,6 +267,11 @@ class CatalogStatus(Status):
     restored_from: str | None = Field(
         default=None, description="What the catalog was filled with when it was new, by spec.restoreFrom."
     )
+    handled_truth: str | None = Field(
+        default=None,
+        description="Value of the annotation holdfast.dev/truth that did its duty. It has no effect "
+        "any more: remove the annotation and set it again to decide anew.",
+    )
     connection: CatalogConnection | None = Field(
         default=None, description="Where it is written how an application opens the catalog."
     )

@@ -72,7 +72,8 @@ class CatalogMigrationSpec(ApiModel):
         max_length=200,
         pattern=r"^[A-Za-z0-9]([A-Za-z0-9._:/@-]*[A-Za-z0-9])?$",
         description="Names the move in the catalog's own records: one that is done never runs again, "
-        "wherever it is applied. By default namespace/name of this resource.",
+        "wherever it is applied. By default uid/namespace/name of this resource: one that is created again "
+        "under the same name is another move.",
     )
     verify: Verify = Field(
         default=Verify.COMPARE,

@@ -37,8 +37,13 @@ ANNOTATION_APPROVE_UPGRADE: Final = f"{GROUP}/approve-upgrade"
 """On a Catalog with `upgradePolicy: Manual`: the format version that it may be upgraded to."""
 
 ANNOTATION_TRUTH: Final = f"{GROUP}/truth"
-"""On a Catalog whose two stores both hold a catalog when they are linked: which one counts. The operator
-removes it when they are linked, so that it decides once."""
+"""On a Catalog whose two stores both hold a catalog when they are linked: which one counts. It decides
+once: `status.handledTruth` remembers the value, and the operator never removes the annotation, which may be
+in Git."""
+
+ANNOTATION_ABANDON: Final = f"{GROUP}/abandon"
+"""On a resource that is being deleted: its uid, to leave its data where it is and let the resource go. The
+operator never removes it."""
 
 ANNOTATION_OPEN: Final = f"{GROUP}/open-with"
 """On the ConfigMap of a Catalog: the call of the library that opens the catalog."""
@@ -252,7 +257,7 @@ class Reason(StrEnum):
     """What was taken out of `spec.objects` stays, because others use it; the message names by what."""
 
     TRUTH_TAKEN = "TruthTaken"
-    """Event: the annotation that says which store counts did its duty, and was removed."""
+    """Event: the annotation that says which store counts did its duty, and has no effect any more."""
 
     LINK_CONFLICT = "LinkConflict"
     """The stash and persist don't belong together, or both hold a catalog; the message says what to do."""

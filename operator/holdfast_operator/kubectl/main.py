@@ -26,6 +26,7 @@ _COMMANDS: Final = {
     "connection": ("connecting:connection", "Show how an application opens a catalog."),
     "dump": ("connecting:dump", "Show the command that dumps a catalog."),
     "fence": ("connecting:fence", "Show the command that raises a catalog's fence token."),
+    "abandon": ("abandoning:abandon", "Let a resource go whose data can't be deleted; the data stays."),
     "report": ("report:report", "Write a support bundle, without secrets."),
 }
 

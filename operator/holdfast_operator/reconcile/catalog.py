@@ -27,6 +27,7 @@ from holdfast_operator.reconcile.catalogstatus import (
     status_fields,
     told_open,
     told_taken,
+    told_truth,
     twin,
     waiting_for_collections,
     waiting_for_migrations,
@@ -40,6 +41,7 @@ from holdfast_operator.reconcile.connection import (
     mark_connection,
     missing,
 )
+from holdfast_operator.reconcile.deletion import NO_DELETION, Deletion, left
 from holdfast_operator.reconcile.facts import CatalogFacts, Opening, purpose_of
 from holdfast_operator.reconcile.objects import (
     NOTHING_DECLARED,
@@ -50,6 +52,7 @@ from holdfast_operator.reconcile.objects import (
 )
 from holdfast_operator.reconcile.steps import (
     SUSPENDED,
+    Free,
     Keep,
     Release,
     Rest,
@@ -81,9 +84,13 @@ class Observed:
     problem: str = ""
     """Why `spec` is None."""
     deleting: bool = False
-    overdue: bool = False
-    """Whether the deletion has been going on for longer than anybody should wait."""
+    asks_to_delete: bool = False
+    """Whether the spec asks to delete the data, also where nothing else of it is understood."""
+    deletion: Deletion = NO_DELETION
+    """How far the deletion is."""
     has_finalizer: bool = True
+    needs_finalizer: bool = True
+    """Whether its deletion has something to do: to delete data, or to wait for who needs it."""
     known_epoch: int = 0
     """`status.epoch` as it is shown: that of the last open, also of another process."""
     initialized: bool = False
@@ -117,7 +124,9 @@ class Observed:
     in_both: bool = False
     """Whether that one opened it in both stores."""
     named_truth: str = ""
-    """Which of two stores counts by somebody's word."""
+    """Which of two stores counts by somebody's word, where that is still to decide."""
+    handled_truth: str = ""
+    """The word that did its duty, as long as it is there."""
     migrations: tuple[str, ...] = ()
     """CatalogMigrations of it that aren't over; looked at while it is being deleted."""
     dependents: tuple[str, ...] = ()
@@ -150,13 +159,6 @@ class Publish(Step):
     """Write into the ConfigMap how to open the catalog."""
 
     connection: Connection
-
-
-@dataclass(frozen=True)
-class ForgetTruth(Step):
-    """Take somebody's word which store counts off the Catalog: it was needed to link the two, once."""
-
-    irreversible: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -194,8 +196,8 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
 def _plan(seen: Observed, rhythm: Rhythm) -> Step:
     if seen.deleting:
         return _plan_deletion(seen, rhythm)
-    if not seen.has_finalizer:
-        return Keep()
+    if seen.has_finalizer != seen.needs_finalizer:
+        return Keep() if seen.needs_finalizer else Free()
     if seen.spec is None:
         return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec"))
     if seen.migration and not seen.in_both:
@@ -232,8 +234,6 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
     if not seen.in_both and seen.opened.deploy_generation < spec.deploy_generation:
         return RollOut(opening)
     facts = seen.facts
-    if seen.named_truth and facts.link and not seen.in_both:
-        return ForgetTruth()
     connection = connection_of(spec, storage, facts.truth)
     if missing(seen.connection, connection):
         return Publish(connection)
@@ -244,9 +244,10 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
     health = ready(told_open(facts, seen.migration if seen.in_both else ""))
     if seen.objects.taken:
         health = stalled(Reason.NAME_TAKEN, told_taken(seen.objects.taken))
+    took = seen.named_truth if facts.link and not seen.in_both else ""
     return Settle(
         health,
-        fields=status_fields(facts, seen.fences, seen.restored_from),
+        fields=status_fields(facts, seen.fences, seen.restored_from, took or seen.handled_truth or None),
         marks=(
             *mark_objects(seen.objects),
             *mark_restored(spec, seen.restored_from),
@@ -254,6 +255,7 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
             *_mark_connection(seen),
         ),
         requeue_after=_rest_of(seen, rhythm),
+        notes=(Note(Reason.TRUTH_TAKEN, told_truth(took)),) if took else (),
     )
 
 
@@ -298,10 +300,14 @@ def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
     if seen.dependents:
         return _plan_waiting(seen, rhythm)
     spec = seen.spec
+    if spec is None and seen.asks_to_delete and seen.initialized and not seen.deletion.abandoned:
+        return Settle(
+            stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec, so that its data goes")
+        )
     doomed = spec is not None and _is_managed(spec) and spec.deletion_policy == DeletionPolicy.DELETE
     # What is in the store of a twin is the older one's.
     if doomed and seen.older_twin is None:
-        if seen.opened is not None and not seen.overdue:
+        if seen.opened is not None and not seen.deletion.abandoned:
             return Destroy()
         if seen.opened is None and not seen.void:
             return _plan_late_destruction(seen)
@@ -319,7 +325,7 @@ def _left_in_stash(spec: CatalogSpec) -> tuple[Note, ...]:
 def _plan_waiting(seen: Observed, rhythm: Rhythm) -> Step:
     """Collections refer to it; those that are to be dropped, or have attempts to be ended, need it open."""
     asked = seen.doomed_dependents or seen.busy_dependents
-    needed = asked and not seen.overdue and not seen.void and seen.older_twin is None
+    needed = asked and not seen.deletion.abandoned and not seen.void and seen.older_twin is None
     spec = seen.spec if seen.spec is not None and _is_managed(seen.spec) else None
     if needed and seen.opened is None and isinstance(seen.storage, Storage) and spec is not None:
         return Open(_last_opening(seen, spec, seen.storage, dropping=seen.doomed_dependents))
@@ -329,19 +335,22 @@ def _plan_waiting(seen: Observed, rhythm: Rhythm) -> Step:
 def _plan_late_destruction(seen: Observed) -> Step:
     """The catalog must be destroyed, but isn't open: after a restart, or because its store doesn't answer.
 
-    Only the store knows whether there is one: a status may never have been written.
+    Only the store knows whether there is one: a status may never have been written. It is tried until
+    somebody abandons what is there.
     """
-    if isinstance(seen.storage, Storage) and seen.spec is not None and not seen.overdue:
-        return Open(_last_opening(seen, seen.spec, seen.storage, dropping=True))
-    if seen.initialized and isinstance(seen.storage, Refused):
-        text = f"{seen.storage.message}; what the catalog had in its store is still there"
-    elif seen.initialized:
-        text = f"the store could not be written: the catalog in {seen.storage} is still there"
-    elif isinstance(seen.storage, Storage):
-        text = f"the store did not answer: if there is a catalog in {seen.storage}, it is still there"
-    else:
-        return Release()
-    return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
+    if seen.deletion.abandoned:
+        place = seen.storage if isinstance(seen.storage, Storage) else "its store"
+        what = "the catalog" if seen.initialized else "a catalog, if there is one,"
+        return Release((left(f"{what} in {place} stays", seen.deletion),))
+    if isinstance(seen.storage, Refused):
+        if not seen.initialized:
+            return Release()
+        text = f"{seen.storage.message}; what the catalog has in its store can't be deleted"
+        return Settle(stalled(seen.storage.reason, text), retry=True)
+    if seen.unusable_secret is not None:
+        return Settle(seen.unusable_secret, retry=True)
+    assert seen.spec is not None
+    return Open(_last_opening(seen, seen.spec, seen.storage, dropping=True))
 
 
 def _is_managed(spec: CatalogSpec) -> bool:

@@ -37,7 +37,6 @@ from holdfast_operator.reconcile import catalog, fencing, takeovers
 from holdfast_operator.reconcile.catalog import (
     Close,
     Destroy,
-    ForgetTruth,
     GiveUp,
     KeepObjects,
     Observed,
@@ -51,6 +50,7 @@ from holdfast_operator.reconcile.catalogstatus import durable_fields
 from holdfast_operator.reconcile.connection import Seen
 from holdfast_operator.reconcile.connections import Connections
 from holdfast_operator.reconcile.credentials import credentials_of, forget_secrets, unusable_secret
+from holdfast_operator.reconcile.deletion import asks_to_delete, deletion_of
 from holdfast_operator.reconcile.dependents import collections_of, unfinished_migrations
 from holdfast_operator.reconcile.facts import (
     CatalogFacts,
@@ -70,10 +70,11 @@ from holdfast_operator.reconcile.handler import (
     Json,
     Services,
     annotation,
+    handled_truth,
     has_finalizer,
     is_deleting,
-    is_overdue,
     kept_fields,
+    named_truth,
 )
 from holdfast_operator.reconcile.index import Index
 from holdfast_operator.reconcile.longcalls import UnderWay
@@ -85,7 +86,7 @@ from holdfast_operator.reconcile.steps import Settle, Step, reconciling, stalled
 from holdfast_operator.reconcile.storage import Refused, RestoreSource, Storage, resolve, resolve_restore
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.events import Note
-from holdfast_operator.runtime.kube import ObjectKey, resource_type
+from holdfast_operator.runtime.kube import ObjectKey
 from holdfast_operator.runtime.queue import Result
 from holdfast_operator.runtime.status import Health, is_ready, timestamp
 
@@ -145,8 +146,10 @@ class CatalogHandler(Handler[Observed]):
             spec=spec,
             problem=problem,
             deleting=deleting,
-            overdue=is_overdue(body, self.services.clock.wall()),
+            asks_to_delete=asks_to_delete(body),
+            deletion=deletion_of(body),
             has_finalizer=has_finalizer(body),
+            needs_finalizer=asks_to_delete(body) or self._index.has_held_dependents(key),
             known_epoch=status.get("epoch") or 0,
             initialized="shardId" in status,
             void=self._stores.is_void(key),
@@ -157,7 +160,7 @@ class CatalogHandler(Handler[Observed]):
             reopen=annotation(body, ANNOTATION_REOPEN),
             approved_upgrade=annotation(body, ANNOTATION_APPROVE_UPGRADE),
             restored_from=self._restored_from(key, status),
-            unusable_secret=await self._unusable_secret(key, spec, storage),
+            unusable_secret=await self._unusable_secret(key, body, spec, storage),
             under_way=self._stores.under_way(key),
             opened=self._stores.opened(key),
             facts=facts,
@@ -165,7 +168,8 @@ class CatalogHandler(Handler[Observed]):
             objects=await self._plan_objects(key, spec) if facts and spec else NOTHING_DECLARED,
             migration=str(self._migrations.conducts(key) or ""),
             in_both=self._migrations.is_shadowing(key),
-            named_truth=annotation(body, ANNOTATION_TRUTH),
+            named_truth=named_truth(body),
+            handled_truth=handled_truth(body),
             migrations=await unfinished_migrations(self.services.kube, key) if deleting else (),
             dependents=tuple(each.name for each in dependents),
             doomed_dependents=any(each.doomed for each in dependents),
@@ -188,8 +192,6 @@ class CatalogHandler(Handler[Observed]):
                 self._wake_dependents(key)
             case Publish():
                 await self._connections.publish(key, body["metadata"]["uid"], step.connection)
-            case ForgetTruth():
-                await self._forget_truth(key, body)
             case RollOut():
                 await self._roll_out(key, body, step.opening)
             case GiveUp():
@@ -224,13 +226,7 @@ class CatalogHandler(Handler[Observed]):
     async def _show(self, key: ObjectKey, body: Json, step: Settle) -> Result:
         """As for every kind, and which ConfigMap tells of the catalog."""
         step = self._connections.shown(key, body.get("status", {}), step)
-        return await super()._show(key, body, step)
-
-    async def _forget_truth(self, key: ObjectKey, body: Json) -> None:
-        gone = {"metadata": {"annotations": {ANNOTATION_TRUTH: None}}}
-        await self.services.kube.patch(resource_type(Kind.CATALOG), key.namespace, key.name, gone)
-        text = f"the two stores are linked: the annotation {ANNOTATION_TRUTH} is removed"
-        await self.services.events.post(key, body["metadata"]["uid"], Note(Reason.TRUTH_TAKEN, text))
+        return await super()._show(key, body, _with_handled_truth(body, step))
 
     async def _roll_out(self, key: ObjectKey, body: Json, opening: Opening) -> None:
         """Let the next deploy generation take over, if it can open what is there."""
@@ -335,10 +331,17 @@ class CatalogHandler(Handler[Observed]):
         As long as one is shown, nobody can take the stash out of the spec.
         """
         fields = kept_fields(body.get("status", {}))
+        settle = settled(error)
+        if handled_truth(body):
+            text = (
+                f"{settle.health.message}; the annotation {ANNOTATION_TRUTH} did its duty before and has no "
+                "effect: remove it, and set it again to decide anew"
+            )
+            settle = replace(settle, health=replace(settle.health, message=text))
         with contextlib.suppress(HoldfastError):
             if not await self._stores.is_linked(opening):
                 fields.pop("link", None)
-        return replace(settled(error), fields=fields)
+        return replace(settle, fields=fields)
 
     async def _try_upgrade(self, key: ObjectKey, opening: Opening) -> tuple[str, bool]:
         """What an upgrade-check says, and whether to ask again soon.
@@ -365,11 +368,15 @@ class CatalogHandler(Handler[Observed]):
         await self.services.events.post(key, body["metadata"]["uid"], note)
 
     async def _unusable_secret(
-        self, key: ObjectKey, spec: CatalogSpec | None, storage: Storage | Refused
+        self, key: ObjectKey, body: Json, spec: CatalogSpec | None, storage: Storage | Refused
     ) -> Health | None:
         if spec is None or isinstance(storage, Refused):
             return None
-        return await unusable_secret(self.services.kube, key, spec)
+        ended = self._stores.opened(key) is not None or self._stores.is_void(key)
+        if is_deleting(body) and (ended or deletion_of(body).abandoned):
+            # It needs none any more. In a namespace that is deleted it may be gone, or the right to read it.
+            return None
+        return await unusable_secret(self.services.kube, key, spec, deleting=is_deleting(body))
 
     async def _credentials(self, key: ObjectKey, opening: Opening) -> Mapping[str, str]:
         return await credentials_of(self.services.kube, key, opening)
@@ -421,6 +428,16 @@ class CatalogHandler(Handler[Observed]):
 def _closed_fields(body: Json, found: Durable) -> Mapping[str, Any]:
     """The status of a catalog that isn't open, as `found` in its store."""
     return durable_fields(found, fencing.fences_of(body), body.get("status", {}).get("restoredFrom"))
+
+
+def _with_handled_truth(body: Json, step: Settle) -> Settle:
+    """The same with `status.handledTruth`, which stays until its annotation is changed or removed."""
+    fields = dict(kept_fields(body.get("status", {})) if step.fields is None else step.fields)
+    if step.fields is None or "handledTruth" not in fields:
+        fields.pop("handledTruth", None)
+        if handled := handled_truth(body):
+            fields["handledTruth"] = handled
+    return replace(step, fields=fields)
 
 
 def _known(found: takeovers.Found) -> Durable | None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 from holdfast.durable import CATALOG_VERSION, MIN_VERSION
 from holdfast_operator.api.base import frontier
 from holdfast_operator.api.catalog import CatalogFence, CatalogStatus
-from holdfast_operator.api.names import Reason
+from holdfast_operator.api.names import ANNOTATION_TRUTH, Reason
 from holdfast_operator.reconcile.facts import CatalogFacts, Durable
 from holdfast_operator.reconcile.objects import ObjectName, listed
 from holdfast_operator.reconcile.steps import ready, reconciling, stalled
@@ -16,7 +16,10 @@ _NAMED: Final = 3
 
 
 def status_fields(
-    facts: CatalogFacts, fences: tuple[CatalogFence, ...] = (), restored_from: str | None = None
+    facts: CatalogFacts,
+    fences: tuple[CatalogFence, ...] = (),
+    restored_from: str | None = None,
+    handled_truth: str | None = None,
 ) -> Mapping[str, Any]:
     """The status of an open catalog."""
     return _fields(
@@ -26,6 +29,7 @@ def status_fields(
         object_counts=dict(facts.object_counts) or None,
         holder=facts.holder,
         restored_from=restored_from,
+        handled_truth=handled_truth,
         fenced_by=fences or None,
     )
 
@@ -85,6 +89,11 @@ def observed_health(facts: CatalogFacts) -> Health:
 def told_taken(names: tuple[ObjectName, ...]) -> str:
     """What is wrong with names in `spec.objects` that the database has."""
     return f"{listed(names)}: made by the database for itself; choose other names in spec.objects"
+
+
+def told_truth(value: str) -> str:
+    """What became of the annotation that says which store counts."""
+    return f"the two stores are linked: the annotation {ANNOTATION_TRUTH}={value} has no effect any more"
 
 
 def twin(older: str) -> Health:

@@ -17,12 +17,13 @@ from holdfast.storage import RenditionState
 from holdfast.storage.frontiers import retained_since
 from holdfast_operator.api.catalog import DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
-from holdfast_operator.api.names import ConditionType, Reason
+from holdfast_operator.api.names import ANNOTATION_ABANDON, ConditionType, Kind, Reason
 from holdfast_operator.reconcile import askedjobs, hydration, renditions
 from holdfast_operator.reconcile.askedjobs import AskedObserved, AskedReport
 from holdfast_operator.reconcile.catalog import Rhythm
 from holdfast_operator.reconcile.collectionrestore import restore_asked, restore_notes
 from holdfast_operator.reconcile.collectionstatus import collection_marks, rendition_notes, status_fields
+from holdfast_operator.reconcile.deletion import LIMIT, NO_DELETION, Deletion, abandon_command, left
 from holdfast_operator.reconcile.facts import CollectionFacts, ItemName
 from holdfast_operator.reconcile.hydration import HydrationsObserved
 from holdfast_operator.reconcile.itemdefinition import is_out_of_date
@@ -32,9 +33,10 @@ from holdfast_operator.reconcile.renditions import (
     RenditionsObserved,
     has_layout,
 )
-from holdfast_operator.reconcile.sparkjobs import FailAttempt, stopped
+from holdfast_operator.reconcile.sparkjobs import FailAttempt, LaunchAttempt, RetryJob, StartJob, stopped
 from holdfast_operator.reconcile.steps import (
     SUSPENDED,
+    Free,
     Keep,
     Release,
     Settle,
@@ -74,8 +76,13 @@ class Observed:
     spec: StorageCollectionSpec | None
     problem: str = ""
     deleting: bool = False
-    overdue: bool = False
+    asks_to_delete: bool = False
+    """Whether the spec asks to delete the data, also where nothing else of it is understood."""
+    deletion: Deletion = NO_DELETION
+    """How far the deletion is."""
     has_finalizer: bool = True
+    needs_finalizer: bool = True
+    """As the function of that name says."""
     created: bool = False
     """Whether the status says that there is something in the store."""
     older_twin: str | None = None
@@ -196,8 +203,23 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
     """What to do next."""
     if seen.deleting:
         return _plan_deletion(seen, rhythm)
-    if not seen.has_finalizer:
+    if seen.needs_finalizer and not seen.has_finalizer:
         return Keep()
+    step = _plan(seen, rhythm)
+    if isinstance(step, StartJob | RetryJob | LaunchAttempt) and not seen.has_finalizer:
+        return Keep()
+    free = seen.has_finalizer and not seen.needs_finalizer and isinstance(step, Settle)
+    return Free() if free else step
+
+
+def needs_finalizer(seen: Observed) -> bool:
+    """Whether a deletion has something to do: to delete data, or to end an attempt of Spark's on record."""
+    if seen.asks_to_delete or seen.shown_running:
+        return True
+    return seen.facts is not None and _without_driver(seen, "") is not None
+
+
+def _plan(seen: Observed, rhythm: Rhythm) -> Step:
     if seen.spec is None:
         return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec"))
     if seen.spec.suspend:
@@ -431,8 +453,10 @@ def _columns(schema: Schema) -> str:
 
 def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
     # What a twin has in the store is the older one's.
-    if not seen.has_finalizer or seen.spec is None or seen.older_twin is not None:
+    if not seen.has_finalizer or seen.older_twin is not None:
         return Release()
+    if seen.spec is None:
+        return _plan_unread(seen)
     if seen.spec.deletion_policy != DeletionPolicy.DELETE:
         return _plan_leaving(seen, seen.spec, rhythm)
     # A Catalog outlives its collections: where there is none, there never was anything of this one.
@@ -443,13 +467,26 @@ def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
     if seen.catalog_observed:
         text = f"the database process of the Observed catalog drops collection {item}: it and its data stay"
         return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
-    if seen.overdue or (seen.catalog is CatalogState.MISSING and not seen.catalog_open):
-        what = "are still there" if seen.created else "are still there if they ever were"
-        text = f"the catalog could not be written: collection {item} and its data {what}"
-        return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
+    # Where its catalog isn't open there is nothing to be tried first.
+    if seen.deletion.abandoned or (seen.deletion.asked and not seen.catalog_open):
+        what = "stay" if seen.created else "stay if they ever were"
+        return Release((left(f"collection {item} and its data {what}", seen.deletion),))
+    if seen.catalog is CatalogState.MISSING and not seen.catalog_open:
+        text = f"there is no Catalog '{seen.spec.catalog_ref.name}', so collection {item} can't be dropped"
+        text = f"{text}: create that again, with the organizationId and the storage that it had"
+        return Settle(stalled(Reason.CATALOG_NOT_FOUND, text), requeue_after=rhythm.steady)
     if not seen.catalog_open:
-        return _waiting_for_catalog(seen.spec, rhythm)
+        return _waiting_for_catalog(seen, seen.spec, rhythm)
     return _plan_drop(seen, seen.spec, item)
+
+
+def _plan_unread(seen: Observed) -> Step:
+    """Nothing of the spec is understood but that it asks to delete the data."""
+    if not seen.asks_to_delete or not seen.created:
+        return Release()
+    if seen.deletion.abandoned:
+        return Release((left("the collection and its data stay", seen.deletion),))
+    return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec, so that its data goes"))
 
 
 def _plan_leaving(seen: Observed, spec: StorageCollectionSpec, rhythm: Rhythm) -> Step:
@@ -464,18 +501,33 @@ def _plan_leaving(seen: Observed, spec: StorageCollectionSpec, rhythm: Rhythm) -
     if not seen.shown_running or seen.catalog_void:
         return Release()
     gone = seen.catalog is CatalogState.MISSING and not seen.catalog_open
-    if seen.overdue or seen.catalog_observed or gone:
+    if seen.deletion.overdue or seen.deletion.asked or seen.catalog_observed or gone:
         text = (
-            f"the catalog could not be written: {', '.join(seen.shown_running)} of collection "
+            f"{_why_left(seen, spec)}: {', '.join(seen.shown_running)} of collection "
             f"{item_name(spec, seen.name)} is on record as running, with the history that it holds, until "
             "the resource is applied again"
         )
         return Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
-    return Release() if seen.catalog_open else _waiting_for_catalog(spec, rhythm)
+    return Release() if seen.catalog_open else _waiting_for_catalog(seen, spec, rhythm)
 
 
-def _waiting_for_catalog(spec: StorageCollectionSpec, rhythm: Rhythm) -> Settle:
+def _why_left(seen: Observed, spec: StorageCollectionSpec) -> str:
+    """Why nobody ends the attempts of a collection."""
+    if seen.catalog_observed:
+        return "a database process writes the catalog"
+    if seen.catalog is CatalogState.MISSING:
+        return f"there is no Catalog '{spec.catalog_ref.name}'"
+    if seen.deletion.asked:
+        return f"abandoned by the annotation {ANNOTATION_ABANDON}"
+    why = seen.deletion.last_failure or f"Catalog '{spec.catalog_ref.name}' isn't open"
+    return f"the catalog could not be written for {LIMIT // 60} minutes ({why})"
+
+
+def _waiting_for_catalog(seen: Observed, spec: StorageCollectionSpec, rhythm: Rhythm) -> Settle:
     text = f"deletion waits for Catalog '{spec.catalog_ref.name}' to be ready"
+    if spec.deletion_policy == DeletionPolicy.DELETE:
+        command = abandon_command(Kind.STORAGE_COLLECTION, seen.name)
+        text = f"{text}; look at its conditions; to leave the data where it is, run: {command}"
     return Settle(reconciling(Reason.WAITING_FOR_CATALOG, text), requeue_after=rhythm.unsteady)
 
 

@@ -38,6 +38,7 @@ from holdfast_operator.reconcile.collection import (
 from holdfast_operator.reconcile.collectionfacts import COMPACT, SNAPSHOT
 from holdfast_operator.reconcile.collectionstatus import lag, shown_phases
 from holdfast_operator.reconcile.compaction import CompactionObserved
+from holdfast_operator.reconcile.deletion import asks_to_delete, deletion_of
 from holdfast_operator.reconcile.facts import (
     CollectionFacts,
     Look,
@@ -53,7 +54,6 @@ from holdfast_operator.reconcile.handler import (
     Services,
     has_finalizer,
     is_deleting,
-    is_overdue,
 )
 from holdfast_operator.reconcile.hydration import HydrationsObserved
 from holdfast_operator.reconcile.index import Index
@@ -124,6 +124,10 @@ class CollectionHandler(Handler[Observed]):
 
     async def observe(self, key: ObjectKey, body: Json) -> Observed:
         """Look at the spec, the Catalog, the store, and the Spark jobs. Raises `Fenced`."""
+        seen = await self._observe(key, body)
+        return replace(seen, needs_finalizer=collection.needs_finalizer(seen))
+
+    async def _observe(self, key: ObjectKey, body: Json) -> Observed:
         for rival in self._index.put(key, body):
             self.services.enqueue(rival, 0.0)
         spec, problem = parse_spec(StorageCollectionSpec, body)
@@ -136,7 +140,8 @@ class CollectionHandler(Handler[Observed]):
             spec=spec,
             problem=problem,
             deleting=is_deleting(body),
-            overdue=is_overdue(body, self.services.clock.wall()),
+            asks_to_delete=asks_to_delete(body),
+            deletion=deletion_of(body),
             has_finalizer=has_finalizer(body),
             created="collectionId" in status,
             shown=shown_phases(status),
@@ -146,17 +151,19 @@ class CollectionHandler(Handler[Observed]):
             catalog_void=catalog is not None and self._stores.is_void(catalog),
             catalog_open=opening is not None and not opening.observed,
         )
-        if spec is None or catalog is None or not (blank.has_finalizer or blank.deleting):
+        # Nothing is made before the finalizer is there that a deletion needs.
+        waits = blank.asks_to_delete and not blank.has_finalizer and not blank.deleting
+        if spec is None or catalog is None or waits:
             return blank
         if spec.suspend or blank.deleting:
             self._long.stop(key)
         blank = await self._with_catalog(blank, catalog)
         if opening is None or opening.observed != blank.catalog_observed or older is not None:
             return blank
-        if blank.overdue:
+        leaves = blank.deleting and spec.deletion_policy == DeletionPolicy.RETAIN
+        if blank.deletion.abandoned or (leaves and blank.deletion.overdue):
             # It doesn't wait any more for a store that doesn't answer.
             return blank
-        leaves = blank.deleting and spec.deletion_policy == DeletionPolicy.RETAIN
         if (spec.suspend or leaves) and not _may_have_driver(spec, status):
             return blank
         return await self._look_into(blank, spec, opening, key, body)
@@ -188,6 +195,11 @@ class CollectionHandler(Handler[Observed]):
         self._stores.forget(key)
         for other in (*rivals, *((catalog,) if catalog else ())):
             self.services.enqueue(other, 0.0)
+
+    def held(self, key: ObjectKey) -> None:
+        """Its Catalog has to outlive it from now on, or not any more."""
+        if (catalog := self._index.catalog_of(key)) is not None:
+            self.services.look(catalog)
 
     async def _with_catalog(self, seen: Observed, catalog: ObjectKey) -> Observed:
         try:

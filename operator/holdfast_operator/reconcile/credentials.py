@@ -39,9 +39,16 @@ _HINT: Final = "put what else it has into another Secret"
 _TELLS: Final = re.compile(TELLING, re.IGNORECASE)
 
 
-async def unusable_secret(kube: Kube, key: ObjectKey, spec: CatalogSpec) -> Health | None:
-    """What is wrong with the first Secret that the spec names and that can't be used."""
+async def unusable_secret(
+    kube: Kube, key: ObjectKey, spec: CatalogSpec, *, deleting: bool = False
+) -> Health | None:
+    """What is wrong with the first Secret that the spec names and that can't be used.
+
+    To delete a catalog only that of the stash is needed: the other is for Spark jobs and applications.
+    """
     for name, field in secrets_of(spec):
+        if deleting and not field.startswith("spec.stash"):
+            continue
         try:
             decoded(await kube.get_of(SECRETS, key.namespace, name), key)
         except Gone:

@@ -4,20 +4,22 @@ Invariants
 - At most one irreversible step per reconcile; then the key comes back at once, behind all others.
 - An error of the library becomes a status; an error of ours becomes one too, and a trace in the log.
 - `Fenced` on a catalog that we hold is handed up: what then happens is the process's business.
+- What is kept in memory for an object is kept for its uid. One that was deleted and created again under the
+  same name, perhaps before anybody looked, is another object.
 - What the API server refuses at each try is logged once, and once more when it doesn't any more.
 """
 
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from holdfast.errors import Fenced, HoldfastError
-from holdfast_operator.api.names import FINALIZER, Kind, Reason
+from holdfast_operator.api.names import ANNOTATION_TRUTH, FINALIZER, Kind, Reason
+from holdfast_operator.reconcile.deletion import Deletions
 from holdfast_operator.reconcile.failures import settled
-from holdfast_operator.reconcile.steps import Keep, Release, Rest, Settle, Step, Wait, stalled
+from holdfast_operator.reconcile.steps import Free, Keep, Release, Rest, Settle, Step, Wait, stalled
 from holdfast_operator.runtime.clock import Clock
 from holdfast_operator.runtime.events import EventSink, Note, transitions
 from holdfast_operator.runtime.kube import (
@@ -42,7 +44,6 @@ O = TypeVar("O")  # noqa: E741 - what was observed
 log = logging.getLogger(__name__)
 
 _MAX_STEPS: Final = 6
-_DELETION_DEADLINE: Final = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ class Handler(ABC, Generic[O]):
     def __init__(self, services: Services) -> None:
         self.services = services
         self._troubles: Troubles[ObjectKey] = Troubles(log)
+        self._uids: dict[ObjectKey, str] = {}
+        self._deletions = Deletions(services.clock)
 
     @abstractmethod
     async def observe(self, key: ObjectKey, body: Json) -> O:
@@ -102,6 +105,9 @@ class Handler(ABC, Generic[O]):
     @abstractmethod
     async def gone(self, key: ObjectKey) -> None:
         """The object is no more: let go of what was kept for it."""
+
+    def held(self, key: ObjectKey) -> None:
+        """The finalizer of an object was put on or taken off."""
 
     def shown(self, key: ObjectKey, body: Json, before: Json) -> None:  # noqa: ARG002 - for those who compare
         """Take note that the status `before` was replaced by that of `body`."""
@@ -121,22 +127,33 @@ class Handler(ABC, Generic[O]):
         try:
             body = await self.services.kube.get(key)
         except Gone:
-            await self.gone(key)
+            await self._forget(key)
             return Result()
         except KubeError as error:
             raise _Refused("can't be read", error) from None
+        uid = body["metadata"]["uid"]
+        if self._uids.get(key, uid) != uid:
+            log.info("it was deleted and created again")
+            await self._forget(key)
+        self._uids[key] = uid
         return await self._go_on(key, body)
+
+    async def _forget(self, key: ObjectKey) -> None:
+        self._uids.pop(key, None)
+        self._deletions.forget(key)
+        await self.gone(key)
 
     async def _go_on(self, key: ObjectKey, body: Json) -> Result:
         """The same with an object that was read, or written, just now."""
+        step: Rest
         try:
-            step = _until_overdue(body, await self._decide(key, body))
+            step = await self._decide(key, body)
         except Halt as halt:
-            step = _until_overdue(body, halt.outcome)
+            step = halt.outcome
         except Fenced:
             raise
         except HoldfastError as error:
-            step = _until_overdue(body, settled(error))
+            step = settled(error)
         except NotLeading as error:
             log.info("%s", error)
             return Result(retry=True)
@@ -150,6 +167,8 @@ class Handler(ABC, Generic[O]):
                 stalled(Reason.INTERNAL_ERROR, "the operator failed; it tries again by itself, see its log"),
                 retry=True,
             )
+        if isinstance(step, Settle):
+            step = self._deletions.account(key, body, step)
         return await self._finish(key, body, step)
 
     async def _decide(self, key: ObjectKey, body: Json) -> Rest:
@@ -172,6 +191,8 @@ class Handler(ABC, Generic[O]):
                 return Result(requeue_after=step.requeue_after)
             case Keep():
                 return await self._write_finalizers(key, body, [*others, FINALIZER])
+            case Free():
+                return await self._write_finalizers(key, body, others)
             case Release():
                 for note in step.notes:
                     await self.services.events.post(key, body["metadata"]["uid"], note)
@@ -195,11 +216,13 @@ class Handler(ABC, Generic[O]):
             return await self._show(key, body, _forbidden(error))
         except KubeError as error:
             raise _Refused("the finalizer can't be written", error) from None
-        if FINALIZER not in wanted:
+        if is_deleting(body):
             return Result()
         self.services.seen(key, written)
+        self.held(key)
         # What is new goes on at once: a thousand of them would all come by a second time.
-        return await self._go_on(key, written) if has_finalizer(written) else Result(retry=True)
+        as_asked = has_finalizer(written) == (FINALIZER in wanted)
+        return await self._go_on(key, written) if as_asked else Result(retry=True)
 
     async def _show(self, key: ObjectKey, body: Json, step: Settle) -> Result:
         old = body.get("status", {})
@@ -245,30 +268,21 @@ def annotation(body: Json, name: str) -> str:
     return str((body["metadata"].get("annotations") or {}).get(name, ""))
 
 
+def named_truth(body: Json) -> str:
+    """Which store of a Catalog counts by its annotation; empty where that did its duty before."""
+    value = annotation(body, ANNOTATION_TRUTH)
+    return "" if value == body.get("status", {}).get("handledTruth") else value
+
+
+def handled_truth(body: Json) -> str:
+    """The annotation that did its duty; empty where it was changed or removed since."""
+    value = annotation(body, ANNOTATION_TRUTH)
+    return value if value and value == body.get("status", {}).get("handledTruth") else ""
+
+
 def is_deleting(body: Json) -> bool:
     """Whether somebody asked to delete the object."""
     return bool(body["metadata"].get("deletionTimestamp"))
-
-
-def is_overdue(body: Json, now: datetime) -> bool:
-    """Whether its deletion has been going on for too long to wait for a store."""
-    until = _deadline(body)
-    return until is not None and now > until
-
-
-def _deadline(body: Json) -> datetime | None:
-    """Until when a deletion waits for a store; None where nobody asked for one."""
-    asked = body["metadata"].get("deletionTimestamp")
-    return datetime.fromisoformat(asked) + _DELETION_DEADLINE if asked else None
-
-
-def _until_overdue(body: Json, step: Rest) -> Rest:
-    """What is tried again in a deletion is told with the time until which it keeps that from its end."""
-    until = _deadline(body)
-    if until is None or not isinstance(step, Settle) or not step.retry:
-        return step
-    text = f"{step.health.message}; at {until:%H:%M:%S} UTC the deletion goes on without it"
-    return replace(step, health=replace(step.health, message=text))
 
 
 def _log(body: Json, step: Settle, notes: Sequence[Note]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from holdfast_operator.api.catalog import Access, CatalogSpec
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.migration import CatalogMigrationSpec
-from holdfast_operator.api.names import Kind, Reason
+from holdfast_operator.api.names import FINALIZER, Kind, Reason
 from holdfast_operator.reconcile.specs import parse_spec
 from holdfast_operator.reconcile.storage import Refused, Storage, names_files, resolve
 from holdfast_operator.runtime.kube import ObjectKey
@@ -45,6 +45,8 @@ class _Seen:
     age: tuple[str, str, str]
     asked: _Asked
     phase: Phase
+    held: bool
+    """Whether our finalizer keeps it."""
 
 
 G = TypeVar("G", bound=Hashable)
@@ -93,7 +95,8 @@ class Index:
         asked = self._parse(key, body)
         self._ungroup(key)
         # Replaced, never missing: threads ask for it.
-        self._seen[key] = _Seen(version, age, asked, phase_of(body.get("status", {})))
+        held = FINALIZER in metadata.get("finalizers", [])
+        self._seen[key] = _Seen(version, age, asked, phase_of(body.get("status", {})), held)
         if asked.claim is not None:
             self._claims[asked.claim].add(key)
         if asked.catalog is not None:
@@ -110,6 +113,10 @@ class Index:
     def dependents_of(self, catalog: ObjectKey) -> tuple[ObjectKey, ...]:
         """The StorageCollections and CatalogMigrations that refer to a Catalog."""
         return tuple(sorted(self._dependents.get(catalog, ())))
+
+    def has_held_dependents(self, catalog: ObjectKey) -> bool:
+        """Whether our finalizer keeps one that refers to a Catalog: that one must outlive it."""
+        return any(self._seen[each].held for each in self._dependents.get(catalog, ()) if each in self._seen)
 
     def catalog_of(self, dependent: ObjectKey) -> ObjectKey | None:
         """The Catalog that a StorageCollection or a CatalogMigration refers to."""

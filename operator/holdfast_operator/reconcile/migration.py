@@ -25,11 +25,13 @@ from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrati
 from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE, Reason
 from holdfast_operator.reconcile import fencing
 from holdfast_operator.reconcile.catalog import Rhythm
+from holdfast_operator.reconcile.deletion import NO_DELETION, Deletion, left
 from holdfast_operator.reconcile.facts import Durable
 from holdfast_operator.reconcile.migrationfacts import Course, Move, Planned, Stand
 from holdfast_operator.reconcile.migrationmarks import AT_REST, resting, shown_end
 from holdfast_operator.reconcile.steps import (
     SUSPENDED,
+    Free,
     Keep,
     Release,
     Step,
@@ -51,9 +53,11 @@ class Observed:
     problem: str = ""
     """Why `spec` is None."""
     deleting: bool = False
-    overdue: bool = False
-    """Whether the deletion has been going on for longer than anybody should wait."""
+    deletion: Deletion = NO_DELETION
+    """How far the deletion is."""
     has_finalizer: bool = True
+    needs_finalizer: bool = True
+    """As the function of that name says."""
     now: datetime
     changed: bool = False
     """Whether the spec was changed since the status was written."""
@@ -151,12 +155,13 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
     """What to do next."""
     if seen.deleting:
         return _plan_deletion(seen, rhythm)
-    if not seen.has_finalizer:
+    if seen.needs_finalizer and not seen.has_finalizer:
         return Keep()
     if seen.spec is None:
         return _still(seen, stalled(Reason.INVALID_SPEC, f"{seen.problem}; create it anew"))
     if (over := _another_move(seen) or _over(seen, seen.spec)) is not None:
-        return _still(seen, over)
+        free = seen.has_finalizer and not seen.needs_finalizer and seen.course is None
+        return Free() if free else _still(seen, over)
     if (why := seen.no_catalog or seen.trouble) is not None:
         if seen.course is None and seen.shown.phase in AT_REST and not seen.changed:
             return Wait()
@@ -179,6 +184,14 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
     if seen.shown.deadline is not None and not seen.changed and seen.now >= seen.shown.deadline:
         return _still(seen, _timed_out(seen, seen.spec))
     return _plan_steps(seen, seen.spec, seen.move, rhythm)
+
+
+def needs_finalizer(seen: Observed) -> bool:
+    """Whether a deletion has something to do: to end what is on record as running, or may be soon."""
+    if seen.spec is None or seen.spec.dry_run or _over(seen, seen.spec) is not None:
+        return False
+    unknown = seen.stand is None
+    return not (unknown and seen.shown.phase in AT_REST and not seen.changed)
 
 
 def _plan_steps(seen: Observed, spec: CatalogMigrationSpec, move: Move, rhythm: Rhythm) -> Step:
@@ -340,9 +353,12 @@ def running(course: Course) -> Health:
 def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
     if not seen.has_finalizer or not _may_be_on_record(seen):
         return _end(seen) or Release()
-    if seen.catalog_missing or seen.overdue:
-        text = "the stores could not be asked whether it has ended: see 'holdfast migrate status'"
+    unknown = "whether it has ended is unknown: see 'holdfast migrate status'"
+    if seen.catalog_missing:
+        text = f"there is no Catalog any more that says where the stores are; {unknown}"
         return _end(seen) or Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
+    if seen.deletion.abandoned:
+        return _end(seen) or Release((left(unknown, seen.deletion),))
     if (why := seen.no_catalog or seen.trouble) is not None:
         return _end(seen) or resting(seen, why, retry=True)
     assert seen.move is not None

@@ -125,11 +125,22 @@ def total(sizes: Mapping[str, Size]) -> Size:
     return Size(sum(size.rows for size in sizes.values()), sum(size.bytes for size in sizes.values()))
 
 
-def migration_id(key: ObjectKey, spec: CatalogMigrationSpec) -> str:
-    """The name of a migration in the catalog's records; namespace/name, shortened where it is too long."""
+def migration_id(key: ObjectKey, uid: str, spec: CatalogMigrationSpec, shown: str | None) -> str:
+    """The name of a migration in the catalog's records, where `shown` is the one in its status.
+
+    By default uid/namespace/name: a resource that is created again under the same name is another migration.
+    A resource that an earlier version began under namespace/name keeps that name.
+    """
     if spec.migration_id is not None:
         return spec.migration_id
     name = f"{key.namespace}/{key.name}"
+    if shown is not None and shown == _name_without_uid(name):
+        return shown
+    return f"{uid}/{name}"[:_LONGEST_ID].rstrip(".-/")
+
+
+def _name_without_uid(name: str) -> str:
+    """What earlier versions called a migration by default."""
     if len(name) <= _LONGEST_ID:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]

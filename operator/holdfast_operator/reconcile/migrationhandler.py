@@ -14,10 +14,11 @@ from holdfast.durable.backend_migration.truth import Action, Backend
 from holdfast.errors import Fenced, HoldfastError
 from holdfast_operator.api.catalog import Access, CatalogSpec
 from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus
-from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE, ANNOTATION_TRUTH, Kind, Reason
+from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE, Kind, Reason
 from holdfast_operator.reconcile import catalog, fencing, migration
 from holdfast_operator.reconcile.cataloghandler import Settings
 from holdfast_operator.reconcile.credentials import credentials_of, forget_secrets, unusable_secret
+from holdfast_operator.reconcile.deletion import deletion_of
 from holdfast_operator.reconcile.facts import Opening, purpose_of
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.fencerecords import record
@@ -29,7 +30,7 @@ from holdfast_operator.reconcile.handler import (
     annotation,
     has_finalizer,
     is_deleting,
-    is_overdue,
+    named_truth,
 )
 from holdfast_operator.reconcile.index import Index
 from holdfast_operator.reconcile.longcalls import UnderWay
@@ -77,6 +78,10 @@ class MigrationHandler(Handler[Observed]):
 
     async def observe(self, key: ObjectKey, body: Json) -> Observed:
         """Look at the spec, the Catalog, and what is on record in its stores."""
+        seen = await self._observe(key, body)
+        return replace(seen, needs_finalizer=migration.needs_finalizer(seen))
+
+    async def _observe(self, key: ObjectKey, body: Json) -> Observed:
         self._index.put(key, body)
         spec, problem = parse_spec(CatalogMigrationSpec, body)
         status = body.get("status", {})
@@ -85,7 +90,7 @@ class MigrationHandler(Handler[Observed]):
             spec=spec,
             problem=problem,
             deleting=is_deleting(body),
-            overdue=is_overdue(body, self.services.clock.wall()),
+            deletion=deletion_of(body),
             has_finalizer=has_finalizer(body),
             now=self.services.clock.wall(),
             changed=status.get("observedGeneration") != body["metadata"]["generation"],
@@ -94,10 +99,10 @@ class MigrationHandler(Handler[Observed]):
             stepping=self._migrations.is_stepping(key),
             fences=fencing.fences_of(body),
         )
-        if spec is None or not (seen.has_finalizer or seen.deleting):
+        if spec is None or seen.deletion.abandoned:
             return seen
-        seen = await self._with_catalog(seen, spec, key)
-        if seen.move is None or seen.overdue:
+        seen = await self._with_catalog(seen, spec, key, body["metadata"]["uid"])
+        if seen.move is None:
             return seen
         try:
             credentials = await credentials_of(self.services.kube, key, seen.move.opening)
@@ -146,7 +151,14 @@ class MigrationHandler(Handler[Observed]):
         if owner is not None:
             self._wake(owner)
 
-    async def _with_catalog(self, seen: Observed, spec: CatalogMigrationSpec, key: ObjectKey) -> Observed:
+    def held(self, key: ObjectKey) -> None:
+        """Its Catalog has to outlive it from now on, or not any more."""
+        if (catalog := self._index.catalog_of(key)) is not None:
+            self.services.look(catalog)
+
+    async def _with_catalog(
+        self, seen: Observed, spec: CatalogMigrationSpec, key: ObjectKey, uid: str
+    ) -> Observed:
         owner = ObjectKey(Kind.CATALOG, key.namespace, spec.catalog_ref.name)
         conducts = self._migrations.conducts(owner)
         seen = replace(
@@ -174,7 +186,7 @@ class MigrationHandler(Handler[Observed]):
         if isinstance(opening, Health):
             return replace(seen, no_catalog=opening)
         move = Move(
-            migration_id=migration_id(key, spec),
+            migration_id=migration_id(key, uid, spec, seen.shown.migration_id),
             target=Backend(spec.target),
             rollback=spec.rollback,
             verify=spec.verify,
@@ -208,7 +220,7 @@ class MigrationHandler(Handler[Observed]):
             name=f"{owner.namespace}/{owner.name}",
             holder=self._settings.holder,
             approved_upgrade=annotation(body, ANNOTATION_APPROVE_UPGRADE),
-            truth=annotation(body, ANNOTATION_TRUTH),
+            truth=named_truth(body),
         )
 
     async def _advance(self, key: ObjectKey, body: Json, owner: ObjectKey, step: Advance) -> None:

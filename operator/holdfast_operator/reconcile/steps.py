@@ -57,6 +57,11 @@ class Keep(Rest):
 
 
 @dataclass(frozen=True)
+class Free(Rest):
+    """The finalizer is taken off a resource that isn't being deleted: a deletion has nothing to clean up."""
+
+
+@dataclass(frozen=True)
 class Release(Rest):
     """Everything that a deletion asks for is done: the finalizer may go."""
 

@@ -279,6 +279,8 @@ class Stores:
     async def destroy(self, catalog: ObjectKey) -> None:
         """End an open catalog for ever, and close it."""
         await self.use(catalog, "destroy", OpenCatalog.destroy)
+        # There is nothing to open any more, which could take a Secret that is gone by now.
+        self.note_void(catalog, void=True)
         await self.close(catalog)
 
     async def close_all(self) -> None:

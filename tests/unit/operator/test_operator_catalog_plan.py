@@ -24,7 +24,6 @@ from holdfast_operator.api.names import ConditionType, Kind, Reason
 from holdfast_operator.reconcile.catalog import (
     Close,
     Destroy,
-    ForgetTruth,
     GiveUp,
     KeepObjects,
     Observed,
@@ -34,6 +33,7 @@ from holdfast_operator.reconcile.catalog import (
     plan,
 )
 from holdfast_operator.reconcile.catalogstatus import no_secret
+from holdfast_operator.reconcile.deletion import LIMIT, Deletion
 from holdfast_operator.reconcile.facts import CatalogFacts, Opening, ShadowFacts
 from holdfast_operator.reconcile.failures import settled
 from holdfast_operator.reconcile.index import Index
@@ -184,14 +184,23 @@ IN_STASH = replace(OPENED, spec=LINKED, opened=IN_TWO, facts=replace(FACTS, trut
 MOVE = "CatalogMigration ns/move"
 
 
+ABANDONED = Deletion(LIMIT, "no answer", asked=True)
+
+
 def test_a_linked_catalog_shows_where_it_is() -> None:
     assert decided(replace(FRESH, spec=LINKED)) == Open(IN_TWO)
     named = replace(FRESH, spec=LINKED, named_truth="Persist")
     assert decided(named) == Open(replace(IN_TWO, truth="Persist"))
     assert decided(replace(named, named_truth="the old one")) == Open(IN_TWO)
     # It decides once: from then on the stores tell.
-    assert decided(replace(IN_STASH, named_truth="Stash")) == ForgetTruth()
-    assert isinstance(decided(replace(IN_STASH, named_truth="Stash", migration=MOVE, in_both=True)), Settle)
+    took = rest(replace(IN_STASH, named_truth="Stash"))
+    assert (took.fields or {})["handledTruth"] == "Stash"
+    assert [note.reason for note in took.notes] == [Reason.TRUTH_TAKEN]
+    # The annotation stays, and is told of no more.
+    kept = rest(replace(IN_STASH, handled_truth="Stash"))
+    assert ((kept.fields or {})["handledTruth"], kept.notes) == ("Stash", ())
+    both = rest(replace(IN_STASH, named_truth="Stash", migration=MOVE, in_both=True))
+    assert ("handledTruth" in (both.fields or {}), both.notes) == (False, ())
     step = rest(IN_STASH)
     assert step.health.phase is Phase.READY
     assert "open for writing in Stash" in step.health.message
@@ -419,23 +428,39 @@ def test_delete_leaves_the_store_of_an_older_twin_alone() -> None:
     assert isinstance(decided(replace(twin, opened=None, dependents=("a",), doomed_dependents=True)), Settle)
 
 
-def test_delete_gives_up_in_the_end_and_says_what_is_left() -> None:
-    step = decided(replace(DOOMED, opened=None, overdue=True))
+def test_delete_never_gives_up_by_itself() -> None:
+    for deletion in (Deletion(LIMIT, "no answer"), Deletion(asked=True)):
+        assert isinstance(decided(replace(DOOMED, opened=None, deletion=deletion)), Open)
+        assert decided(replace(DOOMED, deletion=deletion)) == Destroy()
+    unread = replace(DOOMED, opened=None, spec=None, problem="no such field", asks_to_delete=True)
+    assert rest(unread).health.reason is Reason.INVALID_SPEC
+    assert decided(replace(unread, initialized=False)) == Release()
+    secret = stalled(Reason.SECRET_NOT_FOUND, "there is no Secret")
+    assert rest(replace(DOOMED, opened=None, unusable_secret=secret)).health is secret
+    # An open catalog needs no Secret.
+    assert decided(replace(DOOMED, unusable_secret=secret)) == Destroy()
+
+
+def test_delete_leaves_what_somebody_abandons_and_says_what_is_left() -> None:
+    assert decided(replace(DOOMED, deletion=ABANDONED)) == Close()
+    step = decided(replace(DOOMED, opened=None, deletion=ABANDONED))
     assert isinstance(step, Release)
     (note,) = step.notes
     assert (note.reason, note.warning) == (Reason.DELETION_INCOMPLETE, True)
     assert "file:///data/here" in note.message
-    unknown = decided(replace(DOOMED, opened=None, overdue=True, initialized=False))
+    assert note.message.endswith("the last try failed: no answer")
+    unknown = decided(replace(DOOMED, opened=None, deletion=ABANDONED, initialized=False))
     assert isinstance(unknown, Release)
     assert [each.reason for each in unknown.notes] == [Reason.DELETION_INCOMPLETE]
 
 
-def test_what_is_in_a_place_that_is_not_allowed_any_more_is_left_there() -> None:
-    step = decided(replace(DOOMED, opened=None, storage=FOREIGN))
+def test_what_is_in_a_place_that_is_not_allowed_any_more_waits_for_somebodys_word() -> None:
+    away = replace(DOOMED, opened=None, storage=FOREIGN)
+    assert rest(away).health.phase is Phase.STALLED
+    assert "ask who runs it; what the catalog has in its store can't be" in rest(away).health.message
+    step = decided(replace(away, deletion=ABANDONED))
     assert isinstance(step, Release)
-    (note,) = step.notes
-    assert note.reason is Reason.DELETION_INCOMPLETE
-    assert note.message.endswith("ask who runs it; what the catalog had in its store is still there")
+    assert [note.reason for note in step.notes] == [Reason.DELETION_INCOMPLETE]
 
 
 def test_collections_that_are_to_be_dropped_need_their_catalog_open() -> None:
@@ -457,7 +482,7 @@ def test_collections_with_attempts_to_be_ended_need_their_catalog_open_but_no_up
     dropping = decided(replace(waiting, doomed_dependents=True))
     assert isinstance(dropping, Open)
     assert dropping.opening.upgrade
-    assert isinstance(decided(replace(waiting, overdue=True)), Settle)
+    assert isinstance(decided(replace(waiting, deletion=ABANDONED)), Settle)
 
 
 def test_nothing_is_done_once_the_finalizer_is_off() -> None:

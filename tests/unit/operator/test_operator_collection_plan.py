@@ -26,6 +26,7 @@ from holdfast_operator.reconcile.collection import (
     schema_of,
 )
 from holdfast_operator.reconcile.compaction import CompactionObserved
+from holdfast_operator.reconcile.deletion import LIMIT, Deletion
 from holdfast_operator.reconcile.facts import CollectionFacts, ItemName, RenditionFacts
 from holdfast_operator.reconcile.snapshot import SnapshotObserved
 from holdfast_operator.reconcile.sparkjobs import FailAttempt
@@ -297,12 +298,13 @@ def test_retain_waits_for_the_catalog_only_where_an_attempt_is_shown_to_run_and_
     assert decided(replace(unread, older_twin="StorageCollection ns/old")) == Release()
     # There is a catalog, and no such collection in it.
     assert decided(replace(unread, catalog_open=True)) == Release()
-    step = decided(replace(unread, overdue=True))
+    step = decided(replace(unread, deletion=Deletion(LIMIT, "no answer")))
     assert isinstance(step, Release)
     (note,) = step.notes
     assert (note.reason, note.warning) == (Reason.DELETION_INCOMPLETE, True)
     assert "of collection holdfast.public.flights is on record as running" in note.message
     assert "attempt 3 of job j1" in note.message
+    assert note.message.startswith("the catalog could not be written for 10 minutes (no answer)")
 
 
 @pytest.mark.parametrize(
@@ -332,7 +334,8 @@ def test_delete_believes_the_store_and_not_the_status() -> None:
     assert decided(replace(silent, facts=None)) == DropItem(ITEM)
     closed = replace(silent, catalog=CatalogState.CLOSED, catalog_open=False)
     assert rest(closed).health.reason is Reason.WAITING_FOR_CATALOG
-    step = decided(replace(closed, overdue=True))
+    assert rest(replace(closed, deletion=Deletion(LIMIT, "no"))).health.reason is Reason.WAITING_FOR_CATALOG
+    step = decided(replace(closed, deletion=Deletion(asked=True)))
     assert isinstance(step, Release)
     assert [note.reason for note in step.notes] == [Reason.DELETION_INCOMPLETE]
     nowhere = (replace(closed, catalog_void=True), replace(closed, catalog=CatalogState.MISSING))
@@ -378,12 +381,21 @@ def test_retain_ends_no_attempts_of_others() -> None:
     assert isinstance(decided(replace(strange, facts=FACTS)), FailAttempt)
 
 
-def test_delete_waits_for_the_catalog_but_not_for_ever() -> None:
+def test_delete_waits_for_the_catalog_until_somebody_abandons_the_data() -> None:
     closed = replace(DOOMED, catalog=CatalogState.CLOSED, catalog_open=False)
     assert rest(closed).health.reason is Reason.WAITING_FOR_CATALOG
+    missing = replace(closed, catalog=CatalogState.MISSING)
+    assert rest(missing).health.reason is Reason.CATALOG_NOT_FOUND
+    assert rest(missing).health.phase is Phase.STALLED
+    # Where it can be tried it is tried first.
+    assert decided(replace(DOOMED, deletion=Deletion(asked=True))) == DropCollection("c1")
+    unread = replace(DOOMED, spec=None, problem="no such field", asks_to_delete=True)
+    assert rest(unread).health.reason is Reason.INVALID_SPEC
+    assert decided(replace(unread, created=False)) == Release()
     for lost in (
-        replace(closed, overdue=True),
-        replace(closed, catalog=CatalogState.MISSING),
+        replace(closed, deletion=Deletion(asked=True)),
+        replace(missing, deletion=Deletion(asked=True)),
+        replace(DOOMED, deletion=Deletion(0, "somebody reads it", asked=True)),
     ):
         step = decided(lost)
         assert isinstance(step, Release)

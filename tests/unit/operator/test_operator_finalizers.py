@@ -7,7 +7,7 @@ import pytest
 
 from holdfast_operator.api.names import FINALIZER, Kind
 from holdfast_operator.reconcile.handler import Handler, has_finalizer, is_deleting
-from holdfast_operator.reconcile.steps import Keep, Release, Settle, Step, ready
+from holdfast_operator.reconcile.steps import Free, Keep, Release, Settle, Step, ready
 from holdfast_operator.runtime.kube import (
     Conflict,
     Forbidden,
@@ -46,6 +46,45 @@ def reconciled(server: OneObject) -> tuple[Result, list[Json]]:
     """One reconcile, and what was seen of the object after a write of ours."""
     seen: list[Json] = []
     return asyncio.run(Kept(services(server, seen)).reconcile(KEY)), seen
+
+
+class Freed(Kept):
+    """Needs no finalizer."""
+
+    def plan(self, observed: Json) -> Step:
+        return Free() if has_finalizer(observed) else Settle(ready("fine"))
+
+
+def test_a_finalizer_that_nothing_needs_is_taken_off_a_resource_that_stays() -> None:
+    server = OneObject(["theirs/finalizer", FINALIZER])
+    seen: list[Json] = []
+    handler = Freed(services(server, seen))
+    assert asyncio.run(handler.reconcile(KEY)) == Result()
+    assert server.metadata["finalizers"] == ["theirs/finalizer"]
+    # It goes on at once with the resource as it is then.
+    assert server.status["conditions"]
+    assert asyncio.run(handler.reconcile(KEY)) == Result()
+    assert len(seen) == 2
+
+
+class Noting(Kept):
+    """Notes what is gone."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.forgotten = 0
+
+    async def gone(self, key: ObjectKey) -> None:
+        self.forgotten += 1
+
+
+def test_what_was_kept_for_an_object_is_dropped_when_another_one_has_its_name() -> None:
+    server = OneObject([FINALIZER])
+    handler = Noting(services(server, []))
+    for uid, forgotten in (("u", 0), ("u", 0), ("v", 1), ("v", 1)):
+        server.metadata["uid"] = uid
+        asyncio.run(handler.reconcile(KEY))
+        assert handler.forgotten == forgotten
 
 
 REFUSALS = [KubeError("500"), Invalid("422"), Conflict("409"), Gone("404")]

@@ -1,5 +1,6 @@
 """What the operator decides about a CatalogMigration, as a table of situations."""
 
+import uuid
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from holdfast_operator.api.catalog import CatalogFence
 from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus, Verify
 from holdfast_operator.api.names import ConditionType, Kind, Reason
 from holdfast_operator.reconcile.catalog import Rhythm
+from holdfast_operator.reconcile.deletion import LIMIT, Deletion
 from holdfast_operator.reconcile.facts import Opening
 from holdfast_operator.reconcile.failures import reason_of
 from holdfast_operator.reconcile.migration import (
@@ -339,11 +341,13 @@ def test_a_deletion_leaves_nothing_on_record(seen: Observed, step: Step) -> None
     assert decided(seen) == step
 
 
-def test_a_deletion_waits_for_the_stores_but_not_for_ever() -> None:
+def test_a_deletion_waits_for_the_stores_until_somebody_abandons_it() -> None:
     deaf = replace(DELETING, stand=None, trouble=DEAF)
     assert told(deaf) == (Phase.STALLED, Reason.STORE_UNREACHABLE)
     assert rest(deaf).retry
-    late = decided(replace(deaf, overdue=True))
+    for deletion in (Deletion(LIMIT, "no answer"), Deletion(asked=True)):
+        assert told(replace(deaf, deletion=deletion)) == (Phase.STALLED, Reason.STORE_UNREACHABLE)
+    late = decided(replace(deaf, deletion=Deletion(0, "no answer", asked=True)))
     assert isinstance(late, Release)
     assert [note.reason for note in late.notes] == [Reason.DELETION_INCOMPLETE]
     started = shown(replace(DELETING, stand=None, move=None, catalog_missing=True), start_time=NOW)
@@ -426,11 +430,15 @@ def test_what_an_error_is_shown_as(error: Any, reason: Reason) -> None:
     assert reason_of(error) is reason
 
 
-def test_the_id_of_a_migration_fits_into_the_records() -> None:
+def test_the_id_of_a_migration_is_of_its_uid_and_fits_into_the_records() -> None:
     key = ObjectKey(Kind.CATALOG_MIGRATION, "ns", "move")
-    assert migration_id(key, spec()) == "ns/move"
-    assert migration_id(key, spec(migrationId="once-and-for-all")) == "once-and-for-all"
-    ids = {migration_id(ObjectKey(Kind.CATALOG_MIGRATION, "n" * 63, "m" * 252 + end), spec()) for end in "ab"}
+    assert migration_id(key, "u-1", spec(), None) == "u-1/ns/move"
+    assert migration_id(key, "u-1", spec(migrationId="for-all"), "u-1/ns/move") == "for-all"
+    # What an earlier version began goes on under its name; any other name in a status is a lie.
+    assert migration_id(key, "u-1", spec(), "ns/move") == "ns/move"
+    assert migration_id(key, "u-1", spec(), "ns/other") == "u-1/ns/move"
+    long = ObjectKey(Kind.CATALOG_MIGRATION, "n" * 63, "m" * 253)
+    ids = {migration_id(long, str(uuid.UUID(int=number)), spec(), None) for number in range(2)}
     assert len(ids) == 2
     assert {len(each) <= 200 for each in ids} == {True}
 
