@@ -191,7 +191,7 @@ def test_a_definition_that_is_deleted_keeps_no_catalog_from_going(
     waiting = objects.get("catalog/demo")
     assert waiting["metadata"]["finalizers"]
     # That has no end, and names none.
-    assert "the deletion goes on without it" not in json.dumps(waiting["status"]["conditions"])
+    assert "kubectl holdfast abandon" not in json.dumps(waiting["status"]["conditions"])
     plane.apply(crd)
     objects.wait_for("catalog/demo", reason, "WaitingForCollections")
     assert objects.get("coll/last")["metadata"]["finalizers"]

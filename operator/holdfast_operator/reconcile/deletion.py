@@ -94,6 +94,22 @@ def left(what: str, deletion: Deletion) -> Note:
     return Note(Reason.DELETION_INCOMPLETE, text, warning=True)
 
 
+def left_at_once(key: ObjectKey, body: Json) -> Note | None:
+    """The Event about the data of a resource that went before it had a finalizer; None where all is well.
+
+    Its policy became Delete right before. Whatever our finalizer kept has a deletionTimestamp at its end.
+    """
+    status = body.get("status", {})
+    made = "shardId" in status or "collectionId" in status
+    if body["metadata"].get("deletionTimestamp") or not made or not asks_to_delete(body):
+        return None
+    text = (
+        f"{key} was deleted right after its deletionPolicy became Delete: its data stays; to delete it, "
+        "create the resource again, wait until it is Ready, and delete that"
+    )
+    return Note(Reason.DELETION_INCOMPLETE, text, warning=True)
+
+
 class Deletions:
     """Counts for how long the stores failed of the objects that are being deleted."""
 

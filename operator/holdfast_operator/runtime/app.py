@@ -31,6 +31,7 @@ from holdfast_operator.api.names import FIELD_MANAGER, GROUP, VERSION, Kind
 from holdfast_operator.reconcile.catalog import Rhythm
 from holdfast_operator.reconcile.cataloghandler import CatalogHandler, Settings
 from holdfast_operator.reconcile.collectionhandler import CollectionHandler
+from holdfast_operator.reconcile.deletion import left_at_once
 from holdfast_operator.reconcile.fencerecords import FencedCatalogs
 from holdfast_operator.reconcile.handler import Handler, Services, is_deleting
 from holdfast_operator.reconcile.index import Index
@@ -167,6 +168,8 @@ class Operator:
         self._undefined: frozenset[Kind] = frozenset()
         self._unserved: frozenset[ResourceType] = frozenset()
         """What the cluster had no definition of when the watches were begun."""
+        self._telling: set[asyncio.Task[None]] = set()
+        """Events that are being posted; a task that nobody refers to may be dropped."""
         self._handlers = self._make_handlers()
         self._server = Server(
             self._metrics, healthy=self._unhealthy, ready=self._unready, refresh=self._refresh_gauges
@@ -368,6 +371,11 @@ class Operator:
     def _on_event(self, key: ObjectKey, type_: str | None, body: Json) -> None:
         if type_ == "DELETED":
             self._queue.add(key)
+            if (note := left_at_once(key, body)) is not None:
+                log.warning("%s: %s", key, note.message)
+                task = asyncio.create_task(self._events.post(key, body["metadata"]["uid"], note))
+                self._telling.add(task)
+                task.add_done_callback(self._telling.discard)
             return
         if self._index.has(key, body):
             return
@@ -450,10 +458,11 @@ class Operator:
         self._stop.set()
 
     def _make_handlers(self) -> dict[Kind, Handler[Any]]:
+        self._events = EventSink(self._kube, self._clock, self._options.identity)
         services = Services(
             kube=self._kube,
             status=StatusWriter(self._kube, self._metrics),
-            events=EventSink(self._kube, self._clock, self._options.identity),
+            events=self._events,
             clock=self._clock,
             metrics=self._metrics,
             enqueue=lambda key, after: self._queue.add(key, after=after),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast_operator.api.names import FINALIZER, Kind, Reason
-from holdfast_operator.reconcile.deletion import LIMIT, Deletions, deletion_of
+from holdfast_operator.reconcile.deletion import LIMIT, Deletions, deletion_of, left_at_once
 from holdfast_operator.reconcile.steps import Settle, reconciling, stalled
 from holdfast_operator.runtime.clock import SystemClock
 from holdfast_operator.runtime.kube import ObjectKey
@@ -101,3 +101,15 @@ def test_what_no_time_mends_shows_the_way_out_at_once() -> None:
 def test_it_is_abandoned_by_the_uid_and_after_a_try(failure: str, uid: str, abandoned: bool) -> None:
     status = {"deletion": {"storeFailedSeconds": 0, "lastFailure": failure}} if failure else {}
     assert deletion_of(body(status=status, abandon=uid)).abandoned is abandoned
+
+
+def test_data_of_what_went_before_its_finalizer_was_there_is_named() -> None:
+    at_once = body()
+    del at_once["metadata"]["deletionTimestamp"]
+    note = left_at_once(KEY, at_once)
+    assert note is not None
+    assert (note.reason, note.warning) == (Reason.DELETION_INCOMPLETE, True)
+    assert "Catalog ns/demo was deleted right after" in note.message
+    assert left_at_once(KEY, body()) is None
+    assert left_at_once(KEY, {**at_once, "status": {}}) is None
+    assert left_at_once(KEY, {**at_once, "spec": {"deletionPolicy": "Retain"}}) is None
