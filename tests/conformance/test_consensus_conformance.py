@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
 from holdfast.persist.storage import Consensus, Digest, Entry, Expect, Head, Put, digest_of
+from holdfast.persist.storage.faults import FaultyConsensus
 
 UNICODE_KEY = "sch\u00f6n/\u65e5\u672c\u8a9e/\U0001f984 'quoted' \"too\""
 
@@ -374,6 +375,7 @@ def test_a_log_that_is_made_anew_leaves_no_way_back(consensus: Consensus) -> Non
     try:
         consensus.check_restart()
     except BadInput:
+        assert isinstance(consensus, FaultyConsensus)
         return
     far = 1 << 40
     assert not consensus.restart("a", 2, b"no")

@@ -53,10 +53,10 @@ def test_a_database_that_is_lost_and_one_that_is_restored(
         backup.execute("INSERT INTO holdfast.entries SELECT * FROM copy")
 
     dry = recover(blob, log)
-    assert dry.exit_code == 0, dry.output
+    assert dry.exit_code == 1, dry.output
     assert "nothing was written" in dry.stderr
     done = recover(blob, log, "--yes")
-    assert (done.exit_code, done.stdout) == (0, dry.stdout), done.output
+    assert (done.exit_code, done.stdout) == (1, dry.stdout), done.output
     with pytest.raises(HandleExpired):
         zombie.recent_upper(SHARD)
     zombie.location.close()
@@ -71,7 +71,7 @@ def test_a_database_that_is_lost_and_one_that_is_restored(
 
     empty = f"{postgres_url}?schema=anew"
     lost = recover(blob, empty, "--yes")
-    assert lost.exit_code == 0, lost.output
+    assert lost.exit_code == 1, lost.output
     with PersistClient.open(blob=blob, consensus=empty, config=CONFIG) as client:
         upper = client.recent_upper(SHARD)
         check(client, upper)

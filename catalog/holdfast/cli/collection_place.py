@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.errors import CLOSED, BadInput
+from holdfast.errors import CLOSED, BadInput, TornRendition
 
 if TYPE_CHECKING:
     from holdfast.persist import PersistClient
@@ -83,8 +83,13 @@ def facts_of(controller: "StorageController", info: "CollectionInfo") -> dict[st
         "upper": None,
     }
     if not info.dropped:
-        frontiers = controller.frontiers(info.collection_id)
-        facts["since"], facts["upper"] = frontiers.since, frontiers.upper
+        try:
+            frontiers = controller.frontiers(info.collection_id)
+        except TornRendition as error:
+            # One that can't be used must not hide the others.
+            facts["state"], facts["problem"] = "Torn", str(error)
+        else:
+            facts["since"], facts["upper"] = frontiers.since, frontiers.upper
     return facts
 
 

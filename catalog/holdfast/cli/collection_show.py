@@ -49,6 +49,9 @@ def list_(url: str, look: str, as_json: bool) -> None:
     columns = ("name", "id", "state", "shards", "since", "upper")
     rows = [[shown(fact[column]) for column in columns] for fact in found]
     click.echo(render([column.upper() for column in columns], rows), nl=False)
+    for fact in found:
+        if "problem" in fact:
+            click.echo(fact["problem"], err=True)
 
 
 @click.command(short_help="Show one: columns, renditions, holds, history.")

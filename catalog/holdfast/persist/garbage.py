@@ -108,3 +108,11 @@ def collect_garbage(machine: Machine) -> None:
 def garbage_due(state: ShardState, config: PersistConfig, now_ms: int) -> bool:
     """Whether garbage has waited for its grace, or the log of a finalized shard can shrink."""
     return bool(ripe(state, config, now_ms)) or (state.finalized and rollup_due(state, config))
+
+
+def log_is_long(state: ShardState, config: PersistConfig) -> bool:
+    """Whether the log has more rows than a newcomer is to replay, also below the newest rollup.
+
+    Where each client writes a rollup when it closes, no other rollup is ever due.
+    """
+    return state.seqno - state.gc_seqno >= config.rollup_every

@@ -1,6 +1,9 @@
 """Who does the upkeep of a client's shards, and when: a thread of its own, or the writer's.
 
-Upkeep is never needed for correctness: what fails is told in the log and tried again after a later commit.
+- Upkeep is never needed for correctness: what fails is logged and tried again after a later commit.
+- A client that wrote to a shard writes a rollup of it when it closes, whatever `maintenance` says. So a store
+  that loses its consensus keeps all that closed clients wrote. This takes at most about `_LONGEST_CLOSE_S`.
+- A client that was fenced stops its upkeep, and logs that once.
 """
 
 import heapq
@@ -12,16 +15,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import BadInput, CorruptBlob, Fenced, FenceRegressed, HoldfastError
 from holdfast.persist.clock import Clock
 from holdfast.persist.command import Command, ExpireHandles, Handle
 from holdfast.persist.config import PersistConfig
-from holdfast.persist.garbage import garbage_due, now_for
+from holdfast.persist.garbage import collect_garbage, garbage_due, log_is_long, now_for
 from holdfast.persist.ids import new_id
 from holdfast.persist.leases import LeaseWatch
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.read import ReadHandle
-from holdfast.persist.rollup import write_early_rollup
+from holdfast.persist.rollup import write_closing_rollup, write_early_rollup
 from holdfast.persist.storage import Location
 from holdfast.persist.survey import Survey
 from holdfast.persist.upkeep import due, maintain
@@ -50,6 +53,7 @@ class Maintainer:
         self._machines = machines
         self._config = config
         self._clock = clock
+        self._fence = fence
         self._leases = LeaseWatch(clock)
         lease_ms = int(config.lease_s * 1000)
         self._writer = Handle(new_id("w"), "upkeep", config.hostname, lease_ms)
@@ -64,13 +68,15 @@ class Maintainer:
         self._readers: weakref.WeakSet[ReadHandle] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
         self._next_beat = 0.0
-        self._has_written = False
+        # The newest version that this client wrote of each shard.
+        self._written: dict[str, int] = {}
+        self._is_fenced = False
 
     def after_commit(self, machine: Machine) -> None:
-        """Note that a shard has moved."""
+        """Note that this client has written to a shard."""
+        self._written[machine.shard_id] = machine.state.seqno
         if self._config.maintenance == "off":
             return
-        self._has_written = True
         if not due(machine.state, self._config):
             if self._thread is None and self._config.maintenance == "background":
                 # Young shards get their first rollups from it.
@@ -112,15 +118,46 @@ class Maintainer:
             thread.join()
         for reader in list(self._readers):
             self._guarded(reader.close, reader.shard_id)
-        self._guarded(self._drop_writers, "all shards")
+        self._guarded(self._leave, "all shards")
 
-    def _keep_young(self) -> None:
-        """Write what a lost log would take of young shards; not for long, since upkeep is never needed."""
+    def _leave(self) -> None:
+        # In one go: a store that fails the first step would hold up the second as long again.
+        self._drop_writers()
+        self._write_rollups()
+
+    def _write_rollups(self) -> None:
+        """Write a rollup of each shard that this client wrote to; a store that fails ends it."""
         until = self._clock.monotonic() + _LONGEST_CLOSE_S
-        for machine in self._machines():
+        written = [machine for machine in self._machines() if machine.shard_id in self._written]
+        for number, machine in enumerate(written):
             if self._clock.monotonic() >= until:
+                log.warning(
+                    "%d of %d shards have no rollup of their newest version: there was no time for it;"
+                    " only the consensus store has what was written since their last rollup",
+                    len(written) - number,
+                    len(written),
+                )
                 return
-            write_early_rollup(machine)
+            try:
+                write_closing_rollup(machine, self._written[machine.shard_id])
+                if self._config.maintenance != "off" and log_is_long(machine.state, self._config):
+                    collect_garbage(machine)
+            except (CorruptBlob, BadInput) as error:
+                log.warning("%s has no rollup of its newest version: %s", machine.shard_id, error)
+            except (HoldfastError, AssertionError):
+                raise
+            except Exception:
+                # A close goes on, whatever happens: it releases what the client holds open.
+                log.exception("%s has no rollup of its newest version", machine.shard_id)
+
+    def _still_fenced(self) -> bool:
+        """Whether the client is fenced: it may have taken the lock again."""
+        try:
+            _ = self._fence.held
+        except (Fenced, FenceRegressed):
+            return True
+        self._is_fenced = False
+        return False
 
     def _drop_writers(self) -> None:
         steps: list[tuple[Machine, Command]] = []
@@ -154,8 +191,6 @@ class Maintainer:
             if shard_id == _STOP:
                 for _, waiting in self._resting:
                     self._run_waiting(waiting)
-                if self._has_written:
-                    self._guarded(self._keep_young, "young shards")
                 return
             before = self._kept_s.get(shard_id)
             heapq.heappush(self._resting, (now if before is None else before + _REST_S, shard_id))
@@ -195,8 +230,15 @@ class Maintainer:
         write_early_rollup(machine)
 
     def _guarded(self, work: Callable[[], None], shard_id: str) -> None:
+        if self._is_fenced and self._still_fenced():
+            return
         try:
             work()
+        except (Fenced, FenceRegressed) as error:
+            # All that this client tries fails from now on, which its writers raise.
+            self._is_fenced = True
+            level = logging.INFO if isinstance(error, Fenced) else logging.WARNING
+            log.log(level, "upkeep stops: %s", error)
         except HoldfastError as error:
             # Upkeep is never needed for correctness and is tried again after a later commit.
             log.warning("upkeep of %s failed: %s", shard_id, error)

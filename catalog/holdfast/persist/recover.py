@@ -2,7 +2,10 @@
 older copy of it was restored.
 
 - What is known is what rollups know: a shard comes back as of its newest whole one, or as of its log where
-  that leads further. What was committed after is lost, and said so; nothing of Blob is deleted or replaced.
+  that leads further. What was committed after is lost; nothing of Blob is deleted or replaced. Small updates
+  leave nothing in Blob, so after a log was lost nobody knows whether anything was committed after the rollup.
+- A rollup that contradicts the log, or another rollup, is of another history (`histories`): the store was
+  restored from an older copy and written to since. The caller must choose one; the other is lost.
 - A whole state is one whose blobs are all there. Garbage collection keeps it so: what the newest rollup names
   is never deleted.
 - A recovered shard goes on at version `epoch * 2^40`, of an epoch that nobody has seen. So no attempt of a
@@ -29,6 +32,7 @@ from holdfast.persist.invariants import check_state
 from holdfast.persist.lock import LOCK_KEY, LockRow, encode_lock
 from holdfast.persist.machine import APPLIER_VERSION, EPOCH_BITS, Machine
 from holdfast.persist.part import checksum
+from holdfast.persist.recoverable import Choice, Known, Look, ShardPlan
 from holdfast.persist.state import (
     Change,
     Garbage,
@@ -36,10 +40,9 @@ from holdfast.persist.state import (
     Rollup,
     ShardState,
     StateDiff,
-    blob_keys,
 )
 from holdfast.persist.statecodec import decode_state, encode_diff, encode_state
-from holdfast.persist.storage import Blob, Consensus, Location
+from holdfast.persist.storage import Blob, Consensus, Location, MemoryConsensus
 from holdfast.persist.storage.location import (
     BLOB_KEY,
     CONSENSUS_KEY,
@@ -48,43 +51,20 @@ from holdfast.persist.storage.location import (
     encode_location,
     read_location,
 )
+from holdfast.persist.storage.overlay import OverlayBlob
 from holdfast.persist.sweep import BLOB_NAME
 
 _MOST_TRIED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class ShardPlan:
-    """What can be done for one shard.
-
-    `head` is where its log ends now, 0 without one; `seqno` the version that it can have again, None where
-    none is whole, for the reason `problem`. `seen` is the greatest version that is known of at all, and
-    `unnamed` counts the blobs that the version doesn't name: of appends that are lost, or orphans.
-    """
-
-    shard_id: str
-    head: int
-    seen: int
-    seqno: int | None
-    upper: int | None
-    unnamed: int
-    healthy: bool
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What a recovery would do, or has done."""
+    """What a recovery would do, or has done. `complete` says that nothing is lost for certain."""
 
     location_id: str
     healthy: bool
     shards: tuple[ShardPlan, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    plan: ShardPlan
-    state: ShardState | None
+    complete: bool
 
 
 class Recovery:
@@ -97,8 +77,16 @@ class Recovery:
         *,
         config: PersistConfig | None = None,
         clock: Clock | None = None,
+        choice: Choice | None = None,
         looking_at: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """Look at all shards; `looking_at` is called with the id of each before.
+
+        Raises:
+            BadInput: `blob` is not of a location, or `choice` names what can't be had.
+            LocationMismatch: the stores belong to different locations.
+        """
+        self._choice = choice or Choice()
         blob = blob.direct
         stored = read_location(blob)
         if stored is None:
@@ -129,7 +117,9 @@ class Recovery:
         paired = self._entry is not None and self._recoveries() == decode_recoveries(self._entry.data)
         shards = tuple(known.plan for known in self._known.values())
         healthy = paired and all(shard.healthy for shard in shards)
-        return RecoveryPlan(str(self._location.location_id), healthy, shards)
+        # Logs that are whole tell all; whether the store is an older copy only its owner knows.
+        complete = self._entry is not None and all(shard.healthy for shard in shards)
+        return RecoveryPlan(str(self._location.location_id), healthy, shards, complete)
 
     def _recoveries(self) -> int:
         return decode_recoveries(self._stored)
@@ -140,9 +130,16 @@ class Recovery:
         `restored` says that the consensus store is an older copy even where nothing shows it.
 
         Raises:
-            BadInput: the consensus store is healthy, or can't be recovered in place.
+            BadInput: the consensus store is healthy, or can't be recovered in place, or a shard has two
+                histories and nobody has chosen one. Nothing was written.
         """
         plan = self.plan
+        undecided = [shard.shard_id for shard in plan.shards if shard.undecided]
+        if undecided:
+            raise BadInput(
+                f"{len(undecided)} shards have two histories, such as {undecided[0]}",
+                hint="choose which one to keep; the other is lost",
+            )
         if plan.healthy and not restored:
             raise BadInput(
                 f"{self._location.consensus.description} is healthy: there is nothing to recover",
@@ -155,7 +152,7 @@ class Recovery:
         blob.put(BLOB_KEY, stored)
         for known in self._known.values():
             if known.state is not None:
-                self._restart(known.plan, known.state)
+                self._restart(known.plan, known.state, self._location)
         self._free_lock(before + 1)
         head = self._entry.seqno if self._entry else 0
         if not consensus.restart(CONSENSUS_KEY, head + 1, stored):
@@ -164,7 +161,23 @@ class Recovery:
             )
         return plan
 
-    def _restart(self, plan: ShardPlan, state: ShardState) -> None:
+    def preview(self) -> Location:
+        """The location as it would be, in memory above the stores: nothing is written to them.
+
+        Shards that don't come back are missing from it.
+        """
+        blob = OverlayBlob(self._location.blob)
+        location = Location(blob, MemoryConsensus("preview"), self._location.location_id)
+        for known in self._known.values():
+            if known.state is not None:
+                self._restart(known.plan, known.state, location)
+        return location
+
+    def opened(self) -> Location:
+        """The location, after `run`."""
+        return self._location
+
+    def _restart(self, plan: ShardPlan, state: ShardState, location: Location) -> None:
         """Begin the log of a shard anew with a state, in an epoch that nobody has seen."""
         now = self._location.blob.clock_ms() or self._clock.wall_ms()
         seqno = ((plan.seen >> EPOCH_BITS) + 1) << EPOCH_BITS
@@ -183,13 +196,13 @@ class Recovery:
         )
         data = encode_state(begun)
         rollup = Rollup(seqno, rollup_key(plan.shard_id, seqno), len(data), checksum(data))
-        self._location.blob.put(rollup.blob_key, data)
+        location.blob.put(rollup.blob_key, data)
         changes: tuple[Change, ...] = (Put(rollup),)
         hostname = self._config.hostname
         diff = StateDiff(
             seqno + 1, plan.shard_id, APPLIER_VERSION, begun.wall_ms + 1, hostname, rollup, changes
         )
-        if not self._location.consensus.restart(plan.shard_id, seqno + 1, encode_diff(diff)):
+        if not location.consensus.restart(plan.shard_id, seqno + 1, encode_diff(diff)):
             raise StorageError(
                 f"the log of {plan.shard_id} moved meanwhile", hint="stop all clients, and try again"
             )
@@ -206,7 +219,7 @@ class Recovery:
         if not consensus.restart(LOCK_KEY, row.seqno, encode_lock(row)):
             raise StorageError("the write lock moved meanwhile", hint="stop all clients, and try again")
 
-    def _look(self, looking_at: Callable[[str], None]) -> Iterator[_Known]:
+    def _look(self, looking_at: Callable[[str], None]) -> Iterator[Known]:
         logs = {key for key in self._location.consensus.list_keys() if key.startswith("s")}
         listed = self._location.blob.list("s")
         for shard, found in groupby(listed, key=lambda meta: meta.key.split("/")[0]):
@@ -219,7 +232,7 @@ class Recovery:
             looking_at(shard)
             yield self._look_at(shard, set())
 
-    def _look_at(self, shard: str, keys: set[str]) -> _Known:
+    def _look_at(self, shard: str, keys: set[str]) -> Known:
         rollups = sorted(
             (
                 (int(found["seqno"]), key)
@@ -228,36 +241,22 @@ class Recovery:
             ),
             reverse=True,
         )
-        newest = rollups[0][0] if rollups else 0
         entry = self._location.consensus.heads([shard]).get(shard)
         head = entry.seqno if entry is not None else 0
-        problems: list[str] = []
-        if entry is not None:
-            state = self._of_log(shard, problems)
-            if state is not None and head >= newest and not self._missing(state, keys, problems):
-                return self._as(state, shard, keys, head, head, healthy=True)
-        else:
-            problems.append("it has no log")
-            state = None
-        candidates = [] if state is None else [(state.seqno, "")]
-        for seqno, key in sorted([*candidates, *rollups[:_MOST_TRIED]], reverse=True):
-            whole = state if not key else self._of_rollup(shard, seqno, key, problems)
-            if whole is not None and not self._missing(whole, keys, problems):
-                return self._as(whole, shard, keys, head, max(newest, head), healthy=False)
+        newest = rollups[0][0] if rollups else 0
+        look = Look(shard, keys, head, max(newest, head))
+        logged = self._of_log(shard, look.problems) if entry is not None else None
+        if entry is None:
+            look.problems.append("it has no log")
+        if logged is not None:
+            look.add(logged, "log")
+        for seqno, key in [each for each in rollups if not look.covers(*each)][:_MOST_TRIED]:
+            state = self._of_rollup(shard, seqno, key, look.problems)
+            if state is not None:
+                look.add(state, "rollup")
         if not rollups:
-            problems.append("no rollup of it was ever written")
-        problem = "; ".join(dict.fromkeys(problems))
-        unnamed = len(keys) - len(rollups)
-        return _Known(
-            ShardPlan(shard, head, max(newest, head), None, None, unnamed, healthy=False, problem=problem),
-            None,
-        )
-
-    def _as(
-        self, state: ShardState, shard: str, keys: set[str], head: int, seen: int, *, healthy: bool
-    ) -> _Known:
-        unnamed = sum(1 for key in keys - _parts(state) - state.garbage.keys() if "/w" in key)
-        return _Known(ShardPlan(shard, head, seen, state.seqno, state.upper, unnamed, healthy=healthy), state)
+            look.problems.append("no rollup of it was ever written")
+        return look.result(self._choice)
 
     def _of_log(self, shard: str, problems: list[str]) -> ShardState | None:
         try:
@@ -280,13 +279,3 @@ class Recovery:
             problems.append(f"{key} is version {state.seqno} of {state.shard_id}")
             return None
         return state
-
-    def _missing(self, state: ShardState, keys: set[str], problems: list[str]) -> bool:
-        lost = sorted(_parts(state) - keys)
-        if lost:
-            problems.append(f"version {state.seqno} names {len(lost)} blobs that are gone, such as {lost[0]}")
-        return bool(lost)
-
-
-def _parts(state: ShardState) -> set[str]:
-    return {*blob_keys([*state.batches, *state.pending.values()])}

@@ -1,8 +1,9 @@
 """Rollups: the whole state of a shard in one blob, so that opening it replays a short log.
 
 The blob is written before the version that names it; the older rollups become garbage with that version.
-Rollups are also what is left of a shard when its log is lost. So a young shard gets its first before its log
-is long, and then one whenever the log has doubled, in the background and at most a few in its life.
+Rollups are also what is left of a shard when its log is lost. So each client that closes writes one of every
+shard that it wrote to. While clients stay open, a young shard gets its first before its log is long, and
+then one whenever the log has doubled, in the background and at most a few in its life.
 """
 
 from typing import Final
@@ -46,6 +47,16 @@ def write_early_rollup(machine: Machine) -> None:
     if early_rollup_due(machine.state) and early_rollup_due(machine.refresh()):
         _ = machine.fence.held  # Who is known to be fenced uploads nothing.
         write_rollup(machine)
+
+
+def write_closing_rollup(machine: Machine, written: int) -> None:
+    """Write a rollup unless the newest one has version `written`. Raises as `commit` does."""
+    state = machine.state
+    newest = state.latest_rollup
+    if not state.exists or state.finalized or (newest is not None and newest.seqno >= written):
+        return
+    _ = machine.fence.held  # A client that knows that it is fenced uploads nothing.
+    write_rollup(machine)
 
 
 def write_rollup(machine: Machine) -> None:

@@ -31,11 +31,13 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"file://{folder}", config=PersistConfig(**settings, inline_max_bytes=0)
     ) as client:
         client.writer(SHARD, SCHEMA, purpose="test").compare_and_append(rows(*range(50)), 0, 1)
-    with PersistClient.open(f"file://{folder}", config=PersistConfig(**settings)) as client:
-        for time in range(1, UPPER):
-            client.writer(SHARD, SCHEMA, purpose="test").compare_and_append(rows(time), time, time + 1)
-            if time == 5:
-                client.maintain(SHARD)
+    # It is not closed, which would write a rollup of all: the rows of the log are to matter.
+    client = PersistClient.open(f"file://{folder}", config=PersistConfig(**settings))
+    for time in range(1, UPPER):
+        client.writer(SHARD, SCHEMA, purpose="test").compare_and_append(rows(time), time, time + 1)
+        if time == 5:
+            client.maintain(SHARD)
+    client.location.close()
     with closing(sqlite3.connect(folder / "consensus.sqlite")) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return folder

@@ -137,14 +137,14 @@ def test_an_error_of_any_kind_does_not_end_the_thread(
         reader.close()
     told = {record.getMessage() for record in caplog.records if record.exc_info}
     assert "TypeError: not a storage error" in caplog.text
-    assert told == {f"upkeep of {SHARD} failed", "upkeep of young shards failed"}
+    assert told == {f"upkeep of {SHARD} failed", f"{SHARD} has no rollup of its newest version"}
 
 
 def entries(stores: Stores, shard: str = SHARD) -> int:
     return len(stores.state(shard).writers)
 
 
-def test_a_client_that_closes_takes_its_writers_with_it_in_one_commit(stores: Stores) -> None:
+def test_a_client_that_closes_takes_its_writers_with_it_and_leaves_rollups(stores: Stores) -> None:
     client = stores.open()
     write(client, 1)
     kept = client.writer(SHARD, SCHEMA, purpose="open to the end")
@@ -154,7 +154,8 @@ def test_a_client_that_closes_takes_its_writers_with_it_in_one_commit(stores: St
     before = [stores.state(shard).seqno for shard in (SHARD, OTHER)]
     client.close()
     assert (entries(stores), entries(stores, OTHER)) == (0, 0)
-    assert [stores.state(shard).seqno for shard in (SHARD, OTHER)] == [seqno + 1 for seqno in before]
+    assert [stores.state(shard).seqno for shard in (SHARD, OTHER)] == [seqno + 2 for seqno in before]
+    assert [max(stores.state(shard).rollups) for shard in (SHARD, OTHER)] == [seqno + 1 for seqno in before]
 
 
 def test_writers_that_were_closed_or_forgotten_go_with_the_next_upkeep(stores: Stores) -> None:

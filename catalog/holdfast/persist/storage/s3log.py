@@ -21,6 +21,7 @@ import os
 import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 
 from holdfast.errors import (
@@ -46,6 +47,7 @@ from holdfast.persist.storage.logcodec import (
     encode_object,
     object_name,
 )
+from holdfast.persist.storage.logrestart import last_position, next_beginning, restarted
 from holdfast.persist.storage.logstate import Append, Command, Floor, LogObject, LogState, Truncate, draft
 from holdfast.persist.storage.logturn import Request, Turns, settle
 from holdfast.persist.storage.objects import NO_TAG, Found, Objects
@@ -96,6 +98,8 @@ class S3LogConsensus(Consensus):
         self._clock: Final = clock or Clock()
         self._checkpoint_every: Final = checkpoint_every
         self._closed = False
+        # Whether the log was moved out of the reach of those who knew it.
+        self._is_recovering = False
         try:
             found = self._objects.get(FLOOR_NAME)
             if found is None:
@@ -137,14 +141,40 @@ class S3LogConsensus(Consensus):
         check_key(key)
         return int(self._submit(Truncate(key, seqno, digest)))
 
+    def check_restart(self) -> None:
+        pass
+
+    def restart(self, key: str, seqno: int, data: bytes) -> bool:
+        check_commands([Put(key, seqno, data)], ())
+        self._check_writable()
+        turns = self._refresh()
+        floor, tag = self._read_floor()
+        with turns.lock:
+            if turns.state.head(key) >= seqno:
+                return False
+            position = turns.state.position + 1
+            if not self._is_recovering:
+                position = next_beginning(max(position, floor.floor, last_position(self._objects)))
+            state = restarted(turns.state, key, seqno, data, position=position)
+        name = checkpoint_name(position, uuid.uuid4().hex)
+        newer = Floor(self._log_id, position + 1, name, position)
+        self._objects.create(name, encode_checkpoint(state, self._log_id))
+        if not self._objects.replace(FLOOR_NAME, encode_floor(newer), tag):
+            self._objects.delete([name])
+            return False
+        turns.replace(state)
+        self._is_recovering = True
+        with suppress(StorageError):  # what is left is below the floor, and goes with the next checkpoint
+            self._delete_older(newer)
+        return True
+
     def close(self) -> None:
         self._closed = True
         self._objects.close()
 
     def _submit(self, command: Command) -> bool | int:
         """Wait for an object that holds the command, made by this thread or another, and its answer."""
-        if self._read_only:
-            raise NotWritable(f"{self.description} was opened for reading only")
+        self._check_writable()
         turns = self._own()
         request = Request(command)
         group = turns.enter(request)
@@ -152,6 +182,10 @@ class S3LogConsensus(Consensus):
             with settle(group):
                 self._lead(turns, group)
         return request.answer.result()
+
+    def _check_writable(self) -> None:
+        if self._read_only:
+            raise NotWritable(f"{self.description} was opened for reading only")
 
     def _lead(self, turns: Turns, group: Sequence[Request]) -> None:
         with turns.passed_on():
@@ -406,11 +440,14 @@ class S3LogConsensus(Consensus):
                 # Another process was faster; this floor can't be put over its any more.
                 self._objects.delete([name])
                 return
-            self._delete_below(LOG_FOLDER, object_name(newer.floor))
-            self._delete_below(CHECKPOINT_FOLDER, checkpoint_name(newer.checkpoint_position, ""))
+            self._delete_older(newer)
         except StorageError:
             # Nothing is lost: what was written is unused, or used and followed by too little deletion.
             return
+
+    def _delete_older(self, floor: Floor) -> None:
+        self._delete_below(LOG_FOLDER, object_name(floor.floor))
+        self._delete_below(CHECKPOINT_FOLDER, checkpoint_name(floor.checkpoint_position, ""))
 
     def _delete_below(self, folder: str, least: str) -> None:
         while doomed := [name for name in self._objects.first_names(folder) if name < least]:

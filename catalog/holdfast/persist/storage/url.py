@@ -88,11 +88,17 @@ def open_for_recovery(
     open_log: Callable[[], Consensus]
     if url is not None:
         parts = _split(url, "location", _LOCATION_FORMS)
-        if parts.scheme != "file":
+        blobs: Blob
+        if parts.scheme == "s3":
+            place = S3Place.of(parts)
+            blobs = _s3_blob(place.below(BLOB_FOLDER), read_only=not write)
+            open_log = partial(_s3_log, place.below(LOG_FOLDER), create=write, read_only=not write)
+        elif parts.scheme == "file":
+            folder = _path(parts, "location")
+            blobs = FileBlob(folder / BLOB_FOLDER, create=False, read_only=not write)
+            open_log = partial(SqliteConsensus, folder / CONSENSUS_FILE, create=write, read_only=not write)
+        else:
             return *open_stores(url, blob=None, consensus=None, create=False, read_only=not write), ""
-        folder = _path(parts, "location")
-        blobs: Blob = FileBlob(folder / BLOB_FOLDER, create=False, read_only=not write)
-        open_log = partial(SqliteConsensus, folder / CONSENSUS_FILE, create=write, read_only=not write)
     elif blob is None or consensus is None:
         raise BadInput("a location needs a URL, or the URLs of both its blob and its consensus")
     else:

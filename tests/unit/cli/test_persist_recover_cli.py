@@ -1,0 +1,148 @@
+"""`holdfast persist recover` names what comes back and what is lost, and leaves collections that can be read."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from holdfast.cli import main
+from holdfast.errors import HoldfastError
+from holdfast.persist import PersistClient, PersistConfig, Schema
+from holdfast.storage import CollectionSpec, StorageController
+
+ROWS = 40
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "location"
+
+
+@pytest.fixture
+def url(folder: Path) -> str:
+    return f"file://{folder}"
+
+
+def lose_consensus(folder: Path) -> None:
+    for file in folder.glob("consensus.sqlite*"):
+        file.unlink()
+
+
+def contents(url: str) -> list[int]:
+    done = run("collection", "read", "orders", "--url", url, "--format", "json")
+    assert done.exit_code == 0, done.output
+    return sorted(json.loads(line)["id"] for line in done.stdout.splitlines())
+
+
+def test_what_commands_wrote_comes_back_without_the_consensus_store(
+    url: str, folder: Path, tmp_path: Path
+) -> None:
+    assert run("collection", "create", "orders", "--url", url, "--key", "id:int64").exit_code == 0
+    for number in range(4):
+        file = tmp_path / "new.csv"
+        file.write_text("id\n" + "\n".join(str(number * 10 + row) for row in range(10)))
+        assert run("collection", "write", "orders", str(file), "--url", url).exit_code == 0
+    lose_consensus(folder)
+    done = run("persist", "recover", url, "--yes")
+    assert done.exit_code == 1, "nobody knows what came after"
+    assert "recovered 3 of 3 shards" in done.stderr
+    assert "collection orders: came back complete up to " in done.stderr
+    assert "orders: r1, 1 of 1" in done.stdout
+    assert contents(url) == list(range(ROWS))
+
+
+def test_a_collection_whose_shards_come_back_apart_can_be_read_and_its_lost_times_are_named(
+    url: str, folder: Path
+) -> None:
+    schema = Schema.of({"id": "int64"})
+    with (
+        PersistClient.open(url, config=PersistConfig(inline_max_bytes=0)) as client,
+        StorageController(client, who="test") as controller,
+    ):
+        controller.create_collection(CollectionSpec("c1", "orders", schema, 2))
+        writer = controller.writer("c1", purpose="test")
+        writer.append([{"id": number} for number in range(20)], 0, 10)
+    with (
+        PersistClient.open(url, config=PersistConfig(inline_max_bytes=0)) as client,
+        StorageController(client, who="test") as controller,
+    ):
+        writer = controller.writer("c1", purpose="test")
+        writer.append([{"id": number} for number in range(20, 40)], 10, 20)
+        first, second = controller.describe("c1").holding.shards
+        before = {path.name for path in (folder / "blob" / second).iterdir()}
+    for path in (folder / "blob" / second).glob("v*"):
+        if path.name not in before:
+            path.unlink()
+    lose_consensus(folder)
+    old = shutil.copytree(folder, folder.parent / "copy")
+    dry = run("persist", "recover", url)
+    assert dry.exit_code == 1
+    assert "comes back complete up to 10, and without some rows from then up to 20" in dry.stderr
+    report = json.loads(run("persist", "recover", f"file://{old}", "--json").stdout)
+    (collection,) = report["collections"]
+    assert (collection["complete_to"], collection["upper"], collection["lagging"]) == (10, 20, [second])
+    assert run("persist", "recover", url, "--yes").exit_code == 1
+    (listed,) = json.loads(run("collection", "list", "--url", url, "--json").stdout)
+    assert (listed["name"], listed["state"], listed["upper"]) == ("orders", "Active", 20)
+    found = contents(url)
+    assert set(range(20)) < set(found) < set(range(40))
+    again = run("persist", "recover", url, "--yes")
+    assert (again.exit_code, again.stdout) == (2, ""), "all is done"
+    # Of a collection with a shard that never comes back nothing is made up.
+    shutil.rmtree(old / "blob" / first)
+    lost = run("persist", "recover", f"file://{old}", "--yes")
+    assert lost.exit_code == 1
+    assert "collection orders: can't be used: 1 of its 3 shards did not come back" in lost.stderr
+    (listed,) = json.loads(run("collection", "list", "--url", f"file://{old}", "--json").stdout)
+    assert (listed["name"], listed["state"], listed["upper"]) == ("orders", "Torn", None)
+
+
+def test_two_histories_need_a_choice(url: str, folder: Path, tmp_path: Path) -> None:
+    shard = "s00000000-0000-4000-8000-000000000001"
+    schema = Schema.of({"id": "int64"})
+
+    def write(first: int, count: int, *, close: bool = True) -> None:
+        client = PersistClient.open(url)
+        with client.writer(shard, schema, purpose="test") as writer:
+            for time in range(first, first + count):
+                writer.compare_and_append([{"id": time}], time, time + 1)
+        (client if close else client.location).close()
+
+    write(0, 5)
+    copy = tmp_path / "copy.sqlite"
+    shutil.copy(folder / "consensus.sqlite", copy)
+    write(5, 10)
+    lose_consensus(folder)
+    shutil.copy(copy, folder / "consensus.sqlite")
+    write(5, 2, close=False)
+    for options in ((), ("--yes",)):
+        refused = run("persist", "recover", url, *options)
+        assert refused.exit_code == (2 if options else 1), refused.output
+        assert "two histories" in refused.output
+    assert run("persist", "recover", url, "--take", "what").exit_code == 2
+    done = run("persist", "recover", url, "--yes", "--take", "log")
+    assert done.exit_code == 1, done.output
+    assert "the other history is lost" in done.stdout
+    with PersistClient.open(url, mode="read") as client:
+        assert client.recent_upper(shard) == 7
+
+
+def test_nothing_is_lost_where_the_log_is_whole(url: str, folder: Path) -> None:
+    shard = "s00000000-0000-4000-8000-000000000001"
+    with (
+        PersistClient.open(url) as client,
+        client.writer(shard, Schema.of({"id": "int64"}), purpose="t") as writer,
+    ):
+        writer.compare_and_append([{"id": 1}], 0, 1)
+    # A recovery that was cut short: only the blob store has counted it.
+    location = folder / "blob" / "location.json"
+    location.write_text(json.dumps({**json.loads(location.read_text()), "recoveries": 1}))
+    with pytest.raises(HoldfastError):
+        PersistClient.open(url)
+    assert run("persist", "recover", url, "--yes").exit_code == 0
