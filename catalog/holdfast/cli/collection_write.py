@@ -78,7 +78,7 @@ def write(
         info = controller.describe(name)
         refuse_dropped(info)
         upper = controller.frontiers(info.collection_id).upper
-        now = max(upper, controller.client.clock.wall_ms()) if at is None else at
+        now = max(upper, controller.client.now_ms()) if at is None else at
         _check_times(info, upper, (now, now), new_upper if at is not None else None)
         before = controller.jobs(info.collection_id)
     with RowSource(file, form, info.schema) as source:

@@ -54,6 +54,7 @@ from holdfast.persist.config import PersistConfig
 from holdfast.persist.critical import CriticalSince, check_opaque
 from holdfast.persist.exclusive import Exclusive, acquire, check_reentrance_id
 from holdfast.persist.forks import History
+from holdfast.persist.hostclock import HostClock
 from holdfast.persist.ids import check_shard_id, critical_id, new_id
 from holdfast.persist.inspect import ShardInfo, StoredSize, shard_info, stored_size
 from holdfast.persist.lock import LOCK_KEY, Fence, no_lock
@@ -89,6 +90,7 @@ class PersistClient:
         self.mode = _check_mode(mode)
         self.config = config or PersistConfig()
         self.clock = clock or Clock()
+        self._host_clock = HostClock(location.blob, self.clock, self.config.clock_ahead_s)
         self._machines: dict[str, Machine] = {}
         self._lock = threading.Lock()
         self._taking = threading.Lock()
@@ -145,6 +147,13 @@ class PersistClient:
     def location_id(self) -> UUID:
         """The identity of the location, from which well-known shard ids derive."""
         return self.location.location_id
+
+    def now_ms(self) -> int:
+        """The time for what is written now, in ms since the epoch: this host's, bounded by the store's clock.
+
+        See `PersistConfig.clock_ahead_s`.
+        """
+        return self._host_clock.now_ms()
 
     def new_shard_id(self) -> str:
         """A random shard id; the shard comes into being with its first commit."""
@@ -215,9 +224,14 @@ class PersistClient:
 
         Raises:
             LockHeld: another id has it; names the holder. Nothing happened.
-            BadInput: this client has it already.
-            NotWritable: the client was opened with mode "read".
-            Indeterminate: whether it was taken could not be found out; ask again.
+            BadInput: this client has it already, `reentrance_id` or `purpose` can't be used, or the client is
+                closed. Nothing happened.
+            NotWritable: the client was opened with mode "read". Nothing happened.
+            CorruptBlob: the newest row of the lock can't be read. Nothing happened.
+            VersionTooNew: a newer Holdfast wrote the newest row of the lock. Nothing happened.
+            Determinate: the store refused or failed, or others took the lock at the same moment, for longer
+                than the retry deadline. Nothing happened.
+            Indeterminate: whether it was taken could not be found out; ask again with the same id.
         """
         self.check_writable()
         check_reentrance_id(reentrance_id)

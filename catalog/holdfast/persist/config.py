@@ -20,6 +20,7 @@ _LEAST: Final[dict[str, int | float]] = {
     "poll_interval_s": 0.0,
     "hinted_poll_interval_s": 0.0,
     "retry_deadline_s": 0.0,
+    "clock_ahead_s": 0.0,
 }
 _MOST_SECONDS: Final = 1e12
 
@@ -64,6 +65,11 @@ class PersistConfig:
 
     retry_deadline_s: float = 10.0
     """Seconds for which a failing storage call is tried again before the error reaches the caller."""
+
+    clock_ahead_s: float = 60.0
+    """Seconds that this host's clock may be ahead of the store's. If it is further ahead, what is written
+    without a time gets the store's time, and this is logged: a fast clock would move a collection's time for
+    everyone. The default is far beyond hosts that keep their time, and little enough to wait for."""
 
     maintenance: Maintenance = "background"
     """Where rollups, compaction and garbage collection run: a thread of the client, or the writer's."""

@@ -53,7 +53,6 @@ class Maintainer:
         self._machines = machines
         self._config = config
         self._clock = clock
-        self._fence = fence
         self._leases = LeaseWatch(clock)
         lease_ms = int(config.lease_s * 1000)
         self._writer = Handle(new_id("w"), "upkeep", config.hostname, lease_ms)
@@ -152,10 +151,11 @@ class Maintainer:
 
     def _still_fenced(self) -> bool:
         """Whether the client is fenced: it may have taken the lock again."""
-        try:
-            _ = self._fence.held
-        except (Fenced, FenceRegressed):
-            return True
+        for machine in self._machines():
+            try:
+                _ = machine.fence.held
+            except (Fenced, FenceRegressed):
+                return True
         self._is_fenced = False
         return False
 

@@ -193,8 +193,11 @@ class ReadHandle:
         self._beats = 0
         self._beat_due_s = 0.0
         self._lapsed = False
+        # The earliest time that this reader had a hold on, and has not given up.
+        self._held = 0
         if handle is not None:
             self._lease(handle)
+            self._held = self._machine.state.since
 
     def _lease(self, handle: Handle) -> None:
         commit([(self._machine, RegisterReader(handle))])
@@ -237,13 +240,14 @@ class ReadHandle:
         (None: 16 MiB, by several threads), and several times that is in memory.
 
         Raises:
-            AsOfTooEarly: `as_of < since`.
+            AsOfTooEarly: `as_of < since`. `LeaseLost`, which is also `HandleExpired`, if this reader held
+                that time until it lost its lease.
             AsOfNotYetAvailable: `as_of >= upper`.
             BadInput: a column that the schema doesn't have.
         """
         as_of = check_time(as_of)
         check_range(wanted)
-        schema = check_readable(self._machine, as_of).schema
+        schema = self._readable(as_of).schema
         check_columns(schema, columns)
         return Snapshot(self._machine, self, schema, as_of, wanted, columns, buffer_bytes)
 
@@ -257,12 +261,12 @@ class ReadHandle:
             AsOfNotYetAvailable: `until >= upper`.
             BadInput: `until < after`.
         """
-        schema = check_readable(self._machine, until, after).schema
+        schema = self._readable(until, after).schema
         return Snapshot(self._machine, self, schema, until, buffer_bytes=buffer_bytes, after=after)
 
     def snapshot_of(self, part: SnapshotPart, columns: Sequence[str] | None = None) -> Snapshot:
         """A piece of a snapshot, under the schema that it was planned with. Raises as `snapshot` does."""
-        schemas = check_readable(self._machine, part.as_of).schemas
+        schemas = self._readable(part.as_of).schemas
         if part.schema_id not in schemas:
             # Planned by a process that knows a later version.
             schemas = self._machine.refresh().schemas
@@ -278,7 +282,8 @@ class ReadHandle:
         At most `max_parts` (None: one per row group of the shard's largest run) of about equal size, of which
         some may be empty. `PersistClient.read_snapshot_part` reads one anywhere. Raises as `snapshot` does.
         """
-        return plan_parts(self._machine, self, check_time(as_of), max_parts)
+        self._readable(check_time(as_of))
+        return plan_parts(self._machine, self, as_of, max_parts)
 
     def listen(self, as_of: int, until: int | None = None) -> Listen:
         """All changes at times after `as_of`, and up to `until` where that is given.
@@ -292,7 +297,7 @@ class ReadHandle:
         if state.finalized:
             raise ShardFinalized(f"shard {self.shard_id} was finalized")
         if as_of < state.since:
-            raise AsOfTooEarly(as_of, state.since)
+            raise self.too_early(as_of, state.since)
         return Listen(self._machine, self, as_of, until=until)
 
     def subscribe(self, as_of: int) -> Listen:
@@ -324,7 +329,7 @@ class ReadHandle:
 
         Reads the times of what is stored together with others. Raises as `changes` does.
         """
-        state = check_readable(self._machine, until, after)
+        state = self._readable(until, after)
         while True:
             counts = TimeCounts(after + 1, until, most)
             parts = (part for batch in state.batches for part in batch.parts)
@@ -338,9 +343,17 @@ class ReadHandle:
             except PartGone as gone:
                 state = replan_at(self._machine, self, state, gone, after)
 
+    def _readable(self, as_of: int, after: int | None = None) -> ShardState:
+        """As `check_readable`; `LeaseLost` for a time that this reader held until it lost its lease."""
+        try:
+            return check_readable(self._machine, as_of, after)
+        except AsOfTooEarly as error:
+            raise self.too_early(error.as_of, error.since) from None
+
     def allow_compaction(self, since: int) -> None:
         """Give up the distinction between times before `since`, as far as this reader is concerned."""
         self._move(check_frontier(since))
+        self._held = max(self._held, since)
 
     def heartbeat(self) -> None:
         """Say that this reader lives; a lost lease is taken anew at the shard's since."""
@@ -357,7 +370,8 @@ class ReadHandle:
     def too_early(self, as_of: int, since: int) -> AsOfTooEarly:
         """Why a read at `as_of` that had begun can't go on: `since` has passed it."""
         handle = self._handle
-        if handle is None or not (self._lapsed or handle.id not in self._machine.state.leased_readers):
+        is_lost = handle is not None and (self._lapsed or handle.id not in self._machine.state.leased_readers)
+        if handle is None or not is_lost or as_of < self._held:
             return AsOfTooEarly(as_of, since)
         return LeaseLost(handle.id, as_of, since)
 

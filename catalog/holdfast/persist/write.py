@@ -173,8 +173,21 @@ class WriteHandle:
 
         Raises:
             UpperMismatch: the shard's upper is another; nothing happened.
-            BadInput: the updates don't fit the schema or the times; nothing happened.
-            Indeterminate: whether it happened could not be found out; the handle is spent.
+            BadInput: the updates don't fit the schema or the times, the shard is in mode WRITE_SEAL, or the
+                handle or its client is closed; nothing happened.
+            NotWritable: the client was opened with mode "read"; nothing happened.
+            CodecMismatch: the shard has, and had, no such schema; nothing happened.
+            ShardFinalized: the shard has ended; nothing happened.
+            Fenced: the client took the write lock and has lost it; nothing happened.
+            FenceRegressed: the write lock is at an older row than this client's: the consensus store was
+                restored from an older copy; nothing happened.
+            HandleExpired: an earlier append of this handle had an unknown outcome, the handle was silent for
+                too long while it uploaded, or the shard was recovered. Open a new handle.
+            CorruptBlob: what the store holds can't be right; `LogRegressed`, one kind of it, if the log is
+                older than this process knows.
+            Determinate: a store refused or failed for longer than the retry deadline; nothing happened.
+            Indeterminate: whether it happened could not be found out; the handle is spent. Open a new one,
+                read the upper, and see what is there.
         """
         self._client.multi_write([self.prepare_append(updates, expected_upper, new_upper)])
 
@@ -420,6 +433,9 @@ class WriteHandle:
                 self._handle = replace(self._handle, id=new_id("w"), registered=False)
                 self._retire = self._retiring()
                 self.settle()
+            elif now - self._beaten_s > self._machine.config.lease_s / 4:
+                # Use keeps a handle alive, also if all its appends are rejected because others are faster.
+                self._register()
         self._seen_s = now
 
     def _retiring(self) -> "weakref.finalize[[str], WriteHandle]":

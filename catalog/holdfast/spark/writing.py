@@ -170,7 +170,7 @@ def abort(planned: WritePlan, uploads: Sequence[Uploads | None]) -> None:
 def _time(client: PersistClient, options: WriteOptions, name: str, position: Position) -> int:
     """The time of the rows. Raises `BadInput` where that is asked for and the collection is past it."""
     if options.at is None:
-        return max(client.clock.wall_ms(), position.upper)
+        return max(client.now_ms(), position.upper)
     check_open(name, position.upper, options.at)
     return options.at
 

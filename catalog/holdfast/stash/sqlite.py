@@ -15,10 +15,8 @@ Why it is safe
 """
 
 import os
-import random
 import sqlite3
 import threading
-import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -39,6 +37,7 @@ from holdfast.errors import (
     UpperMismatch,
 )
 from holdfast.folders import make_folder, open_error
+from holdfast.sqlitebusy import LOCKED_HINT, BusyPatience
 from holdfast.stash.sqlitefile import check_is_stash, check_usable_file, connect, make_file, primary_code
 from holdfast.stash.stash import (
     CONSOLIDATION_ROWS,
@@ -323,14 +322,13 @@ class SqliteStash(Stash):
 
     def _again_while_busy(self, action: Callable[[], T]) -> T:
         """Do `action` until no other process holds the write lock, or the time is over."""
-        deadline = time.monotonic() + self._busy_timeout_s
+        patience = BusyPatience(self._busy_timeout_s)
         while True:
             try:
                 return action()
             except sqlite3.OperationalError as error:
-                if primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                if primary_code(error) != sqlite3.SQLITE_BUSY or not patience.wait():
                     raise
-            time.sleep(random.uniform(0.0001, 0.002))  # noqa: S311 - jitter is no secret
 
     @contextmanager
     def _translated(self, kind: type[StorageError]) -> Iterator[None]:
@@ -356,7 +354,8 @@ class SqliteStash(Stash):
         else:
             message = f"{self.description}: {error}"
         kind = Determinate if kind is Indeterminate and code in _NOT_DONE else kind
-        return kind(message, hint="free some space" if code == sqlite3.SQLITE_FULL else "")
+        hints = {sqlite3.SQLITE_FULL: "free some space", sqlite3.SQLITE_BUSY: LOCKED_HINT}
+        return kind(message, hint=hints.get(code or 0, ""))
 
     def abandon(self) -> None:
         """In the child of a fork: leave the parent's connections alone and open others when needed."""

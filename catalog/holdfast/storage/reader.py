@@ -304,7 +304,7 @@ class CollectionReader:
             raise BadInput(f"this reader of collection {self.info.name} is closed", hint="open another one")
 
     def _too_early(self, as_of: int) -> AsOfTooEarly:
-        return AsOfTooEarly(as_of, self._metadata.since())
+        return self._metadata.too_early(as_of, self._metadata.since())
 
     def _known(self, frontier: int) -> int:
         """A frontier of the collection; the end of time may be that of its shards only."""

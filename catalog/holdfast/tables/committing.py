@@ -87,7 +87,7 @@ def _try(tables: "Sequence[Table]", changes: Sequence[PreparedChange]) -> Commit
         for table, change in zip(tables, changes, strict=True)
     ]
     client = tables[0].client
-    time = max(client.clock.wall_ms(), *(position.upper for position in positions))
+    time = max(client.now_ms(), *(position.upper for position in positions))
     updates = [
         change.updates(partial(_existing, table, position.upper), table.writer().schema, time)
         for table, change, position in zip(tables, changes, positions, strict=True)

@@ -49,7 +49,7 @@ def load(
     while True:
         position = writer.position()
         if at is None and bulk.times is None and (time is None or time < position.upper):
-            time = max(clock.wall_ms() + ahead_ms, position.upper)
+            time = max(client.now_ms() + ahead_ms, position.upper)
         first, last = bulk.times or (time, time)
         assert first is not None
         assert last is not None

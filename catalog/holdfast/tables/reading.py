@@ -1,21 +1,27 @@
 """The reader that a table keeps: opened when first needed, and again when its lease was lost.
 
 Its hold follows the latest contents while nothing is being read, so that a table that stays open keeps
-nothing that retention would let go.
+nothing that retention would let go. A table that nobody uses for a minute gives its hold up.
 """
 
+import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from holdfast.errors import CLOSED, BadInput, HandleExpired
+from holdfast.errors import CLOSED, BadInput, HandleExpired, HoldfastError
 from holdfast.persist import PersistClient
 from holdfast.storage import CollectionReader
 
 FOLLOW_S: Final = 10.0
 """Seconds after which a hold follows the latest contents: each time costs a commit."""
 
+IDLE_S: Final = 60.0
+"""Seconds without use after which the hold is given up. The next read opens a reader anew."""
+
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 class Reading:
@@ -29,6 +35,8 @@ class Reading:
         self._busy = 0
         self._follow_s = 0.0
         self._closed = False
+        self._used_s = 0.0
+        self._idle: threading.Timer | None = None
 
     def run(self, ask: Callable[[CollectionReader], T]) -> T:
         """What `ask` answers. It is asked again, with a new reader, where the lease was lost."""
@@ -50,6 +58,8 @@ class Reading:
         with self._lock:
             self._closed = True
             reader, self._reader = self._reader, None
+            if self._idle is not None:
+                self._idle.cancel()
         if reader is not None:
             reader.close()
 
@@ -70,6 +80,30 @@ class Reading:
     def _leave(self) -> None:
         with self._lock:
             self._busy -= 1
+            self._used_s = time.monotonic()
+            if self._idle is None and not self._closed and self._client.mode == "write":
+                self._wait(IDLE_S)
+
+    def _wait(self, seconds: float) -> None:
+        self._idle = threading.Timer(seconds, self._end_if_idle)
+        self._idle.daemon = True
+        self._idle.start()
+
+    def _end_if_idle(self) -> None:
+        """Give up the reader if nobody used it for a while: an idle table must not hold since back."""
+        with self._lock:
+            self._idle = None
+            left = self._used_s + IDLE_S - time.monotonic()
+            if self._closed or self._reader is None:
+                return
+            if self._busy or left > 0:
+                self._wait(max(left, IDLE_S / 10))
+                return
+            reader, self._reader = self._reader, None
+        try:
+            reader.close()
+        except HoldfastError as error:
+            log.warning("the hold of an idle table on %s could not be given up: %s", reader.info.name, error)
 
     def _forget(self, reader: CollectionReader) -> None:
         with self._lock:

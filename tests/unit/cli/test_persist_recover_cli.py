@@ -1,4 +1,4 @@
-"""`holdfast persist recover` names what comes back and what is lost, and leaves collections that can be read."""
+"""`holdfast persist recover` names what comes back and what is lost; collections can be read after it."""
 
 import json
 import shutil

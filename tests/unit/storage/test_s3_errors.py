@@ -75,3 +75,11 @@ def test_an_error_that_quotes_what_could_not_be_sent_is_no_cause() -> None:
     assert cause(HTTPClientError(error=ValueError("Invalid header value b'secret'"))) is None
     closed = ConnectionClosedError(endpoint_url=URL)
     assert cause(closed) is closed
+
+
+def test_a_clock_that_is_wrong_is_no_matter_of_credentials() -> None:
+    skewed = answer("RequestTimeTooSkewed", 403)
+    for found in (failed(skewed, "write k", certain=False), unreachable(skewed, "S3 bucket b")):
+        assert "set the clock of this host" in found.hint
+        assert "AWS_ACCESS_KEY_ID" not in found.hint
+    assert "AWS_ACCESS_KEY_ID" in failed(answer("AccessDenied", 403), "write k", certain=False).hint

@@ -185,7 +185,9 @@ class PostgresConsensus(Consensus):
         weakref.finalize(self, self._hints.close).atexit = False
 
     def __repr__(self) -> str:
-        return f"<PostgresConsensus {self._address.description}>"
+        # `__init__` may have failed before it parsed the URL; debuggers and logs still show the object.
+        address = getattr(self, "_address", None)
+        return f"<PostgresConsensus {address.description if address is not None else 'that was not opened'}>"
 
     @property
     def description(self) -> str:

@@ -62,6 +62,11 @@ _CREDENTIALS_HINT: Final = (
     "who may list, get, put and delete there"
 )
 
+_CLOCK_HINT: Final = (
+    "set the clock of this host, for example with NTP: it differs from the service's by more than the "
+    "service allows (15 minutes for most); the credentials may be right"
+)
+
 
 def code(error: Exception) -> str:
     """The code of the answer, such as `NoSuchKey`; "" where there was none."""
@@ -93,8 +98,7 @@ def cause(error: Exception) -> Exception | None:
 def failed(error: Exception, what: str, *, certain: bool) -> StorageError:
     """The error of a request to `what`; `certain` where it changes nothing whatever came of it."""
     kind = Determinate if certain or refused(error) else Indeterminate
-    hint = _CREDENTIALS_HINT if _denied(error) else ""
-    return kind(f"can't {what}: {_reason(error)}", hint=hint)
+    return kind(f"can't {what}: {_reason(error)}", hint=_hint(error))
 
 
 def unreachable(error: Exception, where: str) -> StoreUnreachable:
@@ -105,7 +109,7 @@ def unreachable(error: Exception, where: str) -> StoreUnreachable:
             f"there is no {where}", hint="check the URL, or make the bucket: Holdfast makes none"
         )
     if _denied(error):
-        return StoreUnreachable(f"{where} can't be opened: {_reason(error)}", hint=_CREDENTIALS_HINT)
+        return StoreUnreachable(f"{where} can't be opened: {_reason(error)}", hint=_hint(error))
     if name in (
         "PermanentRedirect",
         "AuthorizationHeaderMalformed",
@@ -116,6 +120,12 @@ def unreachable(error: Exception, where: str) -> StoreUnreachable:
     else:
         hint = "check the endpoint and that the service runs"
     return StoreUnreachable(f"{where} can't be reached: {_reason(error)}", hint=hint)
+
+
+def _hint(error: Exception) -> str:
+    if code(error) == "RequestTimeTooSkewed":
+        return _CLOCK_HINT
+    return _CREDENTIALS_HINT if _denied(error) else ""
 
 
 def _status(error: ClientError) -> int:

@@ -10,6 +10,9 @@ Invariants:
   their own and never wait for a writer's flush.
 - The last connection to close is the reading one, which can't delete the WAL: so `-wal` and `-shm` stay
   in place, and a client that opens the file for reading makes no file.
+- A process that is stopped (SIGSTOP, a debugger, a frozen container) while it holds the write lock stops all
+  writers of the file. Each of them waits `busy_timeout_s` and raises `Determinate`; readers go on. Only that
+  process can give the lock up: it must be continued or killed. A write holds the lock for one statement.
 - No connection is used on both sides of a fork: a child opens its own.
 - Nothing in the process may open and close the database file by other means while a store is open:
   that would drop the POSIX locks which SQLite holds on it.
@@ -17,10 +20,8 @@ Invariants:
 
 import json
 import os
-import random
 import sqlite3
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -56,6 +57,7 @@ from holdfast.persist.storage.traits import (
     check_scan,
 )
 from holdfast.persist.storage.watch import Watch, Watches
+from holdfast.sqlitebusy import LOCKED_HINT, BusyPatience
 
 T = TypeVar("T")
 
@@ -100,6 +102,13 @@ _NOT_DONE: Final = frozenset(
         sqlite3.SQLITE_CONSTRAINT,
     }
 )
+
+
+_HINTS: Final[dict[int | None, str]] = {
+    sqlite3.SQLITE_FULL: "free some space",
+    sqlite3.SQLITE_BUSY: LOCKED_HINT,
+    sqlite3.SQLITE_LOCKED: LOCKED_HINT,
+}
 
 
 class SqliteConsensus(Consensus):
@@ -314,14 +323,13 @@ class SqliteConsensus(Consensus):
         SQLite's own waiting backs off to 100 ms, so with many writers those who wait longest come last,
         by seconds. Short random waits keep the writers within a factor of two of each other.
         """
-        deadline = time.monotonic() + self._busy_timeout_s
+        patience = BusyPatience(self._busy_timeout_s)
         while True:
             try:
                 return action()
             except sqlite3.OperationalError as error:
-                if _primary_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                if _primary_code(error) != sqlite3.SQLITE_BUSY or not patience.wait():
                     raise
-            time.sleep(random.uniform(0.0001, 0.001))  # noqa: S311 - jitter is no secret
 
     def _close_connections(self) -> None:
         writer, self._writer = self._writer, None
@@ -342,7 +350,7 @@ class SqliteConsensus(Consensus):
         else:
             message = f"{self.description}: {error}"
         kind = Determinate if otherwise is Indeterminate and code in _NOT_DONE else otherwise
-        return kind(message, hint="free some space" if code == sqlite3.SQLITE_FULL else "")
+        return kind(message, hint=_HINTS.get(code, ""))
 
     def pause(self) -> None:
         """Wait for the calls in flight and hold back others: this process is about to fork."""

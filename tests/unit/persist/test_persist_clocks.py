@@ -1,0 +1,169 @@
+"""Clocks that are wrong, processes that are stopped, and handles that are used all the time."""
+
+import logging
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import AsOfTooEarly, Determinate, LeaseLost, UpperMismatch
+from holdfast.persist import PersistClient, PersistConfig
+from holdfast.persist.storage import Location, Put, SqliteConsensus
+from holdfast.sqlitebusy import BusyPatience
+from unit.persist.stores import SCHEMA, SHARD, HandClock, Stores, rows
+
+LEASE_S = 40.0
+
+
+class FastClock(HandClock):
+    """A clock that is ahead of the store's."""
+
+    ahead_ms = 0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.ahead_ms
+
+
+def client_with(stores: Stores, clock: FastClock, **settings: float) -> PersistClient:
+    config = PersistConfig(maintenance="off", **settings)
+    return PersistClient(
+        Location(stores.blob, stores.consensus, stores.location_id), config=config, clock=clock
+    )
+
+
+def test_a_fast_clock_is_bounded_by_that_of_the_store(
+    stores: Stores, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FastClock()
+    client = client_with(stores, clock)
+    assert client.now_ms() == clock.wall_ms()
+    clock.ahead_ms = 59_000
+    assert client.now_ms() == stores.clock.wall_ms() + 59_000
+    clock.ahead_ms = 3_600_000
+    with caplog.at_level(logging.WARNING):
+        assert {client.now_ms() for _ in range(3)} == {stores.clock.wall_ms()}
+    (warning,) = [each.getMessage() for each in caplog.records]
+    assert "3600.0 s ahead" in warning
+    assert client_with(stores, clock, clock_ahead_s=7200.0).now_ms() == clock.wall_ms(), "the way out"
+
+
+def test_a_slow_clock_is_left_as_it_is(stores: Stores) -> None:
+    clock = FastClock()
+    clock.ahead_ms = -3_600_000
+    assert client_with(stores, clock).now_ms() == clock.wall_ms()
+
+
+def test_a_writer_that_always_loses_is_not_dropped_while_it_is_used(stores: Stores) -> None:
+    settings = {"lease_s": LEASE_S, "inline_max_bytes": 0}
+    client, winner = stores.open(**settings), stores.open(**settings)
+    losing = client.writer(SHARD, SCHEMA, purpose="losing")
+    ticket = losing.upload_ticket()
+    winning = winner.writer(SHARD, SCHEMA, purpose="winning")
+    for upper in range(12):
+        winning.compare_and_append(rows(upper), upper, upper + 1)
+        with pytest.raises(UpperMismatch):
+            losing.compare_and_append(None, upper, upper + 1)
+        winner.maintain(SHARD)
+        stores.clock.sleep(LEASE_S / 2)
+    assert ticket.writer_id in stores.state().writers
+    losing.compare_and_append(rows(99), 12, 13)
+
+
+def test_who_lost_its_lease_is_told_that_and_not_that_it_is_too_early(stores: Stores) -> None:
+    client, other = stores.open(lease_s=LEASE_S), stores.open(lease_s=LEASE_S)
+    writer = other.writer(SHARD, SCHEMA, purpose="test")
+    writer.compare_and_append(rows(1), 0, 5)
+    retention = other.critical_since(SHARD, purpose="retention")
+    retention.downgrade(2)
+    reader = client.reader(SHARD, purpose="test")
+    with pytest.raises(AsOfTooEarly) as early:
+        reader.snapshot(1)
+    assert not isinstance(early.value, LeaseLost), "it never held that time"
+    other.maintain(SHARD)
+    stores.clock.sleep(LEASE_S + 1)
+    other.maintain(SHARD)
+    retention.downgrade(4)
+    client.recent_upper(SHARD)
+    for read in (reader.snapshot, reader.listen, reader.subscribe, reader.snapshot_parts):
+        with pytest.raises(LeaseLost):
+            read(3)
+    with pytest.raises(LeaseLost):
+        reader.changes(3, 4)
+
+
+def test_the_upkeep_of_a_fenced_client_is_quiet(stores: Stores, caplog: pytest.LogCaptureFixture) -> None:
+    fenced = stores.open(rollup_every=2, maintenance="inline")
+    fenced.exclusive("job")
+    with fenced.writer(SHARD, SCHEMA, purpose="test") as writer:
+        writer.compare_and_append(rows(1), 0, 1)
+    stores.open().exclusive("job")
+    machine = fenced.machine(SHARD)
+    with caplog.at_level(logging.INFO):
+        for _ in range(5):
+            fenced._maintainer._guarded(lambda: fenced._maintainer.run(machine), SHARD)
+            fenced._maintainer._look_around()
+    told = [each for each in caplog.records if "upkeep" in each.getMessage()]
+    assert len(told) <= 1
+    assert all(each.levelno < logging.WARNING for each in told)
+
+
+HOLDER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_process_that_is_stopped_with_the_write_lock_holds_others_up_for_a_bounded_time(
+    tmp_path: Path,
+) -> None:
+    store = SqliteConsensus(tmp_path / "c.sqlite", busy_timeout_s=0.3)
+    assert store.compare_and_set([Put("a", 1, b"1")])
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / "c.sqlite")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        holder.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(Determinate, match=r"locked by another process for 0\.3 s") as refused:
+                store.compare_and_set([Put("a", 2, b"2")])
+            assert "continue it or end it" in refused.value.hint
+            assert store.heads(["a"])["a"].data == b"1", "readers go on"
+        finally:
+            holder.kill()
+            holder.send_signal(signal.SIGCONT)
+    assert store.compare_and_set([Put("a", 2, b"2")])
+    store.close()
+
+
+def test_time_for_which_a_process_is_stopped_is_not_time_spent_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    patience = BusyPatience(1.0)
+    assert patience.wait()
+    now[0] += 3600
+    assert patience.wait()
+    steps = 0
+    while patience.wait():
+        steps += 1
+    assert steps > 100
+    assert now[0] < 100 + 3600 + 1.1
+
+
+def test_a_store_that_was_never_opened_can_be_shown() -> None:
+    postgres = pytest.importorskip("holdfast.persist.storage.postgres")
+    assert "not opened" in repr(object.__new__(postgres.PostgresConsensus))
+    assert sqlite3.sqlite_version
