@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -24,7 +25,7 @@ from holdfast.errors import (
     NotWritable,
 )
 from holdfast.persist import PersistClient, Schema
-from holdfast.storage import StorageController
+from holdfast.storage import CollectionReader, StorageController
 from holdfast.tables import Delete, Table, Update, Upsert
 from unit.collections.stores import Stores
 
@@ -385,3 +386,23 @@ def test_a_time_that_is_not_complete_is_no_answer(orders: Table) -> None:
     with pytest.raises(AsOfNotYetAvailable, match="not complete"):
         orders.diff("2090-01-01")
     assert issubclass(AsOfNotYetAvailable, HoldfastError)
+
+
+def test_a_table_that_nobody_uses_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.tables.reading.IDLE_S", 0.2)
+    given_up = threading.Event()
+    close = CollectionReader.close
+
+    def closed(reader: CollectionReader) -> None:
+        close(reader)
+        given_up.set()
+
+    monkeypatch.setattr(CollectionReader, "close", closed)
+    client = Stores().open()
+    with holdfast.table(client, "t", columns={"n": "int64"}) as table:
+        table.append([{"n": 0}])
+        assert rows(table) == [(0,)]
+        assert given_up.wait(20)
+        holds = client.inspect(table.info.metadata_shard).holds
+        assert [each.kind for each in holds] == ["critical"]
+        assert rows(table) == [(0,)], "the next read opens a reader"
