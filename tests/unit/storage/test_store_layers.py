@@ -307,13 +307,15 @@ def test_a_client_counts_caches_and_opens_with_patience(tmp_path: Path) -> None:
         for _ in range(3):
             assert reader.snapshot(0).to_table().num_rows == 1
         assert isinstance(client.location.blob, CachedBlob)
-        assert client.location.blob.stats().folder_hits == 1
+        assert client.location.blob.stats().folder_hits == 2, (
+            "the part, and the rollup that the first client left"
+        )
         assert client.location.blob.stats().memory_hits == 2
     after = metrics.snapshot()
 
     assert before["consensus.compare_and_set"].calls >= 2
-    assert before["blob.put"].calls == 2
-    # The location's id is read from the store, the part from the cache.
+    assert before["blob.put"].calls == 3, "the id, the part, and the rollup at the close"
+    # The location's id is read from the store, the rollup and the part from the cache.
     assert after["blob.get"].calls == before["blob.get"].calls + 1
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
