@@ -317,7 +317,7 @@ def test_a_client_counts_caches_and_opens_with_patience(tmp_path: Path) -> None:
     assert before["blob.put"].calls == 3, "the id, the part, and the rollup at the close"
     # The location's id is read from the store, the rollup and the part from the cache.
     assert after["blob.get"].calls == before["blob.get"].calls + 1
-    assert len(list((tmp_path / "cache").iterdir())) == 1
+    assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
 @pytest.mark.parametrize("number", range(13))
