@@ -53,7 +53,7 @@ from holdfast.persist.compactions import Compactions
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.critical import CriticalSince, check_opaque
 from holdfast.persist.exclusive import Exclusive, acquire, check_reentrance_id
-from holdfast.persist.forks import History
+from holdfast.persist.forks import ForkGuard
 from holdfast.persist.hostclock import HostClock
 from holdfast.persist.ids import check_shard_id, critical_id, new_id
 from holdfast.persist.inspect import ShardInfo, StoredSize, shard_info, stored_size
@@ -95,7 +95,7 @@ class PersistClient:
         self._lock = threading.Lock()
         self._taking = threading.Lock()
         self._fence = Fence()
-        self._history = History(location.blob, hostname=self.config.hostname, read_only=self.mode == "read")
+        self._history = ForkGuard(location.blob, hostname=self.config.hostname, read_only=self.mode == "read")
         self._exclusive: Exclusive | None = None
         self._maintainer = Maintainer(
             location, self.config, self.clock, self._new_machine, lambda: list(self._machines.values())

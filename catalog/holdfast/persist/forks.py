@@ -69,7 +69,7 @@ class Marker:
         )
 
 
-class History:
+class ForkGuard:
     """Whether the client met another history than its own; shared by its machines. Thread-safe."""
 
     def __init__(self, blob: Blob, *, hostname: str, read_only: bool = False) -> None:

@@ -41,7 +41,7 @@ from holdfast.persist.clock import Clock
 from holdfast.persist.command import Append, Command, Commit, NoOp, Reject, Seal, Write
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.cuts import cut_digest
-from holdfast.persist.forks import History
+from holdfast.persist.forks import ForkGuard
 from holdfast.persist.invariants import check_state, check_step
 from holdfast.persist.lock import LOCK_KEY, Fence, LockRow, expectation, no_lock
 from holdfast.persist.part import verify
@@ -97,14 +97,14 @@ class Machine:
         config: PersistConfig,
         clock: Clock,
         fence: Fence | None = None,
-        history: History | None = None,
+        history: ForkGuard | None = None,
     ) -> None:
         self.shard_id = shard_id
         self.location = location
         self.config = config
         self.clock = clock
         self.fence = fence or Fence()
-        self.history = history or History(location.blob, hostname=config.hostname, read_only=True)
+        self.history = history or ForkGuard(location.blob, hostname=config.hostname, read_only=True)
         self.lock = threading.RLock()
         self.watches = Watches()
         # Whom to tell of new versions, and whether somebody tells us, where a client asked for it.
