@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.collection_place import shown_moment
+from holdfast.cli.location import open_to_look, open_to_write
 from holdfast.cli.persist_show import count, emit_json, json_option, location_arguments, moment
 from holdfast.cli.progress import Progress
 from holdfast.cli.rows import render
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
     metavar="WHICH",
     help="Of shards with two histories keep that of the 'log', the 'newest' version, or SHARD=VERSION.",
 )
+@click.option(
+    "--accept",
+    is_flag=True,
+    help="Keep the histories that the logs have now, and let garbage be collected again. Clients may go on.",
+)
 @json_option
 @click.pass_context
 def recover(
@@ -44,6 +50,7 @@ def recover(
     yes: bool,
     restored: bool,
     take: tuple[str, ...],
+    accept: bool,
     as_json: bool,
 ) -> None:
     """Make the logs of all shards of the location at URL anew from what is in its blob store.
@@ -54,7 +61,19 @@ def recover(
 
     Shards have two histories if clients wrote to an older copy: choose one with --take, the other is lost.
     Exit code 1: something is lost, or nobody knows whether something is.
+
+    With --accept no log is made anew. After a failover that lost commits, the clients that knew them end, and
+    nothing of their shards is deleted until somebody decides. --accept shows these shards; with --yes it keeps
+    the history that the log of each has now, also while clients write.
     """
+    if accept:
+        if restored or take:
+            raise BadInput(
+                "--accept keeps the logs as they are",
+                hint="leave --restored and --take away, or --accept",
+            )
+        _accept(url, consensus, yes=yes, as_json=as_json)
+        return
     from holdfast.persist.recover import Recovery
     from holdfast.persist.storage.location import BLOB_KEY
     from holdfast.persist.storage.url import open_for_recovery
@@ -90,6 +109,32 @@ def recover(
         _show(plan, found, absent, done=yes)
         _conclude(plan, done=yes, restored=restored)
     ctx.exit(1 if incomplete else 0)
+
+
+def _accept(url: str, consensus: str | None, *, yes: bool, as_json: bool) -> None:
+    from holdfast.persist import forks
+
+    opened = open_to_write(url, consensus, create=False) if yes else open_to_look(url, consensus)
+    with opened as client:
+        found = {}
+        for shard in client.shards():
+            state = client.machine(shard).refresh()
+            why = forks.why_keep(client.location, state)
+            if why:
+                found[shard] = why
+                if yes:
+                    forks.accept(client.location, state)
+        if yes:
+            forks.accept_line(client.location, client.config.hostname)
+    if as_json:
+        emit_json({"done": yes, "shards": found})
+        return
+    if found:
+        click.echo(render(["SHARD", "WHY NOTHING IS DELETED"], [[*each] for each in found.items()]), nl=False)
+    verb = "accepted" if yes else "would accept"
+    click.echo(f"{verb} the log of {count(len(found), 'shard')} that may have two histories", err=True)
+    if found and not yes:
+        click.echo("nothing was written: --yes does it; what only the other history has is lost", err=True)
 
 
 def _choice(take: tuple[str, ...]) -> "Choice":

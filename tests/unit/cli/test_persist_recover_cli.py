@@ -10,6 +10,8 @@ from click.testing import CliRunner, Result
 from holdfast.cli import main
 from holdfast.errors import HoldfastError
 from holdfast.persist import PersistClient, PersistConfig, Schema
+from holdfast.persist.forks import Marker, encode_marker
+from holdfast.persist.storage import Digest
 from holdfast.storage import CollectionSpec, StorageController
 
 ROWS = 40
@@ -146,3 +148,27 @@ def test_nothing_is_lost_where_the_log_is_whole(url: str, folder: Path) -> None:
     with pytest.raises(HoldfastError):
         PersistClient.open(url)
     assert run("persist", "recover", url, "--yes").exit_code == 0
+
+
+def test_an_accepted_log_may_be_collected_again(url: str, folder: Path) -> None:
+    """The file was replaced by an older copy under a client that had written more."""
+    schema = Schema.of({"k": "int64"}, {})
+    config = PersistConfig(maintenance="off")
+    with PersistClient.open(url, config=config) as client:
+        shard = client.new_shard_id()
+        writer = client.writer(shard, schema, purpose="test")
+        writer.compare_and_append([{"k": 0}], 0, 1)
+        for known, found in ((Digest(9, b"mine"), None), (Digest(9, b"mine"), Digest(8, b"them"))):
+            marker = Marker(shard, 0, 99, known, found, 1, "ship", 0)
+            client.location.blob.put(marker.key, encode_marker(marker))
+    looked = run("persist", "recover", url, "--accept")
+    assert (looked.exit_code, shard in looked.stdout) == (0, True)
+    assert "nothing was written" in looked.stderr
+    assert len(list((folder / "blob" / shard).glob("f*"))) == 2
+    done = run("persist", "recover", url, "--accept", "--yes")
+    assert (done.exit_code, "accepted the log of 1 shard" in done.stderr) == (0, True)
+    assert list((folder / "blob" / shard).glob("f*")) == []
+    again = json.loads(run("persist", "recover", url, "--accept", "--json").stdout)
+    assert again == {"done": False, "shards": {}}
+    refused = run("persist", "recover", url, "--accept", "--restored")
+    assert refused.exit_code == 2
