@@ -63,8 +63,8 @@ def recover(
     Exit code 1: something is lost, or nobody knows whether something is.
 
     With --accept no log is made anew. After a failover that lost commits, the clients that knew them end, and
-    nothing of their shards is deleted until somebody decides. --accept shows these shards; with --yes it keeps
-    the history that the log of each has now, also while clients write.
+    nothing of their shards is deleted until somebody decides. --accept shows these shards; with --yes it
+    keeps the history that the log of each has now, also while clients write.
     """
     if accept:
         if restored or take:
