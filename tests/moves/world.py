@@ -61,6 +61,12 @@ def fence_of(stored: Stored) -> Row | None:
     return rows[0] if rows else None
 
 
+def nonce_of(stored: Stored) -> int:
+    """What the other store notes of the nonce of a store's fence token."""
+    row = fence_of(stored)
+    return 0 if row is None else int.from_bytes(decode(FENCE_TOKENS, row).value.nonce[:8], "big")
+
+
 @lru_cache(maxsize=2_000)
 def contents_of(stored: Stored) -> frozenset[Row]:
     """What a catalog is, beside what a store says of itself: the version belongs to it."""
@@ -73,7 +79,7 @@ def _is_content(row: Row) -> bool:
 
 
 def _is_of_the_store(key: str) -> bool:
-    return key in OF_THE_STORE or key.startswith(("migration/", "migration_target/"))
+    return key in OF_THE_STORE or key.startswith(("migration/", "migration_target/", "link_note/"))
 
 
 @lru_cache(maxsize=1000)
@@ -156,7 +162,7 @@ class Disks:
             config = config_of(self.of(backend))
             for key in ("link", "truth_since", "migration_deadline"):
                 config = {**config, key: min(config[key], 1)} if key in config else config
-            configs.append(frozenset(config.items()))
+            configs.append(frozenset({**config, **self._notes(backend)}.items()))
         stash, persist = self.stash, self.persist
         fences = [
             None if row is None else decode(FENCE_TOKENS, row).value
@@ -176,6 +182,26 @@ class Disks:
             frozenset(stash.kept),
             frozenset(persist.kept),
         )
+
+    def _notes(self, backend: Backend) -> dict[str, int]:
+        """What a store notes about the other one, by how it compares with what there is."""
+        both = [config_of(self.of(each)) for each in (backend, backend.other)]
+        found = {}
+        for key, value in both[0].items():
+            name = key.rpartition("/")[2]
+            if not key.startswith("link_note/"):
+                continue
+            if name == "saw_upper":
+                found[key] = min(max(self.of(backend.other).upper - value, -1), 1)
+            elif name == "saw_nonce":
+                found[key] = int(value == nonce_of(self.of(backend.other)))
+            elif name == "link":
+                found[key] = int(value == both[0].get("link"))
+            elif name != "initialized":
+                like = ("since",) if name.endswith("since") else ("arrived", "moved")
+                known = {each for config in both for of, each in config.items() if of.endswith(like)}
+                found[key] = sorted(known).index(value)
+        return found
 
     @property
     def config_link_is_one(self) -> bool:

@@ -45,11 +45,13 @@ MIGRATION_RECORD = "migration/"
 """In the stash: the beginning of the keys that tell how far each migration is."""
 MIGRATION_TARGET = "migration_target/"
 """In the stash: of those that tell where each of them goes to, 1 the stash, 2 persist."""
+LINK_NOTE = "link_note/"
+"""In both stores: what each notes about the other one; see `backend_migration.notes`."""
 
 
 def is_reserved(key: str) -> bool:
     """Whether only an open, an upgrade or a migration may write the key."""
-    return key in RESERVED or key.startswith((MIGRATION_RECORD, MIGRATION_TARGET))
+    return key in RESERVED or key.startswith((MIGRATION_RECORD, MIGRATION_TARGET, LINK_NOTE))
 
 
 def check_version(version: int) -> None:

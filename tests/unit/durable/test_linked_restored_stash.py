@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.durable import OpenMode, stash_catalog
+from holdfast.durable.backend_migration.decision import decide, decision
 from holdfast.durable.backend_migration.emergency import emergency_catalog
 from holdfast.durable.backend_migration.linked import LinkedCatalog, linked_catalog
 from holdfast.durable.backend_migration.truth import Backend
@@ -33,7 +34,7 @@ def write(catalog: LinkedCatalog, name: str) -> None:
 
 
 @pytest.mark.parametrize("said", [None, *Backend])
-def test_it_is_used_again_once_its_fence_was_raised_alone(
+def test_it_is_used_again_once_somebody_has_decided(
     place: LinkedPlace, tmp_path: Path, said: Backend | None
 ) -> None:
     write(linked_catalog(place.stash(), place.persist(), backend=Backend.STASH), "kept")
@@ -49,7 +50,11 @@ def test_it_is_used_again_once_its_fence_was_raised_alone(
     assert (stash.epoch(), place.uppers()) == uppers
     epoch = place.persist().epoch()
     assert epoch is not None
+    # A token that is high enough brings nothing back.
     emergency_catalog(stash).raise_fence(epoch + 1, **WHO)
+    with pytest.raises(LinkConflict, match="restored from an older state"):
+        write(both, "x")
+    decide(both, decision(both, Backend.STASH), **WHO)
     write(both, "new")
     with both.open(OpenMode.READ_ONLY) as reader:
         assert {item.value.name for item in reader.get_items()} == {"kept", "new"}

@@ -243,7 +243,8 @@ def test_a_link_is_not_ended_where_that_could_lose_the_catalog(place: LinkedPlac
     with pytest.raises(BadInput, match="both of its stores"):
         detach(place.persist(), **WHO)
     assert place.uppers() == before
-    place.set_config(Backend.STASH, tombstone=1, truth=None, **RUNNING)
+    place.moved(Backend.PERSIST)
+    place.set_config(Backend.STASH, **RUNNING)
     with pytest.raises(MigrationInProgress):
         detach(catalog, **WHO)
 

@@ -24,6 +24,14 @@ from holdfast.durable.backend_migration import source
 from holdfast.durable.backend_migration.hashed import contents_of
 from holdfast.durable.backend_migration.held import Held
 from holdfast.durable.backend_migration.link import Seen
+from holdfast.durable.backend_migration.notes import (
+    Move,
+    arrived,
+    arriving,
+    completing,
+    looked,
+    next_move,
+)
 from holdfast.durable.backend_migration.records import Record, ended
 from holdfast.durable.backend_migration.replace import changes
 from holdfast.durable.backend_migration.shadowing import ShadowOfMigration, open_shadow
@@ -101,6 +109,7 @@ class Attempt:
         self._next = 0
         self._read = read
         self._shadow: ShadowOfMigration | None = None
+        self._move: Move | None = None
 
     @property
     def next_step(self) -> Step | None:
@@ -161,9 +170,16 @@ class Attempt:
         Raises `Fenced` when somebody took over before the record was there: he goes on from what he finds.
         """
         seen = read_both(self.held.stores)
-        self.held.configure(seen, Backend.STASH, self._ending(Backend.STASH, truth, record))
+        move = arrived(seen, truth)
+
+        def configure(seen: Seen, backend: Backend) -> None:
+            wanted = {**self._ending(backend, truth, record), **completing(backend, move)}
+            if seen.of(backend).configured(wanted):
+                self.held.configure(seen, backend, {**looked(seen, backend), **wanted})
+
+        configure(seen, Backend.STASH)
         try:
-            self.held.configure(seen, Backend.PERSIST, self._ending(Backend.PERSIST, truth, record))
+            configure(seen, Backend.PERSIST)
         except Fenced as error:
             # With the record there nobody is shut out any more: whoever came notes the truth that he found.
             _log.info("%s", error)
@@ -197,7 +213,7 @@ class Attempt:
         read = self._read_at(seen)
         seen = self._beyond_source(step.store, seen)
         at = seen.of(step.store)
-        wanted: dict[str, int | None] = {config.TRUTH_SINCE: at.upper}
+        wanted = {**looked(seen, step.store), **self._arriving(seen, step.store)}
         following = self.steps[self._next]
         flips = self.orders.verify is Verify.NONE and following.store is step.store
         if flips:
@@ -222,7 +238,7 @@ class Attempt:
                 seen = self._seal(seen)
         if not is_set:
             wanted = self._flipping(step) if last else {config.TOMBSTONE: int(bool(step.tombstone))}
-            self.held.configure(seen, step.store, wanted)
+            self.held.configure(seen, step.store, {**looked(seen, step.store), **wanted})
         if last:
             self.moved = True
             self._end()
@@ -251,8 +267,14 @@ class Attempt:
         """Say that what both stores were written meanwhile is no past of the target either."""
         target = self.orders.destination
         seen = self._beyond_source(target, seen)
-        self.held.configure(seen, target, {config.TRUTH_SINCE: seen.of(target).upper})
+        self.held.configure(seen, target, {**looked(seen, target), **self._arriving(seen, target)})
         return self.held.look()
+
+    def _arriving(self, seen: Seen, target: Backend) -> dict[str, int | None]:
+        """What the target's config becomes with the contents."""
+        upper = seen.of(target).upper
+        self._move = next_move(seen, upper)
+        return {config.TRUTH_SINCE: upper, **arriving(target, self._move)}
 
     def _beyond_source(self, target: Backend, seen: Seen) -> Seen:
         """Move the target's upper beyond any time that a reader of the source may have kept."""
@@ -281,7 +303,11 @@ class Attempt:
     def _flipping(self, last: Step) -> dict[str, int | None]:
         """What the config becomes in the store of the last step, in the commit that moves the truth."""
         ending = self._ending(last.store, self.orders.destination, self.orders.record.ended)
-        return {config.TOMBSTONE: int(bool(last.tombstone)), **ending}
+        return {
+            config.TOMBSTONE: int(bool(last.tombstone)),
+            **ending,
+            **completing(last.store, self._move),
+        }
 
     def _ending(self, backend: Backend, truth: Backend, record: Record | None) -> dict[str, int | None]:
         """What is in a store's config after the end with the truth there."""

@@ -3,6 +3,7 @@
 Invariants
 - The note of the truth (`config.TRUTH`) is written under a token that is in both stores: with the fence of
   persist, which is the second one, or after it.
+- Before an open returns, each store notes the token of the other one, and the last move: see `notes`.
 - The initial objects are written to the truth of a link that is whole, in one append with its note.
 - Contents are decoded once: what was committed after they were read is followed change by change.
 """
@@ -15,6 +16,14 @@ from typing import Self
 
 from holdfast.durable import config, takeover
 from holdfast.durable.backend_migration.link import Linked, Seen, notes
+from holdfast.durable.backend_migration.notes import (
+    arrived,
+    arriving,
+    completing,
+    has_looked,
+    looked,
+    next_move,
+)
 from holdfast.durable.backend_migration.truth import Backend
 from holdfast.durable.backend_migration.two_stores import (
     Check,
@@ -75,11 +84,28 @@ def _noting(seen: Seen, link: Linked, backend: Backend, first: _First | None) ->
     return updates
 
 
+def _settling(seen: Seen, link: Linked, backend: Backend, first: _First | None) -> tuple[Update, ...]:
+    """The same, with what the store notes about the other one and about the last move."""
+    wanted = dict(notes(link.truth)[backend])
+    if not has_looked(seen, backend):
+        wanted |= looked(seen, backend)
+    truth = seen.of(link.truth)
+    here, begins = arrived(seen, link.truth), first is not None and not truth.is_initialized
+    if backend is link.truth and here is None and (begins or truth.is_initialized):
+        here = next_move(seen, truth.truth_since)
+        wanted |= arriving(backend, here)
+    wanted |= completing(backend, here)
+    updates = seen.of(backend).configured(wanted)
+    if backend is link.truth and begins and first is not None:
+        return (*updates, *first())
+    return updates
+
+
 def _noted(stores: TwoStores, taken: Taken, first: _First | None) -> Taken:
     truth = taken.link.truth
     # A note that is wrong goes before the right one comes.
-    for backend in (truth.other, truth):
-        updates = _noting(taken.seen, taken.link, backend, first)
+    for backend, noting in ((truth.other, _noting), (truth, _settling), (truth.other, _settling)):
+        updates = noting(taken.seen, taken.link, backend, first)
         while updates:
             at = taken.seen.of(backend)
             if committed(stores.of(backend), at, updates):
@@ -96,7 +122,7 @@ def _noted(stores: TwoStores, taken: Taken, first: _First | None) -> Taken:
             if config.SETTLING in found.config:
                 # Somebody has begun to decide about the link, under no token yet: it is for him to say.
                 stores.linkage(taken.seen)
-            updates = _noting(taken.seen, taken.link, backend, first)
+            updates = noting(taken.seen, taken.link, backend, first)
     return taken
 
 

@@ -12,6 +12,8 @@ Invariants
 - The token of the stash is never below that of persist, as it comes first there: where it is, this is another
   stash than the one that the link was made or begun with, or an older state of it.
 - Every note of the truth (`config.TRUTH`) agrees with the tombstones.
+- Neither store is older than the other one has noted it, and the truth holds what the last move brought (see
+  `notes`). A truth without a catalog is initialized only where nothing shows that there was one.
 - While it is being decided by hand which store counts (`config.SETTLING`), neither does: see `decision`.
 """
 
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from holdfast.durable import config
+from holdfast.durable.backend_migration import notes as noted_by
 from holdfast.durable.backend_migration.truth import (
     NUMBERS,
     Backend,
@@ -44,6 +47,7 @@ _LOST_WITH_IT = (
     "use the stash that it was linked with: it may hold the catalog; if that is lost for good, 'holdfast"
     " migrate detach --stash-lost' shows what would be lost with it, and accepts that with --accept-loss"
 )
+_NAMES = {Backend.STASH: "stash", Backend.PERSIST: "catalog"}
 _NEWEST = f"bring back the newest state of the store that was restored; {_DECIDE}"
 
 
@@ -138,6 +142,7 @@ def begins_on_persist(link: ToLink, number: int) -> Mapping[str, int | None]:
         config.STASH_LINKED: 0,
         config.TOMBSTONE: 0 if two else None,
         config.TRUTH: None,
+        **noted_by.NO_NOTES,
     }
 
 
@@ -148,6 +153,7 @@ def links_stash(link: ToLink, number: int) -> Mapping[str, int | None]:
         config.MIGRATION_STRATEGY: link.strategy.value,
         config.TOMBSTONE: 1 if link.truth is Backend.PERSIST else None,
         config.TRUTH: None,
+        **noted_by.NO_NOTES,
     }
 
 
@@ -160,9 +166,10 @@ def decides_on_persist(link: ToLink, number: int) -> Mapping[str, int | None]:
 ENDS_ON_PERSIST: Mapping[str, int | None] = {config.STASH_LINKED: 1}
 """What persist's config becomes by the last."""
 
-UNLINKED: Mapping[str, int | None] = dict.fromkeys(
-    (config.LINK, config.STASH_LINKED, config.TOMBSTONE, config.TRUTH, config.SETTLING)
-)
+UNLINKED: Mapping[str, int | None] = {
+    **dict.fromkeys((config.LINK, config.STASH_LINKED, config.TOMBSTONE, config.TRUTH, config.SETTLING)),
+    **noted_by.NO_NOTES,
+}
 """What persist's config becomes when its link is ended."""
 
 
@@ -278,6 +285,30 @@ def _check_states(seen: Seen, strategy: Strategy, truth: Backend, places: Mappin
             f"the source of truth can't be told: by the tombstones it is {truth.value} ({places[truth]}), but"
             f" {wrong.value} ({places[wrong]}) says{both and ' too'} that it is: a store was restored from an"
             " older state",
+            hint=_NEWEST,
+        )
+    _check_notes(seen, truth, places)
+
+
+def _check_notes(seen: Seen, truth: Backend, places: Mapping[Backend, str]) -> None:
+    """Raise `LinkConflict` where a store does not fit what the notes of the two tell."""
+    older = noted_by.returned(seen)
+    if older is not None:
+        raise LinkConflict(
+            f"the {_NAMES[older]} in {places[older]} is older than {places[older.other]} knows it: it was"
+            " restored from an older state",
+            hint=_NEWEST,
+        )
+    if noted_by.holds_other_contents(seen, truth):
+        raise LinkConflict(
+            f"the {_NAMES[truth]} in {places[truth]} does not hold the contents of the last migration:"
+            " a store was restored from an older state",
+            hint=_NEWEST,
+        )
+    if not seen.of(truth).is_initialized and noted_by.held_a_catalog(seen, truth):
+        raise LinkConflict(
+            f"the {_NAMES[truth]} in {places[truth]} is empty, but {places[truth.other]} shows that there was"
+            " a catalog: a store was lost, or restored from an older state",
             hint=_NEWEST,
         )
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from holdfast.durable import config
 from holdfast.durable.backend_migration.link import (
     ENDS_ON_PERSIST,
     Linked,
@@ -25,6 +26,7 @@ from holdfast.durable.backend_migration.link import (
     linkage,
     links_stash,
 )
+from holdfast.durable.backend_migration.notes import has_looked, looked
 from holdfast.durable.backend_migration.truth import Backend
 from holdfast.durable.codec import Update
 from holdfast.durable.fence import FenceToken
@@ -248,7 +250,7 @@ class _Taking:
     def _fence(self, backend: Backend, also: Also) -> None:
         while True:
             seen = self._seen.of(backend)
-            updates = (*seen.fence(self._token), *also(self._seen, backend))
+            updates = (*seen.fence(self._token), *also(self._seen, backend), *self._noting(backend))
             if not updates or self._append(backend, updates):
                 return
             self._reread(backend)
@@ -257,6 +259,13 @@ class _Taking:
                 raise _ChangedError
             self._stores.linkage(self._seen)
             self._check(self._seen)
+
+    def _noting(self, backend: Backend) -> tuple[Update, ...]:
+        """What a store notes about the other one together with its fence."""
+        seen = self._seen.of(backend)
+        if config.LINK not in seen.config or (seen.token == self._token and has_looked(self._seen, backend)):
+            return ()
+        return seen.configured(looked(self._seen, backend))
 
     def _link(self) -> None:
         # Decided by what both hold under the token, not by what they held before.
