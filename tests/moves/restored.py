@@ -7,20 +7,29 @@ pair is refused, or opens with all that was committed.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import product
 from typing import TypeVar
 
-from holdfast.durable import OpenMode
+from holdfast.durable import Catalog, OpenMode
 from holdfast.durable.backend_migration.migration import Verify
 from holdfast.durable.backend_migration.truth import Backend, Strategy
 from holdfast.errors import HoldfastError, Uninitialized
-from moves.actors import TIMEOUT_S, Book, add, free, migrate, names, write
-from moves.watched import Call
+from moves.actors import TIMEOUT_S, Book, add, free, migrate, names, roles_of, write
+from moves.memorystore import Stored
+from moves.olderclient import as_older
+from moves.watched import Call, Calls
 from moves.world import Disks, World, config_of, fence_of
 
 T = TypeVar("T")
+
+ACTS = 7
+"""The acts of a story."""
+
+Held = frozenset[str] | HoldfastError
+"""The roles that somebody found in the catalog, or why he was refused."""
 
 
 @dataclass(frozen=True)
@@ -74,57 +83,70 @@ class Moment:
     call: Call | None
 
 
-class Told:
-    """Tells a story, and has its moments."""
+def moments_of(
+    world: World, moments: list[Moment], moving: Callable[[], Moving | None] = lambda: None
+) -> Calls:
+    """Makes all calls, and adds the moment after each that changed something."""
 
-    def __init__(self, story: Story) -> None:
+    def call(call: Call, effect: Callable[[], T]) -> T:
+        try:
+            return effect()
+        finally:
+            disks = world.disks
+            if not moments or disks != moments[-1].disks:
+                moments.append(Moment(disks, frozenset(roles_of(world)), moving(), call))
+
+    return call
+
+
+class Told:
+    """Tells a story, and has its moments; an older Holdfast does the acts whose numbers are in `older`."""
+
+    def __init__(self, story: Story, *, older: Collection[int] = ()) -> None:
         self.story = story
+        self._older = older
         self.world = World(strategy=story.strategy)
         self.book = Book()
         self.moments: list[Moment] = []
+        self.handles: list[tuple[int, Catalog]] = []
+        """Those that were opened to write, each with the number of the last moment of its writes."""
         self._moving: Moving | None = None
+        self._calls = moments_of(self.world, self.moments, lambda: self._moving)
         self._tell()
 
     def _tell(self) -> None:
         source, target, verify = self.story.target.other, self.story.target, self.story.verify
-        self._write("a", "b", backend=source)
-        self._move(Moving("first", target, verify, rollback=False))
-        self._write("c", "d")
-        self._move(Moving("first", target, verify, rollback=True))
-        self._write("e", "f")
-        self._move(Moving("second", target, verify, rollback=False))
-        self._write("g", "h")
-
-    def _call(self, call: Call, effect: Callable[[], T]) -> T:
-        try:
-            return effect()
-        finally:
-            disks = self.world.disks
-            if not self.moments or disks != self.moments[-1].disks:
-                self.moments.append(Moment(disks, _roles(self.world), self._moving, call))
+        acts: list[Callable[[], None]] = [
+            lambda: self._write("a", "b", backend=source),
+            lambda: self._move(Moving("first", target, verify, rollback=False)),
+            lambda: self._write("c", "d"),
+            lambda: self._move(Moving("first", target, verify, rollback=True)),
+            lambda: self._write("e", "f"),
+            lambda: self._move(Moving("second", target, verify, rollback=False)),
+            lambda: self._write("g", "h"),
+        ]
+        assert len(acts) == ACTS
+        for number, act in enumerate(acts):
+            with as_older() if number in self._older else nullcontext():
+                act()
 
     def _write(self, *wanted: str, **options: object) -> None:
         first, *rest = wanted
-        assert write(self.world.process(self._call), self.book, first, **options), self.book.told
+        assert write(self.world.process(self._calls), self.book, first, **options), self.book.told
         for name in rest:
             assert add(self.book.handles[-1], self.book, name)
+        self.handles.append((len(self.moments) - 1, self.book.handles[-1]))
 
     def _move(self, moving: Moving) -> None:
         self._moving = moving
         assert migrate(
-            self.world.process(self._call),
+            self.world.process(self._calls),
             self.book,
             moving.target,
             migration_id=moving.migration_id,
             rollback=moving.rollback,
             verify=moving.verify,
         ), self.book.told
-
-
-def _roles(world: World) -> frozenset[str]:
-    from moves.actors import roles_of
-
-    return frozenset(roles_of(world))
 
 
 @dataclass(frozen=True)
@@ -152,37 +174,33 @@ class Pair:
 
 def pairs(moments: Sequence[Moment]) -> Iterator[Pair]:
     """All pairs; those whose copy is the same are there once for each moment."""
-    known = {_key(moment.disks) for moment in moments}
     for at, now in enumerate(moments):
         for restored in Backend:
             seen = {id(now.disks.of(restored))}
             for number in range(at - 1, -1, -1):
                 then = moments[number]
-                if id(then.disks.of(restored)) in seen:
-                    continue
-                seen.add(id(then.disks.of(restored)))
-                pair = Pair(now, restored, then, False, (at, number))
-                silent = _key(pair.disks) in known or _only_contents(moments[number : at + 1])
-                yield Pair(now, restored, then, silent, (at, number))
+                if id(then.disks.of(restored)) not in seen:
+                    seen.add(id(then.disks.of(restored)))
+                    silent = shows_nothing(moments, number, at, restored)
+                    yield Pair(now, restored, then, silent, (at, number))
+
+
+def shows_nothing(moments: Sequence[Moment], then: int, now: int, restored: Backend) -> bool:
+    """Whether a store of one moment and the other one of a later moment show no trace of what was between."""
+    state = moments[then].disks.of(restored), moments[now].disks.of(restored.other)
+    if any((each.disks.of(restored), each.disks.of(restored.other)) == state for each in moments):
+        return True
+    # Nobody took over meanwhile, nor changed what a store says of itself.
+    between = moments[then : now + 1]
+    return all(len({_preamble(each.disks.of(backend)) for each in between}) == 1 for backend in Backend)
+
+
+def _preamble(stored: Stored) -> tuple[object, ...]:
+    return fence_of(stored), frozenset(config_of(stored).items())
 
 
 def _key(disks: Disks) -> tuple[int, int]:
     return id(disks.stash), id(disks.persist)
-
-
-def _only_contents(moments: Sequence[Moment]) -> bool:
-    """Whether nobody took over meanwhile, nor changed what the stores say of themselves."""
-    told = {
-        (fence_of(stored), frozenset(config_of(stored).items()))
-        for moment in moments
-        for stored in (moment.disks.stash,)
-    }
-    theirs = {
-        (fence_of(stored), frozenset(config_of(stored).items()))
-        for moment in moments
-        for stored in (moment.disks.persist,)
-    }
-    return len(told) == len(theirs) == 1
 
 
 WAYS = ("read", "open", "resume")
@@ -200,31 +218,48 @@ class Found:
     def visit(self, story: Story) -> None:
         """Try all pairs of a story, and all of its moments."""
         told = Told(story)
-        known: dict[object, frozenset[str] | HoldfastError] = {}
+        known: dict[object, Held] = {}
         for number, moment in enumerate(told.moments):
             for way in WAYS:
-                found = self._tried(known, story, moment.disks, moment, way)
-                self.counts["moments"] += 1
-                if isinstance(found, Uninitialized) and not moment.roles:
-                    continue
-                if isinstance(found, HoldfastError) or not moment.roles <= found:
-                    self.refused.append(f"{story}: moment {number} ({moment.call}), {way}: {found!r}")
+                held = self._tried(known, story, moment.disks, moment, way)
+                self.count_moment(
+                    held, moment.roles, where=f"{story}: moment {number} ({moment.call}), {way}"
+                )
         for pair in pairs(told.moments):
             for way in WAYS:
-                found = self._tried(known, story, pair.disks, pair.now, way)
-                self.counts["pairs"] += 1
-                if isinstance(found, HoldfastError):
-                    self.counts["refused"] += 1
-                    self.reasons[type(found).__name__] += 1
-                    if pair.is_silent and not (isinstance(found, Uninitialized) and not pair.now.roles):
-                        self.refused.append(f"{story}: {pair}, {way}: {found!r}")
-                elif pair.now.roles <= found:
-                    self.counts["right"] += 1
-                elif pair.is_silent:
-                    self.counts["silent"] += 1
-                else:
-                    self.counts["wrong"] += 1
-                    self.wrong.append(f"{story}: {pair}, {way}: {sorted(pair.now.roles - found)} is lost")
+                held = self._tried(known, story, pair.disks, pair.now, way)
+                self.count(held, pair.now.roles, silent=pair.is_silent, where=f"{story}: {pair}, {way}")
+
+    def visit_moments(self, story: Story, *, older: Collection[int]) -> None:
+        """Try all moments of a story of which an older Holdfast does a part."""
+        known: dict[object, Held] = {}
+        for number, moment in enumerate(Told(story, older=older).moments):
+            for way in WAYS:
+                held = self._tried(known, story, moment.disks, moment, way)
+                where = f"{story}: older {sorted(older)}, moment {number} ({moment.call}), {way}"
+                self.count_moment(held, moment.roles, where=where)
+
+    def count_moment(self, held: Held, roles: frozenset[str], *, where: str) -> None:
+        """Count what became of stores that are as they were at one time: nobody may be refused."""
+        self.counts["moments"] += 1
+        if isinstance(held, Uninitialized) and not roles:
+            return
+        if isinstance(held, HoldfastError) or not roles <= held:
+            self.refused.append(f"{where}: {held!r}")
+
+    def count(self, held: Held, roles: frozenset[str], *, silent: bool, where: str) -> None:
+        """Count what became of stores of which one is older, where `roles` were committed."""
+        self.counts["pairs"] += 1
+        if isinstance(held, HoldfastError):
+            self.counts["refused"] += 1
+            self.reasons[type(held).__name__] += 1
+        elif roles <= held:
+            self.counts["right"] += 1
+        elif silent:
+            self.counts["silent"] += 1
+        else:
+            self.counts["wrong"] += 1
+            self.wrong.append(f"{where}: {sorted(roles - held)} is lost")
 
     def add(self, other: "Found") -> None:
         """Add what another one has found."""
@@ -245,12 +280,12 @@ class Found:
 
     def _tried(
         self,
-        known: dict[object, frozenset[str] | HoldfastError],
+        known: dict[object, Held],
         story: Story,
         disks: Disks,
         moment: Moment,
         way: str,
-    ) -> frozenset[str] | HoldfastError:
+    ) -> Held:
         moving = moment.moving if way == "resume" else None
         key = (*_key(disks), way if moving is not None else "open" if way == "resume" else way, moving)
         if key not in known:
@@ -258,7 +293,7 @@ class Found:
         return known[key]
 
 
-def tried(story: Story, disks: Disks, moving: Moving | None, way: str) -> frozenset[str] | HoldfastError:
+def tried(story: Story, disks: Disks, moving: Moving | None, way: str) -> Held:
     """The contents that somebody gets who opens the stores, after a resumed migration if so; or the error."""
     world = World(strategy=story.strategy, is_watched=False)
     world.stash.stored, world.persist.stored = disks.stash, disks.persist
@@ -269,8 +304,6 @@ def tried(story: Story, disks: Disks, moving: Moving | None, way: str) -> frozen
             with openable().open(OpenMode.READ_ONLY) as reader:
                 return frozenset(names(reader))
         if moving is not None:
-            book = Book()
-            book.acked = set("abcdefgh")
             moving.resume(world, _Unchecked())
         catalog = openable().open(OpenMode.WRITABLE, holder="somebody", purpose="a write")
         found = names(catalog)

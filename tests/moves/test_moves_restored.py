@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from moves.restored import Found, Story, stories
+from holdfast.durable.backend_migration.migration import Verify
+from moves.restored import ACTS, Found, Story, stories
+from moves.restored_live import moved_live, written_live
 from sim.report import tell
 
 
@@ -28,3 +30,35 @@ def test_no_pair_of_stores_loses_what_was_committed_without_an_error(story: Stor
     assert found.counts["refused"] > 2000
     assert found.counts["right"] > 100
     assert found.counts["moments"] > 100
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("story", list(stories()), ids=str)
+def test_who_has_it_open_or_moves_it_finds_out(story: Story, total: Found) -> None:
+    found = Found()
+    written_live(story, found)
+    # Whoever opened it last writes as before, once for each time that it was opened.
+    assert found.counts["moments"] == 4
+    assert found.counts["refused"] > 300
+    moved_live(story, found)
+    total.add(found)
+    assert found.wrong == []
+    assert found.refused == []
+
+
+OLDER = {
+    *(frozenset({number}) for number in range(ACTS)),
+    *(frozenset(range(number)) for number in range(2, ACTS + 1)),
+    *(frozenset(range(number, ACTS)) for number in range(ACTS)),
+}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("story", [each for each in stories() if each.verify is not Verify.SHADOW], ids=str)
+def test_an_older_client_beside_is_no_conflict(story: Story, total: Found) -> None:
+    found = Found()
+    for older in OLDER:
+        found.visit_moments(story, older=older)
+    total.add(found)
+    assert found.refused == []
+    assert found.counts["moments"] > 1000

@@ -353,6 +353,7 @@ class Process:
             self.alone(Backend.STASH),
             self.alone(Backend.PERSIST),
             sleep=self.sleep,
+            clock=lambda: self.world.now_ms / 1000,
             **options,  # type: ignore[arg-type]
         )
 

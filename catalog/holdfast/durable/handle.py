@@ -8,7 +8,8 @@ Invariants
 - A writer's token is kept beside the memory: the memory may be read anew without a new epoch.
 - An error half way through a change leaves the memory in doubt: it is read anew before the next answer.
 - A reader of a linked store answers only from contents that were the catalog's: where the state in memory
-  does not tell, the other store is asked. A writer need not ask: it is fenced in both before that changes.
+  does not tell, the other store is asked. A writer is fenced in both before that changes; but its store may
+  return to an older state, so it asks the other store now and then.
 """
 
 import logging
@@ -331,11 +332,28 @@ class WritableHandle(ReadOnlyHandle, Catalog):
             self._sync_to(self._store.upper())
             if self._content != before:
                 raise CatalogOutOfSync("somebody changed the catalog without taking over")
+            self._confirm_writer(always=True)
 
     def fence_guard(self) -> Prepared:
         with self._ready():
             self._sync_to(self._store.upper())
+            self._confirm_writer(always=False)
             return self._store.expect(self._upper)
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self._standing.close()
+
+    def _confirm_writer(self, *, always: bool) -> None:
+        """Ask what else knows whether this process may write; ends the handle where it may not."""
+        try:
+            self._standing.confirm_writer(always=always)
+        except StorageError:
+            raise
+        except HoldfastError as error:
+            self._end(error)
 
     def _confirm(self) -> None:
         """Nothing: as long as its token is in the stores, the truth is where it was."""
@@ -386,6 +404,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
             return result
 
     def _commit(self, updates: Sequence[Update]) -> None:
+        self._confirm_writer(always=False)
         try:
             self._store.append(updates, self._upper, fence=self._cache.fence_row)
         except OtherHistory:

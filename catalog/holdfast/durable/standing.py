@@ -34,6 +34,15 @@ class Standing(ABC):
     def confirm_linked(self, store: CatalogStore, seen: Preamble) -> int:
         """The same for a store whose state `seen` is linked and without the note."""
 
+    def confirm_writer(self, *, always: bool) -> None:  # noqa: B027 - most have nobody to ask
+        """Raise where a store beside the writer's own shows that it may not write any more.
+
+        Without `always` a look of some seconds before is enough.
+        """
+
+    def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Give up what it holds."""
+
     def explain(self, error: Fenced) -> HoldfastError:
         """Why a process was fenced, where more is known of it than by whom."""
         return error

@@ -6,7 +6,9 @@ error it is over, and the next one begins at the first step.
 Invariants
 - Each step begins by finding the token of the attempt in both stores.
 - What the target holds does not matter until the truth moves, which is one commit: the tombstone of the last
-  step. Without verification it is set by the replace itself, where both are of one store.
+  step. Just before it the source is as it was read, and the target has the number of this move: what remains
+  is that one of them is restored between the look and the commit. Without
+  verification it is set by the replace itself, where both are of one store.
 - Times never go back: the target's upper is beyond the source's before the contents come in, and what was
   before them is no past of theirs.
 """
@@ -233,6 +235,9 @@ class Attempt:
         is_set = tombstone(seen.of(step.store).config) is step.tombstone
         found = None
         if last and self.truth(seen) is not self.orders.destination:
+            self._check_target(seen)
+            if self.orders.verify is not Verify.SHADOW:
+                self._read_at(seen)
             found = self._verify(seen)
             if self.orders.verify is Verify.SHADOW:
                 seen = self._seal(seen)
@@ -285,16 +290,26 @@ class Attempt:
         return self.held.look()
 
     def _read_at(self, seen: Seen) -> Read:
-        """What was read, which nobody has changed since."""
+        """What was read, which nobody has changed since, and which no older state took the place of."""
         read = self._read
         assert read is not None
-        upper = seen.of(self.orders.destination.other).upper
-        if upper != read.seen.upper:
+        at = seen.of(self.orders.destination.other)
+        if at.upper != read.seen.upper or not at.tells_as(read.seen):
             raise CatalogOutOfSync(
-                f"the source of truth changed after it was read, from {read.seen.upper} to {upper}",
+                f"the source of truth changed after it was read, from {read.seen.upper} to {at.upper}",
                 hint="begin the migration again",
             )
         return read
+
+    def _check_target(self, seen: Seen) -> None:
+        """Raise `CatalogOutOfSync` unless the target has the number that came with the contents."""
+        target = self.orders.destination
+        if self._move is None or arrived(seen, target) != self._move:
+            raise CatalogOutOfSync(
+                f"{self.held.stores.of(target).place} does not hold what was written to it: it was restored"
+                " from an older state",
+                hint="begin the migration again",
+            )
 
     def _end(self) -> None:
         self.finish(self.orders.destination, self.orders.record.ended)

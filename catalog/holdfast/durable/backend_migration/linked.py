@@ -18,6 +18,7 @@ from holdfast.durable import takeover
 from holdfast.durable.backend_migration.dual import Dual
 from holdfast.durable.backend_migration.holding import TruthContents, hold
 from holdfast.durable.backend_migration.link import Linked, Seen, Terms
+from holdfast.durable.backend_migration.other_store import Clock, OtherStore
 from holdfast.durable.backend_migration.standing import OneOfTwo, refuse_running
 from holdfast.durable.backend_migration.truth import Backend, Strategy
 from holdfast.durable.backend_migration.two_stores import (
@@ -62,6 +63,7 @@ def linked_catalog(
     shadow: bool = False,
     on_diverged: OnDiverged | None = None,
     sleep: Callable[[float], None] = time.sleep,
+    clock: Clock = time.monotonic,
 ) -> "LinkedCatalog":
     """The catalog of which one of two stores is the source of truth, wherever it is; they may be linked yet.
 
@@ -75,10 +77,16 @@ def linked_catalog(
 
     With `shadow` whoever writes has every change made and compared in the other store too, as
     `shadow_catalog` does; `on_diverged` is told of a difference.
+
+    A writer asks the other store too whether it may still write: with each `confirm_leadership`, and with a
+    commit when the last look is over 2 seconds old. While that store can't be reached, commits go on for 10
+    minutes; then they raise `StoreUnreachable`. `clock` gives the seconds.
     """
     terms = Terms(backend, strategy, truth)
     dual = Dual(on_diverged) if shadow else None
-    return LinkedCatalog(_stored(stash), _stored(persist), terms, through=through, dual=dual, sleep=sleep)
+    return LinkedCatalog(
+        _stored(stash), _stored(persist), terms, through=through, dual=dual, sleep=sleep, clock=clock
+    )
 
 
 class LinkedCatalog(OpenableCatalog):
@@ -93,11 +101,13 @@ class LinkedCatalog(OpenableCatalog):
         through: Backend | None,
         dual: Dual | None,
         sleep: Callable[[float], None],
+        clock: Clock,
     ) -> None:
         self._stash, self._persist = stash, persist
         self._through = through
         self._dual = dual
         self._sleep = sleep
+        self._clock = clock
         self._now_ms = persist.now_ms
         self.stores = TwoStores(stash.store, persist.store, terms)
 
@@ -327,6 +337,7 @@ class LinkedCatalog(OpenableCatalog):
             seen = taken.seen.of(truth)
             upgraded = contents.upgraded(seen, taken.token)
             seen = seen if upgraded is None else upgraded.seen
+            other = OtherStore(stores.of(truth.other), taken.seen.of(truth.other), taken.token, self._clock)
             handle = WritableHandle(
                 stores.of(truth),
                 contents.cache(seen),
@@ -335,7 +346,7 @@ class LinkedCatalog(OpenableCatalog):
                 token=taken.token,
                 now_ms=self._now_ms,
                 kept=kept_young(stores.of(truth), seen.upper),
-                standing=OneOfTwo(self.stores, truth, taken.link.id, seen.truth_since),
+                standing=OneOfTwo(self.stores, truth, taken.link.id, seen.truth_since, other),
             )
             handle.upgrade_report = None if upgraded is None else upgraded.report
             return truth, handle

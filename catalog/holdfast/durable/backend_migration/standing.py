@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from holdfast.durable.backend_migration.link import Linked, Seen, ToLink
+from holdfast.durable.backend_migration.other_store import OtherStore
 from holdfast.durable.backend_migration.records import Running, running_of
 from holdfast.durable.backend_migration.truth import Backend
 from holdfast.durable.backend_migration.two_stores import TwoStores, read_both
@@ -30,6 +31,22 @@ class OneOfTwo(Standing):
     backend: Backend
     link_id: int | None = None
     since: int = 0
+    other: OtherStore | None = None
+    """The other store, for a writer."""
+
+    def confirm_writer(self, *, always: bool) -> None:
+        """See `Standing`; raises as `OtherStore.confirm`, with what `explain` makes of `Fenced`."""
+        if self.other is None:
+            return
+        try:
+            self.other.confirm(always=always)
+        except Fenced as error:
+            raise self.explain(error) from None
+
+    def close(self) -> None:
+        """See `Standing`."""
+        if self.other is not None:
+            self.other.close()
 
     def confirm_linked(self, store: CatalogStore, seen: Preamble) -> int:  # noqa: ARG002 - of another time
         """See `Standing`; raises `LinkConflict` too."""

@@ -1,0 +1,47 @@
+"""A Holdfast that knows no notes of linked stores, which works beside this one.
+
+It takes the notes for contents, as it takes every key of the config that it does not know, and neither writes
+nor checks any.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+from holdfast.durable import config
+from holdfast.durable.backend_migration import attempt, holding, link, two_stores
+from holdfast.durable.backend_migration.other_store import OtherStore
+
+_KNOWN = config.RESERVED
+_PREFIXES = (config.MIGRATION_RECORD, config.MIGRATION_TARGET)
+
+
+@contextmanager
+def as_older() -> Iterator[None]:
+    """Everything in the block is done by it."""
+    with ExitStack() as patches:
+
+        def put(where: object, name: str, to: object) -> None:
+            patches.enter_context(patch.object(where, name, to))
+
+        put(config, "is_reserved", lambda key: key in _KNOWN or key.startswith(_PREFIXES))
+        for module in (attempt, holding, two_stores):
+            put(module, "looked", lambda seen, backend: {})
+        for module in (holding, two_stores):
+            put(module, "has_looked", lambda seen, backend: True)
+        for module in (attempt, holding):
+            put(module, "arriving", lambda backend, move: {})
+            put(module, "completing", lambda backend, move: {})
+        put(attempt.Attempt, "_check_target", lambda self, seen: None)
+        put(link, "_check_notes", lambda seen, truth, places: None)
+        for name in ("begins_on_persist", "links_stash"):
+            put(two_stores, name, _without_notes(getattr(link, name)))
+        put(OtherStore, "confirm", lambda self, *, always: None)
+        yield
+
+
+def _without_notes(given):  # type: ignore[no-untyped-def]
+    def made(*of: object) -> dict[str, int | None]:
+        return {key: value for key, value in given(*of).items() if not key.startswith(config.LINK_NOTE)}
+
+    return made
