@@ -248,6 +248,22 @@ class LeaseLost(HandleExpired, AsOfTooEarly):
         self.as_of, self.since = as_of, since
 
 
+class UsedAfterFork(HoldfastError):
+    """A client, handle, table or catalog was used in a forked child of the process that opened it.
+
+    Nothing happened, and the parent can go on with it.
+    """
+
+    exit_code = 2
+    hint = "open it anew in the child process, and use nothing there that was opened before the fork"
+
+    def __init__(self, what: str, opened_in: int, used_in: int) -> None:
+        super().__init__(
+            f"{what} was opened by process {opened_in}: process {used_in} is a forked child of it"
+        )
+        self.what, self.opened_in, self.used_in = what, opened_in, used_in
+
+
 class LocationMismatch(HoldfastError):
     """Blob and consensus, or two shards, belong to different locations."""
 

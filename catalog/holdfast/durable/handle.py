@@ -51,6 +51,7 @@ from holdfast.errors import (
     TransactionInProgress,
     UpperMismatch,
 )
+from holdfast.forks import OwnerProcess
 from holdfast.persist import Prepared
 
 T = TypeVar("T")
@@ -70,6 +71,7 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         boot_ts: int,
         standing: Standing | None = None,
     ) -> None:
+        self._owner = OwnerProcess()
         self._lock = threading.RLock()
         self._standing = standing or Alone()
         # Whether the contents in memory were the catalog's is still to be asked.
@@ -89,10 +91,12 @@ class ReadOnlyHandle(ReadOnlyCatalog):
 
     @property
     def upper(self) -> int:
+        self._check_process()
         return self._upper
 
     @property
     def since(self) -> int:
+        self._check_process()
         return max(self._store.since, self._truth_since)
 
     @property
@@ -126,7 +130,12 @@ class ReadOnlyHandle(ReadOnlyCatalog):
     def stream(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
         with self._ready():
             upper = self._upper
-        return (decode(collection, row) for row in self._store.rows(upper - 1, (collection.kind,)))
+        return self._decoded(collection, self._store.rows(upper - 1, (collection.kind,)))
+
+    def _decoded(self, collection: Collection[K, V], rows: Iterable[Row]) -> Iterator[Object[K, V]]:
+        for row in rows:
+            yield decode(collection, row)
+            self._check_process()
 
     def snapshot(self) -> Mapping[Kind, tuple[Object[Any, Any], ...]]:
         with self._ready() as cache:
@@ -172,8 +181,14 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         return dump_json(self._store.rows(time))
 
     def close(self) -> None:
-        with self._lock:
-            self._store.close()
+        """Give up what it holds. In a forked child it does nothing: that is the parent's."""
+        if self._owner.is_here:
+            with self._lock:
+                self._store.close()
+
+    def _check_process(self) -> None:
+        if not self._owner.is_here:
+            self._owner.check(f"the catalog in {self.place}")
 
     def retire(self, error: HoldfastError) -> None:
         """Close it for good: whoever uses it from now on is told `error`."""
@@ -210,6 +225,7 @@ class ReadOnlyHandle(ReadOnlyCatalog):
     @contextmanager
     def _ready(self) -> Iterator[Cache]:
         """The handle's lock, with memory fit to answer from; raises what ended the handle."""
+        self._check_process()
         with self._lock:
             if self._ended is not None:
                 raise self._ended.with_traceback(None)
@@ -296,6 +312,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
             self._end(FenceRegressed(self._token, "in an older log", at_least=self._token.epoch))
 
     def fence_token(self) -> FenceToken:
+        self._check_process()
         return self._token
 
     def transaction(self) -> Transaction:
@@ -311,6 +328,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
         self._tx = None
 
     def commit_transaction(self, tx: Transaction) -> None:
+        self._check_process()
         with self._lock:
             if tx is not self._tx:
                 raise BadInput("the transaction is not open on this catalog")
@@ -398,6 +416,7 @@ class WritableHandle(ReadOnlyHandle, Catalog):
         return self._store.rows(self._upper - 1, (kind,))
 
     def in_transaction(self, change: Callable[[Transaction], T]) -> T:
+        self._check_process()
         with self._lock, self.transaction() as tx:
             result = change(tx)
             self.commit_transaction(tx)
@@ -485,7 +504,7 @@ class SavepointHandle(WritableHandle):
             return iter(self.objects(collection))
         with self._ready():
             rows = self._appended(collection.kind)
-        return (decode(collection, row) for row in rows)
+        return self._decoded(collection, rows)
 
     def sync(self) -> None:
         """Nothing: what others commit is not part of this savepoint."""
@@ -515,8 +534,9 @@ class SavepointHandle(WritableHandle):
         return chain(kept, [row for row in self._added if row.kind is kind])
 
     def close(self) -> None:
-        with self._lock:
-            self._on_close()
+        if self._owner.is_here:
+            with self._lock:
+                self._on_close()
         super().close()
 
     def _commit(self, updates: Sequence[Update]) -> None:

@@ -31,6 +31,7 @@ from holdfast.durable.shadow_side import COMPARED, ShadowSide, differing
 from holdfast.durable.shadow_transaction import ShadowTransaction
 from holdfast.durable.transaction import Transaction
 from holdfast.errors import BadInput, HandleExpired, HoldfastError, Indeterminate, TransactionInProgress
+from holdfast.forks import OwnerProcess
 from holdfast.persist import Prepared
 
 # Of these each side has rows that say what it is itself: they are not counted.
@@ -44,6 +45,7 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
     """An open shadow that reads. Thread-safe."""
 
     def __init__(self, primary: H, side: ShadowSide[H]) -> None:
+        self._owner = OwnerProcess()
         self._lock = threading.RLock()
         self._primary = primary
         self._side = side
@@ -97,7 +99,7 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
         return iter(self._read(f"{collection}", lambda catalog: list(catalog.stream(collection))))
 
     def snapshot(self) -> Mapping[Kind, tuple[Object[Any, Any], ...]]:
-        with self._lock:
+        with self._locked():
             mine = self._primary.snapshot()
             for theirs in self._side.attempt("snapshot", lambda catalog: catalog.snapshot()):
                 for collection in COMPARED:
@@ -114,7 +116,7 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
         )
 
     def sync(self) -> None:
-        with self._lock:
+        with self._locked():
             self._primary.sync()
             self._side.past_gone = None
             self._side.attempt("sync", lambda catalog: catalog.sync())
@@ -133,18 +135,25 @@ class ShadowReader(ReadOnlyCatalog, Generic[H]):
 
         A reader that finds a difference syncs first: the secondary may have gone on before the primary.
         """
-        with self._lock:
+        with self._locked():
             self._compare_contents(whole=True)
 
     def close(self) -> None:
+        if not self._owner.is_here:
+            return
         with self._lock:
             self._side.drop()
             self._primary.close()
 
+    def _locked(self) -> threading.RLock:
+        """The lock to hold; raises in a forked child, where another thread may have it for ever."""
+        self._owner.check("this shadow catalog")
+        return self._lock
+
     def _read(
         self, what: str, call: Callable[[H], T], *, form: Callable[[T], Any] = lambda found: found
     ) -> T:
-        with self._lock:
+        with self._locked():
             mine = call(self._primary)
             for theirs in self._side.attempt(what, call):
                 self._compare_answer(what, form(mine), form(theirs))
@@ -230,7 +239,7 @@ class ShadowCatalog(ShadowReader[Catalog], Catalog):
 
         Raises `TransactionInProgress`: an open transaction has its other half on the secondary of before.
         """
-        with self._lock:
+        with self._locked():
             if self._tx is not None and self._tx.is_open:
                 raise TransactionInProgress("a transaction is open on this catalog: close it first")
             if self._attach is None:
@@ -243,7 +252,7 @@ class ShadowCatalog(ShadowReader[Catalog], Catalog):
             self._compare_contents(whole=True)
 
     def transaction(self) -> Transaction:
-        with self._lock:
+        with self._locked():
             primary = self._primary.transaction()
             try:
                 (secondary,) = self._side.attempt("transaction", lambda c: c.transaction()) or (None,)
@@ -254,7 +263,7 @@ class ShadowCatalog(ShadowReader[Catalog], Catalog):
             return self._tx
 
     def commit_transaction(self, tx: Transaction) -> None:
-        with self._lock:
+        with self._locked():
             if not isinstance(tx, ShadowTransaction) or tx is not self._tx:
                 raise BadInput("the transaction is not open on this catalog")
             with tx:
@@ -266,13 +275,13 @@ class ShadowCatalog(ShadowReader[Catalog], Catalog):
             self._after_commit()
 
     def in_transaction(self, change: Callable[[Transaction], T]) -> T:
-        with self._lock, self.transaction() as tx:
+        with self._locked(), self.transaction() as tx:
             result = change(tx)
             self.commit_transaction(tx)
             return result
 
     def dangerous_edit(self, collection: Collection[K, V], key: K, value: V | None) -> V | None:
-        with self._lock:
+        with self._locked():
             mine = self._committing(lambda: self._primary.dangerous_edit(collection, key, value))
             for theirs in self._side.attempt("edit", lambda c: c.dangerous_edit(collection, key, value)):
                 self._side.compare(f"edit of {collection}", mine, theirs)
@@ -280,7 +289,7 @@ class ShadowCatalog(ShadowReader[Catalog], Catalog):
             return mine
 
     def confirm_leadership(self) -> None:
-        with self._lock:
+        with self._locked():
             self._primary.confirm_leadership()
             self._side.attempt("confirm leadership", lambda catalog: catalog.confirm_leadership())
 

@@ -30,6 +30,7 @@ from holdfast.errors import (
     HoldfastError,
     StorageError,
 )
+from holdfast.forks import OwnerProcess
 
 CONFIRM_S = 0.5
 """How often a subscriber asks whether a linked store is still the truth, while that isn't certain."""
@@ -60,6 +61,7 @@ class StoreSubscription(Subscription):
         since = max(store.since, floor)
         if since > max(lower - 1, 0):
             raise AsOfTooEarly(lower - 1, since)
+        self._owner = OwnerProcess()
         self._store = store
         self._feed = store.feed(lower, fence=fence)
         self._frontier = lower
@@ -74,6 +76,7 @@ class StoreSubscription(Subscription):
         return self._frontier
 
     def next(self, timeout: float | None = None) -> list[Change]:
+        self._owner.check("this subscription")
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             if not self._due:
@@ -89,7 +92,8 @@ class StoreSubscription(Subscription):
                 return found
 
     def close(self) -> None:
-        self._store.close()
+        if self._owner.is_here:
+            self._store.close()
 
     def _take(self) -> list[Change]:
         """The changes that are due, up to the first time that can't be given out; raises why it can't."""

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Final, Self
 import pyarrow as pa
 
 from holdfast.errors import BadInput, Determinate, DiffOverflow, HoldfastError
+from holdfast.forks import OwnerProcess
 from holdfast.persist.canonical import prepare_updates, time_bounds
 from holdfast.persist.merge import consolidate_chunk, merge_runs
 from holdfast.persist.schema import TIME
@@ -42,6 +43,7 @@ class BatchBuilder:
         if memory_bytes < 1:
             raise BadInput(f"a batch builder can't work in {memory_bytes} bytes of memory")
         self._writer = writer
+        self._owner = OwnerProcess()
         self._schema = writer.schema
         self._names = [*writer.schema.names, TIME]
         self._chunk_bytes = max(1, memory_bytes // _CHUNK_SHARE)
@@ -113,7 +115,12 @@ class BatchBuilder:
         return self._merged()
 
     def close(self) -> None:
-        """Delete what was uploaded and not committed, and the temporary files."""
+        """Delete what was uploaded and not committed, and the temporary files.
+
+        In a forked child it does nothing: the parent may go on with them.
+        """
+        if not self._owner.is_here:
+            return
         self._end("is closed")
         if self._spiller is not None:
             self._spiller.shutdown()
@@ -127,6 +134,7 @@ class BatchBuilder:
         self.close()
 
     def _check_usable(self) -> None:
+        self._owner.check("this batch builder")
         if self._unusable:
             raise BadInput(f"this batch builder of {self._writer.shard_id} {self._unusable}")
 

@@ -27,6 +27,7 @@ from holdfast.errors import (
     ShardFinalized,
     StorageError,
 )
+from holdfast.forks import OwnerProcess
 from holdfast.persist.canonical import Rows
 from holdfast.persist.casts import shown
 from holdfast.persist.checks import (
@@ -76,7 +77,11 @@ Mode = Literal["write", "read"]
 
 
 class PersistClient:
-    """Opens shards of one location. Thread-safe; calls are linearized across its threads."""
+    """Opens shards of one location. Thread-safe; calls are linearized across its threads.
+
+    A client, and all that it hands out, belongs to the process that opened it. In a forked child every call
+    raises `UsedAfterFork`, and `close` does nothing: open another client there.
+    """
 
     def __init__(
         self,
@@ -91,6 +96,7 @@ class PersistClient:
         self.config = config or PersistConfig()
         self.clock = clock or Clock()
         self._host_clock = HostClock(location.blob, self.clock, self.config.clock_ahead_s)
+        self._owner = OwnerProcess()
         self._machines: dict[str, Machine] = {}
         self._lock = threading.Lock()
         self._taking = threading.Lock()
@@ -266,6 +272,7 @@ class PersistClient:
 
     def check_locked(self, shard_id: str) -> None:
         """Raise `NotWritable` where this client has not taken the write lock, `Fenced` where it lost it."""
+        self._check_open()
         if self._fence.held is None:
             raise no_lock(shard_id)
 
@@ -437,11 +444,13 @@ class PersistClient:
 
     def recent_uppers(self, shard_ids: Sequence[str]) -> dict[str, int]:
         """The uppers of shards, as `recent_upper` gives each, by one read of Consensus for all of them."""
+        self._check_open()
         machines = [self.machine(shard_id) for shard_id in shard_ids]
         return {state.shard_id: state.upper for state in refresh_all(machines)}
 
     def versions(self, shard_ids: Sequence[str]) -> dict[str, int]:
         """The numbers of the newest versions of shards, linearized, by few reads of Consensus; 0: none."""
+        self._check_open()
         machines = [self.machine(shard_id) for shard_id in shard_ids]
         chunks = (machines[start : start + HEADS] for start in range(0, len(machines), HEADS))
         return {state.shard_id: state.seqno for chunk in chunks for state in refresh_all(chunk)}
@@ -539,6 +548,7 @@ class PersistClient:
     @property
     def compactions(self) -> Compactions:
         """Compactions to claim here and to do anywhere; upkeep does those that nobody claims."""
+        self._check_open()
         return Compactions(self, partial(self._handle, "w"))
 
     def forget_reader(self, reader: ReadHandle) -> None:
@@ -547,6 +557,7 @@ class PersistClient:
 
     def machine(self, shard_id: str) -> Machine:
         """The shard's state cache in this client; `BadInput` once that is closed."""
+        self._check_open()
         with self._lock:
             self._check_open()
             machine = self._machines.get(shard_id)
@@ -617,6 +628,7 @@ class PersistClient:
             raise NotWritable("this client was opened with mode 'read'")
 
     def _check_open(self) -> None:
+        self._owner.check("this client")
         if self._closed:
             raise BadInput("this client is closed")
 
@@ -626,7 +638,12 @@ class PersistClient:
         )
 
     def close(self) -> None:
-        """Refuse new work, finish waiting upkeep, give up all handles and the lock, and close the stores."""
+        """Refuse new work, finish waiting upkeep, give up all handles and the lock, and close the stores.
+
+        In a forked child it does nothing: all of that is the parent's.
+        """
+        if not self._owner.is_here:
+            return
         with self._lock:
             if self._closed:
                 return

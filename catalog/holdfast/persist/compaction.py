@@ -156,6 +156,7 @@ def renewal(machine: Machine, task: CompactionTask) -> Callable[[], None]:
 
     def beat() -> None:
         nonlocal next_beat
+        machine.check_open()
         if machine.clock.monotonic() < next_beat:
             return
         # A claim that can't be renewed may die: then another does the same work, no more.

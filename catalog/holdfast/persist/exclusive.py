@@ -18,6 +18,7 @@ from holdfast.errors import (
     LockHeld,
     StorageError,
 )
+from holdfast.forks import OwnerProcess
 from holdfast.persist.checks import is_text
 from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
@@ -46,6 +47,7 @@ class Exclusive:
         self._client = client
         self._fence = fence
         self._row = row
+        self._owner = OwnerProcess()
         self._released = False
 
     @property
@@ -56,10 +58,12 @@ class Exclusive:
     def close(self) -> None:
         """Give the lock up, durably, so that anybody can take it. A lock that was lost stays lost.
 
+        In a forked child it does nothing: the lock is the parent's.
+
         Raises:
             Indeterminate: whether it was given up could not be found out; call again.
         """
-        if self._released:
+        if self._released or not self._owner.is_here:
             return
         client = self._client
         try:

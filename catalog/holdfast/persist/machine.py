@@ -37,6 +37,7 @@ from holdfast.errors import (
     LogRegressed,
     StorageError,
 )
+from holdfast.forks import OwnerProcess
 from holdfast.persist.clock import Clock
 from holdfast.persist.command import Append, Command, Commit, NoOp, Reject, Seal, Write
 from holdfast.persist.config import PersistConfig
@@ -105,6 +106,7 @@ class Machine:
         self.clock = clock
         self.fence = fence or Fence()
         self.history = history or ForkGuard(location.blob, hostname=config.hostname, read_only=True)
+        self.owner = OwnerProcess()
         self.lock = threading.RLock()
         self.watches = Watches()
         # Whom to tell of new versions, and whether somebody tells us, where a client asked for it.
@@ -134,7 +136,11 @@ class Machine:
         return self._version
 
     def check_open(self) -> None:
-        """Raise `BadInput` once the client that this belongs to is closed, `LogRegressed` once it ended."""
+        """Raise `BadInput` once its client is closed, `LogRegressed` once it ended.
+
+        In a forked child it raises `UsedAfterFork`.
+        """
+        self.owner.check("this client")
         if not self.is_open:
             raise BadInput("this client is closed")
         self.history.check()

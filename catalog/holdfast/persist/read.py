@@ -361,6 +361,7 @@ class ReadHandle:
 
     def beat(self) -> None:
         """Send the heartbeat if it is due: use keeps a lease alive, whoever else sends heartbeats for it."""
+        self._machine.check_open()
         if self._handle is None or self._machine.clock.monotonic() < self._beat_due_s:
             return
         # What is read needs no answer from this; the next use tries again.
@@ -376,6 +377,7 @@ class ReadHandle:
         return LeaseLost(handle.id, as_of, since)
 
     def _move(self, since: int) -> None:
+        self._machine.check_open()
         # One at a time, and none after `close`: a lease taken anew then would be nobody's.
         with self._moving:
             handle = self._handle
@@ -409,11 +411,15 @@ class ReadHandle:
             self.beat()
             yield
         finally:
-            with self._lock:
-                self._pinned.remove(state.seqno)
+            # In a forked child another thread may have held the lock, and the pins are the parent's.
+            if self._machine.owner.is_here:
+                with self._lock:
+                    self._pinned.remove(state.seqno)
 
     def close(self) -> None:
-        """Give up the lease."""
+        """Give up the lease. In a forked child it does nothing: the lease is the parent's."""
+        if not self._machine.owner.is_here:
+            return
         with self._moving:
             handle, self._handle = self._handle, None
             if handle is not None:

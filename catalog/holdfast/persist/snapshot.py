@@ -161,7 +161,10 @@ class Snapshot:
                 with self._pins.pin(state):
                     for rows in self._merged(state, left):
                         last = key_at(self.schema.names, rows, rows.num_rows - 1)
-                        yield from self._project(rows).to_batches(max_chunksize=BATCH_ROWS)
+                        for batch in self._project(rows).to_batches(max_chunksize=BATCH_ROWS):
+                            yield batch
+                            # Of a file that is open a forked child would move the parent's place in it.
+                            self._machine.owner.check("this snapshot")
                         left = left.beyond(last)
                         self._pins.beat()
                 return

@@ -105,8 +105,11 @@ class Prepared:
         return self.uploaded
 
     def abandon(self) -> None:
-        """Delete what was uploaded, where it was not committed: it can't be any more."""
-        if not self._spent:
+        """Delete what was uploaded, where it was not committed: it can't be any more.
+
+        In a forked child it does nothing: the parent may commit it.
+        """
+        if not self._spent and self.machine.owner.is_here:
             self._spent = True
             with suppress(StorageError):
                 for key in self.uploaded:
@@ -313,6 +316,7 @@ class WriteHandle:
 
         Raises `HandleExpired` where it was silent for too long: what was uploaded for it may be gone.
         """
+        self._machine.check_open()
         self._register()
 
     def prepare_uploads(self, uploads: Sequence[Upload], expected_upper: int, new_upper: int) -> Prepared:

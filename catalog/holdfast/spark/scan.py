@@ -7,7 +7,6 @@
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,6 +16,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from holdfast.forks import kept_in_process
 from holdfast.persist import PersistClient
 from holdfast.persist.schema import DIFF, TIME, Schema
 from holdfast.spark.conditions import Condition, conditions, kept, narrowed
@@ -206,4 +206,4 @@ def _wanted(piece: CollectionPart, scan: Scan) -> CollectionPart:
     return dataclasses.replace(piece, parts=tuple(part for part in parts if part is not None))
 
 
-_kept_open = functools.lru_cache(maxsize=8)(Place.open_to_read)
+_kept_open = kept_in_process(most=8)(Place.open_to_read)

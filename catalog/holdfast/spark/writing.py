@@ -10,7 +10,6 @@
   is not appended again, and what was uploaded for it goes.
 """
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from holdfast.errors import (
     ShardFinalized,
     UpperMismatch,
 )
+from holdfast.forks import kept_in_process
 from holdfast.persist import PersistClient, Prepared, Schema, Upload, UploadTicket
 from holdfast.persist.canonical import prepare_updates
 from holdfast.persist.config import Maintenance
@@ -122,7 +122,7 @@ def upload(planned: WritePlan, batches: Iterable[pa.RecordBatch]) -> Uploads:
     """Upload the rows of one task. Raises `BadInput` naming the column whose values don't fit."""
     if planned.done:
         return ()
-    alive = _Alive.of(planned.options.place, planned.location_id, planned.tickets)
+    alive = _alive(planned.options.place, planned.location_id, planned.tickets)
     rows = _updates(planned, batches, alive.beat)
     first = next(rows, None)
     if first is None:
@@ -297,12 +297,6 @@ class _Alive:
         self._tickets = tickets
         self._beaten_s = client.clock.monotonic()
 
-    @classmethod
-    @functools.lru_cache(maxsize=8)
-    def of(cls, place: Place, location_id: UUID, tickets: tuple[UploadTicket, ...]) -> "_Alive":
-        """That of this process: one for all tasks that it does."""
-        return cls(_controller(place, location_id, "off").client, tickets)
-
     def beat(self) -> None:
         """Raises `HandleExpired` where the writers are not known any more."""
         now = self.client.clock.monotonic()
@@ -313,7 +307,13 @@ class _Alive:
         self._beaten_s = now
 
 
-@functools.lru_cache(maxsize=16)
+@kept_in_process(most=8)
+def _alive(place: Place, location_id: UUID, tickets: tuple[UploadTicket, ...]) -> _Alive:
+    """That of this process: one for all tasks that it does."""
+    return _Alive(_controller(place, location_id, "off").client, tickets)
+
+
+@kept_in_process(most=16)
 def _controller(place: Place, location_id: UUID, maintenance: Maintenance) -> StorageController:
     """A controller of a location that stays open: worker processes live on and do many writes."""
     return StorageController(place.open_to_write(location_id, maintenance=maintenance), who="spark")

@@ -15,6 +15,7 @@ from typing import Final, Self
 import pyarrow as pa
 
 from holdfast.errors import BadInput
+from holdfast.forks import OwnerProcess
 from holdfast.persist import BatchBuilder, Prepared, Schema
 from holdfast.persist.canonical import check_bounds, prepare_updates, time_bounds
 from holdfast.persist.evolution import upgraded
@@ -37,6 +38,7 @@ class BulkAppend:
     """
 
     def __init__(self, schema: Schema, route: Route, complete: Complete, *, memory_bytes: int) -> None:
+        self._owner = OwnerProcess()
         self.rows = 0
         self.times: tuple[int, int] | None = None
         self._schema = schema
@@ -102,6 +104,7 @@ class BulkAppend:
         self._building.close()
 
     def _check_whole(self) -> None:
+        self._owner.check("this bulk append")
         if not self._whole:
             raise BadInput(
                 "this bulk append failed to take in some updates: nothing can be done with the rest"

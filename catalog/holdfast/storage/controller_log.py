@@ -19,6 +19,7 @@ from typing import Final, TypeVar, assert_never
 import pyarrow as pa
 
 from holdfast.errors import AsOfTooEarly, HandleExpired, Indeterminate, StorageError, UpperMismatch
+from holdfast.forks import OwnerProcess
 from holdfast.persist import (
     CriticalSince,
     Listen,
@@ -64,6 +65,7 @@ class ControllerLog:
         self._client = client
         self._guard = guard
         self.shard_id = controller_shard_id(client.location_id)
+        self._owner = OwnerProcess()
         self._lock = threading.RLock()
         self._state = ControllerState()
         self._rows: dict[bytes, bytes] = {}
@@ -76,6 +78,7 @@ class ControllerLog:
 
     def sync(self) -> ControllerState:
         """The records as they are now, linearized: a version that stays as it is."""
+        self._owner.check("this storage controller")
         with self._lock:
             upper = self._client.recent_upper(self.shard_id)
             if upper > self._upper:
@@ -102,6 +105,7 @@ class ControllerLog:
         `UpperMismatch` where an effect lost on its own shard although the transition still stands, and what
         `multi_write` raises.
         """
+        self._owner.check("this storage controller")
         with self._lock:
             lost: UpperMismatch | None = None
             while True:
@@ -144,9 +148,10 @@ class ControllerLog:
                 return
 
     def close(self) -> None:
-        """Give up the hold of the mirror."""
-        with self._lock:
-            self._close_reader()
+        """Give up the hold of the mirror. In a forked child it does nothing: the hold is the parent's."""
+        if self._owner.is_here:
+            with self._lock:
+                self._close_reader()
 
     def _condition(self) -> Sequence[Prepared]:
         return () if self._guard is None else (self._guard(),)

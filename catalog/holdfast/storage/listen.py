@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import CLOSED, AsOfTooEarly, HandleExpired, ShardFinalized
+from holdfast.forks import OwnerProcess
 from holdfast.persist import Event, Listen, Progress, Schema, Updates
 from holdfast.persist.difference import Difference
 from holdfast.persist.evolution import newest, upgraded
@@ -97,6 +98,7 @@ class CollectionListen:
         frontier: int,
         until: int | None = None,
     ) -> None:
+        self._owner = OwnerProcess()
         self._until = until
         self._end = CLOSED if until is None else until + 1
         self._renditions = renditions
@@ -117,6 +119,7 @@ class CollectionListen:
 
         Raises `AsOfTooEarly` where the collection's since has passed this listen: its hold was lost.
         """
+        self._owner.check("this listen to a collection")
         deadline = None if timeout is None else time.monotonic() + timeout
         if self.frontier >= self._end:
             return []

@@ -25,6 +25,7 @@ from holdfast.errors import (
     ShardFinalized,
     VersionTooNew,
 )
+from holdfast.forks import OwnerProcess
 from holdfast.persist import Listen, PersistClient, ReadHandle, Schema
 from holdfast.persist.checks import check_time
 from holdfast.persist.difference import Difference
@@ -57,6 +58,7 @@ class CollectionReader:
         self._client = client
         self._describe = describe
         self._purpose = purpose
+        self._owner = OwnerProcess()
         self._lock = threading.Lock()
         self._shards: dict[str, ReadHandle] = {}
         self._closed = False
@@ -169,7 +171,12 @@ class CollectionReader:
 
     def _within(self, as_of: int, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with self._there(as_of):
-            yield from rows
+            for batch in rows:
+                yield batch
+                self._check_process()
+
+    def _check_process(self) -> None:
+        self._owner.check("this reader of a collection")
 
     def change_counts(self, as_of: int) -> list[tuple[int, int]]:
         """About how many updates came after `as_of`: times, in order, and a number for each.
@@ -269,7 +276,9 @@ class CollectionReader:
                 handle.close()
 
     def close(self) -> None:
-        """Give up the capability."""
+        """Give up the capability. In a forked child it does nothing: it is the parent's."""
+        if not self._owner.is_here:
+            return
         with self._lock:
             self._closed = True
             shards = [*self._shards.values()]
@@ -300,6 +309,7 @@ class CollectionReader:
             raise
 
     def _check_open(self) -> None:
+        self._check_process()
         if self._closed:
             raise BadInput(f"this reader of collection {self.info.name} is closed", hint="open another one")
 
@@ -352,6 +362,7 @@ class CollectionReader:
 
     def described(self, rendition_id: str) -> RenditionInfo:
         """What is on record now for a rendition."""
+        self._check_process()
         return self._described().rendition(rendition_id)
 
     def follower(self, rendition: RenditionInfo) -> RenditionInfo:
@@ -390,6 +401,7 @@ class CollectionReader:
         return [self._opened(shard) for shard in rendition.shards]
 
     def _opened(self, shard: str) -> ReadHandle:
+        self._check_process()
         with self._lock:
             # A handle that is opened after the close would hold for ever.
             self._check_open()

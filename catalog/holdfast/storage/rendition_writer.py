@@ -20,6 +20,7 @@ from holdfast.errors import (
     ShardFinalized,
     UpperMismatch,
 )
+from holdfast.forks import OwnerProcess
 from holdfast.persist import PersistClient, Prepared
 from holdfast.storage.appending import Route, ShardedAppend, checked_updates, promise_moved
 from holdfast.storage.metadata import METADATA_SCHEMA
@@ -57,6 +58,7 @@ class RenditionWriter:
         self._begin = begin
         self._rendition_id = rendition_id
         self._purpose = purpose
+        self._owner = OwnerProcess()
         self._lock = threading.Lock()
         self._metadata = client.writer(info.metadata_shard, METADATA_SCHEMA, purpose=purpose)
         self._route: Route | None = None
@@ -76,6 +78,7 @@ class RenditionWriter:
 
         Raises as `append` does.
         """
+        self._owner.check("this writer of a rendition")
         with self._lock:
             return self._find()[1]
 
@@ -91,6 +94,7 @@ class RenditionWriter:
         `Indeterminate` where it could not be found out whether it happened: open a new writer and look at
         the upper.
         """
+        self._owner.check("this writer of a rendition")
         batch = checked_updates(self.schema, updates, expected_upper, new_upper)
         with self._lock, ShardedAppend(self._client, self.schema, batch, expected_upper, new_upper) as append:
             route = self._route or self._find()[0]

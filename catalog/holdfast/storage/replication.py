@@ -30,6 +30,7 @@ from holdfast.errors import (
     ShardFinalized,
     UpperMismatch,
 )
+from holdfast.forks import OwnerProcess
 from holdfast.persist import Listen, PersistClient, Progress, ReadHandle, Updates
 from holdfast.persist.canonical import sort_updates
 from holdfast.persist.casts import shown
@@ -70,6 +71,7 @@ class Compared:
         self._suspect = suspect
         self._pick = pick
         self._purpose = purpose
+        self._owner = OwnerProcess()
         self._lock = threading.Lock()
         self._appended = 0
         self._there: _There | None = None
@@ -86,6 +88,7 @@ class Compared:
         """Append what isn't there yet, by `append`, and compare what is. Raises what that raises, and
         `ConflictingWrite`, `Overtaken`, `NotComparable`.
         """
+        self._owner.check("this replicated writer")
         with self._lock:
             lower = expected_upper
             while True:
@@ -105,7 +108,9 @@ class Compared:
             self._let_go(new_upper - 1)
 
     def close(self) -> None:
-        """Give up what is held."""
+        """Give up what is held. In a forked child it does nothing: that is the parent's."""
+        if not self._owner.is_here:
+            return
         with self._lock:
             if self._there is not None:
                 self._there.close()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 from holdfast.errors import CLOSED, BadInput, CollectionNotFound, ShardFinalized, UpperMismatch
+from holdfast.forks import OwnerProcess
 from holdfast.persist import PersistClient, Prepared, Schema, Upload, UploadTicket
 from holdfast.persist.builder import MEMORY_BYTES
 from holdfast.storage.appending import (
@@ -46,6 +47,7 @@ class CollectionWriter:
         self._client = client
         self._describe = describe
         self._purpose = purpose
+        self._owner = OwnerProcess()
         self._lock = threading.Lock()
         self._metadata = client.writer(info.metadata_shard, METADATA_SCHEMA, purpose=purpose)
         self.info = info
@@ -78,6 +80,7 @@ class CollectionWriter:
         nothing happened. `Indeterminate` where it could not be found out whether it happened: open a new
         writer and look at the upper.
         """
+        self._owner.check("this writer of a collection")
         batch = checked_updates(self.schema, updates, expected_upper, new_upper)
         with self._lock, ShardedAppend(self._client, self.schema, batch, expected_upper, new_upper) as append:
             route = self._route or self._find()[0]
@@ -89,6 +92,7 @@ class CollectionWriter:
 
     def position(self) -> Position:
         """Where the next append begins, linearized. Raises as `append`."""
+        self._owner.check("this writer of a collection")
         with self._lock:
             route, upper = self._find()
             return Position(upper, route)
@@ -100,6 +104,7 @@ class CollectionWriter:
         the position anew. What was uploaded for it goes when its steps are abandoned. Raises `BadInput` as
         `append`.
         """
+        self._owner.check("this writer of a collection")
         batch = checked_updates(self.schema, updates, position.upper, new_upper)
         append = ShardedAppend(self._client, self.schema, batch, position.upper, new_upper)
         return self._with_promise(append.prepare(position.route), position.route, new_upper)

@@ -1,7 +1,6 @@
 """Opening tables: the collection that is meant, found or made, and one client per location and process."""
 
 import os
-import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Final, NoReturn, TypeAlias
 import pyarrow as pa
 
 from holdfast.errors import BadInput, CollectionNotFound, NoLocation, NotWritable, UniquenessViolation
+from holdfast.forks import ForkLock, fork_count
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.client import Mode
 from holdfast.persist.schema import Column
@@ -76,7 +76,7 @@ class _Place:
         self.tables = 0
 
 
-_lock = threading.Lock()
+_lock: Final = ForkLock()
 _places: dict[tuple[str, str, int], _Place] = {}
 
 
@@ -84,8 +84,8 @@ def _enter(url: str | os.PathLike[str], mode: Mode, *, create: bool) -> _Place:
     where = Path(url).absolute().as_uri() if isinstance(url, os.PathLike) else url
     if not isinstance(where, str):
         raise BadInput(f"a location is a URL or a Path, not {type(url).__name__}")
-    # A process that was forked can't go on with what its parent has open.
-    key = (where, mode, os.getpid())
+    # A forked child can't go on with what its parent has open.
+    key = (where, mode, fork_count())
     with _lock:
         place = _places.get(key)
         if place is None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from holdfast.errors import CLOSED, BadInput, HandleExpired, HoldfastError
+from holdfast.forks import OwnerProcess
 from holdfast.persist import PersistClient
 from holdfast.storage import CollectionReader
 
@@ -30,6 +31,7 @@ class Reading:
     def __init__(self, client: PersistClient, open_: Callable[[], CollectionReader]) -> None:
         self._client = client
         self._open = open_
+        self._owner = OwnerProcess()
         self._lock = threading.Lock()
         self._reader: CollectionReader | None = None
         self._busy = 0
@@ -54,7 +56,9 @@ class Reading:
             self._leave()
 
     def close(self) -> None:
-        """Give up the reader."""
+        """Give up the reader. In a forked child it does nothing: the reader is the parent's."""
+        if not self._owner.is_here:
+            return
         with self._lock:
             self._closed = True
             reader, self._reader = self._reader, None
@@ -64,6 +68,7 @@ class Reading:
             reader.close()
 
     def _enter(self) -> CollectionReader:
+        self._owner.check("this table")
         with self._lock:
             if self._closed:
                 raise BadInput("the table is closed", hint="open it again with holdfast.table")
@@ -78,6 +83,8 @@ class Reading:
             return self._reader
 
     def _leave(self) -> None:
+        if not self._owner.is_here:
+            return
         with self._lock:
             self._busy -= 1
             self._used_s = time.monotonic()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from holdfast.errors import AsOfNotYetAvailable, BadInput, NotWritable
+from holdfast.forks import OwnerProcess
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.checks import check_columns
 from holdfast.storage import CollectionInfo, CollectionReader, CollectionWriter, Position, StorageController
@@ -47,6 +48,7 @@ class Table:
         *,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
+        self._owner = OwnerProcess()
         self.client = client
         self.info = info
         self.writing = threading.RLock()
@@ -180,8 +182,8 @@ class Table:
         self._controller.comment_columns(self.info.collection_id, comments)
 
     def close(self) -> None:
-        """Give up what it holds. What was written stays."""
-        if not self._closed:
+        """Give up what it holds. What was written stays. In a forked child it does nothing."""
+        if not self._closed and self._owner.is_here:
             self._closed = True
             self._reading.close()
             self._on_close()
@@ -203,6 +205,7 @@ class Table:
 
     def writer(self) -> CollectionWriter:
         """Its writer; with `writing` held, as the next three."""
+        self._check_open()
         if self._writer is None:
             self._writer = self._controller.writer(self.info.collection_id, purpose=_PURPOSE)
         return self._writer
@@ -261,5 +264,7 @@ class Table:
         return self._reading.run(contents)
 
     def _check_open(self) -> None:
+        if not self._owner.is_here:
+            self._owner.check(f"table {self.name}")
         if self._closed:
             raise BadInput(f"table {self.name} is closed", hint="open it again with holdfast.table")

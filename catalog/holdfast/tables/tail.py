@@ -67,7 +67,7 @@ class Tail:
                 yield updates
 
     def close(self) -> None:
-        """Stop, and give up what it holds."""
+        """Stop, and give up what it holds. In a forked child it does nothing: that is the parent's."""
         if not self._closed:
             self._closed = True
             self._reader.close()

@@ -10,7 +10,6 @@ Invariants:
 """
 
 import logging
-import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from holdfast.forks import ForkLock
 from holdfast.persist.clock import Clock
 from holdfast.persist.storage.layer import BlobLayer, ConsensusLayer
 from holdfast.persist.storage.traits import (
@@ -89,7 +89,7 @@ class StoreMetrics:
         self.clock: Final = clock or Clock()
         self._observers: Final = observers
         self._failing: Final[set[int]] = set()
-        self._lock: Final = threading.Lock()
+        self._lock: Final = ForkLock()
         self._tallies: Final[dict[str, _Tally]] = {}
 
     def snapshot(self) -> dict[str, OperationStats]:

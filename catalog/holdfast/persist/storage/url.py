@@ -3,7 +3,6 @@
 Messages repeat the scheme and path of a URL and nothing else: the rest may hold secrets.
 """
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,6 +12,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from holdfast.errors import BadInput, LocationMismatch, StoreUnreachable
 from holdfast.folders import check_usable
+from holdfast.forks import ForkLock, fork_count
 from holdfast.persist.storage.file import FileBlob
 from holdfast.persist.storage.memory import MemoryBlob, MemoryConsensus
 from holdfast.persist.storage.s3place import FORM as S3_FORM
@@ -34,9 +34,10 @@ _CONSENSUS_FORMS: Final = (
 )
 _POSTGRES: Final = frozenset({"postgresql", "postgres"})
 
-_memory_lock: Final = threading.Lock()
-_memory_blobs: Final[dict[str, MemoryBlob]] = {}
-_memory_consensus: Final[dict[str, MemoryConsensus]] = {}
+_memory_lock: Final = ForkLock()
+# A forked child has stores of its own: a copy of the parent's would be a second history of the same name.
+_memory_blobs: Final[dict[tuple[int, str], MemoryBlob]] = {}
+_memory_consensus: Final[dict[tuple[int, str], MemoryConsensus]] = {}
 
 
 def open_stores(
@@ -227,13 +228,13 @@ def _check_apart(blob: S3Place, log: S3Place) -> None:
 def _memory_blob(parts: SplitResult) -> MemoryBlob:
     name = _name(parts)
     with _memory_lock:
-        return _memory_blobs.setdefault(name, MemoryBlob(name))
+        return _memory_blobs.setdefault((fork_count(), name), MemoryBlob(name))
 
 
 def _memory_log(parts: SplitResult) -> MemoryConsensus:
     name = _name(parts)
     with _memory_lock:
-        return _memory_consensus.setdefault(name, MemoryConsensus(name))
+        return _memory_consensus.setdefault((fork_count(), name), MemoryConsensus(name))
 
 
 def _split(url: str, what: str, forms: tuple[str, ...]) -> SplitResult:

@@ -3,10 +3,10 @@
 It is a module of its own because that of a job is the program, whose functions executors could not import.
 """
 
-import functools
 from dataclasses import dataclass
 from uuid import UUID
 
+from holdfast.forks import kept_in_process
 from holdfast.persist import Upload, UploadTicket
 from holdfast.spark.place import Place
 from holdfast.storage import CollectionPart, RenditionInfo
@@ -30,4 +30,4 @@ def fill_task(part: CollectionPart, *, filling: Filling) -> tuple[Upload, ...]:
 
 
 # Worker processes live on and do many tasks.
-_kept_open = functools.lru_cache(maxsize=8)(Place.open_to_write)
+_kept_open = kept_in_process(most=8)(Place.open_to_write)

@@ -3,11 +3,11 @@
 It is a module of its own because that of a job is the program, whose functions executors could not import.
 """
 
-import functools
 from collections.abc import Sequence
 from uuid import UUID
 
 from holdfast.errors import HandleExpired, ShardFinalized
+from holdfast.forks import kept_in_process
 from holdfast.persist import CompactionPiece, PersistClient
 from holdfast.persist.state import Part
 from holdfast.spark.place import Place
@@ -30,4 +30,4 @@ def _merged(client: PersistClient, piece: CompactionPiece) -> Merged:
 
 
 # Worker processes live on and do many tasks.
-_kept_open = functools.lru_cache(maxsize=8)(Place.open_to_write)
+_kept_open = kept_in_process(most=8)(Place.open_to_write)

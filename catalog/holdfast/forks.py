@@ -1,0 +1,103 @@
+"""Which process opened what: clients, handles and catalogs don't work in a forked child of it.
+
+- What is in memory belongs to the process that opened it: caches, leases and their heartbeats, the tokens of
+  writers, locks that other threads hold. A child made by `os.fork()` has a copy of all that, without the
+  threads. A copy that went on would wait for threads that don't exist, or act as the parent.
+- So each public call of an inherited object raises `UsedAfterFork`, before it takes a lock. `close`, the end
+  of a `with` block and garbage collection do nothing there: leases, locks and uploads stay the parent's.
+- Stores (Blob, Consensus, a stash) have no such memory. They open connections of their own in a child.
+
+The check compares two numbers. It costs less than `os.getpid()`, and no process id that comes again can
+deceive it. Every `os.fork()` counts, that of `multiprocessing` too. So does a fork in C that calls
+`PyOS_AfterFork_Child`, as CPython demands.
+"""
+
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Final, ParamSpec, TypeVar
+
+from holdfast.errors import UsedAfterFork
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_forks = 0
+"""How many forks lie between the first process and this one."""
+
+
+class OwnerProcess:
+    """The process that made this object."""
+
+    __slots__ = ("_forks", "_pid")
+
+    def __init__(self) -> None:
+        self._forks: Final = _forks
+        self._pid: Final = os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this process."""
+        return self._forks == _forks
+
+    def check(self, what: str) -> None:
+        """Raise `UsedAfterFork` unless it is this process; `what` says what it opened."""
+        if self._forks != _forks:
+            raise UsedAfterFork(what, self._pid, os.getpid())
+
+
+class ForkLock:
+    """A lock that is free in a forked child, whichever thread of the parent held it."""
+
+    __slots__ = ("__weakref__", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        _locks.add(self)
+
+    def renew(self) -> None:
+        """In a forked child: be free."""
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def fork_count() -> int:
+    """A number that differs between a process and its forked children, for the key of a cache."""
+    return _forks
+
+
+def kept_in_process(*, most: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Keep the last `most` results of a function, each for the process that called it."""
+
+    def decorate(make: Callable[P, T]) -> Callable[P, T]:
+        @functools.lru_cache(maxsize=most)
+        def kept(_: int, *args: P.args, **kwargs: P.kwargs) -> T:
+            return make(*args, **kwargs)
+
+        @functools.wraps(make)
+        def of_this_process(*args: P.args, **kwargs: P.kwargs) -> T:
+            return kept(_forks, *args, **kwargs)  # type: ignore[arg-type]  # what isn't hashable is refused
+
+        return of_this_process
+
+    return decorate
+
+
+_locks: Final[weakref.WeakSet[ForkLock]] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    global _forks  # the one number that all compare with
+    _forks += 1
+    for lock in list(_locks):
+        lock.renew()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
