@@ -2,6 +2,8 @@
 
 - Updates are gathered up to a share of the memory, sorted and consolidated, and spilled to a temporary file.
   Files are merged into longer ones where there are many, and in the end into the parts of one run.
+- Memory is bounded in bytes: a chunk of a share of it, and of each file that is merged a batch. Of rows that
+  are larger than that it takes about ten.
 - A temporary file has no name: it is gone with the process, however that ends.
 - Nothing is uploaded before the append is prepared, and what an append that was not committed has uploaded
   goes with the builder.
@@ -20,6 +22,7 @@ from holdfast.forks import OwnerProcess
 from holdfast.persist.canonical import prepare_updates, time_bounds
 from holdfast.persist.merge import consolidate_chunk, merge_runs
 from holdfast.persist.schema import TIME
+from holdfast.persist.sizes import pieces_of
 
 if TYPE_CHECKING:
     from holdfast.persist.write import Prepared, WriteHandle
@@ -50,7 +53,7 @@ class BatchBuilder:
         self._spill_bytes = max(1, self._chunk_bytes // _FAN_IN)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
-        self._spills: list[_Spill] = []
+        self._spills: list[Spill] = []
         self._spiller = ThreadPoolExecutor(1, "holdfast-spill") if threads else None
         self._spilling: Future[None] | None = None
         self._timed: bool | None = None
@@ -174,16 +177,24 @@ class BatchBuilder:
     def _sort_and_spill(self, chunk: Sequence[pa.RecordBatch]) -> None:
         with _refused():
             rows = consolidate_chunk(self._names, chunk)
-        self._spills.append(_Spill(_cut(rows, self._spill_bytes), 0))
-        while self._spills[-_FAN_IN:][0].level == self._spills[-1].level and len(self._spills) >= _FAN_IN:
-            self._merge_spills(self._spills[-_FAN_IN:])
+        self._spills.append(Spill(_cut(rows, self._spill_bytes), 0))
+        while True:
+            last = self._spills[-self._fan_in() :]
+            if len(last) < self._fan_in() or last[0].level != last[-1].level:
+                return
+            self._merge_spills(last)
 
-    def _merge_spills(self, spills: "Sequence[_Spill]") -> None:
+    def _fan_in(self) -> int:
+        """How many files are merged at once: of each a batch is in memory, which may be one large row."""
+        largest = max((spill.largest_batch for spill in self._spills), default=0)
+        return max(2, min(_FAN_IN, _FAN_IN * self._spill_bytes // max(1, largest)))
+
+    def _merge_spills(self, spills: "Sequence[Spill]") -> None:
         """Replace the last spills by one of their rows."""
         rows = merge_runs(self._names, map(iter, spills))
         pieces = (piece for chunk in rows for piece in _cut(chunk, self._spill_bytes))
         with _refused():
-            merged = _Spill(pieces, spills[0].level + 1)
+            merged = Spill(pieces, spills[0].level + 1)
         for spill in spills:
             spill.close()
         self._spills[-len(spills) :] = [merged]
@@ -191,9 +202,9 @@ class BatchBuilder:
     def _merged(self) -> Iterator[pa.RecordBatch]:
         """All updates, consolidated, in the total order."""
         self._wait()
-        while len(self._spills) > _FAN_IN:
+        while len(self._spills) > self._fan_in():
             # The last are the shortest.
-            self._merge_spills(self._spills[-_FAN_IN:])
+            self._merge_spills(self._spills[-self._fan_in() :])
         if self._waiting:
             with _refused():
                 self._waiting = [consolidate_chunk(self._names, self._waiting)]
@@ -213,11 +224,13 @@ class BatchBuilder:
         self._waiting.clear()
 
 
-class _Spill:
-    """Sorted rows in a temporary file without a name."""
+class Spill:
+    """Sorted rows in a temporary file without a name: `batches` are written, and read any number of times."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch], level: int) -> None:
         self.level = level
+        self.largest_batch = 0
+        """The bytes of the largest batch."""
         try:
             self._file: IO[bytes] = tempfile.TemporaryFile(buffering=_FILE_BUFFER)  # noqa: SIM115 - until `close`
             self._write(batches)
@@ -229,6 +242,7 @@ class _Spill:
         for batch in batches:
             writer = writer or pa.ipc.new_stream(pa.PythonFile(self._file, "w"), batch.schema)
             writer.write_batch(batch)
+            self.largest_batch = max(self.largest_batch, int(batch.nbytes))
         if writer is not None:
             writer.close()
         self._file.flush()
@@ -275,8 +289,7 @@ def _pieces(updates: object, most_bytes: int) -> Iterator[object]:
             for batch in updates.to_batches():
                 yield from _cut(batch, most_bytes)
         case list() | tuple() if not updates or isinstance(updates[0], Mapping):
-            for start in range(0, len(updates), _MOST_ROWS):
-                yield updates[start : start + _MOST_ROWS]
+            yield from _cut_rows(updates, most_bytes)
         case str() | bytes() | Mapping():
             yield updates
         case _ if hasattr(updates, "__arrow_c_stream__"):
@@ -291,10 +304,20 @@ def _pieces(updates: object, most_bytes: int) -> Iterator[object]:
 
 def _cut(rows: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
     """The rows in batches of about so many bytes."""
-    width = max(1, rows.nbytes // max(1, rows.num_rows))
-    size = max(1, min(_MOST_ROWS, most_bytes // width))
-    for start in range(0, rows.num_rows, size):
-        yield rows.slice(start, size)
+    return pieces_of(rows, most_bytes, _MOST_ROWS)
+
+
+def _cut_rows(rows: Sequence[object], most_bytes: int) -> Iterator[Sequence[object]]:
+    """The same of dicts, by the bytes of what is long in them."""
+    start = held = 0
+    for index, row in enumerate(rows):
+        values = row.values() if isinstance(row, Mapping) else ()
+        held += sum(len(value) for value in values if isinstance(value, str | bytes))
+        if index + 1 - start == _MOST_ROWS or held >= most_bytes:
+            yield rows[start : index + 1]
+            start, held = index + 1, 0
+    if start < len(rows):
+        yield rows[start:]
 
 
 def _has_times(piece: object) -> bool:

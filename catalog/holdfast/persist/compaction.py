@@ -294,7 +294,8 @@ def compact(
         install(machine, claimed, merge_task(machine, claimed, between))
     except HandleExpired:
         return True
-    except HoldfastError:
+    except BaseException:
+        # Whatever went wrong, running out of memory too: a claim that stays would keep others from the work.
         with suppress(HoldfastError):
             release(machine, claimed)
         raise

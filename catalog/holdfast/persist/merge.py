@@ -4,14 +4,16 @@ Invariants
 - Input is any number of runs: batches of rows with the columns `by` and `_diff`, in the total order of `by`
   within a batch and from batch to batch. Output has each row of `by` once, in that order, with the sum of its
   diffs, never 0; a sum beyond int64 is an error, one that only passes beyond it is not.
-- Of each run no more than two batches are in memory, and of the output one chunk. The least of the last keys
-  in memory bounds a chunk: every row up to it, of every run, is there, but for more rows equal to it. So the
-  last row of a chunk is carried over to the next one.
+- Of each run one batch is in memory, or two of at most `_SMALL_BATCH_BYTES`, and of the output one chunk.
+  The least of the last keys in memory bounds a chunk: every row up to it, of every run, is there, but for
+  more rows equal to it. So the last row of a chunk is carried over to the next one.
+- A chunk is in memory several times while it is sorted. Where there are more than `_LARGE_BYTES`
+  of rows of many MiB, a chunk is one row, which needs no sorting: memory is a row of each run and a few more.
 """
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +21,12 @@ import pyarrow as pa
 
 from holdfast.persist.canonical import values_of
 from holdfast.persist.fold import INT64_MAX, Indices, first_beyond, fold, overflow, sort_ties
-from holdfast.persist.order import Key, key_at, rows_up_to
+from holdfast.persist.order import RowKey, rows_up_to
 from holdfast.persist.schema import DIFF
+
+_SMALL_BATCH_BYTES: Final = 8 * 1024 * 1024
+_LARGE_BYTES: Final = 32 * 1024 * 1024
+_LARGE_ROW_BYTES: Final = 4 * 1024 * 1024
 
 
 def merge_runs(by: Sequence[str], runs: Iterable[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
@@ -36,12 +42,32 @@ def merge_runs(by: Sequence[str], runs: Iterable[Iterator[pa.RecordBatch]]) -> I
         bound = min((run.last for run in live), default=None)
         if bound is None:
             break
+        if sum(run.large_bytes for run in live) > _LARGE_BYTES:
+            row, diff = _least(live)
+            if carry is not None and RowKey(by, carry.row, 0) < RowKey(by, row, 0):
+                if carry.diff:
+                    yield _with_sums(by, carry.row, [carry.diff])
+                carry = None
+            carry = _Carry(row, diff + (carry.diff if carry is not None else 0))
+            continue
         pieces = [piece for run in live for piece in run.take(bound)]
         chunk, carry = _consolidated(by, pieces, carry)
         if chunk.num_rows:
             yield chunk
-    if carry is not None:
+    if carry is not None and carry.diff:
         yield _with_sums(by, carry.row, [carry.diff])
+
+
+def _least(live: Sequence["_Run"]) -> tuple[pa.RecordBatch, int]:
+    """Take the least row in memory from all runs: the row, and the sum of its diffs."""
+    least = min(run.first for run in live)
+    row, total = None, 0
+    for run in live:
+        for piece in run.take(least):
+            row = piece.slice(0, 1) if row is None else row
+            total += sum(piece.column(DIFF).to_pylist())
+    assert row is not None
+    return row.take(pa.array([0])), total
 
 
 class _Carry(NamedTuple):
@@ -57,26 +83,43 @@ class _Run:
     def __init__(self, by: Sequence[str], batches: Iterator[pa.RecordBatch]) -> None:
         self._by = by
         self._rest = batches
-        self._pieces: deque[tuple[pa.RecordBatch, Key]] = deque()
+        self._pieces: deque[tuple[pa.RecordBatch, RowKey]] = deque()
+        self._bytes: deque[int] = deque()
 
     @property
-    def last(self) -> Key:
+    def first(self) -> RowKey:
+        """The key of the first row in memory."""
+        return RowKey(self._by, self._pieces[0][0], 0)
+
+    @property
+    def last(self) -> RowKey:
         """The key of the last row in memory."""
         return self._pieces[-1][1]
 
+    @property
+    def large_bytes(self) -> int:
+        """About how many bytes are in memory of batches of large rows."""
+        batches = zip(self._pieces, self._bytes, strict=True)
+        return sum(size for (rows, _), size in batches if size >= _LARGE_ROW_BYTES * rows.num_rows)
+
     def fill(self) -> bool:
-        """Have two batches in memory while there are more; False at the end of the run.
+        """Have two small batches in memory while there are more, or one; False at the end of the run.
 
         With one, the run whose batch ends first would hold the others to what little is below that end.
         """
-        while len(self._pieces) < 2 and (batch := next(self._rest, None)) is not None:
+        while not self._pieces or (len(self._pieces) == 1 and self._bytes[0] <= _SMALL_BATCH_BYTES):
+            batch = next(self._rest, None)
+            if batch is None:
+                break
             if batch.num_rows:
-                self._pieces.append((batch, key_at(self._by, batch, batch.num_rows - 1)))
+                self._pieces.append((batch, RowKey(self._by, batch, batch.num_rows - 1)))
+                self._bytes.append(batch.nbytes)
         return bool(self._pieces)
 
-    def take(self, bound: Key) -> Iterator[pa.RecordBatch]:
+    def take(self, bound: RowKey) -> Iterator[pa.RecordBatch]:
         """Remove the rows up to `bound`."""
         while self._pieces and self._pieces[0][1] <= bound:
+            self._bytes.popleft()
             yield self._pieces.popleft()[0]
         if self._pieces:
             batch, last = self._pieces[0]

@@ -25,6 +25,8 @@ from holdfast.persist.schema import Column, Schema
 Key: TypeAlias = tuple[tuple[bool, Any], ...]
 
 NULL: Key = ((False, None),)
+# Of so few values to look at some one by one costs less than NumPy's calls.
+_FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,50 @@ def _place(column: Column, value: object) -> tuple[bool, Any]:
     return found is not None, found
 
 
+class RowKey:
+    """The key of one row over the columns `names`, which looks at values as far as a comparison needs them.
+
+    Compares with others of the same columns. Of wide rows, and of long values, hardly any is looked at.
+    """
+
+    __slots__ = ("_known", "_names", "_row")
+
+    def __init__(self, names: Sequence[str], rows: pa.RecordBatch, index: int) -> None:
+        self._names = names
+        self._row = rows.slice(index, 1)
+        self._known: list[tuple[bool, Any]] = []
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, index: int) -> tuple[bool, Any]:
+        while len(self._known) <= index:
+            (value,) = python_values(self._row.column(self._names[len(self._known)]))
+            self._known.append((value is not None, value))
+        return self._known[index]
+
+    def key(self) -> Key:
+        """All of it."""
+        return tuple(self[index] for index in range(len(self)))
+
+    def detached(self) -> "RowKey":
+        """The same, which keeps no more than its own row in memory."""
+        return RowKey(self._names, self._row.take(pa.array([0])), 0)
+
+    def __lt__(self, other: "RowKey") -> bool:
+        return self._compare(other) < 0
+
+    def __le__(self, other: "RowKey") -> bool:
+        return self._compare(other) <= 0
+
+    def _compare(self, other: "RowKey") -> int:
+        for index in range(len(self)):
+            mine, theirs = self[index], other[index]
+            if mine != theirs:
+                return -1 if mine < theirs else 1
+        return 0
+
+
 def key_at(names: Sequence[str], rows: Rows, index: int) -> Key:
     """The key of one row over the columns `names`."""
     row = rows.slice(index, 1)
@@ -115,18 +161,14 @@ def key_at(names: Sequence[str], rows: Rows, index: int) -> Key:
     return tuple((value is not None, value) for value in values)
 
 
-def rows_before(names: Sequence[str], rows: pa.RecordBatch, key: Key) -> int:
+def rows_before(names: Sequence[str], rows: pa.RecordBatch, key: Key | RowKey) -> int:
     """How many of the ordered rows are before `key`."""
-    names = names[: len(key)]
-    start, end = _alike(names, rows, key)
-    return bisect_left(range(end), key, start, key=lambda index: key_at(names, rows, index))
+    return _alike(names, rows, key)[0]
 
 
-def rows_up_to(names: Sequence[str], rows: pa.RecordBatch, key: Key) -> int:
+def rows_up_to(names: Sequence[str], rows: pa.RecordBatch, key: Key | RowKey) -> int:
     """How many of the ordered rows are before or at `key`."""
-    names = names[: len(key)]
-    start, end = _alike(names, rows, key)
-    return bisect_right(range(end), key, start, key=lambda index: key_at(names, rows, index))
+    return _alike(names, rows, key)[1]
 
 
 def numbers(column: pa.Array) -> npt.NDArray[Any] | None:
@@ -143,14 +185,35 @@ def numbers(column: pa.Array) -> npt.NDArray[Any] | None:
     return values_of(column)
 
 
-def _alike(names: Sequence[str], rows: pa.RecordBatch, key: Key) -> tuple[int, int]:
-    """Between which of the ordered rows `key` is: those with its number in the first column, or all."""
-    if rows.num_rows and key and key[0][0] and (first := numbers(rows.column(names[0]))) is not None:
-        value, limits = key[0][1], np.iinfo(first.dtype)
+def _alike(names: Sequence[str], rows: pa.RecordBatch, key: Key | RowKey) -> tuple[int, int]:
+    """Between which of the ordered rows are those of `key`: found column by column."""
+    start, end = 0, rows.num_rows
+    for index, name in enumerate(names[: len(key)]):
+        if start == end:
+            break
+        start, end = _alike_in(rows.column(name), start, end, key[index])
+    return start, end
+
+
+def _alike_in(column: pa.Array, start: int, end: int, wanted: tuple[bool, Any]) -> tuple[int, int]:
+    """Of the ordered values of a column from `start` to `end`, those that are this one."""
+    if end - start > _FEW and wanted[0] and (values := numbers(column)) is not None:
+        value, limits = wanted[1], np.iinfo(values.dtype)
         if isinstance(value, int) and limits.min <= value <= limits.max:
-            exact = first.dtype.type(value)
-            return int(np.searchsorted(first, exact)), int(np.searchsorted(first, exact, "right"))
-    return 0, rows.num_rows
+            exact, within = values.dtype.type(value), values[start:end]
+            first, last = np.searchsorted(within, exact), np.searchsorted(within, exact, "right")
+            return start + int(first), start + int(last)
+
+    def at(index: int) -> tuple[bool, Any]:
+        (value,) = python_values(column.slice(index, 1))
+        return value is not None, value
+
+    first = bisect_left(range(end), wanted, start, key=at)
+    if first == end or at(first) != wanted:
+        return first, first
+    if end - first == 1:
+        return first, end
+    return first, bisect_right(range(end), wanted, first, key=at)
 
 
 def _one(array: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -26,6 +26,7 @@ from holdfast.errors import CorruptBlob, Determinate, HoldfastError
 from holdfast.persist.canonical import Rows, values_of
 from holdfast.persist.formats import check_format
 from holdfast.persist.schema import Column, Schema
+from holdfast.persist.sizes import pieces_of
 
 PARQUET_FORMAT_VERSION = 1
 KEY_FORMAT_VERSION = b"holdfast.format_version"
@@ -38,6 +39,8 @@ UNREADABLE = (pa.ArrowException, OSError, ValueError)
 
 _CHECKSUM_BYTES = 1024 * 1024
 ROW_GROUP_ROWS = 128 * 1024
+ROW_GROUP_BYTES = 16 * 1024 * 1024
+"""The most bytes of a row group in memory, or one larger row: a reader holds about one of each run."""
 # Rows by which it is decided how to encode the columns of a part.
 _SAMPLE_ROWS = 16 * 1024
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
@@ -173,8 +176,8 @@ def encode_parquet(
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     file = PartFile(schema, schema_id, encoding)
-    for start in range(0, max(1, table.num_rows), row_group_rows):
-        file.write_group(table.slice(start, row_group_rows))
+    for group in pieces_of(table, ROW_GROUP_BYTES, row_group_rows) if table.num_rows else [table]:
+        file.write_group(group)
     return bytes(file.finish())
 
 

@@ -5,14 +5,13 @@ version names is garbage. Storage calls are tried again within the retry deadlin
 so an upload of unknown outcome may be repeated.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import HoldfastError, StorageError
+from holdfast.errors import StorageError
 from holdfast.persist.canonical import R, Rows, sort_updates, time_bounds
 from holdfast.persist.consolidate import ParquetSource, Source
 from holdfast.persist.evolution import upgraded
@@ -29,6 +28,7 @@ from holdfast.persist.part import (
     verify,
 )
 from holdfast.persist.schema import TIME, Schema
+from holdfast.persist.sizes import pieces_of
 from holdfast.persist.state import Part
 
 
@@ -65,14 +65,14 @@ def write_parts(
             return (Part(updates.num_rows, schema_id, lower, upper, len(data), inline=data),)
     table = updates if is_sorted else sort_updates(schema, updates)
     parts: list[Part] = []
-    for piece in _cut(table, config.part_target_bytes):
-        key = part_key(machine.shard_id, writer_id, new_id("p"))
-        try:
+    try:
+        for piece in pieces_of(table, config.part_target_bytes):
+            key = part_key(machine.shard_id, writer_id, new_id("p"))
             before_upload()
             parts.append(_upload(machine, key, schema, schema_id, piece, encoding))
-        except HoldfastError:
-            delete_parts(machine, parts)
-            raise
+    except BaseException:
+        delete_parts(machine, parts)
+        raise
     return tuple(parts)
 
 
@@ -106,12 +106,6 @@ def _one_batch(updates: Rows) -> pa.RecordBatch:
     batches = updates.combine_chunks().to_batches()
     assert len(batches) == 1
     return batches[0]
-
-
-def _cut(table: Rows, target_bytes: int) -> Sequence[Rows]:
-    pieces = max(1, math.ceil(table.nbytes / target_bytes))
-    rows = math.ceil(table.num_rows / pieces)
-    return [table.slice(start, rows) for start in range(0, table.num_rows, rows)]
 
 
 def read_part(machine: Machine, schema: Schema, part: Part) -> Source:

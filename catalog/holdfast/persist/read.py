@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import chain
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
@@ -33,12 +33,10 @@ from holdfast.persist.command import (
     Handle,
     RegisterReader,
 )
-from holdfast.persist.consolidate import consolidate_updates
-from holdfast.persist.fold import naming_shard
 from holdfast.persist.ids import new_id
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.order import EVERYTHING, KeyRange
-from holdfast.persist.partstore import PartGone, read_updates
+from holdfast.persist.partstore import PartGone
 from holdfast.persist.schema import TIME, Schema
 from holdfast.persist.snapshot import (
     Pins,
@@ -51,6 +49,7 @@ from holdfast.persist.snapshot import (
 )
 from holdfast.persist.state import ShardState
 from holdfast.persist.storage import Watch
+from holdfast.persist.timeorder import LISTEN_BYTES, in_time
 from holdfast.persist.times import TimeCounts, count_part
 
 if TYPE_CHECKING:
@@ -85,23 +84,37 @@ class Listen:
         machine: Machine,
         pins: Pins,
         as_of: int,
-        first: Sequence[Event] = (),
+        *,
         until: int | None = None,
     ) -> None:
         self._machine = machine
         self._pins = pins
         self._end = CLOSED if until is None else until + 1
-        self._first = list(first)
+        self._first: list[Event] = []
+        # What is too much to be given at once, and up to which time that is.
+        self._rest: Iterator[pa.RecordBatch] | None = None
+        self._rest_end = 0
+        self._failed = False
         self._watch: Watch | None = None
         self.frontier = as_of + 1
         # That of the updates given last, and whether the shard was finalized.
         self.schema = machine.state.schema
         self.ended = False
 
+    def begin_at_once(self, events: Sequence[Event]) -> None:
+        """Give these events first."""
+        self._first = list(events)
+
+    def begin_with(self, contents: Iterator[pa.RecordBatch], as_of: int) -> None:
+        """Give the contents at `as_of` first, a batch in each call, and then the progress beyond it."""
+        self._rest, self._rest_end, self.frontier = contents, as_of + 1, as_of
+
     def next(self, timeout: float | None = None) -> list[Event]:
         """The next events, at most one `Updates` and one `Progress`.
 
         Empty when `timeout` (s) ran out, or nothing can come any more: after `Progress(CLOSED)`, or `until`.
+        One call gives about `LISTEN_BYTES` (64 MiB) of updates at most, or one larger row. Where there are
+        more of one time they come in several `Updates` before their `Progress`.
 
         Raises:
             AsOfTooEarly: `since` has passed this listen: its hold was lost. A reader that had a lease raises
@@ -111,6 +124,13 @@ class Listen:
         if self._first:
             events, self._first = self._first, []
             return events
+        if self._failed:
+            raise HandleExpired(
+                f"this listen of {self._machine.shard_id} lost its place by an error",
+                hint=f"drop what came after the last progress, and listen anew after {self.frontier - 1}",
+            )
+        if self._rest is not None:
+            return self._from_rest(self._rest)
         if self.frontier >= self._end:
             return []
         state = self._await_progress(timeout)
@@ -124,32 +144,46 @@ class Listen:
                 raise self._pins.too_early(self.frontier - 1, state.since)
             try:
                 with self._pins.pin(state):
-                    updates = self._updates(state)
+                    found = in_time(
+                        self._machine,
+                        state,
+                        self.frontier,
+                        min(state.upper, self._end),
+                        self._pins.beat,
+                    )
                 break
             except PartGone as gone:
                 state = replan(self._machine, state, gone)
-        self.frontier, self.schema = min(state.upper, self._end), state.schema
-        progress = Progress(self.frontier)
-        return [Updates(updates), progress] if updates.num_rows else [progress]
+        self.schema = state.schema
+        if found.pieces is not None:
+            self._rest, self._rest_end = found.pieces, found.frontier
+            return self._from_rest(found.pieces)
+        return self._given(found.table, found.frontier)
+
+    def _from_rest(self, pieces: Iterator[pa.RecordBatch]) -> list[Event]:
+        self._pins.beat()
+        try:
+            rows = next(pieces, None)
+        except BaseException:
+            self._rest, self._failed = None, True
+            raise
+        if rows is None:
+            self._rest = None
+            return self._given(None, self._rest_end)
+        # More of the last time may come.
+        last = rows.column(TIME)[rows.num_rows - 1].as_py()
+        return self._given(pa.Table.from_batches([rows]), last)
+
+    def _given(self, updates: pa.Table | None, frontier: int) -> list[Event]:
+        events: list[Event] = [] if updates is None or not updates.num_rows else [Updates(updates)]
+        if frontier > self.frontier:
+            self.frontier = frontier
+            events.append(Progress(frontier))
+        return events
 
     def __iter__(self) -> Iterator[Event]:
-        while self._first or self.frontier < self._end:
+        while self._first or self._rest is not None or self.frontier < self._end:
             yield from self.next()
-
-    def _updates(self, state: ShardState) -> pa.Table:
-        schema = state.schema
-        # Mostly it is the last few of many: since is before the frontier, so no older one has such a part.
-        batches = takewhile(lambda batch: batch.upper > self.frontier, reversed(state.batches))
-        parts = (part for batch in batches for part in batch.parts)
-        meant = (replace(part, upper=min(part.upper, self._end)) for part in parts)
-        tables = [
-            read_updates(self._machine, schema, part, from_time=self.frontier)
-            for part in meant
-            if max(part.lower, self.frontier) < part.upper
-        ]
-        with naming_shard(self._machine.shard_id):
-            updates = consolidate_updates(schema, tables, 0)
-        return updates if min(state.upper, self._end) == self.frontier + 1 else updates.sort_by(TIME)
 
     def _await_progress(self, timeout: float | None) -> ShardState | None:
         machine = self._machine
@@ -178,6 +212,12 @@ class Listen:
         pace = self._machine.pace_s
         self._watch.wait(pace if left is None else min(pace, left))
         return True
+
+
+def _at(rows: pa.RecordBatch, time: int) -> pa.RecordBatch:
+    """Contents as updates at a time."""
+    times = pa.repeat(pa.scalar(time, pa.uint64()), rows.num_rows)
+    return rows.add_column(rows.num_columns - 1, pa.field(TIME, pa.uint64(), nullable=False), times)
 
 
 class ReadHandle:
@@ -307,12 +347,22 @@ class ReadHandle:
         """
         as_of = check_time(as_of)
         snapshot = self.snapshot(as_of)
-        table = snapshot.to_table()
-        times = pa.repeat(pa.scalar(as_of, pa.uint64()), table.num_rows)
-        table = table.add_column(table.num_columns - 1, pa.field(TIME, pa.uint64(), nullable=False), times)
-        first: list[Event] = [Updates(table)] if table.num_rows else []
-        listen = Listen(self._machine, self, as_of, [*first, Progress(as_of + 1)])
+        contents = (_at(rows, as_of) for rows in snapshot)
+        batches: list[pa.RecordBatch] = []
+        held = 0
+        for batch in contents:
+            batches.append(batch)
+            held += batch.nbytes
+            if held >= LISTEN_BYTES:
+                break
+        listen = Listen(self._machine, self, as_of)
         listen.schema = snapshot.schema
+        if held >= LISTEN_BYTES:
+            listen.begin_with(chain(batches, contents), as_of)
+        else:
+            table = pa.Table.from_batches(batches, snapshot.schema.arrow_updates)
+            first: list[Event] = [Updates(table)] if table.num_rows else []
+            listen.begin_at_once([*first, Progress(as_of + 1)])
         return listen
 
     def change_counts(self, as_of: int) -> list[tuple[int, int, int]]:
@@ -361,7 +411,7 @@ class ReadHandle:
 
     def beat(self) -> None:
         """Send the heartbeat if it is due: use keeps a lease alive, whoever else sends heartbeats for it."""
-        self._machine.check_open()
+        self._machine.owner.check("this client")
         if self._handle is None or self._machine.clock.monotonic() < self._beat_due_s:
             return
         # What is read needs no answer from this; the next use tries again.
@@ -377,7 +427,7 @@ class ReadHandle:
         return LeaseLost(handle.id, as_of, since)
 
     def _move(self, since: int) -> None:
-        self._machine.check_open()
+        self._machine.owner.check("this client")
         # One at a time, and none after `close`: a lease taken anew then would be nobody's.
         with self._moving:
             handle = self._handle

@@ -7,13 +7,14 @@ Invariants
 - A row group is skipped only where its bounds exclude every row that is wanted; `audit_pushdown` reads it all
   the same and refuses the part where one is found.
 - In memory is one batch per run, plus what a store holds of an open object (a file: nothing; S3, and a cache
-  over any store: all of it).
+  over any store: all of it). A batch is a run's share of `BUFFER_BYTES`, or
+  `_LEAST_COLUMN_BYTES` for each column, or one row, whichever is most.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -27,7 +28,7 @@ from holdfast.persist.fold import naming_shard
 from holdfast.persist.groups import bounds_through
 from holdfast.persist.machine import Machine, Patience, read_twice, retry
 from holdfast.persist.merge import merge_runs
-from holdfast.persist.order import EVERYTHING, Key, KeyRange, key_at
+from holdfast.persist.order import EVERYTHING, KeyRange, RowKey
 from holdfast.persist.part import ROW_GROUP_ROWS, UNREADABLE, check_footer, read_error
 from holdfast.persist.partstore import PartGone, read_inline, within
 from holdfast.persist.schema import TIME, Schema
@@ -36,7 +37,10 @@ from holdfast.persist.state import Part
 # Rows in memory of all runs together, by their size in memory: small enough for a cache to help, large
 # enough that a batch outweighs the engine's start.
 BUFFER_BYTES: Final = 16 * 1024 * 1024
+# A batch costs some time per column: it has so many rows at least, or so many bytes per column.
 _LEAST_ROWS: Final = 1024
+_LEAST_COLUMN_BYTES: Final = 16 * 1024
+_ALIKE: Final = 4
 _READ_BYTES: Final = 1024 * 1024
 
 Run: TypeAlias = Sequence[Part]
@@ -94,7 +98,22 @@ class Since:
         return rows.set_column(rows.num_columns - 2, rows.schema.field(TIME), pa.array(times, pa.uint64()))
 
 
-View: TypeAlias = At | Since
+class View(Protocol):
+    """Which updates of a run are meant, and how they are seen."""
+
+    @property
+    def earliest(self) -> int:
+        """No earlier row is wanted."""
+
+    @property
+    def latest(self) -> int:
+        """No later row is wanted."""
+
+    def names(self, schema: Schema) -> list[str]:
+        """The columns that tell one row from another."""
+
+    def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The view of a batch of updates."""
 
 
 def open_runs(
@@ -163,15 +182,17 @@ class _Reader:
     def stored(self, run: Run) -> Iterator[pa.RecordBatch]:
         """The parts of a run one after the other."""
         names = self.view.names(self.schema)
-        last: Key | None = None
+        last: RowKey | None = None
         for part in run:
             for batch in self._part(part):
                 rows = self._see(within(batch, part))
                 if not rows.num_rows:
                     continue
-                if last is not None and key_at(names, rows, 0) < last:
+                if last is not None and RowKey(names, rows, 0) < last:
                     raise CorruptBlob(str(part.blob_key), "rows in the total order", "one after a later one")
-                last = key_at(names, rows, rows.num_rows - 1)
+                last = RowKey(names, rows, rows.num_rows - 1)
+                if rows.num_rows > 1:
+                    last = last.detached()
                 yield rows
 
     def _part(self, part: Part) -> Iterator[pa.RecordBatch]:
@@ -234,21 +255,35 @@ class _Reader:
     def _decode(
         self, parquet: pq.ParquetFile, own: Schema, groups: Sequence[int]
     ) -> Iterator[pa.RecordBatch]:
-        if not groups:
-            return
         updates = own.arrow_updates
-        size = min(self._batch_rows(parquet.metadata.row_group(group)) for group in groups)
-        batches = parquet.iter_batches(
-            size, row_groups=groups, columns=updates.names, use_threads=self.threads
-        )
-        for batch in batches:
-            rows = pa.RecordBatch.from_arrays([batch.column(name) for name in updates.names], schema=updates)
-            yield upgraded(rows, own, self.schema)
+        for size, span in self._spans(parquet.metadata, groups):
+            batches = parquet.iter_batches(
+                size, row_groups=span, columns=updates.names, use_threads=self.threads
+            )
+            for batch in batches:
+                arrays = [batch.column(name) for name in updates.names]
+                yield upgraded(pa.RecordBatch.from_arrays(arrays, schema=updates), own, self.schema)
+
+    def _spans(self, metadata: pq.FileMetaData, groups: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+        """Row groups one after the other whose rows are about as large, and how many make a batch."""
+        span: list[int] = []
+        least = most = 0
+        for group in groups:
+            size = self._batch_rows(metadata.row_group(group))
+            if span and max(most, size) > _ALIKE * min(least, size):
+                yield least, span
+                span = []
+            least, most = (min(least, size), max(most, size)) if span else (size, size)
+            span.append(group)
+        if span:
+            yield least, span
 
     def _batch_rows(self, group: pq.RowGroupMetaData) -> int:
         # What dictionaries and bit packing save in the file is there again in memory.
-        width: int = max(16 * len(self.schema.columns), group.total_byte_size // max(1, group.num_rows))
-        return max(_LEAST_ROWS, min(ROW_GROUP_ROWS, self.buffer_bytes // width))
+        columns = len(self.schema.columns)
+        width: int = max(16 * columns, group.total_byte_size // max(1, group.num_rows))
+        least = min(_LEAST_ROWS, columns * _LEAST_COLUMN_BYTES // width)
+        return max(1, least, min(ROW_GROUP_ROWS, self.buffer_bytes // width))
 
 
 def open_part(machine: Machine, part: Part) -> "closing[pa.NativeFile]":

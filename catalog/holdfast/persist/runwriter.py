@@ -2,8 +2,8 @@
 
 Invariants
 - Rows come in the total order of (key, value, `_time`), so that the parts of the run follow each other in it.
-- In memory are the rows of one row group, and the encoded bytes of one part; where parts are written ahead,
-  the rows of three row groups and the bytes of two parts.
+- In memory are the rows of one row group (`ROW_GROUP_BYTES`, or one row), and the encoded bytes of one part;
+  where parts are written ahead, the rows of three row groups and the bytes of two parts.
 - A run that is not finished leaves nothing behind: what was uploaded of it is deleted. An upload of unknown
   outcome may leave a blob, which carries the writer's id.
 """
@@ -21,15 +21,14 @@ from holdfast.errors import CLOSED
 from holdfast.persist.canonical import Rows, time_bounds
 from holdfast.persist.ids import new_id, part_key
 from holdfast.persist.machine import Machine
-from holdfast.persist.part import ROW_GROUP_ROWS, PartFile
+from holdfast.persist.part import ROW_GROUP_BYTES, ROW_GROUP_ROWS, PartFile
 from holdfast.persist.partstore import delete_parts, put_part, write_parts
 from holdfast.persist.schema import Schema
+from holdfast.persist.sizes import pieces_of
 from holdfast.persist.state import Part
 
 _T = TypeVar("_T")
 
-# Rows of more than 128 bytes make smaller row groups: a reader holds one of each run.
-_GROUP_BYTES: Final = 16 * 1024 * 1024
 _GROUPS_AHEAD: Final = 2
 
 
@@ -73,7 +72,7 @@ def _write(writer: "_RunWriter", pieces: Iterable[Rows]) -> tuple[Part, ...]:
         for piece in pieces:
             writer.add(piece)
         return writer.finish()
-    except Exception:
+    except BaseException:
         writer.abandon()
         raise
 
@@ -96,21 +95,28 @@ class _RunWriter:
         self._encode = encode
         self._upload = upload
         self._waiting: list[Rows] = []
-        self._waiting_rows = 0
+        self._waiting_rows = self._waiting_bytes = 0
+        # Rows of more than 128 bytes make smaller row groups.
+        self._group_bytes = min(ROW_GROUP_BYTES, target.machine.config.part_target_bytes)
         self._open: _OpenPart | None = None
         self._encoding: deque[Future[None]] = deque()
         self._parts: list[Future[Part]] = []
 
     def add(self, rows: Rows) -> None:
         """Add rows that follow those before them."""
+        for piece in pieces_of(rows, self._group_bytes):
+            self._add(piece)
+
+    def _add(self, rows: Rows) -> None:
         start = 0
         while start < rows.num_rows:
             if self._waiting and self._room(rows) <= 0:
                 self._write_group()
-            piece = rows.slice(start, self._room(rows))
+            piece = rows.slice(start, max(1, self._room(rows)))
             start += piece.num_rows
             self._waiting.append(piece)
             self._waiting_rows += piece.num_rows
+            self._waiting_bytes += int(piece.nbytes)
 
     def finish(self) -> tuple[Part, ...]:
         """The parts, all uploaded."""
@@ -144,12 +150,11 @@ class _RunWriter:
     def _room(self, rows: Rows) -> int:
         """How many such rows more the row group takes; none or fewer where it is full."""
         width = max(1, int(rows.nbytes) // int(rows.num_rows))
-        most = min(_GROUP_BYTES, self._target.machine.config.part_target_bytes) // width
-        return max(1, min(ROW_GROUP_ROWS, most)) - self._waiting_rows
+        return min(ROW_GROUP_ROWS - self._waiting_rows, (self._group_bytes - self._waiting_bytes) // width)
 
     def _write_group(self) -> None:
         group = pa.Table.from_batches(_batches(self._waiting))
-        self._waiting, self._waiting_rows = [], 0
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
         bounds = time_bounds(group)
         assert bounds is not None
         if self._open is None:
@@ -160,7 +165,8 @@ class _RunWriter:
         while len(self._encoding) >= _GROUPS_AHEAD:
             self._encoding.popleft().result()
         self._encoding.append(self._encode(part.file.write_group, group))
-        if part.raw_bytes >= self._target.machine.config.part_target_bytes:
+        # Groups are a little smaller than they may be: another one would be beyond it.
+        if part.raw_bytes >= self._target.machine.config.part_target_bytes - self._group_bytes // 2:
             self._close_part()
 
     def _close_part(self) -> None:

@@ -30,7 +30,7 @@ from holdfast.persist.consolidate import Source, consolidate_at
 from holdfast.persist.evolution import lowered, newest, upgraded_range
 from holdfast.persist.fold import naming_shard
 from holdfast.persist.machine import Machine
-from holdfast.persist.order import EVERYTHING, Key, KeyRange, key_at
+from holdfast.persist.order import EVERYTHING, Key, KeyRange, RowKey
 from holdfast.persist.partstore import PartGone, read_part
 from holdfast.persist.runs import At, merged
 from holdfast.persist.schema import DIFF, Schema
@@ -155,21 +155,22 @@ class Snapshot:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """The batches in order. Raises as `to_table` does, perhaps after some of them."""
         state = self._readable()
-        left = self._wanted
+        left, last = self._wanted, None
         while True:
             try:
                 with self._pins.pin(state):
                     for rows in self._merged(state, left):
-                        last = key_at(self.schema.names, rows, rows.num_rows - 1)
                         for batch in self._project(rows).to_batches(max_chunksize=BATCH_ROWS):
                             yield batch
                             # Of a file that is open a forked child would move the parent's place in it.
                             self._machine.owner.check("this snapshot")
-                        left = left.beyond(last)
+                        chunk = rows.to_batches()[-1]
+                        last = RowKey(self.schema.names, chunk, chunk.num_rows - 1)
                         self._pins.beat()
                 return
             except PartGone as gone:
                 state = self._replanned(state, gone)
+                left = left if last is None else left.beyond(last.key())
 
     def _readable(self) -> ShardState:
         return check_readable(self._machine, self.as_of, self._after)

@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from holdfast.errors import BadInput, NoMultiset
 
-# Spark reads fastest in batches of 10 k to 100 k rows; wide rows get fewer, down to the floor.
+# Spark reads fastest in batches of 10 k to 100 k rows; wide rows get fewer.
 BATCH_ROWS = 65_536
-_MIN_BATCH_ROWS = 1_024
 _BATCH_BYTES = 64 << 20
 
 
@@ -66,4 +65,4 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _batch_rows(batch: pa.RecordBatch) -> int:
     per_row = max(1, int(batch.nbytes) // int(batch.num_rows))
-    return max(_MIN_BATCH_ROWS, min(BATCH_ROWS, _BATCH_BYTES // per_row))
+    return max(1, min(BATCH_ROWS, _BATCH_BYTES // per_row))

@@ -116,7 +116,7 @@ def test_every_call_of_a_catalog_raises(places: dict[str, Any], place: str) -> N
 
 def test_the_calls_of_catalogs_are_all_tried() -> None:
     named = {"place", "boot_ts", "close", "retire"}
-    setters = public_names(WritableHandle) & {name for name in public_names(ShadowCatalog)}
+    setters = public_names(WritableHandle) & public_names(ShadowCatalog)
     typed = {name for name in setters if name not in READS and name not in WRITES} - named
     _covers(ReadOnlyHandle, READS, *named)
     # What sets one type of object is a transaction.

@@ -1,0 +1,268 @@
+"""Memory is bounded in bytes: rows of 1 MiB and of 64 MiB are written, merged, streamed and listened to."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from holdfast.persist import Progress, Schema, Updates
+from holdfast.persist.merge import merge_runs
+from holdfast.persist.schema import DIFF
+from holdfast.persist.sizes import pieces_of
+from holdfast.persist.timeorder import LISTEN_BYTES
+from testbed.children import plain_path
+from unit.persist.stores import SCHEMA, SHARD, Stores, rows
+
+CATALOG = Path(__file__).parents[3] / "catalog"
+MIB = 1024 * 1024
+WHOLE = "HOLDFAST_TEST_WIDE_ROWS"
+"""Set, the rows are as many as once exhausted Arrow's offsets: 3 GiB of them."""
+
+# What a process takes in each phase beyond what it had before, in MiB.
+CHILD = """
+import gc, json, os, sys
+from pathlib import Path
+import pyarrow as pa
+from holdfast.persist import PersistClient, PersistConfig, Progress, Schema, Updates
+
+folder, width, rows, appends = sys.argv[1], *map(int, sys.argv[2:])
+schema = Schema.of({"k": "int64"}, {"v": "binary"})
+client = PersistClient.open(f"file://{folder}", config=PersistConfig(maintenance="off"))
+shard = client.create_or_load("wide", schema)
+body = b"x" * (width - 8)
+
+def status(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) // 1024
+
+def phase(name, work):
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    Path("/proc/self/clear_refs").write_text("5")
+    before = status("VmRSS")
+    print(json.dumps([name, work(), status("VmHWM") - before]), flush=True)
+
+def build():
+    writer = client.writer(shard, schema, purpose="test")
+    for time in range(appends):
+        keys = range(time, rows * appends, appends)
+        with writer.batch_builder() as builder:
+            builder.add([{"k": k, "v": k.to_bytes(8, "big") + body}] for k in keys)
+            builder.compare_and_append(time, time + 1)
+    return rows * appends
+
+def stream():
+    found = []
+    with client.reader(shard, purpose="test") as reader:
+        for batch in reader.snapshot(appends - 1):
+            found += batch.column("k").to_pylist()
+            assert all(len(value) == width for value in batch.column("v"). to_pylist())
+    assert found == sorted(found)
+    return len(found)
+
+def listen():
+    found = []
+    with client.reader(shard, purpose="test") as reader:
+        follow = reader.listen(0)
+        while follow.frontier < appends:
+            for event in follow.next(10):
+                if isinstance(event, Updates):
+                    found += zip(event.table.column("_time").to_pylist(), event.table.column("k").to_pylist())
+    assert [time for time, _ in found] == sorted(time for time, _ in found)
+    assert len(set(found)) == len(found)
+    return len(found)
+
+def subscribe():
+    found = 0
+    with client.reader(shard, purpose="test") as reader:
+        follow = reader.subscribe(appends - 1)
+        while True:
+            for event in follow.next(10):
+                if isinstance(event, Updates):
+                    found += event.table.num_rows
+                else:
+                    assert event == Progress(appends)
+                    return found
+
+def compact():
+    task = client.compactions.claim(shard, purpose="test", full=True)
+    assert client.compactions.install(task, client.compactions.merge(task))
+    return client.stored(shard).rows
+
+for name, work in [("build", build), ("stream", stream), ("listen", listen), ("compact", compact),
+                   ("stream compacted", stream), ("listen compacted", listen), ("subscribe", subscribe)]:
+    phase(name, work)
+os._exit(0)
+"""
+
+
+def grown(folder: Path, *, width: int, per_append: int, appends: int) -> dict[str, tuple[int, int]]:
+    environment = {**os.environ, "PYTHONPATH": plain_path(CATALOG), "TMPDIR": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(folder / "location"), *map(str, (width, per_append, appends))],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {name: (count, mib) for name, count, mib in map(json.loads, done.stdout.splitlines())}
+
+
+def test_rows_of_one_mib_take_the_documented_memory(tmp_path: Path) -> None:
+    per_append = 400 if os.environ.get(WHOLE) else 40
+    found = grown(tmp_path, width=MIB, per_append=per_append, appends=8)
+
+    counts = {name: count for name, (count, _) in found.items()}
+    whole = 8 * per_append
+    assert counts == {
+        **dict.fromkeys(("build", "stream", "compact", "stream compacted", "subscribe"), whole),
+        **dict.fromkeys(("listen", "listen compacted"), 7 * per_append),
+    }
+    most = dict.fromkeys(found, 256) | {"listen": 384, "listen compacted": 384, "subscribe": 384}
+    assert {name: mib for name, (_, mib) in found.items() if mib > most[name]} == {}
+
+
+def test_rows_of_64_mib_take_the_documented_memory(tmp_path: Path) -> None:
+    found = grown(tmp_path, width=64 * MIB, per_append=2, appends=3)
+
+    assert {count for count, _ in found.values()} == {6, 4}
+    # 24 rows: all of them in memory several times would be more.
+    assert {name: mib for name, (_, mib) in found.items() if mib > 24 * 64} == {}
+
+
+@pytest.mark.parametrize("error", [pa.ArrowInvalid("offset overflow"), MemoryError(), KeyboardInterrupt()])
+def test_a_compaction_that_fails_somehow_gives_up_its_claim(
+    stores: Stores, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = stores.open(inline_max_bytes=0, compaction_fanin=4)
+    with client.writer(SHARD, SCHEMA, purpose="test") as writer:
+        for time in range(5):
+            writer.compare_and_append(rows(time), time, time + 1)
+
+    def fail(*_: object, **__: object) -> Any:
+        raise error
+
+    with monkeypatch.context() as broken:
+        # What Arrow raises, in a merge like any other.
+        broken.setattr("holdfast.persist.runs.merge_runs", fail)
+        with pytest.raises(type(error)):
+            client.maintain(SHARD)
+    assert stores.state().claims == {}
+
+    client.maintain(SHARD)
+    assert len(stores.state().batches) < 5
+
+
+def test_large_rows_merge_as_small_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    by = ["k", "v"]
+    schema = pa.schema([("k", pa.int64()), ("v", pa.string()), (DIFF, pa.int64())])
+
+    def run(given: list[tuple[int | None, str | None, int]], size: int) -> Any:
+        columns = [list(column) for column in zip(*given, strict=True)]
+        batch = pa.RecordBatch.from_arrays(
+            [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)],
+            schema=schema,
+        )
+        return iter([batch.slice(start, size) for start in range(0, batch.num_rows, size)])
+
+    big = 2**62
+    runs = [
+        ([(None, "n", 1), (1, "a", 1), (1, "a", big), (2, "b", -1), (5, None, 3)], 1),
+        ([(None, "n", -1), (1, "a", big), (1, "b", 2), (2, "b", 1), (3, "c", 1)], 2),
+        ([(1, "a", -big), (5, None, 1), (5, "x", 1)], 3),
+    ]
+    expected = pa.Table.from_batches(merge_runs(by, [run(*each) for each in runs])).to_pylist()
+    monkeypatch.setattr("holdfast.persist.merge._LARGE_BYTES", 0)
+    monkeypatch.setattr("holdfast.persist.merge._LARGE_ROW_BYTES", 0)
+    found = pa.Table.from_batches(merge_runs(by, [run(*each) for each in runs])).to_pylist()
+    assert found == expected
+    assert [row["k"] for row in found] == [1, 1, 3, 5, 5]
+
+
+def test_pieces_have_about_so_many_bytes_however_rows_are_spread() -> None:
+    values = ["x"] * 5000 + ["y" * 100_000] * 40 + ["x"] * 5000
+    table = pa.table({"v": values})
+    pieces = list(pieces_of(table, 256 * 1024))
+    assert pa.concat_tables(pieces).equals(table)
+    assert max(piece.nbytes for piece in pieces) <= 1.25 * 256 * 1024
+    assert len(pieces) < 80
+    assert [piece.num_rows for piece in pieces_of(table.slice(5000, 3), 10)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_listener_far_behind_gets_each_update_once_in_bounded_pieces(
+    stores: Stores, compacted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("LISTEN_BYTES", 4000), ("_CHUNK_BYTES", 1000), ("_SPILL_BYTES", 200)):
+        monkeypatch.setattr(f"holdfast.persist.timeorder.{name}", value)
+    schema = Schema.of({"k": "int64"}, {"v": "string"})
+    client = stores.open(inline_max_bytes=0)
+    expected = []
+    with client.writer(SHARD, schema, purpose="test") as writer:
+        for time in range(12):
+            # One time has more than is given at once.
+            count = 300 if time == 7 else 15
+            updates = [{"k": 7919 * k % 1000, "v": f"v{time}", "_diff": 1 + k % 2} for k in range(count)]
+            expected += [(time, each["k"], each["v"], each["_diff"]) for each in updates]
+            writer.compare_and_append(updates, time, time + 1)
+    with client.reader(SHARD, purpose="test") as reader:
+        if compacted:
+            task = client.compactions.claim(SHARD, purpose="test", full=True)
+            assert task is not None
+            assert client.compactions.install(task, client.compactions.merge(task))
+        listen = reader.listen(0)
+        found: list[tuple[Any, ...]] = []
+        progress, calls = 1, 0
+        while progress < 12:
+            calls += 1
+            for event in listen.next(5):
+                match event:
+                    case Updates(table):
+                        assert table.nbytes < 8000
+                        assert table["_time"].to_pylist() == sorted(table["_time"].to_pylist())
+                        found += zip(
+                            *(table[name].to_pylist() for name in ("_time", "k", "v", DIFF)), strict=True
+                        )
+                        assert min(time for time, *_ in found[-table.num_rows :]) >= progress
+                    case Progress(frontier):
+                        assert frontier > progress
+                        progress = frontier
+        assert calls > 4
+        assert listen.next(0) == []
+    assert sorted(found) == sorted(each for each in expected if each[0] > 0)
+    assert LISTEN_BYTES == 64 * MIB
+
+
+def test_a_listen_that_failed_in_the_middle_says_where_to_go_on(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LISTEN_BYTES", "_CHUNK_BYTES", "_SPILL_BYTES"):
+        monkeypatch.setattr(f"holdfast.persist.timeorder.{name}", 100)
+    client = stores.open(inline_max_bytes=0)
+    with client.writer(SHARD, SCHEMA, purpose="test") as writer:
+        writer.compare_and_append(rows(0), 0, 1)
+        writer.compare_and_append(rows(*range(200)), 1, 2)
+    with client.reader(SHARD, purpose="test") as reader:
+        listen = reader.listen(0)
+        assert [type(event) for event in listen.next(5)] == [Updates]
+        assert listen._rest is not None
+        listen._rest.close()  # type: ignore[attr-defined]
+
+        def broken() -> Any:
+            raise OSError("the disk is gone")
+            yield
+
+        listen._rest = broken()
+        with pytest.raises(OSError, match="the disk is gone"):
+            listen.next(5)
+        from holdfast.errors import HandleExpired
+
+        with pytest.raises(HandleExpired, match="lost its place"):
+            listen.next(5)
