@@ -33,7 +33,7 @@ FREE = {
     PersistClient: {"location_id", "new_shard_id", "forget_reader", "close"},
     WriteHandle: {"shard_id", "cached_upper", "begin", "settle", "mark_undecided", "close"},
     ReadHandle: {"shard_id", "schema", "pin", "too_early", "close"},
-    Listen: set[str](),
+    Listen: {"begin_with", "begin_at_once"},
     Snapshot: {"stored_bytes"},
     CriticalSince: {
         "since",
