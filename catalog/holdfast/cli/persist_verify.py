@@ -17,12 +17,15 @@ def verify(ctx: click.Context, url: str, consensus: str | None, shard: str | Non
 
     One line for each finding, with the key of what is wrong; exit code 1 where there is one.
     """
+    from holdfast.persist.verify import of_store, without_log
     from holdfast.persist.verify import verify as audit
-    from holdfast.persist.verify import without_log
 
     with open_to_look(url, consensus) as client, Progress("reading") as progress:
-        found = [audit(client, each, looking_at=progress) for each in chosen(client, shard)]
-        lost = without_log(client) if shard is None else ()
+        lost = of_store(client)
+        # After damage was found in the store, its logs can't be read at all.
+        found = [] if lost else [audit(client, each, looking_at=progress) for each in chosen(client, shard)]
+        if shard is None and not lost:
+            lost = without_log(client)
     findings = [*(finding for each in found for finding in each.findings), *lost]
     rows, parts = sum(each.rows for each in found), sum(each.parts for each in found)
     if as_json:

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 _STOP: Final = ""
 _LONGEST_CLOSE_S: Final = 5.0
+_CHECK_STORE_EVERY_S: Final = 3600.0
 # To merge all that came meanwhile in one go costs little more than to merge eight, and the writers of small
 # appends share their interpreter with it.
 _REST_S: Final = 0.1
@@ -50,6 +51,7 @@ class Maintainer:
         new_machine: Callable[[str], Machine],
         machines: Callable[[], Sequence[Machine]],
     ) -> None:
+        self._location = location
         self._machines = machines
         self._config = config
         self._clock = clock
@@ -70,6 +72,7 @@ class Maintainer:
         # The newest version that this client wrote of each shard.
         self._written: dict[str, int] = {}
         self._is_fenced = False
+        self._next_store_check = 0.0
 
     def after_commit(self, machine: Machine) -> None:
         """Note that this client has written to a shard."""
@@ -85,6 +88,7 @@ class Maintainer:
         if self._config.maintenance == "inline":
             # The commit that brought us here is done: it must not look failed.
             self._guarded(partial(self.run, machine), machine.shard_id)
+            self._check_store_when_due()
             return
         with self._lock:
             if machine.shard_id in self._waiting:
@@ -214,6 +218,13 @@ class Maintainer:
             # By what is known here: a shard that nobody uses costs no look at the store.
             self._guarded(partial(self._free, machine), machine.shard_id)
         self._guarded(self._look_around, "other shards")
+        self._check_store_when_due()
+
+    def _check_store_when_due(self) -> None:
+        now = self._clock.monotonic()
+        if now >= self._next_store_check:
+            self._next_store_check = now + _CHECK_STORE_EVERY_S
+            self._guarded(self._location.consensus.check_integrity, "the consensus store")
 
     def _free(self, machine: Machine) -> None:
         if garbage_due(machine.state, self._config, now_for(machine)):

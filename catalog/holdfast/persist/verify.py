@@ -107,6 +107,20 @@ def without_log(client: "PersistClient") -> tuple[Finding, ...]:
     )
 
 
+def of_store(client: "PersistClient") -> tuple[Finding, ...]:
+    """A finding if the consensus store itself is damaged, below the rows of its logs.
+
+    Raises:
+        StorageError: the store can't be read now.
+    """
+    consensus = client.location.consensus
+    try:
+        consensus.check_integrity()
+    except CorruptBlob as error:
+        return (Finding("", consensus.description, str(error)),)
+    return ()
+
+
 class _Audit:
     def __init__(self, machine: Machine, looking_at: Callable[[str], None]) -> None:
         self._machine = machine

@@ -11,6 +11,9 @@ Why it is safe
 - A consolidation puts in the sum of what it deletes in one transaction, at times that no commit has any more.
 - Each stream has a connection of its own. The first one to open and the last one to close is a reading one,
   which can't delete the WAL: so a process that only reads makes no file.
+- The device and inode of the three files are compared before each call and after each commit, see
+  `sqliteguard`. A file of up to 4 MB is checked for damage when it is opened, a larger one when it is
+  consolidated. Once damage was found, every call raises.
 - No connection is used on both sides of a fork: a child opens its own.
 """
 
@@ -19,7 +22,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -38,7 +41,17 @@ from holdfast.errors import (
 )
 from holdfast.folders import make_folder, open_error
 from holdfast.sqlitebusy import LOCKED_HINT, BusyPatience
-from holdfast.stash.sqlitefile import check_is_stash, check_usable_file, connect, make_file, primary_code
+from holdfast.sqliteguard import (
+    CHECK_AT_OPEN_BYTES,
+    FOREIGN,
+    OpenFiles,
+    check_pages,
+    diagnose,
+    is_damage,
+    primary_code,
+    size_of,
+)
+from holdfast.stash.sqlitefile import check_is_stash, check_usable_file, connect, make_file
 from holdfast.stash.stash import (
     CONSOLIDATION_ROWS,
     INT64,
@@ -62,6 +75,8 @@ T = TypeVar("T")
 BUSY_TIMEOUT_S: Final = 30.0
 """How long a call waits for a writer of another process."""
 _MOST_LOG_BYTES: Final = 64 << 20
+_CHECK_EVERY_S: Final = 3600.0
+"""How often a consolidation looks for damaged pages."""
 
 _FRONTIERS: Final = "SELECT since, upper FROM sinces, uppers"
 _PUT: Final = "INSERT INTO data (collection_id, key, value, time, diff) VALUES (?, ?, ?, ?, ?)"
@@ -117,11 +132,14 @@ class SqliteStash(Stash):
         busy_timeout_s: float = BUSY_TIMEOUT_S,
     ) -> None:
         self._path: Final = path
+        self._files: Final = OpenFiles(path, self.description)
         self._read_only: Final = read_only
         self._names: Final = names
         self._busy_timeout_s: Final = busy_timeout_s
         self._lock = threading.Lock()
         self._closed = False
+        self._damage: CorruptBlob | None = None
+        self._next_check_s = 0.0
         self._writer: sqlite3.Connection | None = None
         self._keeper: sqlite3.Connection | None = None
         if not check_usable_file(path, create=create, write=not read_only) and not create:
@@ -129,15 +147,22 @@ class SqliteStash(Stash):
                 f"there is no stash {path}",
                 hint="check the path; it is made by the first process that opens it for writing",
             )
+        self._files.check_beside()
         try:
             if create:
                 make_folder(path.parent)
                 with self._translated(StoreUnreachable):
                     self._again_while_busy(lambda: make_file(path))
-            self._identity = self._stat()
             self._keeper = self._open("ro")
+            self._files.begin(self._keeper)
+            if size_of(path) <= CHECK_AT_OPEN_BYTES:
+                self._check_integrity()
         except OSError as error:
+            self._close_connections()
             raise open_error(f"can't make {path}", error, missing_is_bad=True) from error
+        except BaseException:
+            self._close_connections()
+            raise
         _live.add(self)
 
     @property
@@ -228,6 +253,8 @@ class SqliteStash(Stash):
 
     def consolidate(self, *, max_batches: int | None = None) -> bool:
         self._check_writable()
+        if time.monotonic() >= self._next_check_s:
+            self._check_integrity()
         for number, batch in enumerate(in_batches(self._retractions(), CONSOLIDATION_ROWS)):
             if number == max_batches:
                 return False
@@ -245,6 +272,10 @@ class SqliteStash(Stash):
     def close(self) -> None:
         with self._lock:
             self._closed = True
+        self._close_connections()
+
+    def _close_connections(self) -> None:
+        with self._lock:
             writer, self._writer = self._writer, None
             keeper, self._keeper = self._keeper, None
         if writer is not None:
@@ -253,12 +284,14 @@ class SqliteStash(Stash):
             writer.close()
         if keeper is not None:
             keeper.close()
+        self._files.close()
 
     @contextmanager
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
         """A connection of its own that sees the file as it is now."""
         self._check_open()
         with closing(self._open("ro")) as connection, self._translated(Determinate):
+            self._check_open()
             connection.execute("BEGIN")
             yield connection
 
@@ -270,6 +303,7 @@ class SqliteStash(Stash):
             self._check_open()
             if self._writer is None:
                 self._writer = self._open("rw")
+                self._check_open()
             connection = self._writer
             try:
                 with self._translated(Determinate):
@@ -277,6 +311,8 @@ class SqliteStash(Stash):
                     yield connection
                 with self._translated(Indeterminate):
                     connection.execute("COMMIT")
+                # A commit into a file that was removed meanwhile is seen by nobody who opens the stash later.
+                self._files.check(Indeterminate)
             except BaseException:
                 with suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
@@ -289,35 +325,40 @@ class SqliteStash(Stash):
         if self._read_only:
             raise NotWritable(f"{self.description} was opened for reading only")
 
+    def _check_integrity(self) -> None:
+        """Look for damaged pages, on a connection of its own. Raises `CorruptBlob`, then and later."""
+        self._next_check_s = time.monotonic() + _CHECK_EVERY_S
+        try:
+            with closing(self._open("ro")) as connection, self._translated(Determinate):
+                self._check_open()
+                check_pages(connection, self._path)
+        except CorruptBlob as error:
+            self._damage = error
+            raise
+
     def _check_open(self) -> None:
-        """A file that was removed or replaced would take writes that nobody else sees."""
         if self._closed:
             raise Determinate(f"{self.description} is closed")
-        if self._stat() != self._identity:
-            raise Determinate(
-                f"{self.description} was removed or replaced while it was open",
-                hint="stop the processes that use it, put the right file in place and start them again",
-            )
-
-    def _stat(self) -> tuple[int, int]:
-        try:
-            status = self._path.stat()
-        except OSError as error:
-            raise StoreUnreachable(f"{self.description} can't be reached: {error.strerror}") from error
-        return status.st_dev, status.st_ino
+        if self._damage is not None:
+            found = self._damage
+            raise CorruptBlob(found.key, found.expected, found.actual, hint=found.hint)
+        self._files.check(missing=StoreUnreachable)
 
     def _open(self, mode: str) -> sqlite3.Connection:
         # Writers wait in `_again_while_busy`; a reader waits only for a log that is being recovered.
         with self._translated(StoreUnreachable):
             connection = connect(self._path, mode, timeout_s=0 if mode == "rw" else self._busy_timeout_s)
-            try:
+        with ExitStack() as undo:
+            undo.callback(connection.close)
+            with self._translated(StoreUnreachable):
                 if mode == "rw":
                     connection.execute("PRAGMA synchronous = FULL")
                     connection.execute(f"PRAGMA journal_size_limit = {_MOST_LOG_BYTES}")
                 check_is_stash(connection, self._path)
-            except BaseException:
-                connection.close()
-                raise
+                if mode == "rw":
+                    # Does nothing, except to a copy that SQLite made by VACUUM INTO, or from a dump.
+                    connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            undo.pop_all()
         return connection
 
     def _again_while_busy(self, action: Callable[[], T]) -> T:
@@ -335,12 +376,16 @@ class SqliteStash(Stash):
         """Errors of SQLite as ours: `kind`, unless the code says more."""
         try:
             yield
-        except sqlite3.Error as error:
+        except FOREIGN as error:
             raise self._failure(error, kind) from error
 
-    def _failure(self, error: sqlite3.Error, kind: type[StorageError]) -> HoldfastError:
+    def _failure(self, error: Exception, kind: type[StorageError]) -> HoldfastError:
         code = primary_code(error)
-        if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        if code != sqlite3.SQLITE_NOTADB and is_damage(error):
+            found = diagnose(self._path, self.description, kind, error)
+            self._damage = found if isinstance(found, CorruptBlob) else self._damage
+            return found
+        if code == sqlite3.SQLITE_NOTADB:
             return CorruptBlob(
                 str(self._path),
                 "the file of a stash",

@@ -101,9 +101,3 @@ def check_usable_file(path: Path, *, create: bool, write: bool) -> bool:
 def _number(connection: sqlite3.Connection, statement: str) -> int:
     value = connection.execute(statement).fetchone()[0]
     return value if isinstance(value, int) else 0
-
-
-def primary_code(error: sqlite3.Error) -> int | None:
-    """The code of an error of SQLite without what it adds to it."""
-    code: int | None = getattr(error, "sqlite_errorcode", None)
-    return None if code is None else code & 0xFF

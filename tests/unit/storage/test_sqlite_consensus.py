@@ -151,10 +151,8 @@ def test_a_damaged_page_is_told_and_not_read_as_data(path: Path, read_only: bool
     data[4096:] = b"\x55" * (len(data) - 4096)
     path.write_bytes(data)
 
-    opened = SqliteConsensus(path, read_only=read_only)
     with pytest.raises(CorruptBlob, match=str(path)):
-        opened.scan("a", 0, 100)
-    opened.close()
+        SqliteConsensus(path, read_only=read_only)
 
 
 def test_a_path_that_is_a_folder_is_told(path: Path) -> None:

@@ -238,6 +238,9 @@ class FaultyConsensus(Consensus):
     def line(self) -> str | None:
         return self._inner.line()
 
+    def check_integrity(self) -> None:
+        self._inner.check_integrity()
+
     def watch(self, key: str) -> Watch | None:
         return self._inner.watch(key)
 

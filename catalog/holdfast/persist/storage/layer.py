@@ -105,6 +105,9 @@ class ConsensusLayer(Consensus):
     def restart(self, key: str, seqno: int, data: bytes) -> bool:
         return self.inner.restart(key, seqno, data)
 
+    def check_integrity(self) -> None:
+        self.inner.check_integrity()
+
     def watch(self, key: str) -> Watch | None:
         return self.inner.watch(key)
 

@@ -13,6 +13,9 @@ Invariants:
 - A process that is stopped (SIGSTOP, a debugger, a frozen container) while it holds the write lock stops all
   writers of the file. Each of them waits `busy_timeout_s` and raises `Determinate`; readers go on. Only that
   process can give the lock up: it must be continued or killed. A write holds the lock for one statement.
+- The device and inode of the three files are compared before each call and after each write, see
+  `sqliteguard`. A file of up to 4 MB is checked for damage when it is opened. Once damage was found, every
+  call raises.
 - No connection is used on both sides of a fork: a child opens its own.
 - Nothing in the process may open and close the database file by other means while a store is open:
   that would drop the POSIX locks which SQLite holds on it.
@@ -24,7 +27,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -58,6 +61,17 @@ from holdfast.persist.storage.traits import (
 )
 from holdfast.persist.storage.watch import Watch, Watches
 from holdfast.sqlitebusy import LOCKED_HINT, BusyPatience
+from holdfast.sqliteguard import (
+    CHECK_AT_OPEN_BYTES,
+    DAMAGED_HINT,
+    FOREIGN,
+    OpenFiles,
+    check_pages,
+    diagnose,
+    is_damage,
+    primary_code,
+    size_of,
+)
 
 T = TypeVar("T")
 
@@ -129,11 +143,13 @@ class SqliteConsensus(Consensus):
         busy_timeout_s: float = 30.0,
     ) -> None:
         self._path: Final = Path(path)
+        self._files: Final = OpenFiles(self._path, self.description)
         self._read_only: Final = read_only
         self._busy_timeout_s: Final = busy_timeout_s
         self._write_lock: Final = threading.Lock()
         self._read_lock: Final = threading.Lock()
         self._closed = False
+        self._damage: CorruptBlob | None = None
         self._watches: Final = Watches()
         self._poller: Final = CommitPoller(self._path, self._watches, self._data_version, self._seqnos)
         self._writer: sqlite3.Connection | None = None
@@ -154,11 +170,14 @@ class SqliteConsensus(Consensus):
                 f"consensus file {self._path} does not exist",
                 hint="check the path; the file is made with the location",
             )
+        self._files.check_beside()
         try:
             if not read_only:
                 self._writer = self._open_writer(create=create)
             self._reader = self._open_reader()
-            self._identity = self._stat()
+            self._files.begin(self._reader)
+            if size_of(self._path) <= CHECK_AT_OPEN_BYTES:
+                self.check_integrity()
         except BaseException:
             self._close_connections()
             raise
@@ -250,9 +269,10 @@ class SqliteConsensus(Consensus):
             self._check_open()
             if self._reader is None:
                 self._reader = self._open_reader()
+                self._check_open()
             try:
                 return self._reader.execute(statement, values).fetchall()
-            except sqlite3.Error as error:
+            except FOREIGN as error:
                 raise self._translate(error, Determinate) from error
 
     def _write(self, statement: str, values: Sequence[object]) -> int:
@@ -263,28 +283,37 @@ class SqliteConsensus(Consensus):
             self._check_open()
             if self._writer is None:
                 self._writer = self._open_writer(create=False)
+                self._check_open()
             execute = self._writer.execute
             try:
-                return self._retry_while_busy(lambda: execute(statement, values).rowcount)
-            except sqlite3.Error as error:
+                changed = self._retry_while_busy(lambda: execute(statement, values).rowcount)
+            except FOREIGN as error:
                 raise self._translate(error, Indeterminate) from error
+            # A commit into a file that was removed meanwhile is seen by nobody who opens the database later.
+            self._files.check(Indeterminate)
+            return changed
 
-    def _check_open(self) -> None:
-        """A file that was removed or replaced would take writes that nobody else sees."""
+    def check_integrity(self) -> None:
         if self._closed:
             raise Determinate(f"{self.description} is closed")
-        if self._stat() != self._identity:
-            raise Determinate(
-                f"{self.description} was removed or replaced while it was open",
-                hint="stop the processes that use it, put the right file in place and start them again",
-            )
-
-    def _stat(self) -> tuple[int, int]:
         try:
-            status = self._path.stat()
-        except OSError as error:
-            raise Determinate(f"{self.description} can't be reached: {error.strerror}") from error
-        return status.st_dev, status.st_ino
+            # A connection of its own: calls go on meanwhile, and what others have cached is read again.
+            with closing(self._open_reader()) as connection:
+                self._files.check()
+                check_pages(connection, self._path)
+        except CorruptBlob as error:
+            self._damage = error
+            raise
+        except FOREIGN as error:
+            raise self._translate(error, Determinate) from error
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Determinate(f"{self.description} is closed")
+        if self._damage is not None:
+            found = self._damage
+            raise CorruptBlob(found.key, found.expected, found.actual, hint=found.hint)
+        self._files.check()
 
     def _open_writer(self, *, create: bool) -> sqlite3.Connection:
         return self._open(
@@ -307,14 +336,16 @@ class SqliteConsensus(Consensus):
                 isolation_level=None,
                 check_same_thread=False,
             )
+        except sqlite3.Error as error:
+            raise self._translate(error, StoreUnreachable) from error
+        with ExitStack() as undo:
+            undo.callback(connection.close)
             try:
                 prepare(connection)
                 _check_format(connection, self._path)
-            except BaseException:
-                connection.close()
-                raise
-        except sqlite3.Error as error:
-            raise self._translate(error, StoreUnreachable) from error
+            except FOREIGN as error:
+                raise self._translate(error, StoreUnreachable) from error
+            undo.pop_all()
         return connection
 
     def _retry_while_busy(self, action: Callable[[], T]) -> T:
@@ -328,23 +359,29 @@ class SqliteConsensus(Consensus):
             try:
                 return action()
             except sqlite3.OperationalError as error:
-                if _primary_code(error) != sqlite3.SQLITE_BUSY or not patience.wait():
+                if primary_code(error) != sqlite3.SQLITE_BUSY or not patience.wait():
                     raise
 
     def _close_connections(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
             with suppress(sqlite3.Error):  # what is in the WAL is durable; the next open reads it there
-                writer.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                # An empty WAL can't be replayed over a file that somebody restores beside it later.
+                writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             writer.close()
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
+        self._files.close()
 
-    def _translate(self, error: sqlite3.Error, otherwise: type[HoldfastError]) -> HoldfastError:
-        code = _primary_code(error)
-        if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-            return CorruptBlob(str(self._path), "a consensus file", str(error))
+    def _translate(self, error: Exception, otherwise: type[HoldfastError]) -> HoldfastError:
+        code = primary_code(error)
+        if code == sqlite3.SQLITE_NOTADB:
+            return CorruptBlob(str(self._path), "a consensus file", str(error), hint=DAMAGED_HINT)
+        if is_damage(error):
+            found = diagnose(self._path, self.description, otherwise, error)
+            self._damage = found if isinstance(found, CorruptBlob) else self._damage
+            return found
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             message = f"{self.description} was locked by another process for {self._busy_timeout_s:g} s"
         else:
@@ -401,6 +438,9 @@ def _prepare(connection: sqlite3.Connection, *, create: bool) -> None:
     """Set the connection up for writing and make the table where the file is empty."""
     connection.execute("PRAGMA synchronous = FULL")
     if not create or _value(connection, "SELECT count(*) FROM sqlite_schema"):
+        if _value(connection, "PRAGMA application_id") == APPLICATION_ID:
+            # Does nothing, except to a copy that SQLite made by VACUUM INTO, or from a dump.
+            _value(connection, "PRAGMA journal_mode = WAL")
         return
     if _value(connection, "PRAGMA application_id"):
         return
@@ -438,11 +478,6 @@ def _value(connection: sqlite3.Connection, statement: str) -> int:
     with closing(connection.execute(statement)) as cursor:
         value = cursor.fetchone()[0]
     return value if isinstance(value, int) else 0
-
-
-def _primary_code(error: sqlite3.Error) -> int | None:
-    code: int | None = getattr(error, "sqlite_errorcode", None)
-    return None if code is None else code & 0xFF
 
 
 # Forking: hold every store's locks across it, so that no call is in flight, and abandon the connections

@@ -271,6 +271,13 @@ class Consensus(ABC):
         self.check_restart()
         return False
 
+    def check_integrity(self) -> None:  # noqa: B027 - most stores check what they keep themselves
+        """Look for damage that no other call would notice; for stores without checksums of their own.
+
+        Raises `CorruptBlob` where there is some, and every later call does too; `Determinate` or
+        `StoreUnreachable` where the store can't be read now.
+        """
+
     def watch(self, key: str) -> Watch | None:  # noqa: ARG002 - a store without hints ignores its key
         """Hints that `key` may have grown, as long as the watch is held; None where its readers poll.
 

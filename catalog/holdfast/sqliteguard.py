@@ -1,0 +1,215 @@
+"""What guards an open SQLite database in WAL mode: its three files stay the same, and its pages are sound.
+
+- A database is three files: the main file, `-wal` and `-shm`. A process keeps them open. If somebody removes
+  or replaces one of them, that process goes on with the old file, and the next process to open the database
+  makes a new one: both commit, and neither sees the other. SQLite doesn't notice. So a store compares the
+  device and inode of all three before each call, and again after each commit.
+- SQLite removes `-wal` and `-shm` only when the last connection closes. While a store has a connection that
+  has read once, nobody may remove them.
+- Pages have no checksums. A flipped bit in an index hides rows, and no query fails. `integrity_check`
+  compares each index with its table, and finds it. `quick_check` doesn't.
+"""
+
+import os
+import re
+import sqlite3
+import weakref
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from holdfast.errors import CorruptBlob, Determinate, HoldfastError, StoreUnreachable
+
+CHECK_AT_OPEN_BYTES: Final = 4 << 20
+"""Up to this size a database is checked when it is opened; a larger one is checked by upkeep."""
+
+DAMAGED_HINT: Final = (
+    "stop all processes that use it and restore it from a backup; without a backup of a consensus file,"
+    " move it aside and run 'holdfast persist recover'"
+)
+REPLACED_HINT: Final = "stop the processes that use it, put the right file in place and start them again"
+
+_Identity = tuple[int, int] | None
+_PIECE_BYTES: Final = 1 << 20
+_IO_ERROR: Final = re.compile(r"error code[= ](\d+)")
+
+
+class OpenFiles:
+    """The files of the database `path`, as they are while its first connection is open.
+
+    All connections of a process to one main file share one `-shm`, whichever the name leads to by now. So
+    a store that is opened beside one whose files were removed would mix two histories, and is refused.
+    """
+
+    def __init__(self, path: Path, description: str) -> None:
+        self._paths: Final = (str(path), f"{path}-wal", f"{path}-shm")
+        self._description: Final = description
+        self._known: tuple[_Identity, ...] = (None, None, None)
+
+    def check_beside(self) -> None:
+        """Raise `StoreUnreachable` if this process has a store open whose files were replaced."""
+        try:
+            main = self._look()[0]
+        except OSError:
+            return  # There is no file yet.
+        for each in list(_live):
+            if each._known[0] == main:  # noqa: SLF001 - of its kind
+                each.check(StoreUnreachable)
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        """Take the files as they are now, `connection` being the first one and having read once.
+
+        Raises `StoreUnreachable` if they aren't those of the connection.
+        """
+        self._known = self._look()
+        in_wal_mode = connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        if in_wal_mode and None in self._known:
+            raise self._replaced(StoreUnreachable, self._paths[1])
+        self.check_beside()
+        _live.add(self)
+
+    def check(
+        self, kind: type[HoldfastError] = Determinate, *, missing: type[HoldfastError] | None = None
+    ) -> None:
+        """Raise `kind` if a file was removed or replaced, `missing` if the main file can't be reached."""
+        try:
+            found = self._look()
+        except OSError as error:
+            raise (missing or kind)(f"{self._description} can't be reached: {error.strerror}") from error
+        if found == self._known:
+            return
+        for path, known, now in zip(self._paths, self._known, found, strict=True):
+            # A database that isn't in WAL mode has no such files until its first writer comes.
+            if known is not None and known != now:
+                raise self._replaced(kind, path)
+        self._known = found
+
+    def close(self) -> None:
+        """Forget the files: no connection to them is open any more."""
+        _live.discard(self)
+
+    def _look(self) -> tuple[_Identity, ...]:
+        main, log, index = self._paths
+        status = os.stat(main)  # noqa: PTH116 - on the append path, and a Path costs more than the call
+        return (status.st_dev, status.st_ino), _identity(log), _identity(index)
+
+    def _replaced(self, kind: type[HoldfastError], path: str) -> HoldfastError:
+        return kind(
+            f"{self._description}: {path} was removed or replaced while it was open", hint=REPLACED_HINT
+        )
+
+
+_live: Final[weakref.WeakSet[OpenFiles]] = weakref.WeakSet()
+
+
+def _identity(path: str) -> _Identity:
+    try:
+        status = os.stat(path)  # noqa: PTH116 - as above
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def size_of(path: Path) -> int:
+    """How many bytes a database has in its main file and its WAL."""
+    return sum(each.stat().st_size for each in (path, Path(f"{path}-wal")) if each.exists())
+
+
+def check_pages(connection: sqlite3.Connection, path: Path) -> None:
+    """Read every page of a database and compare its indexes with its tables: about 1 ms of CPU per MB.
+
+    Raises:
+        CorruptBlob: a page is damaged.
+        sqlite3.Error: the database can't be read now.
+    """
+    connection.text_factory = _decoded
+    found = str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
+    if found == "ok":
+        return
+    code = _IO_ERROR.search(found)
+    if code is not None and int(code[1]) & 0xFF != sqlite3.SQLITE_CORRUPT:
+        # The page can't be read; whether it is sound is unknown.
+        raise sqlite3.OperationalError(f"the integrity check can't read a page: {' '.join(found.split())}")
+    raise damaged(path, " ".join(found.split())[:200])
+
+
+def diagnose(path: Path, description: str, kind: type[HoldfastError], error: Exception) -> HoldfastError:
+    """What an error means that says that the database is damaged: `CorruptBlob`, or `kind` if it isn't.
+
+    SQLite reports a read that failed with EIO as damage too. So the bytes are read again, and then the pages.
+    A connection to the database must be open.
+    """
+    if primary_code(error) is None:
+        return damaged(path, "text that is not Unicode")
+    try:
+        _read_through(path)
+        with closing(_connect(path)) as connection:
+            check_pages(connection, path)
+    except CorruptBlob as found:
+        return found
+    except OSError as failure:
+        return kind(f"{description} can't be read: {failure.strerror}", hint="look at the disk and try again")
+    except FOREIGN as again:
+        return damaged(path, str(again)) if is_damage(again) else kind(f"{description}: {again}")
+    return kind(f"{description}: {error}; an integrity check finds no damage", hint="try again")
+
+
+def _read_through(path: Path) -> None:
+    """Read all bytes of the database; `OSError` if the disk refuses."""
+    descriptor = _descriptor_of(path)
+    if descriptor is not None:
+        at = 0
+        while piece := os.pread(descriptor, _PIECE_BYTES, at):
+            at += len(piece)
+    with suppress(FileNotFoundError), Path(f"{path}-wal").open("rb") as log:
+        while log.read(_PIECE_BYTES):
+            pass
+
+
+def _descriptor_of(path: Path) -> int | None:
+    """A descriptor by which SQLite has the main file open: to open and close another ends SQLite's locks."""
+    wanted = path.stat()
+    for name in os.listdir("/dev/fd"):  # noqa: PTH208 - names of descriptors, not paths
+        with suppress(OSError):
+            found = os.fstat(int(name))
+            if (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino):
+                return int(name)
+    return None
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
+
+
+def damaged(path: Path, found: str) -> CorruptBlob:
+    """The error for a database whose pages are damaged."""
+    return CorruptBlob(str(path), "a sound SQLite database", found, hint=DAMAGED_HINT)
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether an error of the sqlite3 module means that the file is damaged or is no database.
+
+    The module raises `UnicodeDecodeError` for a message of SQLite that quotes bytes of the file, and an
+    `OperationalError` without a code for a text that is not Unicode.
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return True
+    code = primary_code(error)
+    if code is None:
+        return str(error).startswith("Could not decode to UTF-8")
+    return code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+
+
+def primary_code(error: Exception) -> int | None:
+    """The code of an error of SQLite, without its extension."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode(errors="replace")
+
+
+FOREIGN: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What the sqlite3 module raises for what is in a file."""
