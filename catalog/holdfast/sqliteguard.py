@@ -14,6 +14,7 @@ import os
 import re
 import sqlite3
 import weakref
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
@@ -180,6 +181,19 @@ def _descriptor_of(path: Path) -> int | None:
 
 def _connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
+
+
+def check_schema(connection: sqlite3.Connection, path: Path, statements: Iterable[str]) -> None:
+    """Raise `CorruptBlob` unless the tables and indexes of a database are as `statements` make them.
+
+    Others may be there too. A changed letter can give a column another meaning, and no query fails.
+    """
+    stored = {
+        str(sql) for (sql,) in connection.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")
+    }
+    missing = next((made for made in statements if made.startswith("CREATE") and made not in stored), None)
+    if missing is not None:
+        raise damaged(path, f"no {' '.join(missing.split()[:3])} as Holdfast makes it")
 
 
 def damaged(path: Path, found: str) -> CorruptBlob:

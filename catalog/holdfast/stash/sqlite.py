@@ -75,6 +75,8 @@ T = TypeVar("T")
 BUSY_TIMEOUT_S: Final = 30.0
 """How long a call waits for a writer of another process."""
 _MOST_LOG_BYTES: Final = 64 << 20
+_ROW_TYPES: Final = (int, bytes, bytes, int)
+"""Collection, key, value and diff: in SQLite any value may be in any column."""
 _CHECK_EVERY_S: Final = 3600.0
 """How often a consolidation looks for damaged pages."""
 
@@ -226,6 +228,8 @@ class SqliteStash(Stash):
         for key, updates in groupby(rows, lambda row: row[:-2]):
             sums: dict[bytes, int] = {}
             for row in updates:
+                if tuple(map(type, row[-4:])) != _ROW_TYPES:
+                    raise CorruptBlob(f"a row of the {self.description}", "bytes and numbers", "other values")
                 sums[row[-2]] = sums.get(row[-2], 0) + row[-1]
             for value, diff in sums.items():
                 if diff not in INT64:
@@ -421,7 +425,10 @@ def _consolidate(connection: sqlite3.Connection, row: Update, since: int) -> Non
 
 
 def _frontiers(connection: sqlite3.Connection) -> Frontiers:
-    return Frontiers(*connection.execute(_FRONTIERS).fetchone())
+    found = connection.execute(_FRONTIERS).fetchall()
+    if len(found) != 1 or not all(isinstance(each, int) and each >= 0 for each in found[0]):
+        raise CorruptBlob("the frontiers of the stash", "one since and one upper", f"{len(found)} rows")
+    return Frontiers(*found[0])
 
 
 # What a child of a fork inherited is kept for ever: to close it would end the parent's locks.

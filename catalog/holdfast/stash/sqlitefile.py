@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from holdfast.errors import BadInput, NoLocation, UnusablePath
 from holdfast.folders import check_usable, open_error
+from holdfast.sqliteguard import check_schema
 from holdfast.stash.stash import LAYOUT_VERSION, check_layout
 
 APPLICATION_ID: Final = 0x48465354  # "HFST"
@@ -67,6 +68,8 @@ def check_is_stash(connection: sqlite3.Connection, path: Path) -> None:
     application = _number(connection, "PRAGMA application_id")
     version = _number(connection, "PRAGMA user_version")
     tables = [str(name) for (name,) in connection.execute(_LISTING)]
+    if application == APPLICATION_ID and version == LAYOUT_VERSION:
+        check_schema(connection, path, _CREATE)
     connection.execute("COMMIT")
     if application == 0 and not tables:
         raise NoLocation(

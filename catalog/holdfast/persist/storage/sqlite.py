@@ -67,6 +67,7 @@ from holdfast.sqliteguard import (
     FOREIGN,
     OpenFiles,
     check_pages,
+    check_schema,
     diagnose,
     is_damage,
     primary_code,
@@ -463,6 +464,8 @@ def _check_format(connection: sqlite3.Connection, path: Path) -> None:
     application = _value(connection, "PRAGMA application_id")
     version = _value(connection, "PRAGMA user_version")
     tables = _value(connection, "SELECT count(*) FROM sqlite_schema")
+    if application == APPLICATION_ID and version == FORMAT_VERSION:
+        check_schema(connection, path, [_CREATE])
     connection.execute("COMMIT")
     if application == 0 and not tables:
         raise NoLocation(
