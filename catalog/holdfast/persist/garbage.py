@@ -54,7 +54,7 @@ def uncovered(state: ShardState, config: PersistConfig, now_ms: int) -> bool:
 
 def is_rollup(key: str) -> bool:
     """Whether a blob key is that of a rollup."""
-    return key.split("/")[1].startswith("v")
+    return key.partition("/")[2].startswith("v")
 
 
 def _is_tombstone(state: ShardState, garbage: Garbage) -> bool:

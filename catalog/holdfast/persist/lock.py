@@ -16,7 +16,7 @@ from typing import Final
 from holdfast._pb import persist_pb2 as pb
 from holdfast.errors import CorruptBlob, Fenced, FenceRegressed, HoldfastError, NotWritable
 from holdfast.persist.frame import parse
-from holdfast.persist.statecodec import open_frame, seal_frame
+from holdfast.persist.statecodec import check_moment, open_frame, seal_frame
 from holdfast.persist.storage import Digest, Entry, Expect, Head, digest_of
 
 LOCK_KEY: Final = "lock"
@@ -75,7 +75,7 @@ def decode_lock(entry: Entry | Head) -> LockRow:
         message.reentrance_id,
         message.purpose,
         message.hostname,
-        message.wall_ms,
+        check_moment(message.wall_ms, key),
         message.token,
         message.released,
     )

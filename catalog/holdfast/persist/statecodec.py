@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, assert_never
 
 from holdfast._pb import persist_pb2 as pb
-from holdfast.errors import CLOSED, BadInput, VersionTooNew
+from holdfast.errors import CLOSED, BadInput, CorruptBlob, VersionTooNew
 from holdfast.persist.frame import parse, seal, unseal
 from holdfast.persist.schema import Column, Schema, shared
 from holdfast.persist.state import (
@@ -43,11 +43,19 @@ from holdfast.persist.state import (
 FORMAT_VERSION: Final = 1
 DIFF_MAGIC: Final = b"HFd\n"
 ROLLUP_MAGIC: Final = b"HFr\n"
+LAST_WALL_MS: Final = 253_402_300_799_999
 
 
 def seal_frame(magic: bytes, body: bytes) -> bytes:
     """The frame around `body`."""
     return seal(magic, FORMAT_VERSION, body)
+
+
+def check_moment(wall_ms: int, key: str) -> int:
+    """Return a stored time in ms since the epoch. Raises `CorruptBlob` for one that no clock shows."""
+    if wall_ms > LAST_WALL_MS:
+        raise CorruptBlob(key, "a time before the year 10000", f"{wall_ms} ms")
+    return wall_ms
 
 
 def open_frame(magic: bytes, data: bytes, key: str) -> bytes:
@@ -78,7 +86,7 @@ def decode_diff(data: bytes, key: str) -> StateDiff:
         message.seqno,
         message.shard_id,
         message.applier_version,
-        message.wall_ms,
+        check_moment(message.wall_ms, key),
         message.hostname,
         _rollup_from(message.latest_rollup) if message.HasField("latest_rollup") else None,
         tuple(_change_from(change, key) for change in message.changes),
@@ -119,7 +127,7 @@ def decode_state(data: bytes, key: str) -> ShardState:
         shard_id=message.shard_id,
         seqno=message.seqno,
         applier_version=message.applier_version,
-        wall_ms=message.wall_ms,
+        wall_ms=check_moment(message.wall_ms, key),
         hostname=message.hostname,
         write_mode=_write_mode(message.write_mode, key),
         finalized=message.finalized,
