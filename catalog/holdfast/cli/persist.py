@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.location import open_to_look
+from holdfast.cli.persist_backup import backup, restore
 from holdfast.cli.persist_export import export
 from holdfast.cli.persist_holds import holds
 from holdfast.cli.persist_names import names
@@ -121,5 +122,5 @@ def _token(fingerprint: str) -> str:
     return "" if fingerprint == "none" else f"token {fingerprint}"
 
 
-for command in (holds, names, gc, compact, sweep, export, verify, recover):
+for command in (holds, names, gc, compact, sweep, export, verify, backup, restore, recover):
     persist.add_command(command)

@@ -34,6 +34,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from holdfast.errors import (
+    BadInput,
     CorruptBlob,
     Determinate,
     HoldfastError,
@@ -188,6 +189,11 @@ class SqliteConsensus(Consensus):
     def description(self) -> str:
         return f"consensus file {self._path}"
 
+    @property
+    def path(self) -> Path:
+        """The main file of the database."""
+        return self._path
+
     def heads(self, keys: Sequence[str], known: Mapping[str, int] = NOTHING_KNOWN) -> dict[str, Head]:
         for key in keys:
             check_key(key)
@@ -275,6 +281,8 @@ class SqliteConsensus(Consensus):
                 return self._reader.execute(statement, values).fetchall()
             except FOREIGN as error:
                 raise self._translate(error, Determinate) from error
+            except OverflowError as error:
+                raise BadInput(f"a number is outside int64, and can't be in {self.description}") from error
 
     def _write(self, statement: str, values: Sequence[object]) -> int:
         """Run one statement as one transaction; how many rows it changed."""
@@ -290,6 +298,8 @@ class SqliteConsensus(Consensus):
                 changed = self._retry_while_busy(lambda: execute(statement, values).rowcount)
             except FOREIGN as error:
                 raise self._translate(error, Indeterminate) from error
+            except OverflowError as error:
+                raise BadInput(f"a number is outside int64, and can't be in {self.description}") from error
             # A commit into a file that was removed meanwhile is seen by nobody who opens the database later.
             self._files.check(Indeterminate)
             return changed

@@ -122,6 +122,14 @@ def open_for_recovery(
         raise
 
 
+def folder_of(url: str) -> Path:
+    """The folder of a location in files. Raises `BadInput` for any other URL."""
+    parts = _split(url, "location", _LOCATION_FORMS)
+    if parts.scheme != "file":
+        raise BadInput(f"a {parts.scheme}:// location isn't in files", hint="write file:///absolute/path")
+    return _path(parts, "location")
+
+
 def open_consensus(url: str, *, create: bool, read_only: bool) -> Consensus:
     """Open the consensus store at `url`. Raises as `open_stores` does."""
     if url.partition("://")[0] in _POSTGRES:

@@ -1,0 +1,190 @@
+"""One bit of each byte of a SQLite store is flipped: the answer is right, or it is an error of ours.
+
+Bytes of pages that hold nothing are zero and many: of those some are flipped. HOLDFAST_EVERY_FLIP=1 flips all
+of them, and reads the whole location each time.
+"""
+
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import CorruptBlob, HoldfastError
+from holdfast.persist import PersistClient, PersistConfig
+from holdfast.persist.lock import LOCK_KEY, decode_lock
+from holdfast.persist.statecodec import decode_diff
+from holdfast.persist.storage import Entry, Location, SqliteConsensus
+from holdfast.persist.storage.location import CONSENSUS_KEY, decode_location
+from holdfast.stash import Update, open_stash
+from unit.persist.stores import SCHEMA, SHARD, rows
+
+EVERY = bool(os.environ.get("HOLDFAST_EVERY_FLIP"))
+QUICK = PersistConfig(retry_deadline_s=0.0, maintenance="off", rollup_every=100)
+UPPER = 4
+MARGIN = 16
+
+
+def places(data: bytes, *, every: bool) -> Iterator[int]:
+    """Where to flip: everything that is not zero, what is near it, and some of the rest."""
+    for at in range(len(data)):
+        if every or at % 64 == 0 or any(data[max(0, at - MARGIN) : at + MARGIN]):
+            yield at
+
+
+def flip_each(file: Path, judge: Callable[[], str], *, step: int = 1) -> Counter[str]:
+    """Flip one bit of each place, put it back, and count what `judge` says."""
+    data = file.read_bytes()
+    chance = random.Random(7)
+    outcomes: Counter[str] = Counter()
+    with file.open("r+b", buffering=0) as opened:
+        for at in list(places(data, every=EVERY))[:: 1 if EVERY else step]:
+            flipped = data[at] ^ 1 << chance.randrange(8)
+            opened.seek(at)
+            opened.write(bytes([flipped]))
+            try:
+                outcomes[judge()] += 1
+            except HoldfastError as error:
+                outcomes[type(error).__name__] += 1
+            except BaseException as error:
+                raise AssertionError(
+                    f"byte {at} of {file.name}, {data[at]} -> {flipped}: {error!r}"
+                ) from error
+            opened.seek(at)
+            opened.write(data[at : at + 1])
+    assert file.read_bytes() == data
+    return outcomes
+
+
+@pytest.fixture(scope="module")
+def location(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A location with a log, a part, and the write lock's rows."""
+    folder = tmp_path_factory.mktemp("flips") / "here"
+    with PersistClient.open(f"file://{folder}", config=QUICK) as client:
+        writer = client.writer(SHARD, SCHEMA, purpose="w")
+        for time in range(UPPER):
+            writer.compare_and_append(rows(time), time, time + 1)
+        with client.exclusive("job"):
+            pass
+    return folder
+
+
+def contents(folder: Path) -> Any:
+    """What a process finds that reads the location."""
+    with PersistClient(
+        Location.open(f"file://{folder}", read_only=True), mode="read", config=QUICK
+    ) as client:
+        reader = client.reader(SHARD, purpose="r")
+        upper = reader.upper()
+        return client.shards(), upper, sorted(map(str, reader.snapshot(upper - 1).to_table().to_pylist()))
+
+
+def logs(file: Path) -> dict[str, list[Entry]]:
+    store = SqliteConsensus(file, create=False, read_only=True)
+    try:
+        found = {key: store.scan(key, 0, 1000) for key in store.list_keys()}
+        assert {key: log[-1] for key, log in found.items()} == store.heads(list(found))
+        return found
+    finally:
+        store.close()
+
+
+def refuse_changed(found: dict[str, list[Entry]], right: dict[str, list[Entry]]) -> None:
+    """Rows may differ in their bytes only, which their own checksums tell: raises then."""
+    assert {key: [e.seqno for e in log] for key, log in found.items()} == {
+        key: [e.seqno for e in log] for key, log in right.items()
+    }
+    for key, log in found.items():
+        for entry, sound in zip(log, right[key], strict=True):
+            if entry == sound:
+                continue
+            if key == CONSENSUS_KEY:
+                if decode_location(entry.data, key) != decode_location(sound.data, key):
+                    raise CorruptBlob(key, "the id that the blobs have", "another one")
+            elif key == LOCK_KEY:
+                decode_lock(entry)
+                raise AssertionError(f"{entry} passed for {sound}")
+            else:
+                decode_diff(entry.data, key)
+                raise AssertionError(f"{entry} passed for {sound}")
+
+
+def test_no_flipped_bit_of_a_consensus_file_gives_a_wrong_answer(location: Path) -> None:
+    file = location / "consensus.sqlite"
+    right, sound = contents(location), logs(file)
+
+    def judge() -> str:
+        found = logs(file)
+        if EVERY:
+            assert contents(location) == right
+        if found != sound:
+            refuse_changed(found, sound)
+            return "the same id"
+        return "right"
+
+    outcomes = flip_each(file, judge)
+    assert outcomes["CorruptBlob"] > 1000, outcomes
+    assert outcomes["right"] > 500, outcomes
+
+
+def test_no_flipped_bit_gives_a_process_a_wrong_answer(location: Path) -> None:
+    """The whole way from the file to the rows, for some of the bytes."""
+    right = contents(location)
+
+    def judge() -> str:
+        assert contents(location) == right
+        return "right"
+
+    outcomes = flip_each(location / "consensus.sqlite", judge, step=20)
+    assert outcomes["CorruptBlob"] > 50, outcomes
+
+
+def test_no_flipped_bit_of_a_blob_gives_a_wrong_answer(location: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(location, tmp_path / "here")
+    right = contents(folder)
+
+    def judge() -> str:
+        assert contents(folder) == right
+        return "right"
+
+    for file in sorted(path for path in (folder / "blob").rglob("*") if path.is_file()):
+        flip_each(file, judge, step=1 if file.name == "location.json" else 11)
+
+
+def test_no_flipped_bit_of_a_stash_loses_or_adds_an_update(tmp_path: Path) -> None:
+    """What has a second copy in an index: times, collections and keys. A value and a count have none."""
+    file = tmp_path / "stash.db"
+    with open_stash(f"sqlite://{file}", create=True, names={1: "one", 2: "two"}) as stash:
+        for time in range(4):
+            stash.append([Update(1 + time % 2, b"key%d" % time, b"value", 1)], time)
+        stash.append([Update(1, b"key0", b"value", -1)], 4)
+        stash.hold("somebody", 1)
+
+    def updates() -> list[tuple[int, int, bytes]]:
+        with open_stash(f"sqlite://{file}", read_only=True) as stash:
+            stash.holds()
+            upper = stash.frontiers().upper
+            stash.sizes(upper - 1)
+            list(stash.rows(upper - 1))
+            return [(time, update.collection, update.key) for time, update in stash.changes(1, 5)]
+
+    right = updates()
+    assert len(right) == 4
+    differ: list[Any] = []
+
+    def judge() -> str:
+        found = updates()
+        if found != right:
+            differ.append(found)
+            return "differs"
+        return "right"
+
+    outcomes = flip_each(file, judge, step=3)
+    # A frontier has no second copy either: one that moved ends the changes early, or is an error.
+    assert all(found == right[: len(found)] for found in differ), differ
+    assert outcomes["differs"] < 20, outcomes
+    assert outcomes["CorruptBlob"] > 200, outcomes
