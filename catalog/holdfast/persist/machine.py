@@ -490,7 +490,10 @@ class _Refusals:
             self._patience = None
             return
         machine = self._machine
-        self._patience = self._patience or Patience(machine.config, machine.clock)
+        if self._patience is None:
+            # A damaged index hides the head from the append, and shows it to reads.
+            machine.location.consensus.check_integrity()
+            self._patience = Patience(machine.config, machine.clock)
         if not self._patience.wait():
             raise unsettled or CorruptBlob(
                 f"the log of {machine.shard_id}",

@@ -20,6 +20,7 @@ Why it is safe
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
