@@ -110,11 +110,13 @@ def claim_compaction(
     wanted = batches or next_compaction(state, machine.config)
     if not wanted:
         return None
-    task = _task(machine, writer, wanted)
+    task = _task(machine, writer, wanted, fingerprint(wanted))
     return task if _claim(machine, task, 0) else None
 
 
-def _task(machine: Machine, writer: Handle, batches: Sequence[Batch]) -> CompactionTask:
+def _task(
+    machine: Machine, writer: Handle, batches: Sequence[Batch], contents: bytes = b""
+) -> CompactionTask:
     ids = tuple(batch.id for batch in batches)
     return CompactionTask(
         machine.shard_id,
@@ -122,7 +124,7 @@ def _task(machine: Machine, writer: Handle, batches: Sequence[Batch]) -> Compact
         for_one_result(writer),
         ids,
         machine.state.since,
-        fingerprint(batches),
+        contents,
     )
 
 
@@ -281,7 +283,7 @@ def compact(
     if not batches:
         return False
     if all(part.inline is not None for batch in batches for part in batch.parts):
-        # A claim would cost as much as the work.
+        # A claim would cost as much as the work, and so would a fingerprint: nobody else installs the result.
         task = _task(machine, writer, batches)
         register = registration(machine, state, task.writer)
         with suppress(HandleExpired, ShardFinalized):

@@ -33,19 +33,17 @@ def cut_key(shard_id: str, seqno: int, digest: Digest) -> str:
     return f"{shard_id}/c{seqno}-{digest.size}.{digest.crc.hex()}"
 
 
-def encode_digests(first: int, digests: list[Digest]) -> bytes:
-    """The bytes of the blob: the number of the first row, then size and CRC of each."""
-    rows = b"".join(_ROW.pack(digest.size, digest.crc) for digest in digests)
+def encode_digests(first: int, rows: bytes) -> bytes:
+    """The bytes of the blob: the number of the first row, then `rows`, the packed digest of each."""
     return seal(_MAGIC, _FORMAT, _FIRST.pack(first) + rows)
 
 
-def decode_digests(data: bytes, key: str) -> tuple[int, list[Digest]]:
-    """The first row's number and all digests; raises `CorruptBlob` and `VersionTooNew`."""
+def decode_digests(data: bytes, key: str) -> tuple[int, bytes]:
+    """The first row's number and all packed digests; raises `CorruptBlob` and `VersionTooNew`."""
     body = unseal(_MAGIC, _FORMAT, data, key)
     if len(body) < _FIRST.size or (len(body) - _FIRST.size) % _ROW.size:
         raise CorruptBlob(key, "digests of 8 bytes each", f"{len(body)} bytes")
-    (first,) = _FIRST.unpack_from(body)
-    return first, [Digest(size, crc) for size, crc in _ROW.iter_unpack(body[_FIRST.size :])]
+    return _FIRST.unpack_from(body)[0], body[_FIRST.size :]
 
 
 def cut_log(location: Location, shard_id: str, seqno: int) -> bool:
@@ -54,17 +52,17 @@ def cut_log(location: Location, shard_id: str, seqno: int) -> bool:
     rows = [row for row in rows if row[0] <= seqno]
     if not rows or rows[-1][0] != seqno:
         return False
-    first, oldest = rows[0]
-    digests = [digest for _, digest in rows]
+    (first, oldest), (_, newest) = rows[0], rows[-1]
+    packed = b"".join([_ROW.pack(*digest) for _, digest in rows])
     before = cut_key(shard_id, first, oldest)
     kept = _read(location, before) if first < seqno else None
     if kept is not None:
-        first, digests = kept[0], [*kept[1], *digests[1:]]
-    spare = max(0, len(digests) - MOST_DIGESTS)
-    key = cut_key(shard_id, seqno, digests[-1])
+        first, packed = kept[0], kept[1] + packed[_ROW.size :]
+    spare = max(0, len(packed) // _ROW.size - MOST_DIGESTS)
+    key = cut_key(shard_id, seqno, newest)
     if key != before:
-        location.blob.put(key, encode_digests(first + spare, digests[spare:]))
-    location.consensus.truncate(shard_id, seqno, digests[-1])
+        location.blob.put(key, encode_digests(first + spare, packed[spare * _ROW.size :]))
+    location.consensus.truncate(shard_id, seqno, newest)
     if kept is not None:
         location.blob.delete(before)
     return True
@@ -88,8 +86,8 @@ def cut_digest(location: Location, shard_id: str, seqno: int) -> Digest | None:
             return found.get(seqno)
         kept = _read(location, cut_key(shard_id, *anchor))
         if kept is not None:
-            first, digests = kept
-            return digests[seqno - first] if first <= seqno < first + len(digests) else None
+            place = (seqno - kept[0]) * _ROW.size
+            return Digest(*_ROW.unpack_from(kept[1], place)) if 0 <= place < len(kept[1]) else None
         # Without a blob the next cut has come meanwhile, or a client that keeps none made the cut.
         after = _anchor(location.consensus, shard_id)
         if after == anchor:
@@ -103,6 +101,6 @@ def _anchor(consensus: Consensus, shard_id: str) -> tuple[int, Digest] | None:
     return rows[0] if rows else None
 
 
-def _read(location: Location, key: str) -> tuple[int, list[Digest]] | None:
+def _read(location: Location, key: str) -> tuple[int, bytes] | None:
     data = location.blob.get(key)
     return None if data is None else decode_digests(data, key)

@@ -114,6 +114,8 @@ class Machine:
         self.is_told: Callable[[], bool] = lambda: False
         self._store_hints = False
         self._version = Version(ShardState(shard_id))
+        # The newest version that this client knows: that of `version`, which has its digest too.
+        self.state = self._version.state
         self.is_open = True
         self.kept_because = ""
         # Writers of this process that have no append in flight or in doubt, and those that were closed.
@@ -124,11 +126,6 @@ class Machine:
         """The time in ms since the epoch: the store's own, or this host's where the store has none."""
         told = retry(self.location.blob.clock_ms, self.config, self.clock)
         return self.clock.wall_ms() if told is None else told
-
-    @property
-    def state(self) -> ShardState:
-        """The newest version that this client knows."""
-        return self._version.state
 
     @property
     def version(self) -> "Version":
@@ -240,6 +237,7 @@ class Machine:
     def publish(self, version: "Version") -> None:
         """Take over a version that is durable, and wake who waits for it."""
         self._version = version
+        self.state = version.state
         self.watches.ring((self.shard_id,))
         if self.tell is not None:
             self.tell(self.shard_id, version.seqno)
@@ -411,6 +409,9 @@ def commit(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
     """
     for machine, _ in steps:
         machine.check_open()
+    if len(steps) == 1:
+        with steps[0][0].lock:
+            return _commit_locked(steps)
     with _locked(machine for machine, _ in steps):
         return _commit_locked(steps)
 
