@@ -464,13 +464,24 @@ def _commit_locked(steps: Sequence[tuple[Machine, Command]]) -> list[object]:
             fresh = True
             continue
         if won:
-            first.history.record_line(consensus.line())
             for (machine, state), put in zip(after, puts, strict=True):
                 machine.publish(Version(state, digest_of(put.data)))
+            _record_line(first)
             return results
         fenced = _refresh_after(steps, held, unsettled)
         refusals.check([machine.version for machine, _ in steps], fenced, unsettled)
         fresh = True
+
+
+def _record_line(machine: Machine) -> None:
+    """Record the line of the store; where that fails, the next commit tries again.
+
+    The commit has landed. If it raised, its caller would delete the parts that the new version names.
+    """
+    try:
+        machine.history.record_line(machine.location.consensus.line())
+    except (HoldfastError, ValueError) as error:
+        log.warning("the line of the consensus store could not be recorded: %s", error)
 
 
 class _Refusals:

@@ -5,10 +5,10 @@ import pickle
 
 import pytest
 
-from holdfast.errors import CorruptBlob, HandleExpired, LogRegressed, UpperMismatch
+from holdfast.errors import CorruptBlob, Determinate, HandleExpired, LogRegressed, UpperMismatch
 from holdfast.persist import PersistClient
 from holdfast.persist.cuts import MOST_DIGESTS, cut_digest
-from holdfast.persist.forks import accept, markers_of, why_keep
+from holdfast.persist.forks import accept, lines_of, markers_of, why_keep
 from holdfast.persist.storage import Entry, MemoryConsensus
 from holdfast.persist.sweep import sweep
 from holdfast.persist.verify import verify
@@ -364,3 +364,26 @@ def test_an_accepted_history_is_collected_again(stores: Stores) -> None:
     assert collector.machine(SHARD).kept_because == ""
     assert stores.consensus.scan(SHARD, 0, 1)[0].seqno > 1
     assert len(contents(collector.reader(SHARD, purpose="r").snapshot(19).to_table())) == 20
+
+
+def test_a_commit_that_landed_returns_where_its_line_can_not_be_recorded(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error would let the writer delete the parts that the new version names."""
+    client = stores.open(**BLOBS)
+    monkeypatch.setattr(stores.consensus, "line", lambda: "line1")
+    listed = stores.blob.list
+    is_down = True
+
+    def failing(prefix: str):  # type: ignore[no-untyped-def]
+        if prefix == "lines/" and is_down:
+            raise Determinate("the store can't be reached")
+        return listed(prefix)
+
+    monkeypatch.setattr(stores.blob, "list", failing)
+    append(client, 0)
+    assert contents(stores.open().reader(SHARD, purpose="r").snapshot(0).to_table()) == {(0, "x"): 1}
+    is_down = False
+    assert lines_of(stores.blob) == []
+    append(client, 1)
+    assert [each.line for each in lines_of(stores.blob)] == ["line1"]
