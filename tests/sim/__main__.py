@@ -1,7 +1,7 @@
 """The simulation from the command line, in `tests/`.
 
 python -m sim SEED [--mutant NAME]            the world of one seed again, with all that happened
-python -m sim SEED --kind KIND                the same of another kind: log, collections
+python -m sim SEED --kind KIND                the same of another kind: log, collections, failover
 python -m sim run [--seeds N] [--from SEED] [--kind KIND]   many worlds, and what they met
 python -m sim mutants [NAME...] [--seeds N]   hunt mutants (all): how many seeds it takes to find each
 python -m sim mutants [NAME...] --table       the same, as the table of docs/explanation/simulation.md

@@ -9,14 +9,16 @@ from sim.scheduler import Scheduler
 PERSIST: Final = "persist"
 LOG: Final = "log"
 COLLECTIONS: Final = "collections"
+FAILOVER: Final = "failover"
 
-SEEDS: Final = {PERSIST: 2000, LOG: 400, COLLECTIONS: 120}
+SEEDS: Final = {PERSIST: 2000, LOG: 400, COLLECTIONS: 120, FAILOVER: 60}
 """The worlds of CI are those of the seeds below this."""
 
 _CLASSES: Final = {
     PERSIST: ("sim.world", "World"),
     LOG: ("sim.logworld", "LogWorld"),
     COLLECTIONS: ("sim.collectionworld", "CollectionWorld"),
+    FAILOVER: ("sim.failoverworld", "FailoverWorld"),
 }
 
 

@@ -6,7 +6,7 @@ A mutated run imports this module first, and only then puts the mutant in the pl
 from holdfast.persist.invariants import check_step
 from holdfast.persist.lock import LOCK_KEY, LockRow, decode_lock
 from holdfast.persist.state import PendingBatch, ShardState, StateDiff, WriteMode, apply, part_keys
-from holdfast.persist.statecodec import decode_diff
+from holdfast.persist.statecodec import decode_diff, decode_state
 
 __all__ = [
     "LOCK_KEY",
@@ -19,5 +19,6 @@ __all__ = [
     "check_step",
     "decode_diff",
     "decode_lock",
+    "decode_state",
     "part_keys",
 ]

@@ -1,0 +1,34 @@
+"""No client mixes two histories when the consensus store fails over to a copy that lags."""
+
+import os
+from collections import Counter
+
+import pytest
+
+from sim.failoverworld import FailoverWorld
+from sim.kinds import FAILOVER
+from sim.kinds import SEEDS as CI_SEEDS
+
+SEEDS = int(os.environ.get("HOLDFAST_SIM_SEEDS", CI_SEEDS[FAILOVER]))
+
+
+@pytest.mark.timeout(600)
+def test_every_client_sees_one_history() -> None:
+    met: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        world = FailoverWorld(seed)
+        try:
+            world.run()
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error!r}") from error
+        met += world.met()
+    for what in ("failovers", "clients cut off", "clients that met another history", "logs cut"):
+        assert met[what] > 0, met
+    assert met["upkeep while two histories stand"] > 0
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    first, second = FailoverWorld(3), FailoverWorld(3)
+    first.run()
+    second.run()
+    assert first.scheduler.trace == second.scheduler.trace
