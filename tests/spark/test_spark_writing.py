@@ -139,7 +139,7 @@ def test_a_task_that_ran_twice_counts_once_and_an_abort_takes_all_away(
     assert len(before - blobs(controller, orders)) == 2
     with pytest.raises(HandleExpired):
         writing.commit(aborted, uploads)
-    writing._Alive.of(aborted.options.place, aborted.location_id, aborted.tickets)._beaten_s = -1e9
+    writing._alive(aborted.options.place, aborted.location_id, aborted.tickets)._beaten_s = -1e9
     with pytest.raises(HandleExpired):
         writing.upload(aborted, [batch_of(20, 30)])
     assert contents(controller, orders) == once(0, 20)

@@ -89,10 +89,13 @@ def neighbours(state: ShardState, ids: tuple[int, ...]) -> tuple[Batch, ...]:
 
 
 def fingerprint(batches: Sequence[Batch]) -> bytes:
-    """16 bytes that identify batches by their contents: bounds, keys and checksums of parts, inline bytes."""
+    """16 bytes that identify batches by their contents: keys and checksums of parts, inline bytes.
+
+    An append without updates extends the last batch, so the upper does not count.
+    """
     found = hashlib.blake2b(digest_size=16)
     for batch in batches:
-        found.update(repr((batch.id, batch.lower, batch.upper, batch.since)).encode())
+        found.update(repr((batch.id, batch.lower, batch.since)).encode())
         for part in batch.parts:
             found.update(repr((part.blob_key, part.size_bytes, part.crc32c, part.rows)).encode())
             found.update(part.inline or b"")

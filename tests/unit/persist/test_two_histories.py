@@ -7,6 +7,8 @@ import pytest
 
 from holdfast.errors import CorruptBlob, Determinate, HandleExpired, LogRegressed, UpperMismatch
 from holdfast.persist import PersistClient
+from holdfast.persist.command import Handle
+from holdfast.persist.compaction import claim_compaction, install, merge_task
 from holdfast.persist.cuts import MOST_DIGESTS, cut_digest
 from holdfast.persist.forks import accept, lines_of, markers_of, why_keep
 from holdfast.persist.storage import Entry, MemoryConsensus
@@ -273,9 +275,6 @@ def test_a_compaction_of_the_lost_history_replaces_nothing(stores: Stores) -> No
     standby = copied(stores.consensus)
     append(a, 8, 9, 10, value="a")
     machine = a.machine(SHARD)
-    from holdfast.persist.command import Handle
-    from holdfast.persist.compaction import claim_compaction, install, merge_task
-
     claimed = claim_compaction(machine, Handle("w1", "t", "h", 1000), machine.state.batches[-3:])
     assert claimed is not None
     parts = merge_task(machine, claimed)
@@ -387,3 +386,16 @@ def test_a_commit_that_landed_returns_where_its_line_can_not_be_recorded(
     assert lines_of(stores.blob) == []
     append(client, 1)
     assert [each.line for each in lines_of(stores.blob)] == ["line1"]
+
+
+def test_a_claim_survives_an_append_without_updates(stores: Stores) -> None:
+    """It extends the last batch that was claimed, whose contents stay."""
+    client = stores.open(**BLOBS)
+    append(client, *range(4))
+    machine = client.machine(SHARD)
+    claimed = claim_compaction(machine, Handle("w1", "t", "h", 1000), machine.state.batches)
+    assert claimed is not None
+    parts = merge_task(machine, claimed)
+    client.writer(SHARD, SCHEMA, purpose="test").compare_and_append([], 4, 9)
+    assert install(machine, claimed, parts)
+    assert len(contents(client.reader(SHARD, purpose="r").snapshot(8).to_table())) == 4
