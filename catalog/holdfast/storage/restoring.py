@@ -163,6 +163,22 @@ class Restores:
             return
         # Newer than when it was checked, maybe; what follows the one still follows the other.
         schema = info.schema
+        try:
+            self._upload(rendition, source, schema, purpose, progress)
+        except (UpperMismatch, HandleExpired, ShardFinalized):
+            # Another process has filled it, or given it up, since its uppers were read.
+            if common_upper(info, rendition, client.recent_uppers) == 0:
+                raise
+
+    def _upload(
+        self,
+        rendition: RenditionInfo,
+        source: RestoreSource,
+        schema: Schema,
+        purpose: str,
+        progress: Progress,
+    ) -> None:
+        client = self._client
         with ExitStack() as stack:
             writers = [client.writer(shard, schema, purpose=purpose) for shard in rendition.shards]
             memory = _MEMORY_BYTES // len(writers)
@@ -175,11 +191,7 @@ class Restores:
                         builder.add(part)
                 done += batch.num_rows
                 progress(done)
-            try:
-                client.multi_write([builder.prepare_append(0, RESTORED_UPPER) for builder in builders])
-            except (UpperMismatch, HandleExpired, ShardFinalized):
-                if common_upper(info, rendition, client.recent_uppers) == 0:
-                    raise
+            client.multi_write([builder.prepare_append(0, RESTORED_UPPER) for builder in builders])
 
 
 def _at_zero(batch: pa.RecordBatch) -> pa.RecordBatch:
