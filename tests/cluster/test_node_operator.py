@@ -273,9 +273,16 @@ def test_the_credentials_of_the_stores_are_nowhere_but_in_their_secret(installed
 
 def test_an_uninstall_waits_for_the_objects_and_leaves_none(installed: Installed) -> None:
     installed.both_run()
+    # What keeps its data needs no operator to go; what takes it along does.
+    doomed = installed.collection("doomed")
+    doomed["spec"]["deletionPolicy"] = "Delete"
+    installed.apply(doomed)
+    installed.wait_ready("storagecollection/doomed")
+    assert installed.get("storagecollection/doomed")["metadata"]["finalizers"]
     with pytest.raises(HelmError):
         installed.helm("uninstall", RELEASE)
-    assert "flights" in installed.kubectl("logs", f"job/{RELEASE}-predelete")
+    log = installed.kubectl("logs", f"job/{RELEASE}-predelete")
+    assert ("doomed" in log, "flights" in log) == (True, False)
     installed.both_run()
     for kind in ("storagecollections", "catalogs"):
         installed.kubectl("delete", kind, "--all", "--timeout=180s")
