@@ -23,6 +23,7 @@ Backup and restore build their folder under a hidden name, read all of it again,
 whole. They never write into a folder that has anything in it.
 """
 
+import re
 import shutil
 import sqlite3
 import uuid
@@ -47,6 +48,8 @@ from holdfast.persist.storage.url import BLOB_FOLDER, CONSENSUS_FILE
 from holdfast.persist.sweep import BLOB_NAME
 from holdfast.persist.verify import of_store, verify
 
+# Digests of cut rows, markers and lines: a restore begins another epoch, in which none of them counts.
+_OF_HISTORY: Final = re.compile(r"s[^/]+/[cf]\d|lines/")
 _MOST_ROUNDS: Final = 50
 _CONFIG: Final = PersistConfig(maintenance="off")
 
@@ -169,7 +172,11 @@ def _copy(blob: Blob, file: Path, folder: Path, looking_at: Callable[[str], None
         if not missing:
             for key in sizes.keys() - named:
                 copies.delete(key)
-            others = [meta.key for meta in blob.list("") if not BLOB_NAME.fullmatch(meta.key)]
+            others = [
+                meta.key
+                for meta in blob.list("")
+                if not BLOB_NAME.fullmatch(meta.key) and not _OF_HISTORY.match(meta.key)
+            ]
             # What has another form of name, such as the location's id, is never deleted while it is needed.
             more = {key: _copy_blob(blob, copies, key) for key in others}
             kept = {**{key: sizes[key] for key in named}, **more}

@@ -7,6 +7,7 @@ nothing that retention would let go. A table that nobody uses for a minute gives
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -92,11 +93,12 @@ class Reading:
                 self._wait(IDLE_S)
 
     def _wait(self, seconds: float) -> None:
-        self._idle = threading.Timer(seconds, self._end_if_idle)
+        # Weak: the timer must not keep a table alive that nobody has any more; its lease ends by itself.
+        self._idle = threading.Timer(seconds, _end_if_idle, (weakref.ref(self),))
         self._idle.daemon = True
         self._idle.start()
 
-    def _end_if_idle(self) -> None:
+    def end_if_idle(self) -> None:
         """Give up the reader if nobody used it for a while: an idle table must not hold since back."""
         with self._lock:
             self._idle = None
@@ -116,3 +118,9 @@ class Reading:
         with self._lock:
             if self._reader is reader:
                 self._reader = None
+
+
+def _end_if_idle(reading: "weakref.ref[Reading]") -> None:
+    alive = reading()
+    if alive is not None:
+        alive.end_if_idle()

@@ -196,7 +196,7 @@ def test_of_a_copy_nothing_is_read_to_find_what_differs() -> None:
 
     class Watching:
         def decide(self, operation: Operation) -> Fault:
-            seen.extend(key for key in operation.keys if operation.name == "blob.get")
+            seen.extend(key for key in operation.keys if operation.name in {"blob.get", "blob.open_input"})
             return Fault.NONE
 
     stores = Stores()

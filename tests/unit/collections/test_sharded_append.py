@@ -101,7 +101,7 @@ def parts(stores: Stores, info: CollectionInfo) -> list[tuple[int, bytes]]:
     """The bytes of all parts, each with the number of its shard."""
     found = []
     for number, shard in enumerate(info.data_shards):
-        for meta in stores.blob.list(f"{shard}/"):
+        for meta in stores.blob.list(f"{shard}/w"):
             data = stores.blob.get(meta.key)
             assert data is not None
             found.append((number, data))

@@ -42,6 +42,7 @@ from holdfast.persist.state import (
 from holdfast.persist.statecodec import (
     DIFF_MAGIC,
     FORMAT_VERSION,
+    LAST_WALL_MS,
     ROLLUP_MAGIC,
     decode_diff,
     decode_state,
@@ -54,6 +55,7 @@ from unit.persist.stores import SCHEMA, SHARD
 
 frontiers = st.sampled_from([0, 1, CLOSED - 1, CLOSED]) | st.integers(0, CLOSED)
 numbers = st.sampled_from([0, 1, 2**64 - 1]) | st.integers(0, 2**64 - 1)
+moments = st.sampled_from([0, 1, LAST_WALL_MS]) | st.integers(0, LAST_WALL_MS)
 crcs = st.integers(0, 2**32 - 1)
 texts = st.text(max_size=8)
 columns = st.builds(
@@ -85,7 +87,7 @@ values = {
     Writer: st.builds(Writer, texts, numbers, numbers, texts, texts, st.binary(max_size=16), frontiers),
     Rollup: st.builds(Rollup, numbers, texts, numbers, crcs),
     CompactionClaim: st.builds(CompactionClaim, texts, texts, st.lists(numbers, max_size=3).map(tuple)),
-    Garbage: st.builds(Garbage, texts, numbers, numbers),
+    Garbage: st.builds(Garbage, texts, numbers, moments),
     PendingBatch: st.builds(PendingBatch, texts, texts, frontiers, frontiers, runs, st.integers(0, 99)),
 }
 drops = st.one_of([st.builds(Drop, st.just(kind), numbers if kind is Rollup else texts) for kind in TABLES])
@@ -107,7 +109,7 @@ diffs = st.builds(
     numbers,
     texts,
     texts,
-    numbers,
+    moments,
     texts,
     st.none() | values[Rollup],
     st.lists(st.one_of(*changes.values()), max_size=4).map(tuple),
@@ -124,7 +126,7 @@ def states(draw: st.DrawFn) -> ShardState:
         draw(texts),
         draw(numbers),
         draw(texts),
-        draw(numbers),
+        draw(moments),
         draw(texts),
         draw(st.sampled_from(WriteMode)),
         draw(st.booleans()),

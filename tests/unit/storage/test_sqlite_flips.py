@@ -87,7 +87,9 @@ def logs(file: Path) -> dict[str, list[Entry]]:
     store = SqliteConsensus(file, create=False, read_only=True)
     try:
         found = {key: store.scan(key, 0, 1000) for key in store.list_keys()}
-        assert {key: log[-1] for key, log in found.items()} == store.heads(list(found))
+        assert {key: log[-1] for key, log in found.items()} == {
+            key: Entry(head.seqno, head.data) for key, head in store.heads(list(found)).items()
+        }
         return found
     finally:
         store.close()
