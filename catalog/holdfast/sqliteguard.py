@@ -44,7 +44,9 @@ class OpenFiles:
     """
 
     def __init__(self, path: Path, description: str) -> None:
-        self._paths: Final = (str(path), f"{path}-wal", f"{path}-shm")
+        # SQLite follows links to the main file, and puts the others beside that.
+        beside = path.resolve()
+        self._paths: Final = (str(path), f"{beside}-wal", f"{beside}-shm")
         self._description: Final = description
         self._known: tuple[_Identity, ...] = (None, None, None)
 

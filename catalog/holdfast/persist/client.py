@@ -159,6 +159,7 @@ class PersistClient:
 
         See `PersistConfig.clock_ahead_s`.
         """
+        self._check_open()
         return self._host_clock.now_ms()
 
     def new_shard_id(self) -> str:

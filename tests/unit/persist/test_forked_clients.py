@@ -103,6 +103,7 @@ class Opened:
             "create_or_load": lambda c: c.create_or_load("shard", schema),
             "names": lambda c: c.names(),
             "forget": lambda c: c.forget("shard"),
+            "now_ms": lambda c: c.now_ms(),
             "recent_upper": lambda c: c.recent_upper(shard),
             "recent_uppers": lambda c: c.recent_uppers([shard]),
             "versions": lambda c: c.versions([shard]),

@@ -179,3 +179,15 @@ def test_a_copy_that_is_not_in_wal_mode_is_put_into_it(kind: str, tmp_path: Path
     with pytest.raises(HoldfastError, match="removed or replaced"):
         copy.commit()
     copy.close()
+
+
+def test_a_link_to_the_file_is_the_file(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link.sqlite").symlink_to(tmp_path / "there" / "log.sqlite")
+    second = SqliteConsensus(tmp_path / "there" / "log.sqlite")
+    first = SqliteConsensus(tmp_path / "link.sqlite")
+    assert first.compare_and_set([Put("a", 1, b"x")])
+    assert second.compare_and_set([Put("a", 2, b"y")])
+    assert first.heads(["a"])["a"].seqno == 2
+    first.close()
+    second.close()
