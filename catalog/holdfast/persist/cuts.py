@@ -30,7 +30,7 @@ _ROW: Final = struct.Struct("<I4s")
 
 def cut_key(shard_id: str, seqno: int, digest: Digest) -> str:
     """The key of the blob of a cut whose anchor is row `seqno`."""
-    return f"{shard_id}/c{seqno}-{digest.size}.{digest.crc.hex()}"
+    return f"{shard_id}/c{seqno}-{digest}"
 
 
 def encode_digests(first: int, rows: bytes) -> bytes:
@@ -76,8 +76,8 @@ def cut_finalized_log(location: Location, shard_id: str, seqno: int) -> None:
         location.blob.delete(cut_key(shard_id, *oldest))
 
 
-def cut_digest(location: Location, shard_id: str, seqno: int) -> Digest | None:
-    """The digest of a row that was cut, None where nothing tells it any more."""
+def known_digest(location: Location, shard_id: str, seqno: int) -> Digest | None:
+    """The digest of a row, also of one that was cut; None if it was not kept."""
     anchor = _anchor(location.consensus, shard_id)
     while anchor is not None:
         if anchor[0] <= seqno:

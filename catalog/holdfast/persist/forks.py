@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from holdfast.errors import CorruptBlob, LogRegressed, StorageError
-from holdfast.persist.cuts import cut_digest
+from holdfast.persist.cuts import known_digest
+from holdfast.persist.ids import rollup_seqno
 from holdfast.persist.state import Put, ShardState, StateDiff, Writer
 from holdfast.persist.statecodec import decode_diff, decode_state
 from holdfast.persist.storage import Blob, Digest, Location
@@ -58,13 +59,13 @@ class Marker:
     @property
     def key(self) -> str:
         """Where the marker lies in Blob. Clients that found the same write the same key."""
-        found = "none" if self.found is None else _text(self.found)
-        return f"{self.shard_id}/{_MARKER}{self.seqno}-{self.recoveries}-{_text(self.known)}-{found}"
+        found = "none" if self.found is None else str(self.found)
+        return f"{self.shard_id}/{_MARKER}{self.seqno}-{self.recoveries}-{self.known}-{found}"
 
     def __str__(self) -> str:
-        found = "no such row" if self.found is None else f"row {_text(self.found)}"
+        found = "no such row" if self.found is None else f"row {self.found}"
         return (
-            f"a client on host {self.hostname} knew version {self.seqno} as row {_text(self.known)},"
+            f"a client on host {self.hostname} knew version {self.seqno} as row {self.known},"
             f" and the log had {found} (its head was version {self.head})"
         )
 
@@ -164,7 +165,10 @@ def why_keep(location: Location, state: ShardState) -> str:
     if why:
         return why
     for marker in markers_of(location.blob, state.shard_id):
-        if marker.recoveries == recoveries and _digest_in(location, marker) != marker.known:
+        if (
+            marker.recoveries == recoveries
+            and known_digest(location, marker.shard_id, marker.seqno) != marker.known
+        ):
             return str(marker)
     return next((why for _, why in _unknown_rollups(location, state)), "")
 
@@ -200,12 +204,6 @@ def accept_line(location: Location, hostname: str) -> None:
         _record_line(location.blob, lines_of(location.blob), recoveries, line, hostname)
 
 
-def _digest_in(location: Location, marker: Marker) -> Digest | None:
-    """The digest that the log has for the row of a marker, also where the row was cut."""
-    found = dict(location.consensus.digests(marker.shard_id, marker.seqno, 1)).get(marker.seqno)
-    return found or cut_digest(location, marker.shard_id, marker.seqno)
-
-
 def _unknown_rollups(location: Location, state: ShardState) -> Iterator[tuple[str, str]]:
     """The rollups in Blob that are of another history than the log, each with how it shows.
 
@@ -215,7 +213,7 @@ def _unknown_rollups(location: Location, state: ShardState) -> Iterator[tuple[st
     for meta in location.blob.direct.list(f"{state.shard_id}/v"):
         if meta.key in known:
             continue
-        seqno = int(meta.key.split("/")[1][1:].split("-")[0])
+        seqno = rollup_seqno(meta.key)
         if seqno > state.seqno:
             why = f"{meta.key} is a rollup of version {seqno}, and the log ends at version {state.seqno}"
             yield meta.key, why
@@ -247,8 +245,8 @@ def encode_marker(marker: Marker) -> bytes:
         "shard_id": marker.shard_id,
         "recoveries": marker.recoveries,
         "seqno": marker.seqno,
-        "known": _text(marker.known),
-        "found": None if marker.found is None else _text(marker.found),
+        "known": str(marker.known),
+        "found": None if marker.found is None else str(marker.found),
         "head": marker.head,
         "hostname": marker.hostname,
         "wall_ms": marker.wall_ms,
@@ -281,10 +279,6 @@ def markers_of(blob: Blob, shard_id: str) -> Iterator[Marker]:
         data = blob.direct.get(meta.key)
         if data is not None:
             yield decode_marker(data, meta.key)
-
-
-def _text(digest: Digest) -> str:
-    return f"{digest.size}.{digest.crc.hex()}"
 
 
 def _digest(text: str) -> Digest:

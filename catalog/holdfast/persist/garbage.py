@@ -11,6 +11,7 @@ from holdfast.persist.command import ForgetGarbage
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.cuts import cut_finalized_log, cut_log
 from holdfast.persist.forks import why_keep
+from holdfast.persist.ids import rollup_seqno
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.rollup import rollup_due, write_rollup
 from holdfast.persist.state import Garbage, ShardState
@@ -62,7 +63,7 @@ def _is_tombstone(state: ShardState, garbage: Garbage) -> bool:
     if not state.finalized:
         return False
     (end,) = state.batches
-    return int(garbage.blob_key.split("/")[1][1:].split("-")[0]) >= end.id
+    return rollup_seqno(garbage.blob_key) >= end.id
 
 
 def now_for(machine: Machine) -> int:

@@ -50,3 +50,8 @@ def part_key(shard: str, writer: str, part: str) -> str:
 def rollup_key(shard: str, seqno: int) -> str:
     """A fresh blob key for the rollup of version `seqno`."""
     return f"{shard}/v{seqno}-{uuid.uuid4()}"
+
+
+def rollup_seqno(key: str) -> int:
+    """The version in the blob key of a rollup."""
+    return int(key.split("/")[1][1:].split("-")[0])

@@ -41,7 +41,7 @@ from holdfast.forks import OwnerProcess
 from holdfast.persist.clock import Clock
 from holdfast.persist.command import Append, Command, Commit, NoOp, Reject, Seal, Write
 from holdfast.persist.config import PersistConfig
-from holdfast.persist.cuts import cut_digest
+from holdfast.persist.cuts import known_digest
 from holdfast.persist.forks import ForkGuard
 from holdfast.persist.invariants import check_state, check_step
 from holdfast.persist.lock import LOCK_KEY, Fence, LockRow, expectation, no_lock
@@ -205,7 +205,7 @@ class Machine:
             )
         found = digest_of(head.data) if seqno == known.seqno else head.known
         if found is None:
-            found = cut_digest(self.location, self.shard_id, known.seqno)
+            found = known_digest(self.location, self.shard_id, known.seqno)
         if found is None:
             if self._ended_with(head):
                 return

@@ -9,7 +9,7 @@ from holdfast.errors import CorruptBlob, Determinate, HandleExpired, LogRegresse
 from holdfast.persist import PersistClient
 from holdfast.persist.command import Handle
 from holdfast.persist.compaction import claim_compaction, install, merge_task
-from holdfast.persist.cuts import MOST_DIGESTS, cut_digest
+from holdfast.persist.cuts import MOST_DIGESTS, known_digest
 from holdfast.persist.forks import accept, lines_of, markers_of, why_keep
 from holdfast.persist.storage import Entry, MemoryConsensus
 from holdfast.persist.sweep import sweep
@@ -168,8 +168,8 @@ def test_digests_are_kept_over_many_cuts(stores: Stores) -> None:
     first = stores.consensus.scan(SHARD, 0, 1)[0].seqno
     assert first > 50
     for seqno, digest in seen.items():
-        assert cut_digest(client.location, SHARD, seqno) == digest
-    assert cut_digest(client.location, SHARD, max(seen) + 1) is None
+        assert known_digest(client.location, SHARD, seqno) == digest
+    assert known_digest(client.location, SHARD, max(seen) + 1) is None
 
 
 def test_a_client_that_met_another_history_leaves_a_marker_that_blocks_deletion(stores: Stores) -> None:

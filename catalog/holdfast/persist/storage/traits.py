@@ -155,6 +155,9 @@ class Digest(NamedTuple):
     size: int
     crc: bytes
 
+    def __str__(self) -> str:
+        return f"{self.size}.{self.crc.hex()}"
+
 
 def digest_of(data: bytes | memoryview) -> Digest:
     """The digest of an entry's bytes."""
