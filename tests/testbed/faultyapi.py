@@ -32,6 +32,7 @@ _ANSWER_S: Final = 30.0
 _LONGEST_DELAY_S: Final = 1.0
 _LONGEST_WATCH_S: Final = 2.0
 _REFUSALS: Final = {
+    403: "Forbidden",
     409: "Conflict",
     410: "Expired",
     422: "Invalid",
@@ -40,7 +41,7 @@ _REFUSALS: Final = {
     503: "ServiceUnavailable",
     504: "Timeout",
 }
-_FAULTS: Final = ("drop", "lose", "delay", "repeat", *map(str, _REFUSALS))
+_FAULTS: Final = ("drop", "lose", "delay", "repeat", *(str(each) for each in _REFUSALS if each != 403))
 _LIST_FAULTS: Final = ("drop", "lose", "delay", "429", "500", "503", "504") * 3 + ("410", "422")
 """Of what is asked to know what to watch: what there is no answer to is rarer, as it begins all anew."""
 _WATCH_FAULTS: Final = ("cut", "cut", "cut", "expire", "expire", "drop", "429", "500", "503", "410")
@@ -57,6 +58,7 @@ class FaultyApi:
         self._lock: Final = threading.Lock()
         self._open: Final[set[socket.socket]] = set()
         self._asked: list[tuple[str, str]] = []
+        self._always: dict[str, str] = {}
         self._hidden = ""
         self.faults: Counter[str] = Counter()
         """What was met how often."""
@@ -105,6 +107,14 @@ class FaultyApi:
         """Have the next request with this in its first words, `GET /path`, meet a fault: `drop`, `410`."""
         with self._lock:
             self._asked.append((request, fault))
+
+    def refuse(self, request: str, fault: str = "") -> None:
+        """Have each request with this in its first words meet a fault; with no fault, none any more."""
+        with self._lock:
+            if fault:
+                self._always[request] = fault
+            else:
+                self._always.pop(request, None)
 
     def hide(self, path: str = "") -> None:
         """Until told otherwise answer what begins with `path` as a server that serves no such thing."""
@@ -155,6 +165,10 @@ class FaultyApi:
             for number, (request, fault) in enumerate(self._asked):
                 if request in words:
                     del self._asked[number]
+                    self.faults[fault] += 1
+                    return fault
+            for request, fault in self._always.items():
+                if request in words:
                     self.faults[fault] += 1
                     return fault
         return None

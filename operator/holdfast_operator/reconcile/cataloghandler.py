@@ -30,6 +30,7 @@ from holdfast_operator.api.names import (
     ANNOTATION_APPROVE_UPGRADE,
     ANNOTATION_REOPEN,
     ANNOTATION_TRUTH,
+    FINALIZER,
     Kind,
     Reason,
 )
@@ -86,7 +87,7 @@ from holdfast_operator.reconcile.steps import Settle, Step, reconciling, stalled
 from holdfast_operator.reconcile.storage import Refused, RestoreSource, Storage, resolve, resolve_restore
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.events import Note
-from holdfast_operator.runtime.kube import ObjectKey
+from holdfast_operator.runtime.kube import Conflict, ObjectKey
 from holdfast_operator.runtime.queue import Result
 from holdfast_operator.runtime.status import Health, is_ready, timestamp
 
@@ -222,6 +223,15 @@ class CatalogHandler(Handler[Observed]):
         self._wake_dependents(key)
         for rival in rivals:
             self.services.enqueue(rival, 0.0)
+
+    async def _patch_metadata(self, key: ObjectKey, body: Json, change: Json) -> Json:
+        """As for every kind; it stays as it is where a resource came to need it since it was looked at."""
+        if FINALIZER in change["finalizers"] or is_deleting(body):
+            return await super()._patch_metadata(key, body, change)
+        with self._index.freeing(key):
+            if self._index.has_held_dependents(key):
+                raise Conflict(f"{key} is needed")
+            return await super()._patch_metadata(key, body, change)
 
     async def _show(self, key: ObjectKey, body: Json, step: Settle) -> Result:
         """As for every kind, and which ConfigMap tells of the catalog."""

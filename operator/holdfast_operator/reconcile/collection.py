@@ -1,7 +1,8 @@
 """The plan for a StorageCollection: a pure function of what was observed.
 
 The item is made in the catalog first, then the collection in storage, and dropped in reverse; each is
-idempotent. Nothing is written before the spec is known to make sense.
+idempotent. Nothing is written before the spec is known to make sense, nor what only a deletion undoes before
+the resource and its Catalog have our finalizer (see `keeping`).
 """
 
 from collections.abc import Mapping
@@ -38,6 +39,7 @@ from holdfast_operator.reconcile.steps import (
     SUSPENDED,
     Free,
     Keep,
+    KeepCatalog,
     Release,
     Settle,
     Step,
@@ -89,6 +91,8 @@ class Observed:
     catalog_void: bool = False
     """Whether the Catalog's store was found to hold nothing at all."""
     catalog: CatalogState = CatalogState.MISSING
+    catalog_loose: bool = False
+    """Whether a deletion of the Catalog wouldn't wait for this resource."""
     catalog_open: bool = False
     """Whether this process has it open for writing; also one that is being deleted may be."""
     catalog_observed: bool = False
@@ -205,9 +209,14 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
         return _plan_deletion(seen, rhythm)
     if seen.needs_finalizer and not seen.has_finalizer:
         return Keep()
+    if seen.needs_finalizer and seen.catalog_loose:
+        return KeepCatalog()
     step = _plan(seen, rhythm)
-    if isinstance(step, StartJob | RetryJob | LaunchAttempt) and not seen.has_finalizer:
-        return Keep()
+    if isinstance(step, StartJob | RetryJob | LaunchAttempt):
+        if not seen.has_finalizer:
+            return Keep()
+        if seen.catalog_loose:
+            return KeepCatalog()
     free = seen.has_finalizer and not seen.needs_finalizer and isinstance(step, Settle)
     return Free() if free else step
 

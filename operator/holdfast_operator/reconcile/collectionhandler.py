@@ -57,6 +57,7 @@ from holdfast_operator.reconcile.handler import (
 )
 from holdfast_operator.reconcile.hydration import HydrationsObserved
 from holdfast_operator.reconcile.index import Index
+from holdfast_operator.reconcile.keeping import is_loose, keep_catalog
 from holdfast_operator.reconcile.longsteps import LongSteps
 from holdfast_operator.reconcile.renditions import (
     AbortRendition,
@@ -77,7 +78,7 @@ from holdfast_operator.reconcile.sparkjobs import (
     shown_running,
 )
 from holdfast_operator.reconcile.specs import parse_spec
-from holdfast_operator.reconcile.steps import Settle, Step, reconciling
+from holdfast_operator.reconcile.steps import KeepCatalog, Settle, Step, reconciling
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.events import Note
 from holdfast_operator.runtime.kube import Gone, ObjectKey
@@ -175,6 +176,8 @@ class CollectionHandler(Handler[Observed]):
     async def apply(self, key: ObjectKey, body: Json, step: Step) -> None:
         """Change the catalog, the storage, or the jobs."""
         catalog = ObjectKey(Kind.CATALOG, key.namespace, body["spec"]["catalogRef"]["name"])
+        if isinstance(step, KeepCatalog):
+            return await keep_catalog(self.services, catalog)
         try:
             await self._apply(key, body, step, catalog)
         except UniquenessViolation as error:
@@ -203,6 +206,7 @@ class CollectionHandler(Handler[Observed]):
 
     async def _with_catalog(self, seen: Observed, catalog: ObjectKey) -> Observed:
         try:
+            await self._index.freed(catalog)
             body = await self.services.kube.get(catalog)
         except Gone:
             return replace(seen, catalog=CatalogState.MISSING)
@@ -213,7 +217,7 @@ class CollectionHandler(Handler[Observed]):
             state = CatalogState.DELETING
         elif opening is not None and opening.observed == observed:
             state = CatalogState.OPEN
-        return replace(seen, catalog=state, catalog_observed=observed)
+        return replace(seen, catalog=state, catalog_loose=is_loose(body), catalog_observed=observed)
 
     async def _look_into(
         self, blank: Observed, spec: StorageCollectionSpec, opening: Opening, key: ObjectKey, body: Json

@@ -207,9 +207,7 @@ class Handler(ABC, Generic[O]):
             return Result()
         change = {"resourceVersion": body["metadata"]["resourceVersion"], "finalizers": wanted}
         try:
-            written = await self.services.kube.patch(
-                resource_type(key.kind), key.namespace, key.name, {"metadata": change}
-            )
+            written = await self._patch_metadata(key, body, change)
         except (Conflict, Gone):
             return Result(requeue_after=0.0)
         except Forbidden as error:
@@ -223,6 +221,11 @@ class Handler(ABC, Generic[O]):
         # What is new goes on at once: a thousand of them would all come by a second time.
         as_asked = has_finalizer(written) == (FINALIZER in wanted)
         return await self._go_on(key, written) if as_asked else Result(retry=True)
+
+    async def _patch_metadata(self, key: ObjectKey, body: Json, change: Json) -> Json:  # noqa: ARG002 - see above
+        """Write finalizers. Raises `Conflict` where the object changed, or what needs it."""
+        type_ = resource_type(key.kind)
+        return await self.services.kube.patch(type_, key.namespace, key.name, {"metadata": change})
 
     async def _show(self, key: ObjectKey, body: Json, step: Settle) -> Result:
         old = body.get("status", {})

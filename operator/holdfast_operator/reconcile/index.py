@@ -7,8 +7,10 @@ Invariants
   be where it asks to be.
 """
 
+import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,6 +54,12 @@ class _Seen:
 G = TypeVar("G", bound=Hashable)
 
 
+def _named(dependent: ObjectKey, body: Json) -> ObjectKey | None:
+    """The Catalog that a resource names whose spec isn't understood: it must outlive that one too."""
+    name = body["spec"].get("catalogRef", {}).get("name")
+    return ObjectKey(Kind.CATALOG, dependent.namespace, name) if isinstance(name, str) else None
+
+
 def _discard(groups: dict[G, set[ObjectKey]], group: G, key: ObjectKey) -> None:
     groups[group].discard(key)
     if not groups[group]:
@@ -69,6 +77,7 @@ class Index:
         self._claims: defaultdict[Hashable, set[ObjectKey]] = defaultdict(set)
         self._observers: defaultdict[str, set[ObjectKey]] = defaultdict(set)
         self._dependents: defaultdict[ObjectKey, set[ObjectKey]] = defaultdict(set)
+        self._freeing: dict[ObjectKey, asyncio.Event] = {}
 
     def __iter__(self) -> Iterator[ObjectKey]:
         return iter(tuple(self._seen))
@@ -117,6 +126,21 @@ class Index:
     def has_held_dependents(self, catalog: ObjectKey) -> bool:
         """Whether our finalizer keeps one that refers to a Catalog: that one must outlive it."""
         return any(self._seen[each].held for each in self._dependents.get(catalog, ()) if each in self._seen)
+
+    @contextmanager
+    def freeing(self, catalog: ObjectKey) -> Iterator[None]:
+        """While our finalizer is taken off a Catalog; only one task at a time does that."""
+        end = self._freeing[catalog] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._freeing[catalog]
+            end.set()
+
+    async def freed(self, catalog: ObjectKey) -> None:
+        """Wait until nothing takes our finalizer off a Catalog."""
+        while (end := self._freeing.get(catalog)) is not None:
+            await end.wait()
 
     def catalog_of(self, dependent: ObjectKey) -> ObjectKey | None:
         """The Catalog that a StorageCollection or a CatalogMigration refers to."""
@@ -178,14 +202,14 @@ class Index:
             case Kind.STORAGE_COLLECTION:
                 wanted, _ = parse_spec(StorageCollectionSpec, body)
                 if wanted is None:
-                    return _Asked()
+                    return _Asked(catalog=_named(key, body))
                 catalog = ObjectKey(Kind.CATALOG, key.namespace, wanted.catalog_ref.name)
                 name = wanted.name or key.name
                 return _Asked((catalog, wanted.database, wanted.schema_name, name), catalog=catalog)
             case Kind.CATALOG_MIGRATION:
                 move, _ = parse_spec(CatalogMigrationSpec, body)
                 if move is None:
-                    return _Asked()
+                    return _Asked(catalog=_named(key, body))
                 return _Asked(catalog=ObjectKey(Kind.CATALOG, key.namespace, move.catalog_ref.name))
 
     def resolve(self, spec: CatalogSpec, namespace: str, *, follow: bool = True) -> Storage | Refused:

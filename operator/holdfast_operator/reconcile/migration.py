@@ -1,9 +1,9 @@
 """The plan for a CatalogMigration: a pure function of what was observed.
 
-From top to bottom, the first that holds decides: being deleted, no finalizer yet, a spec that can't be
-understood, the id of another move, over by the catalog's own records, no catalog to move, a dry run,
-suspended, another migration in its place, stores that went back, taken over by others too often, out of
-time, the catalog open, and at last: the next step.
+From top to bottom, the first that holds decides: being deleted, no finalizer yet, a Catalog that has none
+(see `keeping`), a spec that can't be understood, the id of another move, over by the catalog's own records,
+no catalog to move, a dry run, suspended, another migration in its place, stores that went back, taken over by
+others too often, out of time, the catalog open, and at last: the next step.
 
 Invariants
 - Whether it is over is read from the stores; the status is asked only for what nothing hangs on but its own
@@ -33,6 +33,7 @@ from holdfast_operator.reconcile.steps import (
     SUSPENDED,
     Free,
     Keep,
+    KeepCatalog,
     Release,
     Step,
     Wait,
@@ -67,6 +68,8 @@ class Observed:
     """Why there is nothing to move; None where there is."""
     catalog_missing: bool = False
     catalog_deleting: bool = False
+    catalog_loose: bool = False
+    """Whether a deletion of the Catalog wouldn't wait for this resource."""
     catalog_observed: bool = False
     """Whether a database process writes the catalog."""
     known_epoch: int = 0
@@ -157,6 +160,8 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
         return _plan_deletion(seen, rhythm)
     if seen.needs_finalizer and not seen.has_finalizer:
         return Keep()
+    if seen.needs_finalizer and seen.catalog_loose:
+        return KeepCatalog()
     if seen.spec is None:
         return _still(seen, stalled(Reason.INVALID_SPEC, f"{seen.problem}; create it anew"))
     if (over := _another_move(seen) or _over(seen, seen.spec)) is not None:

@@ -33,6 +33,7 @@ from holdfast_operator.reconcile.handler import (
     named_truth,
 )
 from holdfast_operator.reconcile.index import Index
+from holdfast_operator.reconcile.keeping import is_loose, keep_catalog
 from holdfast_operator.reconcile.longcalls import UnderWay
 from holdfast_operator.reconcile.migration import (
     Abandon,
@@ -50,7 +51,7 @@ from holdfast_operator.reconcile.migrationmarks import resting
 from holdfast_operator.reconcile.migrations import Migrations
 from holdfast_operator.reconcile.observers import observers_of
 from holdfast_operator.reconcile.specs import parse_spec
-from holdfast_operator.reconcile.steps import Settle, Step, reconciling, stalled
+from holdfast_operator.reconcile.steps import KeepCatalog, Settle, Step, reconciling, stalled
 from holdfast_operator.reconcile.storage import Refused, resolve
 from holdfast_operator.reconcile.stores import Stores
 from holdfast_operator.runtime.events import Note
@@ -119,6 +120,8 @@ class MigrationHandler(Handler[Observed]):
         """Take a step, or let go of the Catalog."""
         owner = ObjectKey(Kind.CATALOG, key.namespace, body["spec"]["catalogRef"]["name"])
         match step:
+            case KeepCatalog():
+                await keep_catalog(self.services, owner)
             case Begin():
                 move = step.move
                 log.info("%s: has the catalog, to move it to %s", move.migration_id, move.destination.value)
@@ -167,6 +170,7 @@ class MigrationHandler(Handler[Observed]):
             catalog_open=self._stores.opened(owner) is not None or self._stores.under_way(owner),
         )
         try:
+            await self._index.freed(owner)
             body = await self.services.kube.get(owner)
         except Gone:
             text = f"there is no Catalog '{owner.name}' in this namespace: create it"
@@ -176,6 +180,7 @@ class MigrationHandler(Handler[Observed]):
         seen = replace(
             seen,
             catalog_deleting=is_deleting(body),
+            catalog_loose=is_loose(body),
             catalog_observed=asked is not None and asked.access == Access.OBSERVED,
             known_epoch=body.get("status", {}).get("epoch") or 0,
         )

@@ -57,6 +57,11 @@ class Keep(Rest):
 
 
 @dataclass(frozen=True)
+class KeepCatalog(Step):
+    """The finalizer is put on the Catalog that a resource refers to, and needs until its own end."""
+
+
+@dataclass(frozen=True)
 class Free(Rest):
     """The finalizer is taken off a resource that isn't being deleted: a deletion has nothing to clean up."""
 
