@@ -28,6 +28,7 @@ Json = dict[str, Any]
 RELEASE: Final = "holdfast-operator"
 SYSTEM: Final = "holdfast"
 PATIENCE_S: Final = 180.0
+_LONGEST_S: Final = 900.0
 WAIT: Final = ("--wait", f"--timeout={PATIENCE_S:.0f}s")
 
 
@@ -42,10 +43,19 @@ VALUES: Final[Mapping[str, Any]] = {
 }
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+def until(holds: Callable[[], bool], what: str, *, progress: Callable[[], object] = lambda: None) -> None:
+    """Wait until it is so; not longer than `PATIENCE_S` without progress, nor than `_LONGEST_S` with it.
+
+    `progress` returns another value each time that something went on: a busy machine is slow, not stuck.
+    """
+    begin = time.monotonic()
+    seen, deadline = progress(), begin + PATIENCE_S
     while not holds():
-        assert time.monotonic() < deadline, f"never: {what}"
+        if (now := time.monotonic()) >= deadline:
+            before, seen = seen, progress()
+            assert seen != before, f"never, and nothing goes on: {what}; {seen}"
+            assert now - begin < _LONGEST_S, f"not in {_LONGEST_S:.0f} s: {what}; {seen}"
+            deadline = now + PATIENCE_S
         threading.Event().wait(0.1)
 
 

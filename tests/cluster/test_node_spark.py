@@ -3,6 +3,7 @@
 All on one release, whose tests follow one another.
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -39,6 +40,11 @@ TEMPLATE: Final[Json] = {
         "spark.kubernetes.executor.request.cores": "400m",
         "spark.ui.enabled": "false",
     },
+}
+BOTH_EXECUTORS: Final[Json] = {
+    # By default the first executor begins after 30 s without the others, and may do all the tasks.
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "1h",
 }
 EXECUTORS: Final = {"spark-role": "executor"}
 PASSWORD: Final = "hunter2-in-a-log"
@@ -83,8 +89,12 @@ def reshard(installed: Installed, shards: int, **template: Any) -> None:
     installed.kubectl("patch", FLIGHTS, "--type=merge", f"--patch={json.dumps(change)}")
 
 
-def wait_taken_over(installed: Installed, rendition: str) -> None:
-    until(lambda: installed.get(FLIGHTS)["status"].get("activeRendition") == rendition, "it takes over")
+def wait_taken_over(installed: Installed, rendition: str, attempt: int) -> None:
+    until(
+        lambda: installed.get(FLIGHTS)["status"].get("activeRendition") == rendition,
+        "it takes over",
+        progress=lambda: progress(installed, rendition, attempt),
+    )
 
 
 def hydration(installed: Installed, rendition: str) -> tuple[JobRecord, int]:
@@ -118,6 +128,20 @@ def says(installed: Installed, pod: Json, words: str) -> bool:
         return False  # its container is being made
 
 
+def progress(installed: Installed, rendition: str, attempt: int) -> list[tuple[str, str, int]]:
+    """How far the pods of an attempt are: their phases, and how many lines they have logged."""
+    found = []
+    for pod in pods(installed, rendition, attempt):
+        name = pod["metadata"]["name"]
+        lines = []
+        with contextlib.suppress(KubectlError):  # its container is being made
+            lines = installed.kubectl("logs", name).splitlines()
+        # A driver without executors logs that again and again.
+        told = sum("has not accepted any resources" not in line for line in lines)
+        found.append((name, str(pod["status"].get("phase")), told))
+    return found
+
+
 def test_a_plain_job_hydrates_a_rendition_though_its_driver_is_killed(installed: Installed) -> None:
     installed.append(*range(2000))
     before = installed.rows()
@@ -125,11 +149,12 @@ def test_a_plain_job_hydrates_a_rendition_though_its_driver_is_killed(installed:
     until(
         lambda: any(says(installed, pod, "tasks into") for pod in pods(installed, "spec-2", 1)),
         "its driver is at work",
+        progress=lambda: progress(installed, "spec-2", 1),
     )
     (killed,) = pods(installed, "spec-2", 1)
     installed.kubectl("exec", killed["metadata"]["name"], "--", PYTHON, "-c", DIES_TALKING)
     installed.append(2000, 2001)
-    wait_taken_over(installed, "spec-2")
+    wait_taken_over(installed, "spec-2", 2)
     installed.append(2002)
 
     assert installed.rows() == sorted([*before, *((each, f"row {each}") for each in (2000, 2001, 2002))])
@@ -178,21 +203,25 @@ def test_kubeflows_operator_runs_executors_of_which_one_is_killed(
             says(installed, pod, "Got assigned task") for pod in executors().values()
         )
 
+    def goes_on() -> object:
+        return progress(installed, "spec-3", 1)
+
     with Enforcement(node):
-        reshard(installed, 2, executor={"memory": "512m", "instances": 2})
-        until(at_work, "both executors have a task")
+        conf = TEMPLATE["sparkConf"] | BOTH_EXECUTORS
+        reshard(installed, 2, executor={"memory": "512m", "instances": 2}, sparkConf=conf)
+        until(at_work, "both executors have a task", progress=goes_on)
         first = executors()
         for pod in first.values():
             node.freeze(pod["metadata"]["uid"])
         killed = next(iter(first))
         try:
             installed.kubectl("delete", "pod", killed, "--grace-period=0", "--force", "--wait=false")
-            until(lambda: len(executors().keys() - first.keys()) == 1, "it has a successor")
+            until(lambda: len(executors().keys() - first.keys()) == 1, "it has a successor", progress=goes_on)
         finally:
             for pod in first.values():
                 node.thaw(pod["metadata"]["uid"])
         installed.append(3000)
-        wait_taken_over(installed, "spec-3")
+        wait_taken_over(installed, "spec-3", 1)
     assert installed.rows() == sorted([*before, (3000, "row 3000")])
     record, shards = hydration(installed, "spec-3")
     assert (record.state, record.attempt, shards) == (JobState.DONE, 1, 2)
