@@ -46,7 +46,8 @@ NEARLY_MS: Final = 1_000
 """A round of catching up that brought no more than this, in collection time (ms), was the last: those who
 write wait at the handover for as much."""
 FARTHEST_MS: Final = 60_000
-"""How far ahead of the wall clock a handover may be: the collection is sealed up to there."""
+"""How far ahead of now a handover may be: the collection is sealed up to there for everyone. Now is the time
+of this host, bounded by the store's clock (`PersistClient.now_ms`)."""
 
 RESTORED_UPPER: Final = 1
 """The upper of a rendition that is filled from a snapshot, until it takes over."""
@@ -360,7 +361,7 @@ class Renditions:
         return RESTORED_UPPER + 1 if known is not None and known.recipe is Recipe.RESTORED else 0
 
     def _check_time(self, info: CollectionInfo, time: int, view: View) -> None:
-        if time > max(view.promised, self._client.clock.wall_ms() + FARTHEST_MS):
+        if time > max(view.promised, self._client.now_ms() + FARTHEST_MS):
             raise BadInput(
                 f"a handover of collection {info.name} at {time} would seal it up to then",
                 hint=f"ask again when that is less than {FARTHEST_MS // 1000} s ahead",

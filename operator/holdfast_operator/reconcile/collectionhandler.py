@@ -4,6 +4,7 @@ import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from itertools import chain
 from typing import Any, ClassVar, Final, assert_never
 
@@ -242,6 +243,8 @@ class CollectionHandler(Handler[Observed]):
             definition=look.definition,
             collection_id=look.collection_id,
             facts=look.facts,
+            # What is due is due by the store's clock where this host's is wrong.
+            now=blank.now - timedelta(milliseconds=look.ahead_ms),
         )
         facts = look.facts
         if facts is None:

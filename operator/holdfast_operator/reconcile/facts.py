@@ -193,6 +193,8 @@ class Look:
     jobs: tuple[JobRecord, ...] = ()
     """All that are on record, oldest first."""
     basis: Basis | None = None
+    ahead_ms: int = 0
+    """How far this host's clock is ahead of the store's, if that is too far (`PersistClient.now_ms`)."""
 
 
 @dataclass(frozen=True, slots=True)

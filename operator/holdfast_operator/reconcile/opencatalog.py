@@ -12,6 +12,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
@@ -158,7 +159,9 @@ class OpenCatalog:
         with self._lock:
             self._catalog.confirm_leadership()
             item = find_item(self._catalog, name)
-        return look_at(self._client, self._controller, self.opening.organization_id, item)
+        found = look_at(self._client, self._controller, self.opening.organization_id, item)
+        ahead_ms = self._client.clock.wall_ms() - self._client.now_ms()
+        return replace(found, ahead_ms=max(ahead_ms, 0))
 
     def changed(self, looks: Mapping[K, Basis]) -> tuple[K, ...]:
         """Those of which the store has something new since they were looked at, by one question for all."""

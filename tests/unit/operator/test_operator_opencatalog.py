@@ -1,13 +1,15 @@
 """A catalog as the operator has it open, and its successor: what the first does after it was fenced."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from holdfast.errors import CollectionInUse, Fenced, ShardFinalized
-from holdfast.persist import PersistClient, Schema
+from holdfast.persist import Clock, PersistClient, Schema
 from holdfast.storage import CollectionState, JobState, StorageController
 from holdfast_operator.reconcile.facts import ItemName, NothingThere, Opening
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
@@ -133,3 +135,14 @@ def test_nothing_is_made_where_only_what_exists_is_asked_for(open_catalog: Open)
         open_catalog("first", existing_only=True)
     assert open_catalog("first").confirm().epoch == 1
     assert open_catalog("second", existing_only=True).confirm().epoch == 2
+
+
+def test_how_far_a_fast_clock_is_ahead_of_the_store(
+    open_catalog: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = open_catalog("first")
+    created(catalog)
+    assert catalog.look(NAME).ahead_ms == 0
+    hour = timedelta(hours=1).total_seconds()
+    monkeypatch.setattr(Clock, "wall_ms", lambda _: int((time.time() + hour) * 1000))
+    assert catalog.look(NAME).ahead_ms == pytest.approx(hour * 1000, abs=10_000)
