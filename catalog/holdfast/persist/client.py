@@ -95,7 +95,7 @@ class PersistClient:
         self.mode = _check_mode(mode)
         self.config = config or PersistConfig()
         self.clock = clock or Clock()
-        self._host_clock = HostClock(location.blob, self.clock, self.config.clock_ahead_s)
+        self._host_clock = HostClock(location, self.clock, self.config.clock_ahead_s)
         self._owner = OwnerProcess()
         self._machines: dict[str, Machine] = {}
         self._lock = threading.Lock()

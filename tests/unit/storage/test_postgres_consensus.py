@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 import pytest
@@ -21,7 +23,8 @@ from holdfast.errors import (
     StoreUnreachable,
     VersionTooNew,
 )
-from holdfast.persist.storage import Entry, Expect, Head, Put
+from holdfast.persist import Clock, PersistClient, PersistConfig
+from holdfast.persist.storage import Entry, Expect, Head, Location, MemoryBlob, Put
 from holdfast.persist.storage.postgres import PostgresConsensus
 from holdfast.pgsession import PostgresAddress
 from testbed.postgres import PostgresServer
@@ -29,6 +32,7 @@ from testbed.postgres import PostgresServer
 pytestmark = pytest.mark.postgres
 
 Connection = psycopg.Connection[tuple[object, ...]]
+HOUR_MS = 3_600_000
 
 
 @pytest.fixture
@@ -480,3 +484,55 @@ def test_what_is_not_installed_is_told() -> None:
     assert "psycopg" in done.stdout
     assert "install holdfast[postgres]" in done.stdout
     assert "secret" not in done.stdout
+
+
+class FastClock(Clock):
+    """A clock that is an hour ahead."""
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + HOUR_MS
+
+
+def test_a_fast_clock_is_bounded_by_that_of_the_server(
+    postgres_url: str, store: PostgresConsensus, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Files on the fast host have its clock.
+    clock = FastClock()
+    location = Location.of(MemoryBlob(clock=clock.wall_ms), store)
+    with PersistClient(location, config=PersistConfig(maintenance="off"), clock=clock) as client:
+        assert abs(client.now_ms() - Clock().wall_ms()) < 60_000
+        (warning,) = [each.getMessage() for each in caplog.records if "clock" in each.getMessage()]
+        assert f"ahead of the clock of {store.description}" in warning
+    # It was closed: nothing is sent for it.
+    told = store.clock_ms()
+    assert told is not None
+    assert abs(told - Clock().wall_ms()) < 60_000
+
+
+def test_the_clock_of_the_server_comes_with_heads(store: PostgresConsensus, other: Connection) -> None:
+    assert store.clock_ms() is None
+    assert store.heads(["missing"]) == {}
+    assert store.clock_ms() is None
+    _fill(store, "key", 1)
+    store.heads(["key"])
+    told = store.clock_ms()
+    ((now_ms,),) = other.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint").fetchall()
+    assert told is not None
+    assert abs(int(str(now_ms)) - told) < 10_000
+
+
+def test_a_reply_that_took_long_does_not_set_the_clock(
+    store: PostgresConsensus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fill(store, "key", 1)
+    read = store._read
+
+    def stopped(*call: Any) -> Any:
+        found = read(*call)
+        monkeypatch.setattr(time, "monotonic", lambda: real() + 600)
+        return found
+
+    real = time.monotonic
+    monkeypatch.setattr(store, "_read", stopped)
+    store.heads(["key"])
+    assert store.clock_ms() is None

@@ -238,6 +238,9 @@ class FaultyConsensus(Consensus):
     def line(self) -> str | None:
         return self._inner.line()
 
+    def clock_ms(self) -> int | None:
+        return self._inner.clock_ms()
+
     def check_integrity(self) -> None:
         self._inner.check_integrity()
 

@@ -99,6 +99,9 @@ class ConsensusLayer(Consensus):
     def line(self) -> str | None:
         return self.inner.line()
 
+    def clock_ms(self) -> int | None:
+        return self.inner.clock_ms()
+
     def check_restart(self) -> None:
         self.inner.check_restart()
 

@@ -66,6 +66,7 @@ FORMAT_VERSION = 1
 POOL_SIZE: Final = 8
 _LOCK_CLASS: Final = 0x48464353  # "HFCS", of the advisory lock under which a schema is made
 _MAX_ATTEMPTS: Final = 20
+_LONGEST_REPLY_S: Final = 1.0
 _SETTINGS: Final = {
     # A client that freezes between its insert and its commit would hold up all writers of its shards.
     "idle_in_transaction_session_timeout": "10s",
@@ -88,7 +89,8 @@ _LINE: Final = """SELECT 'server-' || system_identifier || '-database-' || oid |
     || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)
   FROM pg_control_system(), pg_database WHERE datname = current_database()"""
 _HEADS: Final = """SELECT wanted.key, head.seqno, head.data,
-    octet_length(known.data), substring(known.data FROM 9 FOR 4)
+    octet_length(known.data), substring(known.data FROM 9 FOR 4),
+    (extract(epoch FROM clock_timestamp()) * 1000)::bigint
   FROM unnest(%s::text[], %s::bigint[]) AS wanted(key, known)
   CROSS JOIN LATERAL (SELECT seqno, data FROM {schema}.entries AS e WHERE e.key = wanted.key
     ORDER BY seqno DESC LIMIT 1) AS head
@@ -166,6 +168,7 @@ class PostgresConsensus(Consensus):
         schema = sql.Identifier(self._address.schema)
         self._sql: Final = _Statements(schema)
         self._found: Final = _Line()
+        self._clock: Final = _ServerClock()
         try:
             with connect(
                 self._address, settings=_SETTINGS, connected=self._found.look, check_pooler=True
@@ -196,10 +199,13 @@ class PostgresConsensus(Consensus):
     def heads(self, keys: Sequence[str], known: Mapping[str, int] = NOTHING_KNOWN) -> dict[str, Head]:
         for key in keys:
             check_key(key)
+        asked_s = time.monotonic()
         rows = self._read(self._sql.heads, (list(keys), [known.get(key, 0) for key in keys]))
+        if rows:
+            self._clock.heard(rows[0][-1], asked_s)
         return {
             key: Head(seqno, data, None if size is None else Digest(size, crc))
-            for key, seqno, data, size, crc in rows
+            for key, seqno, data, size, crc, _ in rows
         }
 
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
@@ -238,6 +244,9 @@ class PostgresConsensus(Consensus):
 
     def line(self) -> str | None:
         return self._found.name
+
+    def clock_ms(self) -> int | None:
+        return self._clock.now_ms()
 
     def check_restart(self) -> None:
         pass
@@ -364,6 +373,23 @@ class _Line:
             self._is_denied = True
             return
         self.name = None if row is None else str(row[0])
+
+
+class _ServerClock:
+    """The server's time: what a reply said, and the monotonic time of this host since it was asked for."""
+
+    def __init__(self) -> None:
+        self._offset_ms: float | None = None
+
+    def heard(self, told_ms: int, asked_s: float) -> None:
+        """Take note of the server's time, unless the reply took so long that it says little."""
+        if time.monotonic() - asked_s <= _LONGEST_REPLY_S:
+            self._offset_ms = told_ms - asked_s * 1000
+
+    def now_ms(self) -> int | None:
+        """Milliseconds since the epoch; never earlier than the server's clock, later by a reply at most."""
+        offset_ms = self._offset_ms
+        return None if offset_ms is None else int(time.monotonic() * 1000 + offset_ms)
 
 
 class _Statements:

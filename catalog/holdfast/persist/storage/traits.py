@@ -259,6 +259,14 @@ class Consensus(ABC):
         """
         return None
 
+    def clock_ms(self) -> int | None:
+        """The store's own time in ms since the epoch, by what it last said; None if it has no clock.
+
+        It asks nothing: the time comes with other replies, and this host's monotonic clock adds what has
+        passed since. It may be ahead by the time that the last reply took, at most a second.
+        """
+        return None
+
     def check_restart(self) -> None:
         """Raise `BadInput` where `restart` can't be done in this store."""
         raise BadInput(
