@@ -64,7 +64,9 @@ class PersistConfig:
     """The same where something does, for a hint that was lost: its writer died before it gave it."""
 
     retry_deadline_s: float = 10.0
-    """Seconds for which a failing storage call is tried again before the error reaches the caller."""
+    """Seconds for which a failing storage call is tried again before the error reaches the caller.
+
+    Time for which the process is stopped does not count: one attempt counts no more than half of them."""
 
     clock_ahead_s: float = 60.0
     """Seconds that this host's clock may be ahead of the store's. If it is further ahead, what is written

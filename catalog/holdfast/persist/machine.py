@@ -51,6 +51,7 @@ from holdfast.persist.state import Change, Part, Put, Rollup, ShardState, StateD
 from holdfast.persist.statecodec import decode_diff, decode_state, encode_diff
 from holdfast.persist.storage import Digest, Entry, Expect, Head, Location, digest_of
 from holdfast.persist.storage import Put as LogPut
+from holdfast.persist.storage.retry import TimeLeft
 from holdfast.persist.storage.watch import Watch, Watches
 from holdfast.persist.transition import transition
 
@@ -383,15 +384,14 @@ class Patience:
     """How often and how long a store that fails is asked again: ever more rarely, for the retry deadline."""
 
     def __init__(self, config: PersistConfig, clock: Clock) -> None:
-        self._clock = clock
-        self._deadline = clock.monotonic() + config.retry_deadline_s
+        self._left = TimeLeft(clock, config.retry_deadline_s)
         self._backoff = _FIRST_BACKOFF_S
 
     def wait(self) -> bool:
         """Wait before the next attempt; False where there is to be none."""
-        if self._clock.monotonic() + self._backoff > self._deadline:
+        if self._backoff > self._left.after_attempt():
             return False
-        self._clock.sleep(self._backoff)
+        self._left.wait(self._backoff)
         self._backoff = min(2 * self._backoff, _LAST_BACKOFF_S)
         return True
 

@@ -167,3 +167,53 @@ def test_a_store_that_was_never_opened_can_be_shown() -> None:
     postgres = pytest.importorskip("holdfast.persist.storage.postgres")
     assert "not opened" in repr(object.__new__(postgres.PostgresConsensus))
     assert sqlite3.sqlite_version
+
+
+TRYING = """
+import sys
+from pathlib import Path
+from holdfast.errors import Determinate
+from holdfast.persist import PersistClient, PersistConfig, Schema
+from holdfast.persist.storage import Location, MemoryBlob, MemoryConsensus
+
+class Away(MemoryConsensus):
+    failures, refusals = 0, 2
+
+    def heads(self, *arguments):
+        if Path(sys.argv[1]).exists():
+            # It comes back, but not at once.
+            self.refusals -= 1
+            if self.refusals < 0:
+                return super().heads(*arguments)
+        self.failures += 1
+        if self.failures == 3:
+            print("trying", flush=True)
+        raise Determinate("the store is away")
+
+store = Away()
+client = PersistClient(
+    Location(MemoryBlob(), store, None), config=PersistConfig(maintenance="off", retry_deadline_s=1.0)
+)
+try:
+    client.machine("s00000000-0000-4000-8000-000000000001").refresh()
+except Determinate as error:
+    print(f"gave up: {error}")
+else:
+    print("found")
+"""
+
+
+def test_a_process_that_is_stopped_while_its_store_is_away_goes_on_trying(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    command = [sys.executable, "-c", TRYING, str(there)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as trying:
+        assert trying.stdout is not None
+        assert trying.stdout.readline() == "trying\n"
+        trying.send_signal(signal.SIGSTOP)
+        try:
+            # Longer than the retry deadline.
+            time.sleep(1.5)
+            there.touch()
+        finally:
+            trying.send_signal(signal.SIGCONT)
+        assert trying.stdout.read() == "found\n"

@@ -361,3 +361,36 @@ def test_operations_are_named_as_faults_name_them() -> None:
     with pytest.raises(HoldfastError):
         watched.scan("a", 0, 0)
     assert metrics.snapshot()["consensus.scan"].errors == {"BadInput": 1}
+
+
+class Stopping(MemoryBlob):
+    """A store of which some calls fail; each takes as long as the process is stopped meanwhile."""
+
+    def __init__(self, clock: StepClock, stops: Sequence[float]) -> None:
+        super().__init__()
+        self._clock, self._stops, self.seen = clock, iter(stops), 0
+
+    def get(self, key: str) -> bytes | None:
+        self.seen += 1
+        stopped_s = next(self._stops, None)
+        if stopped_s is None:
+            return super().get(key)
+        self._clock.now_s += stopped_s
+        raise Determinate("no connection")
+
+
+def test_time_spent_stopped_is_not_time_spent_trying() -> None:
+    clock = StepClock(0.0)
+    stopped = Stopping(clock, [600.0, 0.0, 0.0, 0.0])
+    limited = RetryPolicy(deadline_s=3.0, clock=clock, chance=random.Random(3))
+    assert RetryingBlob(stopped, limited).get("a") is None
+    assert stopped.seen == 5
+
+
+def test_a_store_that_hangs_is_tried_twice_and_no_more() -> None:
+    clock = StepClock(0.0)
+    hanging = Stopping(clock, [30.0] * 100)
+    limited = RetryPolicy(deadline_s=3.0, clock=clock, chance=random.Random(3))
+    with pytest.raises(Determinate):
+        RetryingBlob(hanging, limited).get("a")
+    assert hanging.seen == 2

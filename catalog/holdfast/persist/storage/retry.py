@@ -55,9 +55,39 @@ UNSUPERVISED: Final = frozenset({"delete", "list", "clock_ms", "digests", "trunc
 UNSUPERVISED_S: Final = 1.0
 
 
+class TimeLeft:
+    """What is left of the time to try something.
+
+    Time for which the process was stopped is not time spent trying, and a process can't measure it. So a wait
+    counts no more than it was to last, and one attempt no more than half of the time: after an attempt in
+    which the process was stopped, there is still time for others. A store that hangs for longer than that is
+    tried twice.
+    """
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._longest_s = seconds / 2
+        self._left_s = seconds
+        self._seen_s = clock.monotonic()
+
+    def after_attempt(self) -> float:
+        """Count the attempt that ended now; the seconds that are left."""
+        now = self._clock.monotonic()
+        self._left_s -= min(now - self._seen_s, self._longest_s)
+        self._seen_s = now
+        return self._left_s
+
+    def wait(self, seconds: float) -> None:
+        """Wait, and count that."""
+        self._clock.sleep(seconds)
+        now = self._clock.monotonic()
+        self._left_s -= min(now - self._seen_s, seconds)
+        self._seen_s = now
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
-    """For how long, in seconds since the call, and which calls by their names (None: all)."""
+    """For how many seconds, as `TimeLeft` counts them, and which calls by their names (None: all)."""
 
     deadline_s: float
     calls: frozenset[str] | None = None
@@ -65,10 +95,10 @@ class RetryPolicy:
     chance: random.Random = field(default_factory=random.Random)
 
     def run(self, call: str, act: Callable[[], T], *, again_if_unknown: bool) -> T:
-        """Do `act` until it answers, or the next attempt would be after the deadline."""
+        """Do `act` until it returns, or no time is left for the next attempt."""
         if self.calls is not None and call not in self.calls:
             return act()
-        deadline = self.clock.monotonic() + self.deadline_s
+        left = TimeLeft(self.clock, self.deadline_s)
         longest = FIRST_WAIT_S
         while True:
             try:
@@ -76,9 +106,9 @@ class RetryPolicy:
             except (Determinate, Indeterminate) as error:
                 wait_s = self.chance.uniform(longest / 2, longest)
                 is_final = isinstance(error, Indeterminate) and not again_if_unknown
-                if is_final or self.clock.monotonic() + wait_s > deadline:
+                if is_final or wait_s > left.after_attempt():
                     raise
-            self.clock.sleep(wait_s)
+            left.wait(wait_s)
             longest = min(2 * longest, LAST_WAIT_S)
 
 

@@ -51,6 +51,7 @@ from holdfast.persist.storage.logrestart import last_position, next_beginning, r
 from holdfast.persist.storage.logstate import Append, Command, Floor, LogObject, LogState, Truncate, draft
 from holdfast.persist.storage.logturn import Request, Turns, settle
 from holdfast.persist.storage.objects import NO_TAG, Found, Objects
+from holdfast.persist.storage.retry import TimeLeft
 from holdfast.persist.storage.traits import (
     NOTHING_KNOWN,
     Consensus,
@@ -201,7 +202,7 @@ class S3LogConsensus(Consensus):
         None where no command holds: those have their answers.
         """
         is_newest = False
-        deadline = self._clock.monotonic() + _PATIENCE_S
+        left = TimeLeft(self._clock, _PATIENCE_S)
         waiting = list(group)
         self._give_way(turns)
         while True:
@@ -233,7 +234,7 @@ class S3LogConsensus(Consensus):
                     due = self._is_due(turns.state) and turns.state.position == added.position
                     return added, answers, turns.state.copy() if due else None
             is_newest = True
-            if self._clock.monotonic() > deadline:
+            if left.after_attempt() < 0:
                 raise Determinate(f"other processes wrote to {self.description} for {_PATIENCE_S:g} s")
 
     def _give_way(self, turns: Turns) -> None:
