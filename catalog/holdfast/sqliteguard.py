@@ -32,6 +32,8 @@ DAMAGED_HINT: Final = (
 REPLACED_HINT: Final = "stop the processes that use it, put the right file in place and start them again"
 
 _Identity = tuple[int, int] | None
+"""Inode and device of a file; None if there is none."""
+_stat: Final = os.stat  # On the append path, and a Path costs more than the call.
 _PIECE_BYTES: Final = 1 << 20
 _IO_ERROR: Final = re.compile(r"error code[= ](\d+)")
 
@@ -76,12 +78,16 @@ class OpenFiles:
         self, kind: type[HoldfastError] = Determinate, *, missing: type[HoldfastError] | None = None
     ) -> None:
         """Raise `kind` if a file was removed or replaced, `missing` if the main file can't be reached."""
+        main, log, index = self._paths
+        try:
+            if (_stat(main)[1:3], _stat(log)[1:3], _stat(index)[1:3]) == self._known:
+                return
+        except OSError:
+            pass  # The look below finds out about each file.
         try:
             found = self._look()
         except OSError as error:
             raise (missing or kind)(f"{self._description} can't be reached: {error.strerror}") from error
-        if found == self._known:
-            return
         for path, known, now in zip(self._paths, self._known, found, strict=True):
             # A database that isn't in WAL mode has no such files until its first writer comes.
             if known is not None and known != now:
@@ -94,8 +100,7 @@ class OpenFiles:
 
     def _look(self) -> tuple[_Identity, ...]:
         main, log, index = self._paths
-        status = os.stat(main)  # noqa: PTH116 - on the append path, and a Path costs more than the call
-        return (status.st_dev, status.st_ino), _identity(log), _identity(index)
+        return _stat(main)[1:3], _identity(log), _identity(index)
 
     def _replaced(self, kind: type[HoldfastError], path: str) -> HoldfastError:
         return kind(
@@ -108,10 +113,9 @@ _live: Final[weakref.WeakSet[OpenFiles]] = weakref.WeakSet()
 
 def _identity(path: str) -> _Identity:
     try:
-        status = os.stat(path)  # noqa: PTH116 - as above
+        return _stat(path)[1:3]
     except FileNotFoundError:
         return None
-    return status.st_dev, status.st_ino
 
 
 def size_of(path: Path) -> int:

@@ -173,8 +173,10 @@ def canonical_floats(array: pa.Array) -> pa.Array:
     """The float array with one NaN and no negative zero; the same array when it is so already."""
     if len(array) <= _FEW_ROWS:
         size = array.type.bit_width // 8
-        has_least = _LEAST[size] in _numbers(array, "q" if size == 8 else "i")
-        if not has_least and not any(map(math.isnan, _numbers(array, "d" if size == 8 else "f"))):
+        numbers = _numbers(array, "d" if size == 8 else "f")
+        # Zero equals negative zero, which has bits of its own.
+        has_least = 0.0 in numbers and _LEAST[size] in _numbers(array, "q" if size == 8 else "i")
+        if not has_least and not any(map(math.isnan, numbers)):
             return array
     values = values_of(array)
     if not len(values):
@@ -257,7 +259,7 @@ def _convert(column: Column, given: pa.Array | pa.ChunkedArray) -> pa.Array:
     want = arrow_type(column.type)
     if given.type != want:
         given = cast_column(column.name, given, want)
-    array = _one_column(column.name, given)
+    array = _one_column(column.name, given) if isinstance(given, pa.ChunkedArray) else given
     if array.null_count and not column.nullable:
         raise BadInput(f"column {column.name!r} is not nullable but has {array.null_count} null(s)")
     match column.type:

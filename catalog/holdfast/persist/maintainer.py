@@ -77,7 +77,7 @@ class Maintainer:
     def after_commit(self, machine: Machine) -> None:
         """Note that this client has written to a shard."""
         self._written[machine.shard_id] = machine.state.seqno
-        if self._config.maintenance == "off":
+        if self._config.maintenance == "off" or machine.shard_id in self._waiting:
             return
         if not due(machine.state, self._config):
             if self._thread is None and self._config.maintenance == "background":

@@ -65,16 +65,25 @@ def verify(data: bytes | memoryview, *, size: int, crc32c: int, key: str) -> Non
         raise CorruptBlob(key, f"crc32c {crc32c:08x}", f"{actual:08x}")
 
 
-def encode_inline(batch: pa.RecordBatch) -> bytes:
-    """The updates as one Arrow IPC stream of one record batch, without compression."""
+def encode_inline(batch: pa.RecordBatch, schema: Schema | None = None) -> bytes:
+    """The updates as one Arrow IPC stream of one record batch, without compression.
+
+    With `schema`, of which they are updates, their Arrow schema isn't encoded again.
+    """
+    arrow = batch.schema
+    if schema is not None and arrow.equals(schema.arrow_updates, check_metadata=True):
+        begin = schema.stream_begin
+    else:
+        begin = arrow.serialize().to_pybytes()
     # What a stream writer writes, at a third of its fixed cost.
-    return b"".join((batch.schema.serialize(), batch.serialize(), _END_OF_STREAM))
+    return b"".join((begin, batch.serialize(), _END_OF_STREAM))
 
 
 def inline_size(updates: Rows) -> int:
     """About the bytes that `encode_inline` gives, without encoding: the schema is not counted."""
-    batches = updates.to_batches() if isinstance(updates, pa.Table) else [updates]
-    return sum(pa.ipc.get_record_batch_size(batch) for batch in batches)
+    if isinstance(updates, pa.RecordBatch):
+        return int(pa.ipc.get_record_batch_size(updates))
+    return sum(pa.ipc.get_record_batch_size(batch) for batch in updates.to_batches())
 
 
 def decode_inline(data: bytes, schema: Schema, *, key: str) -> pa.Table:

@@ -60,7 +60,7 @@ def write_parts(
         return ()
     lower, upper = bounds[0], bounds[1] + 1
     if inline and inline_size(updates) <= config.inline_max_bytes:
-        data = encode_inline(_one_batch(updates))
+        data = encode_inline(_one_batch(updates), schema)
         if len(data) <= config.inline_max_bytes:
             return (Part(updates.num_rows, schema_id, lower, upper, len(data), inline=data),)
     table = updates if is_sorted else sort_updates(schema, updates)

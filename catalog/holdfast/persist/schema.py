@@ -215,6 +215,11 @@ class Schema:
             ]
         )
 
+    @functools.cached_property
+    def stream_begin(self) -> bytes:
+        """`arrow_updates` as an Arrow IPC stream of updates begins with it."""
+        return bytes(self.arrow_updates.serialize().to_pybytes())
+
     def __str__(self) -> str:
         text = f"key ({', '.join(map(str, self.key))}), value ({', '.join(map(str, self.value))})"
         return f"{text}, codec {self.codec[0]} v{self.codec[1]}" if self.codec else text

@@ -7,7 +7,7 @@ A prepared command has done all its work but the commit: large updates are uploa
 import uuid
 import weakref
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Self
 
@@ -118,11 +118,13 @@ class Prepared:
 
 def spend(writes: Sequence[Prepared]) -> None:
     """Mark all as used, or none: `BadInput` where one of them is used already."""
-    with ExitStack() as undo:
-        for write in writes:
+    for count, write in enumerate(writes):
+        try:
             write.spend()
-            undo.callback(write.give_back)
-        undo.pop_all()
+        except BaseException:
+            for spent in writes[:count]:
+                spent.give_back()
+            raise
 
 
 class WriteHandle:
@@ -252,7 +254,7 @@ class WriteHandle:
         batch = None
         if updates is not None:
             batch = prepare_updates(self.schema, updates, default_time=expected_upper)
-        return self.prepare_batch(batch, expected_upper, new_upper)
+        return self._prepared_batch(batch, expected_upper, new_upper, None)
 
     def prepare_batch(
         self,
@@ -267,6 +269,11 @@ class WriteHandle:
         `ordered` says that they are in the total order, and how parts of them are to be encoded.
         """
         expected_upper, new_upper = self._check_append(expected_upper, new_upper)
+        return self._prepared_batch(batch, expected_upper, new_upper, ordered)
+
+    def _prepared_batch(
+        self, batch: pa.RecordBatch | None, expected_upper: int, new_upper: int, ordered: Encoding | None
+    ) -> Prepared:
         parts: tuple[Part, ...] = ()
         if batch is not None:
             parts = self._upload(batch, check_times(batch, expected_upper, new_upper), ordered)

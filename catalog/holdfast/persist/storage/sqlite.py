@@ -87,6 +87,10 @@ _HEADS = """SELECT c.key, c.seqno, c.data, length(known.data), coalesce(substr(k
   FROM json_each(?) AS wanted CROSS JOIN consensus AS c
   LEFT JOIN consensus AS known ON known.key = wanted.key AND known.seqno = wanted.value
   WHERE c.key = wanted.key AND c.seqno = (SELECT max(seqno) FROM consensus WHERE key = wanted.key)"""
+# As `_HEADS`, for one key.
+_HEAD = """SELECT c.key, c.seqno, c.data, length(known.data), coalesce(substr(known.data, 9, 4), x'')
+  FROM consensus AS c LEFT JOIN consensus AS known ON known.key = ?1 AND known.seqno = ?2
+  WHERE c.key = ?1 ORDER BY c.seqno DESC LIMIT 1"""
 _SEQNOS = """SELECT wanted.value, coalesce((SELECT max(seqno) FROM consensus WHERE key = wanted.value), 0)
   FROM json_each(?) AS wanted"""
 _SCAN = "SELECT seqno, data FROM consensus WHERE key = ? AND seqno >= ? ORDER BY seqno LIMIT ?"
@@ -197,10 +201,14 @@ class SqliteConsensus(Consensus):
     def heads(self, keys: Sequence[str], known: Mapping[str, int] = NOTHING_KNOWN) -> dict[str, Head]:
         for key in keys:
             check_key(key)
-        wanted = json.dumps({key: known.get(key, 0) for key in keys}, ensure_ascii=False)
+        if len(keys) == 1:
+            rows = self._read(_HEAD, (keys[0], known.get(keys[0], 0)))
+        else:
+            wanted = json.dumps({key: known.get(key, 0) for key in keys}, ensure_ascii=False)
+            rows = self._read(_HEADS, (wanted,))
         return {
             key: Head(*self._entry(key, seqno, data), None if size is None else Digest(size, crc))
-            for key, seqno, data, size, crc in self._read(_HEADS, (wanted,))
+            for key, seqno, data, size, crc in rows
         }
 
     def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
@@ -295,7 +303,7 @@ class SqliteConsensus(Consensus):
                 self._check_open()
             execute = self._writer.execute
             try:
-                changed = self._retry_while_busy(lambda: execute(statement, values).rowcount)
+                changed: int = self._retry_while_busy(lambda: execute(statement, values).rowcount)
             except FOREIGN as error:
                 raise self._translate(error, Indeterminate) from error
             except OverflowError as error:
@@ -365,11 +373,12 @@ class SqliteConsensus(Consensus):
         SQLite's own waiting backs off to 100 ms, so with many writers those who wait longest come last,
         by seconds. Short random waits keep the writers within a factor of two of each other.
         """
-        patience = BusyPatience(self._busy_timeout_s)
+        patience: BusyPatience | None = None
         while True:
             try:
                 return action()
             except sqlite3.OperationalError as error:
+                patience = patience or BusyPatience(self._busy_timeout_s)
                 if primary_code(error) != sqlite3.SQLITE_BUSY or not patience.wait():
                     raise
 
@@ -422,11 +431,10 @@ def _insert(puts: int, conditions: int) -> str:
     return f"""INSERT INTO consensus
       WITH puts(key, seqno, data) AS (VALUES {rows}), wanted(key, head, size, crc) AS (VALUES {heads})
       SELECT key, seqno, data FROM puts WHERE NOT EXISTS (
-        SELECT 1 FROM wanted
-        WHERE head <> coalesce((SELECT max(seqno) FROM consensus AS c WHERE c.key = wanted.key), 0)
-        OR (size IS NOT NULL AND NOT EXISTS (
-          SELECT 1 FROM consensus AS c WHERE c.key = wanted.key AND c.seqno = head
-          AND length(c.data) = size AND coalesce(substr(c.data, 9, 4), x'') = crc)))"""  # noqa: S608 - only placeholders are pasted in
+        SELECT 1 FROM wanted LEFT JOIN consensus AS c ON c.key = wanted.key
+        AND c.seqno = (SELECT max(seqno) FROM consensus WHERE key = wanted.key)
+        WHERE head <> coalesce(c.seqno, 0) OR (size IS NOT NULL AND
+          (size IS NOT length(c.data) OR crc IS NOT coalesce(substr(c.data, 9, 4), x''))))"""  # noqa: S608 - only placeholders are pasted in
 
 
 def _check_usable_file(path: Path, *, write: bool) -> bool:
