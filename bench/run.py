@@ -22,7 +22,7 @@ from common import console, table_of
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
-NOT_BENCHMARKS = {"common.py", "run.py"}
+NOT_BENCHMARKS = {"builds.py", "builds_worker.py", "common.py", "run.py"}
 LIBRARIES = ("polars", "pyarrow", "duckdb", "deltalake", "pyiceberg", "protobuf")
 
 

@@ -1,0 +1,174 @@
+"""CPU time of this tree against another commit: `bench/builds.py COMMIT [WORK ...]`.
+
+Each pair is two processes, one with this tree's library and one with the library of COMMIT. Each opens a
+new location. They work in turns of 100 calls, so that a machine that others share slows both alike. What
+counts is the CPU time of the process (user and system, all threads, upkeep in the background included), not
+the wall clock and not a server's time. Printed are the median of the pairs' ratios and its 95 % interval by
+order statistics (the interval of a sign test), which assumes nothing about how the ratios are distributed,
+and the ratio of the least times of both sides. `--noise` compares COMMIT with itself. TMPDIR=/dev/shm
+leaves out the disk.
+
+Work: `append` is a `compare_and_append` of 10 rows, as in `append.py`. `head` is `recent_upper` of a shard
+that nobody else writes. Blobs are files. Consensus is a SQLite file, or with `-postgres` and `-s3` a server
+of the test bed.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from math import comb
+from pathlib import Path
+from typing import Final, Self
+
+from common import console, scratch
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from testbed.minio import Minio
+from testbed.postgres import PostgresServer
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+WORK: Final = ("append", "head", "append-postgres", "head-postgres", "append-s3", "head-s3")
+CONFIDENCE: Final = 0.95
+TURN: Final = 100
+WARMUP: Final = 200
+
+
+def main() -> None:
+    """Compare two builds, or be one of the processes that work."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("commit", help="what to compare with, as git names it")
+    parser.add_argument("work", nargs="*", help=f"of {', '.join(WORK)}; all of them by default")
+    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--times", type=int, default=3000)
+    parser.add_argument("--noise", action="store_true", help="compare the other commit with itself")
+    given = parser.parse_args()
+    if unknown := set(given.work) - set(WORK):
+        parser.error(f"no such work: {', '.join(sorted(unknown))}")
+    table = Table("work", "CPU µs", "before", "ratio", "95 % interval", "least / least")
+    with checkout(given.commit) as other:
+        for work in given.work or WORK:
+            trees = (other if given.noise else ROOT, other)
+            ours, theirs = measure(work, trees, given.pairs, given.times)
+            ratios = sorted(one / another for one, another in zip(ours, theirs, strict=True))
+            low, high = interval(ratios)
+            middle = (statistics.median(ours), statistics.median(theirs))
+            table.add_row(
+                work,
+                *(f"{seconds / given.times * 1e6:.0f}" for seconds in middle),
+                f"{statistics.median(ratios):.3f}",
+                f"{low:.3f} to {high:.3f}",
+                f"{min(ours) / min(theirs):.3f}",
+            )
+    console().print(table)
+
+
+@contextmanager
+def checkout(commit: str) -> Iterator[Path]:
+    """A folder with the files of a commit."""
+    with scratch() as folder:
+        add = subprocess.run(
+            ["git", "archive", commit, "catalog"], cwd=ROOT, stdout=subprocess.PIPE, check=True
+        )
+        subprocess.run(["tar", "-x", "-C", folder], input=add.stdout, check=True)
+        yield folder
+
+
+def measure(work: str, trees: tuple[Path, Path], pairs: int, times: int) -> tuple[list[float], list[float]]:
+    """The CPU seconds that each tree took for `times` of the work, in pairs."""
+    seconds: tuple[list[float], list[float]] = ([], [])
+    kind, _, store = work.partition("-")
+    with consensus(store) as new_consensus, Library(trees[0]) as ours, Library(trees[1]) as theirs:
+        for pair in range(pairs):
+            with scratch() as folder:
+                for side, library in enumerate((ours, theirs)):
+                    library.ask(f"{kind} file://{folder}/{side} {new_consensus()}")
+                found = take_turns((ours, theirs), times, first=pair % 2)
+            for side_seconds, one in zip(seconds, found, strict=True):
+                side_seconds.append(one)
+            latest = " ".join(f"{one / times * 1e6:.0f}" for one in found)
+            print(f"{work}, pair {pair + 1}: {latest} µs", file=sys.stderr, flush=True)
+    return seconds
+
+
+def take_turns(libraries: "Sequence[Library]", times: int, first: int) -> list[float]:
+    """The CPU seconds that each takes for `times` of its work, after some that don't count."""
+    begun = [each.work(WARMUP) for each in libraries]
+    ended = list(begun)
+    for turn in range(times // TURN):
+        for step in range(len(libraries)):
+            which = (first + turn + step) % len(libraries)
+            ended[which] = libraries[which].work(TURN)
+    for each in libraries:
+        each.ask("")
+    return [end - begin for begin, end in zip(begun, ended, strict=True)]
+
+
+class Library:
+    """A process that has imported the library of a tree, and forks one that works for each pair."""
+
+    def __init__(self, tree: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("builds_worker.py")],
+            env={**os.environ, "PYTHONPATH": str(tree / "catalog")},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        source = self._answer()
+        assert Path(source).is_relative_to(tree), f"{source} is not of {tree}"
+
+    def ask(self, line: str) -> None:
+        """Hand a line over."""
+        assert self._process.stdin is not None
+        print(line, file=self._process.stdin, flush=True)
+
+    def work(self, times: int) -> float:
+        """Let it work so many times; its CPU seconds so far."""
+        self.ask(str(times))
+        return float(self._answer())
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+
+@contextmanager
+def consensus(store: str) -> Iterator[Callable[[], str]]:
+    """What makes the URLs of new, empty consensus stores; "" for the file beside the blobs."""
+    if not store:
+        yield lambda: ""
+    elif store == "postgres":
+        with PostgresServer.start() as server, server.database() as name:
+            schemas = count(1)
+            yield lambda: f"{server.url(name)}?schema=run{next(schemas)}"
+    else:
+        with Minio.start() as server:
+            os.environ.update(server.credentials)
+            yield lambda: f"s3://{server.make_bucket()}?endpoint={server.endpoint}"
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float]:
+    """The narrowest pair of ordered ratios that has the median between them at 95 %, or the outermost."""
+    pairs = len(ratios)
+    cut = 0
+    outside = 2 / 2**pairs
+    while outside + 2 * comb(pairs, cut + 1) / 2**pairs <= 1 - CONFIDENCE:
+        cut += 1
+        outside += 2 * comb(pairs, cut) / 2**pairs
+    return ratios[cut], ratios[pairs - 1 - cut]
+
+
+if __name__ == "__main__":
+    main()

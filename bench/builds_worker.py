@@ -1,0 +1,64 @@
+"""Processes of `builds.py`, one after the other, forked from one that has imported its library.
+
+The library is the one that PYTHONPATH leads to. To import it takes longer than the work.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import pyarrow as pa
+
+import holdfast
+from holdfast.persist import PersistClient, Schema
+
+SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string", "price": "float64", "at": "timestamp_utc"})
+TEN = range(10)
+ROWS = pa.table(
+    {
+        "id": list(TEN),
+        "name": [f"name-{number}" for number in TEN],
+        "price": [number / 7 for number in TEN],
+        "at": pa.array([1_700_000_000_000_000 + number for number in TEN], pa.timestamp("us", tz="UTC")),
+    }
+)
+
+
+def work_of(kind: str, client: PersistClient) -> Callable[[], object]:
+    """What is done many times, on a new shard."""
+    shard_id = client.new_shard_id()
+    writer = client.writer(shard_id, SCHEMA, purpose="bench builds")
+
+    def append() -> None:
+        upper = writer.cached_upper
+        writer.compare_and_append(ROWS, upper, upper + 1)
+
+    append()
+    return append if kind == "append" else lambda: client.recent_upper(shard_id)
+
+
+def main() -> None:
+    """For each line with what to do and where, start a process; it reads on, until an empty line."""
+    print(holdfast.__file__, flush=True)
+    # Reading line by line leaves the next ones to the process that is started.
+    while task := sys.stdin.readline().split():
+        if os.fork() == 0:
+            run(*task)
+            os._exit(0)
+        os.wait()
+
+
+def run(kind: str, blob: str, consensus: str = "") -> None:
+    """Work as often as each line says, and print the CPU seconds so far after each."""
+    stores = {"blob": blob, "consensus": consensus} if consensus else {"url": blob}
+    with PersistClient.open(**stores) as client:
+        work = work_of(kind, client)
+        while times := sys.stdin.readline().strip():
+            for _ in range(int(times)):
+                work()
+            print(time.process_time(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
