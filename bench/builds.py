@@ -105,7 +105,7 @@ def take_turns(libraries: "Sequence[Library]", times: int, first: int) -> list[f
             which = (first + turn + step) % len(libraries)
             ended[which] = libraries[which].work(TURN)
     for each in libraries:
-        each.ask("")
+        each.end()
     return [end - begin for begin, end in zip(begun, ended, strict=True)]
 
 
@@ -133,6 +133,11 @@ class Library:
         self.ask(str(times))
         return float(self._answer())
 
+    def end(self) -> None:
+        """Let it close its location."""
+        self.ask("")
+        assert self._answer() == "closed"
+
     def _answer(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
@@ -154,9 +159,9 @@ def consensus(store: str) -> Iterator[Callable[[], str]]:
             schemas = count(1)
             yield lambda: f"{server.url(name)}?schema=run{next(schemas)}"
     else:
-        with Minio.start() as server:
-            os.environ.update(server.credentials)
-            yield lambda: f"s3://{server.make_bucket()}?endpoint={server.endpoint}"
+        with Minio.start() as minio:
+            os.environ.update(minio.credentials)
+            yield lambda: f"s3://{minio.make_bucket()}?endpoint={minio.endpoint}"
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float]:

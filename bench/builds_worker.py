@@ -3,8 +3,8 @@
 The library is the one that PYTHONPATH leads to. To import it takes longer than the work.
 """
 
+import io
 import os
-import sys
 import time
 from collections.abc import Callable
 
@@ -25,6 +25,9 @@ ROWS = pa.table(
 )
 
 
+_stdin = io.FileIO(0, closefd=False)
+
+
 def work_of(kind: str, client: PersistClient) -> Callable[[], object]:
     """What is done many times, on a new shard."""
     shard_id = client.new_shard_id()
@@ -41,8 +44,7 @@ def work_of(kind: str, client: PersistClient) -> Callable[[], object]:
 def main() -> None:
     """For each line with what to do and where, start a process; it reads on, until an empty line."""
     print(holdfast.__file__, flush=True)
-    # Reading line by line leaves the next ones to the process that is started.
-    while task := sys.stdin.readline().split():
+    while task := _line().split():
         if os.fork() == 0:
             run(*task)
             os._exit(0)
@@ -54,10 +56,16 @@ def run(kind: str, blob: str, consensus: str = "") -> None:
     stores = {"blob": blob, "consensus": consensus} if consensus else {"url": blob}
     with PersistClient.open(**stores) as client:
         work = work_of(kind, client)
-        while times := sys.stdin.readline().strip():
+        while times := _line():
             for _ in range(int(times)):
                 work()
             print(time.process_time(), flush=True)
+    print("closed", flush=True)
+
+
+def _line() -> str:
+    # Without a buffer: what follows is for the other process.
+    return _stdin.readline().decode().strip()
 
 
 if __name__ == "__main__":
