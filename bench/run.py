@@ -22,7 +22,8 @@ from common import console, table_of
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
-NOT_BENCHMARKS = {"builds.py", "builds_worker.py", "common.py", "run.py"}
+BY_HAND = {"builds.py"}
+NOT_BENCHMARKS = {*BY_HAND, "builds_worker.py", "common.py", "run.py"}
 LIBRARIES = ("polars", "pyarrow", "duckdb", "deltalake", "pyiceberg", "protobuf")
 
 
@@ -37,7 +38,8 @@ def main() -> int:
         terminal.print(f"no such benchmark: {', '.join(sorted(unknown))}")
         return 2
     sections = read_sections(RESULTS.read_text()) if RESULTS.exists() else {}
-    sections = {path.name: sections.get(path.name, "") for path in files}
+    names = sorted({path.name for path in files} | (BY_HAND & sections.keys()))
+    sections = {name: sections.get(name, "") for name in names}
     for path in [path for path in files if not only or path.stem in only]:
         terminal.print(f"running {path.name}")
         load = os.getloadavg()[1]
