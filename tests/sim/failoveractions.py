@@ -23,8 +23,20 @@ if TYPE_CHECKING:
     from sim.failoverprocess import Incarnation, Session
 
 
+MOST_PAUSES = 200
+
+
 def append(me: "Incarnation", shard: str) -> None:
     """Append to one shard."""
+    _append(me, [shard])
+
+
+def append_level(me: "Incarnation", shard: str) -> None:
+    """Append once the server has as many versions as the client knows: perhaps those of another history."""
+    for _ in range(MOST_PAUSES):
+        if me.world.primary.state(shard).seqno >= me.client.machine(shard).state.seqno:
+            break
+        me.world.scheduler.pause()
     _append(me, [shard])
 
 
@@ -173,6 +185,15 @@ def maintain(me: "Incarnation", shard: str) -> None:
     me.session.maintain(shard)
 
 
+def collect_apart(me: "Incarnation", shard: str) -> None:
+    """Do the upkeep of a shard; a client that is cut off first lets others write to the promoted server."""
+    for _ in range(MOST_PAUSES):
+        if not me.world.is_cut_off(me.session) or len(me.world.primary.moments) > MOST_PAUSES // 20:
+            break
+        me.world.scheduler.pause()
+    me.session.maintain(shard)
+
+
 def move_since(me: "Incarnation", shard: str) -> None:
     """Let compaction go on."""
     if (me.session.who, shard) in me.readers:
@@ -213,17 +234,19 @@ def install(me: "Incarnation", shard: str) -> None:
 
 Action = Callable[["Incarnation", str], None]
 ACTIONS: tuple[tuple[int, Action], ...] = (
-    (14, append),
+    (11, append),
+    (3, append_level),
     (5, append_to_all),
     (4, append_if),
     (4, peek),
     (4, peek_all),
     (5, snapshot),
     (5, follow),
-    (6, maintain),
+    (5, maintain),
+    (2, collect_apart),
     (2, move_since),
     (3, idle),
     (2, age),
-    (2, hand_out),
-    (3, install),
+    (4, hand_out),
+    (5, install),
 )

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.errors import Determinate, HandleExpired, Indeterminate, LogRegressed
+from holdfast.errors import BadInput, Determinate, Indeterminate, LogRegressed
 from holdfast.persist import Listen, PersistClient, ReadHandle, WriteHandle
 from holdfast.persist.storage import Expect, Location, Put
 from holdfast.persist.storage.faults import FaultyBlob, FaultyConsensus, ProcessDeath, SeededPlan
@@ -61,6 +61,8 @@ class Session:
         self.pairs: list[tuple[int, ...]] = []
         self.blocked_on: dict[str, Server] = {}
         self.uploaded: set[str] = set()
+        self.allowed: set[str] = set()
+        """What it began to delete while nothing blocked that."""
         blob = FailoverBlob(world.blob, self.exposure, self)
         consensus = FailoverConsensus(self, self.exposure)
         location = Location(blob, consensus, world.location_id)
@@ -94,16 +96,6 @@ class Session:
         shards = self.world.shards if shard is None else [shard]
         versions = {each: self.client.machine(each).version for each in shards}
         return any(not server.has(each, at.seqno, at.digest) for each, at in versions.items())
-
-    def lacks_proof(self) -> bool:
-        """Whether a failover took back the cut that kept the digest of a row that the client knows."""
-        lost = [
-            at
-            for server in self.used
-            for key, at in server.anchors.items()
-            if any(number < server.number for number in self.world.deleted_on.get(key, ()))
-        ]
-        return any(0 < self.client.machine(shard).version.seqno < seqno for shard, seqno in lost)
 
     def regressed(self) -> None:
         """Check that the client was right to end, and that it has ended."""
@@ -151,13 +143,14 @@ class Session:
     def deletes(self, key: str) -> None:
         """Note that the client is about to delete a blob."""
         self.world.doomed.add(key)
-        self.world.deleted_on.setdefault(key, set()).add(self.last.number)
+        if key.split("/")[0] not in self.blocked_on:
+            self.allowed.add(key)
 
     def deleted(self, key: str) -> None:
         """Check that nobody can need the blob that goes now."""
         shard = key.split("/")[0]
         world = self.world
-        if self.blocked_on.get(shard) is self.last and key not in self.uploaded:
+        if self.blocked_on.get(shard) is self.last and key not in self.uploaded | self.allowed:
             raise Violation(f"{self.who} deletes {key} while two histories stand")
         if key in named(world.primary.state(shard)):
             raise Violation(f"{key} is deleted, and in the history that was promoted")
@@ -167,7 +160,7 @@ class Session:
         world = self.world
         server = self.reach()
         for at in {server, world.primary}:
-            if not world.stands(at, shard):
+            if not world.stands(at, shard, to_stay=True):
                 for other in world.servers:
                     if other is not at:
                         other.exposed.add(shard)
@@ -229,11 +222,11 @@ class Incarnation:
                 for session in ended:
                     session.regressed()
                 return
-            except HandleExpired as error:
-                if not any(each.lacks_proof() for each in (self.session, self.observer)):
-                    raise Violation(f"{self.who}: {error}") from error
-                self.world.scheduler.meet("clients without a proof")
-                return
+            except BadInput as error:
+                # The failover took back that the shard was made.
+                if self.world.primary.state(shard).exists:
+                    raise
+                self.world.scheduler.note(f"-> {error}")
             except (Determinate, Indeterminate) as error:
                 self.world.scheduler.note(f"-> {type(error).__name__}: {error}")
 

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from holdfast.persist.cuts import cut_key
 from holdfast.persist.storage import Digest, Entry, MemoryConsensus, Put, digest_of
 from sim.audit import Violation
 from sim.history import Followed, Row, Update, Write, contents_of, judge_listen
@@ -78,12 +77,6 @@ class Server:
             self.consensus._logs.update({key: list(log) for key, log in begun.logs.items()})
             self.versions = {key: list(versions) for key, versions in begun.versions.items()}
             self.states = dict(begun.states)
-        self.anchors = {
-            cut_key(key, log[0].seqno, digest_of(log[0].data)): (key, log[0].seqno)
-            for key, log in self.consensus._logs.items()
-            if log[0].seqno > 1
-        }
-        """The cuts that it was promoted with: where the digests of the rows below are kept."""
         self.moments: list[Moment] = []
         self._keep()
 

@@ -67,7 +67,6 @@ class FailoverWorld:
         self.writes: list[Write] = []
         self.merged: list[tuple[CompactionTask, tuple[Part, ...]]] = []
         self.doomed: set[str] = set()
-        self.deleted_on: dict[str, set[int]] = {}
         self.collecting = 0
         self.actions = self.random.randint(20, 32)
         self._calls = 0

@@ -17,6 +17,7 @@ from holdfast.persist.storage import (
     Head,
     MemoryConsensus,
     Put,
+    Row,
 )
 from holdfast.persist.storage.traits import NOTHING_KNOWN
 from sim.audit import Auditor
@@ -126,10 +127,10 @@ class SimConsensus(Consensus):
         what = "cas " + " ".join(f"{short(put.key)} v{put.seqno}" for put in puts)
         return self._calls.write(what, effect)
 
-    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
         def effect() -> int:
             self._auditor.truncated(key, seqno)
-            return self._inner.truncate(key, seqno, digest)
+            return self._inner.truncate(key, seqno, known)
 
         return self._calls.write(f"truncate {short(key)} below v{seqno}", effect)
 

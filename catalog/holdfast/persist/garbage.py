@@ -15,6 +15,7 @@ from holdfast.persist.ids import rollup_seqno
 from holdfast.persist.machine import Machine, commit
 from holdfast.persist.rollup import rollup_due, write_rollup
 from holdfast.persist.state import Garbage, ShardState
+from holdfast.persist.storage import Row
 
 
 def ripe(state: ShardState, config: PersistConfig, now_ms: int) -> list[Garbage]:
@@ -84,7 +85,9 @@ def cover_and_collect(machine: Machine) -> None:
 def collect_garbage(machine: Machine) -> None:
     """Delete what is no longer needed and truncate the log below the newest rollup."""
     # What this process believes may be of a history that the store has lost.
-    state = machine.refresh()
+    machine.refresh()
+    state, digest = machine.version
+    known = Row(state.seqno, digest)
     dead = deletable(state, machine.config, now_for(machine))
     newest = state.latest_rollup
     gc_seqno = newest.seqno + state.finalized if newest else 0
@@ -98,8 +101,8 @@ def collect_garbage(machine: Machine) -> None:
         machine.location.blob.delete(garbage.blob_key)
     if gc_seqno > state.gc_seqno:
         if state.finalized:
-            cut_finalized_log(machine.location, machine.shard_id, gc_seqno)
-        elif not cut_log(machine.location, machine.shard_id, gc_seqno):
+            cut_finalized_log(machine.location, machine.shard_id, gc_seqno, known)
+        elif not cut_log(machine.location, machine.shard_id, gc_seqno, known):
             gc_seqno = state.gc_seqno
     if dead or gc_seqno > state.gc_seqno:
         keys = tuple(garbage.blob_key for garbage in dead)

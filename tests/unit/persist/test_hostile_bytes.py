@@ -22,12 +22,12 @@ from holdfast.persist.storage import (
     Blob,
     BlobMeta,
     Consensus,
-    Digest,
     Entry,
     Expect,
     Head,
     Location,
     Put,
+    Row,
 )
 from holdfast.persist.storage.traits import NOTHING_KNOWN
 from unit.persist.stores import OTHER, SCHEMA, SHARD, HandClock, Stores, changes, rows
@@ -113,7 +113,7 @@ class FrozenConsensus(Consensus):
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         raise AssertionError(f"a reader wrote {puts}")
 
-    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
         raise AssertionError(f"a reader truncated {key}")
 
     def list_keys(self) -> list[str]:

@@ -5,13 +5,13 @@ import pickle
 
 import pytest
 
-from holdfast.errors import CorruptBlob, Determinate, HandleExpired, LogRegressed, UpperMismatch
+from holdfast.errors import CLOSED, CorruptBlob, Determinate, HandleExpired, LogRegressed, UpperMismatch
 from holdfast.persist import PersistClient
 from holdfast.persist.command import Handle
 from holdfast.persist.compaction import claim_compaction, install, merge_task
-from holdfast.persist.cuts import MOST_DIGESTS, known_digest
+from holdfast.persist.cuts import MOST_DIGESTS, decode_digests, encode_digests, known_digest
 from holdfast.persist.forks import accept, lines_of, markers_of, why_keep
-from holdfast.persist.storage import Entry, MemoryConsensus
+from holdfast.persist.storage import Entry, MemoryConsensus, Row
 from holdfast.persist.sweep import sweep
 from holdfast.persist.verify import verify
 from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
@@ -157,6 +157,80 @@ def test_without_a_proof_the_handles_of_an_idle_client_expire(stores: Stores) ->
     with pytest.raises(HandleExpired, match="was cut after version"):
         idle.recent_upper(SHARD)
     assert list(markers_of(stores.blob, SHARD)) == []
+
+
+@pytest.mark.parametrize("cuts", [0, 1, 3])
+def test_an_idle_client_goes_on_after_a_failover_took_back_a_cut(stores: Stores, cuts: int) -> None:
+    """It knows no lost row, and the blob of the anchor is gone: the cut that was lost has deleted it."""
+    idle, ended = stores.open(), stores.open()
+    append(idle, 0)
+    settings = {"maintenance": "inline", "rollup_every": 5, "compaction_fanin": 3}
+    a = stores.open(**settings, gc_grace_s=1000.0, retain_for_s=1000.0)
+    append(a, *range(1, 20))
+    standby = copied(stores.consensus)
+    anchor = standby.scan(SHARD, 0, 1)[0].seqno
+    assert anchor > idle.machine(SHARD).state.seqno
+    append(a, *range(20, 40), value="a")
+    assert ended.recent_upper(SHARD) == 40
+    kept = [meta.key for meta in stores.blob.list(f"{SHARD}/c")]
+    assert len(kept) == 1
+    assert f"/c{anchor}-" not in kept[0]
+    promote(stores, standby)
+
+    b = stores.open(maintenance="off")
+    for rollup in [meta.key for meta in stores.blob.list(f"{SHARD}/v")]:
+        # Only a person's decision lets the promoted history be cut; here the lost one wrote no rollup.
+        if rollup not in {each.blob_key for each in b.machine(SHARD).refresh().rollups.values()}:
+            stores.blob.delete(rollup)
+    b = stores.open(**settings)
+    for number in range(cuts):
+        append(b, *range(20 + 10 * number, 30 + 10 * number), value="b")
+    assert (stores.consensus.scan(SHARD, 0, 1)[0].seqno > anchor) == (cuts > 0)
+    assert idle.recent_upper(SHARD) == 20 + 10 * cuts
+    with pytest.raises(LogRegressed):
+        ended.recent_upper(SHARD)
+
+
+def test_digests_of_another_history_are_no_proof(stores: Stores) -> None:
+    """Without the blob of the anchor, a blob that has another row in its place is not asked."""
+    idle = stores.open()
+    append(idle, 0)
+    client = stores.open(maintenance="inline", rollup_every=5)
+    append(client, *range(1, 20))
+    (kept,) = [meta.key for meta in stores.blob.list(f"{SHARD}/c")]
+    data = stores.blob.get(kept)
+    assert data is not None
+    first, packed = decode_digests(data, kept)
+    stores.blob.delete(kept)
+    other = packed[:-1] + bytes([packed[-1] ^ 1])
+    stores.blob.put(f"{SHARD}/c99-1.00", encode_digests(first, other + packed[:8]))
+    with pytest.raises(HandleExpired):
+        idle.recent_upper(SHARD)
+    stores.blob.put(f"{SHARD}/c99-1.00", encode_digests(first, packed + packed[:8]))
+    assert idle.recent_upper(SHARD) == 20
+
+
+@pytest.mark.parametrize("finalized", [False, True])
+def test_a_cut_that_meets_a_failover_needs_the_row_that_names_the_rollup(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, finalized: bool
+) -> None:
+    """The standby has the version of the rollup, and not the one that names it: its rows are all it has."""
+    a = stores.open(rollup_every=4)
+    append(a, *range(6))
+    truncate, names = stores.consensus.truncate, stores.state().seqno + 1 + finalized
+    if finalized:
+        a.finalize(SHARD)
+
+    def late(key: str, seqno: int, known: Row | None = None) -> int:
+        while stores.consensus._logs[SHARD][-1].seqno >= names:
+            stores.consensus._logs[SHARD].pop()
+        return truncate(key, seqno, known)
+
+    monkeypatch.setattr(stores.consensus, "truncate", late)
+    with pytest.raises(LogRegressed):
+        a.maintain(SHARD)
+    assert stores.consensus.scan(SHARD, 0, 1)[0].seqno == 1
+    assert stores.open().recent_upper(SHARD) == (CLOSED if finalized else 6)
 
 
 def test_digests_are_kept_over_many_cuts(stores: Stores) -> None:

@@ -15,6 +15,7 @@ from holdfast.persist.storage.traits import (
     Expect,
     Head,
     Put,
+    Row,
     digest_of,
 )
 from holdfast.persist.storage.watch import Watch
@@ -37,6 +38,7 @@ __all__ = [
     "Observation",
     "OperationStats",
     "Put",
+    "Row",
     "SqliteConsensus",
     "StoreMetrics",
     "Watch",

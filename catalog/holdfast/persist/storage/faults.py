@@ -31,6 +31,7 @@ from holdfast.persist.storage.traits import (
     Expect,
     Head,
     Put,
+    Row,
 )
 from holdfast.persist.storage.watch import Watch
 
@@ -228,9 +229,9 @@ class FaultyConsensus(Consensus):
         operation = Operation("consensus.compare_and_set", tuple(put.key for put in puts))
         return suffer(self._plan, operation, lambda: self._inner.compare_and_set(puts, expect))
 
-    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
         operation = Operation("consensus.truncate", (key,))
-        return suffer(self._plan, operation, lambda: self._inner.truncate(key, seqno, digest))
+        return suffer(self._plan, operation, lambda: self._inner.truncate(key, seqno, known))
 
     def list_keys(self) -> list[str]:
         return suffer(self._plan, Operation("consensus.list_keys", ()), self._inner.list_keys)

@@ -20,6 +20,7 @@ from holdfast.persist.storage.traits import (
     Expect,
     Head,
     Put,
+    Row,
 )
 from holdfast.persist.storage.watch import Watch
 
@@ -90,8 +91,8 @@ class ConsensusLayer(Consensus):
     def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
         return self.inner.compare_and_set(puts, expect)
 
-    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
-        return self.inner.truncate(key, seqno, digest)
+    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
+        return self.inner.truncate(key, seqno, known)
 
     def list_keys(self) -> list[str]:
         return self.inner.list_keys()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from holdfast.errors import CorruptBlob
-from holdfast.persist.storage.traits import Digest, Entry, Expect, Put, digest_of
+from holdfast.persist.storage.traits import Digest, Entry, Expect, Put, Row, digest_of
 
 RECENT: Final = 1024
 """Objects whose tokens a state remembers, to tell whether a put of unknown outcome is among them."""
@@ -30,11 +30,11 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """A truncation of one key below `seqno`, if entry `seqno` has `digest` where that is given."""
+    """A truncation of one key below `seqno`, if the log has the entry `known` where one is given."""
 
     key: str
     seqno: int
-    digest: Digest | None = None
+    known: Row | None = None
 
 
 Command = Append | Truncate
@@ -191,10 +191,10 @@ def draft(state: LogState, commands: Iterable[Command]) -> Draft:
                     beaten.append(number)
                 else:
                     refused.append(number)
-            case Truncate(key, seqno, digest):
+            case Truncate(key, seqno, known):
                 # As if before the puts: the head that it keeps is that of the state.
                 first, cut = firsts.get(key, state.first(key)), min(seqno, state.head(key))
-                if digest is not None and state.digest(key, seqno) != digest:
+                if known is not None and state.digest(key, known.seqno) != known.digest:
                     refused.append(number)
                 elif cut > first:
                     firsts[key] = cut

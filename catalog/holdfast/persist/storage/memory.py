@@ -19,6 +19,7 @@ from holdfast.persist.storage.traits import (
     Expect,
     Head,
     Put,
+    Row,
     check_commands,
     check_key,
     check_prefix,
@@ -119,11 +120,11 @@ class MemoryConsensus(Consensus):
         self._watches.ring(put.key for put in puts)
         return True
 
-    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
         check_key(key)
         with self._lock:
             log = self._logs.get(key)
-            if log is None or (digest is not None and self._digest(key, seqno) != digest):
+            if log is None or (known is not None and self._digest(key, known.seqno) != known.digest):
                 return 0
             dropped = max(0, min(seqno, log[-1].seqno) - log[0].seqno)
             del log[:dropped]

@@ -31,6 +31,7 @@ from holdfast.persist.storage.traits import (
     Expect,
     Head,
     Put,
+    Row,
 )
 
 T = TypeVar("T")
@@ -217,8 +218,8 @@ class MeteredConsensus(ConsensusLayer):
             "consensus.compare_and_set", lambda: self.inner.compare_and_set(puts, expect), out=_size(puts)
         )
 
-    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
-        return self._measure("consensus.truncate", lambda: self.inner.truncate(key, seqno, digest))
+    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
+        return self._measure("consensus.truncate", lambda: self.inner.truncate(key, seqno, known))
 
     def list_keys(self) -> list[str]:
         return self._measure("consensus.list_keys", self.inner.list_keys)

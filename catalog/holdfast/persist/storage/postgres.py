@@ -52,6 +52,7 @@ from holdfast.persist.storage.traits import (
     Expect,
     Head,
     Put,
+    Row,
     check_commands,
     check_key,
     check_scan,
@@ -107,7 +108,7 @@ _TRUNCATE: Final = """WITH locked AS MATERIALIZED (
   DELETE FROM {schema}.entries AS e USING locked WHERE e.key = locked.key AND e.seqno < %(seqno)s::bigint
     AND e.seqno < (SELECT max(seqno) FROM {schema}.entries WHERE key = %(key)s::text)
     AND (%(size)s::integer IS NULL OR EXISTS (SELECT FROM {schema}.entries AS a
-      WHERE a.key = %(key)s::text AND a.seqno = %(seqno)s::bigint
+      WHERE a.key = %(key)s::text AND a.seqno = %(known)s::bigint
       AND octet_length(a.data) = %(size)s::integer
       AND substring(a.data FROM 9 FOR 4) = %(crc)s::bytea))"""
 # Rows are locked in the order of the FOR clauses: the key first, as everybody does.
@@ -236,10 +237,10 @@ class PostgresConsensus(Consensus):
             self._hints.appended(keys)
         return done
 
-    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
         check_key(key)
-        size, crc = digest or (None, None)
-        values = {"key": key, "seqno": max(0, min(seqno, MAX_SEQNO)), "size": size, "crc": crc}
+        at, (size, crc) = known or (None, (None, None))
+        values = {"key": key, "seqno": max(0, min(seqno, MAX_SEQNO)), "known": at, "size": size, "crc": crc}
         return self._write(lambda connection: self._autocommit(connection, self._sql.truncate, values))
 
     def line(self) -> str | None:

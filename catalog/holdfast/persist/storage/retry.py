@@ -44,6 +44,7 @@ from holdfast.persist.storage.traits import (
     Expect,
     Head,
     Put,
+    Row,
 )
 
 T = TypeVar("T")
@@ -194,9 +195,9 @@ class RetryingConsensus(ConsensusLayer):
             "compare_and_set", lambda: self.inner.compare_and_set(puts, expect), again_if_unknown=False
         )
 
-    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
         return self._policy.run(
-            "truncate", lambda: self.inner.truncate(key, seqno, digest), again_if_unknown=False
+            "truncate", lambda: self.inner.truncate(key, seqno, known), again_if_unknown=False
         )
 
     def list_keys(self) -> list[str]:

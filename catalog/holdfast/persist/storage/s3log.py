@@ -55,11 +55,11 @@ from holdfast.persist.storage.retry import TimeLeft
 from holdfast.persist.storage.traits import (
     NOTHING_KNOWN,
     Consensus,
-    Digest,
     Entry,
     Expect,
     Head,
     Put,
+    Row,
     check_commands,
     check_key,
     check_scan,
@@ -138,9 +138,9 @@ class S3LogConsensus(Consensus):
         copied = tuple(Put(put.key, put.seqno, bytes(put.data), put.after) for put in puts)
         return bool(self._submit(Append(copied, tuple(expect))))
 
-    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
         check_key(key)
-        return int(self._submit(Truncate(key, seqno, digest)))
+        return int(self._submit(Truncate(key, seqno, known)))
 
     def check_restart(self) -> None:
         pass

@@ -56,6 +56,7 @@ from holdfast.persist.storage.traits import (
     Expect,
     Head,
     Put,
+    Row,
     check_commands,
     check_key,
     check_scan,
@@ -98,8 +99,8 @@ _DIGESTS = """SELECT seqno, length(data), coalesce(substr(data, 9, 4), x'') FROM
   WHERE key = ? AND seqno >= ? ORDER BY seqno LIMIT ?"""
 _TRUNCATE = """DELETE FROM consensus WHERE key = ?1 AND seqno < ?2
   AND seqno < (SELECT max(seqno) FROM consensus WHERE key = ?1)
-  AND (?3 IS NULL OR EXISTS (SELECT 1 FROM consensus WHERE key = ?1 AND seqno = ?2
-    AND length(data) = ?3 AND coalesce(substr(data, 9, 4), x'') = ?4))"""
+  AND (?3 IS NULL OR EXISTS (SELECT 1 FROM consensus WHERE key = ?1 AND seqno = ?3
+    AND length(data) = ?4 AND coalesce(substr(data, 9, 4), x'') = ?5))"""
 _RESTART = """INSERT INTO consensus(key, seqno, data) SELECT ?1, ?2, ?3
   WHERE coalesce((SELECT max(seqno) FROM consensus WHERE key = ?1), 0) < ?2"""
 # Jumps from key to key along the index instead of reading every row.
@@ -236,9 +237,10 @@ class SqliteConsensus(Consensus):
             self._watches.ring(put.key for put in puts)
         return done
 
-    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
         check_key(key)
-        return self._write(_TRUNCATE, (key, max(0, min(seqno, MAX_SEQNO)), *(digest or (None, None))))
+        row = (None, None, None) if known is None else (known.seqno, *known.digest)
+        return self._write(_TRUNCATE, (key, max(0, min(seqno, MAX_SEQNO)), *row))
 
     def check_restart(self) -> None:
         pass

@@ -164,6 +164,13 @@ def digest_of(data: bytes | memoryview) -> Digest:
     return Digest(len(data), bytes(data[8:12]))
 
 
+class Row(NamedTuple):
+    """An entry that a caller knows, by its number and digest: it identifies all entries up to it."""
+
+    seqno: int
+    digest: Digest
+
+
 class Head(NamedTuple):
     """The newest entry of a key's log, and the digest of the entry that the caller asked about.
 
@@ -242,10 +249,10 @@ class Consensus(ABC):
         """
 
     @abstractmethod
-    def truncate(self, key: str, seqno: int, digest: Digest | None = None) -> int:
+    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
         """Drop the entries below `seqno`, but never the head; how many were dropped.
 
-        With `digest`, nothing is dropped unless the log has entry `seqno` with that digest.
+        With `known`, nothing is dropped unless the log has that entry.
         """
 
     @abstractmethod
