@@ -33,11 +33,15 @@ def append(me: "Incarnation", shard: str) -> None:
 
 def append_level(me: "Incarnation", shard: str) -> None:
     """Append once the server has as many versions as the client knows: perhaps those of another history."""
-    for _ in range(MOST_PAUSES):
-        if me.world.primary.state(shard).seqno >= me.client.machine(shard).state.seqno:
-            break
-        me.world.scheduler.pause()
+    _let_others_reach(me, shard, me.client.machine(shard).state.seqno)
     _append(me, [shard])
+
+
+def _let_others_reach(me: "Incarnation", shard: str, seqno: int) -> None:
+    for _ in range(MOST_PAUSES):
+        if me.world.primary.state(shard).seqno >= seqno:
+            return
+        me.world.scheduler.pause()
 
 
 def append_to_all(me: "Incarnation", shard: str) -> None:
@@ -55,6 +59,7 @@ def _append(me: "Incarnation", shards: list[str], conditions: list[str] | None =
     lower = max(known[shard] for shard in shards)
     write = _new_write(me, shards, lower)
     me.session.write = write
+    server = me.session.reach()
     try:
         with _linearized(me.session, [*known]):
             commands: list[Prepared] = [
@@ -72,6 +77,7 @@ def _append(me: "Incarnation", shards: list[str], conditions: list[str] | None =
                     raise Violation(f"{mismatch} is no mismatch") from mismatch
                 return
         _told(me, write, shards, Acknowledged(write))
+        me.session.check_line(server)
     except (Indeterminate, HandleExpired) as error:
         if isinstance(error, HandleExpired) and "unknown outcome" not in str(error):
             raise
@@ -188,7 +194,7 @@ def maintain(me: "Incarnation", shard: str) -> None:
 def collect_apart(me: "Incarnation", shard: str) -> None:
     """Do the upkeep of a shard; a client that is cut off first lets others write to the promoted server."""
     for _ in range(MOST_PAUSES):
-        if not me.world.is_cut_off(me.session) or len(me.world.primary.moments) > MOST_PAUSES // 20:
+        if not me.world.is_cut_off(me.session) or len(me.world.primary.moments) > 2:
             break
         me.world.scheduler.pause()
     me.session.maintain(shard)
@@ -228,6 +234,7 @@ def install(me: "Incarnation", shard: str) -> None:
     """Install what some process has merged."""
     if me.world.merged:
         task, parts = me.world.merged.pop(me.random.randrange(len(me.world.merged)))
+        _let_others_reach(me, task.shard_id, max(task.batch_ids))
         done = me.client.compactions.install(task, parts)
         me.world.scheduler.meet(f"results installed: {done}")
 
@@ -242,8 +249,8 @@ ACTIONS: tuple[tuple[int, Action], ...] = (
     (4, peek_all),
     (5, snapshot),
     (5, follow),
-    (5, maintain),
-    (2, collect_apart),
+    (4, maintain),
+    (5, collect_apart),
     (2, move_since),
     (3, idle),
     (2, age),

@@ -155,6 +155,13 @@ class Session:
         if key in named(world.primary.state(shard)):
             raise Violation(f"{key} is deleted, and in the history that was promoted")
 
+    def check_line(self, server: Server) -> None:
+        """Check that a commit on a server has recorded its line, where no call fails."""
+        lines = [meta.key for meta in self.world.blob.list("lines/")]
+        sound = self.world.weather is SOUND and self.last is server
+        if sound and not any(line.endswith(f"-{server.line}") for line in lines):
+            raise Violation(f"{self.who} has committed on {server.line}, and {lines} don't name it")
+
     def maintain(self, shard: str) -> None:
         """Do the upkeep of a shard, and note what it must leave alone."""
         world = self.world

@@ -107,7 +107,7 @@ class FailoverWorld:
         if self.partitions:
             for session in self.sessions:
                 if session.last is old and self.random.random() < 0.4:
-                    self._cut_off[session] = self._calls + self.random.randint(10, 80)
+                    self._cut_off[session] = self._calls + self.random.randint(20, 150)
                     self.scheduler.meet("clients cut off", session.who)
 
     def _may_be_promoted(self, moment: Moment) -> bool:
@@ -134,10 +134,11 @@ class FailoverWorld:
         """Whether a blob is not there."""
         return self.blob.get(key) is None
 
-    def stands(self, server: Server, shard: str, *, to_stay: bool = False) -> bool:
-        """Whether the blobs tell of two histories of a shard, as seen from a server.
+    def stands(self, server: Server, shard: str, *, to_stay: bool = False, cut: bool = False) -> bool:
+        """Whether the blobs show two histories of a shard, as seen from a server.
 
-        With `to_stay`, only what the next write on a server does not end: the record of a line before.
+        With `to_stay`, only what the next write on a server does not end: the record of a line before. With
+        `cut`, also rollups of versions that the log no longer has: they may show it, or not.
         """
         lines = sorted(meta.key for meta in self.blob.list("lines/"))
         is_old = server is not self.primary or not to_stay
@@ -145,9 +146,11 @@ class FailoverWorld:
             return True
         if any(not server.has(shard, each.seqno, each.known) for each in markers_of(self.blob, shard)):
             return True
-        return any(self._is_foreign(server, shard, meta.key) for meta in self.blob.list(f"{shard}/v"))
+        return any(
+            self._is_foreign(server, shard, meta.key, cut=cut) for meta in self.blob.list(f"{shard}/v")
+        )
 
-    def _is_foreign(self, server: Server, shard: str, key: str) -> bool:
+    def _is_foreign(self, server: Server, shard: str, key: str, *, cut: bool) -> bool:
         state = server.state(shard)
         if key in state.garbage or key in named(state):
             return False
@@ -157,7 +160,7 @@ class FailoverWorld:
         if found.seqno > state.seqno:
             return True
         log = server.consensus._logs[shard]
-        if found.seqno < log[0].seqno:
+        if found.seqno < log[0].seqno and not cut:
             return False
         return not any(moment.states.get(shard) == found for moment in server.moments) and not any(
             moment.states.get(shard) == found
@@ -191,7 +194,7 @@ class FailoverWorld:
             for shard in self.shards:
                 self._judge_contents(judge, shard)
                 if not again:
-                    stands = self.stands(self.primary, shard)
+                    stands = self.stands(self.primary, shard, cut=True)
                     judge.maintain(shard)
                     kept = judge.client.machine(shard).kept_because
                     if kept and not stands:

@@ -11,7 +11,7 @@ LOG: Final = "log"
 COLLECTIONS: Final = "collections"
 FAILOVER: Final = "failover"
 
-SEEDS: Final = {PERSIST: 2000, LOG: 400, COLLECTIONS: 120, FAILOVER: 60}
+SEEDS: Final = {PERSIST: 2000, LOG: 400, COLLECTIONS: 120, FAILOVER: 120}
 """The worlds of CI are those of the seeds below this."""
 
 _CLASSES: Final = {

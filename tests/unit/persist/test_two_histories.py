@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,7 +12,9 @@ from holdfast.persist.command import Handle
 from holdfast.persist.compaction import claim_compaction, install, merge_task
 from holdfast.persist.cuts import MOST_DIGESTS, decode_digests, encode_digests, known_digest
 from holdfast.persist.forks import accept, lines_of, markers_of, why_keep
-from holdfast.persist.storage import Entry, MemoryConsensus, Row
+from holdfast.persist.ids import rollup_key
+from holdfast.persist.statecodec import encode_state
+from holdfast.persist.storage import BlobMeta, Entry, MemoryConsensus, Row
 from holdfast.persist.sweep import sweep
 from holdfast.persist.verify import verify
 from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
@@ -217,12 +220,12 @@ def test_a_cut_that_meets_a_failover_needs_the_row_that_names_the_rollup(
     """The standby has the version of the rollup, and not the one that names it: its rows are all it has."""
     a = stores.open(rollup_every=4)
     append(a, *range(6))
-    truncate, names = stores.consensus.truncate, stores.state().seqno + 1 + finalized
+    truncate = stores.consensus.truncate
     if finalized:
         a.finalize(SHARD)
 
     def late(key: str, seqno: int, known: Row | None = None) -> int:
-        while stores.consensus._logs[SHARD][-1].seqno >= names:
+        while stores.consensus._logs[SHARD][-1].seqno > seqno - finalized:
             stores.consensus._logs[SHARD].pop()
         return truncate(key, seqno, known)
 
@@ -311,10 +314,107 @@ def test_a_rollup_of_the_lost_history_blocks_deletion(stores: Stores) -> None:
     assert "another version" in why_keep(a.location, stores.state())
 
 
-def test_the_rollup_of_a_writer_that_died_does_not_block(stores: Stores) -> None:
-    from holdfast.persist.ids import rollup_key
-    from holdfast.persist.statecodec import encode_state
+def test_two_versions_of_one_time_are_told_apart(stores: Stores) -> None:
+    """A host with a fast clock wrote before the failover, so the next versions have equal times in both.
 
+    Neither of the two versions has a writer: each is a reader's lease.
+    """
+    a = stores.open()
+    stores.clock.now_s += 1000
+    append(a, *range(4))
+    stores.clock.now_s -= 1000
+    standby = copied(stores.consensus)
+    a.reader(SHARD, purpose="of a")
+    lost = stores.state()
+    stores.blob.put(rollup_key(SHARD, lost.seqno), encode_state(lost))
+    assert why_keep(a.location, lost) == ""
+    promote(stores, standby)
+    b = stores.open()
+    b.reader(SHARD, purpose="of b")
+    promoted = stores.state()
+    assert (promoted.seqno, promoted.wall_ms) == (lost.seqno, lost.wall_ms)
+    assert "another version" in why_keep(b.location, promoted)
+    append(b, 4)
+    assert "another version" in why_keep(b.location, stores.state())
+
+
+def test_a_rollup_of_the_lost_history_blocks_although_the_log_was_cut(stores: Stores) -> None:
+    """The row of its version is gone, and its batches contradict those of the log."""
+    a = stores.open(**BLOBS)
+    append(a, *range(4))
+    standby = copied(stores.consensus)
+    append(a, 4, 5, value="a")
+    lost = stores.state()
+    promote(stores, standby)
+    b = stores.open(**BLOBS, rollup_every=4, compaction_fanin=100)
+    append(b, *range(4, 9), value="b")
+    b.maintain(SHARD)
+    assert stores.consensus.scan(SHARD, 0, 1)[0].seqno > lost.seqno
+    stores.blob.put(rollup_key(SHARD, lost.seqno), encode_state(lost))
+    assert "another version" in why_keep(b.location, stores.state())
+
+
+def test_every_version_of_a_history_may_leave_a_rollup(stores: Stores) -> None:
+    """Writers may die after each upload of a rollup, whatever the version changed; none blocks."""
+    client = stores.open(**BLOBS, rollup_every=1000, compaction_fanin=3)
+    machine, keys = client.machine(SHARD), set()
+
+    def leave(*_: object) -> None:
+        state = machine.state
+        key = rollup_key(SHARD, state.seqno)
+        stores.blob.put(key, encode_state(state))
+        keys.add(key)
+
+    machine.tell = leave
+    append(client, *range(4))
+    reader = client.reader(SHARD, purpose="r")
+    hold = client.critical_since(SHARD, purpose="hold")
+    append(client, *range(4, 8))
+    client.writer(SHARD, SCHEMA, purpose="empty").compare_and_append(None, 8, 12)
+    client.maintain(SHARD)
+    reader.allow_compaction(5)
+    hold.downgrade(5)
+    client.compactions.claim(SHARD, purpose="claim", full=True)
+    reader.close()
+    hold.release()
+    client.maintain(SHARD)
+    assert len(keys) > 15
+    assert why_keep(client.location, stores.state()) == ""
+    client.finalize(SHARD)
+    assert why_keep(client.location, stores.state()) == ""
+
+
+def test_a_blocked_shard_is_looked_at_ever_more_rarely(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, _ = forked(stores, **BLOBS)
+    with pytest.raises(LogRegressed):
+        a.recent_upper(SHARD)
+    looked: list[float] = []
+    listed = stores.blob.list
+
+    def counted(prefix: str) -> Iterator[BlobMeta]:
+        if prefix == f"{SHARD}/f":
+            looked.append(stores.clock.now_s)
+        return listed(prefix)
+
+    monkeypatch.setattr(stores.blob, "list", counted)
+    client = stores.open(**BLOBS, maintenance="inline", rollup_every=4, compaction_fanin=3)
+    writer = client.writer(SHARD, SCHEMA, purpose="busy")
+    for time in range(12, 212):
+        writer.compare_and_append(rows(time), time, time + 1)
+        stores.clock.now_s += 1.0
+    assert client.machine(SHARD).kept_because
+    assert 4 <= len(looked) <= 9
+    (marker,) = markers_of(stores.blob, SHARD)
+    stores.blob.delete(marker.key)
+    # A call by a person looks at once.
+    client.maintain(SHARD)
+    assert client.machine(SHARD).kept_because == ""
+    assert stores.consensus.scan(SHARD, 0, 1)[0].seqno > 1
+
+
+def test_the_rollup_of_a_writer_that_died_does_not_block(stores: Stores) -> None:
     client = stores.open()
     append(client, *range(6))
     state = stores.state()
