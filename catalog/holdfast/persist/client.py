@@ -544,7 +544,9 @@ class PersistClient:
     def maintain(self, shard_id: str) -> None:
         """Do a shard's upkeep now, in this thread."""
         self.check_writable()
-        self._maintainer.run(self.machine(shard_id))
+        machine = self.machine(shard_id)
+        machine.look_again()
+        self._maintainer.run(machine)
 
     @property
     def compactions(self) -> Compactions:

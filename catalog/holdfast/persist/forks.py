@@ -29,8 +29,9 @@ from typing import Final, NamedTuple
 
 from holdfast.errors import CorruptBlob, LogRegressed, StorageError
 from holdfast.persist.cuts import known_digest
+from holdfast.persist.histories import contradiction, is_decided
 from holdfast.persist.ids import rollup_seqno
-from holdfast.persist.state import Put, ShardState, StateDiff, Writer
+from holdfast.persist.state import ShardState, StateDiff
 from holdfast.persist.statecodec import decode_diff, decode_state
 from holdfast.persist.storage import Blob, Digest, Location
 from holdfast.persist.storage.location import BLOB_KEY, decode_recoveries, read_location
@@ -207,35 +208,33 @@ def accept_line(location: Location, hostname: str) -> None:
 def _unknown_rollups(location: Location, state: ShardState) -> Iterator[tuple[str, str]]:
     """The rollups in Blob that are of another history than the log, each with how it shows.
 
-    A rollup that a writer uploaded before it died is of this history: the row of its version has its time.
+    A rollup that a writer uploaded before it died is of this history: its version leads to the log's.
     """
     known = {rollup.blob_key for rollup in state.rollups.values()} | state.garbage.keys()
     for meta in location.blob.direct.list(f"{state.shard_id}/v"):
         if meta.key in known:
             continue
         seqno = rollup_seqno(meta.key)
+        if is_decided(seqno, state.seqno):
+            continue
         if seqno > state.seqno:
             why = f"{meta.key} is a rollup of version {seqno}, and the log ends at version {state.seqno}"
             yield meta.key, why
             continue
-        rows = location.consensus.scan(state.shard_id, seqno, 1)
         data = location.blob.direct.get(meta.key)
-        if data is None or not rows or rows[0].seqno != seqno:
+        if data is None:
             continue
-        if not _is_made_by(
-            decode_diff(rows[0].data, f"{state.shard_id} log {seqno}"), decode_state(data, meta.key)
-        ):
+        row = row_of(location, state.shard_id, seqno)
+        if contradiction(decode_state(data, meta.key), state, row):
             yield meta.key, f"{meta.key} is a rollup of another version {seqno} than the log has"
 
 
-def _is_made_by(diff: StateDiff, state: ShardState) -> bool:
-    """Whether a row of the log can have made this state: its time, and the writers' tokens in it."""
-    written = [
-        change.value
-        for change in diff.changes
-        if isinstance(change, Put) and isinstance(change.value, Writer)
-    ]
-    return diff.wall_ms == state.wall_ms and all(state.writers.get(each.id) == each for each in written)
+def row_of(location: Location, shard_id: str, seqno: int) -> StateDiff | None:
+    """Row `seqno` of the log of a shard; None if the log does not have it any more."""
+    rows = location.consensus.scan(shard_id, seqno, 1)
+    if not rows or rows[0].seqno != seqno:
+        return None
+    return decode_diff(rows[0].data, f"{shard_id} log {seqno}")
 
 
 def encode_marker(marker: Marker) -> bytes:

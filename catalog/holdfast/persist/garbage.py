@@ -3,6 +3,8 @@
 - A blob is deleted after the commit that made it garbage, and forgotten after it was deleted: a deletion that
   is forgotten is done again, one too early can't happen.
 - How long it has waited is told by the store's own clock, where it has one: hosts disagree.
+- While a shard has two histories nothing of it goes. After such a look the next one waits, up to a minute, as
+  it lists blobs: commits go on, and only a person ends the state.
 - A part goes only when the newest rollup does not name it any more: should the log be lost, all that the
   newest rollup names is there. Of an ended shard nothing is to be restored.
 """
@@ -91,7 +93,7 @@ def collect_garbage(machine: Machine) -> None:
     dead = deletable(state, machine.config, now_for(machine))
     newest = state.latest_rollup
     gc_seqno = newest.seqno + state.finalized if newest else 0
-    if not dead and gc_seqno <= state.gc_seqno:
+    if (not dead and gc_seqno <= state.gc_seqno) or machine.keeps_everything():
         return
     why = why_keep(machine.location, state)
     machine.keep_everything(why)

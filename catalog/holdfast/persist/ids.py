@@ -12,6 +12,9 @@ from typing import Final
 
 from holdfast.errors import BadInput
 
+EPOCH_BITS: Final = 40
+"""A version number is `epoch * 2^40` and a count: a log that is recovered goes on in another epoch."""
+
 _SHARD: Final = re.compile(r"s[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 

@@ -43,6 +43,7 @@ from holdfast.persist.command import Append, Command, Commit, NoOp, Reject, Seal
 from holdfast.persist.config import PersistConfig
 from holdfast.persist.cuts import known_digest
 from holdfast.persist.forks import ForkGuard
+from holdfast.persist.ids import EPOCH_BITS
 from holdfast.persist.invariants import check_state, check_step
 from holdfast.persist.lock import LOCK_KEY, Fence, LockRow, expectation, no_lock
 from holdfast.persist.part import verify
@@ -58,10 +59,10 @@ from holdfast.persist.transition import transition
 log = logging.getLogger(__name__)
 
 APPLIER_VERSION: Final = version("holdfast")
-EPOCH_BITS: Final = 40
-"""A version number is `epoch * 2^40` and a count: a log that is recovered goes on in another epoch."""
 _T = TypeVar("_T")
 _SCAN_LIMIT: Final = 1024
+_FIRST_KEPT_S: Final = 1.0
+_LAST_KEPT_S: Final = 60.0
 _FIRST_BACKOFF_S: Final = 0.005
 _LAST_BACKOFF_S: Final = 0.5
 
@@ -119,6 +120,7 @@ class Machine:
         self.state = self._version.state
         self.is_open = True
         self.kept_because = ""
+        self._kept_until_s = self._kept_wait_s = 0.0
         # Writers of this process that have no append in flight or in doubt, and those that were closed.
         self.settled: set[str] = set()
         self.closed: set[str] = set()
@@ -229,7 +231,17 @@ class Machine:
         """Note why nothing of the shard may be deleted, "" for no reason; logged when the reason changes."""
         if why and why != self.kept_because:
             log.warning("nothing of %s is deleted: %s; see 'holdfast persist recover'", self.shard_id, why)
+        self._kept_wait_s = min(max(2 * self._kept_wait_s, _FIRST_KEPT_S), _LAST_KEPT_S) if why else 0.0
+        self._kept_until_s = self.clock.monotonic() + self._kept_wait_s
         self.kept_because = why
+
+    def keeps_everything(self) -> bool:
+        """Whether a look found a short time ago that nothing of the shard may be deleted."""
+        return bool(self.kept_because) and self.clock.monotonic() < self._kept_until_s
+
+    def look_again(self) -> None:
+        """Let the next garbage collection look whether something may be deleted."""
+        self._kept_until_s = 0.0
 
     def schema_of(self, part: Part) -> Schema:
         """The schema that a part was written under: the cache is never behind a version that names it."""

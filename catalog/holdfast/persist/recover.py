@@ -27,10 +27,11 @@ from typing import Final
 from holdfast.errors import BadInput, CorruptBlob, HoldfastError, LocationMismatch, StorageError
 from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
-from holdfast.persist.ids import rollup_key
+from holdfast.persist.forks import row_of
+from holdfast.persist.ids import EPOCH_BITS, rollup_key
 from holdfast.persist.invariants import check_state
 from holdfast.persist.lock import LOCK_KEY, LockRow, encode_lock
-from holdfast.persist.machine import APPLIER_VERSION, EPOCH_BITS, Machine
+from holdfast.persist.machine import APPLIER_VERSION, Machine
 from holdfast.persist.part import checksum
 from holdfast.persist.recoverable import Choice, Known, Look, ShardPlan
 from holdfast.persist.state import (
@@ -253,7 +254,8 @@ class Recovery:
         for seqno, key in [each for each in rollups if not look.covers(*each)][:_MOST_TRIED]:
             state = self._of_rollup(shard, seqno, key, look.problems)
             if state is not None:
-                look.add(state, "rollup")
+                row = row_of(self._location, shard, seqno) if logged is not None else None
+                look.add(state, "rollup", row)
         if not rollups:
             look.problems.append("no rollup of it was ever written")
         return look.result(self._choice)

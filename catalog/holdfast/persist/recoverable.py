@@ -6,7 +6,7 @@ from typing import Literal
 
 from holdfast.errors import BadInput
 from holdfast.persist.histories import History, Source, history_of, is_decided, is_one_history
-from holdfast.persist.state import ShardState, blob_keys
+from holdfast.persist.state import ShardState, StateDiff, blob_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +98,19 @@ class Look:
         named = key in log.garbage or any(rollup.blob_key == key for rollup in log.rollups.values())
         return named or is_decided(seqno, log.seqno)
 
-    def add(self, state: ShardState, source: Source) -> None:
-        """Add a version to the history that it is of; the log comes first, then the newest rollup."""
+    def add(self, state: ShardState, source: Source, row: StateDiff | None = None) -> None:
+        """Add a version to the history that it is of; the log comes first, then the newest rollup.
+
+        `row` is the log's own row of this version, if the log has it.
+        """
         if source == "log":
             self._logged = state
         found = (state, source, not self._missing(state, self.problems))
         for history in self._found:
-            if all(is_one_history(known, state) for known, _, _ in history):
+            if all(
+                is_one_history(known, state, row if known is self._logged else None)
+                for known, _, _ in history
+            ):
                 history.append(found)
                 return
         self._found.append([found])

@@ -10,8 +10,8 @@ from typing import Final
 
 from holdfast.persist.command import AddRollup
 from holdfast.persist.config import PersistConfig
-from holdfast.persist.ids import rollup_key
-from holdfast.persist.machine import EPOCH_BITS, Machine, commit
+from holdfast.persist.ids import EPOCH_BITS, rollup_key
+from holdfast.persist.machine import Machine, commit
 from holdfast.persist.part import checksum
 from holdfast.persist.state import Rollup, ShardState
 from holdfast.persist.statecodec import encode_state
