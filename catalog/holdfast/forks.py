@@ -5,7 +5,9 @@
   threads. A copy that went on would wait for threads that don't exist, or act as the parent.
 - So each public call of an inherited object raises `UsedAfterFork`, before it takes a lock. `close`, the end
   of a `with` block and garbage collection do nothing there: leases, locks and uploads stay the parent's.
-- Stores (Blob, Consensus, a stash) have no such memory. They open connections of their own in a child.
+- A stash is such an object too. Blob and Consensus have no such memory: they open connections of their own
+  in a child.
+- Connections of the parent are never closed in a child in a way that the server notices.
 
 The check compares two numbers. It costs less than `os.getpid()`, and no process id that comes again can
 deceive it. Every `os.fork()` counts, that of `multiprocessing` too. So does a fork in C that calls

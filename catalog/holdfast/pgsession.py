@@ -8,7 +8,9 @@ Invariants:
 - A server session belongs to one connection: a pooler that shares sessions is refused at the open.
 - A connection that died while it was idle (the server was restarted) is found by a look at its socket and
   replaced before it is used, so a restart costs the calls in flight and no others.
-- No connection is used on both sides of a fork: a child opens its own.
+- No connection is used on both sides of a fork: a child opens its own. Nothing that a child collects or
+  closes reaches the server by a connection of its parent: not a ROLLBACK, not the end of a session, not the
+  request to cancel the statement of a stream.
 - What happens to the pool's own connections and threads is told by the errors of calls, never on the stderr
   of a program that has no logging; who forgets `close` loses nothing by it.
 """
@@ -18,6 +20,7 @@ import logging
 import os
 import re
 import select
+import socket
 import threading
 import time
 import weakref
@@ -35,6 +38,7 @@ from psycopg.rows import TupleRow
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from holdfast.errors import BadInput, Determinate, StoreUnreachable
+from holdfast.forks import fork_count
 
 Connection = psycopg.Connection[TupleRow]
 
@@ -112,6 +116,7 @@ def _configure(
 
     `connected` may then look at the connection.
     """
+    _connections.add(connection)
     wanted = {**_SETTINGS, **settings}
     row = connection.execute(_CONFIGURE, (list(wanted), list(wanted.values()))).fetchone()
     if row is not None and row[1]:
@@ -229,12 +234,14 @@ class Sessions:
 
         Raises `Determinate` where there is none within `WAIT_FOR_CONNECTION_S`, or after `close`.
         """
+        process = fork_count()
         pool = self._open()
         connection = self._take(pool)
         try:
             yield connection
         finally:
-            pool.putconn(connection)
+            if process == fork_count():
+                pool.putconn(connection)
 
     def close(self) -> None:
         """Close the idle connections now and those in use when their calls return."""
@@ -313,9 +320,32 @@ _live: Final[weakref.WeakSet[Sessions]] = weakref.WeakSet()
 _abandoned: Final[list[Any]] = []
 
 
+_connections: Final[weakref.WeakSet[Connection]] = weakref.WeakSet()
+
+
 def _after_fork_in_child() -> None:
     for sessions in list(_live):
         sessions.abandon()
+    open_ = [connection for connection in list(_connections) if not connection.closed]
+    if not open_:
+        return
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    for connection in open_:
+        _hang_up_silently(connection, ours)
+    ours.close()
+
+
+def _hang_up_silently(connection: Connection, nowhere: socket.socket) -> None:
+    """End a connection of the parent in this child, without a word to the server.
+
+    Its descriptor leads nowhere in this process from now on. A stream that was open at the fork is closed when
+    the child collects it: psycopg would cancel its statement by a connection of its own, unless it finds
+    that this one has ended.
+    """
+    with contextlib.suppress(OSError, psycopg.Error):
+        os.dup2(nowhere.fileno(), connection.fileno(), inheritable=False)
+        connection.pgconn.finish()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

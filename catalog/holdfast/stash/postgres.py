@@ -117,12 +117,16 @@ _BY_INDEX: Final = b"""SELECT set_config(name, 'off', true)
   FROM unnest(ARRAY['enable_seqscan', 'enable_hashjoin', 'enable_mergejoin']) AS each(name)"""
 
 
+_WHAT: Final = "this stash"
+
+
 class PostgresStash(Stash):
     """The stash at `address`, whose schema and tables are made where `create` is set. See `open_stash`."""
 
     def __init__(
         self, address: PostgresAddress, *, create: bool, read_only: bool, names: Mapping[int, str]
     ) -> None:
+        super().__init__()
         self._address: Final = address
         self._read_only: Final = read_only
         self._names: Final = names
@@ -220,7 +224,7 @@ class PostgresStash(Stash):
             check_as_of(as_of, self._frontiers(connection))
             connection.execute(_BY_INDEX)
             statement = b"COPY (%s) TO STDOUT (FORMAT binary)" % self._rows(as_of, collections, but)
-            yield from map(Update._make, _stream(connection, statement, _ROW_TYPES))
+            yield from map(Update._make, self._stream(connection, statement, _ROW_TYPES))
 
     def columns(self, as_of: int, *, but: Collection[int] = ()) -> Iterator[Columns]:
         return (Columns(*zip(*some, strict=True)) for some in self._fetched(as_of, but))
@@ -239,7 +243,7 @@ class PostgresStash(Stash):
             at_once = min(FETCHED_ROWS, STATEMENT_BYTES // ((largest or 0) + ROW_OVERHEAD_BYTES))
             if at_once < LEAST_FETCHED_ROWS:
                 copied = b"COPY (%s) TO STDOUT (FORMAT binary)" % statement
-                for row in _stream(connection, copied, _ROW_TYPES):
+                for row in self._stream(connection, copied, _ROW_TYPES):
                     yield [row]
                 return
             connection.execute(_TO_THE_END)
@@ -247,6 +251,7 @@ class PostgresStash(Stash):
                 cursor.execute(statement)
                 while rows := cursor.fetchmany(at_once):
                     yield rows
+                    self._owner.check(_WHAT)
 
     def sizes(self, as_of: int) -> dict[int, int]:
         with self._snapshot() as connection:
@@ -265,7 +270,7 @@ class PostgresStash(Stash):
                 check_sole(self._before(connection, sole, lower).fetchall(), sole, self.description)
             until = frontiers.upper if upper is None else min(upper, frontiers.upper)
             statement = self._sql(_CHANGES, lower=sql.Literal(lower), upper=sql.Literal(until))
-            for time, *row in _stream(connection, statement, _CHANGE_TYPES):
+            for time, *row in self._stream(connection, statement, _CHANGE_TYPES):
                 yield time, Update(*row)
 
     def allow_compaction(self, since: int) -> None:
@@ -313,7 +318,7 @@ class PostgresStash(Stash):
         with self._snapshot() as connection:
             since = self._frontiers(connection).since
             statement = self._sql(_RETRACTIONS, since=sql.Literal(since))
-            for row in _stream(connection, statement, _ROW_TYPES):
+            for row in self._stream(connection, statement, _ROW_TYPES):
                 yield Update(*row)
 
     def _consolidate(self, rows: Sequence[Update]) -> bool:
@@ -332,9 +337,11 @@ class PostgresStash(Stash):
                 raise self._failed(error, connection) from None
 
     def close(self) -> None:
-        self._sessions.close()
+        if self._owner.is_here:
+            self._sessions.close()
 
     def _check_writable(self) -> None:
+        self._owner.check(_WHAT)
         if self._read_only:
             raise NotWritable(f"{self.description} was opened for reading only")
 
@@ -348,6 +355,7 @@ class PostgresStash(Stash):
 
     @contextmanager
     def _connection(self) -> Iterator[Connection]:
+        self._owner.check(_WHAT)
         with ExitStack() as stack:
             try:
                 connection = stack.enter_context(self._sessions.connection())
@@ -373,8 +381,20 @@ class PostgresStash(Stash):
             _roll_back(connection)
             raise failure from None
         except BaseException:
-            _roll_back(connection)
+            # In a forked child the transaction is the parent's.
+            if self._owner.is_here:
+                _roll_back(connection)
             raise
+
+    def _stream(
+        self, connection: Connection, statement: bytes, types: Sequence[str]
+    ) -> Iterator[tuple[Any, ...]]:
+        """The rows of a COPY, as they come: memory is that of one row, whatever their number and size."""
+        with connection.cursor() as cursor, cursor.copy(statement) as copy:
+            copy.set_types(types)
+            for row in copy.rows():
+                yield row
+                self._owner.check(_WHAT)
 
     def _failed(self, error: psycopg.Error, connection: Connection) -> HoldfastError:
         """What a failure is that has changed nothing."""
@@ -382,13 +402,6 @@ class PostgresStash(Stash):
             return DiffOverflow(f"one of the {self.description}")
         kind: type[StorageError] = StoreUnreachable if connection.closed else Determinate
         return kind(f"{self.description}: {told(error)}")
-
-
-def _stream(connection: Connection, statement: bytes, types: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """The rows of a COPY, as they come: memory is that of one row, whatever their number and size."""
-    with connection.cursor() as cursor, cursor.copy(statement) as copy:
-        copy.set_types(types)
-        yield from copy.rows()
 
 
 def _frontiers_of(cursor: "psycopg.Cursor[tuple[int, int]]", description: str) -> Frontiers:

@@ -14,7 +14,7 @@ Why it is safe
 - The device and inode of the three files are compared before each call and after each commit, see
   `sqliteguard`. A file of up to 4 MB is checked for damage when it is opened, a larger one when it is
   consolidated. Once damage was found, every call raises.
-- No connection is used on both sides of a fork: a child opens its own.
+- No connection is used on both sides of a fork: in a child every call raises.
 """
 
 import os
@@ -122,6 +122,9 @@ _NOT_DONE: Final = frozenset(
 )
 
 
+_WHAT: Final = "this stash"
+
+
 class SqliteStash(Stash):
     """The stash in the file `path`, which is made with its folder where `create` is set. See `open_stash`."""
 
@@ -134,6 +137,7 @@ class SqliteStash(Stash):
         names: Mapping[int, str],
         busy_timeout_s: float = BUSY_TIMEOUT_S,
     ) -> None:
+        super().__init__()
         self._path: Final = path
         self._files: Final = OpenFiles(path, self.description)
         self._read_only: Final = read_only
@@ -227,6 +231,7 @@ class SqliteStash(Stash):
     def _summed(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         """The same with the diffs of equal rows added up: last come value and diff, before them the key."""
         for key, updates in groupby(rows, lambda row: row[:-2]):
+            self._owner.check(_WHAT)
             sums: dict[bytes, int] = {}
             for row in updates:
                 if tuple(map(type, row[-4:])) != _ROW_TYPES:
@@ -275,6 +280,8 @@ class SqliteStash(Stash):
             yield from map(Update._make, connection.execute(_RETRACTIONS, (since,)))
 
     def close(self) -> None:
+        if not self._owner.is_here:
+            return
         with self._lock:
             self._closed = True
         self._close_connections()
@@ -295,10 +302,17 @@ class SqliteStash(Stash):
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
         """A connection of its own that sees the file as it is now."""
         self._check_open()
-        with closing(self._open("ro")) as connection, self._translated(Determinate):
-            self._check_open()
-            connection.execute("BEGIN")
-            yield connection
+        connection = self._open("ro")
+        try:
+            with self._translated(Determinate):
+                self._check_open()
+                connection.execute("BEGIN")
+                yield connection
+        finally:
+            if self._owner.is_here:
+                connection.close()
+            else:
+                _abandoned.append(connection)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -327,6 +341,7 @@ class SqliteStash(Stash):
                 raise
 
     def _check_writable(self) -> None:
+        self._owner.check(_WHAT)
         if self._read_only:
             raise NotWritable(f"{self.description} was opened for reading only")
 
@@ -342,6 +357,7 @@ class SqliteStash(Stash):
             raise
 
     def _check_open(self) -> None:
+        self._owner.check(_WHAT)
         if self._closed:
             raise Determinate(f"{self.description} is closed")
         if self._damage is not None:
@@ -408,7 +424,7 @@ class SqliteStash(Stash):
         return kind(message, hint=hints.get(code or 0, ""))
 
     def abandon(self) -> None:
-        """In the child of a fork: leave the parent's connections alone and open others when needed."""
+        """In the child of a fork: leave the parent's connections alone."""
         self._lock = threading.Lock()
         _abandoned.append((self._writer, self._keeper))
         self._writer = self._keeper = None

@@ -25,6 +25,7 @@ from holdfast.errors import (
     OtherHistory,
     VersionTooNew,
 )
+from holdfast.forks import OwnerProcess
 
 LAYOUT_VERSION: Final = 1
 """The version of the tables; every one from 1 on is still read."""
@@ -74,9 +75,14 @@ class Frontiers(NamedTuple):
 class Stash(ABC):
     """An open stash. Thread-safe, but for an append from within the updates of another.
 
+    In a forked child every call raises `UsedAfterFork`, and so do open streams; `close` does nothing.
+
     Every call that asks the database raises `StoreUnreachable` when it can't be reached, `Determinate` when
     it refuses, and `CorruptBlob` for a file that is damaged; none of them has changed anything.
     """
+
+    def __init__(self) -> None:
+        self._owner: Final = OwnerProcess()
 
     @property
     @abstractmethod

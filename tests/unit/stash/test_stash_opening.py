@@ -1,6 +1,5 @@
 """Where a stash can be, and what else is there: schemas, credentials, tables of others, other versions."""
 
-import os
 import sqlite3
 import traceback
 from contextlib import closing
@@ -190,20 +189,3 @@ def test_credentials_come_from_the_environment_and_are_never_told(
         told = "".join(traceback.format_exception(raised.value)) + raised.value.hint
         assert "hush" not in told
         assert postgres.password not in told
-
-
-def test_the_child_of_a_fork_has_connections_of_its_own(stash_url: str) -> None:
-    with open_stash(stash_url, create=True) as stash:
-        stash.append([ROW], 0)
-        child = os.fork()
-        if not child:
-            try:
-                assert list(stash.rows(0)) == [ROW]
-                stash.append([ROW], 1)
-                os._exit(0)
-            finally:
-                os._exit(1)
-        assert os.waitpid(child, 0)[1] == 0
-        assert [row.diff for row in stash.rows(1)] == [2]
-        stash.append([ROW], 2)
-        assert stash.frontiers() == Frontiers(0, 3)
