@@ -339,8 +339,8 @@ def _after_fork_in_child() -> None:
 def _hang_up_silently(connection: Connection, nowhere: socket.socket) -> None:
     """End a connection of the parent in this child, without a word to the server.
 
-    Its descriptor leads nowhere in this process from now on. A stream that was open at the fork is closed when
-    the child collects it: psycopg would cancel its statement by a connection of its own, unless it finds
+    Its descriptor leads nowhere in this process from now on. A stream that was open at the fork is closed
+    when the child collects it: psycopg would cancel its statement by a connection of its own, unless it finds
     that this one has ended.
     """
     with contextlib.suppress(OSError, psycopg.Error):
