@@ -96,7 +96,7 @@ class MemoryStore(CatalogStore):
 
     def feed(self, lower: int, *, fence: Row | None = None) -> "MemoryFeed":
         self._check_history(fence, lower)
-        return MemoryFeed(self, lower)
+        return MemoryFeed(self, lower, fence)
 
     def append(
         self, updates: Iterable[Update], at: int, *, fence: Row | None = None, take_hold: bool = False
@@ -165,9 +165,10 @@ class MemoryStore(CatalogStore):
 class MemoryFeed(Feed):
     """The changes as they are; it never waits."""
 
-    def __init__(self, store: MemoryStore, lower: int) -> None:
+    def __init__(self, store: MemoryStore, lower: int, fence: Row | None) -> None:
         self._store = store
         self._frontier = lower
+        self._fence = fence
 
     @property
     def frontier(self) -> int:
@@ -175,6 +176,11 @@ class MemoryFeed(Feed):
 
     def next(self, timeout: float | None) -> list[tuple[int, list[Update]]]:
         upper = self._store.upper()
-        found = self._store.changes(self._frontier, upper)
+        if upper < self._frontier:
+            raise OtherHistory(self._store.place)
+        found = self._store.changes(self._frontier, upper, fence=self._fence)
+        for row, diff in (update for _, updates in found for update in updates):
+            if diff == 1 and row.key[:2] == _FENCE:
+                self._fence = row
         self._frontier = upper
         return found

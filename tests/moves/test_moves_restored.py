@@ -7,6 +7,7 @@ import pytest
 from holdfast.durable.backend_migration.migration import Verify
 from moves.restored import ACTS, Found, Story, stories
 from moves.restored_live import moved_live, written_live
+from moves.restored_readers import followed
 from sim.report import tell
 
 
@@ -44,6 +45,18 @@ def test_who_has_it_open_or_moves_it_finds_out(story: Story, total: Found) -> No
     total.add(found)
     assert found.wrong == []
     assert found.refused == []
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("story", list(stories()), ids=str)
+def test_readers_and_subscribers_get_what_was_committed_or_an_error(story: Story, total: Found) -> None:
+    found = Found()
+    followed(story, found)
+    total.add(found)
+    assert found.wrong == []
+    assert found.refused == []
+    assert found.counts["moments"] > 200
+    assert found.counts["refused"] > 200
 
 
 OLDER = {

@@ -8,8 +8,9 @@ Invariants
 - A writer's token is kept beside the memory: the memory may be read anew without a new epoch.
 - An error half way through a change leaves the memory in doubt: it is read anew before the next answer.
 - A reader of a linked store answers only from contents that were the catalog's: where the state in memory
-  does not tell, the other store is asked. A writer is fenced in both before that changes; but its store may
-  return to an older state, so it asks the other store now and then.
+  does not tell, the other store is asked. A writer is fenced in both before that changes. The store of either
+  may return to an older state, so both ask the other store now and then. A reader that reads all of it anew
+  asks at once.
 """
 
 import logging
@@ -76,6 +77,8 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         self._standing = standing or Alone()
         # Whether the contents in memory were the catalog's is still to be asked.
         self._unconfirmed = False
+        # Whether it was read anew, since its history went on otherwise, and no other store was asked since.
+        self._anew = False
         self._store = store
         self._cache = cache
         self._upper = upper
@@ -167,7 +170,8 @@ class ReadOnlyHandle(ReadOnlyCatalog):
             floor = self._floor(lower - 1)
         store = self._store.another(purpose="catalog subscription")
         try:
-            return StoreSubscription(store, lower, fence, standing=self._standing, floor=floor)
+            standing = self._standing.of_subscriber()
+            return StoreSubscription(store, lower, fence, standing=standing, floor=floor)
         except BaseException:
             store.close()
             raise
@@ -184,7 +188,10 @@ class ReadOnlyHandle(ReadOnlyCatalog):
         """Give up what it holds. In a forked child it does nothing: that is the parent's."""
         if self._owner.is_here:
             with self._lock:
-                self._store.close()
+                try:
+                    self._store.close()
+                finally:
+                    self._standing.close()
 
     def _check_process(self) -> None:
         if not self._owner.is_here:
@@ -216,7 +223,14 @@ class ReadOnlyHandle(ReadOnlyCatalog):
                 break
             # It was elsewhere meanwhile, and has come back.
             self._sync_to(self._store.upper())
-        self._unconfirmed = False
+        if self._config(config.LINK) is not None:
+            try:
+                self._standing.confirm_reader(always=self._anew)
+            except StorageError:
+                raise
+            except HoldfastError as error:
+                self._end(error)
+        self._unconfirmed = self._anew = False
 
     def _end(self, error: HoldfastError) -> NoReturn:
         self._ended = error
@@ -262,7 +276,7 @@ class ReadOnlyHandle(ReadOnlyCatalog):
 
     def _reload(self) -> None:
         """Read all of it anew, fence token and config before the rest."""
-        self._in_doubt = True
+        self._in_doubt = self._anew = True
         self._store.reopen()
         self._cache, self._upper = at_latest(self._store, self._loaded)
         self._content = self._upper
@@ -357,12 +371,6 @@ class WritableHandle(ReadOnlyHandle, Catalog):
             self._sync_to(self._store.upper())
             self._confirm_writer(always=False)
             return self._store.expect(self._upper)
-
-    def close(self) -> None:
-        try:
-            super().close()
-        finally:
-            self._standing.close()
 
     def _confirm_writer(self, *, always: bool) -> None:
         """Ask what else knows whether this process may write; ends the handle where it may not."""

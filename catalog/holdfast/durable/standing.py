@@ -40,6 +40,16 @@ class Standing(ABC):
         Without `always` a look of some seconds before is enough.
         """
 
+    def confirm_reader(self, *, always: bool) -> None:  # noqa: B027 - most have nobody to ask
+        """Raise where a store beside the reader's own shows that the reader's is not the catalog.
+
+        Without `always` a look of some seconds before is enough.
+        """
+
+    def of_subscriber(self) -> "Standing":
+        """The same for a subscriber, which has a thread of its own and closes it."""
+        return self
+
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Give up what it holds."""
 

@@ -8,6 +8,8 @@ Invariants
 - Changes of a linked store are given out while it is certain that they are the catalog's: from a state
   without the note of the truth on, the other store is asked, also while nothing comes. So a store that stops
   being the truth ends its subscriptions by an error, never by silence.
+- The note alone is not enough for long: a store may return to a state in which it has the note. So the other
+  store is asked now and then, also while nothing comes.
 - A store to which the catalog moved has a past that isn't the catalog's: no subscription goes over that time.
 """
 
@@ -28,12 +30,15 @@ from holdfast.errors import (
     BadInput,
     HandleExpired,
     HoldfastError,
+    NotSourceOfTruth,
     StorageError,
 )
 from holdfast.forks import OwnerProcess
 
 CONFIRM_S = 0.5
 """How often a subscriber asks whether a linked store is still the truth, while that isn't certain."""
+LOOK_S = 2.0
+"""How often it looks at the other store while it is certain."""
 
 _log = logging.getLogger(__name__)
 
@@ -81,8 +86,10 @@ class StoreSubscription(Subscription):
         while True:
             if not self._due:
                 left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-                if not self._is_certain:
-                    left = CONFIRM_S if left is None else min(left, CONFIRM_S)
+                if self._marks[config.LINK]:
+                    self._confirm_other()
+                    pause = LOOK_S if self._is_certain else CONFIRM_S
+                    left = pause if left is None else min(left, pause)
                 self._due = self._feed.next(left)
             if not self._due and not self._is_certain:
                 self._standing.confirm(self._store)
@@ -93,7 +100,17 @@ class StoreSubscription(Subscription):
 
     def close(self) -> None:
         if self._owner.is_here:
-            self._store.close()
+            try:
+                self._store.close()
+            finally:
+                self._standing.close()
+
+    def _confirm_other(self) -> None:
+        try:
+            self._standing.confirm_reader(always=False)
+        except NotSourceOfTruth:
+            # A move: the changes that come show it, after those of before.
+            return
 
     def _take(self) -> list[Change]:
         """The changes that are due, up to the first time that can't be given out; raises why it can't."""

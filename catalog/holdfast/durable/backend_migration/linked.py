@@ -18,7 +18,7 @@ from holdfast.durable import takeover
 from holdfast.durable.backend_migration.dual import Dual
 from holdfast.durable.backend_migration.holding import TruthContents, hold
 from holdfast.durable.backend_migration.link import Linked, Seen, Terms
-from holdfast.durable.backend_migration.other_store import Clock, OtherStore
+from holdfast.durable.backend_migration.other_store import Clock, OtherOfReader, OtherStore
 from holdfast.durable.backend_migration.standing import OneOfTwo, refuse_running
 from holdfast.durable.backend_migration.truth import Backend, Strategy
 from holdfast.durable.backend_migration.two_stores import (
@@ -298,7 +298,7 @@ class LinkedCatalog(OpenableCatalog):
             return loaded(store, seen)
 
         truth, seen, cache = self._at_truth(stores, read)
-        standing = OneOfTwo(self.stores, truth)
+        standing = OneOfTwo(self.stores, truth, watched=OtherOfReader(self.stores, truth, self._clock))
         return truth, ReadOnlyHandle(
             stores.of(truth), cache, upper=seen.upper, boot_ts=boot_ts, standing=standing
         )
@@ -346,7 +346,14 @@ class LinkedCatalog(OpenableCatalog):
                 token=taken.token,
                 now_ms=self._now_ms,
                 kept=kept_young(stores.of(truth), seen.upper),
-                standing=OneOfTwo(self.stores, truth, taken.link.id, seen.truth_since, other),
+                standing=OneOfTwo(
+                    self.stores,
+                    truth,
+                    taken.link.id,
+                    seen.truth_since,
+                    other,
+                    OtherOfReader(self.stores, truth, self._clock),
+                ),
             )
             handle.upgrade_report = None if upgraded is None else upgraded.report
             return truth, handle

@@ -1,19 +1,24 @@
-"""The store that does not hold the catalog, asked by a process that writes to the other one.
+"""The store that does not hold the catalog, asked by a process that writes or reads the other one.
 
 A writer whose store returns to an older state finds its own token there. Only the other store shows that
-somebody has taken over, or that the catalog has moved.
+somebody has taken over, or that the catalog has moved. The same is true of a reader: its store may return to
+exactly the state that it has read.
 
 Invariants
 - A commit is made only while the last look at the other store is at most `RECENT_S` old, or while that store
   can't be reached for at most `GRACE_S`.
 - Whether a process may still write, which it asks itself (`confirm_leadership`), is never told from a look of
   before.
+- A reader or a subscriber that asks for what is new looks at the other store when its last look is over
+  `RECENT_S` old. It goes on while that store can't be reached.
 """
 
 import logging
 import time
 from collections.abc import Callable
 
+from holdfast.durable.backend_migration.truth import Backend
+from holdfast.durable.backend_migration.two_stores import TwoStores, read_both
 from holdfast.durable.fence import FenceToken
 from holdfast.durable.preamble import Preamble, caught_up
 from holdfast.durable.store import CatalogStore
@@ -22,6 +27,7 @@ from holdfast.errors import (
     Fenced,
     LinkConflict,
     LogRegressed,
+    NotSourceOfTruth,
     OtherHistory,
     StorageError,
     StoreUnreachable,
@@ -108,3 +114,76 @@ class OtherStore:
             hint="stop all processes that write to the catalog, and bring back the newest state of the store;"
             " if that can't be, 'holdfast migrate link --truth stash|persist' decides which one counts",
         )
+
+
+class OtherOfReader:
+    """The other store, in the hands of one reader or subscriber of the store of `backend`.
+
+    Not thread-safe.
+    """
+
+    def __init__(self, stores: TwoStores, backend: Backend, clock: Clock = time.monotonic) -> None:
+        self._stores = stores
+        self._backend = backend
+        self._clock = clock
+        self._asked = clock()
+        self._reachable = True
+        self._other: CatalogStore | None = None
+        self._seen: Preamble | None = None
+
+    def another(self) -> "OtherOfReader":
+        """The same for another reader."""
+        return OtherOfReader(self._stores, self._backend, self._clock)
+
+    def confirm(self, *, always: bool) -> None:
+        """Check that the stores together still show that the catalog is in the reader's; `always`: at once.
+
+        Raises `NotSourceOfTruth`, `LinkConflict`, and with `always` what the stores can't be read for.
+        """
+        now = self._clock()
+        if not always and now - self._asked <= (RECENT_S if self._reachable else RETRY_S):
+            return
+        try:
+            if always or self._has_changed():
+                self._compare()
+        except CorruptBlob:
+            raise
+        except StorageError as error:
+            if always:
+                raise
+            if self._reachable:
+                _log.warning("could not ask the other store of %s: %s", self._place, error)
+            self._asked, self._reachable = self._clock(), False
+            return
+        self._asked, self._reachable = self._clock(), True
+
+    def close(self) -> None:
+        """Give up what it holds."""
+        other, self._other = self._other, None
+        if other is not None:
+            other.close()
+
+    @property
+    def _place(self) -> str:
+        return self._stores.places[self._backend]
+
+    def _has_changed(self) -> bool:
+        """Whether the other store has another token or config than at the last comparison, or went back."""
+        if self._seen is None:
+            return True
+        if self._other is None:
+            self._other = self._stores.of(self._backend.other).another(purpose="catalog truth")
+        found = caught_up(self._other, self._seen)
+        if found.upper < self._seen.upper or not found.tells_as(self._seen):
+            return True
+        self._seen = found
+        self._other.release_before(found.upper)
+        return False
+
+    def _compare(self) -> None:
+        with self._stores.opened("catalog truth") as stores:
+            both = read_both(stores)
+            truth = stores.linkage(both).truth
+        if truth is not self._backend:
+            raise NotSourceOfTruth(self._stores.of(self._backend).location, truth.value)
+        self._seen = both.of(truth.other)

@@ -1,9 +1,9 @@
 """Whether one of two linked stores has the catalog, asked of both."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.durable.backend_migration.link import Linked, Seen, ToLink
-from holdfast.durable.backend_migration.other_store import OtherStore
+from holdfast.durable.backend_migration.other_store import OtherOfReader, OtherStore
 from holdfast.durable.backend_migration.records import Running, running_of
 from holdfast.durable.backend_migration.truth import Backend
 from holdfast.durable.backend_migration.two_stores import TwoStores, read_both
@@ -33,6 +33,8 @@ class OneOfTwo(Standing):
     since: int = 0
     other: OtherStore | None = None
     """The other store, for a writer."""
+    watched: OtherOfReader | None = None
+    """The other store, for a reader; of a writer, for its subscribers."""
 
     def confirm_writer(self, *, always: bool) -> None:
         """See `Standing`; raises as `OtherStore.confirm`, with what `explain` makes of `Fenced`."""
@@ -43,10 +45,20 @@ class OneOfTwo(Standing):
         except Fenced as error:
             raise self.explain(error) from None
 
+    def confirm_reader(self, *, always: bool) -> None:
+        """See `Standing`; raises as `OtherOfReader.confirm`."""
+        if self.watched is not None:
+            self.watched.confirm(always=always)
+
+    def of_subscriber(self) -> "OneOfTwo":
+        """See `Standing`."""
+        return replace(self, other=None, watched=None if self.watched is None else self.watched.another())
+
     def close(self) -> None:
         """See `Standing`."""
-        if self.other is not None:
-            self.other.close()
+        for each in (self.other, self.watched):
+            if each is not None:
+                each.close()
 
     def confirm_linked(self, store: CatalogStore, seen: Preamble) -> int:  # noqa: ARG002 - of another time
         """See `Standing`; raises `LinkConflict` too."""
