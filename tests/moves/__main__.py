@@ -4,6 +4,7 @@ python -m moves crashes [PART] [--all]        break off the acts with PART in th
 python -m moves meet [PART] [--all]           explore the meetings with PART in their names (the same)
 python -m moves decisions [PART]              break decisions with PART in their names off, and explore theirs
 python -m moves mutants [NAME...] [--refresh] hunt the mutants, where they say
+python -m moves restored [PART] [--all]       pairs with an older copy in the stories with PART in their names
 python -m moves soak                          all acts, meetings, decisions, a large catalog: some minutes
 """
 
@@ -18,6 +19,11 @@ from moves.crashes import Visited
 from moves.decisions import MEETINGS, Decisions, choices
 from moves.decisions import meet as meet_over
 from moves.explorer import Explored
+from moves.restored import Found, stories
+from moves.restored_modes import SAMPLE as VISITED
+from moves.restored_modes import visited
+from moves.restored_readers import SAMPLE as FOLLOWED
+from moves.restored_readers import followed
 
 
 def crashes(part: str, *, everything: bool) -> int:
@@ -63,6 +69,23 @@ def decided(part: str) -> int:
     return 0
 
 
+def restored(part: str, *, everything: bool) -> int:
+    """Readers, subscribers, shadows and emergencies: a sample of the pairs, or all."""
+    total = Found()
+    for writers in ("plain", "shadow", "emergency"):
+        for story in stories(writers):
+            if part not in str(story):
+                continue
+            started, found = time.process_time(), Found()
+            if writers == "plain":
+                followed(story, found, every=1 if everything else FOLLOWED)
+            visited(story, found, every=1 if everything else VISITED)
+            total.add(found)
+            print(f"{time.process_time() - started:6.1f} s  {story}: {dict(found.counts)}", flush=True)
+    print("\n".join([*total.wrong, *total.refused, *total.told()]), flush=True)
+    return int(bool(total.wrong or total.refused))
+
+
 def large() -> int:
     with tempfile.TemporaryDirectory(prefix="holdfast-large-") as folder:
         command = [sys.executable, "-m", "moves.large", folder, "100000", "300000"]
@@ -71,7 +94,7 @@ def large() -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m moves", description=__doc__)
-    parser.add_argument("what", choices=("crashes", "meet", "decisions", "mutants", "soak"))
+    parser.add_argument("what", choices=("crashes", "meet", "decisions", "mutants", "restored", "soak"))
     parser.add_argument("names", nargs="*")
     parser.add_argument("--all", action="store_true", dest="everything")
     parser.add_argument("--refresh", action="store_true")
@@ -84,6 +107,8 @@ def main() -> int:
             return meet(part, everything=options.everything)
         case "decisions":
             return decided(part)
+        case "restored":
+            return restored(part, everything=options.everything)
         case "mutants":
             from moves.mutation import hunt_all
 

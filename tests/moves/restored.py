@@ -10,14 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import product
 from typing import TypeVar
 
 from holdfast.durable import Catalog, OpenMode
+from holdfast.durable.backend_migration.emergency import emergency_catalog
 from holdfast.durable.backend_migration.migration import Verify
 from holdfast.durable.backend_migration.truth import Backend, Strategy
 from holdfast.errors import HoldfastError, Uninitialized
-from moves.actors import TIMEOUT_S, Book, add, free, migrate, names, roles_of, write
+from moves.actors import TIMEOUT_S, Book, add, free, migrate, names, opened, roles_of, write
 from moves.memorystore import Stored
 from moves.olderclient import as_older
 from moves.watched import Call, Calls
@@ -39,17 +41,19 @@ class Story:
     strategy: Strategy
     target: Backend
     verify: Verify
-    start: str = "linked"
+    writers: str = "plain"
+    """How it is written: `plain`, to both stores (`shadow`), or to the stash alone (`emergency`)."""
 
     def __str__(self) -> str:
         strategy = "one" if self.strategy is Strategy.ONE_TOMBSTONE else "two"
-        return f"to {self.target.value} and back, {strategy}, {self.verify.value}"
+        writers = "" if self.writers == "plain" else f", {self.writers}"
+        return f"to {self.target.value} and back, {strategy}, {self.verify.value}{writers}"
 
 
-def stories() -> Iterator[Story]:
-    """All stories."""
+def stories(writers: str = "plain") -> Iterator[Story]:
+    """All stories that are written so."""
     for strategy, target, verify in product(Strategy, Backend, Verify):
-        yield Story(strategy, target, verify)
+        yield Story(strategy, target, verify, writers)
 
 
 @dataclass(frozen=True)
@@ -132,10 +136,32 @@ class Told:
 
     def _write(self, *wanted: str, **options: object) -> None:
         first, *rest = wanted
+        if self.story.writers == "shadow":
+            options["shadow"] = True
         assert write(self.world.process(self._calls), self.book, first, **options), self.book.told
+        if self.story.writers == "emergency" and self._is_certain_alone:
+            self._write_in_emergency(*rest)
+            return
         for name in rest:
             assert add(self.book.handles[-1], self.book, name)
         self.handles.append((len(self.moments) - 1, self.book.handles[-1]))
+
+    @property
+    def _is_certain_alone(self) -> bool:
+        config = config_of(self.world.stash.stored)
+        is_one = self.story.strategy is Strategy.ONE_TOMBSTONE
+        return not config.get("tombstone") if is_one else "tombstone" not in config
+
+    def _write_in_emergency(self, *wanted: str) -> None:
+        """Write to the stash alone; an emergency comes twice, so that its epoch passes that of persist."""
+        self.world.emergency = True
+        for name in wanted:
+            for _ in range(2):
+                process = self.world.process(self._calls)
+                catalog = opened(emergency_catalog(process.alone(Backend.STASH)), self.book)
+                assert catalog is not None, self.book.told
+            assert add(catalog, self.book, name), self.book.told
+        self.world.emergency = False
 
     def _move(self, moving: Moving) -> None:
         self._moving = moving
@@ -187,14 +213,19 @@ def pairs(moments: Sequence[Moment]) -> Iterator[Pair]:
 
 def shows_nothing(moments: Sequence[Moment], then: int, now: int, restored: Backend) -> bool:
     """Whether a store of one moment and the other one of a later moment show no trace of what was between."""
-    state = moments[then].disks.of(restored), moments[now].disks.of(restored.other)
-    if any((each.disks.of(restored), each.disks.of(restored.other)) == state for each in moments):
+    copy, other = moments[then].disks.of(restored), moments[now].disks.of(restored.other)
+    # A writer of both stores commits contents to the other one, which show no more than its own commits.
+    if any(
+        each.disks.of(restored) is copy and _preamble(each.disks.of(restored.other)) == _preamble(other)
+        for each in moments
+    ):
         return True
     # Nobody took over meanwhile, nor changed what a store says of itself.
     between = moments[then : now + 1]
     return all(len({_preamble(each.disks.of(backend)) for each in between}) == 1 for backend in Backend)
 
 
+@lru_cache(maxsize=2_000)
 def _preamble(stored: Stored) -> tuple[object, ...]:
     return fence_of(stored), frozenset(config_of(stored).items())
 

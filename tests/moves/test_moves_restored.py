@@ -7,6 +7,7 @@ import pytest
 from holdfast.durable.backend_migration.migration import Verify
 from moves.restored import ACTS, Found, Story, stories
 from moves.restored_live import moved_live, written_live
+from moves.restored_modes import pairwise, visited
 from moves.restored_readers import followed
 from sim.report import tell
 
@@ -57,6 +58,21 @@ def test_readers_and_subscribers_get_what_was_committed_or_an_error(story: Story
     assert found.refused == []
     assert found.counts["moments"] > 200
     assert found.counts["refused"] > 200
+
+
+MODES = [story for writers in ("plain", "shadow", "emergency") for story in pairwise(writers)]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("story", MODES, ids=str)
+def test_shadows_and_emergencies_lose_nothing_without_an_error(story: Story, total: Found) -> None:
+    found = Found()
+    visited(story, found)
+    total.add(found)
+    assert found.wrong == []
+    assert found.refused == []
+    assert found.counts["refused"] > 50
+    assert found.counts["moments"] > 100 or story.writers == "plain"
 
 
 OLDER = {

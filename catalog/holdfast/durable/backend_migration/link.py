@@ -18,7 +18,7 @@ Invariants
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from holdfast.durable import config
@@ -57,6 +57,8 @@ class Seen:
 
     stash: Preamble
     persist: Preamble
+    other_past: Backend | None = None
+    """The store that had another fence token, at a time that the other store noted."""
 
     def of(self, backend: Backend) -> Preamble:
         """That of one store."""
@@ -65,8 +67,8 @@ class Seen:
     def where(self, backend: Backend, preamble: Preamble) -> "Seen":
         """The same with another one in the place of one."""
         if backend is Backend.STASH:
-            return Seen(preamble, self.persist)
-        return Seen(self.stash, preamble)
+            return replace(self, stash=preamble)
+        return replace(self, persist=preamble)
 
     @property
     def token(self) -> FenceToken | None:
@@ -292,7 +294,7 @@ def _check_states(seen: Seen, strategy: Strategy, truth: Backend, places: Mappin
 
 def _check_notes(seen: Seen, truth: Backend, places: Mapping[Backend, str]) -> None:
     """Raise `LinkConflict` where a store does not fit what the notes of the two tell."""
-    older = noted_by.returned(seen)
+    older = noted_by.returned(seen) or seen.other_past
     if older is not None:
         raise LinkConflict(
             f"the {_NAMES[older]} in {places[older]} is older than {places[older.other]} knows it: it was"

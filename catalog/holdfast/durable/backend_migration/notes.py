@@ -12,6 +12,8 @@ each a key of its config that begins with `config.LINK_NOTE` and the name of the
 - `link`: the number of the link that all of these belong to.
 
 Invariants
+- A store that returned and went on, as it may in an emergency, passes the upper that was noted. So where its
+  token is another one now, its past at that upper is compared.
 - A note never tells more than what was durable in the other store when it was written. Both stores restored
   to states between which nobody opened the catalog fit together.
 - A number counts only with the `TRUTH_SINCE` beside it: a Holdfast that knows no numbers moves contents and
@@ -124,6 +126,15 @@ def nonce_of(seen: Preamble) -> int:
     """The part of the nonce of a store's fence token that the other one notes."""
     token = seen.token
     return 0 if token is None else int.from_bytes(token.nonce[:8], "big")
+
+
+def noted(seen: "Seen", backend: Backend) -> tuple[int, int] | None:
+    """Upper and nonce of a store as the other one noted them last; None where it noted none."""
+    at = seen.of(backend.other)
+    if not _is_of_link(at, backend.other):
+        return None
+    upper, nonce = (at.config.get(key(backend.other, name)) for name in (_SAW_UPPER, _SAW_NONCE))
+    return None if not upper or nonce is None else (upper, nonce)
 
 
 def returned(seen: "Seen") -> Backend | None:

@@ -26,13 +26,13 @@ from holdfast.durable.backend_migration.link import (
     linkage,
     links_stash,
 )
-from holdfast.durable.backend_migration.notes import has_looked, looked
+from holdfast.durable.backend_migration.notes import has_looked, looked, nonce_of, noted
 from holdfast.durable.backend_migration.truth import Backend
 from holdfast.durable.codec import Update
 from holdfast.durable.fence import FenceToken
-from holdfast.durable.preamble import Preamble, at_latest, caught_up, committed
+from holdfast.durable.preamble import Preamble, at_latest, caught_up, committed, read_preamble
 from holdfast.durable.store import CatalogStore
-from holdfast.errors import Fenced, StorageError
+from holdfast.errors import AsOfTooEarly, Fenced, StorageError
 
 ATTEMPTS = 12
 """How often an open that others overtake begins anew."""
@@ -126,15 +126,31 @@ def read_both(stores: TwoStores) -> Seen:
         persist = _read(stores.persist)
         # What tells truth and link changes with a fence token, or under one that is there.
         if stores.stash.upper() == stash.upper:
-            return Seen(stash, persist)
+            return _with_past(stores, Seen(stash, persist))
         again = _read(stores.stash)
         if again.tells_as(stash):
-            return Seen(again, persist)
+            return _with_past(stores, Seen(again, persist))
         stash = again
     raise StorageError(
         f"the catalogs in {stores.stash.place} and {stores.persist.place} changed whenever they were read",
         hint="find out who takes them over again and again, and try it then",
     )
+
+
+def _with_past(stores: TwoStores, seen: Seen) -> Seen:
+    """Compare the past of each store with what the other one noted, where its token is another one now."""
+    for backend in Backend:
+        at, known = seen.of(backend), noted(seen, backend)
+        if known is None or known[0] >= at.upper or known[1] == nonce_of(at):
+            continue
+        try:
+            then = read_preamble(stores.of(backend), known[0])
+        except AsOfTooEarly:
+            # Nobody can tell any more.
+            continue
+        if nonce_of(then) != known[1]:
+            return replace(seen, other_past=backend)
+    return seen
 
 
 def _read(store: CatalogStore) -> Preamble:
