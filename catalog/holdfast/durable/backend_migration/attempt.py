@@ -6,9 +6,10 @@ error it is over, and the next one begins at the first step.
 Invariants
 - Each step begins by finding the token of the attempt in both stores.
 - What the target holds does not matter until the truth moves, which is one commit: the tombstone of the last
-  step. Just before it the source is as it was read, and the target has the number of this move: what remains
-  is that one of them is restored between the look and the commit. Without
-  verification it is set by the replace itself, where both are of one store.
+  step. Just before it, with any verification, the source is read once more: it has the upper, the token, the
+  config and the digests of before. The target has the number of this move. What remains is that one of them
+  is restored between that and the commit. Without verification the replace itself sets the tombstone, where
+  both are of one store.
 - Times never go back: the target's upper is beyond the source's before the contents come in, and what was
   before them is no past of theirs.
 """
@@ -111,6 +112,7 @@ class Attempt:
         self._next = 0
         self._read = read
         self._shadow: ShadowOfMigration | None = None
+        self._shadowed = False
         self._move: Move | None = None
 
     @property
@@ -153,7 +155,11 @@ class Attempt:
         step = self.next_step
         assert step is self.steps[-1]
         self._end_shadow(step)
-        self._shadow = open_shadow(self.held, self.held.look(), self.orders.destination.other, now_ms)
+        seen = self.held.look()
+        self._read_again(seen)
+        self._shadow = open_shadow(self.held, seen, self.orders.destination.other, now_ms)
+        # From here on the source is compared with the target only: both are written.
+        self._shadowed = True
         return self._shadow
 
     def close(self) -> None:
@@ -219,6 +225,7 @@ class Attempt:
         following = self.steps[self._next]
         flips = self.orders.verify is Verify.NONE and following.store is step.store
         if flips:
+            self._read_again(seen)
             wanted |= self._flipping(following)
         origin, target = (self.held.stores.of(backend) for backend in (step.store.other, step.store))
         updates = changes(
@@ -250,23 +257,32 @@ class Attempt:
         return found
 
     def _verify(self, seen: Seen) -> Mapping[str, Digest] | None:
-        """Compare what both hold, if that is ordered; raises `ContentsDiffer`."""
+        """Read the source again, and compare what both hold, if that is ordered; raises `ContentsDiffer`."""
+        wanted = self._read_again(seen)
         if self.orders.verify is Verify.NONE:
             return None
         to = self.orders.destination
         target, origin = (self.held.stores.of(backend) for backend in (to, to.other))
-        wanted = self._source_digests(seen)
         found = digests_of(contents_of(target, seen.of(to).upper))
         compare(wanted, found, places=(origin.place, target.place))
         return found
 
-    def _source_digests(self, seen: Seen) -> Mapping[str, Digest]:
-        """Those that were read, unless something was written since."""
+    def _read_again(self, seen: Seen) -> Mapping[str, Digest]:
+        """The digests of the source, read anew. Raises `CatalogOutOfSync` where nobody may have changed them.
+
+        A source that was restored, and has gone on, may have the same upper, token and config.
+        """
         backend = self.orders.destination.other
-        at = seen.of(backend)
-        if self._read is None or self._read.seen.upper != at.upper:
-            self._read = source.read(self.held.stores.of(backend), at)
-        return self._read.wanted.digests
+        store = self.held.stores.of(backend)
+        found = digests_of(contents_of(store, seen.of(backend).upper))
+        read = self._read
+        if not self._shadowed and read is not None and found != read.wanted.digests:
+            raise CatalogOutOfSync(
+                f"{store.place} does not hold what was read from it, though its upper is the same: it was"
+                " restored from an older state, or changed by hand",
+                hint="find the newest state of the store, then begin the migration again",
+            )
+        return found
 
     def _seal(self, seen: Seen) -> Seen:
         """Say that what both stores were written meanwhile is no past of the target either."""
