@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from conformance.catalogs import HOLDER, writable
+from conformance.linked_commands import done
 from holdfast.cli import main
 from holdfast.durable import (
     CATALOG_VERSION,
@@ -36,6 +37,7 @@ CATALOG_OF_15 = "fda084de8d777cf13476566dfef070d34fb07b15"
 WITH_STASH = "645fc424bbfcaf687be38e5ea5a404fa809375ba"
 """One that has tables and linked catalogs, at version 19."""
 WRITER = Path(__file__).with_name("earlier_writer.py")
+LINKED = Path(__file__).with_name("linked_commands.py")
 ORG = "11111111-2222-3333-4444-555555555555"
 
 Earlier = Callable[[str], EarlierHoldfast]
@@ -175,6 +177,47 @@ def test_the_collections_of_an_earlier_holdfast_are_read_and_written_by_both(
         assert header.replace('"', "") == "id,v"
         assert sorted(line.replace('"', "") for line in found) == sorted(contents)
     run("persist", "verify", at[1])
+
+
+STORY = (
+    *("write a", "move first None", "write b", "back first Compare", "write c", "emergency d", "emergency e"),
+    *("write f", "move second Compare", "write g", "back second None", "emergency h", "write i"),
+)
+TURNS = {
+    "the earlier one": lambda _: True,
+    "the earlier one begins": lambda number: number % 2 == 0,
+    "the new one begins": lambda number: number % 2 == 1,
+    "the earlier one moves": lambda number: not STORY[number].startswith("write"),
+    "the earlier one writes": lambda number: STORY[number].startswith("write"),
+}
+"""Which commands of the story the earlier Holdfast does."""
+
+
+@pytest.mark.parametrize("turns", TURNS)
+def test_an_earlier_holdfast_and_this_one_move_a_linked_catalog_in_turns(
+    earlier: Earlier, tmp_path: Path, turns: str
+) -> None:
+    places = f"file://{tmp_path}/store", f"sqlite://{tmp_path}/stash.db"
+    wanted: list[str] = []
+    with earlier(WITH_STASH).start(LINKED, *places) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for number, command in enumerate(STORY):
+            if TURNS[turns](number):
+                process.stdin.write(f"{command}\n")
+                process.stdin.flush()
+                told = json.loads(process.stdout.readline())
+                assert "error" not in told, f"{command}: {told}"
+                found = told["items"]
+            else:
+                found = done(*places, *command.split())
+            name = command.split()[1]
+            wanted += [name] if len(name) == 1 else []
+            assert found == wanted, command
+            # This Holdfast opens whatever either has left behind.
+            assert done(*places, "look") == wanted, command
+        process.stdin.close()
+        assert process.wait(60) == 0
 
 
 def test_a_clone_without_the_commit_says_so(tmp_path: Path) -> None:
