@@ -58,3 +58,30 @@ def test_it_is_used_again_once_somebody_has_decided(
     write(both, "new")
     with both.open(OpenMode.READ_ONLY) as reader:
         assert {item.value.name for item in reader.get_items()} == {"kept", "new"}
+
+
+def test_emergencies_do_not_carry_it_past_what_persist_knows(place: LinkedPlace, tmp_path: Path) -> None:
+    both = linked_catalog(place.stash(), place.persist(), backend=Backend.STASH)
+    write(both, "kept")
+    copied(tmp_path / "stash.sqlite", tmp_path / "restored.sqlite")
+    write(both, "lost")
+    emergency = emergency_catalog(stash_catalog(f"sqlite://{tmp_path}/restored.sqlite"))
+    for name in ("one", "two", "three"):
+        with emergency.open(OpenMode.WRITABLE, **WHO) as opened:
+            opened.ensure_item("holdfast", "public", name)
+    # Its token and its upper are above those that persist knows.
+    seen = place.seen().persist
+    restored = linked_catalog(stash_catalog(f"sqlite://{tmp_path}/restored.sqlite"), place.persist())
+    epoch = emergency.epoch()
+    assert seen.token is not None
+    assert epoch is not None
+    assert epoch > seen.token.epoch
+    for mode in (OpenMode.READ_ONLY, OpenMode.WRITABLE):
+        with pytest.raises(LinkConflict, match="older than"):
+            restored.open(mode, **WHO)
+    # The stash that was not restored may go through emergencies as before.
+    for name in ("four", "five"):
+        with emergency_catalog(place.stash()).open(OpenMode.WRITABLE, **WHO) as opened:
+            opened.ensure_item("holdfast", "public", name)
+    with both.open(OpenMode.WRITABLE, **WHO) as opened:
+        assert [item.value.name for item in opened.get_items()] == ["kept", "lost", "four", "five"]
