@@ -40,9 +40,13 @@ class Outcome:
         )
 
 
+def _log_errors_only() -> None:
+    """Log no failed upkeep, which is part of the weather. Only for a process that runs nothing but worlds."""
+    logging.getLogger("holdfast").setLevel(logging.ERROR)
+
+
 def run_block(first: int, count: int, kind: str = PERSIST) -> Outcome:
     """Run the worlds of these seeds here, until one fails."""
-    logging.getLogger("holdfast").setLevel(logging.ERROR)  # failed upkeep is part of the weather
     outcome = Outcome()
     for seed in range(first, first + count):
         made = world(kind, seed)
@@ -68,7 +72,8 @@ def run_all(
     outcome = Outcome()
     # One thread each: the worlds are small, and there are as many processes as processors.
     os.environ["POLARS_MAX_THREADS"] = "1"
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=_log_errors_only) as pool:
         blocks = [
             pool.submit(run_block, start, min(BLOCK, first + seeds - start), kind)
             for start in range(first, first + seeds, BLOCK)

@@ -4,6 +4,7 @@
 failure names its seed; `make sim SEED=...` runs it again and prints every step.
 """
 
+import logging
 import os
 
 import pytest
@@ -42,5 +43,8 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 def test_a_failure_names_its_seed_and_how_to_replay_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(World, "run", lambda self: 1 / 0)
+    level = logging.getLogger("holdfast").level
     told = run_block(7, 5).told()
     assert told == "seed 7: ZeroDivisionError: division by zero\n  replay: make sim SEED=7"
+    # Other tests of this process read the warnings of the library.
+    assert logging.getLogger("holdfast").level == level
