@@ -13,10 +13,12 @@ Why it is safe
   which can't delete the WAL: so a process that only reads makes no file.
 - The device and inode of the three files are compared before each call and after each commit, see
   `sqliteguard`. A file of up to 4 MB is checked for damage when it is opened, a larger one when it is
-  consolidated. Once damage was found, every call raises.
+  consolidated. All that a stash has is in two places, see `sqlitefile`. Once damage was found, every call
+  raises.
 - No connection is used on both sides of a fork: in a child every call raises.
 """
 
+import logging
 import os
 import sqlite3
 import threading
@@ -52,7 +54,14 @@ from holdfast.sqliteguard import (
     primary_code,
     size_of,
 )
-from holdfast.stash.sqlitefile import check_is_stash, check_usable_file, connect, make_file
+from holdfast.stash.sqlitefile import (
+    add_copies,
+    check_is_stash,
+    check_usable_file,
+    connect,
+    lacks_copies,
+    make_file,
+)
 from holdfast.stash.stash import (
     CONSOLIDATION_ROWS,
     INT64,
@@ -72,6 +81,8 @@ from holdfast.stash.stash import (
 )
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 BUSY_TIMEOUT_S: Final = 30.0
 """How long a call waits for a writer of another process."""
@@ -164,6 +175,8 @@ class SqliteStash(Stash):
             self._files.begin(self._keeper)
             if size_of(path) <= CHECK_AT_OPEN_BYTES:
                 self._check_integrity()
+            if not read_only:
+                self._add_copies(self._keeper)
         except OSError as error:
             self._close_connections()
             raise open_error(f"can't make {path}", error, missing_is_bad=True) from error
@@ -355,6 +368,17 @@ class SqliteStash(Stash):
         except CorruptBlob as error:
             self._damage = error
             raise
+
+    def _add_copies(self, keeper: sqlite3.Connection) -> None:
+        """Give the values of a file that an earlier client made a second copy; the next open tries again."""
+        with self._translated(StoreUnreachable):
+            if not lacks_copies(keeper):
+                return
+            with closing(self._open("rw")) as connection:
+                try:
+                    add_copies(connection)
+                except sqlite3.OperationalError as error:
+                    log.warning("%s has no second copy of its values yet: %s", self.description, error)
 
     def _check_open(self) -> None:
         self._owner.check(_WHAT)

@@ -1,0 +1,20 @@
+"""Appends to a stash with whatever Holdfast runs it, and consolidates: `stash_user.py URL TIME`.
+
+It prints the rows at that time, as text.
+"""
+
+import sys
+
+from holdfast.stash import Update, open_stash
+
+url, at = sys.argv[1], int(sys.argv[2])
+with open_stash(url, create=True, read_only=False, names={1: "one"}) as stash:
+    updates = [Update(1, b"key%d" % at, b"value" * 100, 1)]
+    if at:
+        updates.append(Update(1, b"key%d" % (at - 1), b"value" * 100, -1))
+    stash.append(updates, at)
+    stash.hold("somebody", stash.frontiers().since)
+    stash.release("somebody")
+    stash.allow_compaction(at)
+    stash.consolidate()
+    print(sorted(map(tuple, stash.rows(at))))
