@@ -54,6 +54,7 @@ from holdfast.sqliteguard import (
     primary_code,
     size_of,
 )
+from holdfast.sqlitewal import check_wal
 from holdfast.stash.sqlitefile import (
     add_copies,
     check_is_stash,
@@ -167,6 +168,7 @@ class SqliteStash(Stash):
             )
         self._files.check_beside()
         try:
+            check_wal(path)
             if create:
                 make_folder(path.parent)
                 with self._translated(StoreUnreachable):

@@ -75,6 +75,7 @@ from holdfast.sqliteguard import (
     primary_code,
     size_of,
 )
+from holdfast.sqlitewal import check_wal
 
 T = TypeVar("T")
 
@@ -179,6 +180,7 @@ class SqliteConsensus(Consensus):
             )
         self._files.check_beside()
         try:
+            check_wal(self._path)
             if not read_only:
                 self._writer = self._open_writer(create=create)
             self._reader = self._open_reader()
