@@ -1,4 +1,4 @@
-"""A stash in SQLite that an earlier Holdfast and this one write in turns keeps a second copy of all it has."""
+"""A stash in SQLite that an earlier Holdfast and this one write in turns keeps its second copies."""
 
 import os
 import sqlite3

@@ -1,4 +1,4 @@
-"""A damaged frame of a WAL ends its replay, and later commits disappear. It is found before SQLite opens it."""
+"""A damaged WAL frame ends the replay, and later commits disappear. It is found before that."""
 
 import random
 import shutil
