@@ -37,7 +37,8 @@ _32_BITS: Final = 0xFFFFFFFF
 def check_wal(path: Path) -> None:
     """Raise `CorruptBlob` if the WAL of the database `path` has a wrong frame before its last commit.
 
-    Other processes may write meanwhile. Call it before the first connection is opened. About 15 ms per MB of WAL.
+    Other processes may write meanwhile. Call it before the first connection is opened. It takes about 15 ms
+    per MB of WAL.
     """
     wal = Path(f"{path.resolve()}-wal")
     frame = _wrong_frame(wal)
