@@ -10,49 +10,39 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from crash.campaign import Campaign, Place
+from crash.campaign import Campaign
 from crash.moves import Moves, servers_of
 from crash.nursery import Nursery
+from crash.places import PAIRS, opened
 from testbed.kube import ControlPlane
 from testbed.minio import Minio
 from testbed.postgres import PostgresServer
 
-PAIRS = ("file+sqlite", "file+postgres", "s3+postgres", "s3+s3")
 OPERATOR = "operator"
 
 
-@contextmanager
-def opened(pair: str, folder: Path) -> Iterator[Place]:
-    """A fresh place of the pair, on servers of its own."""
-    blob, consensus = f"file://{folder}/blob", f"sqlite://{folder}/consensus.sqlite"
-    with ExitStack() as stack:
-        if pair.startswith("s3"):
-            minio = stack.enter_context(Minio.start())
-            os.environ.update(minio.credentials)
-            bucket = minio.make_bucket()
-            blob, consensus = (
-                f"s3://{bucket}/{prefix}?endpoint={minio.endpoint}" for prefix in ("blob", "log")
-            )
-        if pair.endswith("postgres"):
-            consensus = stack.enter_context(PostgresServer.start()).url()
-        yield Place(blob=blob, consensus=consensus)
-
-
-def run(pair: str, seed: int, kills: int) -> None:
+def run(pair: str, seed: int, kills: int, *, seals: bool = False, disturb_every: int = 0) -> None:
     """One campaign."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-soak-") as name, opened(pair, Path(name)) as place:
+    with (
+        tempfile.TemporaryDirectory(prefix="holdfast-soak-") as name,
+        opened(pair, Path(name), disturbed=disturb_every > 0) as place,
+    ):
         started = time.monotonic()
         with Nursery(Path(name)) as nursery:
-            campaign = Campaign(place, nursery, seed)
-            campaign.kill_and_restart(kills)
+            campaign = Campaign(place, nursery, seed, seals=seals)
+            campaign.kill_and_restart(kills, disturb_every=disturb_every)
             campaign.check()
-        appends = sum(attempt.answer == "done" for attempt in campaign.attempts)
+        answers = Counter(attempt.answer for attempt in campaign.attempts)
+        what = "writes to be sealed" if seals else "appends"
         print(
-            f"{pair} seed {seed}: {kills} kills, {appends} appends, {time.monotonic() - started:.0f} s",
+            f"{pair} seed {seed}: {kills} kills, {campaign.disturbances} failovers or restarts,"
+            f" {answers['done']} {what} of {len(campaign.attempts)} attempts,"
+            f" {answers['unknown'] + answers['none']} of unknown outcome, {time.monotonic() - started:.0f} s",
             flush=True,
         )
 
@@ -90,21 +80,40 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=100, help="the first seed")
     parser.add_argument("--kills", type=int, default=60, help="kills per campaign")
     parser.add_argument("--operator-kills", type=int, default=20, help="kills per campaign of an operator")
+    parser.add_argument("--seals", action="store_true", help="write to be sealed, under the write lock")
+    parser.add_argument(
+        "--disturb-every",
+        type=int,
+        default=0,
+        metavar="DEATHS",
+        help="fail Postgres over to a synchronous standby, or restart S3, after so many deaths of a writer",
+    )
+    parser.add_argument("--seconds", type=float, help="begin no campaign after this time")
     options = parser.parse_args()
+    modes = [*(["--seals"] * options.seals), f"--disturb-every {options.disturb_every}"]
+    end = time.monotonic() + (options.seconds or float("inf"))
     with ExitStack() as stack:
         servers = stack.enter_context(operator_servers()) if OPERATOR in options.pairs else None
         for seed in range(options.first, options.first + options.seeds):
             for pair in options.pairs:
+                if time.monotonic() > end:
+                    return 0
                 try:
                     if pair == OPERATOR and servers is not None:
                         run_operators(servers, seed, options.operator_kills)
                     else:
-                        run(pair, seed, options.kills)
+                        run(
+                            pair,
+                            seed,
+                            options.kills,
+                            seals=options.seals,
+                            disturb_every=options.disturb_every,
+                        )
                 except Exception:
                     print(
                         f"{pair} seed {seed} failed; again: PYTHONPATH=tests .venv/bin/python -m crash"
                         f" --pairs {pair} --first {seed} --seeds 1 --kills {options.kills}"
-                        f" --operator-kills {options.operator_kills}",
+                        f" --operator-kills {options.operator_kills} {' '.join(modes)}",
                         file=sys.stderr,
                     )
                     raise

@@ -8,7 +8,7 @@ interleaving.
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ import pyarrow as pa
 from crash.nursery import Life, Nursery
 from crash.oracle import Attempt, Row, Seen, attempts_in, judge
 from crash.writer import SCHEMA, Order, config
-from holdfast.errors import StorageError
-from holdfast.persist import PersistClient, Progress, Updates
+from holdfast.errors import CorruptBlob, StorageError
+from holdfast.persist import PersistClient, Progress, Updates, WriteMode
 
 SHARD = "s00000000-0000-4000-8000-000000000001"
 WRITERS = 3
@@ -35,6 +35,8 @@ class Place:
 
     blob: str
     consensus: str
+    disturb: Callable[[], None] | None = None
+    """Fails over or restarts a server that the stores need."""
 
     def open(self) -> PersistClient:
         """A client."""
@@ -44,8 +46,11 @@ class Place:
 class Listener:
     """Hears a shard from its beginning, letting it forget what was heard."""
 
-    def __init__(self, client: PersistClient) -> None:
-        client.writer(SHARD, SCHEMA, purpose="creation").seal(1)
+    def __init__(self, client: PersistClient, *, seals: bool = False) -> None:
+        if seals:
+            seal(client, 1)
+        else:
+            client.writer(SHARD, SCHEMA, purpose="creation").seal(1)
         self._reader = client.reader(SHARD, purpose="listener")
         self._listen = self._reader.listen(0)
         self._until: int | None = None
@@ -65,6 +70,8 @@ class Listener:
         while self._until is None or frontier < self._until:
             try:
                 events = self._listen.next(timeout=0.1)
+            except CorruptBlob:
+                raise
             except StorageError:
                 continue  # its server is gone: ask again
             for event in events:
@@ -78,6 +85,12 @@ class Listener:
                 # Only when they are taken in: they come once. Without its server it is for the next round.
                 with suppress(StorageError):
                     self._reader.allow_compaction(frontier - 1)
+
+
+def seal(client: PersistClient, upper: int) -> None:
+    """Take the write lock from whoever has it, and seal the shard up to `upper`."""
+    with client.exclusive("campaign", purpose="seal", take_over=True):
+        client.writer(SHARD, SCHEMA, purpose="seal", mode=WriteMode.WRITE_SEAL).seal(upper)
 
 
 def _rows_of(table: pa.Table, frontier: int) -> list[tuple[Row, int, int]]:
@@ -95,8 +108,13 @@ def _row(row: dict[str, Any]) -> Row:
 class Campaign:
     """The writers of one shard; `check` is the end of it."""
 
-    def __init__(self, place: Place, nursery: Nursery, seed: int, *, writers: int = WRITERS) -> None:
+    def __init__(
+        self, place: Place, nursery: Nursery, seed: int, *, writers: int = WRITERS, seals: bool = False
+    ) -> None:
+        """With `seals` the writers write to be sealed, and take the write lock from each other."""
         self._place = place
+        self._seals = seals
+        self.disturbances = 0
         self._nursery = nursery
         self._seed = seed
         self._births = 0
@@ -104,7 +122,7 @@ class Campaign:
         self.writers = [f"w{number}" for number in range(writers)]
         self.attempts: list[Attempt] = []
         self._client = place.open()
-        self._listener = Listener(self._client)
+        self._listener = Listener(self._client, seals=seals)
 
     def start(self, writer: str, *, count: int = _LONG_LIFE, **settings: Any) -> Life:
         """A writer's next life."""
@@ -119,6 +137,7 @@ class Campaign:
                 seed=self._seed,
                 first=self._births * _LONG_LIFE,
                 count=count,
+                seals=self._seals,
                 **settings,
             )
             return self._nursery.bear(order)
@@ -130,26 +149,37 @@ class Campaign:
         else:
             for _ in life.notes():
                 pass
+            life.check()
             assert life.ended_well, f"writer {writer} ended by itself; it last said {life.lines[-1:]}"
         with self._lock:
             self.attempts += attempts_in(writer, life.lines)
 
-    def kill_and_restart(self, kills: int, **settings: Any) -> None:
-        """Let all writers live at once, kill them `kills` times in all, and let each end in peace."""
+    def kill_and_restart(self, kills: int, *, disturb_every: int = 0, **settings: Any) -> None:
+        """Let all writers live at once, kill them `kills` times in all, and let each end in peace.
+
+        After each `disturb_every` deaths of the first writer a server of the place fails over or restarts.
+        """
         shares = [
             kills // len(self.writers) + (n < kills % len(self.writers)) for n in range(len(self.writers))
         ]
 
         def lives(writer: str, deaths: int) -> None:
             moments = random.Random(f"{self._seed}/{writer}")
-            for _ in range(deaths):
+            for death in range(1, deaths + 1):
                 life = self.start(writer, **settings)
                 self._wait_for_the_moment(life, moments)
                 self.end(writer, life, kill=True)
+                if writer == self.writers[0] and disturb_every and death % disturb_every == 0:
+                    self._disturb()
             self.end(writer, self.start(writer, count=LAST_APPENDS, **settings))
 
         with ThreadPoolExecutor(len(self.writers)) as pool:
             list(pool.map(lives, self.writers, shares))
+
+    def _disturb(self) -> None:
+        if self._place.disturb is not None:
+            self._place.disturb()
+            self.disturbances += 1
 
     def kill_all(self, lives: Sequence[Life]) -> None:
         """Kill the life of each writer."""
@@ -170,9 +200,12 @@ class Campaign:
     def check(self) -> None:
         """Raise `AssertionError` unless the shard holds what the writers were promised."""
         with self._place.open() as fresh:
+            if self._seals:
+                latest = max((attempt.at for attempt in self.attempts), default=0)
+                seal(fresh, max(latest + 1, fresh.recent_upper(SHARD)))
             upper = fresh.recent_upper(SHARD)
             heard = self._listener.hear_until(upper)
             reader = fresh.reader(SHARD, purpose="check")
             contents = {_row(row): row["_diff"] for row in reader.snapshot(upper - 1).to_table().to_pylist()}
         self._client.close()
-        judge(self.attempts, Seen(heard, contents, upper))
+        judge(self.attempts, Seen(heard, contents, upper), tiles=not self._seals)

@@ -70,10 +70,16 @@ class Life:
             yield note
 
     def kill(self) -> None:
-        """End it at once, and read what it had said."""
+        """End it at once, and read what it had said. Raises `AssertionError` if it had failed before."""
         os.kill(self.pid, signal.SIGKILL)
         for _ in self.notes():
             pass
+        self.check()
+
+    def check(self) -> None:
+        """Raise `AssertionError` if the writer met an error that no writer should meet."""
+        failed = [line for line in self.lines[-1:] if '"failed"' in line]
+        assert not failed, f"a writer failed: {json.loads(failed[0])['where']}"
 
     @property
     def ended_well(self) -> bool:

@@ -11,13 +11,21 @@ import json
 import os
 import random
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import Determinate, HandleExpired, Indeterminate, StorageError, UpperMismatch
+from holdfast.errors import (
+    CorruptBlob,
+    Determinate,
+    HandleExpired,
+    Indeterminate,
+    StorageError,
+    UpperMismatch,
+)
 from holdfast.persist import PersistClient, PersistConfig, Schema
 
 SCHEMA = Schema.of(
@@ -40,6 +48,8 @@ class Order:
     count: int
     retry_deadline_s: float = 10.0
     bug: str = ""
+    seals: bool = False
+    """Whether it writes to be sealed, under the write lock (`crash.sealing`)."""
 
 
 def config(retry_deadline_s: float = 10.0) -> PersistConfig:
@@ -74,10 +84,10 @@ def live(order: Order, say: Callable[[dict[str, Any]], None]) -> None:
     """Do what is ordered."""
     stores = {"blob": order.blob, "consensus": order.consensus}
     nursery = os.getppid()
-    with _patiently(
+    with patiently(
         nursery, lambda: PersistClient.open(**stores, config=config(order.retry_deadline_s))
     ) as client:
-        writer = _patiently(nursery, lambda: client.writer(order.shard, SCHEMA, purpose=order.writer))
+        writer = patiently(nursery, lambda: client.writer(order.shard, SCHEMA, purpose=order.writer))
         say({"open": os.getpid()})
         number = order.first
         while number < order.first + order.count:
@@ -97,23 +107,28 @@ def live(order: Order, say: Callable[[dict[str, Any]], None]) -> None:
             if order.bug != "early":
                 say({"answer": answer, "error": error})
             if answer == "unknown":
-                writer = _patiently(nursery, lambda: client.writer(order.shard, SCHEMA, purpose=order.writer))
+                writer = patiently(nursery, lambda: client.writer(order.shard, SCHEMA, purpose=order.writer))
             if answer != "refused":
                 number += 1
         say({"end": True})
 
 
-def _patiently(nursery: int, action: Callable[[], Any]) -> Any:
+def patiently(nursery: int, action: Callable[[], Any]) -> Any:
     """What `action` gives, once its stores can be reached."""
     while True:
         try:
             return action()
+        except CorruptBlob:
+            raise
         except StorageError:
             if os.getppid() != nursery:
                 raise
 
 
 def main() -> None:
+    from crash.sealing import live_sealing
+
+    nursery = os.getpid()
     print("ready", flush=True)
     for line in sys.stdin:
         order = Order(**json.loads(line))
@@ -125,7 +140,12 @@ def main() -> None:
                 os.write(journal, (json.dumps(note) + "\n").encode())
 
             say({"born": os.getpid()})
-            live(order, say)
+            try:
+                (live_sealing if order.seals else live)(order, say)
+            except BaseException as error:  # noqa: BLE001 - the campaign shows it
+                if os.getppid() == nursery:
+                    say({"failed": repr(error), "where": traceback.format_exc()})
+                os._exit(1)
             # Without the nursery's own end: this process is a copy of it.
             os._exit(0)
 

@@ -6,6 +6,7 @@ left tells what happened.
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable
 
 from conformance.objectstore import Bucket, MemoryObjects
@@ -97,6 +98,10 @@ class LogWorld:
         """What the seed has chosen, for people."""
         names = ("slow_rate", "death_rate", "error_rate", "every")
         return ["weather", *(f"  {name} = {getattr(self, name)}" for name in names)]
+
+    def met(self) -> Counter[str]:
+        """How often this world met what worlds are made for."""
+        return Counter({**self.scheduler.met, "steps acknowledged": len(self.claims)})
 
     def open(self, objects: MemoryObjects) -> S3LogConsensus:
         return S3LogConsensus(objects, clock=LogClock(self.scheduler), checkpoint_every=self.every)

@@ -121,14 +121,18 @@ class PostgresServer:
             raise
         return server
 
-    def standby(self) -> "PostgresServer":
-        """A new server that streams from this one, with the same users and passwords.
+    def standby(self, port: int | None = None) -> "PostgresServer":
+        """A new server, at a free port or `port`, that streams from this one, with its users and passwords.
 
         It applies what it receives until `promote`; to let it lag, `stop` it, and `resume` it later.
         """
         folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
         server = PostgresServer(
-            folder, free_port(self.address), self.password, durable=self._durable, address=self.address
+            folder,
+            free_port(self.address) if port is None else port,
+            self.password,
+            durable=self._durable,
+            address=self.address,
         )
         try:
             if is_root():
@@ -154,6 +158,20 @@ class PostgresServer:
             row = connection.execute("SELECT pg_promote(true, 60)").fetchone()
         if row != (True,):
             raise PostgresError("the standby was not promoted within 60 s")
+
+    def commit_with(self, standby: str = "*", *, seconds: float = _BOOT_SECONDS) -> None:
+        """Acknowledge a commit only once a standby has it too; returns when the standby streams."""
+        import psycopg
+
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{standby}'")
+            connection.execute("SELECT pg_reload_conf()")
+            deadline = time.monotonic() + seconds
+            synchronous = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
+            while connection.execute(synchronous).fetchone() == (0,):
+                if time.monotonic() > deadline:
+                    raise PostgresError("no standby streams")
+                time.sleep(_POLL_SECONDS)
 
     def follow(self, other: "PostgresServer") -> None:
         """Wait until this standby has applied all that `other` has now."""
