@@ -37,7 +37,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from holdfast.errors import BadInput, Determinate, StoreUnreachable
+from holdfast.errors import BadInput, Determinate, Indeterminate, StoreUnreachable
 from holdfast.forks import fork_count
 
 Connection = psycopg.Connection[TupleRow]
@@ -64,6 +64,9 @@ _SETTINGS: Final = {
 # Without any handler a program would be told of each attempt to connect, beside the error that it gets.
 logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
+# A commit that writes something waits until the standby has all before it; it changes no table.
+_WAIT_FOR_STANDBY: Final = """SELECT CASE WHEN current_setting('synchronous_standby_names') <> ''
+    THEN pg_logical_emit_message(true, 'holdfast', '') END"""
 _CONFIGURE: Final = """SELECT set_config(name, value, false), pg_is_in_recovery()
   FROM unnest(%s::text[], %s::text[]) AS setting(name, value)
   WHERE name <> 'synchronous_commit' OR current_setting('synchronous_commit') = 'off'"""
@@ -110,11 +113,14 @@ class PostgresAddress:
 
 
 def _configure(
-    connection: Connection, settings: Mapping[str, str], connected: Callable[[Connection], None] | None = None
+    connection: Connection,
+    settings: Mapping[str, str],
+    connected: Callable[[Connection], None] | None = None,
+    waits: "StandbyWaits | None" = None,
 ) -> None:
     """Give a new connection the settings that all statements rely on; refuse a standby, which may lag.
 
-    `connected` may then look at the connection.
+    `connected` may then look at the connection, and `waits` watches it.
     """
     _connections.add(connection)
     wanted = {**_SETTINGS, **settings}
@@ -123,6 +129,8 @@ def _configure(
         raise psycopg.OperationalError("the server is a standby, which may lag behind its primary")
     if connected is not None:
         connected(connection)
+    if waits is not None:
+        waits.watch(connection)
 
 
 def connect(
@@ -208,6 +216,57 @@ def told(error: BaseException) -> str:
     return primary or str(error).strip().partition("\n")[0] or type(error).__name__
 
 
+class StandbyWaits:
+    """The commits of a store that may lack their synchronous standby.
+
+    A session that waits for the standby in COMMIT may be cancelled or ended. Postgres has committed by then:
+    it reports success with a warning, or closes the connection. Others see the commit, and a failover may
+    lose it.
+    """
+
+    def __init__(self) -> None:
+        self._here = threading.local()
+        self._is_owed = False
+
+    def watch(self, connection: Connection) -> None:
+        """Hear the warnings of a new connection."""
+        connection.add_notice_handler(self._hear)
+
+    def _hear(self, notice: psycopg.errors.Diagnostic) -> None:
+        # The text of the warning depends on the server's language.
+        if notice.source_function == "SyncRepWaitForLSN":
+            self._here.was_cancelled = True
+
+    def check(self, description: str) -> None:
+        """Raise `Indeterminate` if the commit that this thread made last did not wait to its end."""
+        if getattr(self._here, "was_cancelled", False):
+            self._here.was_cancelled = False
+            self.note()
+            raise Indeterminate(
+                f"{description}: the wait for the synchronous standby was cancelled; it may lack the commit"
+            )
+
+    def note(self) -> None:
+        """Remember that a commit may lack its standby."""
+        self._is_owed = True
+
+    def settle(self, connection: Connection, description: str) -> None:
+        """Wait until the standby has all that was committed; raises `Determinate` if it does not."""
+        if not self._is_owed:
+            return
+        self._is_owed = False
+        try:
+            connection.execute(_WAIT_FOR_STANDBY)
+            self.check(description)
+        except (psycopg.Error, Indeterminate) as error:
+            self._is_owed = True
+            reason = told(error) if isinstance(error, psycopg.Error) else "the wait was cancelled"
+            raise Determinate(
+                f"{description}: a commit was not confirmed by the synchronous standby: {reason}",
+                hint="check that the standby runs, and don't cancel sessions that wait for it",
+            ) from None
+
+
 class Sessions:
     """At most `size` connections to `address`, opened when needed, each with a store's own `settings`."""
 
@@ -220,7 +279,10 @@ class Sessions:
         connected: Callable[[Connection], None] | None = None,
     ) -> None:
         self._address: Final = address
-        self._configure: Final = partial(_configure, settings=settings, connected=connected)
+        self.standby_waits: Final = StandbyWaits()
+        self._configure: Final = partial(
+            _configure, settings=settings, connected=connected, waits=self.standby_waits
+        )
         self._size: Final = size
         self._lock = threading.Lock()
         self._closed = False
@@ -232,12 +294,14 @@ class Sessions:
     def connection(self) -> Iterator[Connection]:
         """A connection in autocommit mode for one call.
 
-        Raises `Determinate` where there is none within `WAIT_FOR_CONNECTION_S`, or after `close`.
+        Raises `Determinate` where there is none within `WAIT_FOR_CONNECTION_S`, after `close`, or where an
+        earlier commit is not yet confirmed by the synchronous standby.
         """
         process = fork_count()
         pool = self._open()
         connection = self._take(pool)
         try:
+            self.standby_waits.settle(connection, self._address.description)
             yield connection
         finally:
             if process == fork_count():

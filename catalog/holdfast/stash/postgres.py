@@ -205,13 +205,17 @@ class PostgresStash(Stash):
             raise UpperMismatch(at, upper, shard_id=f"the {self.description}")
 
     def _commit(self, connection: Connection) -> None:
+        waits = self._sessions.standby_waits
         try:
             status = connection.execute(b"COMMIT").statusmessage
         except psycopg.Error as error:
+            if connection.closed:
+                waits.note()
             kind = Indeterminate if connection.closed else Determinate
             raise kind(f"{self.description}: {told(error)}") from None
         if status != "COMMIT":
             raise Determinate(f"{self.description}: the server answered {status} to COMMIT")
+        waits.check(self.description)
 
     def rows(
         self, as_of: int, collections: Collection[int] = (), *, but: Collection[int] = ()

@@ -298,13 +298,18 @@ class PostgresConsensus(Consensus):
 
     def _autocommit(self, connection: Connection, statement: bytes, values: Any) -> int:
         """Run one statement as its own transaction; how many rows it changed."""
+        waits = self._sessions.standby_waits
         try:
-            return connection.execute(statement, values).rowcount
+            changed = connection.execute(statement, values).rowcount
         except (errors.DeadlockDetected, errors.SerializationFailure):
             raise
         except psycopg.Error as error:
+            if connection.closed:
+                waits.note()
             # An error that the session survives is the server's word that it rolled back.
             raise self._failed(error, Indeterminate if connection.closed else Determinate) from None
+        waits.check(self.description)
+        return changed
 
     def _append_many(self, connection: Connection, puts: Sequence[Put], expect: Sequence[Expect]) -> bool:
         try:
