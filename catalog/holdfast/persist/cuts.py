@@ -72,8 +72,8 @@ def cut_log(location: Location, shard_id: str, seqno: int, known: Row) -> bool:
     key = cut_key(shard_id, seqno, newest)
     if key != before:
         location.blob.put(key, encode_digests(first + spare, packed[spare * _ROW.size :]))
-    location.consensus.truncate(shard_id, seqno, known)
-    if kept is not None and key != before:
+    dropped = location.consensus.truncate(shard_id, seqno, known)
+    if dropped and kept is not None and key != before:
         location.blob.delete(before)
     return True
 
