@@ -226,7 +226,9 @@ class StandbyWaits:
 
     def __init__(self) -> None:
         self._here = threading.local()
-        self._is_owed = False
+        # How many commits may lack it, and how many of them it has by now.
+        self._noted = 0
+        self._settled = 0
 
     def watch(self, connection: Connection) -> None:
         """Hear the warnings of a new connection."""
@@ -248,23 +250,23 @@ class StandbyWaits:
 
     def note(self) -> None:
         """Remember that a commit may lack its standby."""
-        self._is_owed = True
+        self._noted += 1
 
     def settle(self, connection: Connection, description: str) -> None:
         """Wait until the standby has all that was committed; raises `Determinate` if it does not."""
-        if not self._is_owed:
+        noted = self._noted
+        if noted == self._settled:
             return
-        self._is_owed = False
         try:
             connection.execute(_WAIT_FOR_STANDBY)
             self.check(description)
         except (psycopg.Error, Indeterminate) as error:
-            self._is_owed = True
             reason = told(error) if isinstance(error, psycopg.Error) else "the wait was cancelled"
             raise Determinate(
                 f"{description}: a commit was not confirmed by the synchronous standby: {reason}",
                 hint="check that the standby runs, and don't cancel sessions that wait for it",
             ) from None
+        self._settled = max(self._settled, noted)
 
 
 class Sessions:
