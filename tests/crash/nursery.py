@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from crash.writer import Order
 
-_PROGRAM = Path(__file__).with_name("writer.py")
+_TESTS = Path(__file__).parents[1]
 
 
 class Nursery:
@@ -24,7 +24,8 @@ class Nursery:
         """Journals go to `folder`; the writers have the environment of now."""
         self._folder = folder
         self._process = subprocess.Popen(
-            [sys.executable, str(_PROGRAM)],
+            [sys.executable, "-m", "crash.writer"],
+            env=os.environ | {"PYTHONPATH": f"{_TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -359,14 +359,14 @@ class Process:
 
 
 def aged(stored: Stored) -> Stored:
-    """The same catalog as the Holdfast before this one would have left it."""
+    """The same catalog as the Holdfast before this one would have left it; its past stays as it was."""
     version = encode(CONFIGS, pb.ConfigKey(key=VERSION), pb.ConfigValue(value=CATALOG_VERSION))
     older = encode(CONFIGS, pb.ConfigKey(key=VERSION), pb.ConfigValue(value=CATALOG_VERSION - 1))
     assert version in stored.rows
     rows = [
         older if row == version else row for row in stored.rows if row.key[:2] != Kind.DEFAULT_PRIVILEGE.tag
     ]
-    return Stored(stored.upper, stored.time, (), dict.fromkeys(rows), Stored(), {}, stored.fences)
+    return Stored(stored.upper, stored.time, (), dict.fromkeys(rows), stored.before, {}, stored.fences)
 
 
 @lru_cache(maxsize=2_000)
