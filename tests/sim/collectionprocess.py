@@ -14,6 +14,7 @@ from holdfast.storage import (
 )
 from sim.audit import Violation
 from sim.collectionfollower import Follower
+from sim.collectionholds import find_hold
 from sim.collectionrepertoire import repertoire
 from sim.collectionwitness import NAME
 from sim.weather import CountingPlan
@@ -46,9 +47,12 @@ class Incarnation:
         """Do what is left to do."""
         actions = repertoire(self.world)
         weights = [weight for weight, _ in actions]
+        # A process that was started again first looks for what it held before it died.
+        first = [find_hold] if self.process.incarnations > 1 and self.process.holds else []
         while self.process.left > 0:
             self.process.left -= 1
-            (action,) = self.random.choices([each for _, each in actions], weights)
+            (action,) = first or self.random.choices([each for _, each in actions], weights)
+            first = []
             self.world.scheduler.head(action.__name__)
             try:
                 action(self)
