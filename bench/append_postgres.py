@@ -19,8 +19,8 @@ from append import holdfast_append
 from common import Goal, Row, in_turns, main, median, percentile, scratch
 
 from holdfast.persist import PersistClient
-from holdfast.persist.storage import Put
-from holdfast.persist.storage.postgres import PostgresConsensus
+from holdfast.persist.stores import Put
+from holdfast.persist.stores.postgres import PostgresConsensus
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from testbed.postgres import PostgresServer

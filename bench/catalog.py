@@ -37,10 +37,10 @@ import pyarrow as pa
 from common import Goal, Row, in_turns, log, main, median, percentile, scratch
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import Catalog, OpenMode, catalog_shard_id, persist_catalog
-from holdfast.durable.codec import encode
-from holdfast.durable.registry import AUDIT_LOG, ITEMS
-from holdfast.durable.shard import SCHEMA
+from holdfast.catalog import Catalog, OpenMode, catalog_shard_id, persist_catalog
+from holdfast.catalog.objects.codec import encode
+from holdfast.catalog.objects.registry import AUDIT_LOG, ITEMS
+from holdfast.catalog.stores.persist import SCHEMA
 from holdfast.persist import PersistClient
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))

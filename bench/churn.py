@@ -15,7 +15,7 @@ import pyarrow as pa
 from common import Goal, Row, log, main, median, scratch
 
 from holdfast.persist import PersistClient, PersistConfig, Schema
-from holdfast.persist.state import live_keys
+from holdfast.persist.state.state import live_keys
 
 APPENDS = 10_000
 EVERY = 100

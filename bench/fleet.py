@@ -26,7 +26,7 @@ from append_postgres import log_row_bytes
 from common import Goal, Row, log, main, median, scratch
 
 from holdfast.persist import PersistClient, Schema, WriteHandle
-from holdfast.persist.storage.postgres import POOL_SIZE
+from holdfast.persist.stores.postgres import POOL_SIZE
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from testbed.postgres import PostgresServer, find

@@ -33,8 +33,8 @@ import numpy as np
 import pyarrow as pa
 from common import Goal, Row, in_turns, log, main, median, scratch
 
+from holdfast.collections import CollectionReader, CollectionSpec, Recipe, StorageController
 from holdfast.persist import PersistClient, PersistConfig, Progress, Schema
-from holdfast.storage import CollectionReader, CollectionSpec, Recipe, StorageController
 
 ROWS = 4_000_000
 CHUNK = 500_000

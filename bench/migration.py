@@ -34,14 +34,14 @@ import psycopg
 from catalog import ITEM_COUNT, event, item, memory
 from common import Goal, Row, log, main, median
 
-from holdfast.durable import OpenMode, persist_catalog, stash_catalog
-from holdfast.durable.backend_migration.linked import LinkedCatalog, linked_catalog
-from holdfast.durable.backend_migration.migration import BackendMigration
-from holdfast.durable.backend_migration.reopen import reopened
-from holdfast.durable.backend_migration.truth import Backend
-from holdfast.durable.codec import Update, encode
-from holdfast.durable.registry import AUDIT_LOG, ITEMS
-from holdfast.durable.stash_store import StashStore
+from holdfast.catalog import OpenMode, persist_catalog, stash_catalog
+from holdfast.catalog.move.linked import LinkedCatalog, linked_catalog
+from holdfast.catalog.move.migration import BackendMigration
+from holdfast.catalog.move.reopen import reopened
+from holdfast.catalog.move.truth import Backend
+from holdfast.catalog.objects.codec import Update, encode
+from holdfast.catalog.objects.registry import AUDIT_LOG, ITEMS
+from holdfast.catalog.stores.stash import StashStore
 from holdfast.errors import MigrationInProgress, NotSourceOfTruth
 from holdfast.persist import PersistClient
 from holdfast.stash import DEFAULT_SCHEMA

@@ -38,8 +38,8 @@ from kubernetes.client import ApiException, CustomObjectsApi
 from kubernetes.watch import Watch
 from urllib3.exceptions import HTTPError
 
+from holdfast.collections import StorageController
 from holdfast.persist import PersistClient
-from holdfast.storage import StorageController
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from testbed import audit

@@ -37,10 +37,10 @@ from pyspark.sql import functions as f
 from snapshot import APPENDS, SCHEMA, UPDATES, is_parquet, updates
 
 import holdfast.spark
+from holdfast.collections import CollectionSpec, StorageController
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.spark.jobs import compact, hydrate
 from holdfast.spark.jobs.spec import CompactSpec, HydrateSpec
-from holdfast.storage import CollectionSpec, StorageController
 
 CORES = 2
 ROUNDS = 5

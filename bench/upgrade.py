@@ -27,14 +27,14 @@ from typing import Any
 
 from common import Goal, Row, log, main, scratch
 
-from holdfast.durable import CATALOG_VERSION, MIN_VERSION, catalog_shard_id
-from holdfast.durable.codec import Update
-from holdfast.durable.fence import FenceToken
-from holdfast.durable.shard import CatalogShard
-from holdfast.durable.stash_store import StashStore
-from holdfast.durable.store import CatalogStore
-from holdfast.durable.upgrade.plan import released
-from holdfast.durable.upgrade.runner import upgrade
+from holdfast.catalog import CATALOG_VERSION, MIN_VERSION, catalog_shard_id
+from holdfast.catalog.fence import FenceToken
+from holdfast.catalog.objects.codec import Update
+from holdfast.catalog.stores.persist import CatalogShard
+from holdfast.catalog.stores.stash import StashStore
+from holdfast.catalog.stores.store import CatalogStore
+from holdfast.catalog.upgrade.plan import released
+from holdfast.catalog.upgrade.runner import upgrade
 from holdfast.persist import PersistClient
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))

@@ -1,7 +1,7 @@
 """Writes the generated parts of the documentation's pages: `python docs/generate.py [--check]`.
 
 A part stands between `<!-- generated: name -->` and `<!-- end -->`; everything else on a page is written by
-hand. The tables and diagrams of a move between stores are made from `durable/backend_migration/truth.py`: the
+hand. The tables and diagrams of a move between stores are made from `catalog/move/truth.py`: the
 transitions are found by walking the steps from every state that a link leaves or a move leads to. A page of
 `NOTEBOOKS` is a notebook too, beside it.
 
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from holdfast.durable import config
-from holdfast.durable.backend_migration.link import ToLink, begins_on_persist, links_stash
-from holdfast.durable.backend_migration.truth import STATES, STEPS, Action, Backend, State, Strategy
+from holdfast.catalog import config
+from holdfast.catalog.move.link import ToLink, begins_on_persist, links_stash
+from holdfast.catalog.move.truth import STATES, STEPS, Action, Backend, State, Strategy
 
 PAGES = Path(__file__).resolve().parent
 _PART = re.compile(r"^<!-- generated: ([a-z-]+) -->\n(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)

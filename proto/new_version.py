@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from holdfast._pb import objects_v{old}_pb2 as v{old}
 from holdfast._pb import objects_v{new}_pb2 as v{new}
-from holdfast.durable.upgrade.step import Kind, OldRows, Step, Update, carried, encode, read, replaced
+from holdfast.catalog.upgrade.step import Kind, OldRows, Step, Update, carried, encode, read, replaced
 
 
 def _updates(old: OldRows) -> Iterator[Update]:

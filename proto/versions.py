@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 CURRENT = "proto/objects.proto"
 HASHES = "proto/hashes.json"
-VERSIONS = "catalog/holdfast/durable/version.py"
-UPGRADE = "catalog/holdfast/durable/upgrade"
+VERSIONS = "catalog/holdfast/catalog/version.py"
+UPGRADE = "catalog/holdfast/catalog/upgrade"
 LEGACY = f"{UPGRADE}/legacy_json_objects.py"
 JSON_VERSION = 14
 NEW = "run 'make new-catalog-version'"
@@ -181,7 +181,7 @@ def _missing(actual: dict[str, str], least: int, current: int) -> Iterator[str]:
 
 def _imports(path: Path, name: str, source: int) -> Iterator[str]:
     """What a step imports of the library beyond its two versions: it would change when that changes."""
-    before = "holdfast.durable.upgrade.legacy_json_objects"
+    before = "holdfast.catalog.upgrade.legacy_json_objects"
     if source != JSON_VERSION:
         before = f"holdfast._pb.objects_v{source}_pb2"
     allowed = {before, f"holdfast._pb.objects_v{source + 1}_pb2"}
@@ -189,7 +189,7 @@ def _imports(path: Path, name: str, source: int) -> Iterator[str]:
         match node:
             case ast.Import(names):
                 found = {alias.name for alias in names}
-            case ast.ImportFrom(module="holdfast.durable.upgrade.step"):
+            case ast.ImportFrom(module="holdfast.catalog.upgrade.step"):
                 continue
             case ast.ImportFrom(module, names, level):
                 found = {f"{'.' * level}{module or ''}.{alias.name}" for alias in names}

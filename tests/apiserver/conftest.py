@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.durable import FenceToken, catalog_shard_id
-from holdfast.durable.preamble import read_preamble
-from holdfast.durable.shard import CatalogShard
+from holdfast.catalog import FenceToken, catalog_shard_id
+from holdfast.catalog.stores.persist import CatalogShard
+from holdfast.catalog.stores.preamble import read_preamble
+from holdfast.collections import StorageController
 from holdfast.persist import PersistClient, PersistConfig
-from holdfast.storage import StorageController
 from testbed.errors import KubectlError
 from testbed.kube import ControlPlane
 from testbed.objects import Objects, new_namespace

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.collections import CollectionWriter
 from holdfast.errors import UpperMismatch
-from holdfast.storage import CollectionWriter
 
 
 def counted(table: pa.Table) -> Counter[tuple[int, str]]:

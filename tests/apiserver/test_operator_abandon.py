@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.storage import CollectionState
+from holdfast.collections import CollectionState
 from holdfast_operator.api.names import FINALIZER
 from testbed import build
 from testbed.children import plain_path

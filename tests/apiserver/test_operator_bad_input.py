@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.durable import OpenMode, persist_catalog
+from holdfast.catalog import OpenMode, persist_catalog
 from testbed.errors import KubectlError
 
 pytestmark = pytest.mark.kube

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.durable import Catalog, OpenMode, persist_catalog
+from holdfast.catalog import Catalog, OpenMode, persist_catalog
 
 pytestmark = pytest.mark.kube
 
@@ -23,7 +23,7 @@ def test_a_holder_of_any_length_is_shown(
     world: Any, make_catalog: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who took it is of another version of the library, which knows no bound."""
-    monkeypatch.setattr("holdfast.durable.opening.check_who", lambda *_: None)
+    monkeypatch.setattr("holdfast.catalog.opening.check_who", lambda *_: None)
     operator = world.start()
     managed, observed = make_catalog(), make_catalog("observed", access="Observed")
     world.apply(managed, observed)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.durable import OpenMode, persist_catalog
+from holdfast.catalog import OpenMode, persist_catalog
 from holdfast.persist import PersistClient
 from testbed.objects import Objects
 

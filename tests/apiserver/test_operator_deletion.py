@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.storage import CollectionState
+from holdfast.collections import CollectionState
 
 pytestmark = pytest.mark.kube
 

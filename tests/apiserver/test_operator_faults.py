@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.storage import StorageController
+from holdfast.collections import StorageController
 from testbed.faultyapi import FaultyApi
 
 pytestmark = pytest.mark.kube

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.durable import Catalog, OpenMode, persist_catalog
+from holdfast.catalog import Catalog, OpenMode, persist_catalog
 
 pytestmark = pytest.mark.kube
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.collections import StorageController
 from holdfast.errors import ConflictingWrite
-from holdfast.storage import StorageController
 
 pytestmark = pytest.mark.kube
 

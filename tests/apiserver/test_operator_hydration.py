@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from apiserver.livewriting import Writing, counted, load
-from holdfast.storage import JobState, StorageController, job_id
+from holdfast.collections import JobState, StorageController, job_id
 from testbed.kube import ControlPlane
 from testbed.sparkoperator import SparkOperatorStandIn, install_crd
 

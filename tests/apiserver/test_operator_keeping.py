@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import pytest
 
-from holdfast.durable import OpenMode, persist_catalog
-from holdfast.durable.backend_migration.linked import LinkedCatalog, linked_catalog
-from holdfast.durable.backend_migration.migration import BackendMigration
-from holdfast.durable.backend_migration.status import migration_status
-from holdfast.durable.backend_migration.truth import Backend
-from holdfast.durable.stash_store import stash_catalog
+from holdfast.catalog import OpenMode, persist_catalog
+from holdfast.catalog.move.linked import LinkedCatalog, linked_catalog
+from holdfast.catalog.move.migration import BackendMigration
+from holdfast.catalog.move.status import migration_status
+from holdfast.catalog.move.truth import Backend
+from holdfast.catalog.stores.stash import stash_catalog
 from holdfast_operator.api.names import FINALIZER
 from testbed.faultyapi import FaultyApi
 

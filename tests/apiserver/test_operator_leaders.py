@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.durable import Catalog, OpenMode, persist_catalog
+from holdfast.catalog import Catalog, OpenMode, persist_catalog
 from testbed.takeover import check_takeover
 
 pytestmark = pytest.mark.kube

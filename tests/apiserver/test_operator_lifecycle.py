@@ -10,7 +10,7 @@ from unittest.mock import ANY
 import pyarrow as pa
 import pytest
 
-from holdfast.durable import CATALOG_VERSION
+from holdfast.catalog import CATALOG_VERSION
 from holdfast_operator.api.names import FINALIZER
 
 pytestmark = pytest.mark.kube
@@ -43,7 +43,7 @@ def lasting(module_world: Any, make_catalog: Make, make_collection: Make) -> tup
 def write(world: Any, organization: str, rows: int, at: int) -> None:
     """Append to the collection as an application does: at [at, at + 1)."""
     with world.store(world.volume(organization)) as client:
-        from holdfast.storage import StorageController
+        from holdfast.collections import StorageController
 
         controller = StorageController(client)
         found = world.status("storagecollection/flights")["collectionId"]
@@ -126,7 +126,7 @@ def test_killed_and_started_again_it_has_the_next_epoch_and_lost_nothing(
     after = world.status("storagecollection/flights")
     assert [after[k] for k in ("collectionId", "itemId")] == [before[k] for k in ("collectionId", "itemId")]
     with world.store(world.volume(organization)) as client:
-        from holdfast.storage import StorageController
+        from holdfast.collections import StorageController
 
         with StorageController(client).reader(after["collectionId"], purpose="test") as reader:
             assert reader.snapshot(600).to_table().num_rows == 7 + 3 - 3

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.durable import OpenMode, persist_catalog
-from holdfast.durable.backend_migration.detach import detach
-from holdfast.durable.backend_migration.linked import LinkedCatalog, linked_catalog
-from holdfast.durable.backend_migration.migration import BackendMigration
-from holdfast.durable.backend_migration.records import Record
-from holdfast.durable.backend_migration.status import MigrationStatus, migration_status
-from holdfast.durable.backend_migration.truth import Backend
-from holdfast.durable.stash_store import stash_catalog
+from holdfast.catalog import OpenMode, persist_catalog
+from holdfast.catalog.move.detach import detach
+from holdfast.catalog.move.linked import LinkedCatalog, linked_catalog
+from holdfast.catalog.move.migration import BackendMigration
+from holdfast.catalog.move.records import Record
+from holdfast.catalog.move.status import MigrationStatus, migration_status
+from holdfast.catalog.move.truth import Backend
+from holdfast.catalog.stores.stash import stash_catalog
 from testbed.errors import KubectlError
 
 pytestmark = pytest.mark.kube

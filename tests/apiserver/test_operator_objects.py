@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import Catalog, OpenMode, persist_catalog
-from holdfast.durable.registry import AUDIT_LOG, CLUSTER_REPLICAS, DATABASES, ROLES, SCHEMAS
+from holdfast.catalog import Catalog, OpenMode, persist_catalog
+from holdfast.catalog.objects.registry import AUDIT_LOG, CLUSTER_REPLICAS, DATABASES, ROLES, SCHEMAS
 
 pytestmark = pytest.mark.kube
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.durable import OpenMode, persist_catalog
+from holdfast.catalog import OpenMode, persist_catalog
+from holdfast.collections import CollectionSpec, StorageController
 from holdfast.persist import Schema
-from holdfast.storage import CollectionSpec, StorageController
 
 pytestmark = pytest.mark.kube
 

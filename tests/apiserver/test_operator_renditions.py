@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from apiserver.livewriting import Writing, counted, load
+from holdfast.collections import RenditionState, StorageController
 from holdfast.persist import Progress
-from holdfast.storage import RenditionState, StorageController
 from testbed.errors import KubectlError
 
 pytestmark = pytest.mark.kube

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from holdfast.catalog import IdKind, OpenMode, persist_catalog
 from holdfast.cli import main
-from holdfast.durable import IdKind, OpenMode, persist_catalog
 
 pytestmark = pytest.mark.kube
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable.codec import Update, encode
-from holdfast.durable.registry import ITEMS, SYSTEM_CONFIGURATIONS
-from holdfast.durable.stash_store import StashStore
+from holdfast.catalog.objects.codec import Update, encode
+from holdfast.catalog.objects.registry import ITEMS, SYSTEM_CONFIGURATIONS
+from holdfast.catalog.stores.stash import StashStore
 
 pytestmark = pytest.mark.kube
 

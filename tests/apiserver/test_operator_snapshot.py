@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from holdfast.collections import JobState
+from holdfast.collections.record.jobs import hold_purpose
 from holdfast.errors import Fenced
-from holdfast.storage import JobState
-from holdfast.storage.jobs import hold_purpose
 from testbed.kube import ControlPlane
 from testbed.sparkfaces import APACHE, KUBEFLOW, PODS, Face
 from testbed.sparkoperator import Misbehaviour, SparkOperatorStandIn, install_crd

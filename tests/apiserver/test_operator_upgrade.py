@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast._pb import objects_pb2 as pb
+from holdfast.catalog import CATALOG_VERSION, catalog_shard_id, persist_catalog
+from holdfast.catalog.config import USER_VERSION
+from holdfast.catalog.objects.codec import Update, encode
+from holdfast.catalog.objects.registry import CONFIGS
+from holdfast.catalog.stores.persist import CatalogShard
 from holdfast.cli import main
-from holdfast.durable import CATALOG_VERSION, catalog_shard_id, persist_catalog
-from holdfast.durable.codec import Update, encode
-from holdfast.durable.config import USER_VERSION
-from holdfast.durable.registry import CONFIGS
-from holdfast.durable.shard import CatalogShard
 from testbed.oldcatalogs import rows_of
 
 pytestmark = pytest.mark.kube

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from holdfast.durable import OpenMode, persist_catalog
+from holdfast.catalog import OpenMode, persist_catalog
+from holdfast.collections import StorageController
 from holdfast.persist import PersistClient, PersistConfig
-from holdfast.storage import StorageController
 from holdfast_operator.api.names import OPERATORS
 from testbed import helm
 from testbed.helm import CHARTS

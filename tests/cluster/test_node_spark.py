@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from cluster.release import SYSTEM, Installed, release, until
-from holdfast.storage import JobRecord, JobState, job_id
+from holdfast.collections import JobRecord, JobState, job_id
 from testbed import build, kubeflow
 from testbed.errors import KubectlError
 from testbed.images import PYTHON, SPARK

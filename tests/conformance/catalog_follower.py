@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from conformance.catalogs import open_at
-from holdfast.durable import OpenMode
-from holdfast.durable.codec import encode
+from holdfast.catalog import OpenMode
+from holdfast.catalog.objects.codec import encode
 from holdfast.errors import StorageError
 
 PARENT = os.getppid()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import (
+from holdfast.catalog import (
     Backend,
     Catalog,
     Object,
@@ -20,10 +20,10 @@ from holdfast.durable import (
     shadow_catalog,
     stash_catalog,
 )
-from holdfast.durable.registry import ROLES
-from holdfast.durable.shard import CatalogShard
-from holdfast.durable.stash_store import StashStore
-from holdfast.durable.store import CatalogStore
+from holdfast.catalog.objects.registry import ROLES
+from holdfast.catalog.stores.persist import CatalogShard
+from holdfast.catalog.stores.stash import StashStore
+from holdfast.catalog.stores.store import CatalogStore
 from holdfast.persist import PersistClient, PersistConfig
 from testbed.minio import Minio
 
@@ -189,7 +189,7 @@ PROTOCOL = (*EMBEDDED, "persist shadowed by a stash")
 """For what is decided by code that is written once over every store, and by no store: a test of its own asks
 whether the stores keep their side of it (`test_catalog_contract.py`, `KINDS`)."""
 
-RETAINING = ("holdfast.durable.shard", "holdfast.durable.stash_store")
+RETAINING = ("holdfast.catalog.stores.persist", "holdfast.catalog.stores.stash")
 """The modules that say how much of the past a store keeps."""
 
 

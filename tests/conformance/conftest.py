@@ -7,7 +7,7 @@ import pytest
 
 from conformance.catalogs import KINDS, Catalogs, make_catalogs
 from conformance.objectstore import MemoryObjects
-from holdfast.persist.storage import (
+from holdfast.persist.stores import (
     Blob,
     CacheConfig,
     CachedBlob,
@@ -18,14 +18,14 @@ from holdfast.persist.storage import (
     SqliteConsensus,
     StoreMetrics,
 )
-from holdfast.persist.storage.faults import FaultyBlob, FaultyConsensus, ScriptedPlan
-from holdfast.persist.storage.metrics import MeteredBlob, MeteredConsensus
-from holdfast.persist.storage.postgres import PostgresConsensus
-from holdfast.persist.storage.retry import RetryingBlob, RetryingConsensus, RetryPolicy
-from holdfast.persist.storage.s3 import S3Blob
-from holdfast.persist.storage.s3log import S3LogConsensus
-from holdfast.persist.storage.s3objects import S3Objects
-from holdfast.persist.storage.s3place import S3Place
+from holdfast.persist.stores.faults import FaultyBlob, FaultyConsensus, ScriptedPlan
+from holdfast.persist.stores.metrics import MeteredBlob, MeteredConsensus
+from holdfast.persist.stores.postgres import PostgresConsensus
+from holdfast.persist.stores.retry import RetryingBlob, RetryingConsensus, RetryPolicy
+from holdfast.persist.stores.s3 import S3Blob
+from holdfast.persist.stores.s3log import S3LogConsensus
+from holdfast.persist.stores.s3objects import S3Objects
+from holdfast.persist.stores.s3place import S3Place
 from testbed.minio import Minio
 
 POLICY = RetryPolicy(deadline_s=5.0)

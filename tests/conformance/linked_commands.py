@@ -7,15 +7,30 @@ import json
 import sys
 from typing import Any
 
-from holdfast.durable import (
-    Backend,
-    OpenMode,
-    emergency_catalog,
-    linked_catalog,
-    persist_catalog,
-    stash_catalog,
-)
-from holdfast.durable.backend_migration.migration import BackendMigration, Verify
+try:
+    from holdfast.catalog import (
+        Backend,
+        OpenMode,
+        emergency_catalog,
+        linked_catalog,
+        persist_catalog,
+        stash_catalog,
+    )
+    from holdfast.catalog.move.migration import BackendMigration, Verify
+except ModuleNotFoundError:  # In an earlier Holdfast the catalog has other module names.
+    from holdfast.durable.backend_migration.migration import (  # type: ignore[import-not-found, no-redef]
+        BackendMigration,
+        Verify,
+    )
+
+    from holdfast.durable import (  # type: ignore[import-not-found, no-redef]
+        Backend,
+        OpenMode,
+        emergency_catalog,
+        linked_catalog,
+        persist_catalog,
+        stash_catalog,
+    )
 from holdfast.errors import HoldfastError
 from holdfast.persist import PersistClient
 

@@ -12,7 +12,7 @@ import time
 import uuid
 from typing import Any
 
-from holdfast.durable import (
+from holdfast.catalog import (
     Catalog,
     OpenableCatalog,
     OpenMode,
@@ -20,10 +20,10 @@ from holdfast.durable import (
     persist_catalog,
     stash_catalog,
 )
-from holdfast.durable.backend_migration.linked import linked_catalog
-from holdfast.durable.backend_migration.reopen import reopened
-from holdfast.durable.backend_migration.truth import Backend
-from holdfast.durable.registry import SETTINGS
+from holdfast.catalog.move.linked import linked_catalog
+from holdfast.catalog.move.reopen import reopened
+from holdfast.catalog.move.truth import Backend
+from holdfast.catalog.objects.registry import SETTINGS
 from holdfast.errors import AsOfTooEarly, MigrationInProgress, NotSourceOfTruth
 from holdfast.persist import PersistClient
 

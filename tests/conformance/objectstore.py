@@ -7,7 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 
-from holdfast.persist.storage.objects import Found
+from holdfast.persist.stores.objects import Found
 
 
 class Bucket:

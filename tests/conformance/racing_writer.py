@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 
 from holdfast.errors import Determinate, Indeterminate
-from holdfast.persist.storage import Consensus, Entry, Put
-from holdfast.persist.storage.url import open_consensus
+from holdfast.persist.stores import Consensus, Entry, Put
+from holdfast.persist.stores.url import open_consensus
 
 PARENT = os.getppid()
 

@@ -15,8 +15,8 @@ from holdfast.errors import (
     StoreUnreachable,
 )
 from holdfast.persist import PersistClient, PersistConfig, Schema
-from holdfast.persist.storage import Blob, Consensus, Location, Put
-from holdfast.persist.storage.url import open_stores
+from holdfast.persist.stores import Blob, Consensus, Location, Put
+from holdfast.persist.stores.url import open_stores
 from testbed.minio import Minio
 from testbed.postgres import PostgresServer
 

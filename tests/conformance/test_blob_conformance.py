@@ -7,7 +7,7 @@ import time
 import pytest
 
 from holdfast.errors import BadInput
-from holdfast.persist.storage import Blob
+from holdfast.persist.stores import Blob
 
 UNICODE_KEY = "sch\u00f6n/\u65e5\u672c\u8a9e/\U0001f984 with space"
 

@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 from conformance.catalogs import EMBEDDED, HOLDER, RETAINING, Catalogs, make_catalogs, role, roles, writable
-from holdfast.durable import Catalog, OpenableCatalog, OpenMode
-from holdfast.durable.codec import Row
-from holdfast.durable.opening import StoredCatalog
-from holdfast.durable.registry import ROLES, Kind
-from holdfast.durable.store import CatalogStore
-from holdfast.durable.upgradecheck import check_upgrade
+from holdfast.catalog import Catalog, OpenableCatalog, OpenMode
+from holdfast.catalog.objects.codec import Row
+from holdfast.catalog.objects.registry import ROLES, Kind
+from holdfast.catalog.opening import StoredCatalog
+from holdfast.catalog.stores.store import CatalogStore
+from holdfast.catalog.upgradecheck import check_upgrade
 from holdfast.errors import AsOfTooEarly, StorageError
-from holdfast.persist.storage.faults import ScriptedPlan
+from holdfast.persist.stores.faults import ScriptedPlan
 from testbed.oldstores import FaultyStore
 
 

@@ -6,11 +6,11 @@ from types import MappingProxyType
 import pytest
 
 from conformance.catalogs import EMBEDDED, Catalogs, role, roles, writable
-from holdfast.durable import Catalog, FenceToken, OpenMode
-from holdfast.durable.codec import Update, encode
-from holdfast.durable.preamble import read_preamble
-from holdfast.durable.registry import ROLES
-from holdfast.durable.transaction import Transaction
+from holdfast.catalog import Catalog, FenceToken, OpenMode
+from holdfast.catalog.objects.codec import Update, encode
+from holdfast.catalog.objects.registry import ROLES
+from holdfast.catalog.stores.preamble import read_preamble
+from holdfast.catalog.transaction import Transaction
 from holdfast.errors import BadInput, CatalogOutOfSync, Fenced, FenceRegressed, HoldfastError
 
 OURS, THEIRS, MEDDLED = role(1, "ours"), role(2, "theirs"), role(3, "meddled")

@@ -18,12 +18,12 @@ from conformance.catalogs import (
     writable,
 )
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import Bootstrap, Catalog, FenceToken, IdKind, OpenMode
-from holdfast.durable.codec import Row, Update, encode
-from holdfast.durable.preamble import read_preamble
-from holdfast.durable.registry import AUDIT_LOG, COLLECTIONS, CONFIGS, ITEMS, ROLES, SETTINGS
-from holdfast.durable.store import CatalogStore
-from holdfast.durable.version import CATALOG_VERSION, MIN_VERSION
+from holdfast.catalog import Bootstrap, Catalog, FenceToken, IdKind, OpenMode
+from holdfast.catalog.objects.codec import Row, Update, encode
+from holdfast.catalog.objects.registry import AUDIT_LOG, COLLECTIONS, CONFIGS, ITEMS, ROLES, SETTINGS
+from holdfast.catalog.stores.preamble import read_preamble
+from holdfast.catalog.stores.store import CatalogStore
+from holdfast.catalog.version import CATALOG_VERSION, MIN_VERSION
 from holdfast.errors import (
     BadInput,
     CatalogOutOfSync,

@@ -21,7 +21,7 @@ from conformance.catalogs import (
     writable,
 )
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import (
+from holdfast.catalog import (
     Bootstrap,
     Catalog,
     FenceToken,
@@ -31,12 +31,11 @@ from holdfast.durable import (
     Transaction,
     debug,
 )
-from holdfast.durable.cache import Cache
-from holdfast.durable.codec import Row, Update, encode
-from holdfast.durable.dump import dump_json
-from holdfast.durable.initialize import initial_updates
-from holdfast.durable.preamble import read_preamble
-from holdfast.durable.registry import (
+from holdfast.catalog.cache import Cache
+from holdfast.catalog.dump import dump_json
+from holdfast.catalog.initialize import initial_updates
+from holdfast.catalog.objects.codec import Row, Update, encode
+from holdfast.catalog.objects.registry import (
     AUDIT_LOG,
     COLLECTIONS,
     CONFIGS,
@@ -46,6 +45,7 @@ from holdfast.durable.registry import (
     STORAGE_USAGE,
     TIMESTAMPS,
 )
+from holdfast.catalog.stores.preamble import read_preamble
 from holdfast.errors import (
     BadInput,
     Fenced,

@@ -4,8 +4,8 @@ import pytest
 
 from conformance.catalogs import Catalogs, role, writable
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import OpenMode, ReadOnlyCatalog
-from holdfast.durable.registry import DATABASES, ITEMS, ROLES, SCHEMAS, SETTINGS
+from holdfast.catalog import OpenMode, ReadOnlyCatalog
+from holdfast.catalog.objects.registry import DATABASES, ITEMS, ROLES, SCHEMAS, SETTINGS
 from holdfast.errors import BadInput
 
 

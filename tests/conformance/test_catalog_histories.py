@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from conformance.catalogs import Catalogs, PersistCatalogs, StashCatalogs, of, role, writable
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import Catalog, IdKind, OpenMode, ReadOnlyCatalog, Subscription, Transaction
-from holdfast.durable.registry import AUDIT_LOG, FENCE_TOKENS, ROLES, SETTINGS, STORAGE_USAGE
+from holdfast.catalog import Catalog, IdKind, OpenMode, ReadOnlyCatalog, Subscription, Transaction
+from holdfast.catalog.objects.registry import AUDIT_LOG, FENCE_TOKENS, ROLES, SETTINGS, STORAGE_USAGE
 from holdfast.errors import BadInput, Fenced, UniquenessViolation
 
 numbers = st.integers(1, 4)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from conformance.catalogs import LinkedCatalogs, make_catalogs, role, roles, writable
-from holdfast.durable import Backend, OpenMode, linked_catalog
-from holdfast.durable.registry import ROLES
+from holdfast.catalog import Backend, OpenMode, linked_catalog
+from holdfast.catalog.objects.registry import ROLES
 from holdfast.errors import Fenced, LinkConflict, LinkedElsewhere
 
 

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from conformance.catalogs import Catalogs, make_catalogs, role, roles, writable
-from holdfast.durable import Catalog, IdKind, OpenMode
-from holdfast.durable.preamble import read_preamble
-from holdfast.durable.registry import ROLES
+from holdfast.catalog import Catalog, IdKind, OpenMode
+from holdfast.catalog.objects.registry import ROLES
+from holdfast.catalog.stores.preamble import read_preamble
 from holdfast.errors import CatalogOutOfSync, Fenced, OtherHistory
 
 _TABLES = ("data", "uppers", "sinces", "collections")

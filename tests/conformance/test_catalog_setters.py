@@ -6,8 +6,8 @@ import pytest
 
 from conformance.catalogs import EMBEDDED, PROTOCOL, Catalogs, writable
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import Catalog, IdKind, Object
-from holdfast.durable.registry import (
+from holdfast.catalog import Catalog, IdKind, Object
+from holdfast.catalog.objects.registry import (
     CLUSTER_REPLICAS,
     COMMENTS,
     SETTINGS,

@@ -9,17 +9,17 @@ import pytest
 
 from conformance.catalogs import RETAINING, Catalogs, make_catalogs, of, role, roles, writable
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import (
+from holdfast.catalog import (
     IdKind,
     OpenMode,
     ReadOnlyCatalog,
     ShadowCatalog,
     shadow_catalog,
 )
-from holdfast.durable.codec import Update, decode, encode
-from holdfast.durable.opening import StoredCatalog, wall_clock_ms
-from holdfast.durable.registry import AUDIT_LOG, COLLECTIONS, ID_ALLOCATORS, ROLES
-from holdfast.durable.store import CatalogStore
+from holdfast.catalog.objects.codec import Update, decode, encode
+from holdfast.catalog.objects.registry import AUDIT_LOG, COLLECTIONS, ID_ALLOCATORS, ROLES
+from holdfast.catalog.opening import StoredCatalog, wall_clock_ms
+from holdfast.catalog.stores.store import CatalogStore
 from holdfast.errors import (
     BadInput,
     Fenced,
@@ -392,7 +392,7 @@ def test_half_of_a_commit_is_a_difference(pair: Pair) -> None:
 def test_a_difference_without_a_past_is_told_when_the_secondary_moves(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.durable.shadow_lag.RETAIN_VERSIONS", 3)
+    monkeypatch.setattr("holdfast.catalog.shadow.lag.RETAIN_VERSIONS", 3)
     with pair.open() as writer:
         for number in range(5):
             writer.set_objects(ROLES, [role(1, f"a{number}")])

@@ -14,11 +14,11 @@ import pytest
 
 from conformance.catalogs import EMBEDDED, PROTOCOL, RETAINING, SHARED, Catalogs, role, writable
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import Change, FenceToken, OpenMode, Subscription
-from holdfast.durable.codec import Row, Update, encode
-from holdfast.durable.preamble import read_preamble
-from holdfast.durable.registry import AUDIT_LOG, CONFIGS, FENCE_TOKENS, ROLES
-from holdfast.durable.store import CatalogStore
+from holdfast.catalog import Change, FenceToken, OpenMode, Subscription
+from holdfast.catalog.objects.codec import Row, Update, encode
+from holdfast.catalog.objects.registry import AUDIT_LOG, CONFIGS, FENCE_TOKENS, ROLES
+from holdfast.catalog.stores.preamble import read_preamble
+from holdfast.catalog.stores.store import CatalogStore
 from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly, BadInput, VersionTooNew
 from testbed.children import plain_path
 

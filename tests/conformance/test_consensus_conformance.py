@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
-from holdfast.persist.storage import Consensus, Digest, Entry, Expect, Head, Put, Row, digest_of
-from holdfast.persist.storage.faults import FaultyConsensus
+from holdfast.persist.stores import Consensus, Digest, Entry, Expect, Head, Put, Row, digest_of
+from holdfast.persist.stores.faults import FaultyConsensus
 
 UNICODE_KEY = "sch\u00f6n/\u65e5\u672c\u8a9e/\U0001f984 'quoted' \"too\""
 

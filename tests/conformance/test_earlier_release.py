@@ -16,8 +16,7 @@ from click.testing import CliRunner
 
 from conformance.catalogs import HOLDER, writable
 from conformance.linked_commands import done
-from holdfast.cli import main
-from holdfast.durable import (
+from holdfast.catalog import (
     CATALOG_VERSION,
     IdKind,
     OpenableCatalog,
@@ -25,7 +24,8 @@ from holdfast.durable import (
     persist_catalog,
     stash_catalog,
 )
-from holdfast.durable.registry import COMMENTS, ROLES
+from holdfast.catalog.objects.registry import COMMENTS, ROLES
+from holdfast.cli import main
 from holdfast.errors import UpgradeNeeded
 from holdfast.persist import PersistClient
 from testbed.earlier import EarlierHoldfast

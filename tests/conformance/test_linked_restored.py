@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from holdfast.durable import OpenMode, ReadOnlyCatalog, linked_catalog, persist_catalog, stash_catalog
-from holdfast.durable.backend_migration.linked import LinkedCatalog
-from holdfast.durable.backend_migration.migration import BackendMigration, Verify
-from holdfast.durable.backend_migration.truth import Backend
+from holdfast.catalog import OpenMode, ReadOnlyCatalog, linked_catalog, persist_catalog, stash_catalog
+from holdfast.catalog.move.linked import LinkedCatalog
+from holdfast.catalog.move.migration import BackendMigration, Verify
+from holdfast.catalog.move.truth import Backend
 from holdfast.errors import LinkConflict
 from holdfast.persist import PersistClient
 from testbed.linkedstores import ORG, WHO

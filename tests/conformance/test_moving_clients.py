@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from conformance.moving_client import ORG, linked, numbers
-from holdfast.durable import OpenMode
-from holdfast.durable.backend_migration.truth import Backend
+from holdfast.catalog import OpenMode
+from holdfast.catalog.move.truth import Backend
 from testbed.children import plain_path
 from testbed.minio import Minio
 

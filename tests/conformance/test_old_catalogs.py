@@ -6,11 +6,11 @@ import json
 import pytest
 
 from conformance.catalogs import EMBEDDED, HOLDER, Catalogs
-from holdfast.durable import OpenMode, debug
-from holdfast.durable.codec import Row, Update
-from holdfast.durable.dump import dump_json
-from holdfast.durable.registry import Kind
-from holdfast.durable.version import CATALOG_VERSION, MIN_VERSION
+from holdfast.catalog import OpenMode, debug
+from holdfast.catalog.dump import dump_json
+from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.registry import Kind
+from holdfast.catalog.version import CATALOG_VERSION, MIN_VERSION
 from holdfast.errors import BadInput, Deprecated, UpgradeNeeded, VersionTooNew
 from testbed.oldcatalogs import rows_of, upgraded
 

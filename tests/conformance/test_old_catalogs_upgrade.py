@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conformance.catalogs import EMBEDDED, HOLDER, Catalogs, make_catalogs, writable
-from holdfast.durable import OpenMode, config
-from holdfast.durable.codec import Row
-from holdfast.durable.dump import dump_json
-from holdfast.durable.version import CATALOG_VERSION, MIN_VERSION
+from holdfast.catalog import OpenMode, config
+from holdfast.catalog.dump import dump_json
+from holdfast.catalog.objects.codec import Row
+from holdfast.catalog.version import CATALOG_VERSION, MIN_VERSION
 from testbed.drawncatalogs import catalogs as drawn_catalogs
 from testbed.oldcatalogs import rows_of, upgraded
 from testbed.oldstores import begin, but_fence, contents

@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import pytest
 
-from holdfast.durable import OpenMode, persist_catalog
-from holdfast.durable.registry import ITEMS
-from holdfast.durable.stash_store import StashStore
+from holdfast.catalog import OpenMode, persist_catalog
+from holdfast.catalog.objects.registry import ITEMS
+from holdfast.catalog.stores.stash import StashStore
 from holdfast.errors import StoreUnreachable
 from holdfast.persist import PersistClient, Schema
 from holdfast_operator.reconcile.facts import ItemName, Opening, RestoreFailed, ShadowFacts

@@ -10,8 +10,8 @@ import pytest
 from holdfast.errors import LocationMismatch
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.persist.client import Mode
-from holdfast.persist.storage import Location
-from holdfast.persist.storage.s3 import PART_BYTES
+from holdfast.persist.stores import Location
+from holdfast.persist.stores.s3 import PART_BYTES
 from testbed.droppingproxy import DroppingProxy
 from testbed.minio import Minio
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from conformance.catalogs import role, roles, writable
-from holdfast.durable import persist_catalog
-from holdfast.durable.registry import ROLES
+from holdfast.catalog import persist_catalog
+from holdfast.catalog.objects.registry import ROLES
 from holdfast.errors import FenceRegressed, LogRegressed, StorageError
 from holdfast.persist import PersistClient, PersistConfig
-from holdfast.persist.forks import lines_of, markers_of, why_keep
-from holdfast.persist.storage.postgres import PostgresConsensus
+from holdfast.persist.state.divergence import lines_of, markers_of, why_keep
+from holdfast.persist.stores.postgres import PostgresConsensus
 from testbed.postgres import USER, PostgresServer
-from unit.persist.stores import SCHEMA, SHARD, contents, rows
+from unit.persist.open_stores import SCHEMA, SHARD, contents, rows
 
 pytestmark = pytest.mark.postgres
 
@@ -144,7 +144,7 @@ def test_a_user_who_may_not_read_the_timeline_is_told_once(
         store = PostgresConsensus(url)
         assert store.heads(["a"]) == {}
     assert store.line() is None
-    assert [record.name for record in caplog.records] == ["holdfast.persist.storage.postgres"]
+    assert [record.name for record in caplog.records] == ["holdfast.persist.stores.postgres"]
     assert "pg_walfile_name" in caplog.text
     store.close()
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from conformance.test_racing_writers import _claims, _pipes, _release, _start, check_history
-from holdfast.persist.storage import Put
-from holdfast.persist.storage.postgres import PostgresConsensus
+from holdfast.persist.stores import Put
+from holdfast.persist.stores.postgres import PostgresConsensus
 from testbed.postgres import PostgresServer
 
 pytestmark = pytest.mark.postgres

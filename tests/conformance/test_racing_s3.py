@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from conformance.test_racing_writers import _claims, _pipes, _release, _start, check_history
-from holdfast.persist.storage import Consensus, Put
-from holdfast.persist.storage.url import open_consensus
+from holdfast.persist.stores import Consensus, Put
+from holdfast.persist.stores.url import open_consensus
 from testbed.minio import Minio
 
 pytestmark = pytest.mark.s3

@@ -13,7 +13,7 @@ from typing import IO
 
 import pytest
 
-from holdfast.persist.storage import (
+from holdfast.persist.stores import (
     Consensus,
     Expect,
     Head,

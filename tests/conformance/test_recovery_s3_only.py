@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from holdfast.cli import main
 from holdfast.errors import HandleExpired, HoldfastError, Indeterminate
 from holdfast.persist import PersistClient, PersistConfig, Schema
-from holdfast.persist.verify import verify
+from holdfast.persist.admin.verify import verify
 from testbed.minio import Minio
 
 pytestmark = pytest.mark.s3

@@ -19,11 +19,11 @@ from holdfast.errors import (
     VersionTooNew,
 )
 from holdfast.persist import Clock
-from holdfast.persist.storage import Entry, Expect, Head, Put
-from holdfast.persist.storage.faults import ProcessDeath
-from holdfast.persist.storage.logcodec import FLOOR_NAME, object_name
-from holdfast.persist.storage.logstate import RECENT
-from holdfast.persist.storage.s3log import S3LogConsensus
+from holdfast.persist.stores import Entry, Expect, Head, Put
+from holdfast.persist.stores.faults import ProcessDeath
+from holdfast.persist.stores.logcodec import FLOOR_NAME, object_name
+from holdfast.persist.stores.logstate import RECENT
+from holdfast.persist.stores.s3log import S3LogConsensus
 
 EVERY = 4
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from holdfast.collections.snapshots.folder import SnapshotFolder, folder_at
 from holdfast.errors import BadInput, Determinate, StoreUnreachable
-from holdfast.persist.storage.s3 import PART_BYTES
-from holdfast.storage.snapshotfolder import SnapshotFolder, folder_at
+from holdfast.persist.stores.s3 import PART_BYTES
 from testbed.droppingproxy import DroppingProxy
 from testbed.minio import Minio
 

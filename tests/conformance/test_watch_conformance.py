@@ -7,10 +7,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast.persist.storage import Consensus, MemoryConsensus, Put, SqliteConsensus
-from holdfast.persist.storage.faults import FaultyConsensus, ScriptedPlan
-from holdfast.persist.storage.postgres import PostgresConsensus
-from holdfast.persist.storage.watch import Watch
+from holdfast.persist.stores import Consensus, MemoryConsensus, Put, SqliteConsensus
+from holdfast.persist.stores.faults import FaultyConsensus, ScriptedPlan
+from holdfast.persist.stores.postgres import PostgresConsensus
+from holdfast.persist.stores.watch import Watch
 
 PATIENCE_S = 30.0
 Opener = Callable[[], Consensus]
@@ -163,7 +163,7 @@ def test_appends_in_a_row_share_their_notifications(postgres_url: str) -> None:
 
 
 def test_without_inotify_a_file_is_asked_at_a_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.persist.storage.sqlitewatch.FolderWrites.of", lambda *_: None)
+    monkeypatch.setattr("holdfast.persist.stores.sqlitewatch.FolderWrites.of", lambda *_: None)
     store, other = SqliteConsensus(tmp_path / "log"), SqliteConsensus(tmp_path / "log")
     watch = _settled(store, other, "a")
     assert other.compare_and_set([Put("a", 2, b"x")])

@@ -9,9 +9,9 @@ from typing import Final, Self
 
 from crash.oracle import Answer
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import Catalog, OpenMode
-from holdfast.durable.backend_migration.linked import LinkedCatalog
-from holdfast.durable.backend_migration.reopen import reopened
+from holdfast.catalog import Catalog, OpenMode
+from holdfast.catalog.move.linked import LinkedCatalog
+from holdfast.catalog.move.reopen import reopened
 from holdfast.errors import (
     HoldfastError,
     Indeterminate,

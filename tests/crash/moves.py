@@ -27,11 +27,11 @@ from crash.ledger import LibraryWriter
 from crash.operators import Mark, OperatorLife, check_steps
 from crash.resources import CATALOG, CATALOGS, MIGRATIONS, Resources
 from crash.twostores import DONE, PERSIST, ROLLED_BACK, STASH, Both, Contents, judge
-from holdfast.durable import catalog_shard_id, persist_catalog
-from holdfast.durable.backend_migration.linked import linked_catalog
-from holdfast.durable.backend_migration.truth import Backend, Strategy
-from holdfast.durable.shard import CatalogShard
-from holdfast.durable.stash_store import StashStore, stash_catalog
+from holdfast.catalog import catalog_shard_id, persist_catalog
+from holdfast.catalog.move.linked import linked_catalog
+from holdfast.catalog.move.truth import Backend, Strategy
+from holdfast.catalog.stores.persist import CatalogShard
+from holdfast.catalog.stores.stash import StashStore, stash_catalog
 from holdfast.persist import PersistClient
 from testbed.kube import ControlPlane
 from testbed.minio import Minio

@@ -22,7 +22,7 @@ from holdfast.errors import (
     UpperMismatch,
 )
 from holdfast.persist import PersistClient, WriteMode
-from holdfast.persist.exclusive import Exclusive
+from holdfast.persist.handles.exclusive import Exclusive
 
 _LONGEST_WAIT_S = 0.2
 

@@ -13,8 +13,8 @@ import pytest
 
 from crash.campaign import Place
 from crash.handing import ANY_LAG, CONFIG, Handing
+from holdfast.collections import CollectionSpec, RenditionState, StorageController
 from holdfast.persist import PersistClient
-from holdfast.storage import CollectionSpec, RenditionState, StorageController
 from unit.collections.listeners import Heard
 from unit.collections.stores import SCHEMA, Row, counted, updates
 

@@ -8,7 +8,7 @@ import pytest
 from crash.operators import Mark, check_steps
 from crash.oracle import Answer
 from crash.twostores import Both, Contents, judge
-from holdfast.durable.backend_migration.truth import Strategy, source_of_truth
+from holdfast.catalog.move.truth import Strategy, source_of_truth
 
 WRITES = {1: Answer.DONE, 2: Answer.REFUSED, 3: Answer.UNKNOWN, 4: Answer.NONE}
 STASH_CONFIG = {"link": 7, "migration_strategy": 1, "tombstone": 1}

@@ -11,9 +11,9 @@ from typing import Final
 
 from crash.ledger import name_of
 from crash.oracle import Answer
-from holdfast.durable.codec import decode
-from holdfast.durable.registry import AUDIT_LOG, CONFIGS, FENCE_TOKENS, Kind
-from holdfast.durable.store import CatalogStore
+from holdfast.catalog.objects.codec import decode
+from holdfast.catalog.objects.registry import AUDIT_LOG, CONFIGS, FENCE_TOKENS, Kind
+from holdfast.catalog.stores.store import CatalogStore
 
 STASH: Final = "Stash"
 PERSIST: Final = "Persist"

@@ -21,13 +21,13 @@ import polars as pl
 from demo import flights
 from demo.operator_process import OperatorProcess
 from demo.screen import ClaimError, Screen, console
-from holdfast.durable import OpenMode, persist_catalog
-from holdfast.durable.registry import ROLES
-from holdfast.durable.stash_store import stash_catalog
+from holdfast.catalog import OpenMode, persist_catalog
+from holdfast.catalog.objects.registry import ROLES
+from holdfast.catalog.stores.stash import stash_catalog
+from holdfast.collections import JobRecord, JobState, StorageController
+from holdfast.collections.snapshots.manifest import verify_snapshot
 from holdfast.errors import Fenced, HoldfastError
 from holdfast.persist import PersistClient
-from holdfast.storage import JobRecord, JobState, StorageController
-from holdfast.storage.manifest import verify_snapshot
 from testbed.errors import ControlPlaneError, KubectlError, Unavailable
 from testbed.kube import ControlPlane
 from testbed.sparkoperator import SparkOperatorStandIn, install_crd

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 from helm.values import ALL_ON
+from holdfast.collections import StorageController
 from holdfast.persist import PersistClient, PersistConfig
-from holdfast.storage import StorageController
 from holdfast_operator.api.names import FINALIZER, MANAGED_BY, OPERATORS
 from testbed import audit, helm, monitoring, spark
 from testbed.audit import Asked

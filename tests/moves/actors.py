@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import Catalog, Object, OpenMode, ReadOnlyCatalog
-from holdfast.durable.backend_migration.detach import detach
-from holdfast.durable.backend_migration.emergency import emergency_catalog
-from holdfast.durable.backend_migration.migration import BackendMigration, Verify
-from holdfast.durable.backend_migration.truth import Backend
-from holdfast.durable.codec import decode
-from holdfast.durable.interfaces import OpenableCatalog
-from holdfast.durable.registry import ROLES, Kind
+from holdfast.catalog import Catalog, Object, OpenMode, ReadOnlyCatalog
+from holdfast.catalog.interfaces import OpenableCatalog
+from holdfast.catalog.move.detach import detach
+from holdfast.catalog.move.emergency import emergency_catalog
+from holdfast.catalog.move.migration import BackendMigration, Verify
+from holdfast.catalog.move.truth import Backend
+from holdfast.catalog.objects.codec import decode
+from holdfast.catalog.objects.registry import ROLES, Kind
 from holdfast.errors import (
     AsOfTooEarly,
     BadInput,

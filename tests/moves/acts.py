@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from functools import cache
 
-from holdfast.durable import OpenMode
-from holdfast.durable.backend_migration.migration import Verify
-from holdfast.durable.backend_migration.truth import STEPS, Backend, Strategy
+from holdfast.catalog import OpenMode
+from holdfast.catalog.move.migration import Verify
+from holdfast.catalog.move.truth import STEPS, Backend, Strategy
 from moves.actors import Book, abandon, add, end_link, migrate, migration, write
 from moves.world import Process, World, aged
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from itertools import product
 
-from holdfast.durable.backend_migration.migration import Verify
-from holdfast.durable.backend_migration.truth import Backend, Strategy
+from holdfast.catalog.move.migration import Verify
+from holdfast.catalog.move.truth import Backend, Strategy
 from moves.acts import ENDS_LINK, GIVES_UP, STARTS, Act, given_up
 from moves.crashes import Visited
 from moves.decisions import Decisions

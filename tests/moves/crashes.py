@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from holdfast.durable import OpenMode
-from holdfast.durable.backend_migration.migration import Verify
-from holdfast.durable.backend_migration.truth import Backend
+from holdfast.catalog import OpenMode
+from holdfast.catalog.move.migration import Verify
+from holdfast.catalog.move.truth import Backend
 from holdfast.errors import HoldfastError, Indeterminate
 from moves.actors import (
     MOVE,

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 
-from holdfast.durable import Catalog, OpenMode
-from holdfast.durable.backend_migration.decision import decide, decision
-from holdfast.durable.backend_migration.detach import detach
-from holdfast.durable.backend_migration.emergency import emergency_catalog
-from holdfast.durable.backend_migration.truth import Backend, Strategy
-from holdfast.durable.codec import decode
-from holdfast.durable.registry import ROLES, Kind
+from holdfast.catalog import Catalog, OpenMode
+from holdfast.catalog.move.decision import decide, decision
+from holdfast.catalog.move.detach import detach
+from holdfast.catalog.move.emergency import emergency_catalog
+from holdfast.catalog.move.truth import Backend, Strategy
+from holdfast.catalog.objects.codec import decode
+from holdfast.catalog.objects.registry import ROLES, Kind
 from holdfast.errors import (
     BadInput,
     CatalogOutOfSync,

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from holdfast.durable import OpenMode
-from holdfast.durable.backend_migration.emergency import emergency_catalog
-from holdfast.durable.backend_migration.migration import Verify
-from holdfast.durable.backend_migration.truth import Backend, Strategy
-from holdfast.durable.registry import ROLES
+from holdfast.catalog import OpenMode
+from holdfast.catalog.move.emergency import emergency_catalog
+from holdfast.catalog.move.migration import Verify
+from holdfast.catalog.move.truth import Backend, Strategy
+from holdfast.catalog.objects.registry import ROLES
 from holdfast.errors import AsOfTooEarly, HoldfastError, NeedsPersist
 from moves.actors import (
     OTHER,

@@ -14,17 +14,17 @@ from contextlib import closing
 from hashlib import blake2b
 from pathlib import Path
 
-from holdfast.durable import persist_catalog, stash_catalog
-from holdfast.durable.backend_migration.linked import linked_catalog
-from holdfast.durable.backend_migration.migration import BackendMigration, Verify
-from holdfast.durable.backend_migration.truth import Backend
-from holdfast.durable.codec import Row, Update
-from holdfast.durable.fence import FenceToken
-from holdfast.durable.preamble import read_preamble
-from holdfast.durable.replacing import is_content
-from holdfast.durable.stash_store import StashStore
-from holdfast.durable.store import CatalogStore
-from holdfast.durable.version import CATALOG_VERSION
+from holdfast.catalog import persist_catalog, stash_catalog
+from holdfast.catalog.fence import FenceToken
+from holdfast.catalog.move.linked import linked_catalog
+from holdfast.catalog.move.migration import BackendMigration, Verify
+from holdfast.catalog.move.truth import Backend
+from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.replacing import is_content
+from holdfast.catalog.stores.preamble import read_preamble
+from holdfast.catalog.stores.stash import StashStore
+from holdfast.catalog.stores.store import CatalogStore
+from holdfast.catalog.version import CATALOG_VERSION
 from holdfast.persist import PersistClient, PersistConfig
 from testbed.oldcatalogs import rows_of
 

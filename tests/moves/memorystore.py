@@ -7,9 +7,9 @@ process died is made once and gone on with in many ways. `test_memory_store.py` 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from holdfast.durable.codec import Row, Update
-from holdfast.durable.registry import Kind
-from holdfast.durable.store import CatalogStore, Feed, Kept
+from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.registry import Kind
+from holdfast.catalog.stores.store import CatalogStore, Feed, Kept
 from holdfast.errors import AsOfNotYetAvailable, BadInput, OtherHistory, UpperMismatch
 from holdfast.persist import Prepared
 

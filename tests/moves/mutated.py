@@ -10,9 +10,9 @@ def main() -> int:
     copy, kind, part = sys.argv[1:]
     logging.getLogger("holdfast").setLevel(logging.CRITICAL)
     use(copy)
-    import holdfast.durable
+    import holdfast.catalog
 
-    assert holdfast.durable.__file__.startswith(copy), holdfast.durable.__file__
+    assert holdfast.catalog.__file__.startswith(copy), holdfast.catalog.__file__
     if kind == "test":
         return _test(part)
     smoke()
@@ -26,7 +26,7 @@ def main() -> int:
 
 def smoke() -> None:
     """A mutant is a bug that a look does not find: a move and a write after it go well."""
-    from holdfast.durable.backend_migration.truth import Backend, Strategy
+    from holdfast.catalog.move.truth import Backend, Strategy
     from moves.actors import Book, migrate, write
     from moves.world import World
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from holdfast.durable import config
-from holdfast.durable.backend_migration import attempt, holding, link, two_stores
-from holdfast.durable.backend_migration.other_store import OtherStore
+from holdfast.catalog import config
+from holdfast.catalog.move import attempt, holding, link, two_stores
+from holdfast.catalog.move.other_store import OtherStore
 
 _KNOWN = config.RESERVED
 _PREFIXES = (config.MIGRATION_RECORD, config.MIGRATION_TARGET)

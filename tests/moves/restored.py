@@ -14,10 +14,10 @@ from functools import lru_cache
 from itertools import product
 from typing import TypeVar
 
-from holdfast.durable import Catalog, OpenMode
-from holdfast.durable.backend_migration.emergency import emergency_catalog
-from holdfast.durable.backend_migration.migration import Verify
-from holdfast.durable.backend_migration.truth import Backend, Strategy
+from holdfast.catalog import Catalog, OpenMode
+from holdfast.catalog.move.emergency import emergency_catalog
+from holdfast.catalog.move.migration import Verify
+from holdfast.catalog.move.truth import Backend, Strategy
 from holdfast.errors import HoldfastError, Uninitialized
 from moves.actors import TIMEOUT_S, Book, add, free, migrate, names, opened, roles_of, write
 from moves.memorystore import Stored

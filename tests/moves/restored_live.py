@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
-from holdfast.durable.backend_migration.migration import BackendMigration, Verify
-from holdfast.durable.backend_migration.other_store import RECENT_S, OtherStore
-from holdfast.durable.backend_migration.standing import OneOfTwo
-from holdfast.durable.backend_migration.truth import STEPS, Backend
-from holdfast.durable.cache import Cache
-from holdfast.durable.handle import WritableHandle
+from holdfast.catalog.cache import Cache
+from holdfast.catalog.handle import WritableHandle
+from holdfast.catalog.move.migration import BackendMigration, Verify
+from holdfast.catalog.move.other_store import RECENT_S, OtherStore
+from holdfast.catalog.move.standing import OneOfTwo
+from holdfast.catalog.move.truth import STEPS, Backend
 from holdfast.errors import HoldfastError
 from moves.actors import Book, add, free, migration, names, write
 from moves.memorystore import MemoryStore

@@ -7,9 +7,9 @@ show that it is the wrong one. So what an emergency finds is not judged; what ot
 
 from collections.abc import Iterator
 
-from holdfast.durable import OpenMode
-from holdfast.durable.backend_migration.emergency import emergency_catalog
-from holdfast.durable.backend_migration.truth import Backend
+from holdfast.catalog import OpenMode
+from holdfast.catalog.move.emergency import emergency_catalog
+from holdfast.catalog.move.truth import Backend
 from holdfast.errors import HoldfastError, MigrationInProgress, NeedsPersist, Uninitialized
 from moves.actors import TIMEOUT_S, Book, add, free, names
 from moves.restored import Found, Held, Moment, Story, Told, pairs, stories, tried

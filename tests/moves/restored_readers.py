@@ -7,10 +7,10 @@ A subscriber that receives nothing more and no error has ended silently: that is
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from holdfast.durable import OpenMode, ReadOnlyCatalog
-from holdfast.durable.backend_migration.other_store import RECENT_S
-from holdfast.durable.interfaces import Change, Subscription
-from holdfast.durable.registry import ROLES
+from holdfast.catalog import OpenMode, ReadOnlyCatalog
+from holdfast.catalog.interfaces import Change, Subscription
+from holdfast.catalog.move.other_store import RECENT_S
+from holdfast.catalog.objects.registry import ROLES
 from holdfast.errors import HoldfastError, Uninitialized
 from moves.actors import names
 from moves.restored import Found, Held, Moment, Pair, Story, Told, pairs

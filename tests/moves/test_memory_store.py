@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.durable.codec import Row, Update
-from holdfast.durable.registry import Kind
-from holdfast.durable.shard import CatalogShard
-from holdfast.durable.stash_store import StashStore
-from holdfast.durable.store import CatalogStore
+from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.registry import Kind
+from holdfast.catalog.stores.persist import CatalogShard
+from holdfast.catalog.stores.stash import StashStore
+from holdfast.catalog.stores.store import CatalogStore
 from holdfast.errors import HoldfastError
 from holdfast.persist import PersistClient, PersistConfig
 from moves.memorystore import Disk, MemoryStore

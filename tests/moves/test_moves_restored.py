@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.durable.backend_migration.migration import Verify
+from holdfast.catalog.move.migration import Verify
 from moves.restored import ACTS, Found, Story, stories
 from moves.restored_live import moved_live, written_live
 from moves.restored_modes import pairwise, visited

@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.durable import OpenMode
-from holdfast.durable.backend_migration.truth import Backend, Strategy
+from holdfast.catalog import OpenMode
+from holdfast.catalog.move.truth import Backend, Strategy
 from holdfast.errors import LinkConflict
 from moves.actors import write
 from moves.acts import Act, begun

@@ -6,7 +6,7 @@ the number of one link.
 
 from dataclasses import replace
 
-from holdfast.durable.backend_migration.truth import Backend
+from holdfast.catalog.move.truth import Backend
 from holdfast.errors import HoldfastError, Indeterminate, LinkConflict
 from moves.actors import Book, add, free, write
 from moves.acts import Act

@@ -7,9 +7,9 @@ from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
-from holdfast.durable.codec import Row, Update, kind_of
-from holdfast.durable.registry import Kind
-from holdfast.durable.store import CatalogStore, Feed, Kept
+from holdfast.catalog.objects.codec import Row, Update, kind_of
+from holdfast.catalog.objects.registry import Kind
+from holdfast.catalog.stores.store import CatalogStore, Feed, Kept
 from holdfast.errors import HoldfastError
 from holdfast.persist import Prepared
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable.backend_migration.linked import LinkedCatalog, linked_catalog
-from holdfast.durable.backend_migration.truth import Backend, Strategy
-from holdfast.durable.codec import Row, decode, encode
-from holdfast.durable.opening import StoredCatalog
-from holdfast.durable.registry import CONFIGS, FENCE_TOKENS, Kind
-from holdfast.durable.version import CATALOG_VERSION
+from holdfast.catalog.move.linked import LinkedCatalog, linked_catalog
+from holdfast.catalog.move.truth import Backend, Strategy
+from holdfast.catalog.objects.codec import Row, decode, encode
+from holdfast.catalog.objects.registry import CONFIGS, FENCE_TOKENS, Kind
+from holdfast.catalog.opening import StoredCatalog
+from holdfast.catalog.version import CATALOG_VERSION
 from moves.memorystore import Disk, MemoryStore, Stored
 from moves.watched import Calls, WatchedStore, straight
 

@@ -6,7 +6,7 @@ It replays each committed version by itself, so that it is never behind, and nev
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from holdfast.persist.storage import Blob, Entry, Put
+from holdfast.persist.stores import Blob, Entry, Put
 from sim.reference import (
     LOCK_KEY,
     LockRow,

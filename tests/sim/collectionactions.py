@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from holdfast.collections import CollectionWriter, Recipe
+from holdfast.collections.frontiers import PROMISE_MS
 from holdfast.errors import (
     AsOfTooEarly,
     BadInput,
@@ -13,8 +15,6 @@ from holdfast.errors import (
     NotCaughtUp,
     UpperMismatch,
 )
-from holdfast.storage import CollectionWriter, Recipe
-from holdfast.storage.frontiers import PROMISE_MS
 from sim.audit import Violation
 from sim.collectionfollower import Follower
 from sim.collectionsource import aligned

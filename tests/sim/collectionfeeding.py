@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from holdfast.collections import Recipe, RenditionState, RenditionWriter
 from holdfast.errors import (
     BadInput,
     HandedOver,
@@ -12,7 +13,6 @@ from holdfast.errors import (
     NotCaughtUp,
     UpperMismatch,
 )
-from holdfast.storage import Recipe, RenditionState, RenditionWriter
 from sim.audit import Violation
 from sim.collectionsource import Snapshot, aligned, source_updates
 from sim.collectionwitness import NAME

@@ -1,7 +1,7 @@
 """A listen to the simulated collection, and what it has given."""
 
+from holdfast.collections import CollectionListen
 from holdfast.persist import Progress
-from holdfast.storage import CollectionListen
 from sim.audit import Violation
 from sim.collectionwitness import NAME
 from sim.history import Followed, History

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from holdfast.collections import Recipe
+from holdfast.collections.record.spec import CollectionInfo, RenditionInfo
 from holdfast.errors import CLOSED
-from holdfast.storage import Recipe
-from holdfast.storage.spec import CollectionInfo, RenditionInfo
 from sim.audit import Violation
 from sim.collectionsource import source_updates
 from sim.history import MARKER, History, Row, Update, Write, contents_of, judge_listen

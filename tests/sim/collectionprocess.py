@@ -2,9 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from holdfast.errors import Determinate, HandleExpired, Indeterminate
-from holdfast.persist.storage.faults import SeededPlan
-from holdfast.storage import (
+from holdfast.collections import (
     CollectionReader,
     CollectionWriter,
     Recipe,
@@ -12,6 +10,8 @@ from holdfast.storage import (
     RenditionWriter,
     StorageController,
 )
+from holdfast.errors import Determinate, HandleExpired, Indeterminate
+from holdfast.persist.stores.faults import SeededPlan
 from sim.audit import Violation
 from sim.collectionfollower import Follower
 from sim.collectionholds import find_hold

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from holdfast.storage import RestoreSource
-from holdfast.storage.manifest import SnapshotFile, SnapshotManifest, checksum_of
-from holdfast.storage.snapshotfolder import LocalFolder
+from holdfast.collections import RestoreSource
+from holdfast.collections.snapshots.folder import LocalFolder
+from holdfast.collections.snapshots.manifest import SnapshotFile, SnapshotManifest, checksum_of
 from sim.history import MARKER, Row, Update
 from sim.rows import SCHEMA
 

@@ -6,11 +6,11 @@ It reads the stores themselves, at the moment of the commit: nobody can come bet
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from holdfast.collections import CollectionReader, Recipe, RenditionState, StorageController
+from holdfast.collections.record.spec import CollectionInfo, RenditionInfo
 from holdfast.errors import CollectionNotFound
 from holdfast.persist import Clock, PersistClient, PersistConfig
-from holdfast.persist.storage import Location, Put
-from holdfast.storage import CollectionReader, Recipe, RenditionState, StorageController
-from holdfast.storage.spec import CollectionInfo, RenditionInfo
+from holdfast.persist.stores import Location, Put
 from sim.audit import Auditor, Violation
 from sim.history import Row
 from sim.reference import StateDiff

@@ -9,18 +9,18 @@ import random
 import uuid
 from collections import Counter
 
-from holdfast.errors import CLOSED
-from holdfast.persist import PersistClient, PersistConfig
-from holdfast.persist.storage import Location, MemoryBlob, MemoryConsensus
-from holdfast.persist.storage.faults import FaultPlan, FaultyBlob, FaultyConsensus, ProcessDeath
-from holdfast.persist.storage.location import BLOB_KEY, encode_location
-from holdfast.storage import (
+from holdfast.collections import (
     CollectionSpec,
     CommandKind,
     Recipe,
     RenditionState,
     StorageController,
 )
+from holdfast.errors import CLOSED
+from holdfast.persist import PersistClient, PersistConfig
+from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
+from holdfast.persist.stores.faults import FaultPlan, FaultyBlob, FaultyConsensus, ProcessDeath
+from holdfast.persist.stores.location import BLOB_KEY, encode_location
 from sim.audit import Violation
 from sim.collectionfollower import Follower
 from sim.collectionoracle import Oracle

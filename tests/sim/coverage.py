@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from holdfast.persist.storage.faults import Fault
+from holdfast.persist.stores.faults import Fault
 from sim.history import Fate
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from holdfast.persist.storage.filesystem import FileSystem, Status
+from holdfast.persist.stores.filesystem import FileSystem, Status
 
 
 @dataclass(slots=True, eq=False)

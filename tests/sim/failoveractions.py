@@ -13,7 +13,7 @@ from holdfast.errors import (
     UpperMismatch,
 )
 from holdfast.persist import Progress, Updates
-from holdfast.persist.write import Prepared
+from holdfast.persist.handles.write import Prepared
 from sim.audit import Violation
 from sim.failoverservers import Acknowledged, Read, Refused
 from sim.history import MARKER, Followed, Update, Write

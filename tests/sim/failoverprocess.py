@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import BadInput, Determinate, Indeterminate, LogRegressed
 from holdfast.persist import Listen, PersistClient, ReadHandle, WriteHandle
-from holdfast.persist.storage import Expect, Location, Put
-from holdfast.persist.storage.faults import FaultyBlob, FaultyConsensus, ProcessDeath, SeededPlan
+from holdfast.persist.stores import Expect, Location, Put
+from holdfast.persist.stores.faults import FaultyBlob, FaultyConsensus, ProcessDeath, SeededPlan
 from sim.audit import Violation
 from sim.failoveractions import ACTIONS
 from sim.failoverservers import Observation, Server, named

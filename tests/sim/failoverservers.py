@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from holdfast.persist.storage import Digest, Entry, MemoryConsensus, Put, digest_of
+from holdfast.persist.stores import Digest, Entry, MemoryConsensus, Put, digest_of
 from sim.audit import Violation
 from sim.history import Followed, Row, Update, Write, contents_of, judge_listen
 from sim.reference import ShardState, apply, check_step, decode_diff, part_keys

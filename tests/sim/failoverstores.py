@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.persist.storage import Blob, Consensus, Digest, Entry, Expect, Head, Put, Row
-from holdfast.persist.storage.traits import NOTHING_KNOWN
+from holdfast.persist.stores import Blob, Consensus, Digest, Entry, Expect, Head, Put, Row
+from holdfast.persist.stores.traits import NOTHING_KNOWN
 from sim.stores import SimBlob, _Calls
 from sim.story import short
 from sim.weather import Exposure

@@ -15,11 +15,11 @@ from collections import Counter
 from typing import Any
 
 from holdfast.persist import PersistConfig
-from holdfast.persist.compaction import CompactionTask
-from holdfast.persist.forks import markers_of
-from holdfast.persist.state import Part
-from holdfast.persist.storage import MemoryBlob
-from holdfast.persist.storage.location import BLOB_KEY, encode_location
+from holdfast.persist.state.divergence import markers_of
+from holdfast.persist.state.state import Part
+from holdfast.persist.stores import MemoryBlob
+from holdfast.persist.stores.location import BLOB_KEY, encode_location
+from holdfast.persist.upkeep.compaction import CompactionTask
 from sim.audit import Violation
 from sim.failoverprocess import Process, Session
 from sim.failoverservers import Moment, Server, named

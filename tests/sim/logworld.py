@@ -12,8 +12,8 @@ from collections.abc import Callable
 from conformance.objectstore import Bucket, MemoryObjects
 from holdfast.errors import Determinate, Indeterminate, StoreUnreachable
 from holdfast.persist import Clock
-from holdfast.persist.storage import Consensus, Put
-from holdfast.persist.storage.s3log import S3LogConsensus
+from holdfast.persist.stores import Consensus, Put
+from holdfast.persist.stores.s3log import S3LogConsensus
 from sim.scheduler import Scheduler
 
 KEYS = ("a", "b", "c")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import Determinate, Fenced, Indeterminate, LockHeld
 from holdfast.persist import CriticalSince, Exclusive, Listen, PersistClient, ReadHandle, WriteHandle
-from holdfast.persist.storage.faults import ProcessDeath, SeededPlan
+from holdfast.persist.stores.faults import ProcessDeath, SeededPlan
 from sim.audit import Violation
 from sim.history import Followed
 from sim.repertoire import repertoire

@@ -3,10 +3,10 @@
 A mutated run imports this module first, and only then puts the mutant in the place of the package.
 """
 
-from holdfast.persist.invariants import check_step
-from holdfast.persist.lock import LOCK_KEY, LockRow, decode_lock
-from holdfast.persist.state import PendingBatch, ShardState, StateDiff, WriteMode, apply, part_keys
-from holdfast.persist.statecodec import decode_diff, decode_state
+from holdfast.persist.state.codec import decode_diff, decode_state
+from holdfast.persist.state.invariants import check_step
+from holdfast.persist.state.lock import LOCK_KEY, LockRow, decode_lock
+from holdfast.persist.state.state import PendingBatch, ShardState, StateDiff, WriteMode, apply, part_keys
 
 __all__ = [
     "LOCK_KEY",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from holdfast.errors import Indeterminate
-from holdfast.persist.storage import (
+from holdfast.persist.stores import (
     Blob,
     BlobMeta,
     Consensus,
@@ -19,7 +19,7 @@ from holdfast.persist.storage import (
     Put,
     Row,
 )
-from holdfast.persist.storage.traits import NOTHING_KNOWN
+from holdfast.persist.stores.traits import NOTHING_KNOWN
 from sim.audit import Auditor
 from sim.story import answer as told
 from sim.story import short

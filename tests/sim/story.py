@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-from holdfast.persist.storage import Entry
+from holdfast.persist.stores import Entry
 from sim.scheduler import EPOCH_S
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from holdfast.errors import Determinate, Indeterminate
 from holdfast.persist import Clock
-from holdfast.persist.storage.faults import Fault, FaultPlan, Operation, ProcessDeath
+from holdfast.persist.stores.faults import Fault, FaultPlan, Operation, ProcessDeath
 from sim.disk import Disk
 from sim.scheduler import Scheduler
 

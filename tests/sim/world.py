@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable
 
 from holdfast.persist import PersistClient, PersistConfig, WriteMode
-from holdfast.persist.storage import Blob, FileBlob, Location, MemoryBlob, MemoryConsensus
-from holdfast.persist.storage.faults import FaultPlan, FaultyBlob, FaultyConsensus
-from holdfast.persist.storage.location import BLOB_KEY, encode_location
+from holdfast.persist.stores import Blob, FileBlob, Location, MemoryBlob, MemoryConsensus
+from holdfast.persist.stores.faults import FaultPlan, FaultyBlob, FaultyConsensus
+from holdfast.persist.stores.location import BLOB_KEY, encode_location
 from sim.audit import Auditor, Violation
 from sim.disk import Disk, DiskOf
 from sim.history import History, Row

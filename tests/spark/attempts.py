@@ -6,8 +6,8 @@ import sys
 from dataclasses import replace
 from typing import TypeVar
 
+from holdfast.collections import JobRecord, StorageController
 from holdfast.spark.jobs.spec import JobSpec
-from holdfast.storage import JobRecord, StorageController
 from testbed.minio import Minio
 from testbed.postgres import PostgresServer
 from testbed.spark import environment

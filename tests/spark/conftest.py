@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 from pyspark.sql import SparkSession
 
+from holdfast.collections import CollectionSpec, StorageController
 from holdfast.persist import PersistClient, Schema
 from holdfast.spark import configure
-from holdfast.storage import CollectionSpec, StorageController
 
 
 @pytest.fixture(scope="session")

@@ -5,13 +5,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.collections import StorageController
 from holdfast.errors import AsOfNotYetAvailable
 from holdfast.persist import Schema
-from holdfast.persist.sweep import BLOB_NAME
+from holdfast.persist.admin.sweep import BLOB_NAME
 from holdfast.spark import writing
 from holdfast.spark.write_options import parse_write_options
 from holdfast.spark.writing import WritePlan
-from holdfast.storage import StorageController
 
 SCHEMA = Schema.of(key={"id": "uint64"}, value={"name": "string?", "x": "float64"})
 

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from holdfast.collections import JobRecord, JobState, StorageController
 from holdfast.errors import CollectionInUse, CollectionNotFound, Fenced
 from holdfast.persist import Schema
-from holdfast.persist.sweep import sweep
+from holdfast.persist.admin.sweep import sweep
 from holdfast.spark import options
 from holdfast.spark.jobs import compact
 from holdfast.spark.jobs.folder import AttemptTaken
 from holdfast.spark.jobs.spec import CompactSpec
-from holdfast.storage import JobRecord, JobState, StorageController
 from spark import orders
 from spark.attempts import again, killed_at, record_of, run_on_servers
 from testbed import sparkdriver
@@ -45,7 +45,7 @@ from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.spark import configure, place as places
 from holdfast.spark.jobs import compact
 from holdfast.spark.jobs.spec import CompactSpec
-from holdfast.storage import CollectionSpec, StorageController
+from holdfast.collections import CollectionSpec, StorageController
 
 def merge_pieces(pieces, *, place, location_id, work=compact.merge_pieces):
     done = work(pieces, place=place, location_id=location_id)

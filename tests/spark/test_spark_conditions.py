@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.persist import Schema, SnapshotPart
-from holdfast.persist.canonical import python_values
+from holdfast.persist.rows.canonical import python_values
 from holdfast.spark.conditions import conditions, kept, narrowed
 
 SCHEMA = Schema.of(

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from holdfast.collections import JobState, RenditionState, StorageController
+from holdfast.collections.bringing import rendition_hold
 from holdfast.errors import BadInput, Fenced, HoldfastError
 from holdfast.persist import PersistClient, Schema
-from holdfast.persist.sweep import BLOB_NAME
+from holdfast.persist.admin.sweep import BLOB_NAME
 from holdfast.spark.jobs import hydrate, snapshot
 from holdfast.spark.jobs.spec import HydrateSpec, SnapshotSpec
 from holdfast.spark.place import Place
-from holdfast.storage import JobState, RenditionState, StorageController
-from holdfast.storage.bringing import rendition_hold
 from spark.attempts import again, killed_at, record_of, run_on_servers
 from testbed import sparkdriver
 from testbed.minio import Minio
@@ -40,11 +40,11 @@ import sys
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from holdfast.persist import PersistClient, Schema
-from holdfast.persist.sweep import BLOB_NAME
+from holdfast.persist.admin.sweep import BLOB_NAME
 from holdfast.spark import configure
 from holdfast.spark.jobs import hydrate
 from holdfast.spark.jobs.spec import HydrateSpec
-from holdfast.storage import CollectionSpec, StorageController
+from holdfast.collections import CollectionSpec, StorageController
 
 def fill_task(part, *, filling, work=hydrate.fill_task):
     done = work(part, filling=filling)

@@ -30,6 +30,8 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from pyiceberg.utils.config import Config
 from pyspark.sql import SparkSession
 
+from holdfast.collections import CollectionSpec, JobState, StorageController
+from holdfast.collections.snapshots.manifest import SnapshotManifest
 from holdfast.errors import BadInput, Fenced, HoldfastError, Indeterminate, StoreUnreachable
 from holdfast.persist import Schema
 from holdfast.spark import scan
@@ -38,8 +40,6 @@ from holdfast.spark.jobs.icebergcommit import Replacement
 from holdfast.spark.jobs.icebergfiles import Place
 from holdfast.spark.jobs.icebergtable import evolve, make_table, open_catalog
 from holdfast.spark.jobs.spec import IcebergTarget, SnapshotSpec
-from holdfast.storage import CollectionSpec, JobState, StorageController
-from holdfast.storage.manifest import SnapshotManifest
 from spark.attempts import again, killed_at, record_of
 from testbed.minio import Minio
 from testbed.postgres import PostgresServer

@@ -8,10 +8,10 @@ from types import ModuleType
 
 import pytest
 
+from holdfast.collections import JobRecord, JobState, StorageController
 from holdfast.persist import Schema
 from holdfast.spark.jobs import compact, hydrate, snapshot
 from holdfast.spark.jobs.spec import CompactSpec, HydrateSpec, IcebergTarget, JobSpec, SnapshotSpec
-from holdfast.storage import JobRecord, JobState, StorageController
 
 pytestmark = pytest.mark.spark
 Fill = Callable[..., str]

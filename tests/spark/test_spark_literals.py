@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import holdfast.spark
 from holdfast.persist import Schema, SnapshotPart
-from holdfast.persist.canonical import python_values
+from holdfast.persist.rows.canonical import python_values
 from holdfast.spark.conditions import conditions, kept, narrowed
 from holdfast.spark.options import parse_options
 

@@ -14,17 +14,17 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import BadInput, CorruptBlob, HoldfastError, VersionTooNew
-from holdfast.persist import Schema
-from holdfast.spark.jobs import folder as folders
-from holdfast.spark.parquet import write_rows
-from holdfast.storage.manifest import (
+from holdfast.collections.snapshots.folder import LocalFolder, folder_at
+from holdfast.collections.snapshots.manifest import (
     SnapshotManifest,
     checksum_of,
     read_manifest,
     verify_snapshot,
 )
-from holdfast.storage.snapshotfolder import LocalFolder, folder_at
+from holdfast.errors import BadInput, CorruptBlob, HoldfastError, VersionTooNew
+from holdfast.persist import Schema
+from holdfast.spark.jobs import folder as folders
+from holdfast.spark.parquet import write_rows
 
 SCHEMA = Schema.of(
     key={"id": "uint64"},

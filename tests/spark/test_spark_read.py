@@ -17,9 +17,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast.spark
+from holdfast.collections import CollectionSpec, StorageController
 from holdfast.errors import AsOfTooEarly, BadInput, CollectionNotFound, HoldfastError, NoLocation
 from holdfast.persist import PersistClient, Schema
-from holdfast.storage import CollectionSpec, StorageController
 
 pytestmark = pytest.mark.spark
 Fill = Callable[..., str]

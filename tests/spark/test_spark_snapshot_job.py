@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from holdfast.collections import JobState, RestoreSource, StorageController
+from holdfast.collections.snapshots.manifest import verify_snapshot
 from holdfast.errors import AsOfTooEarly, BadInput, Fenced, HoldfastError
 from holdfast.persist import Schema
 from holdfast.spark.jobs import snapshot
 from holdfast.spark.jobs.folder import AttemptTaken
 from holdfast.spark.jobs.spec import SnapshotSpec
-from holdfast.storage import JobState, RestoreSource, StorageController
-from holdfast.storage.manifest import verify_snapshot
 from spark.attempts import again, killed_at, record_of
 from testbed import sparkdriver
 from testbed.spark import environment

@@ -11,13 +11,13 @@ import pytest
 from pyarrow.fs import S3FileSystem
 from pyspark.sql import SparkSession
 
+from holdfast.collections import JobState, RestoreSource, StorageController
+from holdfast.collections.snapshots.manifest import verify_snapshot
 from holdfast.errors import CorruptBlob, Fenced, StoreUnreachable
 from holdfast.persist import Schema
 from holdfast.spark.jobs import snapshot
 from holdfast.spark.jobs.folder import AttemptTaken, folder_of
 from holdfast.spark.jobs.spec import SnapshotSpec
-from holdfast.storage import JobState, RestoreSource, StorageController
-from holdfast.storage.manifest import verify_snapshot
 from spark.attempts import again, killed_at, record_of
 from testbed.minio import Minio
 

@@ -10,8 +10,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from holdfast.collections import StorageController
 from holdfast.persist import Schema
-from holdfast.storage import StorageController
 
 pytestmark = pytest.mark.spark
 Fill = Callable[..., str]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.collections import CollectionSpec, StorageController
 from holdfast.errors import (
     BadInput,
     CollectionNotFound,
@@ -17,9 +18,8 @@ from holdfast.errors import (
     LocationMismatch,
 )
 from holdfast.persist import PersistClient, PersistConfig, Schema
-from holdfast.persist.manual import compact_now
+from holdfast.persist.admin.manual import compact_now
 from holdfast.spark.datasource import HoldfastDataSource
-from holdfast.storage import CollectionSpec, StorageController
 
 SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string?"})
 

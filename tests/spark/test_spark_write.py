@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 import holdfast.spark
+from holdfast.collections import StorageController
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
-from holdfast.storage import StorageController
 from spark.attempts import run_on_servers, run_python
 from spark.orders import SCHEMA, blobs, contents, once, rows_of
 from testbed.minio import Minio
@@ -274,11 +274,11 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 import holdfast.spark
 from holdfast.persist import PersistClient, Schema
-from holdfast.persist.sweep import BLOB_NAME
+from holdfast.persist.admin.sweep import BLOB_NAME
 from holdfast.spark import configure
 from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.writer import HoldfastWriter
-from holdfast.storage import CollectionSpec, StorageController
+from holdfast.collections import CollectionSpec, StorageController
 
 class FailingWriter(HoldfastWriter):
     def write(self, iterator):

@@ -13,15 +13,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
+from holdfast.collections import CollectionSpec, StorageController
 from holdfast.errors import BadInput, HandleExpired
 from holdfast.persist import PersistClient, Schema
-from holdfast.persist.command import ExpireHandles
-from holdfast.persist.machine import commit as commit_commands
+from holdfast.persist.state.command import ExpireHandles
+from holdfast.persist.state.machine import commit as commit_commands
 from holdfast.spark import writing
 from holdfast.spark.types import check_writes
 from holdfast.spark.write_options import parse_write_options
 from holdfast.spark.writing import StreamBatch
-from holdfast.storage import CollectionSpec, StorageController
 from spark.orders import SCHEMA, batch_of, blobs, contents, once, planned, rows_of
 from testbed.minio import Minio
 from testbed.postgres import PostgresServer

@@ -22,10 +22,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import holdfast.catalog
 import holdfast.cli
-import holdfast.durable
+import holdfast.collections
 import holdfast.persist
-import holdfast.storage
 import holdfast.tables
 from testbed.children import plain_path
 
@@ -68,7 +68,7 @@ def serving(folder: Path, environment: Mapping[str, str]) -> Iterator[None]:
 
 def main(address: str) -> None:
     """Serve there, which is told on standard output, until standard input ends."""
-    for package in (holdfast.durable, holdfast.persist, holdfast.storage, holdfast.tables, holdfast.cli):
+    for package in (holdfast.catalog, holdfast.persist, holdfast.collections, holdfast.tables, holdfast.cli):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
     with socket.socket(socket.AF_UNIX) as server:

@@ -227,7 +227,8 @@ END
     ): """
         python - <<END
 import uuid
-from holdfast.durable import OpenMode, persist_catalog
+from holdfast.catalog import OpenMode
+from holdfast.catalog import persist_catalog
 from holdfast.persist import PersistClient
 from testbed.oldcatalogs import rows_of
 with PersistClient.open("file:///data/demo") as client:

@@ -14,12 +14,12 @@ from typing import Any, get_args, get_type_hints
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from hypothesis import strategies as st
 
-from holdfast.durable.codec import Row
-from holdfast.durable.config import USER_VERSION
-from holdfast.durable.ids import IdKind
-from holdfast.durable.registry import Kind
-from holdfast.durable.upgrade import legacy_json_objects as legacy
-from holdfast.durable.upgrade.objects import collections_of
+from holdfast.catalog.config import USER_VERSION
+from holdfast.catalog.objects.codec import Row
+from holdfast.catalog.objects.ids import IdKind
+from holdfast.catalog.objects.registry import Kind
+from holdfast.catalog.upgrade import legacy_json_objects as legacy
+from holdfast.catalog.upgrade.objects import collections_of
 from testbed.oldcatalogs import Json, make_row, protobuf_at
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from holdfast.persist.storage import Blob, Consensus
+from holdfast.persist.stores import Blob, Consensus
 from holdfast.stash import Stash
 
 LIMIT_S: Final = 30

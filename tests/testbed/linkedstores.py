@@ -9,16 +9,16 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from holdfast.durable import FenceToken, OpenableCatalog, config, persist_catalog, stash_catalog
-from holdfast.durable.backend_migration.link import Seen, Terms
-from holdfast.durable.backend_migration.truth import Backend
-from holdfast.durable.backend_migration.two_stores import TwoStores, read_both, take_over_both
-from holdfast.durable.codec import Row, Update
-from holdfast.durable.preamble import read_preamble
-from holdfast.durable.replacing import is_content
-from holdfast.durable.shard import CatalogShard, catalog_shard_id
-from holdfast.durable.stash_store import StashStore
-from holdfast.durable.store import CatalogStore
+from holdfast.catalog import FenceToken, OpenableCatalog, config, persist_catalog, stash_catalog
+from holdfast.catalog.move.link import Seen, Terms
+from holdfast.catalog.move.truth import Backend
+from holdfast.catalog.move.two_stores import TwoStores, read_both, take_over_both
+from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.replacing import is_content
+from holdfast.catalog.stores.persist import CatalogShard, catalog_shard_id
+from holdfast.catalog.stores.preamble import read_preamble
+from holdfast.catalog.stores.stash import StashStore
+from holdfast.catalog.stores.store import CatalogStore
 from holdfast.persist import PersistClient
 from holdfast.stash import DEFAULT_SCHEMA
 from holdfast.stash.pgschema import TABLES

@@ -14,14 +14,14 @@ from typing import Any
 from google.protobuf.message import Message
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable.codec import Row, Update
-from holdfast.durable.config import USER_VERSION
-from holdfast.durable.ids import IdKind
-from holdfast.durable.registry import Kind
-from holdfast.durable.upgrade import STEPS
-from holdfast.durable.upgrade import legacy_json_objects as legacy
-from holdfast.durable.upgrade.objects import JSON_VERSION, collections_of
-from holdfast.durable.version import CATALOG_VERSION
+from holdfast.catalog.config import USER_VERSION
+from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.ids import IdKind
+from holdfast.catalog.objects.registry import Kind
+from holdfast.catalog.upgrade import STEPS
+from holdfast.catalog.upgrade import legacy_json_objects as legacy
+from holdfast.catalog.upgrade.objects import JSON_VERSION, collections_of
+from holdfast.catalog.version import CATALOG_VERSION
 
 Json = dict[str, Any]
 

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from holdfast.durable import OpenableCatalog
-from holdfast.durable.codec import Row, Update
-from holdfast.durable.opening import StoredCatalog
-from holdfast.durable.registry import Kind
-from holdfast.durable.shard import CatalogShard, catalog_shard_id
-from holdfast.durable.stash_store import StashStore
-from holdfast.durable.store import CatalogStore, Feed, Kept
+from holdfast.catalog import OpenableCatalog
+from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.registry import Kind
+from holdfast.catalog.opening import StoredCatalog
+from holdfast.catalog.stores.persist import CatalogShard, catalog_shard_id
+from holdfast.catalog.stores.stash import StashStore
+from holdfast.catalog.stores.store import CatalogStore, Feed, Kept
 from holdfast.persist import PersistClient, PersistConfig, Prepared
-from holdfast.persist.storage import Location, MemoryBlob, MemoryConsensus
-from holdfast.persist.storage.faults import (
+from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
+from holdfast.persist.stores.faults import (
     FaultPlan,
     FaultyBlob,
     FaultyConsensus,

@@ -26,15 +26,17 @@ class LazyGroup(NamedTuple):
 
 
 GROUPS: Mapping[str, LazyGroup] = {
-    "catalog": LazyGroup("holdfast.cli.catalog:catalog", "Make, look at and repair durable catalogs."),
+    "catalog": LazyGroup(
+        "holdfast.cli.catalog.commands:catalog", "Make, look at and repair durable catalogs."
+    ),
     "collection": LazyGroup(
-        "holdfast.cli.collection:collection", "Make, read and write storage collections."
+        "holdfast.cli.collection.commands:collection", "Make, read and write storage collections."
     ),
     "migrate": LazyGroup(
-        "holdfast.cli.migrate:migrate", "Move a catalog between a stash and persist, and back."
+        "holdfast.cli.migrate.commands:migrate", "Move a catalog between a stash and persist, and back."
     ),
     "persist": LazyGroup(
-        "holdfast.cli.persist:persist", "Look at the shards of a location, and keep them in order."
+        "holdfast.cli.persist.commands:persist", "Look at the shards of a location, and keep them in order."
     ),
 }
 

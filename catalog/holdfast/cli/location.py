@@ -38,7 +38,7 @@ def open_to_write(
 ) -> "PersistClient":
     """A client that writes; without `create` a missing location is `NoLocation`."""
     from holdfast.persist import PersistClient, PersistConfig
-    from holdfast.persist.storage import Location
+    from holdfast.persist.stores import Location
 
     config = PersistConfig(retain_for_s=retain_for_s)
     if gc_grace_s is not None:

@@ -5,31 +5,31 @@ be told apart, times from `upper` on are not complete yet. The stored bytes: `do
 """
 
 from holdfast.errors import CLOSED
-from holdfast.persist.builder import BatchBuilder
 from holdfast.persist.client import PersistClient
 from holdfast.persist.clock import Clock
-from holdfast.persist.codec import Codec, ValueCodec
-from holdfast.persist.compaction import CompactionTask
 from holdfast.persist.config import PersistConfig
-from holdfast.persist.critical import CriticalSince
-from holdfast.persist.exclusive import Exclusive
-from holdfast.persist.inspect import HoldInfo, ShardInfo, StoredSize
-from holdfast.persist.order import KeyRange
-from holdfast.persist.piecewise import CompactionPiece
-from holdfast.persist.read import (
+from holdfast.persist.handles.builder import BatchBuilder
+from holdfast.persist.handles.codec import Codec, ValueCodec
+from holdfast.persist.handles.critical import CriticalSince
+from holdfast.persist.handles.exclusive import Exclusive
+from holdfast.persist.handles.read import (
     Event,
     Listen,
     Progress,
     ReadHandle,
     Updates,
 )
-from holdfast.persist.schema import Column, Schema
-from holdfast.persist.snapshot import Snapshot, SnapshotPart
-from holdfast.persist.state import WriteMode
-from holdfast.persist.storage import CacheConfig, StoreMetrics
-from holdfast.persist.typed import TypedListen, TypedReader, TypedUpdate, TypedWriter
-from holdfast.persist.upload import Upload, UploadTicket
-from holdfast.persist.write import Prepared, WriteHandle
+from holdfast.persist.handles.typed import TypedListen, TypedReader, TypedUpdate, TypedWriter
+from holdfast.persist.handles.upload import Upload, UploadTicket
+from holdfast.persist.handles.write import Prepared, WriteHandle
+from holdfast.persist.parts.snapshot import Snapshot, SnapshotPart
+from holdfast.persist.rows.order import KeyRange
+from holdfast.persist.rows.schema import Column, Schema
+from holdfast.persist.state.inspect import HoldInfo, ShardInfo, StoredSize
+from holdfast.persist.state.state import WriteMode
+from holdfast.persist.stores import CacheConfig, StoreMetrics
+from holdfast.persist.upkeep.compaction import CompactionTask
+from holdfast.persist.upkeep.piecewise import CompactionPiece
 
 __all__ = [
     "CLOSED",

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any, Final, SupportsIndex
 
 from holdfast.errors import CLOSED, BadInput
-from holdfast.persist.casts import shown
-from holdfast.persist.order import KeyRange
-from holdfast.persist.schema import Schema
-from holdfast.persist.state import WriteMode
+from holdfast.persist.rows.casts import shown
+from holdfast.persist.rows.order import KeyRange
+from holdfast.persist.rows.schema import Schema
+from holdfast.persist.state.state import WriteMode
 
 MOST_PURPOSE_CHARACTERS: Final = 1024
 """A purpose is in every version of the shard that it is registered with, so it must stay small."""

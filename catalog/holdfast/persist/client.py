@@ -28,8 +28,6 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.forks import OwnerProcess
-from holdfast.persist.canonical import Rows
-from holdfast.persist.casts import shown
 from holdfast.persist.checks import (
     check_frontier,
     check_purpose,
@@ -37,7 +35,29 @@ from holdfast.persist.checks import (
     check_write_mode,
 )
 from holdfast.persist.clock import Clock
-from holdfast.persist.command import (
+from holdfast.persist.config import PersistConfig
+from holdfast.persist.handles.critical import CriticalSince, check_opaque
+from holdfast.persist.handles.exclusive import Exclusive, acquire, check_reentrance_id
+from holdfast.persist.handles.names import create_or_load, forget, read_names
+from holdfast.persist.handles.read import ReadHandle
+from holdfast.persist.handles.upload import (
+    Upload,
+    UploadTicket,
+    discard,
+    give_up,
+    keep_alive,
+    upload,
+    uploaded,
+)
+from holdfast.persist.handles.write import Prepared, WriteHandle, check_prepared, spend
+from holdfast.persist.hostclock import HostClock
+from holdfast.persist.ids import check_shard_id, critical_id, new_id
+from holdfast.persist.notify import ChangeFollower, ChangeServer
+from holdfast.persist.parts.snapshot import Snapshot, SnapshotPart
+from holdfast.persist.rows.canonical import Rows
+from holdfast.persist.rows.casts import shown
+from holdfast.persist.rows.schema import Schema
+from holdfast.persist.state.command import (
     Append,
     DowngradeCritical,
     DropCritical,
@@ -50,28 +70,16 @@ from holdfast.persist.command import (
     Seal,
     Write,
 )
-from holdfast.persist.compactions import Compactions
-from holdfast.persist.config import PersistConfig
-from holdfast.persist.critical import CriticalSince, check_opaque
-from holdfast.persist.exclusive import Exclusive, acquire, check_reentrance_id
-from holdfast.persist.forks import ForkGuard
-from holdfast.persist.hostclock import HostClock
-from holdfast.persist.ids import check_shard_id, critical_id, new_id
-from holdfast.persist.inspect import ShardInfo, StoredSize, shard_info, stored_size
-from holdfast.persist.lock import LOCK_KEY, Fence, no_lock
-from holdfast.persist.machine import Machine, commit, refresh_all, retry
-from holdfast.persist.maintainer import Maintainer
-from holdfast.persist.names import create_or_load, forget, read_names
-from holdfast.persist.notify import ChangeFollower, ChangeServer
-from holdfast.persist.read import ReadHandle
-from holdfast.persist.schema import Schema
-from holdfast.persist.snapshot import Snapshot, SnapshotPart
-from holdfast.persist.state import CriticalReader, WriteMode
-from holdfast.persist.storage import CacheConfig, Location, StoreMetrics
-from holdfast.persist.survey import HEADS
-from holdfast.persist.transition import check_mode
-from holdfast.persist.upload import Upload, UploadTicket, discard, give_up, keep_alive, upload, uploaded
-from holdfast.persist.write import Prepared, WriteHandle, check_prepared, spend
+from holdfast.persist.state.divergence import ForkGuard
+from holdfast.persist.state.inspect import ShardInfo, StoredSize, shard_info, stored_size
+from holdfast.persist.state.lock import LOCK_KEY, Fence, no_lock
+from holdfast.persist.state.machine import Machine, commit, refresh_all, retry
+from holdfast.persist.state.state import CriticalReader, WriteMode
+from holdfast.persist.state.transition import check_mode
+from holdfast.persist.stores import CacheConfig, Location, StoreMetrics
+from holdfast.persist.upkeep.compactions import Compactions
+from holdfast.persist.upkeep.maintainer import Maintainer
+from holdfast.persist.upkeep.survey import HEADS
 
 Mode = Literal["write", "read"]
 
@@ -212,7 +220,7 @@ class PersistClient:
         """The hold of this purpose on a shard's `since`, taken where it isn't there yet. It never expires.
 
         A hold that is taken gets the token `opaque`; one that is there keeps its own, whatever is given. The
-        handle can move it only while the two are equal (see `holdfast.persist.critical`).
+        handle can move it only while the two are equal (see `holdfast.persist.handles.critical`).
         """
         machine = self.machine(shard_id)
         self.check_writable()

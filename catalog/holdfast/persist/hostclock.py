@@ -12,7 +12,7 @@ from typing import Final
 
 from holdfast.errors import StorageError
 from holdfast.persist.clock import Clock
-from holdfast.persist.storage import Location
+from holdfast.persist.stores import Location
 
 log = logging.getLogger(__name__)
 

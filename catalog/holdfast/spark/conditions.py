@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from holdfast.errors import BadInput
 from holdfast.persist import SnapshotPart
-from holdfast.persist.canonical import python_values
-from holdfast.persist.casts import shown
-from holdfast.persist.order import following
-from holdfast.persist.schema import Schema
+from holdfast.persist.rows.canonical import python_values
+from holdfast.persist.rows.casts import shown
+from holdfast.persist.rows.order import following
+from holdfast.persist.rows.schema import Schema
 from holdfast.spark.literals import floor
 from holdfast.spark.options import CONDITIONS_FORM
 

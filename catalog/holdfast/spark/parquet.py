@@ -8,10 +8,10 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.persist.schema import Schema
-from holdfast.storage.comments import NO_COMMENTS, Comments, commented
-from holdfast.storage.manifest import SnapshotFile, checksum_of
-from holdfast.storage.snapshotfolder import SnapshotFolder
+from holdfast.collections.record.comments import NO_COMMENTS, Comments, commented
+from holdfast.collections.snapshots.folder import SnapshotFolder
+from holdfast.collections.snapshots.manifest import SnapshotFile, checksum_of
+from holdfast.persist.rows.schema import Schema
 
 _MODULUS = 1 << 64
 _ROW_GROUP_ROWS = 512 * 1024

@@ -16,13 +16,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from holdfast.forks import kept_in_process
-from holdfast.persist import PersistClient
-from holdfast.persist.schema import DIFF, TIME, Schema
-from holdfast.spark.conditions import Condition, conditions, kept, narrowed
-from holdfast.spark.options import ReadOptions, check_columns, tasks_worth
-from holdfast.spark.place import Place
-from holdfast.storage import (
+from holdfast.collections import (
     ChangesPart,
     CollectionPart,
     CollectionReader,
@@ -31,8 +25,14 @@ from holdfast.storage import (
     read_changes,
     read_collection_part,
 )
-from holdfast.storage.comments import Comments
-from holdfast.storage.frontiers import check_as_of, check_forward, latest
+from holdfast.collections.frontiers import check_as_of, check_forward, latest
+from holdfast.collections.record.comments import Comments
+from holdfast.forks import kept_in_process
+from holdfast.persist import PersistClient
+from holdfast.persist.rows.schema import DIFF, TIME, Schema
+from holdfast.spark.conditions import Condition, conditions, kept, narrowed
+from holdfast.spark.options import ReadOptions, check_columns, tasks_worth
+from holdfast.spark.place import Place
 
 CHANGES_PER_TASK: Final = 100_000
 """Changes that are worth a task of their own, which has a piece of them in memory."""

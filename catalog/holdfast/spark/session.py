@@ -198,8 +198,8 @@ def hold(
 
     By default the latest complete time. Raises `CollectionNotFound`, `AsOfTooEarly`, `AsOfNotYetAvailable`.
     """
+    from holdfast.collections import StorageController
     from holdfast.persist import PersistClient  # it takes a second, and the operator imports this module
-    from holdfast.storage import StorageController
 
     with (
         PersistClient.open(url, blob=blob, consensus=consensus) as client,

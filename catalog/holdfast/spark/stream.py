@@ -25,12 +25,12 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from holdfast.collections import ChangesPart, CollectionReader, DurableHold, StorageController
 from holdfast.errors import BadInput, CollectionNotFound, LocationMismatch, NoMultiset
 from holdfast.persist import PersistClient
 from holdfast.spark import scan
 from holdfast.spark.datasource import HoldfastPartition, read_task
 from holdfast.spark.options import ReadMode, ReadOptions
-from holdfast.storage import ChangesPart, CollectionReader, DurableHold, StorageController
 
 Offset = dict[str, Any]
 _OPENED: Final = ("_reader", "_looking", "_controller", "_writing")

@@ -13,10 +13,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 
+from holdfast.collections.record.comments import NO_COMMENTS, Comments, comment_of
 from holdfast.errors import BadInput
-from holdfast.persist.casts import becomes
-from holdfast.persist.schema import DIFF, TIME, Schema
-from holdfast.storage.comments import NO_COMMENTS, Comments, comment_of
+from holdfast.persist.rows.casts import becomes
+from holdfast.persist.rows.schema import DIFF, TIME, Schema
 
 _SPARK_TYPES: dict[pa.DataType, t.DataType] = {
     pa.bool_(): t.BooleanType(),

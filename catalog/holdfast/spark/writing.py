@@ -19,6 +19,10 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from holdfast.collections import CollectionWriter, Position, RenditionInfo, StorageController, job_id
+from holdfast.collections.evolved import fitted
+from holdfast.collections.uploaded import UploadedAppend
+from holdfast.collections.uploading import upload_rows
 from holdfast.errors import (
     AsOfTooEarly,
     CollectionNotFound,
@@ -29,16 +33,12 @@ from holdfast.errors import (
 )
 from holdfast.forks import kept_in_process
 from holdfast.persist import PersistClient, Prepared, Schema, Upload, UploadTicket
-from holdfast.persist.canonical import prepare_updates
 from holdfast.persist.config import Maintenance
-from holdfast.persist.consolidate import negated
-from holdfast.persist.write import LONGEST_UPLOAD_S
+from holdfast.persist.handles.write import LONGEST_UPLOAD_S
+from holdfast.persist.rows.canonical import prepare_updates
+from holdfast.persist.rows.consolidate import negated
 from holdfast.spark.place import Place
 from holdfast.spark.write_options import WriteOptions
-from holdfast.storage import CollectionWriter, Position, RenditionInfo, StorageController, job_id
-from holdfast.storage.evolved import fitted
-from holdfast.storage.uploaded import UploadedAppend
-from holdfast.storage.uploading import upload_rows
 from holdfast.tables.loading import check_open, load
 
 WRITE: Final = "spark-write"

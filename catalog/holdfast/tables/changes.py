@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import polars as pl
 import pyarrow as pa
 
+from holdfast.collections.evolved import fitted
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
-from holdfast.persist.consolidate import consolidate_updates, negated
-from holdfast.persist.schema import TIME
-from holdfast.storage.evolved import fitted
+from holdfast.persist.rows.consolidate import consolidate_updates, negated
+from holdfast.persist.rows.schema import TIME
 from holdfast.tables.rows import keys_of, repeated, updates_of
 
 Existing = Callable[[pa.Table | None], pa.Table]

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.collections import Position
+from holdfast.collections.evolved import fitted
 from holdfast.errors import AsOfTooEarly, BadInput, HandleExpired, ShardFinalized, UpperMismatch
 from holdfast.persist import Prepared
-from holdfast.persist.casts import shown
-from holdfast.persist.schema import DIFF
-from holdfast.storage import Position
-from holdfast.storage.evolved import fitted
+from holdfast.persist.rows.casts import shown
+from holdfast.persist.rows.schema import DIFF
 from holdfast.tables.changes import Append, Change, PreparedChange
 
 if TYPE_CHECKING:

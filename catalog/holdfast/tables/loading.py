@@ -9,9 +9,9 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from holdfast.collections import BulkAppend, CollectionWriter
 from holdfast.errors import BadInput, HandleExpired, ShardFinalized, UpperMismatch
 from holdfast.persist import PersistClient, Prepared
-from holdfast.storage import BulkAppend, CollectionWriter
 
 _EXPIRIES: Final = 3
 

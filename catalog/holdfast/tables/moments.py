@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final, TypeAlias
 
 from holdfast.errors import CLOSED, BadInput
-from holdfast.persist.casts import shown
+from holdfast.persist.rows.casts import shown
 
 Moment: TypeAlias = int | str | datetime | date
 """A time of a collection: see `milliseconds`."""

@@ -8,13 +8,13 @@ from typing import Final, NoReturn, TypeAlias
 
 import pyarrow as pa
 
+from holdfast.collections import CollectionInfo, CollectionSpec, StorageController
 from holdfast.errors import BadInput, CollectionNotFound, NoLocation, NotWritable, UniquenessViolation
 from holdfast.forks import ForkLock, fork_count
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.client import Mode
-from holdfast.persist.schema import Column
-from holdfast.persist.storage import Location
-from holdfast.storage import CollectionInfo, CollectionSpec, StorageController
+from holdfast.persist.rows.schema import Column
+from holdfast.persist.stores import Location
 from holdfast.tables.table import Table
 
 Columns: TypeAlias = Mapping[str, Column | str] | pa.Schema

@@ -11,10 +11,10 @@ import weakref
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from holdfast.collections import CollectionReader
 from holdfast.errors import CLOSED, BadInput, HandleExpired, HoldfastError
 from holdfast.forks import OwnerProcess
 from holdfast.persist import PersistClient
-from holdfast.storage import CollectionReader
 
 FOLLOW_S: Final = 10.0
 """Seconds after which a hold follows the latest contents: each time costs a commit."""

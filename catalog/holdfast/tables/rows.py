@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
-from holdfast.persist.canonical import prepare_updates
-from holdfast.persist.casts import column_of, shown
-from holdfast.persist.schema import DIFF, TIME, Column
+from holdfast.persist.rows.canonical import prepare_updates
+from holdfast.persist.rows.casts import column_of, shown
+from holdfast.persist.rows.schema import DIFF, TIME, Column
 
 _PIECE_ROWS: Final = 64 * 1024
 _MANY: Final = 1 << 32

@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
+from holdfast.collections import (
+    CollectionInfo,
+    CollectionReader,
+    CollectionWriter,
+    Position,
+    StorageController,
+)
+from holdfast.collections.changes import net_changes
 from holdfast.errors import AsOfNotYetAvailable, BadInput, NotWritable
 from holdfast.forks import OwnerProcess
 from holdfast.persist import PersistClient, Schema
 from holdfast.persist.checks import check_columns
-from holdfast.storage import CollectionInfo, CollectionReader, CollectionWriter, Position, StorageController
-from holdfast.storage.changes import net_changes
 from holdfast.tables.changes import Append, Delete, Update, Upsert
 from holdfast.tables.committing import commit
 from holdfast.tables.existing import rows_of

@@ -6,9 +6,9 @@ from typing import Final, Self
 
 import pyarrow as pa
 
+from holdfast.collections import CollectionListen, CollectionReader
 from holdfast.errors import CLOSED
 from holdfast.persist import Progress, Updates
-from holdfast.storage import CollectionListen, CollectionReader
 
 _FOLLOW_S: Final = 10.0
 

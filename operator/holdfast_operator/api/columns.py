@@ -4,7 +4,7 @@ from typing import Final
 
 from pydantic import Field
 
-from holdfast.storage.comments import MOST_COMMENT_CHARACTERS
+from holdfast.collections.record.comments import MOST_COMMENT_CHARACTERS
 from holdfast_operator.api.base import ApiModel, validations
 
 MAX_COLUMNS: Final = 256

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Final, assert_never
 
 from pydantic import BaseModel
 
+from holdfast.collections import JobRecord, JobState
 from holdfast.errors import BadInput
-from holdfast.storage import JobRecord, JobState
 from holdfast_operator.api.collection import JobRequest, SparkTask
 from holdfast_operator.api.cron import ScheduleStatus
 from holdfast_operator.api.names import ConditionType, Reason

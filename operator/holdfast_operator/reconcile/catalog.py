@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from holdfast.durable import CATALOG_VERSION
+from holdfast.catalog import CATALOG_VERSION
 from holdfast_operator.api.catalog import (
     Access,
     Backend,

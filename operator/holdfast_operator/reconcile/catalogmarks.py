@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from datetime import datetime
 
-from holdfast.durable import CATALOG_VERSION
-from holdfast.durable.store import Kept
-from holdfast.durable.upgrade.report import Size, UpgradeReport
+from holdfast.catalog import CATALOG_VERSION
+from holdfast.catalog.stores.store import Kept
+from holdfast.catalog.upgrade_report import Size, UpgradeReport
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import ANNOTATION_REOPEN, ConditionType, Reason
 from holdfast_operator.reconcile.facts import Durable, Opening, ShadowFacts

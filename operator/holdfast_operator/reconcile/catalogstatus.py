@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from holdfast.durable import CATALOG_VERSION, MIN_VERSION
+from holdfast.catalog import CATALOG_VERSION, MIN_VERSION
 from holdfast_operator.api.base import frontier
 from holdfast_operator.api.catalog import CatalogFence, CatalogStatus
 from holdfast_operator.api.names import ANNOTATION_TRUTH, Reason

@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Any, ClassVar, Final, Literal, assert_never
 
+from holdfast.collections import RenditionState
+from holdfast.collections.frontiers import retained_since
 from holdfast.errors import HoldfastError
 from holdfast.persist import Schema
-from holdfast.persist.evolution import evolution_fault
-from holdfast.storage import RenditionState
-from holdfast.storage.frontiers import retained_since
+from holdfast.persist.rows.evolution import evolution_fault
 from holdfast_operator.api.catalog import DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ANNOTATION_ABANDON, ConditionType, Kind, Reason

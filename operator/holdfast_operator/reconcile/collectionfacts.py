@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import ReadOnlyCatalog, format_id
-from holdfast.durable.registry import DATABASES, ITEMS, SCHEMAS
-from holdfast.errors import CLOSED, BadInput, CollectionNotFound
-from holdfast.persist import PersistClient
-from holdfast.persist.inspect import ShardInfo
-from holdfast.storage import (
+from holdfast.catalog import ReadOnlyCatalog, format_id
+from holdfast.catalog.objects.registry import DATABASES, ITEMS, SCHEMAS
+from holdfast.collections import (
     CollectionInfo,
     CollectionState,
     JobRecord,
     RenditionInfo,
     StorageController,
 )
-from holdfast.storage.advance import Situation, StepKind, due
-from holdfast.storage.capabilities import CollectionHold
-from holdfast.storage.retention import RETENTION_PURPOSE
+from holdfast.collections.advance import Situation, StepKind, due
+from holdfast.collections.capabilities import CollectionHold
+from holdfast.collections.retention import RETENTION_PURPOSE
+from holdfast.errors import CLOSED, BadInput, CollectionNotFound
+from holdfast.persist import PersistClient
+from holdfast.persist.state.inspect import ShardInfo
 from holdfast_operator.reconcile.facts import (
     Basis,
     CollectionFacts,

@@ -8,14 +8,14 @@ from datetime import timedelta
 from itertools import chain
 from typing import Any, ClassVar, Final, assert_never
 
+from holdfast.collections import JobRecord, JobState, RenditionState
+from holdfast.collections.hydration import HYDRATE
 from holdfast.errors import (
     AsOfTooEarly,
     CollectionInUse,
     UniquenessViolation,
 )
 from holdfast.persist import StoredSize
-from holdfast.storage import JobRecord, JobState, RenditionState
-from holdfast.storage.hydration import HYDRATE
 from holdfast_operator.api.catalog import Access, CatalogSpec, DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Kind, Reason

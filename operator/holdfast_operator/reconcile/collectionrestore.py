@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.storage import RenditionState
+from holdfast.collections import RenditionState
 from holdfast_operator.api.base import frontier
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Reason

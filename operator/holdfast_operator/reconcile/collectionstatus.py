@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final, assert_never
 
-from holdfast.storage import Recipe, RenditionState
-from holdfast.storage.renditions import MAX_LAG_MS
+from holdfast.collections import Recipe, RenditionState
+from holdfast.collections.renditions import MAX_LAG_MS
 from holdfast.text import cut
 from holdfast_operator.api.base import frontier
 from holdfast_operator.api.collection import StorageCollectionSpec, StorageCollectionStatus

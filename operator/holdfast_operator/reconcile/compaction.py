@@ -6,7 +6,7 @@ A compaction waits for nothing of the collection itself: with nothing to gain it
 from dataclasses import dataclass
 from typing import ClassVar
 
-from holdfast.storage import JobRecord
+from holdfast.collections import JobRecord
 from holdfast_operator.api.collection import CompactionJobStatus, CompactionScheduleStatus, CompactionStatus
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.reconcile.askedjobs import AskedKind, AskedObserved, Order

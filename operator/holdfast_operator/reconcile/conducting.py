@@ -11,12 +11,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from holdfast.durable.backend_migration.attempt import Progress
-from holdfast.durable.backend_migration.attempt import Verify as HowVerified
-from holdfast.durable.backend_migration.linked import LinkedCatalog
-from holdfast.durable.backend_migration.migration import BackendMigration
-from holdfast.durable.backend_migration.status import StoreStatus, migration_status
-from holdfast.durable.backend_migration.truth import Action, Backend
+from holdfast.catalog.move.attempt import Progress
+from holdfast.catalog.move.attempt import Verify as HowVerified
+from holdfast.catalog.move.linked import LinkedCatalog
+from holdfast.catalog.move.migration import BackendMigration
+from holdfast.catalog.move.status import StoreStatus, migration_status
+from holdfast.catalog.move.truth import Action, Backend
 from holdfast.errors import NoLocation
 from holdfast.persist import PersistClient
 from holdfast_operator.api.migration import Verify

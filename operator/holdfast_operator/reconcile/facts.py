@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.durable import Bootstrap
-from holdfast.durable.store import Kept
-from holdfast.durable.upgrade.report import UpgradeReport
+from holdfast.catalog import Bootstrap
+from holdfast.catalog.stores.store import Kept
+from holdfast.catalog.upgrade_report import UpgradeReport
+from holdfast.collections import CollectionInfo, JobRecord, Recipe, RenditionState
+from holdfast.collections.record.comments import Comments
 from holdfast.errors import CLOSED, BadInput, HoldfastError, StorageError
 from holdfast.persist import Schema
-from holdfast.storage import CollectionInfo, JobRecord, Recipe, RenditionState
-from holdfast.storage.comments import Comments
 from holdfast_operator.reconcile.storage import RestoreSource, StashPlace, Storage
 
 
@@ -49,7 +49,7 @@ class CatalogFacts:
 class RenditionFacts:
     """A rendition: rows and bytes are those stored, before they are consolidated.
 
-    One that is gone has none. The other fields are those of `holdfast.storage.RenditionInfo`.
+    One that is gone has none. The other fields are those of `holdfast.collections.RenditionInfo`.
     """
 
     id: str

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from holdfast.durable import FenceToken
+from holdfast.catalog import FenceToken
 from holdfast.errors import Fenced, HoldfastError
 from holdfast_operator.api.catalog import CatalogFence
 from holdfast_operator.reconcile import fencing

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
+from holdfast.collections import JobRecord, JobState, Recipe, RenditionState, needs_spark
+from holdfast.collections.hydration import HYDRATE
 from holdfast.persist import StoredSize
-from holdfast.storage import JobRecord, JobState, Recipe, RenditionState, needs_spark
-from holdfast.storage.hydration import HYDRATE
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.rendition import CollectionHydration, HydrationJobStatus, RenditionPhase
 from holdfast_operator.api.spark import SparkTemplate

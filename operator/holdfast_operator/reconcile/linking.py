@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypedDict
 
-from holdfast.durable import Catalog, OpenableCatalog, persist_catalog
-from holdfast.durable.backend_migration.linked import LinkedCatalog, linked_catalog
-from holdfast.durable.backend_migration.truth import Backend, Strategy
-from holdfast.durable.backend_migration.two_stores import TwoStores
-from holdfast.durable.preamble import read_preamble
-from holdfast.durable.stash_store import stash_catalog
+from holdfast.catalog import Catalog, OpenableCatalog, persist_catalog
+from holdfast.catalog.move.linked import LinkedCatalog, linked_catalog
+from holdfast.catalog.move.truth import Backend, Strategy
+from holdfast.catalog.move.two_stores import TwoStores
+from holdfast.catalog.stores.preamble import read_preamble
+from holdfast.catalog.stores.stash import stash_catalog
 from holdfast.errors import BadInput, Fenced, UnusablePath
 from holdfast.persist import PersistClient, Prepared
 from holdfast_operator.reconcile.facts import Opening, UnknownLocation

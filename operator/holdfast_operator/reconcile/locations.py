@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from holdfast.persist.storage.s3place import is_endpoint
+from holdfast.persist.stores.s3place import is_endpoint
 
 PORTS: Final = {"http": 80, "https": 443, "postgresql": 5432, "postgres": 5432}
 """Where services are whose URL names no port."""

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-from holdfast.durable import CATALOG_VERSION, catalog_shard_id
-from holdfast.durable.backend_migration.records import Record
-from holdfast.durable.backend_migration.truth import Action
+from holdfast.catalog import CATALOG_VERSION, catalog_shard_id
+from holdfast.catalog.move.records import Record
+from holdfast.catalog.move.truth import Action
 from holdfast_operator.api.catalog import CatalogFence
 from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus, Verify
 from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE, Reason

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from holdfast.durable.backend_migration.plan import MigrationPlan
-from holdfast.durable.backend_migration.records import Record
-from holdfast.durable.backend_migration.truth import STEPS, Backend, Step, Strategy
-from holdfast.durable.upgrade.report import Size
+from holdfast.catalog.move.plan import MigrationPlan
+from holdfast.catalog.move.records import Record
+from holdfast.catalog.move.truth import STEPS, Backend, Step, Strategy
+from holdfast.catalog.upgrade_report import Size
 from holdfast_operator.api.migration import CatalogMigrationSpec, Verify
 from holdfast_operator.reconcile.facts import Opening
 from holdfast_operator.runtime.kube import ObjectKey

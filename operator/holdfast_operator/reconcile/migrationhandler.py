@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from pydantic import ValidationError
 
-from holdfast.durable import FenceToken
-from holdfast.durable.backend_migration.truth import Action, Backend
+from holdfast.catalog import FenceToken
+from holdfast.catalog.move.truth import Action, Backend
 from holdfast.errors import Fenced, HoldfastError
 from holdfast_operator.api.catalog import Access, CatalogSpec
 from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus

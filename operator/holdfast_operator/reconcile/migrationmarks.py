@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from holdfast.durable.backend_migration.records import Record
-from holdfast.durable.backend_migration.truth import Strategy
-from holdfast.durable.upgrade.report import Size
+from holdfast.catalog.move.records import Record
+from holdfast.catalog.move.truth import Strategy
+from holdfast.catalog.upgrade_report import Size
 from holdfast_operator.api.catalog import MigrationStrategy
 from holdfast_operator.api.migration import (
     CatalogMigrationStatus,

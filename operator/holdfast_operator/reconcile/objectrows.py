@@ -12,9 +12,8 @@ from typing import Any, Final, assert_never
 from google.protobuf.message import Message
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import COLLECTIONS, Collection, IdKind, Object, Transaction, format_id
-from holdfast.durable.privileges import SYSTEM_ROLE, Privilege, privileges_of_new
-from holdfast.durable.registry import (
+from holdfast.catalog import COLLECTIONS, Collection, IdKind, Object, Transaction, format_id
+from holdfast.catalog.objects.registry import (
     CLUSTER_INTROSPECTION_SOURCE_INDEXES,
     CLUSTER_REPLICAS,
     CLUSTERS,
@@ -27,6 +26,7 @@ from holdfast.durable.registry import (
     SETTINGS,
     SYSTEM_CONFIGURATIONS,
 )
+from holdfast.catalog.privileges import SYSTEM_ROLE, Privilege, privileges_of_new
 from holdfast_operator.reconcile.objects import (
     UNMANAGED,
     Alter,

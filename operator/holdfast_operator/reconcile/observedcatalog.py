@@ -13,22 +13,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from holdfast.durable import (
+from holdfast.catalog import (
     CATALOG_VERSION,
     FenceToken,
     OpenMode,
     ReadOnlyCatalog,
     catalog_shard_id,
 )
-from holdfast.durable import config as catalog_config
-from holdfast.durable.backend_migration.linked import LinkedCatalog
-from holdfast.durable.backend_migration.truth import Backend
-from holdfast.durable.preamble import Preamble, read_preamble
-from holdfast.durable.shard import CatalogShard
-from holdfast.durable.store import CatalogStore
+from holdfast.catalog import config as catalog_config
+from holdfast.catalog.move.linked import LinkedCatalog
+from holdfast.catalog.move.truth import Backend
+from holdfast.catalog.stores.persist import CatalogShard
+from holdfast.catalog.stores.preamble import Preamble, read_preamble
+from holdfast.catalog.stores.store import CatalogStore
+from holdfast.collections import StorageController
 from holdfast.errors import HoldfastError, NoLocation, StorageError
 from holdfast.persist import PersistClient
-from holdfast.storage import StorageController
 from holdfast_operator.reconcile.collectionfacts import find_item, look_at
 from holdfast_operator.reconcile.facts import CatalogFacts, ItemName, Look, NothingThere, NotReadable, Opening
 from holdfast_operator.reconcile.linking import closed_catalog, connect, linked_by

@@ -16,9 +16,18 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
-from holdfast.durable import Catalog, Transaction, catalog_shard_id
-from holdfast.durable.backend_migration.truth import Backend
-from holdfast.durable.shadow_handle import ShadowCatalog
+from holdfast.catalog import Catalog, Transaction, catalog_shard_id
+from holdfast.catalog.move.truth import Backend
+from holdfast.catalog.shadow.handle import ShadowCatalog
+from holdfast.collections import (
+    CollectionSpec,
+    JobRecord,
+    JobState,
+    Recipe,
+    RenditionState,
+    StorageController,
+)
+from holdfast.collections.hydration import HYDRATE
 from holdfast.errors import (
     BadInput,
     CollectionNotFound,
@@ -30,15 +39,6 @@ from holdfast.errors import (
     VersionTooNew,
 )
 from holdfast.persist import PersistClient, Schema
-from holdfast.storage import (
-    CollectionSpec,
-    JobRecord,
-    JobState,
-    Recipe,
-    RenditionState,
-    StorageController,
-)
-from holdfast.storage.hydration import HYDRATE
 from holdfast_operator.api.names import FIELD_MANAGER
 from holdfast_operator.reconcile import objectrows
 from holdfast_operator.reconcile.collectionfacts import changed, find_item, look_at

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from holdfast.durable import (
+from holdfast.catalog import (
     CATALOG_VERSION,
     MIN_VERSION,
     Catalog,
@@ -20,10 +20,10 @@ from holdfast.durable import (
     catalog_shard_id,
     persist_catalog,
 )
-from holdfast.durable.backend_migration.linked import LinkedCatalog
-from holdfast.durable.backend_migration.truth import Backend
-from holdfast.durable.config import LINK, USER_VERSION
-from holdfast.durable.upgradecheck import check_upgrade
+from holdfast.catalog.config import LINK, USER_VERSION
+from holdfast.catalog.move.linked import LinkedCatalog
+from holdfast.catalog.move.truth import Backend
+from holdfast.catalog.upgradecheck import check_upgrade
 from holdfast.errors import CorruptBlob, HoldfastError, NoLocation, StorageError
 from holdfast.persist import PersistClient
 from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import ClassVar
 
-from holdfast.storage import Recipe, RenditionState
-from holdfast.storage.renditions import MAX_LAG_MS
+from holdfast.collections import Recipe, RenditionState
+from holdfast.collections.renditions import MAX_LAG_MS
 from holdfast_operator.api.base import frontier
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Reason

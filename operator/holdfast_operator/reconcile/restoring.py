@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import BinaryIO, Final, TextIO, assert_never
 from urllib.parse import unquote, urlsplit
 
-from holdfast.durable import OpenableCatalog, catalog_shard_id, persist_catalog
-from holdfast.durable.codec import Row
-from holdfast.durable.debug import rows_of_dump
-from holdfast.durable.shard import CatalogShard
+from holdfast.catalog import OpenableCatalog, catalog_shard_id, persist_catalog
+from holdfast.catalog.debug import rows_of_dump
+from holdfast.catalog.objects.codec import Row
+from holdfast.catalog.stores.persist import CatalogShard
+from holdfast.collections import RestoreSource as SnapshotSource
+from holdfast.collections.snapshots.folder import local_folder
 from holdfast.errors import (
     BadInput,
     CatalogOutOfSync,
@@ -29,10 +31,8 @@ from holdfast.errors import (
     Uninitialized,
 )
 from holdfast.persist import PersistClient, PersistConfig
-from holdfast.persist.storage import Location, MemoryBlob, MemoryConsensus
-from holdfast.persist.storage.s3place import S3Place
-from holdfast.storage import RestoreSource as SnapshotSource
-from holdfast.storage.snapshotfolder import local_folder
+from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
+from holdfast.persist.stores.s3place import S3Place
 from holdfast_operator.reconcile.facts import NotAllowed, RestoreFailed
 from holdfast_operator.reconcile.locations import Bounds
 from holdfast_operator.reconcile.storage import CatalogSource, DumpSource, RestoreSource
@@ -144,7 +144,7 @@ def open_snapshot(url: str, bounds: Bounds) -> SnapshotSource:
 def _s3_object(folder: str, name: str) -> Iterator[BinaryIO]:
     place = S3Place.of(urlsplit(folder))
     try:
-        from holdfast.persist.storage.s3input import open_s3_input
+        from holdfast.persist.stores.s3input import open_s3_input
     except ModuleNotFoundError as error:
         raise BadInput("an s3:// URL needs boto3, which is not installed with the operator") from error
     with open_s3_input(place, name) as found:

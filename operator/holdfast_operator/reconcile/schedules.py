@@ -21,8 +21,8 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 from pydantic import ValidationError
 
+from holdfast.collections import JobRecord, JobState
 from holdfast.errors import BadInput
-from holdfast.storage import JobRecord, JobState
 from holdfast_operator.api.cron import MACROS, CronSchedule, ScheduleStatus
 from holdfast_operator.api.names import Reason
 from holdfast_operator.reconcile.steps import Step

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from holdfast.durable.shadow_handle import ShadowCatalog
+from holdfast.catalog.shadow.handle import ShadowCatalog
 from holdfast_operator.reconcile.facts import ShadowFacts
 
 RESYNC_SECONDS: Final = 60.0

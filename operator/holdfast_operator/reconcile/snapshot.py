@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from holdfast.storage import JobRecord
+from holdfast.collections import JobRecord
 from holdfast_operator.api.base import frontier
 from holdfast_operator.api.collection import (
     SnapshotJobStatus,

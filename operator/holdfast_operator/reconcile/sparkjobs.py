@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Any, ClassVar, Final, assert_never
 
+from holdfast.collections import JobRecord, JobState
 from holdfast.persist import StoredSize
-from holdfast.storage import JobRecord, JobState
 from holdfast_operator.api.base import frontier
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.spark import SparkTemplate

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from holdfast.durable import FenceToken
+from holdfast.catalog import FenceToken
 from holdfast.errors import FenceRegressed, HoldfastError, NoLocation, NotWritable, StoreUnreachable
 from holdfast_operator.reconcile.facts import (
     Basis,

@@ -10,7 +10,7 @@ import shlex
 from datetime import datetime, timedelta
 from typing import Final
 
-from holdfast.durable import CATALOG_VERSION, FenceToken
+from holdfast.catalog import CATALOG_VERSION, FenceToken
 from holdfast.errors import Fenced, StoreUnreachable
 from holdfast_operator.api.names import Reason
 from holdfast_operator.reconcile.facts import Durable, Opening

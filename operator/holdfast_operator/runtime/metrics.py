@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from holdfast.durable.upgrade.report import Size
+from holdfast.catalog.upgrade_report import Size
 
 
 class Metrics:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.errors import Fenced, Indeterminate
-from holdfast.persist.lock import LockRow
+from holdfast.persist.state.lock import LockRow
 
 if TYPE_CHECKING:
     from sim.process import Incarnation

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly
 from holdfast.persist import ReadHandle
-from holdfast.persist.state import ShardState
+from holdfast.persist.state.state import ShardState
 from sim.rows import contents
 
 if TYPE_CHECKING:

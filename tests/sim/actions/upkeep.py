@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from holdfast.persist.sweep import sweep
+from holdfast.persist.admin.sweep import sweep
 from sim.rows import LATER
 
 if TYPE_CHECKING:

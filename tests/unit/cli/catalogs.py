@@ -12,13 +12,13 @@ import pytest
 from click.testing import CliRunner, Result
 from psycopg import sql
 
+from holdfast.catalog import OpenableCatalog, catalog_shard_id, persist_catalog
+from holdfast.catalog.stores.persist import CatalogShard
+from holdfast.catalog.stores.stash import stash_catalog
+from holdfast.catalog.stores.store import CatalogStore
 from holdfast.cli import main
-from holdfast.durable import OpenableCatalog, catalog_shard_id, persist_catalog
-from holdfast.durable.shard import CatalogShard
-from holdfast.durable.stash_store import stash_catalog
-from holdfast.durable.store import CatalogStore
 from holdfast.persist import PersistClient, PersistConfig
-from holdfast.persist.storage import Blob
+from holdfast.persist.stores import Blob
 from testbed.minio import Minio
 
 ORG = "11111111-2222-3333-4444-555555555555"

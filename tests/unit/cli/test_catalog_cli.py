@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from holdfast.catalog import CATALOG_VERSION, COLLECTIONS, OpenMode, catalog_shard_id, persist_catalog
 from holdfast.cli import GROUPS, main
-from holdfast.durable import CATALOG_VERSION, COLLECTIONS, OpenMode, catalog_shard_id, persist_catalog
 from holdfast.persist import PersistClient
 from testbed.children import plain_path
 

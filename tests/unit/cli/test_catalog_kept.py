@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.durable import CATALOG_VERSION, OpenMode
+from holdfast.catalog import CATALOG_VERSION, OpenMode
 from testbed.oldcatalogs import rows_of
 from unit.cli.catalogs import KINDS, Place, make_place
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.durable import CATALOG_VERSION, COLLECTIONS, MIN_VERSION, OpenMode
+from holdfast.catalog import CATALOG_VERSION, COLLECTIONS, MIN_VERSION, OpenMode
 from unit.cli.catalogs import Place, make_place
 
-GOLDEN = Path(__file__).parents[1] / "durable" / "golden"
+GOLDEN = Path(__file__).parents[1] / "catalog" / "golden"
 OLD = range(MIN_VERSION, CATALOG_VERSION)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from holdfast.catalog import CATALOG_VERSION, MIN_VERSION, OpenMode
 from holdfast.cli import main
-from holdfast.durable import CATALOG_VERSION, MIN_VERSION, OpenMode
 from unit.cli.catalogs import ORG, Place, files, make_place
 
 Dump = dict[str, list[dict[str, Any]]]

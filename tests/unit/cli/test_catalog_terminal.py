@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import Catalog, Object, OpenMode
-from holdfast.durable.registry import SETTINGS
+from holdfast.catalog import Catalog, Object, OpenMode
+from holdfast.catalog.objects.registry import SETTINGS
 from holdfast.errors import Fenced
 from unit.cli.catalogs import Place, make_place
 

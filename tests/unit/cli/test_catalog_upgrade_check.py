@@ -10,12 +10,12 @@ import pytest
 from click.testing import Result
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import Catalog, Object, OpenMode
-from holdfast.durable.codec import Row, Update, encode
-from holdfast.durable.registry import COLLECTIONS, CONFIGS, DATABASES, SETTINGS, Collection
-from holdfast.durable.shard import catalog_shard_id
-from holdfast.durable.version import CATALOG_VERSION, MIN_VERSION
-from holdfast.persist.statecodec import decode_diff
+from holdfast.catalog import Catalog, Object, OpenMode
+from holdfast.catalog.objects.codec import Row, Update, encode
+from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, DATABASES, SETTINGS, Collection
+from holdfast.catalog.stores.persist import catalog_shard_id
+from holdfast.catalog.version import CATALOG_VERSION, MIN_VERSION
+from holdfast.persist.state.codec import decode_diff
 from unit.cli.catalogs import ORG, WRITER, PersistPlace, Place, make_place
 
 EVENT_S = 120.0

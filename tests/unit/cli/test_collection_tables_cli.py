@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 import holdfast
 from holdfast.cli import main
-from holdfast.storage import StorageController
+from holdfast.collections import StorageController
 from testbed.minio import Minio
 from unit.collections.snapshots import snapshot
 

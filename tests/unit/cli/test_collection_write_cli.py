@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 import holdfast
 from holdfast.cli import main
-from holdfast.cli.row_source import RowSource
+from holdfast.cli.rows.source import RowSource
 from holdfast.errors import BadInput
 from holdfast.persist import Schema
 from unit.cli.terminals import DEADLINE_S, HOLDFAST

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from holdfast.catalog.move.attempt import Verify
+from holdfast.catalog.move.linked import LinkedCatalog, linked_catalog
+from holdfast.catalog.move.migration import BackendMigration
+from holdfast.catalog.move.truth import STEPS, Backend, Strategy
+from holdfast.catalog.objects.codec import Row, Update
+from holdfast.catalog.objects.registry import SETTINGS
 from holdfast.cli import main
-from holdfast.durable.backend_migration.attempt import Verify
-from holdfast.durable.backend_migration.linked import LinkedCatalog, linked_catalog
-from holdfast.durable.backend_migration.migration import BackendMigration
-from holdfast.durable.backend_migration.truth import STEPS, Backend, Strategy
-from holdfast.durable.codec import Row, Update
-from holdfast.durable.registry import SETTINGS
 from unit.cli.catalogs import PersistPlace, Place, StashPlace, make_place
 
 EDIT = ("edit", "settings", '{"name": "n"}')

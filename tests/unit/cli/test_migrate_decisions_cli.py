@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from holdfast.catalog.move.migration import BackendMigration
+from holdfast.catalog.move.truth import Backend
+from holdfast.catalog.stores.preamble import read_preamble
 from holdfast.cli import main
-from holdfast.cli.catalog_place import _shown
-from holdfast.durable.backend_migration.migration import BackendMigration
-from holdfast.durable.backend_migration.truth import Backend
-from holdfast.durable.preamble import read_preamble
+from holdfast.cli.catalog.place import _shown
 from unit.cli.catalogs import make_place
 from unit.cli.test_migrate_cli import EDIT, Linked, alone, ok, refused
 

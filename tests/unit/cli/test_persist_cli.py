@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from holdfast.cli import main
 from holdfast.persist import PersistClient, PersistConfig, Schema
-from holdfast.persist.storage import Put
+from holdfast.persist.stores import Put
 
 SCHEMA = Schema.of({"id": "int64"}, {"name": "string?"})
 

@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast.cli import main
+from holdfast.collections import CollectionSpec, StorageController
 from holdfast.errors import HoldfastError
 from holdfast.persist import PersistClient, PersistConfig, Schema
-from holdfast.persist.forks import Marker, encode_marker
-from holdfast.persist.storage import Digest
-from holdfast.storage import CollectionSpec, StorageController
+from holdfast.persist.state.divergence import Marker, encode_marker
+from holdfast.persist.stores import Digest
 
 ROWS = 40
 

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from holdfast.cli.collection_rows import _Changes
-from holdfast.cli.rows import cell_of
+from holdfast.cli.collection.rows import _Changes
+from holdfast.cli.rows.text import cell_of
 
 BEFORE = pa.table({"id": [1], "_time": [10], "_diff": [1]})
 AFTER = pa.table({"id": [2], "zz": [7], "_time": [11], "_diff": [1]})

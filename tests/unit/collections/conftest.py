@@ -2,8 +2,8 @@
 
 import pytest
 
+from holdfast.collections import StorageController
 from holdfast.persist import PersistClient
-from holdfast.storage import StorageController
 from unit.collections.stores import Stores
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 
+from holdfast.collections import Recipe, RestoreSource, StorageController
 from holdfast.errors import ConflictingWrite, StorageError
 from holdfast.persist import Schema
-from holdfast.persist.storage.faults import Fault, ProcessDeath
-from holdfast.storage import Recipe, RestoreSource, StorageController
+from holdfast.persist.stores.faults import Fault, ProcessDeath
 from unit.collections.crashmodel import ANY_LAG, Act, Book, Cast, Recorder, copied, feed, opened
 from unit.collections.stores import SPEC, Row, Stores
 

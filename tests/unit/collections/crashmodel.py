@@ -15,13 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from holdfast.errors import CollectionNotFound, HandleExpired, HoldfastError, StorageError, UpperMismatch
-from holdfast.persist import PersistClient, Progress
-from holdfast.persist.command import ExpireHandles
-from holdfast.persist.leases import drop_handles
-from holdfast.persist.storage import MemoryBlob, MemoryConsensus
-from holdfast.persist.storage.faults import Fault, FaultPlan, Operation, ProcessDeath
-from holdfast.storage import (
+from holdfast.collections import (
     CollectionListen,
     CollectionState,
     CollectionWriter,
@@ -29,6 +23,12 @@ from holdfast.storage import (
     RenditionState,
     StorageController,
 )
+from holdfast.errors import CollectionNotFound, HandleExpired, HoldfastError, StorageError, UpperMismatch
+from holdfast.persist import PersistClient, Progress
+from holdfast.persist.state.command import ExpireHandles
+from holdfast.persist.stores import MemoryBlob, MemoryConsensus
+from holdfast.persist.stores.faults import Fault, FaultPlan, Operation, ProcessDeath
+from holdfast.persist.upkeep.leases import drop_handles
 from unit.collections.stores import Row, Stores, counted
 
 HOWS = {

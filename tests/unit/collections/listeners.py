@@ -2,8 +2,8 @@
 
 from collections import Counter
 
+from holdfast.collections import CollectionListen, StorageController
 from holdfast.persist import Progress, Updates
-from holdfast.storage import CollectionListen, StorageController
 from unit.collections.stores import Row, counted
 
 

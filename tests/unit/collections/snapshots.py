@@ -5,9 +5,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.collections import RestoreSource
+from holdfast.collections.snapshots.manifest import MANIFEST_NAME, SnapshotFile, SnapshotManifest, checksum_of
 from holdfast.persist import Schema
-from holdfast.storage import RestoreSource
-from holdfast.storage.manifest import MANIFEST_NAME, SnapshotFile, SnapshotManifest, checksum_of
 from unit.collections.stores import SCHEMA, Row
 
 

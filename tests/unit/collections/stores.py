@@ -6,12 +6,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.collections import CollectionSpec
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.persist.client import Mode
 from holdfast.persist.clock import Clock
-from holdfast.persist.storage import Location, MemoryBlob, MemoryConsensus
-from holdfast.persist.storage.faults import FaultPlan, FaultyBlob, FaultyConsensus, ScriptedPlan
-from holdfast.storage import CollectionSpec
+from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
+from holdfast.persist.stores.faults import FaultPlan, FaultyBlob, FaultyConsensus, ScriptedPlan
 
 SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string?"})
 SPEC = CollectionSpec("c1", "flights", SCHEMA, shards=3)

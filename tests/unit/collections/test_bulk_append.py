@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pytest
 
+from holdfast.collections import BulkAppend, CollectionWriter, StorageController
 from holdfast.errors import BadInput, UpperMismatch
 from holdfast.persist import PersistClient, Prepared
-from holdfast.storage import BulkAppend, CollectionWriter, StorageController
 from holdfast.tables.loading import load
 from unit.collections.stores import SPEC, Stores, counted
 
@@ -199,7 +199,7 @@ import json, resource, sys
 from pathlib import Path
 import pyarrow as pa
 from holdfast.persist import PersistClient, PersistConfig, Schema
-from holdfast.storage import CollectionSpec, StorageController
+from holdfast.collections import CollectionSpec, StorageController
 from holdfast.tables.loading import load
 
 def resident():

@@ -2,10 +2,10 @@
 
 import pytest
 
+from holdfast.collections import CollectionState, Recipe, StorageController
+from holdfast.collections.advance import StepKind
+from holdfast.collections.capabilities import collection_holds
 from holdfast.errors import AsOfTooEarly, CollectionInUse, CollectionNotFound, HandleExpired
-from holdfast.storage import CollectionState, Recipe, StorageController
-from holdfast.storage.advance import StepKind
-from holdfast.storage.capabilities import collection_holds
 from unit.collections.stores import SPEC, Stores, counted, updates
 
 ROWS = [(number, str(number), 10, 1) for number in range(20)]

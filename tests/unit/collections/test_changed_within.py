@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.collections import CollectionReader, StorageController
 from holdfast.errors import CorruptBlob
-from holdfast.persist.manual import compact_now
-from holdfast.persist.times import TimeCounts
-from holdfast.storage import CollectionReader, StorageController
+from holdfast.persist.admin.manual import compact_now
+from holdfast.persist.parts.times import TimeCounts
 from unit.collections.stores import SPEC, Stores, updates
 
 CAME = Counter({1: 6, 3: 2, 4: 9, 7: 1, 8: 3, 12: 4, 13: 1, 20: 30, 21: 1, 22: 2})

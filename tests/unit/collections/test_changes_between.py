@@ -7,9 +7,9 @@ from itertools import combinations_with_replacement
 import pyarrow as pa
 import pytest
 
+from holdfast.collections import ChangesPart, Recipe, StorageController, plan_changes, read_changes
 from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly, BadInput
 from holdfast.persist import PersistClient, Updates
-from holdfast.storage import ChangesPart, Recipe, StorageController, plan_changes, read_changes
 from unit.collections.listeners import contents
 from unit.collections.stores import SPEC, Row, Stores, counted, updates
 

@@ -7,11 +7,17 @@ from typing import Any
 
 import pytest
 
+from holdfast.collections import (
+    CollectionInfo,
+    CollectionState,
+    CollectionWriter,
+    JobState,
+    StorageController,
+)
+from holdfast.collections.record.jobs import hold_purpose
 from holdfast.errors import CollectionNotFound, HandleExpired, StorageError
 from holdfast.persist import PersistClient
-from holdfast.persist.storage.faults import Fault, ProcessDeath, ScriptedPlan, SeededPlan
-from holdfast.storage import CollectionInfo, CollectionState, CollectionWriter, JobState, StorageController
-from holdfast.storage.jobs import hold_purpose
+from holdfast.persist.stores.faults import Fault, ProcessDeath, ScriptedPlan, SeededPlan
 from unit.collections.stores import SPEC, Row, Stores, counted, updates
 
 FAULTS = [fault for fault in Fault if fault is not Fault.NONE]

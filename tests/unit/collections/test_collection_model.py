@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from holdfast.collections import CollectionListen, CollectionSpec, Frontiers, StorageController
 from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly, UpperMismatch
 from holdfast.persist import Progress
-from holdfast.storage import CollectionListen, CollectionSpec, Frontiers, StorageController
 from unit.collections.stores import SCHEMA, Row, Stores, counted, updates
 
 Update = tuple[int, str | None, int, int]

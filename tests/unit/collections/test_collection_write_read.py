@@ -8,6 +8,17 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
+from holdfast.collections import (
+    CollectionInfo,
+    CollectionReader,
+    CollectionSpec,
+    CollectionWriter,
+    Frontiers,
+    StorageController,
+    read_collection_part,
+)
+from holdfast.collections.frontiers import PROMISE_MS
+from holdfast.collections.metadata import METADATA_SCHEMA
 from holdfast.errors import (
     CLOSED,
     AsOfNotYetAvailable,
@@ -19,18 +30,7 @@ from holdfast.errors import (
     UpperMismatch,
 )
 from holdfast.persist import PersistClient, Progress, Updates
-from holdfast.persist.rowhash import shard_of
-from holdfast.storage import (
-    CollectionInfo,
-    CollectionReader,
-    CollectionSpec,
-    CollectionWriter,
-    Frontiers,
-    StorageController,
-    read_collection_part,
-)
-from holdfast.storage.frontiers import PROMISE_MS
-from holdfast.storage.metadata import METADATA_SCHEMA
+from holdfast.persist.rows.rowhash import shard_of
 from unit.collections.listeners import Heard
 from unit.collections.stores import SCHEMA, SPEC, Stores, counted, updates
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 import holdfast
+from holdfast.collections import CollectionSpec, CommandKind, StorageController
 from holdfast.errors import BadInput, CollectionNotFound, Fenced
 from holdfast.persist import Prepared, Schema
-from holdfast.storage import CollectionSpec, CommandKind, StorageController
 from unit.collections.stores import SCHEMA, SPEC, Stores, updates
 
 SAID = {"id": "the number\nof a flight\t(IATA)", "name": "die Fluggesellschaft ✈"}

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from holdfast.collections import CollectionSpec, Recipe, RenditionState, StorageController
 from holdfast.errors import BadInput, HandleExpired
 from holdfast.persist import Schema
-from holdfast.storage import CollectionSpec, Recipe, RenditionState, StorageController
 from unit.collections.stores import SPEC, Stores, updates
 
 WIDER = Schema.of(key={"id": "int64"}, value={"name": "string?", "seats": "int32?"})

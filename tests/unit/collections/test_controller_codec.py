@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast._pb import controller_pb2 as pb
+from holdfast.collections.record.codec import decode, encode_key, encode_value
+from holdfast.collections.record.jobs import JobRecord, JobState
+from holdfast.collections.record.spec import CollectionInfo, CollectionState, Holder, RenditionInfo
+from holdfast.collections.record.state import CommandKind, CommandRecord
 from holdfast.errors import CorruptBlob, VersionTooNew
-from holdfast.persist.schema import Column, Schema
-from holdfast.storage.codec import decode, encode_key, encode_value
-from holdfast.storage.jobs import JobRecord, JobState
-from holdfast.storage.spec import CollectionInfo, CollectionState, Holder, RenditionInfo
-from holdfast.storage.state import CommandKind, CommandRecord
+from holdfast.persist.rows.schema import Column, Schema
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
 ids = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)

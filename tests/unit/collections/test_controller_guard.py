@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 
-from holdfast.durable import Catalog, OpenMode, persist_catalog
+from holdfast.catalog import Catalog, OpenMode, persist_catalog
+from holdfast.collections import CollectionSpec, JobState, StorageController
+from holdfast.collections.record.jobs import job_id
 from holdfast.errors import BadInput, Fenced, HoldfastError, StorageError
 from holdfast.persist import PersistClient, Prepared
-from holdfast.persist.storage.faults import Fault, ProcessDeath, ScriptedPlan
-from holdfast.storage import CollectionSpec, JobState, StorageController
-from holdfast.storage.jobs import job_id
+from holdfast.persist.stores.faults import Fault, ProcessDeath, ScriptedPlan
 from unit.collections.stores import SCHEMA, SPEC, Stores, updates
 
 ORGANIZATION = uuid.UUID("11111111-2222-3333-4444-555555555555")

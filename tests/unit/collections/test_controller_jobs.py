@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
+from holdfast.collections import JobState, StorageController
 from holdfast.errors import BadInput, Fenced, HoldfastError, UpperMismatch
 from holdfast.persist import PersistClient, Prepared
-from holdfast.persist.storage.faults import Fault, Operation
-from holdfast.storage import JobState, StorageController
+from holdfast.persist.stores.faults import Fault, Operation
 from unit.collections.stores import SCHEMA, Stores, counted, updates
 
 ROWS = [(number, "x" * 50, 0, 1) for number in range(100)]

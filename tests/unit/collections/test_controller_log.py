@@ -8,6 +8,17 @@ from typing import Literal
 import pyarrow as pa
 import pytest
 
+from holdfast.collections import (
+    CollectionSpec,
+    CollectionState,
+    Frontiers,
+    JobState,
+    Recipe,
+    StorageController,
+)
+from holdfast.collections.controller_log import ControllerLog
+from holdfast.collections.record.codec import CONTROLLER_SCHEMA
+from holdfast.collections.snapshot import read_collection_part
 from holdfast.errors import (
     CLOSED,
     CollectionInUse,
@@ -17,18 +28,7 @@ from holdfast.errors import (
     VersionTooNew,
 )
 from holdfast.persist import Prepared, Progress
-from holdfast.persist.storage.faults import Fault, FaultPlan, Operation
-from holdfast.storage import (
-    CollectionSpec,
-    CollectionState,
-    Frontiers,
-    JobState,
-    Recipe,
-    StorageController,
-)
-from holdfast.storage.codec import CONTROLLER_SCHEMA
-from holdfast.storage.controller_log import ControllerLog
-from holdfast.storage.snapshot import read_collection_part
+from holdfast.persist.stores.faults import Fault, FaultPlan, Operation
 from unit.collections.stores import SCHEMA, SPEC, Stores, counted, updates
 
 

@@ -5,6 +5,19 @@ from typing import TypeVar
 
 import pytest
 
+from holdfast.collections.record import transitions
+from holdfast.collections.record.jobs import JobRecord, JobState, job_id
+from holdfast.collections.record.spec import CollectionInfo, CollectionSpec, CollectionState
+from holdfast.collections.record.state import (
+    Commit,
+    ControllerState,
+    NoOp,
+    Outcome,
+    Record,
+    Reject,
+    record_id,
+)
+from holdfast.collections.record.transitions import COMMANDS_KEPT_MS, Origin, ShardIds
 from holdfast.errors import (
     BadInput,
     CollectionInUse,
@@ -13,12 +26,7 @@ from holdfast.errors import (
     HoldfastError,
     UniquenessViolation,
 )
-from holdfast.persist.schema import Schema
-from holdfast.storage import transitions
-from holdfast.storage.jobs import JobRecord, JobState, job_id
-from holdfast.storage.spec import CollectionInfo, CollectionSpec, CollectionState
-from holdfast.storage.state import Commit, ControllerState, NoOp, Outcome, Record, Reject, record_id
-from holdfast.storage.transitions import COMMANDS_KEPT_MS, Origin, ShardIds
+from holdfast.persist.rows.schema import Schema
 
 T = TypeVar("T")
 SCHEMA = Schema.of(key={"id": "int64"}, value={"name": "string"})

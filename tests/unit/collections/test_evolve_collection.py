@@ -6,9 +6,9 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pytest
 
+from holdfast.collections import CollectionSpec, StorageController
 from holdfast.errors import BadInput, CodecMismatch, CollectionNotFound
 from holdfast.persist import Schema
-from holdfast.storage import CollectionSpec, StorageController
 from unit.collections.stores import SCHEMA, SPEC, Stores, updates
 
 WIDER = Schema.of(key={"id": "int64"}, value={"name": "string?", "seats": "int32?"})

@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.durable import OpenMode, persist_catalog, shadow_catalog, stash_catalog
-from holdfast.durable.handle import ReadOnlyHandle, WritableHandle
-from holdfast.durable.registry import COLLECTIONS, CONFIGS, SETTINGS
-from holdfast.durable.shadow_handle import ShadowCatalog
-from holdfast.durable.subscription import StoreSubscription
-from holdfast.persist import PersistClient, Schema
-from holdfast.storage import (
+from holdfast.catalog import OpenMode, persist_catalog, shadow_catalog, stash_catalog
+from holdfast.catalog.handle import ReadOnlyHandle, WritableHandle
+from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, SETTINGS
+from holdfast.catalog.shadow.handle import ShadowCatalog
+from holdfast.catalog.subscription import StoreSubscription
+from holdfast.collections import (
     CollectionListen,
     CollectionReader,
     CollectionSpec,
     CollectionWriter,
     StorageController,
 )
-from holdfast.storage.bulk import BulkAppend
-from holdfast.storage.spec import Recipe
+from holdfast.collections.bulk import BulkAppend
+from holdfast.collections.record.spec import Recipe
+from holdfast.persist import PersistClient, Schema
 from holdfast.tables import Table, Tail
 from testbed.forking import in_child, locks_held, public_names
 

@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
+from holdfast.collections import CollectionWriter, RenditionState, StorageController
 from holdfast.errors import AsOfTooEarly, BadInput, NotCaughtUp, UpperMismatch
 from holdfast.persist import PersistClient
-from holdfast.storage import CollectionWriter, RenditionState, StorageController
 from unit.collections.listeners import contents, listener
 from unit.collections.stores import SCHEMA, SPEC, Row, Stores, counted, updates
 

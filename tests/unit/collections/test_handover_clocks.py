@@ -4,9 +4,9 @@ import time
 
 import pytest
 
+from holdfast.collections import StorageController
 from holdfast.errors import BadInput
 from holdfast.persist import PersistClient, PersistConfig
-from holdfast.storage import StorageController
 from unit.collections.stores import SPEC, NoWait, Stores, updates
 
 HOUR_MS = 3_600_000

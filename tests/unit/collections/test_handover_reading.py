@@ -6,10 +6,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pytest
 
-from holdfast.errors import CLOSED, AsOfTooEarly, CollectionNotFound
-from holdfast.persist import PersistClient, Progress
-from holdfast.persist.storage.faults import Fault, Operation
-from holdfast.storage import (
+from holdfast.collections import (
     CollectionListen,
     CollectionReader,
     CollectionWriter,
@@ -17,8 +14,11 @@ from holdfast.storage import (
     StorageController,
     read_collection_part,
 )
-from holdfast.storage.metadata import METADATA_SCHEMA
-from holdfast.storage.routing import split_rows
+from holdfast.collections.metadata import METADATA_SCHEMA
+from holdfast.collections.routing import split_rows
+from holdfast.errors import CLOSED, AsOfTooEarly, CollectionNotFound
+from holdfast.persist import PersistClient, Progress
+from holdfast.persist.stores.faults import Fault, Operation
 from unit.collections.listeners import Heard, contents
 from unit.collections.stores import SCHEMA, SPEC, Row, Stores, counted, updates
 

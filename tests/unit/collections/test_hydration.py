@@ -6,6 +6,16 @@ from contextlib import suppress
 
 import pytest
 
+from holdfast.collections import (
+    CollectionState,
+    CollectionWriter,
+    JobState,
+    RenditionInfo,
+    StorageController,
+    job_id,
+    needs_spark,
+)
+from holdfast.collections.advance import StepKind
 from holdfast.errors import (
     BadInput,
     CollectionInUse,
@@ -16,17 +26,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.persist import StoredSize
-from holdfast.persist.storage.faults import Fault, FaultPlan, Operation, ProcessDeath, ScriptedPlan
-from holdfast.storage import (
-    CollectionState,
-    CollectionWriter,
-    JobState,
-    RenditionInfo,
-    StorageController,
-    job_id,
-    needs_spark,
-)
-from holdfast.storage.advance import StepKind
+from holdfast.persist.stores.faults import Fault, FaultPlan, Operation, ProcessDeath, ScriptedPlan
 from unit.collections.stores import SPEC, Row, Stores, counted, updates
 
 ROWS = [(number, "x" * 40 + str(number), number % 10, 1) for number in range(300)]

@@ -2,10 +2,10 @@
 
 import pytest
 
+from holdfast.collections import JobRecord, JobState, StorageController
+from holdfast.collections.record.jobs import hold_purpose
 from holdfast.errors import AsOfTooEarly, BadInput, CollectionNotFound, Fenced
-from holdfast.persist.inspect import HoldInfo
-from holdfast.storage import JobRecord, JobState, StorageController
-from holdfast.storage.jobs import hold_purpose
+from holdfast.persist.state.inspect import HoldInfo
 from unit.collections.stores import SPEC, Stores
 from unit.collections.test_controller_jobs import Meanwhile
 

@@ -8,6 +8,8 @@ from itertools import pairwise
 
 import pytest
 
+from holdfast.collections import CollectionWriter, Recipe, RenditionWriter, StorageController
+from holdfast.collections.record.state import CommandKind
 from holdfast.errors import (
     BadInput,
     ConflictingWrite,
@@ -17,8 +19,6 @@ from holdfast.errors import (
     Overtaken,
     UpperMismatch,
 )
-from holdfast.storage import CollectionWriter, Recipe, RenditionWriter, StorageController
-from holdfast.storage.state import CommandKind
 from unit.collections.listeners import contents, listener
 from unit.collections.stores import SPEC, Stores, counted, updates
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.collections import Recipe, RenditionState, RestoreSource, StorageController
 from holdfast.errors import BadInput, CorruptBlob, NotCaughtUp
 from holdfast.persist import Progress, Schema
-from holdfast.storage import Recipe, RenditionState, RestoreSource, StorageController
 from unit.collections.listeners import contents
 from unit.collections.snapshots import snapshot
 from unit.collections.stores import SPEC, Row, Stores, counted, updates

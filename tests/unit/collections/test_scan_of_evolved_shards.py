@@ -5,11 +5,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from holdfast.collections import CollectionSpec, StorageController
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.spark import scan
 from holdfast.spark.batches import conform
 from holdfast.spark.options import parse_options
-from holdfast.storage import CollectionSpec, StorageController
 
 SCHEMA = Schema.of({"k": "int64"}, {"v": "int32"})
 LATER = Schema.of({"k": "int64"}, {"v": "int64?", "w": "string?"})

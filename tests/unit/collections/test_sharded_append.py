@@ -8,15 +8,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from holdfast.collections import CollectionSpec, StorageController
+from holdfast.collections.record.spec import CollectionInfo
+from holdfast.collections.routing import split_rows, split_sorted
 from holdfast.errors import StorageError
 from holdfast.persist import Schema
-from holdfast.persist.canonical import prepare_updates, sort_updates
-from holdfast.persist.part import decode_parquet
-from holdfast.persist.rowhash import shard_of
-from holdfast.persist.storage.faults import Fault, ScriptedPlan
-from holdfast.storage import CollectionSpec, StorageController
-from holdfast.storage.routing import split_rows, split_sorted
-from holdfast.storage.spec import CollectionInfo
+from holdfast.persist.rows.canonical import prepare_updates, sort_updates
+from holdfast.persist.rows.part import decode_parquet
+from holdfast.persist.rows.rowhash import shard_of
+from holdfast.persist.stores.faults import Fault, ScriptedPlan
 from unit.collections.stores import SCHEMA, Stores
 
 MANY = 5000

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 import holdfast
+from holdfast.collections import CollectionReader, Recipe, RenditionState, StorageController, bringing
+from holdfast.collections.differences import difference_shard_id
+from holdfast.collections.evolved import fitted
 from holdfast.errors import AsOfTooEarly, BadInput, CollectionNotFound, HoldfastError, Overtaken
 from holdfast.persist import ReadHandle, Schema
-from holdfast.storage import CollectionReader, Recipe, RenditionState, StorageController, bringing
-from holdfast.storage.differences import difference_shard_id
-from holdfast.storage.evolved import fitted
 from unit.collections.snapshots import snapshot
 from unit.collections.stores import SPEC, Stores, counted, updates
 

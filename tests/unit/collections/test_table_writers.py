@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 import pytest
 
 import holdfast
+from holdfast.collections import StorageController
 from holdfast.errors import StorageError
 from holdfast.persist import PersistClient
-from holdfast.persist.storage.faults import Fault, ProcessDeath, ScriptedPlan
-from holdfast.storage import StorageController
+from holdfast.persist.stores.faults import Fault, ProcessDeath, ScriptedPlan
 from holdfast.tables import Delete, Table, Update, Upsert
 from unit.collections.counting import KEYS, count, incremented
 from unit.collections.stores import Stores

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast
+from holdfast.collections import CollectionReader, StorageController
 from holdfast.errors import (
     AsOfNotYetAvailable,
     BadInput,
@@ -25,7 +26,6 @@ from holdfast.errors import (
     NotWritable,
 )
 from holdfast.persist import PersistClient, Schema
-from holdfast.storage import CollectionReader, StorageController
 from holdfast.tables import Delete, Table, Update, Upsert
 from unit.collections.stores import Stores
 

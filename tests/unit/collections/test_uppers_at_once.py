@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from holdfast.collections import CollectionSpec, StorageController
+from holdfast.collections.uppers import common_upper
 from holdfast.errors import TornRendition
-from holdfast.persist.storage.faults import Fault, Operation
-from holdfast.storage import CollectionSpec, StorageController
-from holdfast.storage.uppers import common_upper
+from holdfast.persist.stores.faults import Fault, Operation
 from unit.collections.stores import SCHEMA, Stores, updates
 
 

@@ -5,9 +5,9 @@ from contextlib import suppress
 
 import pytest
 
+from holdfast.collections import Recipe, RenditionState, StorageController
 from holdfast.errors import HandedOver, HandleExpired, StorageError, UpperMismatch
-from holdfast.persist.storage.faults import Fault, FaultPlan, ProcessDeath, ScriptedPlan
-from holdfast.storage import Recipe, RenditionState, StorageController
+from holdfast.persist.stores.faults import Fault, FaultPlan, ProcessDeath, ScriptedPlan
 from unit.collections.listeners import contents
 from unit.collections.stores import SPEC, Stores, counted, updates
 

@@ -5,23 +5,29 @@ import re
 from pathlib import Path
 
 from holdfast._pb import consensus_pb2, controller_pb2
-from holdfast.durable import config, shard, store
-from holdfast.durable.registry import COLLECTIONS, Kind
-from holdfast.durable.upgrade import objects
-from holdfast.durable.version import CATALOG_VERSION, MIN_VERSION
-from holdfast.errors import BadInput, Fenced, HoldfastError, StorageError
-from holdfast.persist import PersistClient, lock, names, part, schema, statecodec
-from holdfast.persist.schema import Column, Schema
-from holdfast.persist.storage import location, logcodec, logstate, sqlite, url
-from holdfast.stash import DEFAULT_SCHEMA, pgschema, sqlitefile, stash
-from holdfast.storage import (
+from holdfast.catalog import config
+from holdfast.catalog.objects.registry import COLLECTIONS, Kind
+from holdfast.catalog.stores import persist as shard
+from holdfast.catalog.stores import store
+from holdfast.catalog.upgrade import objects
+from holdfast.catalog.version import CATALOG_VERSION, MIN_VERSION
+from holdfast.collections import (
     CollectionSpec,
     StorageController,
     bringing,
     capabilities,
-    codec,
     controller_log,
 )
+from holdfast.collections.record import codec
+from holdfast.errors import BadInput, Fenced, HoldfastError, StorageError
+from holdfast.persist import PersistClient
+from holdfast.persist.handles import names
+from holdfast.persist.rows import part, schema
+from holdfast.persist.rows.schema import Column, Schema
+from holdfast.persist.state import codec as statecodec
+from holdfast.persist.state import lock
+from holdfast.persist.stores import location, logcodec, logstate, sqlite, url
+from holdfast.stash import DEFAULT_SCHEMA, pgschema, sqlitefile, stash
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "docs" / "reference" / "FORMAT.md").read_text()

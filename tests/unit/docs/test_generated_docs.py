@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from holdfast.durable.backend_migration.truth import STATES, STEPS, Backend, State, Strategy
+from holdfast.catalog.move.truth import STATES, STEPS, Backend, State, Strategy
 from testbed.pages import RUN, blocks
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from holdfast.durable import CATALOG_VERSION, MIN_VERSION, Bootstrap
+from holdfast.catalog import CATALOG_VERSION, MIN_VERSION, Bootstrap
 from holdfast.errors import (
     BadInput,
     CatalogOutOfSync,
@@ -17,8 +17,8 @@ from holdfast.errors import (
     HoldfastError,
     StoreUnreachable,
 )
-from holdfast.persist.storage.postgres import PostgresConsensus
-from holdfast.persist.storage.s3errors import unreachable
+from holdfast.persist.stores.postgres import PostgresConsensus
+from holdfast.persist.stores.s3errors import unreachable
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import ConditionType, Kind, Reason
 from holdfast_operator.reconcile.catalog import (

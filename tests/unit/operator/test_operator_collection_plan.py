@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.collections import JobRecord, JobState
 from holdfast.errors import CLOSED
 from holdfast.persist import Schema
-from holdfast.storage import JobRecord, JobState
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Reason
 from holdfast_operator.reconcile.askedjobs import AskedObserved

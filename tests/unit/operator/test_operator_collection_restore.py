@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.collections import JobState, Recipe, RenditionState, StorageController
+from holdfast.collections.hydration import HYDRATE
 from holdfast.errors import CLOSED
 from holdfast.persist import PersistClient, Schema
-from holdfast.storage import JobState, Recipe, RenditionState, StorageController
-from holdfast.storage.hydration import HYDRATE
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.reconcile.catalog import Rhythm

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.collections import JobRecord, JobState
 from holdfast.persist import StoredSize
-from holdfast.storage import JobRecord, JobState
 from holdfast_operator.api.collection import CompactionRequest, CompactionSchedule, StorageCollectionSpec
 from holdfast_operator.api.cron import ScheduleStatus
 from holdfast_operator.api.names import Reason

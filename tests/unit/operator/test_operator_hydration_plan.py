@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.collections import JobRecord, JobState, Recipe, RenditionState, job_id
+from holdfast.collections.renditions import MAX_LAG_MS
 from holdfast.errors import CLOSED
 from holdfast.persist import Schema, StoredSize
 from holdfast.spark.jobs.spec import HydrateSpec
-from holdfast.storage import JobRecord, JobState, Recipe, RenditionState, job_id
-from holdfast.storage.renditions import MAX_LAG_MS
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Reason
 from holdfast_operator.reconcile import collection

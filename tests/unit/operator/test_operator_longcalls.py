@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.durable import CATALOG_VERSION, OpenMode, catalog_shard_id, persist_catalog
+from holdfast.catalog import CATALOG_VERSION, OpenMode, catalog_shard_id, persist_catalog
 from holdfast.errors import BadInput, HoldfastError, StoreUnreachable
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast_operator.api.names import Kind, Reason

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from holdfast.collections import Recipe, StorageController
 from holdfast.persist import PersistClient, PersistConfig, Schema
-from holdfast.storage import Recipe, StorageController
 from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.reconcile.facts import ItemName, Opening
 from holdfast_operator.reconcile.handler import Halt

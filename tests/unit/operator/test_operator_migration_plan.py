@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.durable import CATALOG_VERSION
-from holdfast.durable.backend_migration.records import Record
-from holdfast.durable.backend_migration.truth import STEPS, Backend, Strategy
-from holdfast.durable.upgrade.report import Size
+from holdfast.catalog import CATALOG_VERSION
+from holdfast.catalog.move.records import Record
+from holdfast.catalog.move.truth import STEPS, Backend, Strategy
+from holdfast.catalog.upgrade_report import Size
 from holdfast.errors import ContentsDiffer, MigrationConflict, MigrationTimedOut, StoreUnreachable
 from holdfast_operator.api.base import Condition
 from holdfast_operator.api.catalog import CatalogFence

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import IdKind, Object, Transaction, format_id
-from holdfast.durable.cache import Cache
-from holdfast.durable.initialize import Bootstrap, initial_updates
-from holdfast.durable.registry import (
+from holdfast.catalog import IdKind, Object, Transaction, format_id
+from holdfast.catalog.cache import Cache
+from holdfast.catalog.initialize import Bootstrap, initial_updates
+from holdfast.catalog.objects.registry import (
     AUDIT_LOG,
     CLUSTER_INTROSPECTION_SOURCE_INDEXES,
     CLUSTER_REPLICAS,

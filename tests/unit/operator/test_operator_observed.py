@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import (
+from holdfast.catalog import (
     CATALOG_VERSION,
     MIN_VERSION,
     Catalog,
@@ -17,12 +17,12 @@ from holdfast.durable import (
     catalog_shard_id,
     persist_catalog,
 )
-from holdfast.durable.codec import Update, encode
-from holdfast.durable.registry import CONFIGS, ROLES
-from holdfast.durable.shard import CatalogShard
+from holdfast.catalog.objects.codec import Update, encode
+from holdfast.catalog.objects.registry import CONFIGS, ROLES
+from holdfast.catalog.stores.persist import CatalogShard
+from holdfast.collections import CollectionSpec, StorageController
 from holdfast.errors import NoLocation
 from holdfast.persist import PersistClient, PersistConfig, Schema
-from holdfast.storage import CollectionSpec, StorageController
 from holdfast_operator.reconcile.facts import ItemName, NoSuchSchema, NothingThere, NotReadable, Opening
 from holdfast_operator.reconcile.observedcatalog import ObservedCatalog
 from holdfast_operator.reconcile.storage import Storage

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.collections import CollectionState, JobState, StorageController
 from holdfast.errors import CollectionInUse, Fenced, ShardFinalized
 from holdfast.persist import Clock, PersistClient, Schema
-from holdfast.storage import CollectionState, JobState, StorageController
 from holdfast_operator.reconcile.facts import ItemName, NothingThere, Opening
 from holdfast_operator.reconcile.opencatalog import OpenCatalog
 from holdfast_operator.reconcile.storage import Storage

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.collections import Recipe, RenditionState
+from holdfast.collections.renditions import MAX_LAG_MS
 from holdfast.errors import CLOSED
 from holdfast.persist import Schema
-from holdfast.storage import Recipe, RenditionState
-from holdfast.storage.renditions import MAX_LAG_MS
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.api.rendition import RenditionPhase

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import Catalog, OpenMode, persist_catalog
-from holdfast.durable.registry import SYSTEM_CONFIGURATIONS
+from holdfast.catalog import Catalog, OpenMode, persist_catalog
+from holdfast.catalog.objects.registry import SYSTEM_CONFIGURATIONS
 from holdfast.errors import HoldfastError
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast_operator.api.catalog import CatalogSpec

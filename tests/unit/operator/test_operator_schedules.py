@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.collections import JobRecord, JobState
 from holdfast.errors import BadInput
-from holdfast.storage import JobRecord, JobState
 from holdfast_operator.api.cron import CronSchedule, ScheduleStatus
 from holdfast_operator.reconcile.schedules import (
     ForgetRuns,

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import Backend, Catalog, OpenMode
-from holdfast.durable.codec import Update, encode
-from holdfast.durable.registry import ITEMS, SYSTEM_CONFIGURATIONS
-from holdfast.durable.shadow_handle import ShadowCatalog
-from holdfast.durable.shadow_side import ShadowSide
-from holdfast.durable.stash_store import StashStore, stash_catalog
+from holdfast.catalog import Backend, Catalog, OpenMode
+from holdfast.catalog.objects.codec import Update, encode
+from holdfast.catalog.objects.registry import ITEMS, SYSTEM_CONFIGURATIONS
+from holdfast.catalog.shadow.handle import ShadowCatalog
+from holdfast.catalog.shadow.side import ShadowSide
+from holdfast.catalog.stores.stash import StashStore, stash_catalog
 from holdfast.errors import LinkConflict, StoreUnreachable
 from holdfast.persist import Schema
 from holdfast_operator.api.migration import Verify

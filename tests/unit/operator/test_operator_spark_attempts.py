@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 from kubernetes.client import ApiClient
 
+from holdfast.collections import JobRecord, JobState, StorageController
 from holdfast.persist import PersistClient, PersistConfig
-from holdfast.storage import JobRecord, JobState, StorageController
 from holdfast_operator.api.names import FINALIZER, Kind
 from holdfast_operator.reconcile.catalog import Rhythm
 from holdfast_operator.reconcile.cataloghandler import Settings

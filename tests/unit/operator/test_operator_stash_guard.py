@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.durable import OpenableCatalog, OpenMode
-from holdfast.durable.backend_migration.emergency import emergency_catalog
-from holdfast.durable.backend_migration.linked import linked_catalog
-from holdfast.durable.backend_migration.truth import Backend
+from holdfast.catalog import OpenableCatalog, OpenMode
+from holdfast.catalog.move.emergency import emergency_catalog
+from holdfast.catalog.move.linked import linked_catalog
+from holdfast.catalog.move.truth import Backend
 from holdfast.errors import Fenced
 from holdfast_operator.reconcile.linking import StashGuard
 from testbed.linkedstores import WHO, LinkedPlace

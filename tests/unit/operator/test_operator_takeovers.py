@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from holdfast.catalog import CATALOG_VERSION, FenceToken, catalog_shard_id
+from holdfast.catalog.stores.persist import CatalogShard
+from holdfast.catalog.stores.preamble import read_preamble
 from holdfast.cli import main
-from holdfast.durable import CATALOG_VERSION, FenceToken, catalog_shard_id
-from holdfast.durable.preamble import read_preamble
-from holdfast.durable.shard import CatalogShard
 from holdfast.errors import Fenced, FenceRegressed, StoreUnreachable
 from holdfast.persist import PersistClient
 from holdfast_operator.api.names import Kind, Reason

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from holdfast.collections import CollectionSpec, StorageController
 from holdfast.persist import PersistClient, PersistConfig, Schema
-from holdfast.persist.rollup import write_rollup
-from holdfast.storage import CollectionSpec, StorageController
+from holdfast.persist.upkeep.rollup import write_rollup
 from holdfast_operator.api.names import Kind
 from holdfast_operator.reconcile.facts import Basis, ItemName, Opening
 from holdfast_operator.reconcile.longcalls import LongCalls

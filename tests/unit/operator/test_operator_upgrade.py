@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import CATALOG_VERSION, MIN_VERSION, catalog_shard_id, persist_catalog
-from holdfast.durable.codec import Row, Update, encode
-from holdfast.durable.config import USER_VERSION
-from holdfast.durable.registry import CONFIGS, Kind
-from holdfast.durable.shard import CatalogShard
-from holdfast.durable.store import Kept
-from holdfast.durable.upgrade.report import Size, StepReport, UpgradeReport
+from holdfast.catalog import CATALOG_VERSION, MIN_VERSION, catalog_shard_id, persist_catalog
+from holdfast.catalog.config import USER_VERSION
+from holdfast.catalog.objects.codec import Row, Update, encode
+from holdfast.catalog.objects.registry import CONFIGS, Kind
+from holdfast.catalog.stores.persist import CatalogShard
+from holdfast.catalog.stores.store import Kept
+from holdfast.catalog.upgrade_report import Size, StepReport, UpgradeReport
 from holdfast.errors import Deprecated, HoldfastError, VersionTooNew
 from holdfast.persist import PersistClient
 from holdfast_operator.reconcile.catalogmarks import sizes_of, told_upgrade

@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import settings
 
-from unit.persist.stores import Stores
+from unit.persist.open_stores import Stores
 
 settings.register_profile("persist", deadline=None)
 settings.load_profile("persist")

@@ -15,10 +15,10 @@ from click.testing import CliRunner, Result
 from holdfast.cli import main
 from holdfast.errors import BadInput, CorruptBlob, HandleExpired, HoldfastError, UnusablePath
 from holdfast.persist import PersistClient, PersistConfig
-from holdfast.persist.backup import back_up, restore
-from holdfast.persist.storage import FileBlob, MemoryBlob, MemoryConsensus, SqliteConsensus
-from holdfast.persist.storage.layer import BlobLayer
-from unit.persist.stores import OTHER, SCHEMA, SHARD, rows
+from holdfast.persist.admin.backup import back_up, restore
+from holdfast.persist.stores import FileBlob, MemoryBlob, MemoryConsensus, SqliteConsensus
+from holdfast.persist.stores.layer import BlobLayer
+from unit.persist.open_stores import OTHER, SCHEMA, SHARD, rows
 
 # Garbage goes at once, so that a backup under way misses what it is about to copy.
 CONFIG = PersistConfig(

@@ -8,11 +8,11 @@ import pytest
 
 from holdfast.errors import CorruptBlob
 from holdfast.persist import PersistClient
-from holdfast.persist.storage import CacheConfig, CachedBlob, MemoryBlob
-from holdfast.persist.storage.faults import FaultyBlob, ScriptedPlan
-from holdfast.persist.storage.layer import BlobLayer
-from holdfast.persist.verify import verify
-from unit.persist.stores import SCHEMA, SHARD, Stores, contents, rows
+from holdfast.persist.admin.verify import verify
+from holdfast.persist.stores import CacheConfig, CachedBlob, MemoryBlob
+from holdfast.persist.stores.faults import FaultyBlob, ScriptedPlan
+from holdfast.persist.stores.layer import BlobLayer
+from unit.persist.open_stores import SCHEMA, SHARD, Stores, contents, rows
 
 
 class Wrong(BlobLayer):

@@ -12,8 +12,8 @@ import pytest
 from holdfast.errors import BadInput, StoreUnreachable
 from holdfast.persist import Listen, PersistClient, PersistConfig, Updates
 from holdfast.persist.notify import MOST_WAITING_BYTES, ChangeServer, parse_address
-from holdfast.persist.storage import Consensus, Location
-from unit.persist.stores import SCHEMA, SHARD, Stores, rows
+from holdfast.persist.stores import Consensus, Location
+from unit.persist.open_stores import SCHEMA, SHARD, Stores, rows
 
 NEVER_S = 10_000.0
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from holdfast.errors import LogRegressed
-from holdfast.persist.garbage import collect_garbage
-from holdfast.persist.rollup import write_rollup
-from holdfast.persist.storage.faults import Fault, FaultPlan, Operation
-from unit.persist.stores import SCHEMA, SHARD, Stores, contents, rows
+from holdfast.persist.stores.faults import Fault, FaultPlan, Operation
+from holdfast.persist.upkeep.garbage import collect_garbage
+from holdfast.persist.upkeep.rollup import write_rollup
+from unit.persist.open_stores import SCHEMA, SHARD, Stores, contents, rows
 
 
 class GoesBack(FaultPlan):

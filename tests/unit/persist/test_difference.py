@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from holdfast.errors import DiffOverflow, StorageError
 from holdfast.persist import PersistClient, PersistConfig, ReadHandle, Schema
 from holdfast.persist.clock import Clock
-from holdfast.persist.difference import Difference
-from holdfast.persist.storage import Location, MemoryBlob, MemoryConsensus
-from holdfast.persist.storage.faults import Fault, FaultyBlob, ScriptedPlan
+from holdfast.persist.parts.difference import Difference
+from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
+from holdfast.persist.stores.faults import Fault, FaultyBlob, ScriptedPlan
 
 OLD = Schema.of(key={"id": "int32"}, value={"price": "float32"})
 NEW = Schema.of(key={"id": "int32"}, value={"price": "float64", "name": "string?"})

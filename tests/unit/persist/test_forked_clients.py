@@ -12,14 +12,14 @@ import pytest
 
 from holdfast.errors import UsedAfterFork
 from holdfast.persist import PersistClient, PersistConfig, Schema
-from holdfast.persist.builder import BatchBuilder
-from holdfast.persist.compactions import Compactions
-from holdfast.persist.critical import CriticalSince
-from holdfast.persist.exclusive import Exclusive
-from holdfast.persist.read import Listen, ReadHandle
-from holdfast.persist.snapshot import Snapshot
-from holdfast.persist.state import WriteMode
-from holdfast.persist.write import WriteHandle
+from holdfast.persist.handles.builder import BatchBuilder
+from holdfast.persist.handles.critical import CriticalSince
+from holdfast.persist.handles.exclusive import Exclusive
+from holdfast.persist.handles.read import Listen, ReadHandle
+from holdfast.persist.handles.write import WriteHandle
+from holdfast.persist.parts.snapshot import Snapshot
+from holdfast.persist.state.state import WriteMode
+from holdfast.persist.upkeep.compactions import Compactions
 from testbed.forking import in_child, locks_held, public_names
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

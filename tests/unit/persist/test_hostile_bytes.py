@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import CorruptBlob, HoldfastError, LocationMismatch, VersionTooNew
 from holdfast.persist import PersistClient, PersistConfig, Updates
-from holdfast.persist.statecodec import DIFF_MAGIC, ROLLUP_MAGIC, seal_frame
-from holdfast.persist.storage import (
+from holdfast.persist.state.codec import DIFF_MAGIC, ROLLUP_MAGIC, seal_frame
+from holdfast.persist.stores import (
     Blob,
     BlobMeta,
     Consensus,
@@ -29,8 +29,8 @@ from holdfast.persist.storage import (
     Put,
     Row,
 )
-from holdfast.persist.storage.traits import NOTHING_KNOWN
-from unit.persist.stores import OTHER, SCHEMA, SHARD, HandClock, Stores, changes, rows
+from holdfast.persist.stores.traits import NOTHING_KNOWN
+from unit.persist.open_stores import OTHER, SCHEMA, SHARD, HandClock, Stores, changes, rows
 
 Blobs = Mapping[str, bytes]
 Logs = Mapping[str, Sequence[Entry]]

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from holdfast.cli import main
 from holdfast.errors import CorruptBlob, HoldfastError, LocationMismatch, StorageError, VersionTooNew
 from holdfast.persist import PersistClient, PersistConfig
-from unit.persist.stores import SCHEMA, SHARD, rows
+from unit.persist.open_stores import SCHEMA, SHARD, rows
 
 UPPER = 9
 QUICK = PersistConfig(retry_deadline_s=0.0, maintenance="off", rollup_every=4, hinted_poll_interval_s=0.01)
@@ -173,7 +173,7 @@ resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
 import pyarrow as pa
 from holdfast.errors import CorruptBlob, VersionTooNew
 from holdfast.persist import Schema
-from holdfast.persist.part import decode_inline, decode_parquet, encode_inline, encode_parquet
+from holdfast.persist.rows.part import decode_inline, decode_parquet, encode_inline, encode_parquet
 
 schema = Schema.of({"k": "int64"}, {"v": "string?"})
 table = pa.table({"k": [1, 2], "v": ["a", None], "_time": pa.array([3, 4], pa.uint64()),

@@ -15,14 +15,14 @@ from google.protobuf.message import Message
 from holdfast._pb import persist_pb2 as pb
 from holdfast.errors import HoldfastError
 from holdfast.persist import PersistClient, PersistConfig
-from holdfast.persist.lock import LOCK_KEY, LOCK_MAGIC
-from holdfast.persist.recover import Recovery
-from holdfast.persist.statecodec import DIFF_MAGIC, ROLLUP_MAGIC, seal_frame
-from holdfast.persist.storage import Location, MemoryBlob, MemoryConsensus
-from holdfast.persist.storage import Put as LogPut
-from holdfast.persist.sweep import sweep
-from holdfast.persist.verify import of_store, verify, without_log
-from unit.persist.stores import SCHEMA, SHARD, HandClock, Stores, rows
+from holdfast.persist.admin.recover import Recovery
+from holdfast.persist.admin.sweep import sweep
+from holdfast.persist.admin.verify import of_store, verify, without_log
+from holdfast.persist.state.codec import DIFF_MAGIC, ROLLUP_MAGIC, seal_frame
+from holdfast.persist.state.lock import LOCK_KEY, LOCK_MAGIC
+from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
+from holdfast.persist.stores import Put as LogPut
+from unit.persist.open_stores import SCHEMA, SHARD, HandClock, Stores, rows
 from unit.persist.test_hostile_bytes import FRAME_HEADER, Stored
 
 QUICK = PersistConfig(retry_deadline_s=0.0, maintenance="inline", rollup_every=4, hostname="h")

@@ -14,10 +14,10 @@ import pytest
 
 from holdfast.errors import AsOfTooEarly, HandleExpired, LeaseLost, UpperMismatch
 from holdfast.persist import PersistClient, PersistConfig, Progress, Updates
-from holdfast.persist.command import CondemnOrphans
-from holdfast.persist.garbage import collect_garbage
-from holdfast.persist.machine import commit
-from unit.persist.stores import SCHEMA, SHARD, Stores, changes, contents, rows
+from holdfast.persist.state.command import CondemnOrphans
+from holdfast.persist.state.machine import commit
+from holdfast.persist.upkeep.garbage import collect_garbage
+from unit.persist.open_stores import SCHEMA, SHARD, Stores, changes, contents, rows
 
 LEASE_S = 40.0
 

@@ -14,9 +14,9 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.persist import Listen, PersistClient, PersistConfig, Progress, Updates
-from holdfast.persist.storage import Consensus, Digest, Entry, Expect, Head, Location, Put, Row, Watch
-from holdfast.persist.storage.traits import NOTHING_KNOWN
-from unit.persist.stores import SCHEMA, SHARD, Stores, rows
+from holdfast.persist.stores import Consensus, Digest, Entry, Expect, Head, Location, Put, Row, Watch
+from holdfast.persist.stores.traits import NOTHING_KNOWN
+from unit.persist.open_stores import SCHEMA, SHARD, Stores, rows
 
 NEVER_S = 10_000.0
 COUNT = 30

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.collections import CollectionReader, CollectionSpec, StorageController
 from holdfast.errors import AsOfTooEarly, LeaseLost
 from holdfast.persist import PersistClient, PersistConfig, ReadHandle, Updates
-from holdfast.persist.storage import Location
-from holdfast.persist.storage.faults import Fault, FaultPlan, FaultyBlob, FaultyConsensus, Operation
-from holdfast.storage import CollectionReader, CollectionSpec, StorageController
-from unit.persist.stores import SCHEMA, HandClock
+from holdfast.persist.stores import Location
+from holdfast.persist.stores.faults import Fault, FaultPlan, FaultyBlob, FaultyConsensus, Operation
+from unit.persist.open_stores import SCHEMA, HandClock
 
 LEASE_S = 40.0
 WRITES = 6

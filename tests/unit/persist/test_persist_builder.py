@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput, Determinate, Indeterminate, UpperMismatch
 from holdfast.persist import Schema
-from holdfast.persist.consolidate import consolidate_at
-from holdfast.persist.storage.faults import Fault, Operation, ScriptedPlan
-from unit.dataplane import strategies
-from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, contents, rows, updates
+from holdfast.persist.rows.consolidate import consolidate_at
+from holdfast.persist.stores.faults import Fault, Operation, ScriptedPlan
+from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, contents, rows, updates
+from unit.persist.rows import strategies
 
 LAST = 2**64 - 1
 BLOBS = {"inline_max_bytes": 0}

@@ -8,11 +8,11 @@ import pytest
 
 from holdfast.errors import Determinate, HandleExpired, Indeterminate
 from holdfast.persist import CompactionTask, PersistClient
-from holdfast.persist.command import ExpireHandles
-from holdfast.persist.machine import commit
-from holdfast.persist.storage.faults import Fault, Operation
-from holdfast.persist.sweep import sweep
-from unit.persist.stores import SCHEMA, SHARD, Stores, contents, rows
+from holdfast.persist.admin.sweep import sweep
+from holdfast.persist.state.command import ExpireHandles
+from holdfast.persist.state.machine import commit
+from holdfast.persist.stores.faults import Fault, Operation
+from unit.persist.open_stores import SCHEMA, SHARD, Stores, contents, rows
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0, "compaction_fanin": 4}
 LEASE: dict[str, Any] = {**BLOBS, "lease_s": 100.0}

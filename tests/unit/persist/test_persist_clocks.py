@@ -12,9 +12,9 @@ import pytest
 
 from holdfast.errors import AsOfTooEarly, Determinate, LeaseLost, UpperMismatch
 from holdfast.persist import PersistClient, PersistConfig
-from holdfast.persist.storage import Location, Put, SqliteConsensus
+from holdfast.persist.stores import Location, Put, SqliteConsensus
 from holdfast.sqlitebusy import BusyPatience
-from unit.persist.stores import SCHEMA, SHARD, HandClock, Stores, rows
+from unit.persist.open_stores import SCHEMA, SHARD, HandClock, Stores, rows
 
 LEASE_S = 40.0
 
@@ -164,7 +164,7 @@ def test_time_for_which_a_process_is_stopped_is_not_time_spent_waiting(
 
 
 def test_a_store_that_was_never_opened_can_be_shown() -> None:
-    postgres = pytest.importorskip("holdfast.persist.storage.postgres")
+    postgres = pytest.importorskip("holdfast.persist.stores.postgres")
     assert "not opened" in repr(object.__new__(postgres.PostgresConsensus))
     assert sqlite3.sqlite_version
 
@@ -174,7 +174,7 @@ import sys
 from pathlib import Path
 from holdfast.errors import Determinate
 from holdfast.persist import PersistClient, PersistConfig, Schema
-from holdfast.persist.storage import Location, MemoryBlob, MemoryConsensus
+from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
 
 class Away(MemoryConsensus):
     failures, refusals = 0, 2

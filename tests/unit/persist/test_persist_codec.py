@@ -19,7 +19,7 @@ from holdfast.persist import (
     TypedWriter,
     ValueCodec,
 )
-from unit.persist.stores import OTHER, SHARD, Stores
+from unit.persist.open_stores import OTHER, SHARD, Stores
 
 
 @dataclass(frozen=True)

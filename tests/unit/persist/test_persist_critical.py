@@ -7,8 +7,8 @@ import pytest
 
 from holdfast.errors import BadInput, Fenced, HandleExpired
 from holdfast.persist import CriticalSince, PersistClient
-from holdfast.persist.storage.faults import Fault, ScriptedPlan
-from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, rows
+from holdfast.persist.stores.faults import Fault, ScriptedPlan
+from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, rows
 
 MINE, NEXT = b"deploy 1, epoch 1, 6f1c", b"deploy 1, epoch 2, a03b"
 

@@ -10,10 +10,10 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.persist import PersistClient, PersistConfig
-from holdfast.persist.garbage import garbage_due
-from holdfast.persist.leases import MOST_WRITERS
-from holdfast.persist.storage.faults import Fault, Operation
-from unit.persist.stores import OTHER, SCHEMA, SHARD, HandClock, Stores, rows
+from holdfast.persist.stores.faults import Fault, Operation
+from holdfast.persist.upkeep.garbage import garbage_due
+from holdfast.persist.upkeep.leases import MOST_WRITERS
+from unit.persist.open_stores import OTHER, SCHEMA, SHARD, HandClock, Stores, rows
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0}
 
@@ -262,7 +262,7 @@ def test_a_call_that_waits_for_a_store_ends_when_its_client_does(stores: Stores)
 def test_a_log_that_is_truncated_between_two_pages_is_read_again(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.persist.machine._SCAN_LIMIT", 4)
+    monkeypatch.setattr("holdfast.persist.state.machine._SCAN_LIMIT", 4)
     client = stores.open(rollup_every=8)
     write(client, 7)
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput, CodecMismatch, CorruptBlob, ShardFinalized
 from holdfast.persist import Listen, PersistClient, Progress, Schema, Updates, WriteMode
-from holdfast.persist.canonical import canonical_floats, sort_updates
-from holdfast.persist.evolution import check_evolution, evolution_fault, lowered, upgraded
-from holdfast.persist.schema import Column
-from unit.dataplane import strategies
-from unit.persist.stores import OTHER, SHARD, Stores
+from holdfast.persist.rows.canonical import canonical_floats, sort_updates
+from holdfast.persist.rows.evolution import check_evolution, evolution_fault, lowered, upgraded
+from holdfast.persist.rows.schema import Column
+from unit.persist.open_stores import OTHER, SHARD, Stores
+from unit.persist.rows import strategies
 
 OLD = Schema.of({"k": "int64"}, {"n": "int32", "x": "float32?"})
 NEW = Schema.of({"k": "int64"}, {"n": "int64?", "x": "float64?", "note": "string?"})

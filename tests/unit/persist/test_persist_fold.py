@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.persist.canonical import values_of
-from holdfast.persist.fold import fold, sort_ties
-from unit.dataplane import strategies
+from holdfast.persist.rows.canonical import values_of
+from holdfast.persist.rows.fold import fold, sort_ties
+from unit.persist.rows import strategies
 
 HUGE = 2**63 - 1
 

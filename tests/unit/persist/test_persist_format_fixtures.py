@@ -22,12 +22,8 @@ from holdfast.persist import (
     TypedUpdate,
     Updates,
 )
-from holdfast.persist.formats import OLDEST
-from holdfast.persist.frame import seal, unseal
-from holdfast.persist.lock import LOCK_MAGIC
-from holdfast.persist.part import KEY_FORMAT_VERSION, check_footer
-from holdfast.persist.state import ShardState, WriteMode
-from holdfast.persist.statecodec import (
+from holdfast.persist.rows.part import KEY_FORMAT_VERSION, check_footer
+from holdfast.persist.state.codec import (
     DIFF_MAGIC,
     FORMAT_VERSION,
     ROLLUP_MAGIC,
@@ -35,8 +31,12 @@ from holdfast.persist.statecodec import (
     decode_state,
     open_frame,
 )
-from holdfast.persist.storage import SqliteConsensus, location, logcodec
-from holdfast.persist.storage.logcodec import CHECKPOINT_MAGIC, FLOOR_MAGIC, OBJECT_MAGIC
+from holdfast.persist.state.lock import LOCK_MAGIC
+from holdfast.persist.state.state import ShardState, WriteMode
+from holdfast.persist.stores import SqliteConsensus, location, logcodec
+from holdfast.persist.stores.formats import OLDEST
+from holdfast.persist.stores.frame import seal, unseal
+from holdfast.persist.stores.logcodec import CHECKPOINT_MAGIC, FLOOR_MAGIC, OBJECT_MAGIC
 
 FIXTURES = [FOLDER / f"v{version}" for version in range(OLDEST, FORMAT_VERSION + 1)]
 EACH = pytest.mark.parametrize("fixture", FIXTURES, ids=lambda path: path.name)
@@ -60,7 +60,7 @@ def test_a_released_format_is_never_changed(fixture: Path) -> None:
     """If this fails, put the files back as they were released.
 
     What they hold must stay readable as it is. A change of the format gets a new version, and that one its
-    own folder: raise the version in `holdfast.persist.statecodec` (or that of the part or the store which
+    own folder: raise the version in `holdfast.persist.state.codec` (or that of the part or the store which
     changed) and run `make format-fixture`.
     """
     assert fixture.is_dir(), f"{fixture} is missing: run 'make format-fixture' for a new format version"

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from holdfast.persist import PersistClient, PersistConfig
-from holdfast.persist.machine import load_rollup
-from holdfast.persist.storage import FileBlob, Location, MemoryBlob, MemoryConsensus
-from holdfast.persist.storage.faults import Fault, Operation
-from holdfast.persist.survey import HEADS, OPENED, Survey
-from unit.persist.stores import SCHEMA, SHARD, HandClock, Stores, rows
+from holdfast.persist.state.machine import load_rollup
+from holdfast.persist.stores import FileBlob, Location, MemoryBlob, MemoryConsensus
+from holdfast.persist.stores.faults import Fault, Operation
+from holdfast.persist.upkeep.survey import HEADS, OPENED, Survey
+from unit.persist.open_stores import SCHEMA, SHARD, HandClock, Stores, rows
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0}
 FAST: dict[str, Any] = {"compaction_fanin": 4, "rollup_every": 8}

@@ -20,7 +20,7 @@ from holdfast.errors import (
     UpperMismatch,
 )
 from holdfast.persist import Progress, Schema, Updates
-from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, changes, contents, rows, updates
+from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, changes, contents, rows, updates
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0}
 

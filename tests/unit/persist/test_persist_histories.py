@@ -8,13 +8,13 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.persist import PersistClient, PersistConfig
+from holdfast.persist.admin.recover import Recovery
+from holdfast.persist.admin.recoverable import Choice
+from holdfast.persist.admin.verify import verify
 from holdfast.persist.config import Maintenance
-from holdfast.persist.histories import contradiction
-from holdfast.persist.recover import Recovery
-from holdfast.persist.recoverable import Choice
-from holdfast.persist.storage import Location, MemoryConsensus
-from holdfast.persist.verify import verify
-from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
+from holdfast.persist.state.history import contradiction
+from holdfast.persist.stores import Location, MemoryConsensus
+from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
 
 
 def write(client: PersistClient, first: int, count: int, value: str, shard: str = SHARD) -> None:
@@ -90,7 +90,7 @@ def test_a_client_closes_in_bounded_time_however_many_shards_it_wrote(
 
     monkeypatch.setattr(stores.blob, "put", slowly)
     before = stores.clock.monotonic()
-    with caplog.at_level(logging.WARNING, logger="holdfast.persist.maintainer"):
+    with caplog.at_level(logging.WARNING, logger="holdfast.persist.upkeep.maintainer"):
         client.close()
     assert stores.clock.monotonic() - before <= 6
     assert "of 12 shards have no rollup" in caplog.text

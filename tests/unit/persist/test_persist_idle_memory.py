@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.persist import PersistClient, Schema
-from holdfast.persist.schema import shared
-from holdfast.persist.state import NOTHING, ShardState
-from holdfast.persist.statecodec import decode_state, encode_state
+from holdfast.persist.rows.schema import shared
+from holdfast.persist.state.codec import decode_state, encode_state
+from holdfast.persist.state.state import NOTHING, ShardState
 
 COLUMNS = {"name": "string", "note": "string?"}
 MOST_BYTES = 2_000

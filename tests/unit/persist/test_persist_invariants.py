@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.errors import CLOSED
 from holdfast.persist import Schema
-from holdfast.persist.invariants import check_state, check_step
-from holdfast.persist.state import (
+from holdfast.persist.state.invariants import check_state, check_step
+from holdfast.persist.state.state import (
     AppendBatch,
     Batch,
     CriticalReader,
@@ -23,7 +23,7 @@ from holdfast.persist.state import (
     WriteMode,
     apply,
 )
-from unit.persist.stores import SCHEMA, SHARD
+from unit.persist.open_stores import SCHEMA, SHARD
 
 
 def part(lower: int, upper: int, key: str = "p") -> Part:

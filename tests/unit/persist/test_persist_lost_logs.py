@@ -7,12 +7,12 @@ import pytest
 
 from holdfast.errors import Fenced
 from holdfast.persist import PersistClient
-from holdfast.persist.lock import LOCK_KEY, decode_lock
-from holdfast.persist.recover import Recovery
-from holdfast.persist.rollup import early_rollup_due, write_early_rollup
-from holdfast.persist.storage import Location, MemoryConsensus
-from holdfast.persist.verify import verify, without_log
-from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
+from holdfast.persist.admin.recover import Recovery
+from holdfast.persist.admin.verify import verify, without_log
+from holdfast.persist.state.lock import LOCK_KEY, decode_lock
+from holdfast.persist.stores import Location, MemoryConsensus
+from holdfast.persist.upkeep.rollup import early_rollup_due, write_early_rollup
+from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
 
 
 def write(client: PersistClient, count: int, shard: str = SHARD, *, first: int = 0) -> None:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly, UpperMismatch
 from holdfast.persist import CriticalSince, Listen, PersistClient, Progress, ReadHandle, Schema, Updates
-from unit.persist.stores import SCHEMA, SHARD, Row, Stores, Update, contents, updates
+from unit.persist.open_stores import SCHEMA, SHARD, Row, Stores, Update, contents, updates
 
 CLIENTS = 3
 SCHEMAS = (

@@ -16,9 +16,9 @@ from holdfast.errors import (
     ShardFinalized,
 )
 from holdfast.persist import PersistClient, Schema, WriteMode
-from holdfast.persist.names import NAMES_SCHEMA, names_shard_id
-from holdfast.persist.storage.faults import Fault, Operation, ProcessDeath, ScriptedPlan
-from unit.persist.stores import SCHEMA, Stores, rows
+from holdfast.persist.handles.names import NAMES_SCHEMA, names_shard_id
+from holdfast.persist.stores.faults import Fault, Operation, ProcessDeath, ScriptedPlan
+from unit.persist.open_stores import SCHEMA, Stores, rows
 
 OTHER_SCHEMA = Schema.of({"k": "string"})
 

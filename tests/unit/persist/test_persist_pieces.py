@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from holdfast.errors import HandleExpired
 from holdfast.persist import CompactionPiece, CompactionTask, PersistClient, Schema
-from holdfast.persist.canonical import sort_updates
-from holdfast.persist.partstore import read_updates
-from holdfast.persist.read import ReadHandle
-from holdfast.persist.state import Part
-from holdfast.persist.sweep import sweep
-from unit.persist.stores import SHARD, Stores
+from holdfast.persist.admin.sweep import sweep
+from holdfast.persist.handles.read import ReadHandle
+from holdfast.persist.parts.partstore import read_updates
+from holdfast.persist.rows.canonical import sort_updates
+from holdfast.persist.state.state import Part
+from unit.persist.open_stores import SHARD, Stores
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0, "part_target_bytes": 100}
 SCHEMA = Schema.of({"k": "float64?"}, {"v": "int64"})

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import LocationMismatch, UpperMismatch
 from holdfast.persist import PersistClient, PersistConfig
-from unit.persist.stores import OTHER, SCHEMA, SHARD, contents, rows
+from unit.persist.open_stores import OTHER, SCHEMA, SHARD, contents, rows
 
 pytestmark = pytest.mark.postgres
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import UpperMismatch
 from holdfast.persist import PersistClient, PersistConfig, Progress, ReadHandle, Updates
-from unit.persist.stores import OTHER, SCHEMA, SHARD, contents, rows
+from unit.persist.open_stores import OTHER, SCHEMA, SHARD, contents, rows
 
 CONFIG = PersistConfig(gc_grace_s=0.0, debug_validate=True, rollup_every=16, lease_s=60.0)
 COUNT = 60

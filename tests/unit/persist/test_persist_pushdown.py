@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
 from holdfast.persist import KeyRange, PersistClient, Schema
-from holdfast.persist.canonical import canonical_floats, python_values, sort_updates
-from holdfast.persist.consolidate import consolidate_at
-from holdfast.persist.part import checksum, encode_parquet
-from holdfast.persist.runs import At, merged
-from holdfast.persist.schema import arrow_type
-from holdfast.persist.state import Part
-from unit.dataplane import strategies
-from unit.persist.stores import SHARD, Stores
+from holdfast.persist.parts.runs import At, merged
+from holdfast.persist.rows.canonical import canonical_floats, python_values, sort_updates
+from holdfast.persist.rows.consolidate import consolidate_at
+from holdfast.persist.rows.part import checksum, encode_parquet
+from holdfast.persist.rows.schema import arrow_type
+from holdfast.persist.state.state import Part
+from unit.persist.open_stores import SHARD, Stores
+from unit.persist.rows import strategies
 
 LAST = 2**64 - 2
 # Longer than what writers of Parquet keep as statistics; some cut them short.

@@ -9,14 +9,14 @@ import pytest
 
 from holdfast.errors import BadInput, HandleExpired, HoldfastError, LocationMismatch
 from holdfast.persist import PersistClient, PersistConfig
-from holdfast.persist.recover import Recovery, ShardPlan
-from holdfast.persist.storage import Location, MemoryConsensus
-from holdfast.persist.storage.faults import Fault, FaultyBlob, FaultyConsensus, ProcessDeath, ScriptedPlan
-from holdfast.persist.storage.location import BLOB_KEY
-from holdfast.persist.storage.url import open_for_recovery
-from holdfast.persist.sweep import sweep
-from holdfast.persist.verify import verify
-from unit.persist.stores import OTHER, SCHEMA, SHARD, HandClock, Stores, contents, rows
+from holdfast.persist.admin.recover import Recovery, ShardPlan
+from holdfast.persist.admin.sweep import sweep
+from holdfast.persist.admin.verify import verify
+from holdfast.persist.stores import Location, MemoryConsensus
+from holdfast.persist.stores.faults import Fault, FaultyBlob, FaultyConsensus, ProcessDeath, ScriptedPlan
+from holdfast.persist.stores.location import BLOB_KEY
+from holdfast.persist.stores.url import open_for_recovery
+from unit.persist.open_stores import OTHER, SCHEMA, SHARD, HandClock, Stores, contents, rows
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0, "compaction_fanin": 4, "rollup_every": 8}
 

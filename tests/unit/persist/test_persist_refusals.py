@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.errors import BadInput, CorruptBlob
 from holdfast.persist import PersistClient, WriteHandle, WriteMode
-from holdfast.persist.storage import MemoryBlob
-from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
+from holdfast.persist.stores import MemoryBlob
+from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
 
 
 def test_a_multi_write_that_is_refused_for_one_append_spends_none() -> None:

@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from holdfast.errors import AsOfNotYetAvailable, AsOfTooEarly, Fenced, NotWritable, UpperMismatch
 from holdfast.persist import Listen, PersistClient, Progress, ReadHandle, Updates, WriteHandle, WriteMode
-from holdfast.persist.state import part_keys
-from unit.persist.stores import SCHEMA, SHARD, Row, Stores, Update, contents, updates
+from holdfast.persist.state.state import part_keys
+from unit.persist.open_stores import SCHEMA, SHARD, Row, Stores, Update, contents, updates
 
 CLIENTS = 3
 clients = st.integers(0, CLIENTS - 1)

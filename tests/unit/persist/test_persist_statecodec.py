@@ -11,8 +11,20 @@ from hypothesis import strategies as st
 
 from holdfast._pb import persist_pb2 as pb
 from holdfast.errors import CLOSED, CorruptBlob, VersionTooNew
-from holdfast.persist.schema import Column, Schema
-from holdfast.persist.state import (
+from holdfast.persist.rows.schema import Column, Schema
+from holdfast.persist.state.codec import (
+    DIFF_MAGIC,
+    FORMAT_VERSION,
+    LAST_WALL_MS,
+    ROLLUP_MAGIC,
+    decode_diff,
+    decode_state,
+    encode_diff,
+    encode_state,
+    open_frame,
+    seal_frame,
+)
+from holdfast.persist.state.state import (
     TABLES,
     AppendBatch,
     Batch,
@@ -39,19 +51,7 @@ from holdfast.persist.state import (
     WriteMode,
     Writer,
 )
-from holdfast.persist.statecodec import (
-    DIFF_MAGIC,
-    FORMAT_VERSION,
-    LAST_WALL_MS,
-    ROLLUP_MAGIC,
-    decode_diff,
-    decode_state,
-    encode_diff,
-    encode_state,
-    open_frame,
-    seal_frame,
-)
-from unit.persist.stores import SCHEMA, SHARD
+from unit.persist.open_stores import SCHEMA, SHARD
 
 frontiers = st.sampled_from([0, 1, CLOSED - 1, CLOSED]) | st.integers(0, CLOSED)
 numbers = st.sampled_from([0, 1, 2**64 - 1]) | st.integers(0, 2**64 - 1)
@@ -239,7 +239,7 @@ def test_a_diff_is_not_taken_for_a_rollup() -> None:
 
 def test_a_newer_format_is_told_from_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr("holdfast.persist.statecodec.FORMAT_VERSION", FORMAT_VERSION + 1)
+        newer.setattr("holdfast.persist.state.codec.FORMAT_VERSION", FORMAT_VERSION + 1)
         frame = seal_frame(DIFF_MAGIC, b"what a later version says")
         assert open_frame(DIFF_MAGIC, frame, "key") == b"what a later version says"
     with pytest.raises(VersionTooNew, match=r"the log .* version 2, this Holdfast reads up to 1") as error:

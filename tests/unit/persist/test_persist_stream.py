@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from holdfast.errors import AsOfTooEarly, BadInput, CorruptBlob, DiffOverflow
 from holdfast.persist import PersistClient, Schema, Snapshot
-from holdfast.persist.canonical import sort_updates
-from holdfast.persist.consolidate import consolidate_at
-from holdfast.persist.merge import merge_runs
-from holdfast.persist.runs import At, merged
-from holdfast.persist.storage.faults import Fault, Operation
-from unit.dataplane import strategies
-from unit.persist.stores import SCHEMA, SHARD, Stores, rows
+from holdfast.persist.parts.runs import At, merged
+from holdfast.persist.rows.canonical import sort_updates
+from holdfast.persist.rows.consolidate import consolidate_at
+from holdfast.persist.rows.merge import merge_runs
+from holdfast.persist.stores.faults import Fault, Operation
+from unit.persist.open_stores import SCHEMA, SHARD, Stores, rows
+from unit.persist.rows import strategies
 
 BLOBS = {"inline_max_bytes": 0}
 LAST = 2**64 - 1

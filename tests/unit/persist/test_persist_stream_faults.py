@@ -8,13 +8,14 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import CorruptBlob, Determinate
-from holdfast.persist import PersistClient, runs
-from holdfast.persist.canonical import prepare_updates, sort_updates
-from holdfast.persist.part import checksum, encode_parquet
-from holdfast.persist.runs import At, merged
-from holdfast.persist.state import Part
-from holdfast.persist.storage import MemoryBlob
-from unit.persist.stores import SCHEMA, SHARD, HandClock, Stores, rows
+from holdfast.persist import PersistClient
+from holdfast.persist.parts import runs
+from holdfast.persist.parts.runs import At, merged
+from holdfast.persist.rows.canonical import prepare_updates, sort_updates
+from holdfast.persist.rows.part import checksum, encode_parquet
+from holdfast.persist.state.state import Part
+from holdfast.persist.stores import MemoryBlob
+from unit.persist.open_stores import SCHEMA, SHARD, HandClock, Stores, rows
 
 KEYS = 3000
 HALF = 4501

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput, CorruptBlob
 from holdfast.persist import PersistClient, Schema
-from holdfast.persist.canonical import prepare_updates, python_values, sort_updates
-from holdfast.persist.consolidate import consolidate_at
-from holdfast.persist.groups import GroupBounds, group_bounds
-from holdfast.persist.machine import Machine, Version
-from holdfast.persist.order import NULL, KeyRange
-from holdfast.persist.part import (
+from holdfast.persist.parts.runs import At, merged
+from holdfast.persist.parts.split import choose
+from holdfast.persist.rows.canonical import prepare_updates, python_values, sort_updates
+from holdfast.persist.rows.consolidate import consolidate_at
+from holdfast.persist.rows.groups import GroupBounds, group_bounds
+from holdfast.persist.rows.order import NULL, KeyRange
+from holdfast.persist.rows.part import (
     KEY_FORMAT_VERSION,
     KEY_HAS_NAN,
     KEY_SCHEMA,
@@ -28,12 +29,11 @@ from holdfast.persist.part import (
     encode_parquet,
     schema_json,
 )
-from holdfast.persist.runs import At, merged
-from holdfast.persist.schema import TIME
-from holdfast.persist.split import choose
-from holdfast.persist.state import Part
-from unit.dataplane import strategies
-from unit.persist.stores import SHARD, Stores, rows
+from holdfast.persist.rows.schema import TIME
+from holdfast.persist.state.machine import Machine, Version
+from holdfast.persist.state.state import Part
+from unit.persist.open_stores import SHARD, Stores, rows
+from unit.persist.rows import strategies
 
 LAST = 2**64 - 1
 

@@ -7,16 +7,16 @@ import pytest
 
 from holdfast.errors import BadInput, HandleExpired, NotWritable
 from holdfast.persist import PersistClient
-from holdfast.persist.command import AddRollup, CondemnOrphans, ExpireHandles
+from holdfast.persist.admin.sweep import Swept, check_age, sweep
+from holdfast.persist.handles.write import LONGEST_UPLOAD_S
 from holdfast.persist.ids import new_id, part_key, rollup_key
-from holdfast.persist.machine import commit
-from holdfast.persist.part import checksum
-from holdfast.persist.state import Rollup
-from holdfast.persist.statecodec import encode_state
-from holdfast.persist.storage.faults import Fault, Operation
-from holdfast.persist.sweep import Swept, check_age, sweep
-from holdfast.persist.write import LONGEST_UPLOAD_S
-from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
+from holdfast.persist.rows.part import checksum
+from holdfast.persist.state.codec import encode_state
+from holdfast.persist.state.command import AddRollup, CondemnOrphans, ExpireHandles
+from holdfast.persist.state.machine import commit
+from holdfast.persist.state.state import Rollup
+from holdfast.persist.stores.faults import Fault, Operation
+from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0, "compaction_fanin": 4, "rollup_every": 8}
 DAY_S = LONGEST_UPLOAD_S

@@ -15,7 +15,9 @@ from holdfast.errors import (
     ShardFinalized,
     UpperMismatch,
 )
-from holdfast.persist.command import (
+from holdfast.persist.ids import critical_id
+from holdfast.persist.rows.schema import Schema
+from holdfast.persist.state.command import (
     AddRollup,
     Append,
     ClaimBatches,
@@ -41,10 +43,8 @@ from holdfast.persist.command import (
     Seal,
     Write,
 )
-from holdfast.persist.ids import critical_id
-from holdfast.persist.invariants import check_step
-from holdfast.persist.schema import Schema
-from holdfast.persist.state import (
+from holdfast.persist.state.invariants import check_step
+from holdfast.persist.state.state import (
     Batch,
     CriticalReader,
     Garbage,
@@ -58,8 +58,8 @@ from holdfast.persist.state import (
     apply,
     part_keys,
 )
-from holdfast.persist.transition import transition
-from unit.persist.stores import SCHEMA, SHARD
+from holdfast.persist.state.transition import transition
+from unit.persist.open_stores import SCHEMA, SHARD
 
 EMPTY = ShardState(SHARD)
 NEXT_SCHEMA = Schema.of({"k": "int64"}, {"v": "string?"})

@@ -8,12 +8,12 @@ import pytest
 
 from holdfast.errors import Determinate, HandleExpired, HoldfastError, Indeterminate, UpperMismatch
 from holdfast.persist import PersistClient, WriteHandle
-from holdfast.persist.command import ExpireHandles
-from holdfast.persist.machine import commit
-from holdfast.persist.statecodec import DIFF_MAGIC, FORMAT_VERSION, seal_frame
-from holdfast.persist.storage import Put
-from holdfast.persist.storage.faults import Fault, Operation, ProcessDeath, ScriptedPlan
-from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
+from holdfast.persist.state.codec import DIFF_MAGIC, FORMAT_VERSION, seal_frame
+from holdfast.persist.state.command import ExpireHandles
+from holdfast.persist.state.machine import commit
+from holdfast.persist.stores import Put
+from holdfast.persist.stores.faults import Fault, Operation, ProcessDeath, ScriptedPlan
+from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0}
 
@@ -168,7 +168,7 @@ def unreadable(stores: Stores) -> None:
     """A newer Holdfast writes the next version."""
     head = stores.consensus.heads([SHARD])[SHARD]
     with pytest.MonkeyPatch.context() as newer:
-        newer.setattr("holdfast.persist.statecodec.FORMAT_VERSION", FORMAT_VERSION + 1)
+        newer.setattr("holdfast.persist.state.codec.FORMAT_VERSION", FORMAT_VERSION + 1)
         data = seal_frame(DIFF_MAGIC, b"")
     assert stores.consensus.compare_and_set([Put(SHARD, head.seqno + 1, data)])
 

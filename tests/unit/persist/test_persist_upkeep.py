@@ -8,11 +8,11 @@ import pytest
 
 from holdfast.errors import AsOfTooEarly, CorruptBlob, LogRegressed, VersionTooNew
 from holdfast.persist import PersistClient, PersistConfig, Updates
-from holdfast.persist.compaction import plan_compaction
-from holdfast.persist.part import PARQUET_FORMAT_VERSION
-from holdfast.persist.state import Batch, Part
-from holdfast.persist.storage.faults import Fault, Operation, ScriptedPlan
-from unit.persist.stores import SCHEMA, SHARD, Stores, contents, rows, updates
+from holdfast.persist.rows.part import PARQUET_FORMAT_VERSION
+from holdfast.persist.state.state import Batch, Part
+from holdfast.persist.stores.faults import Fault, Operation, ScriptedPlan
+from holdfast.persist.upkeep.compaction import plan_compaction
+from unit.persist.open_stores import SCHEMA, SHARD, Stores, contents, rows, updates
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0}
 FAST: dict[str, Any] = {"compaction_fanin": 4, "rollup_every": 8}
@@ -280,7 +280,7 @@ def test_a_part_of_a_newer_format_is_told_from_damage(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr("holdfast.persist.part.PARQUET_FORMAT_VERSION", PARQUET_FORMAT_VERSION + 1)
+        newer.setattr("holdfast.persist.rows.part.PARQUET_FORMAT_VERSION", PARQUET_FORMAT_VERSION + 1)
         write(stores.open(**BLOBS), 1)
     with pytest.raises(VersionTooNew, match="part format 2, this Holdfast reads up to 1"):
         snapshot(stores, 0)

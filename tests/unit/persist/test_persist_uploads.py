@@ -9,12 +9,12 @@ import pytest
 
 from holdfast.errors import BadInput, Determinate, HandleExpired, UpperMismatch
 from holdfast.persist import PersistClient, Upload, UploadTicket, WriteHandle
-from holdfast.persist.command import ExpireHandles
-from holdfast.persist.machine import commit
-from holdfast.persist.storage.faults import Fault, Operation
-from holdfast.persist.sweep import sweep
-from holdfast.persist.write import LONGEST_UPLOAD_S
-from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, contents, updates
+from holdfast.persist.admin.sweep import sweep
+from holdfast.persist.handles.write import LONGEST_UPLOAD_S
+from holdfast.persist.state.command import ExpireHandles
+from holdfast.persist.state.machine import commit
+from holdfast.persist.stores.faults import Fault, Operation
+from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, contents, updates
 
 LEASE_S = 900.0
 PARTS = {"part_target_bytes": 256}

@@ -9,13 +9,13 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.persist import PersistClient, Schema
+from holdfast.persist.admin.verify import Verified, verify
 from holdfast.persist.ids import rollup_key
-from holdfast.persist.part import checksum, decode_parquet, encode_parquet
-from holdfast.persist.state import Part, Put, Rollup, ShardState, StateDiff
-from holdfast.persist.statecodec import encode_diff, encode_state
-from holdfast.persist.storage import Entry
-from holdfast.persist.verify import Verified, verify
-from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, updates
+from holdfast.persist.rows.part import checksum, decode_parquet, encode_parquet
+from holdfast.persist.state.codec import encode_diff, encode_state
+from holdfast.persist.state.state import Part, Put, Rollup, ShardState, StateDiff
+from holdfast.persist.stores import Entry
+from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, updates
 
 BLOBS: dict[str, Any] = {
     "inline_max_bytes": 0,

@@ -20,10 +20,11 @@ from holdfast.errors import (
     UpperMismatch,
 )
 from holdfast.persist import PersistClient, PersistConfig, Prepared, ReadHandle, WriteHandle, WriteMode
-from holdfast.persist.invariants import check_step
-from holdfast.persist.machine import Version
-from holdfast.persist.manual import compact_now
-from holdfast.persist.state import (
+from holdfast.persist.admin.manual import compact_now
+from holdfast.persist.admin.verify import verify
+from holdfast.persist.state.invariants import check_step
+from holdfast.persist.state.machine import Version
+from holdfast.persist.state.state import (
     Batch,
     Part,
     PendingBatch,
@@ -33,9 +34,19 @@ from holdfast.persist.state import (
     apply,
     part_keys,
 )
-from holdfast.persist.storage.faults import Fault, Operation, ScriptedPlan
-from holdfast.persist.verify import verify
-from unit.persist.stores import OTHER, SCHEMA, SHARD, Row, Stores, Update, changes, contents, rows, updates
+from holdfast.persist.stores.faults import Fault, Operation, ScriptedPlan
+from unit.persist.open_stores import (
+    OTHER,
+    SCHEMA,
+    SHARD,
+    Row,
+    Stores,
+    Update,
+    changes,
+    contents,
+    rows,
+    updates,
+)
 
 BLOBS: dict[str, Any] = {"inline_max_bytes": 0, "part_target_bytes": 100}
 SPREAD: list[Update] = [(1, "a", 0, 1), (2, "b", 4, 1), (3, "c", 9, 2), (1, "a", 9, -1)]

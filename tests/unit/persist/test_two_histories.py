@@ -8,16 +8,16 @@ import pytest
 
 from holdfast.errors import CLOSED, CorruptBlob, Determinate, HandleExpired, LogRegressed, UpperMismatch
 from holdfast.persist import PersistClient
-from holdfast.persist.command import Handle
-from holdfast.persist.compaction import claim_compaction, install, merge_task
-from holdfast.persist.cuts import MOST_DIGESTS, decode_digests, encode_digests, known_digest
-from holdfast.persist.forks import accept, lines_of, markers_of, why_keep
+from holdfast.persist.admin.sweep import sweep
+from holdfast.persist.admin.verify import verify
 from holdfast.persist.ids import rollup_key
-from holdfast.persist.statecodec import encode_state
-from holdfast.persist.storage import BlobMeta, Entry, MemoryConsensus, Row
-from holdfast.persist.sweep import sweep
-from holdfast.persist.verify import verify
-from unit.persist.stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
+from holdfast.persist.state.codec import encode_state
+from holdfast.persist.state.command import Handle
+from holdfast.persist.state.cuts import MOST_DIGESTS, decode_digests, encode_digests, known_digest
+from holdfast.persist.state.divergence import accept, lines_of, markers_of, why_keep
+from holdfast.persist.stores import BlobMeta, Entry, MemoryConsensus, Row
+from holdfast.persist.upkeep.compaction import claim_compaction, install, merge_task
+from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
 
 BLOBS = {"inline_max_bytes": 0}
 

@@ -6,7 +6,7 @@ from threading import Event
 import pytest
 
 from holdfast.persist import PersistClient, PersistConfig
-from unit.persist.stores import SCHEMA, SHARD, HandClock, Stores, rows
+from unit.persist.open_stores import SCHEMA, SHARD, HandClock, Stores, rows
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

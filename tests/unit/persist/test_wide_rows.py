@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from holdfast.persist import Progress, Schema, Updates
-from holdfast.persist.merge import merge_runs
-from holdfast.persist.schema import DIFF
-from holdfast.persist.sizes import pieces_of
-from holdfast.persist.timeorder import LISTEN_BYTES
+from holdfast.persist.handles.timeorder import LISTEN_BYTES
+from holdfast.persist.rows.merge import merge_runs
+from holdfast.persist.rows.schema import DIFF
+from holdfast.persist.rows.sizes import pieces_of
 from testbed.children import plain_path
-from unit.persist.stores import SCHEMA, SHARD, Stores, rows
+from unit.persist.open_stores import SCHEMA, SHARD, Stores, rows
 
 CATALOG = Path(__file__).parents[3] / "catalog"
 MIB = 1024 * 1024
@@ -151,7 +151,7 @@ def test_a_compaction_that_fails_somehow_gives_up_its_claim(
 
     with monkeypatch.context() as broken:
         # What Arrow raises, in a merge like any other.
-        broken.setattr("holdfast.persist.runs.merge_runs", fail)
+        broken.setattr("holdfast.persist.parts.runs.merge_runs", fail)
         with pytest.raises(type(error)):
             client.maintain(SHARD)
     assert stores.state().claims == {}
@@ -179,8 +179,8 @@ def test_large_rows_merge_as_small_ones_do(monkeypatch: pytest.MonkeyPatch) -> N
         ([(1, "a", -big), (5, None, 1), (5, "x", 1)], 3),
     ]
     expected = pa.Table.from_batches(merge_runs(by, [run(*each) for each in runs])).to_pylist()
-    monkeypatch.setattr("holdfast.persist.merge._LARGE_BYTES", 0)
-    monkeypatch.setattr("holdfast.persist.merge._LARGE_ROW_BYTES", 0)
+    monkeypatch.setattr("holdfast.persist.rows.merge._LARGE_BYTES", 0)
+    monkeypatch.setattr("holdfast.persist.rows.merge._LARGE_ROW_BYTES", 0)
     found = pa.Table.from_batches(merge_runs(by, [run(*each) for each in runs])).to_pylist()
     assert found == expected
     assert [row["k"] for row in found] == [1, 1, 3, 5, 5]
@@ -201,7 +201,7 @@ def test_a_listener_far_behind_gets_each_update_once_in_bounded_pieces(
     stores: Stores, compacted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("LISTEN_BYTES", 4000), ("_CHUNK_BYTES", 1000), ("_SPILL_BYTES", 200)):
-        monkeypatch.setattr(f"holdfast.persist.timeorder.{name}", value)
+        monkeypatch.setattr(f"holdfast.persist.handles.timeorder.{name}", value)
     schema = Schema.of({"k": "int64"}, {"v": "string"})
     client = stores.open(inline_max_bytes=0)
     expected = []
@@ -244,7 +244,7 @@ def test_a_listen_that_failed_in_the_middle_says_where_to_go_on(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("LISTEN_BYTES", "_CHUNK_BYTES", "_SPILL_BYTES"):
-        monkeypatch.setattr(f"holdfast.persist.timeorder.{name}", 100)
+        monkeypatch.setattr(f"holdfast.persist.handles.timeorder.{name}", 100)
     client = stores.open(inline_max_bytes=0)
     with client.writer(SHARD, SCHEMA, purpose="test") as writer:
         writer.compare_and_append(rows(0), 0, 1)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import NoLocation
-from holdfast.persist.storage.sqlite import SqliteConsensus
+from holdfast.persist.stores.sqlite import SqliteConsensus
 from holdfast.stash import open_stash
 
 Opening = Callable[[Path, bool], Any]

@@ -9,9 +9,10 @@ import psycopg
 import pytest
 
 from holdfast._pb import objects_pb2 as pb
-from holdfast.durable import Catalog, IdKind, Object, OpenMode, stash_catalog, stash_store
-from holdfast.durable.registry import COLLECTIONS, SETTINGS, Kind
-from holdfast.durable.stash_store import StashStore
+from holdfast.catalog import Catalog, IdKind, Object, OpenMode, stash_catalog
+from holdfast.catalog.objects.registry import COLLECTIONS, SETTINGS, Kind
+from holdfast.catalog.stores import stash as stash_store
+from holdfast.catalog.stores.stash import StashStore
 from holdfast.errors import AsOfTooEarly, BadInput, CorruptBlob, NoLocation, NotWritable, Uninitialized
 from holdfast.stash import Stash, Update, open_stash
 

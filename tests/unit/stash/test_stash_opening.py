@@ -18,8 +18,8 @@ from holdfast.errors import (
     UnusablePath,
     VersionTooNew,
 )
-from holdfast.persist.storage.postgres import PostgresConsensus
-from holdfast.persist.storage.sqlite import SqliteConsensus
+from holdfast.persist.stores.postgres import PostgresConsensus
+from holdfast.persist.stores.sqlite import SqliteConsensus
 from holdfast.stash import Frontiers, Update, open_stash
 from testbed.postgres import PostgresServer
 

@@ -4,11 +4,11 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.durable import OpenMode, stash_catalog
-from holdfast.durable.codec import TAG_BYTES, Row
-from holdfast.durable.registry import Kind
-from holdfast.durable.stash_store import StashStore
-from holdfast.durable.upgradecheck import check_upgrade
+from holdfast.catalog import OpenMode, stash_catalog
+from holdfast.catalog.objects.codec import TAG_BYTES, Row
+from holdfast.catalog.objects.registry import Kind
+from holdfast.catalog.stores.stash import StashStore
+from holdfast.catalog.upgradecheck import check_upgrade
 from holdfast.errors import BadInput
 from holdfast.stash import MAX_ROW_BYTES
 from testbed.oldcatalogs import make_row, rows_of

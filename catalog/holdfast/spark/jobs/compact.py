@@ -34,9 +34,11 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from holdfast.collections import CollectionInfo, StorageController
+from holdfast.collections.record.jobs import hold_purpose
 from holdfast.errors import CollectionNotFound, HandleExpired, HoldfastError
 from holdfast.persist import CompactionPiece, CompactionTask, PersistClient, StoredSize
-from holdfast.persist.state import Part
+from holdfast.persist.state.state import Part
 from holdfast.spark.jobs import program
 from holdfast.spark.jobs.folder import AttemptTaken
 from holdfast.spark.jobs.merging import Merged, merge_pieces
@@ -44,8 +46,6 @@ from holdfast.spark.jobs.program import Say, assigned, on_record, session, unles
 from holdfast.spark.jobs.spec import CompactSpec
 from holdfast.spark.jobs.tasks import run_tasks
 from holdfast.spark.options import tasks_worth
-from holdfast.storage import CollectionInfo, StorageController
-from holdfast.storage.jobs import hold_purpose
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 
 from pyspark import SparkContext
 
-from holdfast.persist.schema import Schema
+from holdfast.collections.record.comments import Comments
+from holdfast.collections.snapshots.folder import SnapshotFolder
+from holdfast.collections.snapshots.manifest import SnapshotFile
+from holdfast.persist.rows.schema import Schema
 from holdfast.spark import scan
 from holdfast.spark.batches import rows_of
 from holdfast.spark.jobs.tasks import run_tasks
 from holdfast.spark.parquet import write_empty, write_rows
-from holdfast.storage.comments import Comments
-from holdfast.storage.manifest import SnapshotFile
-from holdfast.storage.snapshotfolder import SnapshotFolder
 
 
 def write_task(

@@ -6,11 +6,11 @@ It is a module of its own because that of a job is the program, whose functions 
 from dataclasses import dataclass
 from uuid import UUID
 
+from holdfast.collections import CollectionPart, RenditionInfo
+from holdfast.collections.uploading import upload_part
 from holdfast.forks import kept_in_process
 from holdfast.persist import Upload, UploadTicket
 from holdfast.spark.place import Place
-from holdfast.storage import CollectionPart, RenditionInfo
-from holdfast.storage.uploading import upload_part
 
 
 @dataclass(frozen=True, slots=True)

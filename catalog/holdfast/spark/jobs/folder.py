@@ -9,9 +9,9 @@
 
 import re
 
+from holdfast.collections.snapshots.folder import SnapshotFolder, folder_at
+from holdfast.collections.snapshots.manifest import MANIFEST_NAME, SnapshotManifest
 from holdfast.errors import BadInput, HoldfastError
-from holdfast.storage.manifest import MANIFEST_NAME, SnapshotManifest
-from holdfast.storage.snapshotfolder import SnapshotFolder, folder_at
 
 _ATTEMPT = re.compile(r"attempt-(\d+)")
 

@@ -23,6 +23,9 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from pyspark.sql import SparkSession
 
+from holdfast.collections import CollectionInfo, RenditionInfo, StorageController
+from holdfast.collections.bringing import Progress, hold_moved, rendition_hold
+from holdfast.collections.hydration import Hydration
 from holdfast.errors import StorageError
 from holdfast.persist import PersistClient, Prepared, WriteHandle
 from holdfast.spark import scan
@@ -31,9 +34,6 @@ from holdfast.spark.jobs.filling import Filling, fill_task
 from holdfast.spark.jobs.program import Say, assigned, on_record, session
 from holdfast.spark.jobs.spec import HydrateSpec
 from holdfast.spark.jobs.tasks import run_tasks
-from holdfast.storage import CollectionInfo, RenditionInfo, StorageController
-from holdfast.storage.bringing import Progress, hold_moved, rendition_hold
-from holdfast.storage.hydration import Hydration
 
 
 def main(arguments: Sequence[str]) -> int:

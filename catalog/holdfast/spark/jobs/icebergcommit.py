@@ -28,12 +28,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from pyiceberg.table.update import AssertTableUUID
 
+from holdfast.collections.record.comments import Comments
+from holdfast.collections.snapshots.manifest import SnapshotManifest, checksum_text
 from holdfast.errors import BadInput, HoldfastError, Indeterminate
 from holdfast.spark.jobs.icebergfiles import IcebergFile
 from holdfast.spark.jobs.icebergtable import evolve, load_table, unusable
 from holdfast.spark.jobs.spec import IcebergTarget
-from holdfast.storage.comments import Comments
-from holdfast.storage.manifest import SnapshotManifest, checksum_text
 
 _PREFIX: Final = "holdfast."
 _KEY: Final = f"{_PREFIX}job-id"

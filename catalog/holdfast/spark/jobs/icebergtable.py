@@ -20,10 +20,10 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table import Table, Transaction
 
+from holdfast.collections.record.comments import NO_COMMENTS, Comments
 from holdfast.errors import BadInput, HoldfastError, StoreUnreachable
-from holdfast.persist.schema import Column, Schema
+from holdfast.persist.rows.schema import Column, Schema
 from holdfast.spark.jobs.spec import IcebergTarget
-from holdfast.storage.comments import NO_COMMENTS, Comments
 
 _TYPES: Final[Mapping[pa.DataType, t.PrimitiveType]] = {
     pa.bool_(): t.BooleanType(),

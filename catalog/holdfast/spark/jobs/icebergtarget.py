@@ -7,6 +7,9 @@ from typing import Any
 from pyiceberg.table import Table
 from pyspark import SparkContext
 
+from holdfast.collections.record.comments import NO_COMMENTS
+from holdfast.collections.record.jobs import one_line
+from holdfast.collections.snapshots.manifest import SnapshotFile, SnapshotManifest
 from holdfast.errors import BadInput, Fenced
 from holdfast.spark import scan
 from holdfast.spark.jobs import icebergcommit, icebergfiles
@@ -15,9 +18,6 @@ from holdfast.spark.jobs.icebergtable import evolve, make_table, open_catalog
 from holdfast.spark.jobs.program import Say
 from holdfast.spark.jobs.spec import IcebergTarget, SnapshotSpec
 from holdfast.spark.jobs.target import Target
-from holdfast.storage.comments import NO_COMMENTS
-from holdfast.storage.jobs import one_line
-from holdfast.storage.manifest import SnapshotFile, SnapshotManifest
 
 
 class IcebergTableTarget(Target):

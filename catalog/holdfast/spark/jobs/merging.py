@@ -9,7 +9,7 @@ from uuid import UUID
 from holdfast.errors import HandleExpired, ShardFinalized
 from holdfast.forks import kept_in_process
 from holdfast.persist import CompactionPiece, PersistClient
-from holdfast.persist.state import Part
+from holdfast.persist.state.state import Part
 from holdfast.spark.place import Place
 
 Merged = tuple[Part, ...] | None

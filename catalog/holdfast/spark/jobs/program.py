@@ -15,12 +15,12 @@ from inspect import getdoc, getmodule
 
 from pyspark.sql import SparkSession
 
+from holdfast.collections import CollectionInfo, JobState, StorageController
+from holdfast.collections.record.jobs import one_line
 from holdfast.errors import BadInput, Fenced, HoldfastError
 from holdfast.spark.jobs.folder import AttemptTaken
 from holdfast.spark.jobs.spec import JobSpec, Spec, load_spec
 from holdfast.spark.session import configure
-from holdfast.storage import CollectionInfo, JobState, StorageController
-from holdfast.storage.jobs import one_line
 
 # No row passes through the JVM: it starts in half the time when it doesn't compile for the long run.
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -24,6 +24,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from holdfast.collections import CollectionInfo, StorageController
+from holdfast.collections.frontiers import latest
+from holdfast.collections.snapshots.manifest import SnapshotManifest
 from holdfast.errors import AsOfTooEarly, BadInput, Fenced
 from holdfast.persist import PersistClient
 from holdfast.spark import scan
@@ -31,9 +34,6 @@ from holdfast.spark.jobs import program
 from holdfast.spark.jobs.program import Say, assigned, committed, on_record, session, unless_committed
 from holdfast.spark.jobs.spec import SnapshotSpec
 from holdfast.spark.jobs.target import FolderTarget, Target
-from holdfast.storage import CollectionInfo, StorageController
-from holdfast.storage.frontiers import latest
-from holdfast.storage.manifest import SnapshotManifest
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
+from holdfast.collections import CollectionInfo, JobRecord
 from holdfast.errors import CLOSED, BadInput
 from holdfast.persist.checks import is_text
 from holdfast.spark.options import ReadOptions
 from holdfast.spark.place import Place
-from holdfast.storage import CollectionInfo, JobRecord
 
 SPEC_VERSION = 1
 _CATALOG: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]*")

@@ -7,15 +7,20 @@ from typing import Any
 
 from pyspark import SparkContext
 
+from holdfast.collections.record.jobs import one_line
+from holdfast.collections.snapshots.folder import SnapshotFolder
+from holdfast.collections.snapshots.manifest import (
+    MANIFEST_NAME,
+    SnapshotFile,
+    SnapshotManifest,
+    checksum_text,
+)
 from holdfast.errors import StorageError
 from holdfast.spark import scan
 from holdfast.spark.jobs import folder as folders
 from holdfast.spark.jobs.export import export
 from holdfast.spark.jobs.program import Say
 from holdfast.spark.jobs.spec import SnapshotSpec
-from holdfast.storage.jobs import one_line
-from holdfast.storage.manifest import MANIFEST_NAME, SnapshotFile, SnapshotManifest, checksum_text
-from holdfast.storage.snapshotfolder import SnapshotFolder
 
 
 class Target(ABC):

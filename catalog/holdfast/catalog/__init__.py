@@ -1,0 +1,66 @@
+"""The durable catalog: what a database environment consists of, fenced, versioned and time-travelling.
+
+One registry (`holdfast.catalog.objects.registry`) declares the object types. `persist_catalog` gives the
+catalog of an organization, `stash_catalog` the one in a stash, to be opened for reading, writing or trying.
+`linked_catalog` is the one in either of two, wherever it was moved.
+"""
+
+from holdfast.catalog.fence import FenceToken
+from holdfast.catalog.initialize import Bootstrap
+from holdfast.catalog.interfaces import (
+    Catalog,
+    Change,
+    OpenableCatalog,
+    OpenMode,
+    ReadOnlyCatalog,
+    Subscription,
+)
+from holdfast.catalog.move.detach import detach
+from holdfast.catalog.move.emergency import emergency_catalog
+from holdfast.catalog.move.linked import LinkedCatalog, linked_catalog
+from holdfast.catalog.move.reopen import reopened
+from holdfast.catalog.move.truth import Backend, Strategy
+from holdfast.catalog.objects.codec import Object
+from holdfast.catalog.objects.ids import IdKind, format_id, parse_object_id
+from holdfast.catalog.objects.registry import COLLECTIONS, Collection, Kind
+from holdfast.catalog.persist_catalog import persist_catalog
+from holdfast.catalog.shadow.handle import ShadowCatalog, ShadowReader
+from holdfast.catalog.shadow.openable import shadow_catalog
+from holdfast.catalog.stores.persist import catalog_shard_id
+from holdfast.catalog.stores.stash import stash_catalog
+from holdfast.catalog.transaction import Transaction
+from holdfast.catalog.version import CATALOG_VERSION, MIN_VERSION
+
+__all__ = [
+    "CATALOG_VERSION",
+    "COLLECTIONS",
+    "MIN_VERSION",
+    "Backend",
+    "Bootstrap",
+    "Catalog",
+    "Change",
+    "Collection",
+    "FenceToken",
+    "IdKind",
+    "Kind",
+    "LinkedCatalog",
+    "Object",
+    "OpenMode",
+    "OpenableCatalog",
+    "ReadOnlyCatalog",
+    "ShadowCatalog",
+    "ShadowReader",
+    "Strategy",
+    "Subscription",
+    "Transaction",
+    "catalog_shard_id",
+    "detach",
+    "emergency_catalog",
+    "format_id",
+    "linked_catalog",
+    "parse_object_id",
+    "persist_catalog",
+    "reopened",
+    "shadow_catalog",
+    "stash_catalog",
+]

@@ -1,0 +1,218 @@
+"""The debug tool's changes: one object by hand, or a whole dump.
+
+Invariants
+- A change opens the catalog for writing and so fences every process that runs on it; what is refused is
+  refused before, by a rehearsal, and changes nothing. A rehearsal alone needs a client that only reads.
+- Objects are edited at the current version only: whoever mends a row must not upgrade the rest by the way.
+- The fence token is changed by `OpenableCatalog.raise_fence` only.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TextIO, assert_never
+
+from google.protobuf.message import Message
+
+from holdfast.catalog import config
+from holdfast.catalog.interfaces import Catalog, Loaded, OpenableCatalog, OpenMode
+from holdfast.catalog.objects.allocation import goes_back
+from holdfast.catalog.objects.codec import Row, decode
+from holdfast.catalog.objects.json import (
+    Entry,
+    collection_named,
+    parse_key,
+    parse_value,
+    read_dump,
+)
+from holdfast.catalog.objects.references import dangling
+from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection
+from holdfast.catalog.upgrade import objects
+from holdfast.catalog.version import CATALOG_VERSION
+from holdfast.errors import BadInput, CorruptBlob, Deprecated, Uninitialized, VersionTooNew
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A change of one object that the catalog could hold; `value` None deletes, `found` None inserts."""
+
+    collection: Collection[Any, Any]
+    key: Message
+    value: Message | None
+    found: Message | None
+
+
+def rehearse(
+    openable: OpenableCatalog, collection: str, key: str, value: str | None, *, force: bool = False
+) -> Rehearsal:
+    """What `edit` would do, or `delete` where `value` is None; raises what they would, and writes nothing."""
+    row = _changeable(collection)
+    message = parse_key(row, key)
+    wanted = None if value is None else parse_value(row, value)
+    if row is CONFIGS:
+        _check_config(message.key, None if wanted is None else wanted.value, force=force)
+    _check_current(openable)
+    generation = openable.deploy_generation() or 0
+    with openable.open(
+        OpenMode.SAVEPOINT, deploy_generation=generation, purpose="rehearsal of a repair"
+    ) as catalog:
+        found = _edited(catalog, row, message, wanted, force=force)
+    if found is None and wanted is None:
+        raise BadInput(f"{row} has no such key: {_show(message)}")
+    return Rehearsal(row, message, wanted, found)
+
+
+def edit(
+    openable: OpenableCatalog,
+    collection: str,
+    key: str,
+    value: str,
+    *,
+    holder: str,
+    purpose: str,
+    force: bool = False,
+) -> Message | None:
+    """Give the object of `key` that value, or insert it; the value that it had, None when it is new.
+
+    `collection` is the name of the type, key and value are JSON as a dump shows them. `force` is needed for
+    config that decides whether and by whom the catalog is read, to let an id allocator or a timeline go back,
+    and for an id that is empty or that nothing has. Raises `BadInput` and changes nothing when the catalog
+    could not hold the result.
+    """
+    planned = rehearse(openable, collection, key, value, force=force)
+    return _put(openable, planned, holder=holder, purpose=purpose, force=force)
+
+
+def delete(
+    openable: OpenableCatalog,
+    collection: str,
+    key: str,
+    *,
+    holder: str,
+    purpose: str,
+    force: bool = False,
+) -> Message:
+    """Remove the object of `key` and give its value; `BadInput` when there is none. Otherwise as `edit`."""
+    planned = rehearse(openable, collection, key, None, force=force)
+    found = _put(openable, planned, holder=holder, purpose=purpose, force=force)
+    if found is None:
+        raise BadInput(f"{planned.collection} has no such key any more: {_show(planned.key)}")
+    return found
+
+
+def load(
+    openable: OpenableCatalog,
+    dump: TextIO,
+    *,
+    deploy_generation: int | None = None,
+    holder: str,
+    purpose: str,
+) -> Loaded:
+    """Put the contents of a dump into the catalog; see `OpenableCatalog.load`."""
+    return openable.load(
+        rows_of_dump(dump), deploy_generation=deploy_generation, holder=holder, purpose=purpose
+    )
+
+
+def rehearse_load(openable: OpenableCatalog, dump: TextIO) -> Loaded:
+    """What `load` would do; raises what it would, and writes nothing."""
+    return openable.load(rows_of_dump(dump), rehearse=True)
+
+
+def rows_of_dump(dump: TextIO) -> Iterator[Row]:
+    """The rows of a dump at the version that it is of, without its fence token.
+
+    Raises `BadInput` when it isn't a whole dump, `VersionTooNew` or `Deprecated` by its version.
+    """
+    sections: list[Collection[Any, Any]] = []
+    version: int | None = None
+    for found in read_dump(dump):
+        match found:
+            case str(name):
+                sections.append(collection_named(name))
+            case Entry(key, value):
+                collection = sections[-1]
+                if version is None and collection.migratable:
+                    raise BadInput(f"the dump has no config {config.USER_VERSION} in front of its objects")
+                # What isn't migratable is the same at every version.
+                row = objects.encode(version or CATALOG_VERSION, collection.kind, key, value)
+                if collection is CONFIGS:
+                    version = _version_of(row) or version
+                if collection is not FENCE_TOKENS:
+                    yield row
+            case _:
+                assert_never(found)
+    missing = [row.name for row in COLLECTIONS.values() if row not in sections]
+    if missing:
+        raise BadInput(f"the dump is not whole: it has no {', '.join(missing)}")
+
+
+def _version_of(row: Row) -> int | None:
+    """The version that a row of the config says, checked; None when it says something else."""
+    said = decode(CONFIGS, row)
+    if said.key.key != config.USER_VERSION:
+        return None
+    config.check_version(said.value.value)
+    return said.value.value
+
+
+def _changeable(name: str) -> Collection[Any, Any]:
+    collection = collection_named(name)
+    if collection is FENCE_TOKENS:
+        raise BadInput(
+            "the fence token is not edited by hand", hint="raise it with holdfast catalog fence --at-least N"
+        )
+    return collection
+
+
+def _put(
+    openable: OpenableCatalog, planned: Rehearsal, *, holder: str, purpose: str, force: bool
+) -> Message | None:
+    generation = openable.deploy_generation() or 0
+    with openable.open(
+        OpenMode.WRITABLE, deploy_generation=generation, holder=holder, purpose=purpose
+    ) as catalog:
+        return _edited(catalog, planned.collection, planned.key, planned.value, force=force)
+
+
+def _edited(
+    catalog: Catalog, collection: Collection[Any, Any], key: Message, value: Message | None, *, force: bool
+) -> Message | None:
+    if value is not None and not force:
+        problem = catalog.in_transaction(
+            lambda tx: dangling(collection, key, value, lambda of, its: tx.get(of, its) is not None)
+        )
+        if problem is not None:
+            raise BadInput(problem, hint="to put it in all the same: --force")
+    if collection.cached and not force:
+        # Looked at again after the rehearsal: a process that was running until then may have moved it on.
+        there = catalog.in_transaction(lambda tx: tx.get(collection, key))
+        if (problem := goes_back(collection, key, there, value)) is not None:
+            raise BadInput(problem, hint="to change it all the same: --force")
+    found: Message | None = catalog.dangerous_edit(collection, key, value)
+    return found
+
+
+def _check_current(openable: OpenableCatalog) -> None:
+    version = openable.config(config.USER_VERSION)
+    if version is None:
+        raise Uninitialized(f"the catalog in {openable.place} is not initialized")
+    config.check_current(version)
+
+
+def _check_config(key: str, value: int | None, *, force: bool) -> None:
+    if key == config.USER_VERSION and value is None:
+        raise BadInput(f"config {key} can't be deleted: without it there is no catalog")
+    if config.is_reserved(key) and not force:
+        raise BadInput(
+            f"config {key} decides whether and by whom the catalog is read",
+            hint="to change it all the same: --force",
+        )
+    if value is not None:
+        try:
+            config.check_stored(key, value)
+        except (CorruptBlob, VersionTooNew, Deprecated) as error:
+            raise BadInput(f"no Holdfast could open the catalog then: {error}") from None
+
+
+def _show(message: Message) -> str:
+    return " ".join(str(message).split()) or "(empty)"

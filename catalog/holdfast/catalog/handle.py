@@ -1,0 +1,568 @@
+# ruff: noqa: D102 - the interfaces document their methods
+"""Open catalogs on a store: one that reads, one that writes, one that writes in memory only.
+
+Invariants
+- Memory holds what the store held at `upper - 1`; it moves one time after the other, and at each the fence
+  token is looked at first, then config, then the rest: a fenced process finds the fence before it meets
+  rows that it can't decode.
+- A writer's token is kept beside the memory: the memory may be read anew without a new epoch.
+- An error half way through a change leaves the memory in doubt: it is read anew before the next answer.
+- A reader of a linked store answers only from contents that were the catalog's: where the state in memory
+  does not tell, the other store is asked. A writer is fenced in both before that changes. The store of either
+  may return to an older state, so both ask the other store now and then. A reader that reads all of it anew
+  asks at once.
+"""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any, NoReturn, TypeVar
+
+from holdfast._pb import objects_pb2 as pb
+from holdfast.catalog import config
+from holdfast.catalog.cache import APPEND_ONLY, Cache
+from holdfast.catalog.contents import Contents, StoredContents, cached
+from holdfast.catalog.dump import dump_json
+from holdfast.catalog.fence import FenceToken
+from holdfast.catalog.interfaces import Catalog, ReadOnlyCatalog
+from holdfast.catalog.objects.codec import Object, Row, Update, canonical_key, decode, encode_key
+from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, FENCE_TOKENS, Collection, K, Kind, V
+from holdfast.catalog.stores.preamble import Preamble, at_latest
+from holdfast.catalog.stores.standing import Alone, Standing
+from holdfast.catalog.stores.store import CatalogStore, Kept, let_go_of_old
+from holdfast.catalog.subscription import StoreSubscription
+from holdfast.catalog.transaction import Transaction
+from holdfast.errors import (
+    AsOfTooEarly,
+    BadInput,
+    CatalogOutOfSync,
+    Fenced,
+    FenceRegressed,
+    HandleExpired,
+    HoldfastError,
+    Indeterminate,
+    LinkedElsewhere,
+    LogRegressed,
+    NotSourceOfTruth,
+    OtherHistory,
+    StorageError,
+    TransactionInProgress,
+    UpperMismatch,
+)
+from holdfast.forks import OwnerProcess
+from holdfast.persist import Prepared
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class ReadOnlyHandle(ReadOnlyCatalog):
+    """A catalog that reads. `cache` holds the contents at `upper - 1`."""
+
+    def __init__(
+        self,
+        store: CatalogStore,
+        cache: Cache,
+        *,
+        upper: int,
+        boot_ts: int,
+        standing: Standing | None = None,
+    ) -> None:
+        self._owner = OwnerProcess()
+        self._lock = threading.RLock()
+        self._standing = standing or Alone()
+        # Whether the contents in memory were the catalog's is still to be asked.
+        self._unconfirmed = False
+        # Whether it was read anew, since its history went on otherwise, and no other store was asked since.
+        self._anew = False
+        self._store = store
+        self._cache = cache
+        self._upper = upper
+        # The upper after the last change of the contents: empty progress doesn't move it.
+        self._content = upper
+        self._boot_ts = boot_ts
+        self._in_doubt = False
+        self._ended: HoldfastError | None = None
+
+    @property
+    def place(self) -> str:
+        return self._store.place
+
+    @property
+    def upper(self) -> int:
+        self._check_process()
+        return self._upper
+
+    @property
+    def since(self) -> int:
+        self._check_process()
+        return max(self._store.since, self._truth_since)
+
+    @property
+    def catalog_version(self) -> int:
+        with self._ready():
+            version = self._config(config.USER_VERSION)
+        if version is None:
+            raise CatalogOutOfSync("the catalog has lost its version")
+        return version
+
+    def fence_token(self) -> FenceToken:
+        with self._ready() as cache:
+            value = cache.get(FENCE_TOKENS, pb.FenceTokenKey())
+        if value is None:
+            raise CatalogOutOfSync("the catalog has lost its fence token")
+        return FenceToken.from_proto(value)
+
+    def boot_ts(self) -> int:
+        return self._boot_ts
+
+    def objects(self, collection: Collection[K, V]) -> tuple[Object[K, V], ...]:
+        if not collection.cached:
+            raise BadInput(f"{collection} is not kept in memory: read it as a stream")
+        with self._ready() as cache:
+            return tuple(cache.objects(collection))
+
+    def find(self, collection: Collection[K, V], like: V) -> Object[K, V] | None:
+        with self._ready() as cache:
+            return Transaction(cache).find(collection, like)
+
+    def stream(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
+        with self._ready():
+            upper = self._upper
+        return self._decoded(collection, self._store.rows(upper - 1, (collection.kind,)))
+
+    def _decoded(self, collection: Collection[K, V], rows: Iterable[Row]) -> Iterator[Object[K, V]]:
+        for row in rows:
+            yield decode(collection, row)
+            self._check_process()
+
+    def snapshot(self) -> Mapping[Kind, tuple[Object[Any, Any], ...]]:
+        with self._ready() as cache:
+            return {row.kind: tuple(cache.objects(row)) for row in COLLECTIONS.values() if row.cached}
+
+    def object_counts(self) -> dict[str, int]:
+        with self._ready() as cache:
+            if not cache.has_counts:
+                cache.set_counts(self._count_append_only())
+            return cache.counts()
+
+    def _count_append_only(self) -> Counter[Kind]:
+        return self._store.count(self._upper - 1, APPEND_ONLY)
+
+    def sync(self) -> None:
+        with self._ready():
+            self._sync_to(self._store.upper())
+            self._confirm()
+
+    def _floor(self, time: int) -> int:
+        """The time from which the store's contents are the catalog's, to who reads at `time`."""
+        # What is in memory doesn't tell where the catalog was after it.
+        return self._standing.confirm(self._store) if time >= self._upper else self._truth_since
+
+    def subscribe(self, since: int | None = None) -> StoreSubscription:
+        with self._ready():
+            lower = self._upper if since is None else since
+            fence = self._cache.fence_row if lower == self._upper else None
+            floor = self._floor(lower - 1)
+        store = self._store.another(purpose="catalog subscription")
+        try:
+            standing = self._standing.of_subscriber()
+            return StoreSubscription(store, lower, fence, standing=standing, floor=floor)
+        except BaseException:
+            store.close()
+            raise
+
+    def dump(self, as_of: int | None = None) -> str:
+        with self._ready():
+            time = self._upper - 1 if as_of is None else as_of
+            floor = self._floor(time)
+            if time < floor:
+                raise AsOfTooEarly(time, floor)
+        return dump_json(self._store.rows(time))
+
+    def close(self) -> None:
+        """Give up what it holds. In a forked child it does nothing: that is the parent's."""
+        if self._owner.is_here:
+            with self._lock:
+                try:
+                    self._store.close()
+                finally:
+                    self._standing.close()
+
+    def _check_process(self) -> None:
+        if not self._owner.is_here:
+            self._owner.check(f"the catalog in {self.place}")
+
+    def retire(self, error: HoldfastError) -> None:
+        """Close it for good: whoever uses it from now on is told `error`."""
+        with self._lock:
+            self._ended = error
+            self._store.close()
+
+    def _config(self, key: str) -> int | None:
+        found = self._cache.get(CONFIGS, pb.ConfigKey(key=key))
+        return None if found is None else found.value
+
+    @property
+    def _truth_since(self) -> int:
+        return self._config(config.TRUTH_SINCE) or 0
+
+    def _confirm(self) -> None:
+        """Make sure that what is in memory is the catalog; ends the handle where it is not, or may not be."""
+        self._unconfirmed = True
+        while self._config(config.LINK) is not None and self._config(config.TRUTH) != 1:
+            try:
+                since = self._standing.confirm(self._store)
+            except (NotSourceOfTruth, LinkedElsewhere) as error:
+                self._end(error)
+            if since < self._upper:
+                break
+            # It was elsewhere meanwhile, and has come back.
+            self._sync_to(self._store.upper())
+        if self._config(config.LINK) is not None:
+            try:
+                self._standing.confirm_reader(always=self._anew)
+            except StorageError:
+                raise
+            except HoldfastError as error:
+                self._end(error)
+        self._unconfirmed = self._anew = False
+
+    def _end(self, error: HoldfastError) -> NoReturn:
+        self._ended = error
+        raise error
+
+    @contextmanager
+    def _ready(self) -> Iterator[Cache]:
+        """The handle's lock, with memory fit to answer from; raises what ended the handle."""
+        self._check_process()
+        with self._lock:
+            if self._ended is not None:
+                raise self._ended.with_traceback(None)
+            if self._in_doubt:
+                self._reload()
+                self._unconfirmed = True
+            if self._unconfirmed:
+                self._confirm()
+            yield self._cache
+
+    def _sync_to(self, target: int) -> None:
+        if target < self._upper:
+            self._reload()
+            return
+        try:
+            fence = self._cache.fence_row
+            for time, updates in self._store.changes(self._upper, target, fence=fence):
+                self._apply(time, updates)
+        except (AsOfTooEarly, HandleExpired, OtherHistory):
+            self._reload()
+            return
+        self._upper = target
+        try:
+            self._store.release_before(target)
+        except (StorageError, HandleExpired) as error:
+            # What was asked for is here; the next sync says it again.
+            _log.warning("could not let go of the past of %s: %s", self.place, error)
+
+    def _apply(self, time: int, updates: Sequence[Update]) -> None:
+        self._in_doubt = True
+        self._cache.apply(updates)
+        self._in_doubt = False
+        self._upper = self._content = time + 1
+
+    def _reload(self) -> None:
+        """Read all of it anew, fence token and config before the rest."""
+        self._in_doubt = self._anew = True
+        self._store.reopen()
+        self._cache, self._upper = at_latest(self._store, self._loaded)
+        self._content = self._upper
+        self._in_doubt = False
+
+    def _loaded(self, preamble: Preamble) -> tuple[Cache, int]:
+        self._check_reloaded(preamble)
+        preamble.check_initialized(self.place)
+        preamble.check_current()
+        contents = StoredContents(self._store, preamble.upper)
+        return cached(contents, preamble, self.place), preamble.upper
+
+    def _check_reloaded(self, preamble: Preamble) -> None:
+        """Whether this handle may go on with a state that it did not come to change by change."""
+
+
+class WritableHandle(ReadOnlyHandle, Catalog):
+    """A catalog that writes, as long as `token` is the durable one."""
+
+    def __init__(
+        self,
+        store: CatalogStore,
+        cache: Cache,
+        *,
+        upper: int,
+        boot_ts: int,
+        token: FenceToken,
+        now_ms: Callable[[], int],
+        kept: Sequence[Kept] = (),
+        standing: Standing | None = None,
+    ) -> None:
+        super().__init__(store, cache, upper=upper, boot_ts=boot_ts, standing=standing)
+        # What is kept for dumps: only an open adds to it, so that nobody need be asked at each commit.
+        self._kept = kept
+        self.upgrade_report = None
+        self._token = token
+        self._now_ms = now_ms
+        self._tx: Transaction | None = None
+
+    @contextmanager
+    def _ready(self) -> Iterator[Cache]:
+        try:
+            with super()._ready() as cache:
+                yield cache
+        except LogRegressed:
+            # Its token can't be read past what this process knows; that it is no longer mine is certain.
+            self._end(FenceRegressed(self._token, "in an older log", at_least=self._token.epoch))
+
+    def fence_token(self) -> FenceToken:
+        self._check_process()
+        return self._token
+
+    def transaction(self) -> Transaction:
+        with self._ready() as cache:
+            if self._tx is not None:
+                raise TransactionInProgress("a transaction is open on this catalog already")
+            self._tx = Transaction(
+                cache, base=self._content, now_ms=self._now_ms(), on_close=self._forget_transaction
+            )
+            return self._tx
+
+    def _forget_transaction(self) -> None:
+        self._tx = None
+
+    def commit_transaction(self, tx: Transaction) -> None:
+        self._check_process()
+        with self._lock:
+            if tx is not self._tx:
+                raise BadInput("the transaction is not open on this catalog")
+            with tx, self._ready():
+                updates = tx.updates()
+                while updates:
+                    if tx.base != self._content:
+                        raise CatalogOutOfSync("the catalog changed after the transaction began")
+                    try:
+                        self._commit(updates)
+                        return
+                    except UpperMismatch:
+                        # Only progress without contents lets the loop go on to another attempt.
+                        self._sync_to(self._store.upper())
+
+    def confirm_leadership(self) -> None:
+        with self._ready():
+            before = self._content
+            self._sync_to(self._store.upper())
+            if self._content != before:
+                raise CatalogOutOfSync("somebody changed the catalog without taking over")
+            self._confirm_writer(always=True)
+
+    def fence_guard(self) -> Prepared:
+        with self._ready():
+            self._sync_to(self._store.upper())
+            self._confirm_writer(always=False)
+            return self._store.expect(self._upper)
+
+    def _confirm_writer(self, *, always: bool) -> None:
+        """Ask what else knows whether this process may write; ends the handle where it may not."""
+        try:
+            self._standing.confirm_writer(always=always)
+        except StorageError:
+            raise
+        except HoldfastError as error:
+            self._end(error)
+
+    def _confirm(self) -> None:
+        """Nothing: as long as its token is in the stores, the truth is where it was."""
+        self._unconfirmed = False
+
+    def dangerous_edit(self, collection: Collection[K, V], key: K, value: V | None) -> V | None:
+        if isinstance(key, pb.ConfigKey):
+            self._check_not_of_link(key.key)
+
+        def change(tx: Transaction) -> V | None:
+            stored = self._stored_rows(collection, key)
+            tx.dangerous_put(collection, key, value, stored=stored)
+            return decode(collection, stored[0]).value if stored else None
+
+        return self.in_transaction(change)
+
+    def _check_not_of_link(self, key: str) -> None:
+        if key in (config.LINK, config.STASH_LINKED, config.SETTLING):
+            raise BadInput(
+                f"config {key} would tie the catalog to a store that knows nothing of it",
+                hint="the first open of a linked catalog for writing links two stores",
+            )
+        with self._ready():
+            linked = self._config(config.LINK) is not None
+        if linked and config.is_reserved(key) and key != config.USER_VERSION:
+            raise BadInput(
+                f"config {key} tells which of two linked stores has the catalog: it is not changed by hand",
+                hint="'holdfast migrate' moves the catalog or ends the link",
+            )
+
+    def _stored_rows(self, collection: Collection[K, V], key: K) -> Sequence[Row]:
+        """The row of a key, with its stored bytes; several where an append-only type is damaged."""
+        encoded = encode_key(collection, key)
+        if collection.cached:
+            row = self._cache.table(collection.kind).get(encoded)
+            return () if row is None else (row,)
+        return [
+            row for row in self._appended(collection.kind) if canonical_key(collection, row.key) == encoded
+        ]
+
+    def _appended(self, kind: Kind) -> Iterator[Row]:
+        return self._store.rows(self._upper - 1, (kind,))
+
+    def in_transaction(self, change: Callable[[Transaction], T]) -> T:
+        self._check_process()
+        with self._lock, self.transaction() as tx:
+            result = change(tx)
+            self.commit_transaction(tx)
+            return result
+
+    def _commit(self, updates: Sequence[Update]) -> None:
+        self._confirm_writer(always=False)
+        try:
+            self._store.append(updates, self._upper, fence=self._cache.fence_row)
+        except OtherHistory:
+            # Mostly it says that this process was fenced there.
+            self._reload()
+            raise
+        except (Indeterminate, HandleExpired):
+            self._in_doubt = True
+            raise
+        super()._apply(self._upper, updates)
+        try:
+            self._store.move_holds(self._upper)
+            self._kept = let_go_of_old(self._store, self._kept, self._upper)
+        except (StorageError, HandleExpired) as error:
+            # The commit stands; the next one moves the holds.
+            _log.warning("could not move the holds on %s: %s", self.place, error)
+
+    def _sync_to(self, target: int) -> None:
+        before = self._content
+        super()._sync_to(target)
+        if self._content != before:
+            # Contents that no fence announced: another history, such as a restored store, may hide a token
+            # that the changes don't show. Look at the whole.
+            self._reload()
+
+    def _apply(self, time: int, updates: Sequence[Update]) -> None:
+        for update in updates:
+            if update.row.key[:2] == Kind.FENCE_TOKEN.tag and update.diff == 1:
+                self._check_token(FenceToken.from_proto(decode(FENCE_TOKENS, update.row).value))
+        super()._apply(time, updates)
+
+    def _check_reloaded(self, preamble: Preamble) -> None:
+        self._check_token(preamble.token)
+        if preamble.upper < self._upper:
+            self._end(CatalogOutOfSync(f"the catalog went back from {self._upper} to {preamble.upper}"))
+
+    def _check_token(self, durable: FenceToken | None) -> None:
+        """End this handle unless the durable token is its own.
+
+        One of the same rank but of another holder or nonce was written by somebody who won the race.
+        """
+        if durable == self._token:
+            return
+        if durable is None or durable < self._token:
+            self._end(FenceRegressed(self._token, durable, at_least=self._token.epoch))
+        self._end(self._standing.explain(Fenced(self._token, durable)))
+
+
+class SavepointHandle(WritableHandle):
+    """A catalog that writes in memory only: what was read at the open, and what was changed since.
+
+    `contents` is what was read, upgraded where it was of an older version, for as long as the handle is open.
+    """
+
+    def __init__(
+        self,
+        store: CatalogStore,
+        cache: Cache,
+        *,
+        durable_upper: int,
+        boot_ts: int,
+        token: FenceToken,
+        opening: Sequence[Update],
+        now_ms: Callable[[], int],
+        contents: Contents,
+        on_close: Callable[[], None],
+    ) -> None:
+        upper = durable_upper + 1
+        super().__init__(store, cache, upper=upper, boot_ts=boot_ts, token=token, now_ms=now_ms)
+        self._contents, self._on_close = contents, on_close
+        # Append-only rows that are here only, and those of the contents that aren't here.
+        self._added: dict[Row, None] = {}
+        self._removed: set[Row] = set()
+        self._remember(opening)
+
+    def stream(self, collection: Collection[K, V]) -> Iterator[Object[K, V]]:
+        if collection.cached:
+            return iter(self.objects(collection))
+        with self._ready():
+            rows = self._appended(collection.kind)
+        return self._decoded(collection, rows)
+
+    def sync(self) -> None:
+        """Nothing: what others commit is not part of this savepoint."""
+
+    def confirm_leadership(self) -> None:
+        """Nothing: nobody else writes here."""
+
+    def fence_guard(self) -> Prepared:
+        raise BadInput("a savepoint guards nothing: its token is in memory only")
+
+    def subscribe(self, since: int | None = None) -> StoreSubscription:  # noqa: ARG002
+        raise BadInput("a savepoint has no subscribers: nothing in it is committed")
+
+    def dump(self, as_of: int | None = None) -> str:
+        with self._ready() as cache:
+            if as_of not in (None, self._upper - 1):
+                raise BadInput("a savepoint has only its latest state")
+            return dump_json(chain(cache.rows(), *map(self._appended, APPEND_ONLY)))
+
+    def _count_append_only(self) -> Counter[Kind]:
+        counts = Counter(row.kind for row in self._added) + self._contents.count(APPEND_ONLY)
+        return counts - Counter(row.kind for row in self._removed)
+
+    def _appended(self, kind: Kind) -> Iterator[Row]:
+        removed = frozenset(self._removed)
+        kept = (row for row in self._contents.rows((kind,)) if row not in removed)
+        return chain(kept, [row for row in self._added if row.kind is kind])
+
+    def close(self) -> None:
+        if self._owner.is_here:
+            with self._lock:
+                self._on_close()
+        super().close()
+
+    def _commit(self, updates: Sequence[Update]) -> None:
+        self._apply(self._upper, updates)
+        self._remember(updates)
+
+    def _remember(self, updates: Iterable[Update]) -> None:
+        for row, diff in updates:
+            if COLLECTIONS[row.kind].cached:
+                continue
+            if diff == 1 and row in self._removed:
+                self._removed.remove(row)
+            elif diff == 1:
+                self._added[row] = None
+            elif row in self._added:
+                del self._added[row]
+            else:
+                self._removed.add(row)
+
+    def _reload(self) -> None:
+        raise CatalogOutOfSync("the savepoint is lost after an error: open another")

@@ -1,0 +1,91 @@
+"""The contents of a store in columns, with a hash of every row.
+
+Invariants
+- What is given is what is moved (see `replacing.is_content`): not the fence token, nor what a store says of
+  itself. Nothing is decoded but config.
+- A hash tells a row from any other, where its key ends included.
+- Some rows at a time are in memory, however many there are.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from holdfast.catalog.objects.codec import TAG_BYTES
+from holdfast.catalog.objects.packed import rows_of
+from holdfast.catalog.objects.registry import Kind
+from holdfast.catalog.replacing import is_content
+from holdfast.catalog.stores.store import CatalogStore
+
+HASH_BYTES = 32
+SHORT_BYTES = 16
+"""How many of them are kept for each row, to find what two stores have in common."""
+
+_SHORT = np.dtype([("first", "<u8"), ("second", "<u8")])
+assert _SHORT.itemsize == SHORT_BYTES
+_LENGTH = np.dtype(">u8")
+_OF_STORE = pa.array([Kind.FENCE_TOKEN.tag, Kind.CONFIG.tag], pa.binary())
+
+Shorts = NDArray[np.void]
+"""Of rows, 128 bits each, as two numbers."""
+
+
+@dataclass(frozen=True)
+class HashedRows:
+    """Some rows, columns `key` and `value`, and as many hashes, an array of `HASH_BYTES` each."""
+
+    rows: pa.RecordBatch
+    hashes: NDArray[np.uint8]
+
+    @property
+    def shorts(self) -> Shorts:
+        """The first `SHORT_BYTES` of each hash."""
+        return np.ascontiguousarray(self.hashes[:, :SHORT_BYTES]).view(_SHORT).reshape(-1)
+
+    @cached_property
+    def by_tag(self) -> dict[bytes, NDArray[np.bool_]]:
+        """Which rows begin with each tag that is among them."""
+        tags = pc.binary_slice(self.rows.column("key"), 0, TAG_BYTES).dictionary_encode()
+        codes = tags.indices.to_numpy()
+        return {tag: codes == code for code, tag in enumerate(tags.dictionary.to_pylist())}
+
+
+def no_shorts() -> Shorts:
+    """Those of no rows."""
+    return np.empty(0, _SHORT)
+
+
+def contents_of(store: CatalogStore, upper: int, *, but: Collection[Kind] = ()) -> Iterator[pa.RecordBatch]:
+    """The contents of a store at `upper - 1` as stored, but for some kinds; none where `upper` is 0.
+
+    Raises as `CatalogStore.batches` and `contents_in`.
+    """
+    return map(contents_in, store.batches(upper - 1, but=but) if upper else ())
+
+
+def contents_in(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Those of some rows that are contents; `CorruptBlob` for config that can't be decoded."""
+    tags = pc.binary_slice(batch.column("key"), 0, TAG_BYTES)
+    places = np.flatnonzero(pc.is_in(tags, value_set=_OF_STORE).to_numpy(zero_copy_only=False))
+    if not len(places):
+        return batch
+    keeps = np.ones(batch.num_rows, np.bool_)
+    keeps[places] = [is_content(row) for row in rows_of(batch.take(pa.array(places)))]
+    return batch.filter(pa.array(keeps))
+
+
+def hashed(rows: pa.RecordBatch) -> HashedRows:
+    """Rows with their hashes."""
+    key, value = rows.column("key"), rows.column("value")
+    lengths = pc.binary_length(key).to_numpy(zero_copy_only=False).astype(_LENGTH)
+    buffers = [None, pa.py_buffer(lengths.tobytes())]
+    length = pa.Array.from_buffers(pa.binary(_LENGTH.itemsize), len(lengths), buffers).cast(pa.binary())
+    joined = pc.binary_join_element_wise(length, key, value, pa.scalar(b"", pa.binary()))
+    found = b"".join([blake2b(row, digest_size=HASH_BYTES).digest() for row in joined.to_pylist()])
+    return HashedRows(rows, np.frombuffer(found, np.uint8).reshape(-1, HASH_BYTES))

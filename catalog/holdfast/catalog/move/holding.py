@@ -1,0 +1,213 @@
+"""What a process does before it writes to a linked catalog: it takes over, notes the truth, has the contents.
+
+Invariants
+- The note of the truth (`config.TRUTH`) is written under a token that is in both stores: with the fence of
+  persist, which is the second one, or after it.
+- Before an open returns, each store notes the token of the other one, and the last move: see `notes`.
+- The initial objects are written to the truth of a link that is whole, in one append with its note.
+- Contents are decoded once: what was committed after they were read is followed change by change.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from holdfast.catalog import config, takeover
+from holdfast.catalog.cache import Cache
+from holdfast.catalog.fence import FenceToken
+from holdfast.catalog.move.link import Linked, Seen, notes
+from holdfast.catalog.move.notes import (
+    arrived,
+    arriving,
+    completing,
+    has_looked,
+    looked,
+    next_move,
+)
+from holdfast.catalog.move.truth import Backend
+from holdfast.catalog.move.two_stores import (
+    Check,
+    Commit,
+    Taken,
+    TwoStores,
+    pauses,
+    take_over_both,
+    unchecked,
+)
+from holdfast.catalog.objects.codec import Update
+from holdfast.catalog.opening import loaded
+from holdfast.catalog.stores.preamble import Preamble, committed, read_preamble
+from holdfast.catalog.upgrade.plan import Plan, released
+from holdfast.catalog.upgrade.runner import Upgraded, same_objects, upgrade_under
+from holdfast.errors import AsOfTooEarly, CatalogOutOfSync, Fenced, HandleExpired
+
+_First = Callable[[], Iterable[Update]]
+
+
+def hold(
+    stores: TwoStores,
+    claim: FenceToken,
+    *,
+    check: Check = unchecked,
+    first: _First | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Taken:
+    """Take both over, and note where the truth is; `first` gives the initial objects where there are none.
+
+    Raises as `take_over_both`.
+    """
+
+    def also(seen: Seen, backend: Backend) -> Iterable[Update]:
+        # The stash comes first: while it is fenced, nobody holds the other one.
+        if backend is Backend.STASH:
+            return ()
+        link = stores.linkage(seen)
+        return _noting(seen, link, backend, first) if isinstance(link, Linked) else ()
+
+    for pause in pauses():
+        taken = take_over_both(stores, claim, also=also, check=check, sleep=sleep)
+        try:
+            return _noted(stores, taken, first)
+        except Fenced as error:
+            last = error
+            sleep(pause)
+    raise last
+
+
+def _noting(seen: Seen, link: Linked, backend: Backend, first: _First | None) -> tuple[Update, ...]:
+    """What is to be written to a store by who has taken both over."""
+    updates = seen.of(backend).configured(notes(link.truth)[backend])
+    if backend is link.truth and first is not None and not seen.of(backend).is_initialized:
+        return (*updates, *first())
+    return updates
+
+
+def _settling(seen: Seen, link: Linked, backend: Backend, first: _First | None) -> tuple[Update, ...]:
+    """The same, with what the store notes about the other one and about the last move."""
+    wanted = dict(notes(link.truth)[backend])
+    if not has_looked(seen, backend):
+        wanted |= looked(seen, backend)
+    truth = seen.of(link.truth)
+    here, begins = arrived(seen, link.truth), first is not None and not truth.is_initialized
+    if backend is link.truth and here is None and (begins or truth.is_initialized):
+        here = next_move(seen, truth.truth_since)
+        wanted |= arriving(backend, here)
+    wanted |= completing(backend, here)
+    updates = seen.of(backend).configured(wanted)
+    if backend is link.truth and begins and first is not None:
+        return (*updates, *first())
+    return updates
+
+
+def _noted(stores: TwoStores, taken: Taken, first: _First | None) -> Taken:
+    truth = taken.link.truth
+    # A note that is wrong goes before the right one comes.
+    for backend, noting in ((truth.other, _noting), (truth, _settling), (truth.other, _settling)):
+        updates = noting(taken.seen, taken.link, backend, first)
+        while updates:
+            at = taken.seen.of(backend)
+            if committed(stores.of(backend), at, updates):
+                commits = (*taken.commits[backend], Commit(at.upper, updates))
+                taken = replace(
+                    taken,
+                    seen=taken.seen.where(backend, at.after(updates)),
+                    commits={**taken.commits, backend: commits},
+                )
+                break
+            found = read_preamble(stores.of(backend), stores.of(backend).upper())
+            takeover.under(taken.token)(found)
+            taken = replace(taken, seen=taken.seen.where(backend, found))
+            if config.SETTLING in found.config:
+                # Somebody has begun to decide about the link, under no token yet: it is for him to say.
+                stores.linkage(taken.seen)
+            updates = noting(taken.seen, taken.link, backend, first)
+    return taken
+
+
+class TruthContents:
+    """What the source of truth holds, in memory, or the plan of its upgrade; to be closed."""
+
+    def __init__(self, stores: TwoStores) -> None:
+        self._stores = stores
+        self._truth: Backend | None = None
+        self._upper = 0
+        self._cache: Cache | None = None
+        self._plan: Plan | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._drop_plan()
+
+    def read(self, truth: Backend, seen: Preamble) -> None:
+        """Have what is there at `seen`; raises what it can't be read for, `AsOfTooEarly`, `OtherHistory`."""
+        seen.check_readable()
+        if truth is not self._truth:
+            self._truth, self._cache = truth, None
+            self._drop_plan()
+        if seen.is_older:
+            self._cache = None
+            self._work_out(seen)
+        else:
+            self._drop_plan()
+            if self._cache is None or not self._goes_on(self._cache, seen):
+                self._cache = loaded(self._stores.of(truth), seen)
+        self._upper = seen.upper
+
+    def follow(self, commits: Sequence[Commit]) -> None:
+        """Take what this process committed itself."""
+        for commit in commits:
+            if self._cache is not None and commit.at == self._upper:
+                self._cache.apply(commit.updates)
+                self._upper += 1
+
+    def upgraded(self, seen: Preamble, token: FenceToken) -> Upgraded | None:
+        """Upgrade the truth, which is at `seen`, under a token that is durable; None where it is current."""
+        if not seen.is_older:
+            return None
+        assert self._truth is not None
+        done = None
+        while done is None:
+            plan = self._work_out(seen)
+            done = upgrade_under(self._stores.of(self._truth), seen, token, plan)
+        self._drop_plan()
+        return done
+
+    def cache(self, seen: Preamble) -> Cache:
+        """The contents at `seen`."""
+        assert self._truth is not None
+        self.read(self._truth, seen)
+        assert self._cache is not None
+        return self._cache
+
+    def _work_out(self, seen: Preamble) -> Plan:
+        assert self._truth is not None
+        store = self._stores.of(self._truth)
+        if self._plan is None or not same_objects(store, self._plan.seen, seen):
+            self._drop_plan()
+            self._plan = Plan(store, seen, released())
+        return self._plan
+
+    def _goes_on(self, cache: Cache, seen: Preamble) -> bool:
+        """Bring the contents up to `seen`; False where they are to be read anew."""
+        assert self._truth is not None
+        if seen.upper < self._upper:
+            return False
+        store = self._stores.of(self._truth)
+        try:
+            if self._upper < seen.upper:
+                for _, updates in store.changes(self._upper, seen.upper, fence=cache.fence_row):
+                    cache.apply(updates)
+        except (AsOfTooEarly, HandleExpired, CatalogOutOfSync):
+            return False
+        return cache.fence_row == seen.fence_row
+
+    def _drop_plan(self) -> None:
+        plan, self._plan = self._plan, None
+        if plan is not None:
+            plan.close()

@@ -1,0 +1,320 @@
+"""How two stores are linked, told from their configs, and what a link writes. Pure.
+
+A link is three appends under one token that is durable in both stores: persist is marked, the stash is
+linked (the point of no return), persist's mark is completed. Where it broke off before the second, the next
+one decides anew, with another number; after it, it is completed. A stash that somebody links late, or has
+linked, under a number that persist has no more belongs to nothing.
+
+Invariants
+- Which store is the truth of two that were never linked is decided only where one answer is certain.
+- Both stores hold the number of their link. One that does not fit, or is missing where it was, is a conflict
+  for people to solve: nobody may take an empty stash for the truth, nor a stale one.
+- The token of the stash is never below that of persist, as it comes first there: where it is, this is another
+  stash than the one that the link was made or begun with, or an older state of it.
+- Every note of the truth (`config.TRUTH`) agrees with the tombstones.
+- Neither store is older than the other one has noted it, and the truth holds what the last move brought (see
+  `notes`). A truth without a catalog is initialized only where nothing shows that there was one.
+- While it is being decided by hand which store counts (`config.SETTLING`), neither does: see `decision`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+from holdfast.catalog import config
+from holdfast.catalog.fence import FenceToken
+from holdfast.catalog.move import notes as noted_by
+from holdfast.catalog.move.truth import (
+    NUMBERS,
+    Backend,
+    Strategy,
+    named,
+    source_of_truth,
+    tombstone,
+)
+from holdfast.catalog.stores.preamble import Preamble
+from holdfast.errors import CorruptBlob, LinkConflict, StrategyMismatch
+
+_DECIDE = (
+    "if that can't be, 'holdfast migrate link --truth stash|persist' shows what would be lost, and decides it"
+    " with --accept-loss"
+)
+_ENDED = f"use the two stores that were linked, or an empty stash for a new link; {_DECIDE}"
+_LOST = (
+    "use the stash that it was linked with; if that is lost for good: 'holdfast migrate detach --stash-lost'"
+)
+_LOST_WITH_IT = (
+    "use the stash that it was linked with: it may hold the catalog; if that is lost for good, 'holdfast"
+    " migrate detach --stash-lost' shows what would be lost with it, and accepts that with --accept-loss"
+)
+_NAMES = {Backend.STASH: "stash", Backend.PERSIST: "catalog"}
+_NEWEST = f"bring back the newest state of the store that was restored; {_DECIDE}"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was read of both stores, at a time at which both were so."""
+
+    stash: Preamble
+    persist: Preamble
+    other_past: Backend | None = None
+    """The store that had another fence token, at a time that the other store noted."""
+
+    def of(self, backend: Backend) -> Preamble:
+        """That of one store."""
+        return self.stash if backend is Backend.STASH else self.persist
+
+    def where(self, backend: Backend, preamble: Preamble) -> "Seen":
+        """The same with another one in the place of one."""
+        if backend is Backend.STASH:
+            return replace(self, stash=preamble)
+        return replace(self, persist=preamble)
+
+    @property
+    def token(self) -> FenceToken | None:
+        """The greater of the durable tokens, by order; None before the first open."""
+        tokens = [token for token in (self.stash.token, self.persist.token) if token is not None]
+        return max(tokens, key=lambda token: token.rank, default=None)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the user says of a link: `backend` is the truth where neither store has a catalog yet.
+
+    `strategy` None is the one that the link has, ONE_TOMBSTONE for a new one; `truth` tells which one counts
+    of two that aren't linked, where they can't. Once they are it has no say, so that it may stay said.
+    """
+
+    backend: Backend = Backend.PERSIST
+    strategy: Strategy | None = None
+    truth: Backend | None = None
+
+
+@dataclass(frozen=True)
+class Linked:
+    """Two stores that are linked, and which of them is the source of truth."""
+
+    id: int
+    strategy: Strategy
+    truth: Backend
+
+
+@dataclass(frozen=True)
+class ToLink:
+    """Two stores that are to be linked: what their link will be.
+
+    `finishing` is the number of one of which all but the last append is there; None: it gets a new one.
+    """
+
+    strategy: Strategy
+    truth: Backend
+    finishing: int | None = None
+
+
+def linkage(seen: Seen, terms: Terms, places: Mapping[Backend, str]) -> Linked | ToLink:
+    """How the stores are linked, or are to be; `places` names them in messages.
+
+    Raises `LinkConflict`, `StrategyMismatch`, and `CorruptBlob` for config without sense.
+    """
+    stash, persist = seen.stash.config, seen.persist.config
+    ours, theirs = stash.get(config.LINK), persist.get(config.LINK)
+    if config.SETTLING in persist:
+        _refuse_undecided(named(persist, config.SETTLING), places)
+    if theirs is not None:
+        config.check_stored(config.STASH_LINKED, persist.get(config.STASH_LINKED, 1))
+    broke_off = persist.get(config.STASH_LINKED) == 0
+    if ours is None and (theirs is None or broke_off):
+        if broke_off and terms.truth is None:
+            _check_begun_with(seen, places)
+        return _to_link(seen, terms, places)
+    if ours != theirs:
+        _refuse(places, ours, theirs, lost=persist.get(config.TRUTH) == 1)
+    assert ours is not None
+    strategy = strategy_kept(stash, terms)
+    truth = source_of_truth(strategy, stash, persist)
+    _check_states(seen, strategy, truth, places)
+    return ToLink(strategy, truth, finishing=ours) if broke_off else Linked(ours, strategy, truth)
+
+
+def begins_on_persist(link: ToLink, number: int) -> Mapping[str, int | None]:
+    """What persist's config becomes by the first append of a link."""
+    two = link.strategy is Strategy.TWO_TOMBSTONES and link.truth is Backend.PERSIST
+    return {
+        config.LINK: number,
+        config.STASH_LINKED: 0,
+        config.TOMBSTONE: 0 if two else None,
+        config.TRUTH: None,
+        **noted_by.NO_NOTES,
+    }
+
+
+def links_stash(link: ToLink, number: int) -> Mapping[str, int | None]:
+    """What the stash's config becomes by the second: from then on the two are linked."""
+    return {
+        config.LINK: number,
+        config.MIGRATION_STRATEGY: link.strategy.value,
+        config.TOMBSTONE: 1 if link.truth is Backend.PERSIST else None,
+        config.TRUTH: None,
+        **noted_by.NO_NOTES,
+    }
+
+
+def decides_on_persist(link: ToLink, number: int) -> Mapping[str, int | None]:
+    """What persist's config becomes while it is decided by hand that the truth is that of `link`."""
+    marks = {config.STASH_LINKED: 1, config.SETTLING: NUMBERS[link.truth]}
+    return {**begins_on_persist(link, number), **marks}
+
+
+ENDS_ON_PERSIST: Mapping[str, int | None] = {config.STASH_LINKED: 1}
+"""What persist's config becomes by the last."""
+
+UNLINKED: Mapping[str, int | None] = {
+    **dict.fromkeys((config.LINK, config.STASH_LINKED, config.TOMBSTONE, config.TRUTH, config.SETTLING)),
+    **noted_by.NO_NOTES,
+}
+"""What persist's config becomes when its link is ended."""
+
+
+def _to_link(seen: Seen, terms: Terms, places: Mapping[Backend, str]) -> ToLink:
+    with_catalog = [backend for backend in Backend if seen.of(backend).is_initialized]
+    match with_catalog:
+        case []:
+            truth = terms.truth or terms.backend
+        case [alone]:
+            truth = alone
+        case _ if terms.truth is None:
+            raise LinkConflict(
+                f"both {places[Backend.STASH]} and {places[Backend.PERSIST]} hold a catalog, and were never"
+                " linked: they can't be one",
+                hint="say which one counts, whose contents replace the other's in the next migration:"
+                " 'holdfast migrate link --truth stash|persist'; or use an empty store beside it",
+            )
+        case _:
+            truth = terms.truth
+    return ToLink(terms.strategy or Strategy.ONE_TOMBSTONE, truth)
+
+
+def _stash_is_behind(seen: Seen) -> bool:
+    """Whether persist has a token that the stash never had, or has no more."""
+    ours, theirs = seen.stash.token, seen.persist.token
+    return theirs is not None and (ours is None or not theirs <= ours)
+
+
+def _check_begun_with(seen: Seen, places: Mapping[Backend, str]) -> None:
+    """Raise `LinkConflict` for a stash that the link that broke off was not begun with."""
+    if _stash_is_behind(seen):
+        raise LinkConflict(
+            f"a link of the catalog in {places[Backend.PERSIST]} was begun with another stash than"
+            f" {places[Backend.STASH]}, which may hold the catalog",
+            hint="use the stash that it was begun with; if this one is right, say which store counts (truth):"
+            " the other stash can't be used with this catalog any more",
+        )
+
+
+def _refuse_undecided(truth: Backend, places: Mapping[Backend, str]) -> NoReturn:
+    command = "'holdfast migrate link --truth {} --accept-loss'"
+    raise LinkConflict(
+        f"somebody has begun to decide that the source of truth of {places[Backend.STASH]} and"
+        f" {places[Backend.PERSIST]} is {truth.value}, and has not ended",
+        hint=f"{command.format(truth.value.lower())} goes on with it;"
+        f" {command.format(truth.other.value.lower())} decides the other way",
+    )
+
+
+def _refuse(places: Mapping[Backend, str], ours: int | None, theirs: int | None, *, lost: bool) -> NoReturn:
+    stash, persist = places[Backend.STASH], places[Backend.PERSIST]
+    if ours is None:
+        raise LinkConflict(
+            f"the catalog in {persist} is linked with another stash than {stash}, which was never linked",
+            hint=_LOST if lost else _LOST_WITH_IT,
+        )
+    if theirs is None:
+        raise LinkConflict(
+            f"the stash in {stash} is linked, but not with {persist}: the link was ended, or is another's",
+            hint=_ENDED,
+        )
+    raise LinkConflict(
+        f"the stash in {stash} (link {ours}) and the catalog in {persist} (link {theirs}) are not linked with"
+        " each other",
+        hint=_LOST if lost else _ENDED,
+    )
+
+
+def strategy_of(stash: Mapping[str, int]) -> Strategy:
+    """The strategy in the config of a linked stash; `CorruptBlob` for none."""
+    value = stash.get(config.MIGRATION_STRATEGY)
+    try:
+        return Strategy(value)
+    except ValueError:
+        raise CorruptBlob(f"config {config.MIGRATION_STRATEGY}", "1 or 2", str(value)) from None
+
+
+def strategy_kept(stash: Mapping[str, int], terms: Terms) -> Strategy:
+    """The strategy of a link, from the stash's config: the one that it was linked with, if it was.
+
+    Raises `StrategyMismatch` for other terms, and `CorruptBlob`.
+    """
+    if config.LINK not in stash:
+        return terms.strategy or Strategy.ONE_TOMBSTONE
+    strategy = strategy_of(stash)
+    if terms.strategy not in (None, strategy):
+        raise StrategyMismatch(
+            f"the catalog was linked with {strategy.name}, which it keeps, not with {terms.strategy.name}",
+            hint=f"say {strategy.name}, or nothing",
+        )
+    return strategy
+
+
+def _check_states(seen: Seen, strategy: Strategy, truth: Backend, places: Mapping[Backend, str]) -> None:
+    if _stash_is_behind(seen):
+        raise LinkConflict(
+            f"the stash in {places[Backend.STASH]} is older than the catalog in {places[Backend.PERSIST]}"
+            " that it is linked with: it was restored from an older state, or persist was changed by hand",
+            hint=_NEWEST,
+        )
+    two = strategy is Strategy.TWO_TOMBSTONES
+    if two and tombstone(seen.stash.config) is None and tombstone(seen.persist.config) is not None:
+        raise LinkConflict(
+            f"the tombstones of {places[Backend.STASH]} (none) and {places[Backend.PERSIST]} can't be so by"
+            " any migration: a store was restored from an older state, or changed by hand",
+            hint=_NEWEST,
+        )
+    noted = [backend for backend in Backend if seen.of(backend).config.get(config.TRUTH) == 1]
+    wrong = truth.other
+    if wrong in noted:
+        both = " both" if len(noted) > 1 else ""
+        raise LinkConflict(
+            f"the source of truth can't be told: by the tombstones it is {truth.value} ({places[truth]}), but"
+            f" {wrong.value} ({places[wrong]}) says{both and ' too'} that it is: a store was restored from an"
+            " older state",
+            hint=_NEWEST,
+        )
+    _check_notes(seen, truth, places)
+
+
+def _check_notes(seen: Seen, truth: Backend, places: Mapping[Backend, str]) -> None:
+    """Raise `LinkConflict` where a store does not fit what the notes of the two tell."""
+    older = noted_by.returned(seen) or seen.other_past
+    if older is not None:
+        raise LinkConflict(
+            f"the {_NAMES[older]} in {places[older]} is older than {places[older.other]} knows it: it was"
+            " restored from an older state",
+            hint=_NEWEST,
+        )
+    if noted_by.holds_other_contents(seen, truth):
+        raise LinkConflict(
+            f"the {_NAMES[truth]} in {places[truth]} does not hold the contents of the last migration:"
+            " a store was restored from an older state",
+            hint=_NEWEST,
+        )
+    if not seen.of(truth).is_initialized and noted_by.held_a_catalog(seen, truth):
+        raise LinkConflict(
+            f"the {_NAMES[truth]} in {places[truth]} is empty, but {places[truth.other]} shows that there was"
+            " a catalog: a store was lost, or restored from an older state",
+            hint=_NEWEST,
+        )
+
+
+def notes(truth: Backend) -> Mapping[Backend, Mapping[str, int | None]]:
+    """What is to be written where, so that the note of the truth is in that store alone."""
+    return {truth: {config.TRUTH: 1}, truth.other: {config.TRUTH: None}}

@@ -1,0 +1,315 @@
+"""A migration of a catalog from one of its two stores to the other, and back.
+
+`attempt` does the steps; here is what makes attempts: who may begin one, what is looked at before anything is
+written, and how a migration ends that is given up.
+
+Invariants
+- What is refused changes nothing: the records, the link, the generation, and whether the source of truth can
+  be read and upgraded, are checked before the first commit.
+- How far it is, only memory knows. After any error, and in any other process, it begins at the first step.
+- After its end it holds nothing: the next open takes over as always.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from holdfast.catalog import config
+from holdfast.catalog.fence import FenceToken, check_who
+from holdfast.catalog.interfaces import Catalog
+from holdfast.catalog.move.attempt import Attempt, Orders, Progress, Verify
+from holdfast.catalog.move.held import Held
+from holdfast.catalog.move.link import Seen
+from holdfast.catalog.move.plan import MigrationPlan, plan_of
+from holdfast.catalog.move.records import (
+    Record,
+    begun,
+    destination,
+    ended_with,
+    key_of,
+    records_of,
+    running_of,
+    to_begin,
+)
+from holdfast.catalog.move.source import Read, checked
+from holdfast.catalog.move.truth import Backend, Step
+from holdfast.catalog.move.two_stores import TwoStores, take_over_both
+from holdfast.catalog.objects.codec import Update
+from holdfast.catalog.opening import wall_clock_ms
+from holdfast.catalog.stores.preamble import Preamble
+from holdfast.errors import BadInput, HoldfastError, MigrationTimedOut
+
+_log = logging.getLogger(__name__)
+
+LONGEST_S = 10**9
+"""The longest time for which a migration may shut others out, in seconds: some thirty years."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a migration ended: its record, and the source of truth. `moved`: whether this is what moved it."""
+
+    migration_id: str
+    record: Record
+    truth: Backend
+    moved: bool
+
+
+class TwoStored(Protocol):
+    """A catalog on two stores, such as a `LinkedCatalog`."""
+
+    @property
+    def stores(self) -> TwoStores:
+        """The two, and what the user says of their link."""
+
+
+class _NotRunningError(Exception):
+    """The migration isn't running, with the truth there."""
+
+    def __init__(self, truth: Backend) -> None:
+        super().__init__(truth)
+        self.truth = truth
+
+
+class _NothingToDoError(Exception):
+    """The migration has ended before, with this record and the truth there."""
+
+    def __init__(self, record: Record, truth: Backend) -> None:
+        super().__init__(record)
+        self.record, self.truth = record, truth
+
+
+class BackendMigration:
+    """One migration of `catalog` to `target`, or with `rollback` its way back. Not thread-safe.
+
+    `migration_id` names it for ever: one that has ended does nothing any more. Others are shut out for
+    `timeout_s` from its first step on; then it stops before the next step, unless the truth has moved. It can
+    be resumed, as after any error, by any process that gives the same id and target. `holder` and `purpose`
+    tell people who does it.
+
+    Raises `BadInput` for an id that can't be one, or a timeout that is none.
+    """
+
+    def __init__(
+        self,
+        catalog: TwoStored,
+        *,
+        migration_id: str,
+        target: Backend,
+        verify: Verify = Verify.COMPARE,
+        rollback: bool = False,
+        timeout_s: float = 600.0,
+        deploy_generation: int = 0,
+        holder: str,
+        purpose: str = "migration",
+        now_ms: Callable[[], int] = wall_clock_ms,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        key_of(migration_id)
+        if not 0 < timeout_s <= LONGEST_S:
+            raise BadInput(
+                f"the timeout of a migration is more than 0 seconds, at most {LONGEST_S:,}, not {timeout_s:g}"
+            )
+        check_who(holder, purpose)
+        self.migration_id = migration_id
+        self.target = target
+        self.rollback = rollback
+        self.verify = verify
+        self._catalog = catalog
+        self._timeout_ms = int(timeout_s * 1000)
+        self._claim = FenceToken(deploy_generation, 0, holder, purpose)
+        self._now_ms = now_ms
+        self._sleep = sleep
+        self._attempt: Attempt | None = None
+        self._outcome: Outcome | None = None
+        self._deadline_ms = 0
+        # The source of truth that was found to be readable, in the state that is given, and what was read.
+        self._readable: tuple[Backend, Preamble, Read | None] | None = None
+
+    @property
+    def destination(self) -> Backend:
+        """Where the source of truth is at the end."""
+        return destination(self.target, rollback=self.rollback)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How it ended; None before."""
+        return self._outcome
+
+    @property
+    def next_step(self) -> Step | None:
+        """The step that the next `advance` does; None before the first, and at the end."""
+        return None if self._attempt is None else self._attempt.next_step
+
+    def plan(self) -> MigrationPlan:
+        """What it would do. Reads, changes nothing and fences nobody.
+
+        Raises what refuses it but for the source of truth, whose state the plan tells.
+        """
+        return plan_of(self._catalog.stores, self.migration_id, self.target, rollback=self.rollback)
+
+    def advance(self) -> Progress | None:
+        """Do one numbered step; None when there is nothing left to do.
+
+        After an error the next call begins at the first step again.
+
+        Raises:
+            MigrationConflict: another migration has not ended, or this one was begun with another target
+                (whether it has ended or not).
+            LinkConflict, StrategyMismatch: the stores aren't two of one catalog, or not linked like this.
+            Fenced: somebody took over; nothing has moved, or the record tells that it has ended.
+            Uninitialized, VersionTooNew, Deprecated, CorruptBlob: the source of truth can't be read.
+            MigrationTimedOut: the timeout is over, and the truth has not moved.
+            ContentsDiffer, ShadowDiverged: the target does not hold what was written to it.
+            StorageError: a store failed; `Indeterminate` where it may have happened: go on, or begin anew.
+        """
+        if self._outcome is not None:
+            return None
+        with self._over_on_error():
+            try:
+                attempt = self._attempt = self._attempt or self._begin()
+            except _NothingToDoError as ended:
+                self._outcome = Outcome(self.migration_id, ended.record, ended.truth, moved=False)
+                return None
+            if not attempt.moved and self._now_ms() >= self._deadline_ms:
+                raise MigrationTimedOut(self.migration_id, str(attempt.next_step))
+            progress = attempt.advance()
+            _log.info("migration %s: %s", self.migration_id, progress.step)
+            if attempt.next_step is None:
+                record = attempt.orders.record.ended
+                self._outcome = Outcome(self.migration_id, record, self.destination, attempt.moved)
+                self._give_up()
+            return progress
+
+    def run(self, on_progress: Callable[[Progress], None] = lambda _: None) -> Outcome:
+        """Do all steps. Raises as `advance`."""
+        while (progress := self.advance()) is not None:
+            on_progress(progress)
+        assert self._outcome is not None
+        return self._outcome
+
+    def open_shadow(self) -> Catalog:
+        """Do all steps but the last; the catalog open for writing, with every write made in both stores.
+
+        The next `advance` closes it, compares both stores and moves the truth. Meanwhile nobody else may
+        open the catalog for writing, as long as the timeout is not over. Raises as `advance`, and `BadInput`
+        where there is nothing left to move.
+        """
+        if self.verify is not Verify.SHADOW:
+            raise BadInput(f"a migration with verification {self.verify.value} has no shadow")
+        while (attempt := self._attempt) is None or attempt.next_step is not attempt.steps[-1]:
+            if self.advance() is None or self._outcome is not None:
+                raise BadInput(f"migration {self.migration_id} has ended: there is nothing to write to both")
+        with self._over_on_error():
+            return attempt.open_shadow(self._now_ms)
+
+    def abandon(self) -> Backend:
+        """End it where it is, so that nobody is shut out: the one source of truth that there is then.
+
+        It is done where the truth has moved; else its record is taken back, or, where it was rolling back,
+        is again that of a migration that is done. One that isn't running stays as it is. Raises as `advance`.
+        """
+        self.close()
+        with self._catalog.stores.opened(self._claim.purpose) as stores:
+            try:
+                taken = take_over_both(stores, self._claim, check=self._check_running, sleep=self._sleep)
+            except _NotRunningError as found:
+                return found.truth
+            running = running_of(taken.seen.stash.config)
+            assert running is not None
+            orders = Orders(self.migration_id, running.destination, Verify.NONE, running.record)
+            attempt = Attempt(Held(stores, taken.token), taken.link.strategy, orders)
+            truth = taken.link.truth
+            attempt.finish(truth, ended_with(running, truth))
+            return truth
+
+    def close(self) -> None:
+        """Give up what it holds; what is running can be resumed."""
+        self._give_up()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _begin(self) -> Attempt:
+        """Take both stores over, with the record that tells others so."""
+        stores = self._catalog.stores.another(self._claim.purpose)
+        try:
+            taken = take_over_both(
+                stores,
+                self._claim,
+                also=self._also,
+                check=lambda seen: self._check(stores, seen),
+                sleep=self._sleep,
+            )
+        except BaseException:
+            stores.close()
+            raise
+        record = self._record(taken.seen)
+        orders = Orders(self.migration_id, self.destination, self.verify, record)
+        known, self._readable = self._readable, None
+        read = known[2] if known is not None and known[0] is self.destination.other else None
+        return Attempt(Held(stores, taken.token), taken.link.strategy, orders, read)
+
+    def _also(self, seen: Seen, backend: Backend) -> Iterable[Update]:
+        """What goes into a store together with the fence: nobody may trust a note of the truth any more."""
+        wanted: dict[str, int | None] = {config.TRUTH: None}
+        if backend is Backend.STASH:
+            self._deadline_ms = self._now_ms() + self._timeout_ms
+            wanted |= begun(self.migration_id, self._record(seen), self.target, self._deadline_ms)
+        return seen.of(backend).configured(wanted)
+
+    def _record(self, seen: Seen) -> Record:
+        """What it runs under. Raises `_NothingToDoError`, and what refuses it."""
+        stash = seen.stash.config
+        record = to_begin(stash, self.migration_id, self.target, rollback=self.rollback)
+        if record is None:
+            truth = self._catalog.stores.linkage(seen).truth
+            raise _NothingToDoError(records_of(stash)[self.migration_id], truth)
+        return record
+
+    def _check(self, stores: TwoStores, seen: Seen) -> None:
+        """Refuse what can't be done, before anything is written."""
+        self._record(seen)
+        source = stores.linkage(seen).truth
+        preamble = seen.of(source)
+        preamble.check_initialized(stores.of(source).place)
+        if source is self.destination:
+            return
+        # What a writer commits meanwhile under the same token and version can be read like the rest: to read
+        # it all for each of its commits would let it keep the migration out for ever.
+        known = self._readable
+        if known is None or known[0] is not source or not known[1].tells_as(preamble):
+            self._readable = source, preamble, checked(stores.of(source), preamble, stores.of(source.other))
+
+    def _check_running(self, seen: Seen) -> None:
+        running = running_of(seen.stash.config)
+        if running is None or running.migration_id != self.migration_id:
+            truth = self._catalog.stores.linkage(seen).truth
+            raise _NotRunningError(truth)
+
+    @contextmanager
+    def _over_on_error(self) -> Iterator[None]:
+        """Begin at the first step after an error."""
+        try:
+            yield
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        attempt, self._attempt = self._attempt, None
+        if attempt is None:
+            return
+        try:
+            attempt.close()
+        except HoldfastError as error:
+            _log.warning("could not close the stores of migration %s: %s", self.migration_id, error)

@@ -1,0 +1,189 @@
+"""The store that does not hold the catalog, asked by a process that writes or reads the other one.
+
+A writer whose store returns to an older state finds its own token there. Only the other store shows that
+somebody has taken over, or that the catalog has moved. The same is true of a reader: its store may return to
+exactly the state that it has read.
+
+Invariants
+- A commit is made only while the last look at the other store is at most `RECENT_S` old, or while that store
+  can't be reached for at most `GRACE_S`.
+- Whether a process may still write, which it asks itself (`confirm_leadership`), is never told from a look of
+  before.
+- A reader or a subscriber that asks for what is new looks at the other store when its last look is over
+  `RECENT_S` old. It goes on while that store can't be reached.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+
+from holdfast.catalog.fence import FenceToken
+from holdfast.catalog.move.truth import Backend
+from holdfast.catalog.move.two_stores import TwoStores, read_both
+from holdfast.catalog.stores.preamble import Preamble, caught_up
+from holdfast.catalog.stores.store import CatalogStore
+from holdfast.errors import (
+    CorruptBlob,
+    Fenced,
+    LinkConflict,
+    LogRegressed,
+    NotSourceOfTruth,
+    OtherHistory,
+    StorageError,
+    StoreUnreachable,
+)
+
+_log = logging.getLogger(__name__)
+
+RECENT_S = 2.0
+"""How long a look at the other store lasts, in seconds."""
+GRACE_S = 600.0
+"""How long commits go on while the other store can't be reached, in seconds."""
+RETRY_S = 10.0
+"""How long a commit doesn't ask again after the other store could not be reached, in seconds."""
+
+Clock = Callable[[], float]
+
+
+class OtherStore:
+    """The other store, in the hands of a writer with `token`; `seen` is what it held when it was opened."""
+
+    def __init__(
+        self, store: CatalogStore, seen: Preamble, token: FenceToken, clock: Clock = time.monotonic
+    ) -> None:
+        self._store = store
+        self._seen = seen
+        self._token = token
+        self._clock = clock
+        self._reached = self._asked = clock()
+        self._reachable = True
+
+    def confirm(self, *, always: bool) -> None:
+        """Look whether the token is still there; with `always` however long ago the last look is.
+
+        Raises `Fenced` where somebody has taken over, `LinkConflict` where the store is older than this
+        process knows it, and `StoreUnreachable` after the grace.
+        """
+        now = self._clock()
+        if not always and now - self._asked <= (RECENT_S if self._reachable else RETRY_S):
+            self._check_grace(now, None)
+            return
+        try:
+            found = caught_up(self._store, self._seen)
+        except (LogRegressed, OtherHistory):
+            raise self._older() from None
+        except CorruptBlob:
+            raise
+        except StorageError as error:
+            if self._reachable:
+                _log.warning("could not ask %s whether this process may still write: %s", self.place, error)
+            self._asked, self._reachable = self._clock(), False
+            self._check_grace(self._asked, error)
+            return
+        self._check(found)
+        self._seen = found
+        self._reached = self._asked = self._clock()
+        self._reachable = True
+
+    @property
+    def place(self) -> str:
+        """Where it is."""
+        return self._store.place
+
+    def close(self) -> None:
+        """Give up what it holds."""
+        self._store.close()
+
+    def _check(self, found: Preamble) -> None:
+        durable = found.token
+        if durable is not None and not durable <= self._token:
+            raise Fenced(self._token, durable)
+        if durable != self._token or found.upper < self._seen.upper:
+            raise self._older()
+
+    def _check_grace(self, now: float, error: StorageError | None) -> None:
+        if now - self._reached > GRACE_S and not self._reachable:
+            raise StoreUnreachable(
+                f"{self._store.location} can't be reached for {now - self._reached:.0f} s: nothing shows that"
+                " this process may still write"
+            ) from error
+
+    def _older(self) -> LinkConflict:
+        return LinkConflict(
+            f"{self._store.location} is older than this process knows it: it was restored from a copy",
+            hint="stop all processes that write to the catalog, and bring back the newest state of the store;"
+            " if that can't be, 'holdfast migrate link --truth stash|persist' decides which one counts",
+        )
+
+
+class OtherOfReader:
+    """The other store, in the hands of one reader or subscriber of the store of `backend`.
+
+    Not thread-safe.
+    """
+
+    def __init__(self, stores: TwoStores, backend: Backend, clock: Clock = time.monotonic) -> None:
+        self._stores = stores
+        self._backend = backend
+        self._clock = clock
+        self._asked = clock()
+        self._reachable = True
+        self._other: CatalogStore | None = None
+        self._seen: Preamble | None = None
+
+    def another(self) -> "OtherOfReader":
+        """The same for another reader."""
+        return OtherOfReader(self._stores, self._backend, self._clock)
+
+    def confirm(self, *, always: bool) -> None:
+        """Check that the stores together still show that the catalog is in the reader's; `always`: at once.
+
+        Raises `NotSourceOfTruth`, `LinkConflict`, and with `always` what the stores can't be read for.
+        """
+        now = self._clock()
+        if not always and now - self._asked <= (RECENT_S if self._reachable else RETRY_S):
+            return
+        try:
+            if always or self._has_changed():
+                self._compare()
+        except CorruptBlob:
+            raise
+        except StorageError as error:
+            if always:
+                raise
+            if self._reachable:
+                _log.warning("could not ask the other store of %s: %s", self._place, error)
+            self._asked, self._reachable = self._clock(), False
+            return
+        self._asked, self._reachable = self._clock(), True
+
+    def close(self) -> None:
+        """Give up what it holds."""
+        other, self._other = self._other, None
+        if other is not None:
+            other.close()
+
+    @property
+    def _place(self) -> str:
+        return self._stores.places[self._backend]
+
+    def _has_changed(self) -> bool:
+        """Whether the other store has another token or config than at the last comparison, or went back."""
+        if self._seen is None:
+            return True
+        if self._other is None:
+            self._other = self._stores.of(self._backend.other).another(purpose="catalog truth")
+        found = caught_up(self._other, self._seen)
+        if found.upper < self._seen.upper or not found.tells_as(self._seen):
+            return True
+        self._seen = found
+        self._other.release_before(found.upper)
+        return False
+
+    def _compare(self) -> None:
+        with self._stores.opened("catalog truth") as stores:
+            both = read_both(stores)
+            truth = stores.linkage(both).truth
+        if truth is not self._backend:
+            raise NotSourceOfTruth(self._stores.of(self._backend).location, truth.value)
+        self._seen = both.of(truth.other)

@@ -1,0 +1,215 @@
+"""What the stash's config tells of migrations: which were done, which one is running and until when. Pure.
+
+Invariants
+- At most one migration is running; its record, its target and its deadline are written in one append.
+- What is done or rolled back stays so: a migration of that id does nothing any more. Record and target stay
+  together for ever: an id that was used for one target is never taken for a migration to the other.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from holdfast.catalog import config
+from holdfast.catalog.move.truth import NUMBERS, Backend, named
+from holdfast.errors import BadInput, CorruptBlob, MigrationConflict
+
+_ID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:/@-]{0,198}[A-Za-z0-9])?")
+
+
+class Record(Enum):
+    """How far a migration is; the value is what the stash's config holds."""
+
+    RUNNING = 1
+    DONE = 2
+    ROLLING_BACK = 3
+    ROLLED_BACK = 4
+
+    def __str__(self) -> str:
+        return self.name.lower().replace("_", " ")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self in (Record.RUNNING, Record.ROLLING_BACK)
+
+    @property
+    def ended(self) -> "Record":
+        """What it becomes with its last step; what has ended stays."""
+        match self:
+            case Record.RUNNING:
+                return Record.DONE
+            case Record.ROLLING_BACK:
+                return Record.ROLLED_BACK
+            case _:
+                return self
+
+
+@dataclass(frozen=True)
+class Running:
+    """A migration that is running; others are shut out until `deadline_ms` (of the wall clock).
+
+    `target` is that of the migration: where it is rolling back to is the other one.
+    """
+
+    migration_id: str
+    record: Record
+    target: Backend
+    deadline_ms: int
+
+    @property
+    def destination(self) -> Backend:
+        """Where the truth will be when it ends."""
+        return destination(self.target, rollback=self.record is Record.ROLLING_BACK)
+
+    def shuts_out(self, now_ms: int) -> bool:
+        """Whether nobody else may open the catalog for writing yet."""
+        return now_ms < self.deadline_ms
+
+
+def destination(target: Backend, *, rollback: bool) -> Backend:
+    """Where a migration to `target`, or its way back, leads."""
+    return target.other if rollback else target
+
+
+def key_of(migration_id: str) -> str:
+    """The config key of a migration's record; `BadInput` for an id that can't be one."""
+    if not _ID.fullmatch(migration_id):
+        raise BadInput(
+            f"migration id {migration_id!r} is not one",
+            hint="it has at most 200 letters, digits and .-_:/@, with a letter or a digit at both ends",
+        )
+    return f"{config.MIGRATION_RECORD}{migration_id}"
+
+
+def target_key_of(migration_id: str) -> str:
+    """The config key of a migration's target."""
+    return f"{config.MIGRATION_TARGET}{migration_id}"
+
+
+def records_of(stash: Mapping[str, int]) -> dict[str, Record]:
+    """The records of all migrations in a stash's config, by id; `CorruptBlob` for one without sense."""
+    found = {}
+    for key, value in sorted(stash.items()):
+        if key.startswith(config.MIGRATION_RECORD):
+            found[key.removeprefix(config.MIGRATION_RECORD)] = _record(key, value)
+    return found
+
+
+def targets_of(stash: Mapping[str, int]) -> dict[str, Backend]:
+    """The targets of all of them, by id; `CorruptBlob` where a record is without one."""
+    return {migration_id: named(stash, target_key_of(migration_id)) for migration_id in records_of(stash)}
+
+
+def running_of(stash: Mapping[str, int]) -> Running | None:
+    """The migration that is running; `CorruptBlob` where there are two, or where it misses what it needs."""
+    running = [(id_, record) for id_, record in records_of(stash).items() if record.is_running]
+    if not running:
+        return None
+    if len(running) > 1:
+        names = ", ".join(id_ for id_, _ in running)
+        raise CorruptBlob("the config of the stash", "at most one running migration", names)
+    ((id_, record),) = running
+    return Running(id_, record, named(stash, target_key_of(id_)), stash.get(config.MIGRATION_DEADLINE, 0))
+
+
+def to_begin(
+    stash: Mapping[str, int], migration_id: str, target: Backend, *, rollback: bool
+) -> Record | None:
+    """The record that a migration, or its way back, begins or resumes with; None when there is nothing to do.
+
+    Raises `MigrationConflict` where this one was begun with another target, even if it has ended; while
+    another one is running; or when one that is rolling back is to go forward; and `BadInput` to roll back
+    what was never begun.
+    """
+    key = key_of(migration_id)
+    found = None if key not in stash else _record(key, stash[key])
+    if found is not None:
+        _check_target(migration_id, found, named(stash, target_key_of(migration_id)), target)
+    if found is Record.ROLLED_BACK or (found is Record.DONE and not rollback):
+        return None
+    running = running_of(stash)
+    if running is not None and running.migration_id != migration_id:
+        raise MigrationConflict(
+            f"migration {running.migration_id} of this catalog has not ended: {running.record}",
+            hint=f"run it to its end, or roll it back, before migration {migration_id}",
+        )
+    if found is None and rollback:
+        raise _never_begun(migration_id)
+    if found is Record.ROLLING_BACK and not rollback:
+        raise MigrationConflict(
+            f"migration {migration_id} is being rolled back",
+            hint="roll it back to its end; then migrate under a new id",
+        )
+    return Record.ROLLING_BACK if rollback else Record.RUNNING
+
+
+def target_to_leave(targets: Mapping[str, Backend], migration_id: str) -> Backend:
+    """The target that a migration to roll back was begun with; `BadInput` if it never was."""
+    key_of(migration_id)
+    if migration_id not in targets:
+        raise _never_begun(migration_id)
+    return targets[migration_id]
+
+
+def _never_begun(migration_id: str) -> BadInput:
+    return BadInput(
+        f"there is no migration {migration_id} of this catalog to roll back or to give up",
+        hint="'holdfast migrate status' shows those that there were",
+    )
+
+
+def _check_target(migration_id: str, record: Record, begun_with: Backend, target: Backend) -> None:
+    if begun_with is target:
+        return
+    begun_to = begun_with.value
+    raise MigrationConflict(
+        f"migration {migration_id} was begun with target {begun_to}, not {target.value}: it is {record}",
+        hint=f"go on with target {begun_to.lower()}, or migrate under a new id"
+        if record.is_running
+        else "migrate under a new id",
+    )
+
+
+def begun(migration_id: str, record: Record, target: Backend, deadline_ms: int) -> Mapping[str, int | None]:
+    """What the config of the stash becomes when a migration begins or is resumed."""
+    return {
+        key_of(migration_id): record.value,
+        target_key_of(migration_id): NUMBERS[target],
+        config.MIGRATION_DEADLINE: deadline_ms,
+    }
+
+
+def ended(migration_id: str, record: Record | None) -> Mapping[str, int | None]:
+    """What it becomes when it ends, with its last record; None takes the record back, and the target."""
+    over: dict[str, int | None] = {config.MIGRATION_DEADLINE: None}
+    if record is None:
+        return {**over, key_of(migration_id): None, target_key_of(migration_id): None}
+    return {**over, key_of(migration_id): record.value}
+
+
+def ending_with(stash: Mapping[str, int], truth: Backend) -> Mapping[str, int | None]:
+    """What it becomes when the migration that is running, if one is, ends with the truth there.
+
+    It is done where the truth has moved; else its record is taken back, or, where it was rolling back, is
+    again that of a migration that is done.
+    """
+    running = running_of(stash)
+    if running is None:
+        return {}
+    return ended(running.migration_id, ended_with(running, truth))
+
+
+def ended_with(running: Running, truth: Backend) -> Record | None:
+    """The record of a migration that ends with the truth there; None for none."""
+    if truth is running.destination:
+        return running.record.ended
+    return Record.DONE if running.record is Record.ROLLING_BACK else None
+
+
+def _record(key: str, value: int) -> Record:
+    try:
+        return Record(value)
+    except ValueError:
+        raise CorruptBlob(f"config {key}", "1 to 4", str(value)) from None

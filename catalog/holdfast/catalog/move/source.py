@@ -1,0 +1,90 @@
+"""What the source of truth holds: read once, checked as an open would check it, and followed from there.
+
+Invariants
+- What was found at one time is, with all that was committed since, what there is later. Where the store
+  doesn't give that any more, or it doesn't fit, everything is read again.
+- A row that the target doesn't take is found before anything is written.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.catalog.cache import Cache
+from holdfast.catalog.contents import StoredContents
+from holdfast.catalog.move.hashed import contents_of
+from holdfast.catalog.move.replace import Reading, Wanted, wanted_of
+from holdfast.catalog.objects.codec import Update
+from holdfast.catalog.stores.preamble import Preamble
+from holdfast.catalog.stores.store import CatalogStore
+from holdfast.catalog.upgrade.plan import Plan, released
+from holdfast.errors import AsOfTooEarly, BadInput, HandleExpired, OtherHistory
+
+
+@dataclass(frozen=True)
+class Read:
+    """What the source holds in the state of `seen`."""
+
+    seen: Preamble
+    wanted: Wanted
+
+
+def checked(store: CatalogStore, seen: Preamble, target: CatalogStore) -> Read | None:
+    """Read the source, and upgrade it in memory, as an open would; None where it is to be upgraded.
+
+    Raises what an open would, and `BadInput` for a row that the target doesn't take.
+    """
+    seen.check_readable()
+    if seen.is_older:
+        Plan(store, seen, released()).close()
+        return None
+    reading = Reading()
+    batches = StoredContents(store, seen.upper).batches()
+    cache = Cache.load(reading.passing(_fitting(batches, target)))
+    seen.check_history(cache.fence_row, store.place)
+    return Read(seen, reading.wanted())
+
+
+def read(store: CatalogStore, seen: Preamble) -> Read:
+    """Read what the source holds. Raises `StorageError`, and as `wanted_of`."""
+    return Read(seen, wanted_of(contents_of(store, seen.upper)))
+
+
+def followed(store: CatalogStore, known: Read, seen: Preamble) -> Read:
+    """What the source holds in the state of `seen`, from an earlier state. Raises as `read`."""
+    wanted = _after(store, known, seen)
+    return read(store, seen) if wanted is None else Read(seen, wanted)
+
+
+def _after(store: CatalogStore, known: Read, seen: Preamble) -> Wanted | None:
+    """What there is after the changes; None where they can't be had, or lead somewhere else."""
+    before = known.seen
+    if before.upper > seen.upper:
+        return None
+    try:
+        changed = store.changes(before.upper, seen.upper, fence=before.fence_row)
+    except (AsOfTooEarly, HandleExpired, OtherHistory):
+        return None
+    updates: list[Update] = []
+    at = before
+    for _, more in changed:
+        at = at.after(more)
+        updates += more
+    return known.wanted.after(updates) if at.tells_as(seen) else None
+
+
+def _fitting(batches: Iterable[pa.RecordBatch], target: CatalogStore) -> Iterator[pa.RecordBatch]:
+    """The batches, as long as the target takes their rows."""
+    limit = target.max_row_bytes
+    for batch in batches:
+        if limit is not None and batch.num_rows:
+            lengths = (pc.binary_length(batch.column(name)) for name in ("key", "value"))
+            longest = pc.max(pc.add(*lengths)).as_py()
+            if longest > limit:
+                raise BadInput(
+                    f"an object of the catalog has {longest:,} bytes, {target.place} takes {limit:,}",
+                    hint="make the object smaller",
+                )
+        yield batch

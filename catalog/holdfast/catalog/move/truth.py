@@ -1,0 +1,182 @@
+"""Which of two linked stores is the source of truth, and the steps that change it. Pure; tables are data.
+
+A store is *retired* where its tombstone is 1. Two strategies read the tombstones differently, so a catalog
+keeps the one that it was linked with. The documentation's diagrams and the tests are made from these tables.
+
+Invariants
+- Every combination of tombstones has exactly one source of truth.
+- A step changes one store; only a `SET_TOMBSTONE` can change the truth, and only after the target was
+  replaced by what the truth held.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from holdfast.catalog import config
+from holdfast.errors import CorruptBlob
+
+
+class Backend(Enum):
+    """One of the two stores of a linked catalog."""
+
+    STASH = "Stash"
+    PERSIST = "Persist"
+
+    @property
+    def other(self) -> "Backend":
+        """The one that this is moved to or from."""
+        return Backend.PERSIST if self is Backend.STASH else Backend.STASH
+
+
+NUMBERS: Mapping[Backend, int] = {Backend.STASH: 1, Backend.PERSIST: 2}
+"""How the config of a store names one of the two."""
+
+
+def named(stored: Mapping[str, int], key: str) -> Backend:
+    """The one that a store's config names under `key`. Raises `CorruptBlob`."""
+    for backend, number in NUMBERS.items():
+        if number == stored.get(key):
+            return backend
+    raise CorruptBlob(f"config {key}", "1 or 2", str(stored.get(key)))
+
+
+class Strategy(Enum):
+    """How many tombstones tell the truth; the value is what the stash's config holds."""
+
+    ONE_TOMBSTONE = 1
+    """One, in the stash."""
+    TWO_TOMBSTONES = 2
+    """One in each store."""
+
+
+@dataclass(frozen=True)
+class State:
+    """A row of a state table: tombstones, as far as they matter, and what they mean."""
+
+    stash: frozenset[bool | None]
+    persist: frozenset[bool | None]
+    truth: Backend
+    meaning: str
+
+    def covers(self, stash: bool | None, persist: bool | None) -> bool:
+        """Whether these tombstones are in this state."""
+        return stash in self.stash and persist in self.persist
+
+
+_ANY: frozenset[bool | None] = frozenset({None, False, True})
+
+
+def _only(value: bool | None) -> frozenset[bool | None]:
+    return frozenset({value})
+
+
+_SET = frozenset[bool | None]({False, True})
+
+STATES: Mapping[Strategy, tuple[State, ...]] = {
+    Strategy.ONE_TOMBSTONE: (
+        State(_only(None), _ANY, Backend.STASH, "never moved to persist"),
+        State(_only(True), _ANY, Backend.PERSIST, "moved to persist, or the way back broke off"),
+        State(_only(False), _ANY, Backend.STASH, "moved back, or the way to persist broke off"),
+    ),
+    Strategy.TWO_TOMBSTONES: (
+        State(_only(None), _ANY, Backend.STASH, "no move was ever begun"),
+        State(_SET, _only(None), Backend.STASH, "never moved to persist to the end"),
+        State(_only(True), _only(False), Backend.PERSIST, "moved to persist"),
+        State(_only(False), _only(True), Backend.STASH, "moved back"),
+        State(_only(True), _only(True), Backend.STASH, "the way to persist broke off"),
+        State(_only(False), _only(False), Backend.PERSIST, "the way back broke off"),
+    ),
+}
+"""For each strategy states of which exactly one covers any two tombstones."""
+
+
+def source_of_truth(
+    strategy: Strategy, stash_config: Mapping[str, int], persist_config: Mapping[str, int]
+) -> Backend:
+    """The store that counts, from the configs of two linked stores.
+
+    Raises `CorruptBlob` for a tombstone that is neither 0 nor 1.
+    """
+    stash, persist = tombstone(stash_config), tombstone(persist_config)
+    (state,) = (state for state in STATES[strategy] if state.covers(stash, persist))
+    return state.truth
+
+
+def tombstone(stored: Mapping[str, int]) -> bool | None:
+    """The tombstone in a store's config; None where there is none. Raises `CorruptBlob`."""
+    value = stored.get(config.TOMBSTONE)
+    if value is None:
+        return None
+    config.check_stored(config.TOMBSTONE, value)
+    return bool(value)
+
+
+class Action(Enum):
+    """What a step does."""
+
+    OPEN = auto()
+    """Puts the token of the migration into the step's store."""
+    CHECK = auto()
+    """Ends the migration where the target is the truth already."""
+    READ = auto()
+    """Takes a snapshot of the step's store, which is the truth."""
+    REPLACE = auto()
+    """Makes the snapshot the contents of the step's store, in one commit."""
+    SET_TOMBSTONE = auto()
+    """Sets the tombstone of the step's store."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A numbered step of a move; `tombstone` is what a `SET_TOMBSTONE` sets, else None."""
+
+    number: int
+    action: Action
+    store: Backend
+    tombstone: bool | None = None
+
+    def __str__(self) -> str:
+        store = self.store.value.lower()
+        match self.action:
+            case Action.OPEN:
+                text = f"open the {store} catalog"
+            case Action.CHECK:
+                text = f"see whether {store} is the source of truth already"
+            case Action.READ:
+                text = f"read the {store} catalog"
+            case Action.REPLACE:
+                text = f"replace the contents of the {store} catalog"
+            case Action.SET_TOMBSTONE:
+                text = f"set the {store} tombstone to {str(self.tombstone).lower()}"
+        return f"{self.number}. {text}"
+
+
+def _one_tombstone(target: Backend) -> Iterator[tuple[Action, Backend, bool | None]]:
+    yield Action.OPEN, Backend.STASH, None
+    yield Action.OPEN, Backend.PERSIST, None
+    yield Action.CHECK, target, None
+    yield Action.READ, target.other, None
+    yield Action.REPLACE, target, None
+    yield Action.SET_TOMBSTONE, Backend.STASH, target is Backend.PERSIST
+
+
+def _two_tombstones(target: Backend) -> Iterator[tuple[Action, Backend, bool | None]]:
+    yield Action.OPEN, Backend.STASH, None
+    yield Action.OPEN, Backend.PERSIST, None
+    yield Action.SET_TOMBSTONE, Backend.STASH, target is Backend.PERSIST
+    yield Action.CHECK, target, None
+    yield Action.READ, target.other, None
+    yield Action.REPLACE, target, None
+    yield Action.SET_TOMBSTONE, Backend.PERSIST, target is Backend.STASH
+
+
+STEPS: Mapping[tuple[Strategy, Backend], tuple[Step, ...]] = {
+    (strategy, target): tuple(Step(number, *step) for number, step in enumerate(steps(target), start=1))
+    for strategy, steps in (
+        (Strategy.ONE_TOMBSTONE, _one_tombstone),
+        (Strategy.TWO_TOMBSTONES, _two_tombstones),
+    )
+    for target in Backend
+}
+"""The steps of a move by strategy and target."""

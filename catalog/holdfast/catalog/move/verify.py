@@ -1,0 +1,98 @@
+"""Whether two stores hold the same contents, told from one number for each object type.
+
+Invariants
+- A digest doesn't depend on the order in which rows come, and two contents that differ in any stored byte, or
+  in how often a row is there, have different ones: it is the sum of 256-bit hashes of the rows.
+- Rows are read as a stream: memory doesn't grow with them.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.catalog.move.hashed import HASH_BYTES, HashedRows, hashed
+from holdfast.catalog.objects.codec import kind_of
+from holdfast.catalog.objects.registry import COLLECTIONS
+from holdfast.catalog.upgrade_report import Size
+from holdfast.errors import ContentsDiffer
+
+_MODULUS = 1 << 8 * HASH_BYTES
+_WORD = np.dtype(">u4")
+
+
+@dataclass(frozen=True)
+class Digest:
+    """How much there is of an object type, and the sum of the hashes of its rows."""
+
+    size: Size = field(default_factory=Size)
+    sum: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.size.rows} rows of {self.size.bytes} bytes with digest {self.short}"
+
+    @property
+    def short(self) -> str:
+        """The first of its hexadecimal digits."""
+        return self.sum.to_bytes(HASH_BYTES, "big").hex()[:12]
+
+    def __add__(self, other: Self) -> "Digest":
+        """That of the rows of both."""
+        size = Size(self.size.rows + other.size.rows, self.size.bytes + other.size.bytes)
+        return Digest(size, (self.sum + other.sum) % _MODULUS)
+
+    def __sub__(self, other: Self) -> "Digest":
+        """That of the rows without the other ones, which are among them."""
+        size = Size(self.size.rows - other.size.rows, self.size.bytes - other.size.bytes)
+        return Digest(size, (self.sum - other.sum) % _MODULUS)
+
+
+class Digests:
+    """The digest of every object type, of the rows that were added."""
+
+    def __init__(self) -> None:
+        self._by_tag: dict[bytes, Digest] = {}
+
+    def add(self, some: HashedRows) -> None:
+        """Add rows."""
+        lengths = (pc.binary_length(some.rows.column(name)) for name in ("key", "value"))
+        sizes = pc.add(*lengths).to_numpy(zero_copy_only=False).astype(np.int64)
+        words = some.hashes.view(_WORD)
+        for tag, places in some.by_tag.items():
+            # Sums of so few numbers of 32 bits are exact in 64.
+            sums = words[places].sum(axis=0, dtype=np.uint64).tolist()
+            total = sum(word << 8 * _WORD.itemsize * place for place, word in enumerate(reversed(sums)))
+            more = Digest(Size(int(places.sum()), int(sizes[places].sum())), total % _MODULUS)
+            self._by_tag[tag] = self._by_tag.get(tag, Digest()) + more
+
+    def by_name(self) -> dict[str, Digest]:
+        """By the name of the object type; `CorruptBlob` where there was a row of a kind that isn't known."""
+        found = dict.fromkeys((collection.name for collection in COLLECTIONS.values()), Digest())
+        return found | {COLLECTIONS[kind_of(tag)].name: digest for tag, digest in self._by_tag.items()}
+
+
+def digests_of(batches: Iterable[pa.RecordBatch]) -> Mapping[str, Digest]:
+    """The digest of every object type by its name, of columns `key` and `value`. Raises as `by_name`."""
+    found = Digests()
+    for some in map(hashed, batches):
+        found.add(some)
+    return found.by_name()
+
+
+def sizes_of(digests: Mapping[str, Digest]) -> Mapping[str, Size]:
+    """The sizes among digests."""
+    return {name: digest.size for name, digest in digests.items()}
+
+
+def compare(source: Mapping[str, Digest], target: Mapping[str, Digest], *, places: tuple[str, str]) -> None:
+    """Raise `ContentsDiffer` unless the digests of the stores in `places`, source and target, are equal."""
+    differing = [name for name in source if source[name] != target[name]]
+    if differing:
+        name = differing[0]
+        raise ContentsDiffer(
+            differing,
+            *(f"{place} has {side[name]}" for place, side in zip(places, (source, target), strict=True)),
+        )

@@ -1,0 +1,135 @@
+"""How an object becomes a row of the catalog's shard and back: `tag + key message`, `value message`.
+
+Invariants
+- Encoding is byte-stable: consolidation compares bytes.
+- A decoded row remembers its bytes: a retraction carries those, never a new encoding.
+- A row that this version can't hold exactly (unknown kind, unknown field) is an error, never dropped.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple
+
+from google.protobuf.message import DecodeError, Message
+
+from holdfast.catalog.objects.registry import Collection, K, Kind, V
+from holdfast.errors import BadInput, CorruptBlob
+
+TAG_BYTES = 2
+KINDS: Mapping[bytes, Kind] = MappingProxyType({kind.tag: kind for kind in Kind})
+
+
+class Row(NamedTuple):
+    """A row of the shard: `key` begins with the kind tag."""
+
+    key: bytes
+    value: bytes
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of its tag; `CorruptBlob` when there is none like that."""
+        return kind_of(self.key)
+
+
+class Update(NamedTuple):
+    """A change of the catalog: `diff` is +1 or -1."""
+
+    row: Row
+    diff: int
+
+
+@dataclass(frozen=True)
+class Object(Generic[K, V]):
+    """One object of the catalog. The messages are the caller's own: changing them changes nothing else."""
+
+    key: K
+    value: V
+
+
+def encode_message(message: Message) -> bytes:
+    """The one encoding of a message; `BadInput` when it carries fields that this version doesn't know."""
+    encoded = message.SerializeToString(deterministic=True)
+    # Unknown fields are cheap to find only by dropping them, which is not to be done to the caller's message.
+    known = type(message)()
+    known.CopyFrom(message)
+    known.DiscardUnknownFields()
+    if known.ByteSize() != len(encoded):
+        raise BadInput(
+            f"{message.DESCRIPTOR.name} has fields that catalog objects of this version don't have"
+        )
+    return encoded
+
+
+def encode_key(collection: Collection[K, Any], key: K) -> bytes:
+    """The bytes of a key with its tag; `BadInput` when `key` is not a key of the collection."""
+    if not isinstance(key, collection.key):
+        raise BadInput(f"a key of {collection} is a {collection.key.__name__}, not a {type(key).__name__}")
+    return collection.kind.tag + encode_message(key)
+
+
+def encode_value(collection: Collection[Any, V], value: V) -> bytes:
+    """The bytes of a value; `BadInput` when `value` is not a value of the collection."""
+    if not isinstance(value, collection.value):
+        raise BadInput(
+            f"a value of {collection} is a {collection.value.__name__}, not a {type(value).__name__}"
+        )
+    return encode_message(value)
+
+
+def encode(collection: Collection[K, V], key: K, value: V) -> Row:
+    """The row of an object."""
+    return Row(encode_key(collection, key), encode_value(collection, value))
+
+
+def decode(collection: Collection[K, V], row: Row) -> Object[K, V]:
+    """The object of a row of that collection; `CorruptBlob` when its bytes aren't one of this version."""
+    return Object(
+        _decode(collection.key, row.key[TAG_BYTES:], collection), decode_value(collection, row.value)
+    )
+
+
+def decode_value(collection: Collection[Any, V], value: bytes) -> V:
+    """The value of a row of that collection. Raises as `decode`."""
+    found: V = _decode(collection.value, value, collection)
+    return found
+
+
+def known(collection: Collection[K, V], row: Row) -> Object[K, V]:
+    """The object of a row of that collection that was encoded or decoded before: it is not checked again."""
+    return Object(collection.key.FromString(row.key[TAG_BYTES:]), collection.value.FromString(row.value))
+
+
+def known_value(collection: Collection[Any, V], value: bytes) -> V:
+    """The value of a row of that collection that was encoded or decoded before."""
+    return collection.value.FromString(value)
+
+
+def canonical_key(collection: Collection[Any, Any], key: bytes) -> bytes:
+    """How this code encodes the key of a row of that collection: mostly as it is. Raises as `decode`."""
+    data = key[TAG_BYTES:]
+    message = _decode(collection.key, data, collection)
+    encoded: bytes = message.SerializeToString(deterministic=True)
+    return key if encoded == data else key[:TAG_BYTES] + encoded
+
+
+def kind_of(key: bytes) -> Kind:
+    """The kind whose tag a key begins with; `CorruptBlob` when there is none like that."""
+    tag = key[:TAG_BYTES]
+    try:
+        return KINDS[tag]
+    except KeyError:
+        raise CorruptBlob("a row of the catalog", "a known kind of object", f"tag {tag.hex()}") from None
+
+
+def _decode(message_type: type[Any], data: bytes, collection: Collection[Any, Any]) -> Any:
+    try:
+        message = message_type.FromString(data)
+    except DecodeError:
+        expected = f"a {message_type.__name__}"
+        raise CorruptBlob(f"a row of {collection}", expected, f"bytes {data[:32].hex()}") from None
+    message.DiscardUnknownFields()
+    # What is encoded alike without them had none; else their bytes are missing in the size.
+    if message.SerializeToString() != data and message.ByteSize() != message_type.FromString(data).ByteSize():
+        raise CorruptBlob(f"a row of {collection}", f"a {message_type.__name__}", "one with unknown fields")
+    return message

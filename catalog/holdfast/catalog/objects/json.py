@@ -1,0 +1,185 @@
+"""Objects from the JSON that dumps show: what the debug tool is given to edit, delete and load.
+
+Invariants
+- What `dump.dump_json` writes is read back to equal objects, type by type.
+- A dump is read piece by piece: its text is never in memory as a whole, nor more of it than one object may
+  have.
+- JSON that isn't exactly one object of the type (unknown field, wrong type, a key twice, a field under both
+  of its spellings, null) is `BadInput`.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any, NamedTuple, TextIO, TypeVar
+
+from google.protobuf.json_format import ParseDict, ParseError
+from google.protobuf.message import Message
+
+from holdfast.catalog.objects.registry import BY_NAME, Collection
+from holdfast.catalog.objects.strictjson import check_strict
+from holdfast.errors import BadInput
+
+M = TypeVar("M", bound=Message)
+
+_CHUNK = 1 << 16
+_SOLID = re.compile(r"\S")
+_MOST_CHARACTERS = 64 << 20
+"""Of one object of a dump: several times what a stash takes of one, escaped as JSON."""
+_SHOWN = 60
+
+
+class Entry(NamedTuple):
+    """One object of a dump as JSON."""
+
+    key: dict[str, Any]
+    value: dict[str, Any]
+
+
+def collection_named(name: str) -> Collection[Any, Any]:
+    """The object type of that name; `BadInput` naming all when there is none."""
+    collection = BY_NAME.get(name)
+    if collection is None:
+        like = "".join(f"did you mean {near}? " for near in get_close_matches(name, BY_NAME, 1))
+        raise BadInput(f"there is no object type {name!r}", hint=f"{like}the types are {', '.join(BY_NAME)}")
+    return collection
+
+
+def parse_key(collection: Collection[Any, Any], text: str) -> Any:
+    """The key message of its JSON text."""
+    return message_from_json(collection.key, _parse(text, f"the key of {collection}"), f"key of {collection}")
+
+
+def parse_value(collection: Collection[Any, Any], text: str) -> Any:
+    """The value message of its JSON text."""
+    return message_from_json(
+        collection.value, _parse(text, f"the value of {collection}"), f"value of {collection}"
+    )
+
+
+def message_from_json(message_type: type[M], fields: dict[str, Any], what: str) -> M:
+    """The message of proto JSON; `BadInput` when it has other fields or types."""
+    try:
+        check_strict(message_type.DESCRIPTOR, fields)
+        return ParseDict(fields, message_type())
+    # The parser lets errors of its own conversions out, such as that of a key that isn't a string.
+    except (ParseError, TypeError, ValueError, RecursionError) as error:
+        raise BadInput(f"this is no {what}: {_one_line(error)}") from None
+
+
+def read_dump(file: TextIO) -> Iterator[str | Entry]:
+    """What a dump consists of, in its order: the name of each object type, then its objects.
+
+    Raises `BadInput` where the text isn't that of a dump.
+    """
+    scanner = _Scanner(file)
+    scanner.take("{")
+    sections: set[str] = set()
+    while scanner.peek() != "}":
+        if sections:
+            scanner.take(",")
+        section = scanner.value(str, "the name of an object type")
+        if section in sections:
+            raise BadInput(f"the dump has {section!r} twice")
+        sections.add(section)
+        yield section
+        scanner.take(":")
+        scanner.take("[")
+        first = True
+        while scanner.peek() != "]":
+            if not first:
+                scanner.take(",")
+            first = False
+            entry = scanner.value(dict, f"an object of {section}")
+            match entry:
+                case {"key": dict(key), "value": dict(value)} if len(entry) == 2:
+                    yield Entry(key, value)
+                case _:
+                    raise BadInput(f"an object of {section} in the dump is not a key and a value")
+        scanner.take("]")
+    scanner.take("}")
+    if scanner.peek():
+        raise BadInput("the dump goes on after its end")
+
+
+def _parse(text: str, what: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text, object_pairs_hook=_pairs_once)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{what} is not JSON: {_one_line(error)}: {_shown(text)}") from None
+    if not isinstance(found, dict):
+        raise BadInput(f"{what} is not a JSON object: {_shown(text)}")
+    return found
+
+
+def _pairs_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name is there twice")
+    return found
+
+
+def _shown(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else line[:_SHOWN] + "..."
+
+
+def _one_line(error: Exception) -> str:
+    # Where it is in what was read so far says nothing about the file.
+    return " ".join((error.msg if isinstance(error, json.JSONDecodeError) else str(error)).split())
+
+
+class _Scanner:
+    """Tokens of JSON text, of which only what is being looked at is in memory."""
+
+    _decoder = json.JSONDecoder(object_pairs_hook=_pairs_once)
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._text = ""
+        self._at = 0
+
+    def peek(self) -> str:
+        """The next character that isn't white space; empty at the end."""
+        while True:
+            if found := _SOLID.search(self._text, self._at):
+                self._at = found.start()
+                return found[0]
+            self._at = len(self._text)
+            if not self._fill(_CHUNK):
+                return ""
+
+    def take(self, char: str) -> None:
+        """Go past that character."""
+        found = self.peek()
+        if found != char:
+            raise BadInput(f"the dump is not one: expected {char!r}, found {found or 'its end'!r}")
+        self._at += 1
+
+    def value(self, wanted: type[Any], what: str) -> Any:
+        """The next value, of that type."""
+        start = self.peek()
+        size = _CHUNK
+        while True:
+            try:
+                found, self._at = self._decoder.raw_decode(self._text, self._at)
+            except (ValueError, RecursionError) as error:
+                # It may go on in what was not read yet; twice as much each time, so that it stays linear.
+                if start in ('{"' if wanted is dict else '"') and self._fill(size):
+                    if len(self._text) > _MOST_CHARACTERS:
+                        raise BadInput(
+                            f"{what} in the dump is longer than {_MOST_CHARACTERS:,} characters"
+                        ) from None
+                    size *= 2
+                    continue
+                raise BadInput(f"{what} in the dump is not JSON: {_one_line(error)}") from None
+            if not isinstance(found, wanted):
+                raise BadInput(f"the dump has no {what} where one is expected")
+            return found
+
+    def _fill(self, size: int) -> bool:
+        more = self._file.read(size)
+        self._text = self._text[self._at :] + more
+        self._at = 0
+        return bool(more)

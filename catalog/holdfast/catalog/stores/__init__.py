@@ -1,0 +1,1 @@
+"""Stores that hold the rows of a catalog: persist and a stash behind one interface."""

@@ -1,0 +1,266 @@
+# ruff: noqa: D102 - the store documents its methods
+"""The catalog's store on a stash: rows and changes of rows, without knowing what they mean.
+
+Invariants
+- A row's collection is the kind tag of its key, and its key there is the rest: nothing is stored twice.
+- Nothing is made before the first commit: a catalog that is only looked at leaves no tables behind.
+- Readers hold nothing. The past is kept because since follows the upper at a distance, whoever commits.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain, groupby
+from operator import itemgetter
+
+import pyarrow as pa
+
+from holdfast.catalog.interfaces import OpenableCatalog
+from holdfast.catalog.objects.codec import TAG_BYTES, Row, Update
+from holdfast.catalog.objects.registry import COLLECTIONS, Kind
+from holdfast.catalog.opening import StoredCatalog, wall_clock_ms
+from holdfast.catalog.stores.store import (
+    BATCH_ROWS,
+    RETAIN_VERSIONS,
+    RETENTION_STEP,
+    CatalogStore,
+    Feed,
+    Kept,
+    columns_of,
+    kept_name,
+    kept_of,
+)
+from holdfast.errors import BadInput, CorruptBlob, NoLocation, NotWritable, OtherHistory
+from holdfast.persist import Prepared
+from holdfast.stash import MAX_ROW_BYTES, Frontiers, Stash, check_url, open_stash
+from holdfast.stash import Update as StashUpdate
+
+POLL_S = 0.1
+"""How often a subscriber asks for new commits, in seconds."""
+FEED_VERSIONS = 100
+"""The most versions that a subscriber is given at once."""
+UPKEEP_BATCHES = 2
+"""How many batches of a consolidation one commit waits for: about a tenth of a second."""
+
+# Rows are given in columns of so many bytes, or somewhat more.
+_BATCH_BYTES = 4 << 20
+_NAMES = {int(kind): collection.name for kind, collection in COLLECTIONS.items()}
+
+
+def stash_catalog(
+    url: str, *, read_only: bool = False, now_ms: Callable[[], int] = wall_clock_ms
+) -> OpenableCatalog:
+    """The catalog in a stash, `postgresql://host/database?schema=name` or `sqlite:///path`.
+
+    One stash holds one catalog. Nothing is asked or made yet: the first open for writing makes the tables.
+    With `read_only` nothing is ever written. Raises `BadInput` for a URL without meaning.
+    """
+    return StoredCatalog(StashStore(url, read_only=read_only), now_ms)
+
+
+class StashStore(CatalogStore):
+    """A catalog's store on a stash."""
+
+    def __init__(self, url: str, *, read_only: bool = False) -> None:
+        self._place = check_url(url)
+        self._url = url
+        self._read_only = read_only
+        self._stash: Stash | None = None
+        self._held: int | None = None
+        self._consolidates = False
+
+    @property
+    def place(self) -> str:
+        return self._place
+
+    @property
+    def writable(self) -> bool:
+        return not self._read_only
+
+    @property
+    def max_row_bytes(self) -> int:
+        # The tag of the kind is no part of the key in a stash.
+        return MAX_ROW_BYTES + TAG_BYTES
+
+    def another(self, *, purpose: str) -> "StashStore":  # noqa: ARG002 - a stash has no list of its users
+        return StashStore(self._url, read_only=self._read_only)
+
+    def upper(self) -> int:
+        return self._frontiers().upper
+
+    @property
+    def since(self) -> int:
+        return self._frontiers().since
+
+    def rows(self, as_of: int, kinds: Iterable[Kind] = ()) -> Iterator[Row]:
+        yield from self._rows(self._open().rows(as_of, [int(kind) for kind in kinds]))
+
+    def batches(self, as_of: int, *, but: Collection[Kind] = ()) -> Iterator[pa.RecordBatch]:
+        tags = _Tags()
+        keys: list[bytes] = []
+        values: list[bytes] = []
+        bytes_ = 0
+        for some in self._open().columns(as_of, but=[int(kind) for kind in but]):
+            self._check_once(some.diffs)
+            keys += [tags[id_] + key for id_, key in zip(some.collections, some.keys, strict=True)]
+            values += some.values
+            bytes_ += sum(map(len, some.keys)) + sum(map(len, some.values))
+            if len(keys) >= BATCH_ROWS or bytes_ >= _BATCH_BYTES:
+                yield columns_of(keys, values)
+                keys, values, bytes_ = [], [], 0
+        if keys:
+            yield columns_of(keys, values)
+
+    def count(self, as_of: int, kinds: Iterable[Kind]) -> Counter[Kind]:
+        found = self._open().sizes(as_of)
+        return Counter({kind: found.get(int(kind), 0) for kind in kinds})
+
+    def changes(self, lower: int, upper: int, *, fence: Row | None = None) -> list[tuple[int, list[Update]]]:
+        """Those in the interface; with `fence` the history is looked at where there are none, too."""
+        if lower >= upper and fence is None:
+            return []
+        return _changes(self._open(), lower, upper, fence)
+
+    def feed(self, lower: int, *, fence: Row | None = None) -> "StashFeed":
+        if fence is None and lower:
+            fence = next(self.rows(lower - 1, (Kind.FENCE_TOKEN,)), None)
+        return StashFeed(self._open(), lower, fence)
+
+    def append(
+        self,
+        updates: Iterable[Update],
+        at: int,
+        *,
+        fence: Row | None = None,
+        take_hold: bool = False,  # noqa: ARG002 - there are none
+    ) -> None:
+        self._open(create=True).append(map(_to_stash, updates), at, sole=_sole(fence))
+
+    def advance(self, at: int, to: int, *, fence: Row | None = None) -> None:
+        self._open(create=True).append((), at, sole=_sole(fence), upper=to)
+
+    def expect(self, upper: int) -> Prepared:  # noqa: ARG002 - it would be of no use
+        raise BadInput(
+            f"the catalog in {self._place} can't guard writes on persist: it is in a stash",
+            hint="use a catalog on persist for collections",
+        )
+
+    def move_holds(self, upper: int) -> None:
+        stash = self._open()
+        if self._held is None:
+            self._held = stash.frontiers().since
+        since = max(upper - RETAIN_VERSIONS, 0)
+        if since - self._held >= RETENTION_STEP:
+            stash.allow_compaction(since)
+            self._held = since
+            self._consolidates = True
+        if self._consolidates:
+            self._consolidates = not stash.consolidate(max_batches=UPKEEP_BATCHES)
+
+    def keep(self, time: int, version: int) -> None:
+        self._open().hold(kept_name(version), time)
+
+    def kept(self) -> list[Kept]:
+        try:
+            return kept_of(self._open().holds().items())
+        except NoLocation:
+            return []
+
+    def let_go(self, version: int) -> None:
+        self._open().release(kept_name(version))
+
+    def release_before(self, upper: int) -> None:
+        """Nothing: readers hold nothing."""
+
+    def reopen(self) -> None:
+        self.close()
+        self._held = None
+
+    def close(self) -> None:
+        stash, self._stash = self._stash, None
+        if stash is not None:
+            stash.close()
+
+    def _frontiers(self) -> Frontiers:
+        try:
+            return self._open().frontiers()
+        except NoLocation:
+            return Frontiers(0, 0)
+
+    def _open(self, *, create: bool = False) -> Stash:
+        if self._stash is None:
+            if create and self._read_only:
+                raise NotWritable(f"the catalog in {self._place} was opened for reading only")
+            self._stash = open_stash(self._url, create=create, read_only=self._read_only, names=_NAMES)
+        return self._stash
+
+    def _rows(self, found: Iterable[StashUpdate]) -> Iterator[Row]:
+        tags = _Tags()
+        for id_, key, value, diff in found:
+            self._check_once((diff,))
+            yield Row(tags[id_] + key, value)
+
+    def _check_once(self, diffs: Sequence[int]) -> None:
+        if diffs.count(1) != len(diffs):
+            raise CorruptBlob(f"the catalog in {self._place}", "each row once", "a row several times")
+
+
+class _Tags(dict[int, bytes]):
+    """The tags of kinds, made once each."""
+
+    def __missing__(self, kind: int) -> bytes:
+        tag = self[kind] = kind.to_bytes(TAG_BYTES, "big")
+        return tag
+
+
+class StashFeed(Feed):
+    """The changes of a stash as they come: it is asked every `POLL_S` seconds.
+
+    `fence` is the fence row before `lower`.
+    """
+
+    def __init__(self, stash: Stash, lower: int, fence: Row | None) -> None:
+        self._stash = stash
+        self._frontier = lower
+        self._fence = fence
+
+    @property
+    def frontier(self) -> int:
+        return self._frontier
+
+    def next(self, timeout: float | None) -> list[tuple[int, list[Update]]]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (upper := self._stash.frontiers().upper) <= self._frontier:
+            if upper < self._frontier:
+                raise OtherHistory(self._stash.description)
+            wait_s = POLL_S if deadline is None else min(POLL_S, deadline - time.monotonic())
+            if wait_s <= 0:
+                return []
+            time.sleep(wait_s)
+        until = min(upper, self._frontier + FEED_VERSIONS)
+        found = _changes(self._stash, self._frontier, until, self._fence)
+        for row, diff in chain.from_iterable(updates for _, updates in found):
+            if diff == 1 and row.key[:TAG_BYTES] == Kind.FENCE_TOKEN.tag:
+                self._fence = row
+        self._frontier = until
+        return found
+
+
+def _changes(stash: Stash, lower: int, upper: int, fence: Row | None) -> list[tuple[int, list[Update]]]:
+    found = stash.changes(lower, upper, sole=_sole(fence))
+    return [
+        (time_, [_of_stash(update) for _, update in group]) for time_, group in groupby(found, itemgetter(0))
+    ]
+
+
+def _sole(fence: Row | None) -> StashUpdate | None:
+    return None if fence is None else _to_stash(Update(fence, 1))
+
+
+def _to_stash(update: Update) -> StashUpdate:
+    (key, value), diff = update
+    return StashUpdate(int.from_bytes(key[:TAG_BYTES], "big"), key[TAG_BYTES:], value, diff)
+
+
+def _of_stash(update: StashUpdate) -> Update:
+    return Update(Row(update.collection.to_bytes(TAG_BYTES, "big") + update.key, update.value), update.diff)

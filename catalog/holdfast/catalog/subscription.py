@@ -1,0 +1,182 @@
+# ruff: noqa: D102 - the interface documents its methods
+"""Committed changes as they come, decoded.
+
+Invariants
+- What a call took from the store and could not give out, the next call gives out: nothing is lost by an
+  error, nothing comes twice.
+- At each time fence token and config are looked at first.
+- Changes of a linked store are given out while it is certain that they are the catalog's: from a state
+  without the note of the truth on, the other store is asked, also while nothing comes. So a store that stops
+  being the truth ends its subscriptions by an error, never by silence.
+- The note alone is not enough for long: a store may return to a state in which it has the note. So the other
+  store is asked now and then, also while nothing comes.
+- A store to which the catalog moved has a past that isn't the catalog's: no subscription goes over that time.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+
+from holdfast.catalog import config
+from holdfast.catalog.interfaces import Change, Subscription
+from holdfast.catalog.objects.codec import TAG_BYTES, Row, Update, decode
+from holdfast.catalog.objects.registry import COLLECTIONS, CONFIGS, Kind
+from holdfast.catalog.stores.preamble import preamble_of, read_preamble
+from holdfast.catalog.stores.standing import Alone, Standing
+from holdfast.catalog.stores.store import CatalogStore
+from holdfast.errors import (
+    AsOfNotYetAvailable,
+    AsOfTooEarly,
+    BadInput,
+    HandleExpired,
+    HoldfastError,
+    NotSourceOfTruth,
+    StorageError,
+)
+from holdfast.forks import OwnerProcess
+
+CONFIRM_S = 0.5
+"""How often a subscriber asks whether a linked store is still the truth, while that isn't certain."""
+LOOK_S = 2.0
+"""How often it looks at the other store while it is certain."""
+
+_log = logging.getLogger(__name__)
+
+
+class StoreSubscription(Subscription):
+    """Changes at times from `lower` on; `fence` is the fence row before it, where the caller knows it.
+
+    No time before `floor` is a past of the catalog. `standing` tells whether the store has it.
+    """
+
+    def __init__(
+        self,
+        store: CatalogStore,
+        lower: int,
+        fence: Row | None = None,
+        *,
+        standing: Standing | None = None,
+        floor: int = 0,
+    ) -> None:
+        if lower < 0:
+            raise BadInput(f"a subscription begins at time 0 or later, not at {lower}")
+        upper = store.upper()
+        if lower > upper:
+            raise AsOfNotYetAvailable(lower - 1, upper)
+        since = max(store.since, floor)
+        if since > max(lower - 1, 0):
+            raise AsOfTooEarly(lower - 1, since)
+        self._owner = OwnerProcess()
+        self._store = store
+        self._feed = store.feed(lower, fence=fence)
+        self._frontier = lower
+        self._due: list[tuple[int, list[Update]]] = []
+        self._standing = standing or Alone()
+        before = read_preamble(store, lower).config
+        # Of the state before `frontier`: whether it is linked, and has the note.
+        self._marks = {key: key in before for key in (config.LINK, config.TRUTH)}
+
+    @property
+    def frontier(self) -> int:
+        return self._frontier
+
+    def next(self, timeout: float | None = None) -> list[Change]:
+        self._owner.check("this subscription")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            if not self._due:
+                left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+                if self._marks[config.LINK]:
+                    self._confirm_other()
+                    pause = LOOK_S if self._is_certain else CONFIRM_S
+                    left = pause if left is None else min(left, pause)
+                self._due = self._feed.next(left)
+            if not self._due and not self._is_certain:
+                self._standing.confirm(self._store)
+            found = self._take()
+            self._let_go()
+            if found or (deadline is not None and time.monotonic() >= deadline):
+                return found
+
+    def close(self) -> None:
+        if self._owner.is_here:
+            try:
+                self._store.close()
+            finally:
+                self._standing.close()
+
+    def _confirm_other(self) -> None:
+        try:
+            self._standing.confirm_reader(always=False)
+        except NotSourceOfTruth:
+            # A move: the changes that come show it, after those of before.
+            return
+
+    def _take(self) -> list[Change]:
+        """The changes that are due, up to the first time that can't be given out; raises why it can't."""
+        found: list[Change] = []
+        confirmed: int | None = None
+        while self._due:
+            at, updates = self._due[0]
+            marks = _marks_after(self._marks, updates)
+            try:
+                if not _certain(marks):
+                    if confirmed is None:
+                        confirmed = self._standing.confirm(self._store)
+                    if confirmed > at:
+                        raise AsOfTooEarly(at, confirmed)
+                _check_no_move(at, updates)
+                found += _decoded(at, updates)
+            except HoldfastError:
+                if not found:
+                    raise
+                self._frontier = at
+                return found
+            self._marks = marks
+            del self._due[0]
+        self._frontier = self._feed.frontier
+        return found
+
+    @property
+    def _is_certain(self) -> bool:
+        return _certain(self._marks)
+
+    def _let_go(self) -> None:
+        try:
+            self._store.release_before(self._frontier)
+        except (StorageError, HandleExpired) as error:
+            # The changes are out of the feed: they must not be lost by this.
+            _log.warning("could not let go of the past of %s: %s", self._store.place, error)
+
+
+def _certain(marks: Mapping[str, bool]) -> bool:
+    """Whether a state alone tells that the catalog is here."""
+    return marks[config.TRUTH] or not marks[config.LINK]
+
+
+def _marks_after(marks: Mapping[str, bool], updates: list[Update]) -> dict[str, bool]:
+    found = dict(marks)
+    for row, diff in sorted(updates, key=lambda update: update.diff):
+        if row.key[:TAG_BYTES] == Kind.CONFIG.tag:
+            key = decode(CONFIGS, row).key.key
+            if key in found:
+                found[key] = diff == 1
+    return found
+
+
+def _check_no_move(at: int, updates: list[Update]) -> None:
+    """Raise `AsOfTooEarly` where the contents of this time came from the other store."""
+    for row, diff in updates:
+        if diff == 1 and row.key[:TAG_BYTES] == Kind.CONFIG.tag:
+            found = decode(CONFIGS, row)
+            if found.key.key == config.TRUTH_SINCE and found.value.value >= at > 0:
+                raise AsOfTooEarly(at - 1, found.value.value)
+
+
+def _decoded(at: int, updates: list[Update]) -> list[Change]:
+    preamble_of(at, (update.row for update in updates if update.diff == 1)).check_readable()
+    found = []
+    for row, diff in sorted(updates, key=lambda update: (update.row.key[:2], update.diff)):
+        collection = COLLECTIONS[row.kind]
+        found.append(Change(at, collection, decode(collection, row), diff))
+    return found

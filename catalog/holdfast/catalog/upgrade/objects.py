@@ -1,0 +1,95 @@
+"""The objects of any version of the catalog's format, between rows and the JSON of dumps.
+
+Steps have their two versions, the rest of the library has the current one; this is for what must read and
+write a catalog as it is: `dump`, `load` and `edit` of one that isn't upgraded yet.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+from google.protobuf.message import Message
+
+from holdfast.catalog.config import check_version
+from holdfast.catalog.objects import codec
+from holdfast.catalog.objects.codec import Row
+from holdfast.catalog.objects.json import message_from_json
+from holdfast.catalog.objects.messagejson import message_to_json
+from holdfast.catalog.objects.registry import COLLECTIONS, Collection, Kind
+from holdfast.catalog.upgrade import legacy_json_objects as legacy
+from holdfast.catalog.version import CATALOG_VERSION
+from holdfast.errors import BadInput, CorruptBlob
+
+JSON_VERSION = 14
+"""The version whose migratable objects are JSON; those of all later ones are protobuf."""
+
+
+@cache
+def collections_of(version: int) -> Mapping[Kind, Collection[Any, Any]]:
+    """The object types that are protobuf at a version, with the messages of that version.
+
+    Raises `VersionTooNew`, `Deprecated`.
+    """
+    check_version(version)
+    if version == CATALOG_VERSION:
+        return COLLECTIONS
+    # Version 14 had protobuf where nothing is ever migrated, so any version has its messages.
+    module = import_module(f"holdfast._pb.objects_v{max(version, JSON_VERSION + 1)}_pb2")
+    return MappingProxyType(
+        {
+            kind: replace(
+                row, key=getattr(module, row.key.__name__), value=getattr(module, row.value.__name__)
+            )
+            for kind, row in COLLECTIONS.items()
+            if hasattr(module, row.key.__name__) and not (version == JSON_VERSION and kind in legacy.OBJECTS)
+        }
+    )
+
+
+def decode(version: int, row: Row) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Key and value of a row as the JSON that a dump shows.
+
+    Messages are proto JSON with the names of the .proto file and defaults written out. Raises `CorruptBlob`
+    for what is no row of that version, and as `collections_of`.
+    """
+    if (collection := collections_of(version).get(row.kind)) is not None:
+        object_ = codec.decode(collection, row)
+        return message_to_json(object_.key), message_to_json(object_.value)
+    if version == JSON_VERSION:
+        key, value = legacy.decode(row)
+        return legacy.to_json(key), legacy.to_json(value)
+    raise CorruptBlob("a row of the catalog", f"a kind of version {version}", str(COLLECTIONS[row.kind]))
+
+
+def encode(version: int, kind: Kind, key: Any, value: Any) -> Row:
+    """The row of an object from JSON as `decode` gives it.
+
+    Raises `BadInput` naming what is no such object, and as `collections_of`.
+    """
+    if (collection := collections_of(version).get(kind)) is not None:
+        return codec.encode(
+            collection, _message(collection, "key", key), _message(collection, "value", value)
+        )
+    if version == JSON_VERSION:
+        key_type, value_type = legacy.OBJECTS[kind]
+        return legacy.encode(
+            kind, _legacy(kind, "key", key_type, key), _legacy(kind, "value", value_type, value)
+        )
+    raise BadInput(f"there are no {COLLECTIONS[kind]} at version {version} of the catalog")
+
+
+def _message(collection: Collection[Any, Any], part: str, found: Any) -> Message:
+    if not isinstance(found, dict):
+        raise BadInput(f"this is no {part} of {collection}: it is no JSON object")
+    message_type: type[Message] = collection.key if part == "key" else collection.value
+    return message_from_json(message_type, found, f"{part} of {collection}")
+
+
+def _legacy(kind: Kind, part: str, object_type: type[Any], found: Any) -> Any:
+    try:
+        return legacy.from_json(object_type, found)
+    except ValueError as error:
+        raise BadInput(f"this is no {part} of {COLLECTIONS[kind]}: {error}") from None

@@ -1,0 +1,36 @@
+"""Whether objects of two versions have the same bytes: most don't change from one version to the next."""
+
+from functools import cache
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from holdfast.catalog.objects.registry import Collection
+
+
+def same_bytes(one: Collection[Any, Any], other: Collection[Any, Any]) -> bool:
+    """Whether a row of one is a row of the other, with the same contents."""
+    return all(
+        _shape(mine.DESCRIPTOR) == _shape(theirs.DESCRIPTOR)
+        for mine, theirs in ((one.key, other.key), (one.value, other.value))
+    )
+
+
+@cache
+def _shape(message: Descriptor) -> tuple[object, ...]:
+    """All that decides what bytes mean, but for the name of the version; no message contains itself."""
+    return tuple(sorted(map(_field, message.fields)))
+
+
+def _field(field: FieldDescriptor) -> tuple[object, ...]:
+    enum, message, oneof = field.enum_type, field.message_type, field.containing_oneof
+    return (
+        field.number,
+        field.name,
+        field.type,
+        field.is_repeated,
+        field.has_presence,
+        "" if oneof is None else oneof.name,
+        () if enum is None else tuple(sorted((value.number, value.name) for value in enum.values)),
+        () if message is None else _shape(message),
+    )

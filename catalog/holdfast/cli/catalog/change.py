@@ -1,0 +1,251 @@
+"""`holdfast catalog edit`, `delete`, `load` and `fence`: repairs by hand.
+
+Invariants
+- What is refused is refused by a rehearsal of a client that writes nothing: it leaves no trace and fences
+  nobody.
+- Whoever is fenced is told so before: on stderr, and at a terminal with a question.
+"""
+
+import io
+import json
+import os
+import socket
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO, TypedDict
+
+import click
+
+from holdfast.cli.asking import confirm, somebody_answers
+from holdfast.cli.catalog.place import CatalogPlace, catalog_options
+from holdfast.cli.files import text_argument
+from holdfast.cli.numbers import u64
+from holdfast.errors import BadInput, Deprecated, NoLocation, Uninitialized, VersionTooNew
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from holdfast.catalog import OpenableCatalog
+
+
+class _Claim(TypedDict):
+    """Who writes, and why, as fence tokens tell it."""
+
+    holder: str
+    purpose: str
+
+
+_yes = click.option("--yes", is_flag=True, help="Don't ask.")
+_force = click.option(
+    "--force", is_flag=True, help="Even what decides who reads it, goes back, or refers to nothing."
+)
+
+
+@click.command(short_help="Insert an object, or replace its value.")
+@catalog_options
+@click.argument("object_type", metavar="TYPE")
+@click.argument("key")
+@click.argument("value")
+@_force
+@_yes
+def edit(place: CatalogPlace, object_type: str, key: str, value: str, force: bool, yes: bool) -> None:
+    """Give the object of that TYPE and KEY the VALUE; one that is not there is inserted.
+
+    They are as 'dump' shows them, KEY and VALUE as JSON; @FILE reads one from a file, - from standard input.
+    Every process that writes to the catalog is fenced first: it stops, and is to be started again.
+    """
+    if key == value == "-":
+        raise BadInput("KEY and VALUE can't both come from standard input")
+    _put(place, object_type, text_argument(key, "KEY"), text_argument(value, "VALUE"), force=force, yes=yes)
+
+
+@click.command(short_help="Remove an object.")
+@catalog_options
+@click.argument("object_type", metavar="TYPE")
+@click.argument("key")
+@_force
+@_yes
+def delete(place: CatalogPlace, object_type: str, key: str, force: bool, yes: bool) -> None:
+    """Remove the object of that TYPE and KEY, whatever refers to it.
+
+    They are as 'dump' shows them, KEY as JSON; @FILE reads it from a file, - from standard input. Every
+    process that writes to the catalog is fenced first: it stops, and is to be started again.
+    """
+    _put(place, object_type, text_argument(key, "KEY"), None, force=force, yes=yes)
+
+
+def _put(
+    place: CatalogPlace, object_type: str, key: str, value: str | None, *, force: bool, yes: bool
+) -> None:
+    from holdfast.catalog import debug
+
+    with place.open_to_look() as openable:
+        change = debug.rehearse(openable, object_type, key, value, force=force)
+        what = f"{object_type} {_line(change.key)}"
+        if change.found is not None and change.found == change.value:
+            click.echo(f"{what}: unchanged, it has that value already")
+            return
+        _announce(openable, yes=yes)
+    before: Message | None
+    with place.open_to_write() as openable:
+        if value is None:
+            before = debug.delete(openable, object_type, key, force=force, **_who("delete"))
+        else:
+            before = debug.edit(openable, object_type, key, value, force=force, **_who("edit"))
+    if before is None:
+        click.echo(f"{what}: inserted")
+    else:
+        verb = "deleted" if value is None else "replaced"
+        click.echo(f"{what}: {verb}, before: {_line(before)}")
+
+
+@click.command(short_help="Put the contents of a dump into it.")
+@catalog_options
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@_yes
+def load(place: CatalogPlace, file: Path, yes: bool) -> None:
+    """Put the contents of a dump, FILE or - for standard input, into the catalog.
+
+    One that is not initialized holds exactly them afterwards. In another they replace what is there, and
+    every process that writes to it is fenced first; that needs --yes, or a yes at the terminal. Nothing goes
+    back that must not: append-only objects and reserved config stay, id allocators and timestamps keep the
+    greater number.
+    """
+    from holdfast.catalog import debug
+
+    source = _Source(file)
+    try:
+        with place.open_to_look() as openable:
+            with source.text() as text:
+                planned = debug.rehearse_load(openable, text)
+            if openable.is_initialized():
+                if not yes and not somebody_answers():
+                    raise BadInput(f"loading into catalog {openable.place} needs a yes", hint="give --yes")
+                counts = f"{planned.added:,} rows added and {planned.retracted:,} taken away"
+                _announce(openable, f"what it holds is replaced: {counts}", yes=yes)
+    except NoLocation:
+        with _nowhere() as openable, source.text() as text:
+            debug.rehearse_load(openable, text)
+    with place.open_to_write(create=True) as openable, source.text() as text:
+        loaded = debug.load(openable, text, **_who("load"))
+        click.echo(
+            f"loaded {source} into catalog {openable.place}: {loaded.added:,} rows added,"
+            f" {loaded.retracted:,} taken away, epoch {loaded.token.epoch}"
+        )
+
+
+@click.command(short_help="Raise the fence token after a restore, or to shut out whoever writes.")
+@catalog_options
+@click.option(
+    "--at-least", metavar="N", type=u64, help="The least epoch afterwards: one that is there stays."
+)
+@click.option("--above", metavar="N", type=u64, help="Above N, and above the epoch that is there.")
+@click.option("--deploy-generation", metavar="G", type=u64, help="Raise that too.")
+@_yes
+def fence(
+    place: CatalogPlace, at_least: int | None, above: int | None, deploy_generation: int | None, yes: bool
+) -> None:
+    """Raise the durable fence token of a catalog: every process that writes to it is fenced.
+
+    After a restore of an older state with --at-least: a process that finds a token lower than its own stops
+    and names the epoch N that is needed. A token that is high enough stays, and then nobody is fenced. With
+    --above it is raised in any case. None is ever lowered.
+    """
+    from holdfast.catalog.fence import check_room
+
+    if (at_least is None) == (above is None):
+        raise BadInput(
+            "say how far: either --at-least N or --above N",
+            hint="--above 0 raises it by one, whatever it is, and so shuts out whoever writes",
+        )
+    check_room(at_least or above or 0)
+    with place.open_to_look() as openable:
+        before = _token(openable)
+        least = max(above, before[0]) + 1 if above is not None else at_least or 0
+        check_room(least)
+        generation = before[1] if deploy_generation is None else deploy_generation
+        if before[0] >= least and before[1] >= generation:
+            click.echo(
+                f"unchanged: {_shown(before)}; a fence token is never lowered, and nobody is fenced "
+                f"(--above {before[0]} would)"
+            )
+            return
+        _announce(openable, yes=yes)
+    who = _who("fence")
+    with place.open_to_write() as openable:
+        after = openable.raise_fence(least, deploy_generation=generation, **who)
+        while above is not None and (after.holder, after.purpose) != (who["holder"], who["purpose"]):
+            # Taken over by somebody since, at the epoch that this was to have.
+            after = openable.raise_fence(after.epoch + 1, deploy_generation=generation, **who)
+    click.echo(f"raised: {_shown(before)} -> {_shown((after.epoch, after.deploy_generation))}")
+
+
+def _token(openable: "OpenableCatalog") -> tuple[int, int]:
+    epoch, generation = openable.epoch(), openable.deploy_generation()
+    if epoch is None or generation is None:
+        raise Uninitialized(f"the catalog in {openable.place} is not initialized")
+    return epoch, generation
+
+
+def _shown(token: tuple[int, int]) -> str:
+    return f"epoch {token[0]} of generation {token[1]}"
+
+
+def _announce(openable: "OpenableCatalog", what: str = "", *, yes: bool) -> None:
+    """Say who is fenced; at a terminal ask, and where nobody can be asked go on."""
+    openable.check_takeover()
+    place = openable.place
+    click.echo(f"fencing every process that writes to catalog {place}{what and '; '}{what}", err=True)
+    if not yes and somebody_answers():
+        confirm("Go on?")
+
+
+def _who(command: str) -> "_Claim":
+    return {"holder": f"{socket.gethostname()}:{os.getpid()}", "purpose": f"holdfast catalog {command}"}
+
+
+@contextmanager
+def _nowhere() -> Iterator["OpenableCatalog"]:
+    """A catalog that goes with this process, for the rehearsal of a load to where nothing is yet."""
+    from holdfast.catalog import persist_catalog
+    from holdfast.persist import PersistClient
+
+    with PersistClient.open(f"memory://{uuid.uuid4()}") as client:
+        yield persist_catalog(client, uuid.UUID(int=0))
+
+
+class _Source:
+    """A dump to be read more than once."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        # Standard input can be read only once.
+        self._copy = io.BytesIO(sys.stdin.buffer.read()) if str(file) == "-" else None
+
+    def __str__(self) -> str:
+        return "standard input" if self._copy else str(self._file)
+
+    @contextmanager
+    def text(self) -> Iterator[TextIO]:
+        """Its text from the beginning; `BadInput` when there is none."""
+        try:
+            data = io.BytesIO(self._copy.getvalue()) if self._copy else self._file.open("rb")
+        except OSError as error:
+            raise BadInput(f"can't read {self}: {error.strerror or error}") from error
+        try:
+            with io.TextIOWrapper(data, encoding="utf-8-sig") as text:
+                yield text
+        except UnicodeDecodeError:
+            raise BadInput(f"{self} is no UTF-8 text") from None
+        except (VersionTooNew, Deprecated) as error:
+            raise BadInput(f"can't load {self}: {error}", hint=error.hint) from error
+
+
+def _line(message: "Message") -> str:
+    """A message as 'dump' shows it."""
+    from holdfast.catalog.objects.messagejson import message_to_json
+
+    return json.dumps(message_to_json(message), ensure_ascii=False)

@@ -1,0 +1,63 @@
+"""`holdfast catalog upgrade-check`: whether this Holdfast could open a catalog, asked without a trace."""
+
+import json
+from typing import Any
+
+import click
+
+from holdfast.cli.catalog.place import CatalogPlace, catalog_options
+from holdfast.cli.files import text_argument
+from holdfast.errors import BadInput, CorruptBlob, HoldfastError, StorageError, Uninitialized
+
+_OPTION = "--cluster-replica-sizes"
+
+
+@click.command("upgrade-check", short_help="Check that this Holdfast can open and upgrade it.")
+@catalog_options
+@click.option(
+    _OPTION,
+    "sizes",
+    metavar="JSON",
+    help='The sizes that replicas and managed clusters may have, such as \'["1", "2"]\'; @FILE reads them.',
+)
+def upgrade_check(place: CatalogPlace, sizes: str | None) -> None:
+    """Check that this Holdfast could open the catalog and upgrade it to its own version.
+
+    All objects are read and upgraded in memory. Nothing is written and nobody is fenced, so it may run beside
+    the database. Exit code 0 if it could, 1 if not.
+    """
+    allowed = None if sizes is None else _sizes(text_argument(sizes, _OPTION))
+    from holdfast.catalog.upgradecheck import check_upgrade
+
+    with place.open_to_look() as openable:
+        try:
+            found = check_upgrade(openable, replica_sizes=allowed)
+        except HoldfastError as error:
+            # A store that fails, and a catalog that isn't there, say nothing about an upgrade.
+            if isinstance(error, StorageError | Uninitialized) and not isinstance(error, CorruptBlob):
+                raise
+            raise _negative(openable.place, error) from error
+        if found.version == found.upgraded:
+            answer = f"is at version {found.version}, that of this Holdfast"
+        else:
+            answer = f"can be upgraded from version {found.version} to {found.upgraded}"
+        click.echo(f"catalog {openable.place} {answer}; {found.objects:,} objects are well")
+
+
+def _negative(place: str, error: HoldfastError) -> HoldfastError:
+    """What is wrong with the catalog as an answer, whatever code the error has elsewhere."""
+    return HoldfastError(f"catalog {place} can't be opened by this Holdfast: {error}", hint=error.hint)
+
+
+def _sizes(text: str) -> frozenset[str]:
+    """The names in a list, or those of an object, whose values are of no interest here."""
+    try:
+        found: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list | dict) or not found or not all(isinstance(name, str) for name in found):
+        raise BadInput(
+            f"{_OPTION} is no JSON list of sizes: {' '.join(text.split())[:60]}",
+            hint="""it looks like '["1", "2"]'""",
+        )
+    return frozenset(found)

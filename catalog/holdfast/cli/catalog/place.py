@@ -1,0 +1,285 @@
+"""Which catalog a command is about: the options of all `holdfast catalog` commands.
+
+A catalog is in a stash, which holds exactly one, or on persist, where each organization has its own; or it is
+linked, and in one of the two.
+"""
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+import click
+
+from holdfast.cli.location import open_to_look, open_to_write
+from holdfast.errors import BadInput, CorruptBlob, NoLocation
+
+if TYPE_CHECKING:
+    from holdfast.catalog import OpenableCatalog
+    from holdfast.catalog.move.linked import LinkedCatalog
+    from holdfast.catalog.move.truth import Backend, Strategy
+    from holdfast.persist import PersistClient
+
+_HINT = "use --stash URL, or --persist URL --organization-id UUID; all of them for a linked catalog"
+
+
+class CatalogPlace(ABC):
+    """Where the options say that the catalog is, checked as far as text can be; nothing is open yet."""
+
+    @abstractmethod
+    def open_to_look(self) -> AbstractContextManager["OpenableCatalog"]:
+        """The catalog by a client that writes nothing; raises `NoLocation` where nothing is."""
+
+    @abstractmethod
+    def open_to_write(self, *, create: bool = False) -> AbstractContextManager["OpenableCatalog"]:
+        """The catalog by a client that writes; without `create` a missing location is `NoLocation`."""
+
+
+@dataclass(frozen=True)
+class PersistPlace(CatalogPlace):
+    """The catalog of an organization in a location, or in a blob store and a consensus store.
+
+    `stash_lost`: the user knows that the stash which it is linked with is gone.
+    """
+
+    persist: str
+    consensus: str | None
+    organization_id: str
+    stash_lost: bool = False
+
+    @contextmanager
+    def open_to_look(self) -> Iterator["OpenableCatalog"]:
+        """See `CatalogPlace`."""
+        from holdfast.catalog import persist_catalog
+
+        with open_to_look(self.persist, self.consensus) as client:
+            openable = persist_catalog(client, self.organization_id)
+            if not self.stash_lost:
+                _warn_of_link(openable, "--stash")
+            yield openable
+
+    @contextmanager
+    def open_to_write(self, *, create: bool = False) -> Iterator["OpenableCatalog"]:
+        """See `CatalogPlace`."""
+        from holdfast.catalog import persist_catalog
+
+        with open_to_write(self.persist, self.consensus, create=create) as client:
+            yield persist_catalog(client, self.organization_id)
+
+
+@dataclass(frozen=True)
+class StashPlace(CatalogPlace):
+    """The catalog of a stash, whose tables the first commit makes.
+
+    `emergency`: it is linked, and to be used without its persist.
+    """
+
+    stash: str
+    emergency: bool = False
+
+    @contextmanager
+    def open_to_look(self) -> Iterator["OpenableCatalog"]:
+        """See `CatalogPlace`; a stash that isn't there is a catalog that isn't initialized."""
+        from holdfast.catalog.stores.stash import stash_catalog
+
+        openable = stash_catalog(self.stash, read_only=True)
+        if self.emergency:
+            openable = _in_emergency(openable)
+        else:
+            _warn_of_link(openable, "--persist and --organization-id")
+        yield openable
+
+    @contextmanager
+    def open_to_write(self, *, create: bool = False) -> Iterator["OpenableCatalog"]:  # noqa: ARG002
+        """See `CatalogPlace`."""
+        from holdfast.catalog.stores.stash import stash_catalog
+
+        openable = stash_catalog(self.stash)
+        yield _in_emergency(openable) if self.emergency else openable
+
+
+@dataclass(frozen=True)
+class LinkedPlace(CatalogPlace):
+    """A catalog in one of two linked stores, which are linked when it is first written."""
+
+    stash: str
+    persist: PersistPlace
+    strategy: "Strategy | None" = None
+    truth: "Backend | None" = None
+
+    @contextmanager
+    def open_to_look(self) -> Iterator["LinkedCatalog"]:
+        """See `CatalogPlace`; a location that isn't there is one without a catalog."""
+        from holdfast.catalog.stores.stash import stash_catalog
+
+        where = None
+        try:
+            client = open_to_look(self.persist.persist, self.persist.consensus)
+        except NoLocation:
+            client, where = _nothing(), f"{_shown(self.persist.persist)}, which is not made yet"
+        with client:
+            yield self._linked(stash_catalog(self.stash, read_only=True), client, where)
+
+    @contextmanager
+    def open_to_write(self, *, create: bool = False) -> Iterator["LinkedCatalog"]:
+        """See `CatalogPlace`."""
+        from holdfast.catalog.stores.stash import stash_catalog
+
+        with open_to_write(self.persist.persist, self.persist.consensus, create=create) as client:
+            yield self._linked(stash_catalog(self.stash), client)
+
+    def _linked(
+        self, stash: "OpenableCatalog", client: "PersistClient", where: str | None = None
+    ) -> "LinkedCatalog":
+        from holdfast.catalog import persist_catalog
+        from holdfast.catalog.move.linked import linked_catalog
+
+        persist = persist_catalog(client, self.persist.organization_id, where=where)
+        return linked_catalog(stash, persist, strategy=self.strategy, truth=self.truth)
+
+
+def _nothing() -> "PersistClient":
+    """A client of a location with nothing in it."""
+    from holdfast.persist import PersistClient
+
+    return PersistClient.open(f"memory://{uuid.uuid4()}")
+
+
+def _shown(url: str) -> str:
+    """A URL without anything that may be a secret."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def _in_emergency(stash: "OpenableCatalog") -> "OpenableCatalog":
+    """The stash alone; raises `NeedsPersist` where it doesn't tell that it has the catalog."""
+    from holdfast.catalog import emergency_catalog
+    from holdfast.catalog.move.emergency import check_emergency
+
+    check_emergency(stash)
+    return emergency_catalog(stash)
+
+
+def _warn_of_link(openable: "OpenableCatalog", others: str) -> None:
+    """Say on stderr that a store that is looked at alone may not be where the catalog is."""
+    from holdfast.catalog import config
+
+    try:
+        told = openable.config(config.LINK) is None or openable.config(config.TRUTH) == 1
+    except CorruptBlob:
+        # The command itself says what is wrong with it.
+        return
+    if not told:
+        click.echo(
+            f"warning: {openable.place} is linked with another store, and is not surely where the catalog is;"
+            f" give {others} too",
+            err=True,
+        )
+
+
+def catalog_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that name a catalog, and as `place` what they name."""
+
+    @wraps(command)
+    def with_place(*args: Any, emergency: bool, place: CatalogPlace, **rest: Any) -> None:
+        if emergency:
+            if not isinstance(place, StashPlace):
+                raise BadInput(
+                    "--emergency is for a stash whose persist can't be reached", hint="give --stash URL alone"
+                )
+            place = replace(place, emergency=True)
+        command(*args, place=place, **rest)
+
+    option = click.option(
+        "--emergency",
+        is_flag=True,
+        help="The stash of a linked catalog alone, where it tells by itself that it counts.",
+    )
+    return place_options(option(with_place))
+
+
+def place_options(command: Callable[..., None]) -> Callable[..., None]:
+    """As `catalog_options`, for a command that is not for emergencies."""
+
+    @wraps(command)
+    def with_place(
+        *args: Any,
+        persist: str | None,
+        consensus: str | None,
+        organization_id: str | None,
+        stash: str | None,
+        **rest: Any,
+    ) -> None:
+        command(*args, place=_place(persist, consensus, organization_id, stash), **rest)
+
+    return _with_place_options(with_place)
+
+
+def linked_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that name a linked catalog, all needed, and as `place` what they name."""
+
+    @wraps(command)
+    def with_place(
+        *args: Any,
+        persist: str | None,
+        consensus: str | None,
+        organization_id: str | None,
+        stash: str | None,
+        **rest: Any,
+    ) -> None:
+        given = {"--stash": stash, "--persist": persist, "--organization-id": organization_id}
+        for name, value in given.items():
+            if value is None:
+                raise BadInput(
+                    f"{name} is missing: a migration is between two stores",
+                    hint="use --stash URL --persist URL --organization-id UUID",
+                )
+        command(*args, place=_place(persist, consensus, organization_id, stash), **rest)
+
+    return _with_place_options(with_place)
+
+
+def _with_place_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--organization-id", metavar="UUID", help="Whose catalog on persist."),
+        click.option("--consensus", metavar="URL", help="The consensus store, where the two lie apart."),
+        click.option("--persist", metavar="URL", help="The location (file:///dir), or its blob store."),
+        click.option("--stash", metavar="URL", help="The stash (postgresql://..., sqlite:///file)."),
+    ):
+        command = option(command)
+    return command
+
+
+def _place(
+    persist: str | None, consensus: str | None, organization_id: str | None, stash: str | None
+) -> CatalogPlace:
+    if stash is not None:
+        url = _checked_stash(stash)
+        if persist is None and consensus is None and organization_id is None:
+            return StashPlace(url)
+        return LinkedPlace(url, _persist_place(persist, consensus, organization_id))
+    return _persist_place(persist, consensus, organization_id)
+
+
+def _persist_place(persist: str | None, consensus: str | None, organization_id: str | None) -> PersistPlace:
+    for name, given in {"--persist": persist, "--organization-id": organization_id}.items():
+        if given is None:
+            neither = not (persist or consensus or organization_id)
+            raise BadInput(f"{'--stash, or --persist,' if neither else name} is missing", hint=_HINT)
+    assert persist is not None
+    assert organization_id is not None
+    from holdfast.catalog import catalog_shard_id
+
+    catalog_shard_id(organization_id)
+    return PersistPlace(persist, consensus, organization_id)
+
+
+def _checked_stash(url: str) -> str:
+    from holdfast.stash import check_url
+
+    check_url(url)
+    return url

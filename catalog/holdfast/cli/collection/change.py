@@ -1,0 +1,285 @@
+"""`holdfast collection handover|restore|alter|comment|advance`: a collection changes while it is used.
+
+A command that broke off is gone on with by the same command.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.asking import confirm, somebody_answers
+from holdfast.cli.collection.place import (
+    columns_of,
+    controller_of,
+    location_option,
+    refuse_dropped,
+    shown_moment,
+    time,
+)
+from holdfast.cli.location import open_to_look, open_to_write
+from holdfast.cli.persist.show import count
+from holdfast.cli.progress import Progress
+from holdfast.errors import BadInput, NotCaughtUp
+
+if TYPE_CHECKING:
+    from holdfast.collections import CollectionInfo, RenditionInfo, StorageController
+
+_TRIES = 5
+
+
+@click.command(short_help="Rebuild or re-shard a collection while it is used.")
+@location_option
+@click.argument("name")
+@click.option("--shards", metavar="N", type=int, help="Over how many the new rendition spreads the rows.")
+@click.option("--hash", "hash_columns", metavar="COLUMN", multiple=True, help="By what; default: as create.")
+@click.option("--rendition", "rendition_id", metavar="ID", help="The id of the new one; default: the next.")
+@click.option("--at", metavar="TIME", type=time, help="Not before this; default: as soon as possible.")
+@click.option("--abort", is_flag=True, help="Give up the rendition that is being filled.")
+def handover(
+    url: str,
+    name: str,
+    shards: int | None,
+    hash_columns: tuple[str, ...],
+    rendition_id: str | None,
+    at: int | None,
+    abort: bool,
+) -> None:
+    """Make a new rendition of a collection, fill it, and let it take over; writers and readers go on.
+
+    \b
+    holdfast collection handover orders --shards 8
+
+    The contents at every time stay what they were. Where this breaks off, the same command goes on; with
+    --abort what is being filled is given up. What retired is dropped, by 'advance' or the operator, when
+    nobody can read its times any more.
+    """  # noqa: D301 - the escape is for the formatter of the help
+    if abort and (shards is not None or hash_columns or at is not None):
+        raise BadInput("--abort goes with --rendition only")
+    with controller_of(open_to_look(url)) as controller:
+        info = controller.describe(name)
+    refuse_dropped(info)
+    id_ = info.collection_id
+    if abort:
+        given_up = _filling(info, rendition_id).id
+        with controller_of(open_to_write(url, create=False)) as controller:
+            controller.renditions.abort(id_, given_up)
+        click.echo(f"aborted rendition {given_up} of {info.name}: its data is gone")
+        return
+    found = _meant(info, shards, hash_columns, rendition_id)
+    if found is not None and found.id == info.holding.id:
+        with_ = count(len(found.shards), "shard")
+        click.echo(f"{info.name} is {found.id} with {with_} already, from {shown_moment(found.held_from)} on")
+        return
+    with controller_of(open_to_write(url, create=False)) as controller:
+        if found is None:
+            assert shards is not None
+            found = controller.renditions.create(
+                id_, shards=shards, hash_columns=hash_columns, rendition_id=rendition_id or ""
+            )
+            click.echo(f"rendition {found.id} with {count(shards, 'shard')} is being filled", err=True)
+        with Progress(f"filling {found.id}") as progress:
+            taken = _hand_over(controller, id_, found, at, progress)
+            progress.begin("finding what differs")
+            # Who listens through the handover reads this, and not both renditions.
+            controller.renditions.make_difference(id_)
+    with_ = count(len(taken.shards), "shard")
+    click.echo(f"{info.name} is {taken.id} with {with_}, from {shown_moment(taken.held_from)} on")
+
+
+@click.command(short_help="Make its contents those of a snapshot.")
+@location_option
+@click.argument("name")
+@click.argument("snapshot")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+def restore(url: str, name: str, snapshot: str, yes: bool) -> None:
+    """Make the contents of a collection those of a snapshot: SNAPSHOT is the folder, or the s3:// URL, that
+    the snapshot job wrote.
+
+    Writers and readers go on. What was written since the snapshot, and during the restore, is no more in the
+    collection from then on; as of earlier times everything stays as it was.
+    """
+    from holdfast.collections import RestoreSource
+
+    source = RestoreSource.open(snapshot if "://" in snapshot else Path(snapshot).absolute())
+    with controller_of(open_to_look(url)) as controller:
+        info = controller.describe(name)
+    refuse_dropped(info)
+    source.check_schema(info.name, info.schema)
+    if not yes:
+        if not somebody_answers():
+            raise BadInput(f"restoring {info.name} needs a yes", hint="give --yes")
+        as_of = shown_moment(source.manifest.as_of)
+        confirm(f"Make {info.name} what it was as of {as_of}, {count(source.manifest.rows, 'row')}?")
+    with (
+        controller_of(open_to_write(url, create=False)) as controller,
+        Progress(f"restoring {info.name}") as progress,
+    ):
+        progress("checking the files")
+        restored = controller.restore_collection(
+            info.collection_id, source, progress=lambda rows: progress.rows(rows, source.manifest.rows)
+        )
+        progress.begin("finding what differs")
+        # Who listens through the restore reads this, and not both renditions.
+        controller.renditions.make_difference(info.collection_id)
+    click.echo(f"{info.name} is {restored.id}, restored, from {shown_moment(restored.held_from)} on")
+
+
+@click.command(short_help="Add columns, or widen their types.")
+@location_option
+@click.argument("name")
+@click.option("--add", metavar="NAME:TYPE?", multiple=True, help="A new column, which allows nulls.")
+@click.option("--type", "types", metavar="NAME:TYPE", multiple=True, help="A wider type; '?' allows nulls.")
+def alter(url: str, name: str, add: tuple[str, ...], types: tuple[str, ...]) -> None:
+    """Add nullable columns to a collection, give columns wider types, or let them have nulls.
+
+    Rows that are there have null in new columns. Writers that don't know them go on.
+    """
+    from holdfast.persist import Schema
+    from holdfast.persist.rows.evolution import check_evolution
+
+    if not add and not types:
+        raise BadInput("nothing to alter", hint="give --add 'NAME:TYPE?' or --type NAME:TYPE")
+    with controller_of(open_to_look(url)) as controller:
+        info = controller.describe(name)
+    refuse_dropped(info)
+    new, changed = columns_of(add), columns_of(types)
+    for column, type_ in new.items():
+        if column in info.schema.names:
+            raise BadInput(f"{info.name} has a column '{column}' already", hint="change it with --type")
+        if not type_.endswith("?"):
+            raise BadInput(
+                f"column '{column}' must allow nulls: the rows that are there have none",
+                hint=f"write it as '{column}:{type_}?'",
+            )
+    for column in changed:
+        if column not in info.schema.names:
+            raise BadInput(f"{info.name} has no column '{column}' ({', '.join(info.schema.names)})")
+    key, value = (
+        {each.name: changed.get(each.name, each) for each in columns}
+        for columns in (info.schema.key, info.schema.value)
+    )
+    schema = Schema.of(key=key, value={**value, **new}, codec=info.schema.codec)
+    check_evolution(info.schema, schema)
+    with controller_of(open_to_write(url, create=False)) as controller:
+        info = controller.evolve_collection(info.collection_id, schema)
+    click.echo(f"{info.name}: {info.schema}")
+
+
+@click.command(short_help="Say what a column is.")
+@location_option
+@click.argument("name")
+@click.argument("column")
+@click.argument("text")
+def comment(url: str, name: str, column: str, text: str) -> None:
+    """Give a column of a collection a comment, in place of the one that it has; '' takes it away.
+
+    'describe' shows it, and Spark beside the column. No row changes.
+    """
+    from holdfast.collections.record.comments import check_comments
+
+    with controller_of(open_to_look(url)) as controller:
+        info = controller.describe(name)
+    refuse_dropped(info)
+    comments = check_comments({column: text}, info.schema, f"collection {info.name}")
+    with controller_of(open_to_write(url, create=False)) as controller:
+        controller.comment_columns(info.collection_id, comments)
+    click.echo(f"{info.name}: {'commented on' if text else 'no comment on'} {column}")
+
+
+@click.command(short_help="Do what is due, and tell what the rest waits for.")
+@location_option
+@click.argument("name")
+def advance(url: str, name: str) -> None:
+    """Do what is due for a collection, such as dropping what retired, and tell what the rest waits for.
+
+    The operator does this by itself; without one, run it now and then.
+    """
+    with controller_of(open_to_look(url)) as controller:
+        info = controller.describe(name)
+    with controller_of(open_to_write(url, create=False)) as controller:
+        due = controller.advance(info.collection_id)
+    for step in due.steps:
+        click.echo(f"done: {step}")
+    for wait in due.waits:
+        click.echo(f"waits: {wait}")
+    if not due.steps and not due.waits:
+        click.echo(f"nothing is due for {info.name}")
+
+
+def _meant(
+    info: "CollectionInfo", shards: int | None, hash_columns: tuple[str, ...], rendition_id: str | None
+) -> "RenditionInfo | None":
+    """The rendition that a handover is to; None where it is to be made."""
+    from holdfast.collections import CollectionSpec, RenditionState
+
+    if shards is None:
+        if rendition_id is None or any(each.id == rendition_id for each in info.renditions):
+            return _filling(info, rendition_id)
+        raise BadInput(f"{info.name} has no rendition {rendition_id}", hint="give --shards N to make it")
+    # Checks the numbers and names, and chooses the columns where none are given.
+    spec = CollectionSpec(info.collection_id, info.name, info.schema, shards, hash_columns)
+    alike = [
+        each
+        for each in info.live
+        if each.state in {RenditionState.HYDRATING, RenditionState.HOLDING}
+        and (len(each.shards), each.hash_columns) == (shards, spec.hash_columns)
+        and rendition_id in {None, each.id}
+    ]
+    # One that is being filled before the one that holds: that is what a command like this left.
+    alike.sort(key=lambda each: each.state is RenditionState.HOLDING)
+    if alike:
+        return alike[0]
+    for each in info.renditions:
+        if each.id == rendition_id:
+            raise BadInput(
+                f"rendition {each.id} of {info.name} is {each.state.name.lower()} with"
+                f" {count(len(each.shards), 'shard')} by hash of {', '.join(each.hash_columns)}",
+                hint="give another --rendition, or leave it out",
+            )
+    return None
+
+
+def _filling(info: "CollectionInfo", rendition_id: str | None) -> "RenditionInfo":
+    """The rendition that is being filled, of this id where one is given, or holds already."""
+    from holdfast.collections import RenditionState
+
+    filling = [each for each in info.live if each.state is RenditionState.HYDRATING]
+    named = [each for each in (*filling, info.holding) if each.id == rendition_id]
+    if named:
+        return named[0]
+    if rendition_id is not None:
+        there = ", ".join(each.id for each in filling) or "none"
+        raise BadInput(
+            f"rendition {rendition_id} of {info.name} is not being filled", hint=f"those that are: {there}"
+        )
+    if len(filling) != 1:
+        there = ", ".join(each.id for each in filling) or "none"
+        raise BadInput(
+            f"which rendition of {info.name}? Being filled: {there}",
+            hint="give --rendition ID, or --shards N to make one",
+        )
+    return filling[0]
+
+
+def _hand_over(
+    controller: "StorageController",
+    id_: str,
+    rendition: "RenditionInfo",
+    at: int | None,
+    progress: Progress,
+) -> "RenditionInfo":
+    """Fill the rendition and let it take over; again where writers were faster than that."""
+    from holdfast.collections import Recipe
+
+    for tries in range(_TRIES):
+        if rendition.recipe is Recipe.COPY:
+            progress.begin(f"filling {rendition.id}")
+            controller.hydrate(id_, rendition.id, progress=progress.rows)
+        progress.begin(f"handing over to {rendition.id}")
+        try:
+            return controller.renditions.hand_over(id_, rendition.id, at=at)
+        except NotCaughtUp:
+            if rendition.recipe is not Recipe.COPY or tries == _TRIES - 1:
+                raise
+    raise AssertionError("the last try answers or raises")

@@ -1,0 +1,144 @@
+"""`holdfast collection`: make, look at, read and write the collections of a location.
+
+Reading commands open the location without writing anything to it; the others look first, so that what they
+refuse leaves it as it was, and only `create` makes a location. What is heavy is imported in the commands.
+"""
+
+import contextlib
+import uuid
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.asking import confirm, somebody_answers
+from holdfast.cli.collection.change import advance, alter, comment, handover, restore
+from holdfast.cli.collection.place import columns_of, comments_of, controller_of, location_option
+from holdfast.cli.collection.rows import diff, read, tail
+from holdfast.cli.collection.show import describe, holds, jobs, list_
+from holdfast.cli.collection.write import write
+from holdfast.cli.location import open_to_look, open_to_write
+from holdfast.errors import BadInput, NotWritable, StoreUnreachable
+
+if TYPE_CHECKING:
+    from holdfast.collections import CollectionInfo, CollectionSpec
+
+
+@click.group()
+def collection() -> None:
+    """Make, read and write storage collections: tables that keep what they were.
+
+    \b
+    holdfast collection create orders --key id:int64 --column 'note:string?'
+    holdfast collection write orders new.csv --upsert
+    holdfast collection read orders --as-of 2025-01-01T12:00 --output orders.parquet
+
+    Give --url, or set HOLDFAST_URL. NAME is a collection's name or its id. A TIME is in milliseconds since
+    the epoch or an ISO 8601 date or timestamp, UTC where it has no zone.
+    """  # noqa: D301 - the escape is for the formatter of the help
+
+
+@collection.command(short_help="Create one.")
+@location_option
+@click.argument("name")
+@click.option("--id", "collection_id", metavar="ID", help="Its id for ever; default: a new UUID.")
+@click.option(
+    "--key", "keys", metavar="NAME:TYPE", multiple=True, help="A key column; a type may end in '?'."
+)
+@click.option("--column", "columns", metavar="NAME:TYPE", multiple=True, help="A column; '?' means nullable.")
+@click.option("--comment", "comments", metavar="NAME:TEXT", multiple=True, help="What a column is.")
+@click.option("--shards", type=int, default=1, show_default=True, help="Over how many its rows are spread.")
+def create(
+    url: str,
+    name: str,
+    collection_id: str | None,
+    keys: tuple[str, ...],
+    columns: tuple[str, ...],
+    comments: tuple[str, ...],
+    shards: int,
+) -> None:
+    """Create a collection; the same again, with the same id, is answered with the one that is there.
+
+    Types: bool, int8 to int64, uint8 to uint64, float32, float64, string, binary, date32, timestamp,
+    timestamp_utc, decimal128(p,s). The key columns are those that 'write --upsert' and '--delete' go by.
+    """
+    from holdfast.collections import CollectionSpec
+    from holdfast.persist import Schema
+
+    if not keys and not columns:
+        raise BadInput(f"collection {name} needs columns", hint="give --key NAME:TYPE, --column NAME:TYPE")
+    schema = Schema.of(key=columns_of(keys), value=columns_of(columns))
+    id_ = collection_id or str(uuid.uuid4())
+    spec = CollectionSpec(id_, name, schema, shards, comments=comments_of(comments))
+    info = _existing(url, spec)
+    if info is None:
+        with controller_of(open_to_write(url, create=True)) as controller:
+            info = controller.create_collection(spec)
+    over = "1 shard" if info.shards == 1 else f"{info.shards} shards"
+    click.echo(f"collection {info.name} ({info.collection_id}) with {over}")
+
+
+@collection.command()
+@location_option
+@click.argument("name")
+@click.option("--force", is_flag=True, help="End its jobs, and don't wait for its readers.")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+def drop(url: str, name: str, force: bool, yes: bool) -> None:
+    """Drop a collection and all its data, for ever.
+
+    Nobody can open it from now on. While a job of it runs or somebody still reads it, its data stays: drop it
+    again when they have ended.
+    """
+    with controller_of(open_to_look(url)) as controller:
+        info = controller.describe(name)
+    if not yes:
+        if not somebody_answers():
+            raise BadInput(f"dropping {info.name} needs a yes", hint="give --yes")
+        confirm(f"Drop {info.name} ({info.collection_id}) and all its data?")
+    with controller_of(open_to_write(url, create=False)) as controller:
+        info = controller.drop_collection(info.collection_id, force=force)
+    click.echo(f"dropped {info.name} ({info.collection_id})")
+
+
+@collection.command(short_help="End a hold that outlives its process.")
+@location_option
+@click.argument("name")
+@click.argument("purpose")
+def release(url: str, name: str, purpose: str) -> None:
+    """End what somebody holds of a collection under this purpose, as 'holds' shows it.
+
+    Whoever took it may not find any more what it was to keep. A lease ends with its process, and what the
+    collection holds of itself goes with it: those can't be released.
+    """
+    with controller_of(open_to_look(url)) as controller:
+        info = controller.describe(name)
+    taken = [each for each in info.holders if each.purpose == purpose]
+    if not taken:
+        raise BadInput(
+            f"collection {info.name} has no hold '{purpose}' that can be released",
+            hint=f"holdfast collection holds {info.name} shows who holds what",
+        )
+    with controller_of(open_to_write(url, create=False)) as controller:
+        for each in taken:
+            end = controller.release_write if each.writes else controller.release_hold
+            end(info.collection_id, purpose)
+    click.echo(f"released '{purpose}' on {info.name}")
+
+
+for shows in (list_, describe, holds, jobs, read, diff, tail):
+    collection.add_command(shows)
+for changes in (write, handover, restore, alter, comment, advance):
+    collection.add_command(changes)
+
+
+def _existing(url: str, spec: "CollectionSpec") -> "CollectionInfo | None":
+    """The collection if it was created from this spec already; None where it can be created.
+
+    Raises what refuses to create it, with nothing written.
+    """
+    # Where there is no location yet, or none that can be opened, the open for writing tells.
+    with contextlib.suppress(StoreUnreachable), controller_of(open_to_look(url)) as controller:
+        try:
+            return controller.create_collection(spec)
+        except NotWritable:
+            return None
+    return None

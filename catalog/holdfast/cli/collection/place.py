@@ -1,0 +1,132 @@
+"""What the commands of `holdfast collection` share: where the collection is, times, and how they are told."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from holdfast.errors import CLOSED, BadInput, TornRendition
+
+if TYPE_CHECKING:
+    from holdfast.collections import CollectionInfo, StorageController
+    from holdfast.persist import PersistClient
+    from holdfast.tables import Table
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+LOOKS = ("table", "json")
+
+
+def location_option(command: _F) -> _F:
+    """Which location a command is about."""
+    return click.option(
+        "--url",
+        metavar="URL",
+        envvar="HOLDFAST_URL",
+        required=True,
+        show_envvar=True,
+        help="The location, such as file:///dir.",
+    )(command)
+
+
+def look_option(command: _F) -> _F:
+    """`--json`, or `--format json`: facts for programs."""
+    command = click.option("--json", "as_json", is_flag=True, help="As JSON.")(command)
+    return click.option(
+        "--format", "look", type=click.Choice(LOOKS), default="table", show_default=True, help="As --json."
+    )(command)
+
+
+def time(text: str) -> int:
+    """A collection time: milliseconds since the epoch, or an ISO 8601 date or timestamp (UTC by default)."""
+    from holdfast.tables.moments import milliseconds
+
+    return milliseconds(text)
+
+
+@contextlib.contextmanager
+def controller_of(client: "PersistClient") -> Iterator["StorageController"]:
+    """The controller of a location, and its client, for a block."""
+    from holdfast.collections import StorageController
+
+    with client, StorageController(client, who="holdfast collection") as controller:
+        yield controller
+
+
+@contextlib.contextmanager
+def table_of(client: "PersistClient", name: str) -> Iterator["Table"]:
+    """A collection as a table, by its name or id, for a block."""
+    from holdfast.tables import Table
+
+    with controller_of(client) as controller:
+        info = controller.describe(name)
+        refuse_dropped(info)
+        with Table(client, controller, info) as table:
+            yield table
+
+
+def refuse_dropped(info: "CollectionInfo") -> None:
+    """Raise `BadInput` for a collection that is found by its id only because it was there once."""
+    if info.dropped:
+        raise BadInput(info.end)
+
+
+def facts_of(controller: "StorageController", info: "CollectionInfo") -> dict[str, Any]:
+    """What a list tells of a collection."""
+    facts: dict[str, Any] = {
+        "name": info.name,
+        "id": info.collection_id,
+        "state": info.state.name.capitalize(),
+        "shards": len(info.holding.shards),
+        "since": None,
+        "upper": None,
+    }
+    if not info.dropped:
+        try:
+            frontiers = controller.frontiers(info.collection_id)
+        except TornRendition as error:
+            # One that can't be used must not hide the others.
+            facts["state"], facts["problem"] = "Torn", str(error)
+        else:
+            facts["since"], facts["upper"] = frontiers.since, frontiers.upper
+    return facts
+
+
+def shown(value: Any) -> str:
+    """A fact for people."""
+    if value is None:
+        return "-"
+    return "closed" if value == CLOSED else str(value)
+
+
+def shown_moment(time_ms: int | None) -> str:
+    """A time with the date that it is, where it is one that people mean."""
+    from holdfast.tables.moments import shown_time
+
+    if time_ms is None or time_ms == CLOSED:
+        return shown(time_ms)
+    # Counts and the first second of 1970 are no dates that anybody meant.
+    return str(time_ms) if time_ms < 1000 else f"{time_ms} ({shown_time(time_ms)})"
+
+
+def columns_of(given: tuple[str, ...]) -> dict[str, str]:
+    """Columns that were given as `name:type`."""
+    return _by_column(given, "type", "name:type, such as id:int64")
+
+
+def comments_of(given: tuple[str, ...]) -> dict[str, str]:
+    """Comments of columns that were given as `name:text`."""
+    return _by_column(given, "comment", "name:text, such as 'id:who it is'")
+
+
+def _by_column(given: tuple[str, ...], what: str, form: str) -> dict[str, str]:
+    columns: dict[str, str] = {}
+    for each in given:
+        name, colon, text = each.partition(":")
+        if not colon:
+            raise BadInput(f"column '{each}' has no {what}", hint=f"write it as {form}")
+        if name in columns:
+            raise BadInput(f"column '{name}' is given twice")
+        columns[name] = text
+    return columns

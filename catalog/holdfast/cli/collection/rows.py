@@ -1,0 +1,184 @@
+"""`holdfast collection read|diff|tail`: rows out of a collection.
+
+Rows of a multiset come out as often as they are in it; with `--diff` once, with their count.
+"""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.collection.place import controller_of, location_option, table_of, time
+from holdfast.cli.location import open_to_look
+from holdfast.cli.progress import Progress
+from holdfast.cli.rows.text import FORMATS, cell_of, show_rows
+from holdfast.errors import AsOfNotYetAvailable, BadInput
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_AS_OF = "Milliseconds or an ISO date; default: latest."
+_FOR = "End after so long, counted from when it follows, with --snapshot from when that is out."
+_LIMIT = click.IntRange(1, (1 << 63) - 1)
+_TAIL_FORMATS = ("table", "csv", "json")
+
+
+@click.command(short_help="Show its contents as of one time.")
+@location_option
+@click.argument("name")
+@click.option("--as-of", metavar="TIME", type=time, help=_AS_OF)
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the output's name, or table.")
+@click.option("--output", metavar="FILE", type=_FILE, help="Write here.")
+@click.option("--limit", metavar="N", type=_LIMIT, help="At most so many rows.")
+@click.option("--diff", is_flag=True, help="Each row once, with its count in _diff.")
+def read(
+    url: str,
+    name: str,
+    as_of: int | None,
+    form: str | None,
+    output: Path | None,
+    limit: int | None,
+    diff: bool,
+) -> None:
+    """Show the contents of a collection as of one time.
+
+    The same time gives the same rows, whenever it is asked for, as long as it is not before the collection's
+    since. Files are CSV, JSON lines, Parquet or Arrow IPC.
+    """
+    with (
+        controller_of(open_to_look(url)) as controller,
+        controller.reader(name, purpose="holdfast collection read") as reader,
+    ):
+        try:
+            snapshot = reader.snapshot(as_of)
+        except AsOfNotYetAvailable as error:
+            if error.upper == 0 and as_of is None:
+                raise BadInput(f"collection {name} is empty: nothing has been written yet") from error
+            raise
+        show_rows(snapshot, snapshot.schema.arrow_diff, form, output, limit=limit, diff=diff)
+
+
+@click.command(short_help="Show what differs between two times.")
+@location_option
+@click.argument("name")
+@click.option("--from", "start", metavar="TIME", type=time, required=True, help="What was before.")
+@click.option("--to", "end", metavar="TIME", type=time, help="What came of it; default: latest.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the output's name, or table.")
+@click.option("--output", metavar="FILE", type=_FILE, help="Write here.")
+@click.option("--limit", metavar="N", type=_LIMIT, help="At most so many rows.")
+def diff(
+    url: str,
+    name: str,
+    start: int,
+    end: int | None,
+    form: str | None,
+    output: Path | None,
+    limit: int | None,
+) -> None:
+    """Show what differs between two times: rows that came (_diff 1) and rows that went (_diff -1)."""
+    with table_of(open_to_look(url), name) as table:
+        if not table.upper:
+            raise BadInput(f"collection {name} is empty: nothing has been written yet")
+        with Progress("comparing") as progress:
+            progress(f"{name} at two times")
+            found = table.diff(start, end)
+        show_rows(found.to_batches(), found.schema, form, output, limit=limit, diff=True)
+
+
+@click.command(short_help="Follow its changes as they come.")
+@location_option
+@click.argument("name")
+@click.option("--as-of", metavar="TIME", type=time, help="Changes after this; default: from now on.")
+@click.option("--snapshot", is_flag=True, help="The rows as of that time first.")
+@click.option("--until", metavar="TIME", type=time, help="End when all changes before this are out.")
+@click.option("--for", "seconds", metavar="SECONDS", type=click.FloatRange(0), help=_FOR)
+@click.option("--format", "form", type=click.Choice(_TAIL_FORMATS), default="table", show_default=True)
+@click.option("--progress", is_flag=True, help="With json: tell up to when changes are complete.")
+def tail(
+    url: str,
+    name: str,
+    as_of: int | None,
+    snapshot: bool,
+    until: int | None,
+    seconds: float | None,
+    form: str,
+    progress: bool,
+) -> None:
+    """Follow a collection: show its changes as they come, until interrupted.
+
+    Each has the time (_time, in milliseconds) at which a row came (_diff 1) or went (_diff -1).
+    """
+    if progress and form != "json":
+        raise BadInput("--progress is for --format json", hint="its lines are objects with 'progress'")
+    with table_of(open_to_look(url), name) as table:
+        first = snapshot and (as_of or 0) < table.upper
+        with table.tail(as_of, snapshot=snapshot) as changes, suppress(KeyboardInterrupt):
+            out, told, start, deadline = _Changes(form), -1, changes.progress, None
+            while (until is None or changes.progress < until) and not table.info.dropped:
+                if deadline is None and seconds is not None and not (first and changes.progress == start):
+                    deadline = monotonic() + seconds
+                left = None if deadline is None else deadline - monotonic()
+                if left is not None and left < 0:
+                    return
+                updates = changes.next(left)
+                if updates.num_rows:
+                    out.show(updates)
+                if progress and changes.progress > told:
+                    told = changes.progress
+                    click.echo(json.dumps({"progress": told}))
+
+
+class _Changes:
+    """Changes on standard output, the names of the columns once."""
+
+    def __init__(self, form: str) -> None:
+        self._form = form
+        self._names: list[str] = []
+        self._told: list[str] = []
+
+    def show(self, updates: "pa.Table") -> None:
+        """Show some."""
+        from io import BytesIO
+
+        from holdfast.cli.rows.formats import write_json_lines
+
+        if self._form == "table":
+            self._show_table(updates)
+        elif self._form == "csv":
+            self._show_csv(updates)
+        else:
+            buffer = BytesIO()
+            write_json_lines(updates, buffer)
+            click.echo(buffer.getvalue(), nl=False)
+
+    def _show_table(self, updates: "pa.Table") -> None:
+        names = ["_time", "_diff", *(each for each in updates.column_names if not each.startswith("_"))]
+        if names != self._names:
+            # Columns may be added meanwhile.
+            click.echo("  ".join(names))
+            self._names = names
+        for row in updates.select(names).to_pylist():
+            click.echo("  ".join(map(cell_of, row.values())))
+
+    def _show_csv(self, updates: "pa.Table") -> None:
+        from io import BytesIO
+
+        from pyarrow import csv
+
+        from holdfast.cli.rows.formats import bytes_as_text
+
+        names = self._names or updates.column_names
+        added = [each for each in updates.column_names if each not in names]
+        if added and self._told != added:
+            # A file has one header, and what is below another one would be read as something else.
+            click.echo(f"not shown, as it was added meanwhile: {', '.join(added)}; tail again", err=True)
+            self._told = added
+        buffer = BytesIO()
+        headed = csv.WriteOptions(include_header=not self._names)
+        csv.write_csv(bytes_as_text(updates.select(names)), buffer, headed)
+        click.echo(buffer.getvalue(), nl=False)
+        self._names = names

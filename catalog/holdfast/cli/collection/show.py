@@ -1,0 +1,281 @@
+"""`holdfast collection list|describe|holds|jobs`: what is on record for collections, and what is stored."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from holdfast.cli.collection.place import (
+    controller_of,
+    facts_of,
+    location_option,
+    look_option,
+    shown,
+    shown_moment,
+)
+from holdfast.cli.location import open_to_look
+from holdfast.cli.persist.show import age, count, moment, plain, size
+from holdfast.cli.rows.text import cell_of, render
+
+if TYPE_CHECKING:
+    from holdfast.collections import (
+        CollectionHold,
+        CollectionInfo,
+        CommandRecord,
+        JobRecord,
+        RenditionInfo,
+        StorageController,
+    )
+
+_COMMANDS = 10
+
+R = TypeVar("R")
+
+
+@click.command("list", short_help="Show all collections.")
+@location_option
+@look_option
+def list_(url: str, look: str, as_json: bool) -> None:
+    """Show all collections: their shards, and the times for which they can be read.
+
+    A collection can be read at times from its since on and before its upper.
+    """
+    with controller_of(open_to_look(url)) as controller:
+        found = [facts_of(controller, info) for info in controller.list_collections()]
+    if as_json or look == "json":
+        click.echo(json.dumps(found, indent=2))
+        return
+    columns = ("name", "id", "state", "shards", "since", "upper")
+    rows = [[shown(fact[column]) for column in columns] for fact in found]
+    click.echo(render([column.upper() for column in columns], rows), nl=False)
+    for fact in found:
+        if "problem" in fact:
+            click.echo(fact["problem"], err=True)
+
+
+@click.command(short_help="Show one: columns, renditions, holds, history.")
+@location_option
+@click.argument("name")
+@look_option
+def describe(url: str, name: str, look: str, as_json: bool) -> None:
+    """Show one collection: its columns, renditions, who holds what of it, and what was done to it.
+
+    A rendition is a copy of the collection with its own number of shards; at each time exactly one of them is
+    the collection. Rows and bytes are as stored: what is not compacted yet counts more than once.
+    """
+    with controller_of(open_to_look(url)) as controller:
+        info = controller.describe(name)
+        facts = facts_of(controller, info)
+        facts["metadata_shard"] = info.metadata_shard
+        facts["columns"] = [
+            {
+                "name": column.name,
+                "type": column.type,
+                "nullable": column.nullable,
+                "key": column in info.schema.key,
+                "comment": info.comments.get(column.name),
+            }
+            for column in info.schema.columns
+        ]
+        facts["renditions"] = [_rendition(controller, info, each) for each in info.renditions]
+        held = [] if info.dropped else controller.holds(info.collection_id)
+        facts["holds"] = [plain(each) for each in held]
+        facts["history"] = [_command(each) for each in controller.history(info.collection_id)]
+    if as_json or look == "json":
+        click.echo(json.dumps(facts, indent=2))
+        return
+    click.echo(_described(facts), nl=False)
+    if held:
+        click.echo(f"\n{_holds_table(held)}", nl=False)
+    if facts["history"]:
+        click.echo(f"\n{_history_table(facts['history'])}", nl=False)
+
+
+@click.command(short_help="Show who holds what of it.")
+@location_option
+@click.argument("name")
+@look_option
+def holds(url: str, name: str, look: str, as_json: bool) -> None:
+    """Show who holds what of a collection, since when, and which retired renditions that keeps.
+
+    What reads a collection keeps its since from moving. Leased holds end with their process; the others when
+    they are released.
+    """
+    with controller_of(open_to_look(url)) as controller:
+        found = controller.holds(name)
+    _show_all(found, "hold", plain, _holds_table, as_json=as_json or look == "json")
+
+
+@click.command(short_help="Show the jobs on record for it.")
+@location_option
+@click.argument("name")
+@look_option
+def jobs(url: str, name: str, look: str, as_json: bool) -> None:
+    """Show the jobs on record for a collection, oldest first: snapshots, hydrations, named writes, ...
+
+    A record tells which attempt of a job may commit, and what came of the last one. A running attempt tells
+    in its own output how far it is.
+    """
+    with controller_of(open_to_look(url)) as controller:
+        found = controller.jobs(controller.describe(name).collection_id)
+    _show_all(found, "job", _job, _jobs_table, as_json=as_json or look == "json")
+
+
+def _show_all(
+    found: Sequence[R],
+    what: str,
+    facts: Callable[[R], Any],
+    table: Callable[[Sequence[R]], str],
+    *,
+    as_json: bool,
+) -> None:
+    """Show records as JSON, or as a table with their number beside it."""
+    if as_json:
+        click.echo(json.dumps([facts(each) for each in found], indent=2))
+        return
+    if found:
+        click.echo(table(found), nl=False)
+    click.echo(count(len(found), what), err=True)
+
+
+def _job(record: "JobRecord") -> dict[str, Any]:
+    return {**plain(record), "state": record.state.name.capitalize()}
+
+
+def _rendition(
+    controller: "StorageController", info: "CollectionInfo", rendition: "RenditionInfo"
+) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "id": rendition.id,
+        "state": rendition.state.name.capitalize(),
+        "recipe": rendition.recipe.name.capitalize(),
+        "held_from": plain(rendition.held_from),
+        "held_to": plain(rendition.held_to),
+        "start": rendition.start,
+        "shards": list(rendition.shards),
+        "hash_columns": list(rendition.hash_columns),
+        "difference_shard": rendition.difference_shard or None,
+        "suspect": rendition.suspect or None,
+        "upper": None,
+        "rows": None,
+        "bytes": None,
+    }
+    if not rendition.dropped and not info.dropped:
+        sizes = [controller.client.stored(shard) for shard in rendition.shards]
+        uppers = controller.client.recent_uppers(rendition.shards)
+        facts["upper"] = plain(min(uppers.values()))
+        facts["rows"], facts["bytes"] = (
+            sum(each.rows for each in sizes),
+            sum(each.size_bytes for each in sizes),
+        )
+    return facts
+
+
+def _command(record: "CommandRecord") -> dict[str, Any]:
+    return {
+        "at_ms": record.at_ms,
+        "command": record.kind.name.lower(),
+        "who": record.who,
+        "host": record.host,
+        "token": record.token,
+        "result": record.result,
+    }
+
+
+def _described(facts: dict[str, Any]) -> str:
+    lines = [
+        (key, shown_moment(value) if key in ("since", "upper") else shown(value))
+        for key, value in facts.items()
+        if not isinstance(value, list)
+    ]
+    for each in facts["renditions"]:
+        lines.append((f"rendition {each['id']}", _rendition_line(each)))
+        lines += [("", f"SUSPECT: {each['suspect']}")] if each["suspect"] else []
+        lines += [("", shard) for shard in each["shards"]]
+        lines += [("", f"{each['difference_shard']} (what differs)")] if each["difference_shard"] else []
+    width = max(len(key) for key, _ in lines)
+    columns = [
+        [
+            each["name"],
+            each["type"],
+            "yes" if each["nullable"] else "",
+            "yes" if each["key"] else "",
+            cell_of(each["comment"]),
+        ]
+        for each in facts["columns"]
+    ]
+    listed = "".join(f"{key:<{width}}  {value}\n" for key, value in lines)
+    return f"{listed}\n{render(('COLUMN', 'TYPE', 'NULLABLE', 'KEY', 'COMMENT'), columns)}"
+
+
+def _rendition_line(each: dict[str, Any]) -> str:
+    words = [each["state"]]
+    if each["recipe"] != "Copy":
+        words.append(f"({each['recipe'].lower()})")
+    if each["held_from"] is not None:
+        until = "" if each["held_to"] is None else f" to {each['held_to']}"
+        words.append(f"from {each['held_from']}{until}")
+    elif each["upper"] is not None:
+        words.append(f"filled to {each['upper']}")
+    words.append(f"by hash of {', '.join(each['hash_columns'])}")
+    if each["rows"] is not None:
+        words.append(f"with {count(each['rows'], 'row')}, {size(each['bytes'])}")
+    return " ".join(words)
+
+
+def _holds_table(found: "Sequence[CollectionHold]") -> str:
+    rows = [
+        [
+            hold.kind,
+            hold.purpose,
+            hold.who or "-",
+            hold.host or "-",
+            shown(hold.since),
+            "-" if hold.age_ms is None else age(hold.age_ms / 1000),
+            "its own"
+            if hold.own
+            else "when released"
+            if hold.lease_s is None
+            else f"{age(hold.lease_s)} lease",
+            ", ".join(hold.keeps) or "-",
+        ]
+        for hold in found
+    ]
+    return render(["HOLD", "FOR", "WHO", "HOST", "SINCE", "AGE", "ENDS", "KEEPS"], rows)
+
+
+def _jobs_table(found: "Sequence[JobRecord]") -> str:
+    rows = [
+        [
+            job.kind,
+            cell_of(job.slot),
+            job.state.name.capitalize(),
+            str(job.attempt),
+            job.by or "-",
+            moment(job.started_ms),
+            age((job.finished_ms - job.started_ms) / 1000) if job.finished_ms else "-",
+            cell_of(job.error or ", ".join(f"{key} {value}" for key, value in job.result.items())) or "-",
+        ]
+        for job in found
+    ]
+    return render(["JOB", "SLOT", "STATE", "ATTEMPT", "BY", "STARTED", "TOOK", "RESULT"], rows)
+
+
+def _history_table(history: list[dict[str, Any]]) -> str:
+    rows = [
+        [
+            moment(each["at_ms"]),
+            each["command"].replace("_", " "),
+            each["who"] or "-",
+            each["host"] or "-",
+            ", ".join(f"{name} {_told(value)}" for name, value in each["result"].items()) or "-",
+        ]
+        for each in history[-_COMMANDS:]
+    ]
+    return render(["WHEN", "COMMAND", "WHO", "HOST", "RESULT"], rows)
+
+
+def _told(value: Any) -> str:
+    """A part of a command's result: of comments only which columns they are of."""
+    return " ".join(value) if isinstance(value, dict) else str(value)

@@ -1,0 +1,209 @@
+"""`holdfast collection write`: the rows of a file into a collection.
+
+- Rows that are added go in as one append of the whole file, with bounded memory: whoever is killed before its
+  commit leaves nothing that readers see, and nothing to clean up but what `persist sweep` finds.
+- The commit records the file's contents (a job of kind "write", slot their hash): the same file again is told
+  and refused, also after a kill or an answer that never came. So one can always run the command again.
+- Rows that take the place of others, or take them away, are held in memory; doing that twice changes nothing.
+"""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from holdfast.cli.collection.place import (
+    controller_of,
+    location_option,
+    refuse_dropped,
+    shown,
+    table_of,
+    time,
+)
+from holdfast.cli.location import open_to_look, open_to_write
+from holdfast.cli.persist.show import count, moment
+from holdfast.cli.progress import Progress
+from holdfast.cli.rows.text import FORMATS, check_file
+from holdfast.errors import BadInput, WrittenBefore
+
+if TYPE_CHECKING:
+    from holdfast.cli.rows.source import RowSource
+    from holdfast.collections import CollectionInfo, JobRecord
+
+WRITE: Final = "write"
+"""The kind of the jobs that tell which files were written; the slot is the XXH3-128 of the contents."""
+
+
+@click.command(short_help="Append, upsert or delete the rows of a file.")
+@location_option
+@click.argument("name")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--format", "form", type=click.Choice(FORMATS[1:]), help="Default: by the file's name.")
+@click.option("--upsert", is_flag=True, help="In the place of rows that have the same key.")
+@click.option("--delete", is_flag=True, help="Take away the rows that have these keys.")
+@click.option("--at", metavar="TIME", type=time, help="The time of the rows; default: now.")
+@click.option(
+    "--new-upper", metavar="TIME", type=time, help="What is complete then; default: just after the rows."
+)
+@click.option("--once", is_flag=True, help="Nothing to do where this file was written before.")
+@click.option("--again", is_flag=True, help="Add the rows though this file was written before.")
+def write(
+    url: str,
+    name: str,
+    file: Path,
+    form: str | None,
+    upsert: bool,
+    delete: bool,
+    at: int | None,
+    new_upper: int | None,
+    once: bool,
+    again: bool,
+) -> None:
+    """Append the rows of a file (- for standard input), all at one time, or at their own in a column _time.
+
+    A column _diff tells how often to add a row; -1 takes it away. With --upsert rows take the place of those
+    with the same key, with --delete all rows of the keys in the file go. Each is one step: readers see all of
+    it or nothing, whenever the command is killed.
+
+    The same file again is refused, or with --once taken for done; so where it is not known whether a write
+    happened, write again. What comes through a pipe is not recognized. Files to append may be larger than
+    memory; those of --upsert and --delete may not.
+    """
+    _check_options(upsert=upsert, delete=delete, at=at, new_upper=new_upper, once=once, again=again)
+    check_file(file, form)
+    from holdfast.cli.rows.source import RowSource
+
+    with controller_of(open_to_look(url)) as controller:
+        info = controller.describe(name)
+        refuse_dropped(info)
+        upper = controller.frontiers(info.collection_id).upper
+        now = max(upper, controller.client.now_ms()) if at is None else at
+        _check_times(info, upper, (now, now), new_upper if at is not None else None)
+        before = controller.jobs(info.collection_id)
+    with RowSource(file, form, info.schema) as source:
+        if upsert or delete:
+            _change(url, info, source, delete=delete)
+            return
+        try:
+            _append(url, info, upper, now, source, before, at, new_upper, again=again)
+        except WrittenBefore as error:
+            if not once:
+                raise
+            click.echo(f"nothing to do: {error}", err=True)
+
+
+def _check_options(
+    *, upsert: bool, delete: bool, at: int | None, new_upper: int | None, once: bool, again: bool
+) -> None:
+    if upsert and delete:
+        raise BadInput("--upsert and --delete don't go together")
+    if once and again:
+        raise BadInput("--once and --again don't go together")
+    if (upsert or delete) and (at is not None or new_upper is not None):
+        raise BadInput(f"--{'upsert' if upsert else 'delete'} chooses the time", hint="leave it out")
+
+
+def _change(url: str, info: "CollectionInfo", source: "RowSource", *, delete: bool) -> None:
+    from holdfast import tables
+    from holdfast.cli.rows.source import whole
+    from holdfast.tables.changes import distinct_keys
+    from holdfast.tables.committing import commit
+
+    rows = whole(source)
+    change = (tables.Delete if delete else tables.Upsert)(rows)
+    change.prepare(info.name, info.schema)  # refuses what can't be, before anything is opened for writing
+    with table_of(open_to_write(url, create=False), info.collection_id) as table:
+        done = commit({table: change})
+    if delete:
+        keys = distinct_keys(info.schema, rows).num_rows
+        what = f"deleted {count(sum(done.taken), 'row')} of {count(keys, 'key')} from"
+    else:
+        what = f"put {count(rows.num_rows, 'row')} to"
+    click.echo(f"{what} {info.name}: {_complete(done.time + 1)}", err=True)
+
+
+def _append(
+    url: str,
+    info: "CollectionInfo",
+    upper: int,
+    now: int,
+    source: "RowSource",
+    known: "tuple[JobRecord, ...]",
+    at: int | None,
+    new_upper: int | None,
+    *,
+    again: bool,
+) -> None:
+    from holdfast.persist.rows.canonical import prepare_updates, time_bounds
+    from holdfast.tables.loading import load
+
+    file_name = Path(source.name).name
+    with ExitStack() as stack:
+        progress = stack.enter_context(Progress(f"looking at {file_name}"))
+        contents = source.fingerprint(progress.part)
+        records = [each for each in known if (each.kind, each.slot) == (WRITE, contents)]
+        if records and not again:
+            raise _before(info, source, records[0])
+        progress.begin(f"reading {file_name}")
+        pieces = source.pieces(progress.part)
+        first = next(pieces)
+        # Refuses what does not fit before anything is opened for writing.
+        _check_times(
+            info, upper, time_bounds(prepare_updates(info.schema, first, default_time=now)), new_upper
+        )
+        controller = stack.enter_context(controller_of(open_to_write(url, create=False)))
+        writer = controller.writer(info.collection_id, purpose="holdfast collection write")
+        bulk = stack.enter_context(writer.bulk())
+        bulk.add(first)
+        for piece in pieces:
+            bulk.add(piece)
+        progress.begin(f"writing {count(bulk.rows, 'update')} to {info.name}")
+
+        def commit(effects: Any) -> None:
+            if contents is None or records or not bulk.rows:
+                controller.client.multi_write(effects())
+                return
+            record, is_ours = controller.record_job(
+                info.collection_id,
+                WRITE,
+                contents,
+                spec={"file": file_name, "bytes": source.size_bytes},
+                result={"updates": bulk.rows, "host": controller.client.config.hostname},
+                effects=effects,
+            )
+            if not is_ours:
+                raise _before(info, source, record)
+
+        reached = load(controller.client, writer, bulk, commit, at=at, new_upper=new_upper)
+        told = count(bulk.rows, "update")
+    click.echo(f"wrote {told} to {info.name}: {_complete(reached)}", err=True)
+
+
+def _check_times(
+    info: "CollectionInfo", upper: int, times: tuple[int, int] | None, new_upper: int | None
+) -> None:
+    """Refuse what can't be written at its times, as far as that is known."""
+    from holdfast.tables.loading import check_open
+
+    first, last = times or (upper, upper)
+    check_open(info.name, upper, first)
+    if new_upper is not None and new_upper <= last:
+        raise BadInput(
+            f"--new-upper {new_upper} is not above the last time of the rows, {last}",
+            hint=f"give {last + 1} or more",
+        )
+
+
+def _complete(upper: int) -> str:
+    return f"complete up to {shown(upper)}"
+
+
+def _before(info: "CollectionInfo", source: "RowSource", record: "JobRecord") -> WrittenBefore:
+    as_what = "" if record.spec["file"] == Path(source.name).name else f" as {record.spec['file']}"
+    rows = count(record.result["updates"], "update")
+    return WrittenBefore(
+        f"{source.name} was written to {info.name} before{as_what}, {rows}"
+        f" on {moment(record.finished_ms)} by {record.result['host']}: nothing was written now",
+        hint="--again adds its rows once more; --once takes that for done",
+    )

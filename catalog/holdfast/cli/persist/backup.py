@@ -1,0 +1,65 @@
+"""`holdfast persist backup` and `restore`: a location as a folder, and a folder as a location."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.persist.show import count, emit_json, json_option, location_arguments, size
+from holdfast.cli.progress import Progress
+
+if TYPE_CHECKING:
+    from holdfast.persist.admin.backup import Copied
+
+
+@click.command(short_help="Copy a location into a folder, while its clients run.")
+@location_arguments
+@click.argument("target", type=click.Path(path_type=Path))
+@json_option
+def backup(url: str, consensus: str | None, target: Path, as_json: bool) -> None:
+    """Copy the location at URL into the new folder TARGET, as of one moment, and read the copy again.
+
+    The consensus store must be a SQLite file; the blobs may be anywhere. Clients may write meanwhile. TARGET
+    appears when it is whole; a folder with anything in it is refused. Nothing is written to the location.
+    """
+    from holdfast.persist.admin.backup import back_up
+    from holdfast.persist.stores.url import open_stores
+
+    whole, blob = (url, None) if consensus is None else (None, url)
+    blobs, log = open_stores(whole, blob=blob, consensus=consensus, create=False, read_only=True)
+    try:
+        with Progress("copying") as progress:
+            copied = back_up(blobs, log, target.absolute(), looking_at=progress)
+    finally:
+        log.close()
+        blobs.close()
+    _show(copied, f"backed up to {target}", as_json)
+
+
+@click.command(short_help="Make a location from a backup.")
+@click.argument("source", metavar="BACKUP", type=click.Path(path_type=Path))
+@click.argument("url")
+@json_option
+def restore(source: Path, url: str, as_json: bool) -> None:
+    """Make the location at URL (file:///dir) from BACKUP, a folder that 'backup' made, and check it.
+
+    Stop every client of the location first, and move its old folder away: one with anything in it is refused.
+    The logs are made anew, so a process that knows later versions fails instead of going on from the past.
+    Leases and the write lock are free afterwards, critical holds stay.
+    """
+    from holdfast.persist.admin.backup import restore as restored
+    from holdfast.persist.stores.url import folder_of
+
+    with Progress("copying") as progress:
+        copied = restored(source.absolute(), folder_of(url), looking_at=progress)
+    _show(copied, f"restored to {url}", as_json)
+
+
+def _show(copied: "Copied", what: str, as_json: bool) -> None:
+    if as_json:
+        emit_json(copied)
+        return
+    shards, blobs = count(copied.shards, "shard"), count(copied.blobs, "blob")
+    click.echo(
+        f"{what}: location {copied.location_id}, {shards}, {blobs}, {size(copied.size_bytes)}", err=True
+    )

@@ -1,0 +1,47 @@
+"""`holdfast persist export`: the contents of a shard at a time, as a file for other tools."""
+
+from pathlib import Path
+
+import click
+
+from holdfast.cli.location import open_to_look
+from holdfast.cli.persist.show import location_arguments
+from holdfast.errors import AsOfNotYetAvailable
+
+FORMATS = ("parquet", "arrow", "csv", "json")
+
+
+@click.command(short_help="Write the contents at a time to a file.")
+@location_arguments
+@click.argument("shard")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@click.option("--as-of", type=click.IntRange(min=0), metavar="TIME", help="If not given, the latest one.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="If not given, by the name of FILE.")
+@click.option("--diff", is_flag=True, help="Write each row once, with its count as _diff.")
+def export(
+    url: str, consensus: str | None, shard: str, file: Path, as_of: int | None, form: str | None, diff: bool
+) -> None:
+    """Write the contents of SHARD in the location at URL to FILE: Parquet, Arrow, CSV or JSON lines.
+
+    A file of that name is replaced when the new one is whole; what is no regular file (a device, a pipe) is
+    refused. FILE - is standard output. Rows come in their order, with bounded memory; one that is there n
+    times stands n times. CSV and JSON have binary in base64, JSON has numbers that it does not know as "NaN",
+    "Infinity" and "-Infinity". Nothing is written to the location.
+    """
+    import pyarrow as pa
+
+    from holdfast.cli.rows.output import check_output, write_batches
+    from holdfast.persist.rows.schema import TIME
+
+    target, form = check_output(file, form)
+    with open_to_look(url, consensus) as client:
+        reader = client.reader(shard, purpose="export")
+        if as_of is None:
+            upper = reader.upper()
+            if upper == 0:
+                raise AsOfNotYetAvailable(0, 0)
+            as_of = upper - 1
+        updates = reader.schema.arrow_updates
+        columns = pa.schema([field for field in updates if field.name != TIME])
+        rows = write_batches(reader.snapshot(as_of), columns, target, form, diff=diff)
+    click.echo(f"wrote {rows:,} rows as of {as_of} to {file if target else 'standard output'}", err=True)

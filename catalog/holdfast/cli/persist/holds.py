@@ -1,0 +1,59 @@
+"""`holdfast persist holds`: who keeps `since` back, and how far. Nothing is written."""
+
+import click
+
+from holdfast.cli.location import open_to_look
+from holdfast.cli.persist.show import age, chosen, count, emit_json, frontier, json_option, location_arguments
+from holdfast.cli.rows.text import render
+from holdfast.errors import CLOSED
+
+
+@click.command(short_help="Show who keeps old times readable.")
+@location_arguments
+@click.argument("shard", required=False)
+@json_option
+def holds(url: str, consensus: str | None, shard: str | None, as_json: bool) -> None:
+    """Show what holds `since` of all shards of the location at URL, or of one.
+
+    A leased hold ends when its holder is silent for its whole lease. A critical hold never ends by itself:
+    its token is shown as a fingerprint.
+    """
+    with open_to_look(url, consensus) as client:
+        found = [client.inspect(each) for each in chosen(client, shard)]
+    listed = [(info, hold) for info in found for hold in info.holds]
+    # What is farthest behind keeps most from being compacted.
+    listed.sort(key=lambda each: (each[0].upper - each[1].since, each[0].shard_id), reverse=True)
+    if as_json:
+        emit_json(
+            [
+                {
+                    "shard_id": info.shard_id,
+                    "upper": info.upper,
+                    "id": hold.id,
+                    "kind": hold.kind,
+                    "purpose": hold.purpose,
+                    "since": hold.since,
+                    "hostname": hold.hostname or None,
+                    "lease_s": hold.lease_s,
+                    "version": hold.version,
+                    "token": hold.token or None,
+                }
+                for info, hold in listed
+            ]
+        )
+        return
+    rows = [
+        [
+            info.shard_id,
+            frontier(hold.since),
+            "" if info.upper >= CLOSED else f"{info.upper - hold.since:,}",
+            hold.purpose,
+            hold.hostname or "-",
+            "never ends" if hold.lease_s is None else f"{age(hold.lease_s)} lease",
+            hold.token or "-",
+        ]
+        for info, hold in listed
+    ]
+    if rows:
+        click.echo(render(["SHARD", "HELD AT", "BEHIND", "FOR", "BY", "ENDS", "TOKEN"], rows), nl=False)
+    click.echo(f"{count(len(rows), 'hold')} on {count(len(found), 'shard')}", err=True)

@@ -1,0 +1,45 @@
+"""`holdfast persist names`: which name stands for which shard. Nothing is written."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.location import open_to_look
+from holdfast.cli.persist.show import count, emit_json, json_option, location_arguments
+from holdfast.cli.rows.text import render
+
+if TYPE_CHECKING:
+    from holdfast.persist import ShardInfo
+
+
+@click.command(short_help="Show the names of shards.")
+@location_arguments
+@json_option
+def names(url: str, consensus: str | None, as_json: bool) -> None:
+    """Show the names in the location at URL and the shards that they stand for.
+
+    A name whose shard was finalized stays until it is forgotten.
+    """
+    with open_to_look(url, consensus) as client:
+        found = [(name, client.inspect(shard)) for name, shard in client.names().items()]
+    if as_json:
+        emit_json(
+            [
+                {
+                    "name": name,
+                    "shard_id": info.shard_id,
+                    "schema": _newest(info),
+                    "finalized": info.finalized,
+                }
+                for name, info in found
+            ]
+        )
+        return
+    rows = [[name, info.shard_id, "finalized" if info.finalized else _newest(info)] for name, info in found]
+    if rows:
+        click.echo(render(["NAME", "SHARD", "HAS"], rows), nl=False)
+    click.echo(count(len(rows), "name"), err=True)
+
+
+def _newest(info: "ShardInfo") -> str:
+    return info.schemas[-1].partition(": ")[2]

@@ -1,0 +1,251 @@
+"""`holdfast persist recover`: make the logs anew after the consensus store was lost.
+
+It exits with 0 only if every log is whole, so that nothing is lost. After a log was lost nobody knows
+whether anything was committed after the newest rollup, and that is 1 too.
+"""
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.collection.place import shown_moment
+from holdfast.cli.location import open_to_look, open_to_write
+from holdfast.cli.persist.show import count, emit_json, json_option, location_arguments, moment
+from holdfast.cli.progress import Progress
+from holdfast.cli.rows.text import render
+from holdfast.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.collections.recovered import Recovered, RecoveredCollection
+    from holdfast.persist import PersistClient
+    from holdfast.persist.admin.recover import RecoveryPlan
+    from holdfast.persist.admin.recoverable import Choice, ShardPlan
+    from holdfast.persist.stores import Location
+
+
+@click.command(short_help="Make the logs anew after the consensus store was lost.")
+@location_arguments
+@click.option("--yes", is_flag=True, help="Do it. Without it nothing is written.")
+@click.option(
+    "--restored", is_flag=True, help="The consensus store is an older copy, even if nothing shows it."
+)
+@click.option(
+    "--take",
+    multiple=True,
+    metavar="WHICH",
+    help="Of shards with two histories keep that of the 'log', the 'newest' version, or SHARD=VERSION.",
+)
+@click.option(
+    "--accept",
+    is_flag=True,
+    help="Keep the histories that the logs have now, and let garbage be collected again. Clients may go on.",
+)
+@json_option
+@click.pass_context
+def recover(
+    ctx: click.Context,
+    url: str,
+    consensus: str | None,
+    yes: bool,
+    restored: bool,
+    take: tuple[str, ...],
+    accept: bool,
+    as_json: bool,
+) -> None:
+    """Make the logs of all shards of the location at URL anew from what is in its blob store.
+
+    For a consensus store that was lost, or restored from an older copy. Stop every other client first: what
+    was committed after the newest rollup of a shard is lost, and clients that know it must not go on. Without
+    --yes this shows what can be recovered, and what not. No blob is deleted.
+
+    Shards have two histories if clients wrote to an older copy: choose one with --take, the other is lost.
+    Exit code 1: something is lost, or nobody knows whether something is.
+
+    With --accept no log is made anew. After a failover that lost commits, the clients that knew them end, and
+    nothing of their shards is deleted until somebody decides. --accept shows these shards; with --yes it
+    keeps the history that the log of each has now, also while clients write.
+    """
+    if accept:
+        if restored or take:
+            raise BadInput(
+                "--accept keeps the logs as they are",
+                hint="leave --restored and --take away, or --accept",
+            )
+        _accept(url, consensus, yes=yes, as_json=as_json)
+        return
+    from holdfast.persist.admin.recover import Recovery
+    from holdfast.persist.stores.location import BLOB_KEY
+    from holdfast.persist.stores.url import open_for_recovery
+
+    choice = _choice(take)
+    whole, blob = (url, None) if consensus is None else (None, url)
+    with ExitStack() as stack:
+        blobs, logs, absent = open_for_recovery(
+            whole, blob=blob, consensus=consensus, write=yes, proof=BLOB_KEY
+        )
+        stack.callback(blobs.close)
+        stack.callback(logs.close)
+        with Progress("looking at") as progress:
+            recovery = Recovery(blobs, logs, choice=choice, looking_at=progress)
+        plan = recovery.plan
+        found = _look(recovery.preview())
+        torn = any(each.lagging for each in found.collections)
+        if plan.healthy and not restored and not torn:
+            raise BadInput(
+                "the consensus store is healthy: there is nothing to recover",
+                hint="if it is an older copy all the same, say so with --restored",
+            )
+        if yes and not (plan.healthy and not restored):
+            recovery.run(restored=restored)
+        if yes:
+            _mend(recovery.opened())
+    incomplete = bool(restored or not plan.complete or torn or found.problem) or any(
+        each.problem for each in found.collections
+    )
+    if as_json:
+        emit_json({"done": yes, "plan": plan, "collections": found.collections, "shards": found.shards})
+    else:
+        _show(plan, found, absent, done=yes)
+        _conclude(plan, done=yes, restored=restored)
+    ctx.exit(1 if incomplete else 0)
+
+
+def _accept(url: str, consensus: str | None, *, yes: bool, as_json: bool) -> None:
+    from holdfast.persist.state import divergence as forks
+
+    opened = open_to_write(url, consensus, create=False) if yes else open_to_look(url, consensus)
+    with opened as client:
+        found = {}
+        for shard in client.shards():
+            state = client.machine(shard).refresh()
+            why = forks.why_keep(client.location, state)
+            if why:
+                found[shard] = why
+                if yes:
+                    forks.accept(client.location, state)
+        if yes:
+            forks.accept_line(client.location, client.config.hostname)
+    if as_json:
+        emit_json({"done": yes, "shards": found})
+        return
+    if found:
+        click.echo(render(["SHARD", "WHY NOTHING IS DELETED"], [[*each] for each in found.items()]), nl=False)
+    verb = "accepted" if yes else "would accept"
+    click.echo(f"{verb} the log of {count(len(found), 'shard')} that may have two histories", err=True)
+    if found and not yes:
+        click.echo("nothing was written: --yes does it; what only the other history has is lost", err=True)
+
+
+def _choice(take: tuple[str, ...]) -> "Choice":
+    from holdfast.persist.admin.recoverable import Choice
+
+    versions: dict[str, int] = {}
+    of_all: Any = None
+    for each in take:
+        shard, equals, version = each.partition("=")
+        if equals and version.isdecimal():
+            versions[shard] = int(version)
+        elif each in ("log", "newest") and of_all in (None, each):
+            of_all = each
+        else:
+            raise BadInput(
+                f"--take {each!r} names no history", hint="give 'log' or 'newest' once, or SHARD=VERSION"
+            )
+    return Choice(of_all, versions)
+
+
+def _look(location: "Location") -> "Recovered":
+    from holdfast.collections.recovered import look_at_recovered
+
+    return look_at_recovered(_client(location, "read"))
+
+
+def _mend(location: "Location") -> None:
+    from holdfast.collections.recovered import look_at_recovered, mend
+
+    # It is not closed: the stores are closed by the caller.
+    client = _client(location, "write")
+    for each in look_at_recovered(client).collections:
+        mend(client, each)
+
+
+def _client(location: "Location", mode: Any) -> "PersistClient":
+    from holdfast.persist import PersistClient, PersistConfig
+
+    return PersistClient(location, mode=mode, config=PersistConfig(maintenance="off"))
+
+
+def _show(plan: "RecoveryPlan", found: "Recovered", absent: str, *, done: bool) -> None:
+    if absent:
+        click.echo(f"taken for empty: {absent}", err=True)
+    columns = ["SHARD", "OF", "LOG ENDS", "COMES BACK AT", "UPPER", "LEFT OVER", "NOTE"]
+    click.echo(render(columns, [_row(shard, found) for shard in plan.shards]), nl=False)
+    for shard in plan.shards:
+        for each in shard.histories:
+            click.echo(
+                f"{shard.shard_id}: the {each.source}'s history ends with version {each.seqno}, upper"
+                f" {shown_moment(each.upper)}, written on {moment(each.wall_ms)} by {each.hostname}"
+                f"{'' if each.whole else ', and blobs of it are gone'}",
+                err=True,
+            )
+    for collection in found.collections:
+        _show_collection(collection, plan, done=done)
+    if found.problem:
+        click.echo(f"lost or unknown: {found.problem}", err=True)
+
+
+def _show_collection(each: "RecoveredCollection", plan: "RecoveryPlan", *, done: bool) -> None:
+    if each.problem:
+        click.echo(f"collection {each.name}: can't be used: {each.problem}", err=True)
+        return
+    came = "came back" if done else "comes back"
+    text = f"collection {each.name}: {came} complete up to {shown_moment(each.complete_to)}"
+    if each.complete_to < each.upper:
+        text += f", and without some rows from then up to {shown_moment(each.upper)}"
+    if not plan.complete:
+        text += f"; what was written from {shown_moment(each.upper)} on is lost, if anything was"
+    click.echo(text, err=True)
+
+
+def _conclude(plan: "RecoveryPlan", *, done: bool, restored: bool) -> None:
+    gone = sum(shard.seqno is None and not shard.undecided for shard in plan.shards)
+    undecided = sum(shard.undecided for shard in plan.shards)
+    verb = "recovered" if done else "can recover"
+    back = len(plan.shards) - gone - undecided
+    click.echo(f"{verb} {back:,} of {count(len(plan.shards), 'shard')}", err=True)
+    if undecided:
+        click.echo(
+            f"{count(undecided, 'shard')} with two histories: clients wrote to an older copy;"
+            " choose with --take log, --take newest or --take SHARD=VERSION, the other history is lost",
+            err=True,
+        )
+    if gone:
+        verb = "lost" if done else "would be lost"
+        click.echo(
+            f"{count(gone, 'shard')} {verb}: only a newer copy of the consensus store has more", err=True
+        )
+    if restored or not plan.complete:
+        click.echo(
+            "what was committed after these versions is lost, and nobody knows whether anything was;"
+            " a shard that had neither a log nor a blob is not listed",
+            err=True,
+        )
+    # Of a shard that does not come back nothing is swept: it may be all that is left.
+    if any(shard.unnamed for shard in plan.shards if shard.seqno is not None):
+        click.echo("left over are blobs of lost appends, and orphans: 'sweep' finds them", err=True)
+    if not done:
+        click.echo("nothing was written: --yes does it; stop every other client first", err=True)
+
+
+def _row(shard: "ShardPlan", found: "Recovered") -> list[str]:
+    left, head = f"{shard.unnamed:,}", str(shard.head or "-")
+    what = found.shards.get(shard.shard_id, "-")
+    if shard.seqno is None:
+        return [shard.shard_id, what, head, "?" if shard.undecided else "never", "-", left, shard.problem]
+    if shard.histories:
+        note = "the other history is lost"
+    else:
+        note = "as it is" if shard.healthy else "what was committed later is lost"
+    upper = shown_moment(shard.upper or 0)
+    return [shard.shard_id, what, head, f"version {shard.seqno}", upper, left, note]

@@ -1,0 +1,130 @@
+"""`holdfast persist gc|compact|sweep`: upkeep now, by hand, and what it did."""
+
+import click
+
+from holdfast.cli.location import open_to_look, open_to_write
+from holdfast.cli.persist.show import age, chosen, count, emit_json, json_option, location_arguments, size
+from holdfast.cli.progress import Progress
+from holdfast.cli.rows.text import render
+
+retain_option = click.option(
+    "--retain",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Keep garbage for so long for a restore; give what the clients have as retain_for_s.",
+)
+
+
+@click.command(short_help="Delete what nobody needs any more.")
+@location_arguments
+@click.argument("shard", required=False)
+@click.option("--grace", type=click.FloatRange(min=0), metavar="SECONDS", help="How long garbage waits.")
+@retain_option
+@json_option
+def gc(
+    url: str, consensus: str | None, shard: str | None, grace: float | None, retain: float, as_json: bool
+) -> None:
+    """Delete what nobody needs any more in all shards of the location at URL, or in one.
+
+    Garbage waits an hour for readers that nobody knows of, unless --grace says otherwise.
+    """
+    from holdfast.persist.admin import manual
+
+    with (
+        open_to_write(url, consensus, create=False, gc_grace_s=grace, retain_for_s=retain) as client,
+        Progress("collecting garbage of") as progress,
+    ):
+        done = [manual.collect(client, each) for each in progress.over(chosen(client, shard))]
+    if as_json:
+        emit_json(done)
+        return
+    rows = [
+        [each.shard_id, f"{each.deleted:,}", f"{each.waiting:,}", f"{each.versions:,}"]
+        for each in done
+        if each.deleted or each.waiting or each.versions
+    ]
+    if rows:
+        click.echo(render(["SHARD", "DELETED", "WAITING", "CUT OFF THE LOG"], rows), nl=False)
+    deleted = sum(each.deleted for each in done)
+    waiting = sum(each.waiting for each in done)
+    click.echo(f"deleted {count(deleted, 'blob')} of {count(len(done), 'shard')}; {waiting:,} wait", err=True)
+
+
+@click.command(short_help="Merge the batches that are due.")
+@location_arguments
+@click.argument("shard", required=False)
+@click.option("--full", is_flag=True, help="Merge all batches into one, not only those that are due.")
+@json_option
+def compact(url: str, consensus: str | None, shard: str | None, full: bool, as_json: bool) -> None:
+    """Merge the batches that are due in all shards of the location at URL, or in one."""
+    from holdfast.persist.admin import manual
+
+    with open_to_write(url, consensus, create=False) as client, Progress("compacting") as progress:
+        done = [manual.compact_now(client, each, full=full) for each in progress.over(chosen(client, shard))]
+    if as_json:
+        emit_json(done)
+        return
+    changed = [each for each in done if each.batches != each.batches_before or each.rows != each.rows_before]
+    rows = [
+        [
+            each.shard_id,
+            f"{each.batches_before:,} -> {each.batches:,}",
+            f"{each.rows_before:,} -> {each.rows:,}",
+            f"{size(each.bytes_before)} -> {size(each.size_bytes)}",
+        ]
+        for each in changed
+    ]
+    if rows:
+        click.echo(render(["SHARD", "BATCHES", "ROWS", "BYTES"], rows), nl=False)
+    click.echo(f"compacted {len(changed):,} of {count(len(done), 'shard')}", err=True)
+
+
+@click.command(short_help="Find blobs that crashes left behind.")
+@location_arguments
+@click.option("--delete", is_flag=True, help="Let the orphans go. Without it nothing is written.")
+@click.option(
+    "--older-than",
+    type=click.FloatRange(min=0),
+    default=24.0,
+    show_default=True,
+    metavar="HOURS",
+    help="Spare blobs that are younger: they may be of uploads under way.",
+)
+@retain_option
+@json_option
+def sweep(
+    url: str, consensus: str | None, delete: bool, older_than: float, retain: float, as_json: bool
+) -> None:
+    """Find blobs that no version names and no writer is about to name, in the location at URL.
+
+    Crashes leave them behind. With --delete they become garbage of their shards and go as garbage does:
+    where garbage is retained, as late as it.
+    """
+    from holdfast.persist.admin.sweep import check_age
+    from holdfast.persist.admin.sweep import sweep as find
+
+    older_than_s = check_age(older_than * 3600)
+    client = (
+        open_to_write(url, consensus, create=False, retain_for_s=retain)
+        if delete
+        else open_to_look(url, consensus)
+    )
+    with client, Progress("looking at blobs of") as progress:
+        found = list(find(client, older_than_s=older_than_s, delete=delete, looking_at=progress))
+    if as_json:
+        emit_json({"deleted": delete, "shards": [each for each in found if each.orphans or each.refused]})
+        return
+    orphans = [orphan for each in found for orphan in each.orphans]
+    if orphans:
+        rows = [[orphan.key, size(orphan.size_bytes), age(orphan.age_s)] for orphan in orphans]
+        click.echo(render(["ORPHAN", "BYTES", "AGE"], rows), nl=False)
+    for each in found:
+        if each.refused:
+            click.echo(f"left alone: {each.shard_id}: {each.refused}", err=True)
+    total = size(sum(orphan.size_bytes for orphan in orphans))
+    young = sum(each.young for each in found)
+    what = f"{count(len(orphans), 'orphan')} of {total} in {count(len(found), 'shard')}"
+    click.echo(f"{'let go of' if delete else 'found'} {what}; {young:,} too young to tell", err=True)
+    if orphans and not delete:
+        click.echo("nothing was deleted: --delete does that", err=True)

@@ -1,0 +1,39 @@
+"""`holdfast persist verify`: read everything again. Nothing is written."""
+
+import click
+
+from holdfast.cli.location import open_to_look
+from holdfast.cli.persist.show import chosen, count, emit_json, json_option, location_arguments
+from holdfast.cli.progress import Progress
+
+
+@click.command(short_help="Read everything again and check it.")
+@location_arguments
+@click.argument("shard", required=False)
+@json_option
+@click.pass_context
+def verify(ctx: click.Context, url: str, consensus: str | None, shard: str | None, as_json: bool) -> None:
+    """Read all shards of the location at URL, or one, and check every promise of what is stored.
+
+    One line for each finding, with the key of what is wrong; exit code 1 where there is one.
+    """
+    from holdfast.persist.admin.verify import of_store, without_log
+    from holdfast.persist.admin.verify import verify as audit
+
+    with open_to_look(url, consensus) as client, Progress("reading") as progress:
+        lost = of_store(client)
+        # After damage was found in the store, its logs can't be read at all.
+        found = [] if lost else [audit(client, each, looking_at=progress) for each in chosen(client, shard)]
+        if shard is None and not lost:
+            lost = without_log(client)
+    findings = [*(finding for each in found for finding in each.findings), *lost]
+    rows, parts = sum(each.rows for each in found), sum(each.parts for each in found)
+    if as_json:
+        emit_json({"shards": len(found), "rows": rows, "parts": parts, "findings": findings})
+    else:
+        for finding in findings:
+            click.echo(f"{finding.key}: {finding.what}")
+        what = f"{count(rows, 'row')} in {count(parts, 'part')} of {count(len(found), 'shard')}"
+        told = count(len(findings), "finding") if findings else "all is well"
+        click.echo(f"read {what}: {told}", err=True)
+    ctx.exit(1 if findings else 0)

@@ -1,0 +1,1 @@
+"""Rows between files or the terminal and Arrow."""

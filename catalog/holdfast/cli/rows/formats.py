@@ -1,0 +1,227 @@
+"""Rows out of text and into it: CSV and JSON lines, under the types of a schema.
+
+What is written is read back as the same rows, whatever the types: text that stands for values (binary in
+base64, decimals, times) is read by the column's type, never guessed. In CSV an empty cell is null and `""`
+the empty text.
+"""
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Callable, Iterator
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from io import BufferedReader
+from itertools import islice
+from typing import Any, BinaryIO, Final, Protocol
+
+import pyarrow as pa
+
+from holdfast.errors import BadInput
+from holdfast.persist import Schema
+from holdfast.persist.rows.casts import column_of, shown
+from holdfast.persist.rows.schema import DIFF, TIME
+
+# A row can't be longer; Arrow reads some thirty of them ahead.
+_CSV_BLOCK_BYTES: Final = 1024 * 1024
+_PIECE_ROWS: Final = 8 * 1024
+
+
+class Output(Protocol):
+    """Where bytes go."""
+
+    def write(self, data: bytes, /) -> int:
+        """All of the data."""
+
+
+def without_bytes(schema: pa.Schema) -> pa.Schema:
+    """The schema with text in place of binary, for CSV, which is text."""
+    return pa.schema(
+        [field.with_type(pa.string()) if pa.types.is_binary(field.type) else field for field in schema]
+    )
+
+
+def bytes_as_text(table: pa.Table) -> pa.Table:
+    """The table with binary columns in base64, as in JSON."""
+    for index, field in enumerate(table.schema):
+        if pa.types.is_binary(field.type):
+            texts = pa.array([plain(cell) for cell in table.column(index).to_pylist()], pa.string())
+            table = table.set_column(index, field.with_type(pa.string()), texts)
+    return table
+
+
+def write_json_lines(table: pa.Table, stream: Output) -> None:
+    """One JSON object per row and line: binary in base64, numbers that JSON has not as text ("NaN")."""
+    for batch in table.to_batches():
+        for row in batch.to_pylist():
+            cells = {name: plain(cell) for name, cell in row.items()}
+            stream.write(json.dumps(cells, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+
+
+def plain(cell: Any) -> Any:
+    """A value as JSON has it."""
+    match cell:
+        case bytes():
+            return base64.b64encode(cell).decode()
+        case float() if not math.isfinite(cell):
+            return "NaN" if math.isnan(cell) else "Infinity" if cell > 0 else "-Infinity"
+        case bool() | int() | float() | str() | None:
+            return cell
+        case _:
+            return cell.isoformat() if hasattr(cell, "isoformat") else str(cell)
+
+
+def _types(schema: Schema) -> dict[str, pa.DataType]:
+    return {field.name: field.type for field in schema.arrow} | {TIME: pa.uint64(), DIFF: pa.int64()}
+
+
+def from_csv(stream: BinaryIO, schema: Schema) -> Iterator[pa.Table]:
+    """The rows of a CSV file in pieces, one at least."""
+    from pyarrow import csv
+
+    if isinstance(stream, BufferedReader) and not stream.peek(1):
+        raise BadInput("there is nothing in it, not even the names of columns")
+    text = {field.name: field.type for field in without_bytes(schema.arrow)}
+    opened = csv.open_csv(
+        stream,
+        read_options=csv.ReadOptions(block_size=_CSV_BLOCK_BYTES),
+        # A row of one null is an empty line.
+        parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(text) > 1),
+        convert_options=csv.ConvertOptions(
+            column_types=_types(schema) | text,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    before = 0
+    for batch in opened:
+        yield _typed(pa.Table.from_batches([batch]), schema, before)
+        before += batch.num_rows
+    if not before:
+        yield _typed(opened.schema.empty_table(), schema, 0)
+
+
+def _typed(table: pa.Table, schema: Schema, before: int) -> pa.Table:
+    """What is text in CSV as what the column holds, in rows that come after some others."""
+    for index, name in enumerate(table.column_names):
+        column = next((each for each in schema.columns if each.name == name), None)
+        if column is None:
+            continue
+        if column.type == "binary":
+            cells = enumerate(table.column(index).to_pylist(), before)
+            values = [_bytes(name, cell, row) for row, cell in cells]
+            table = table.set_column(index, name, pa.array(values, pa.binary()))
+        if column.type in ("binary", "string") and not column.nullable:
+            # Where there are no nulls an empty cell is the empty text, quoted or not.
+            empty = pa.scalar(b"" if column.type == "binary" else "", column.arrow.type)
+            table = table.set_column(index, name, table.column(index).fill_null(empty))
+    return table
+
+
+def from_json_lines(stream: BinaryIO, schema: Schema) -> Iterator[pa.Table]:
+    """The rows of a file of JSON lines in pieces, one at least."""
+    objects = _objects(stream)
+    before = 0
+    while True:
+        rows = list(islice(objects, _PIECE_ROWS))
+        if rows or not before:
+            yield _from_objects(rows, schema, before)
+        before += len(rows)
+        if len(rows) < _PIECE_ROWS:
+            return
+
+
+def _from_objects(rows: list[dict[str, Any]], schema: Schema, before: int) -> pa.Table:
+    types = _types(schema)
+    names = list(dict.fromkeys(name for row in rows for name in row)) if rows else list(schema.names)
+    columns = {}
+    for name in names:
+        if name not in types:
+            raise BadInput(f"column {name!r} is not in the schema ({', '.join(schema.names)})")
+        read = _reader(types[name])
+        default = 1 if name == DIFF else None
+        values = [_read(read, name, row.get(name, default), at) for at, row in enumerate(rows, before)]
+        columns[name] = column_of(name, values, types[name], before=before)
+    # What no row has is null in all of them, as it is where a row leaves it out.
+    for name in schema.names:
+        if name not in columns:
+            columns[name] = pa.nulls(len(rows), types[name])
+    return pa.table(columns)
+
+
+def _objects(stream: BinaryIO) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(stream, 1):
+        if not line.strip():
+            continue
+        try:
+            # Every digit of a decimal counts.
+            row = json.loads(line, parse_float=Decimal)
+        except (ValueError, RecursionError) as error:
+            raise BadInput(f"line {number} is no JSON: {error}", hint="give one object per line") from None
+        if not isinstance(row, dict):
+            raise BadInput(f"line {number} is no JSON object: {shown(row)}", hint="give one object per line")
+        yield row
+
+
+def _read(read: Callable[[Any], Any], name: str, value: Any, row: int) -> Any:
+    if value is None:
+        return None
+    try:
+        return read(value)
+    except (ValueError, TypeError, InvalidOperation, OverflowError):
+        raise BadInput(f"column {name!r}: {shown(value)} in row {row} is no {_MEANT[read]}") from None
+
+
+def _reader(type_: pa.DataType) -> Callable[[Any], Any]:
+    if pa.types.is_binary(type_):
+        return _base64
+    if pa.types.is_decimal(type_):
+        return _decimal
+    if pa.types.is_floating(type_):
+        return _float
+    if pa.types.is_date(type_):
+        return date.fromisoformat
+    if pa.types.is_timestamp(type_):
+        return datetime.fromisoformat
+    return _as_is
+
+
+def _bytes(name: str, cell: str | None, row: int) -> bytes | None:
+    found: bytes | None = _read(_base64, name, cell, row)
+    return found
+
+
+def _base64(value: Any) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except binascii.Error as error:
+        raise ValueError from error
+
+
+def _decimal(value: Any) -> Decimal:
+    if isinstance(value, bool):
+        raise TypeError
+    return Decimal(value)
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, bool) or (isinstance(value, str) and value not in ("NaN", "Infinity", "-Infinity")):
+        raise TypeError
+    return float(value)
+
+
+def _as_is(value: Any) -> Any:
+    # Only integers are left that JSON may have written otherwise, such as 1.0.
+    return value
+
+
+_MEANT: Final[dict[Callable[[Any], Any], str]] = {
+    _base64: "base64",
+    _decimal: "decimal",
+    _float: "number",
+    date.fromisoformat: "ISO date",
+    datetime.fromisoformat: "ISO timestamp",
+    _as_is: "value",
+}

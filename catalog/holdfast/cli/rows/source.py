@@ -1,0 +1,184 @@
+"""The rows of a file or of standard input, piece by piece, under the types of a schema, with bounded memory.
+
+- A piece has at most some thousand rows; the first one is always there, if without rows, and has the
+  columns. A row of CSV may have 1 MiB, and one batch of a compressed Arrow file is in memory as a whole.
+- What can only be read from its end (Parquet) is put into a temporary file without a name where it comes
+  through a pipe.
+- A file is known by its contents: `fingerprint`. One that changes while it is read is refused at the end.
+"""
+
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, BinaryIO, Final, Self
+
+import pyarrow as pa
+import xxhash
+
+from holdfast.cli.rows.formats import from_csv, from_json_lines
+from holdfast.cli.rows.text import check_file, format_by_suffix
+from holdfast.errors import BadInput
+from holdfast.persist import Schema
+
+_PIECE_ROWS: Final = 8 * 1024
+_CHUNK_BYTES: Final = 1024 * 1024
+_ARROW_FILE: Final = b"ARROW1"
+
+Told = Callable[[int, int | None, str], object]
+"""Is told what part is read, of how much (None: unknown), in any unit, and how far that is in words."""
+
+
+class RowSource:
+    """Rows to be read once, in a `with` block. Raises `BadInput` where they can't be, saying why."""
+
+    def __init__(self, file: Path, form: str | None, schema: Schema) -> None:
+        check_file(file, form)
+        self.name = "standard input" if str(file) == "-" else str(file)
+        self._form = form or format_by_suffix(file)
+        self._schema = schema
+        try:
+            self._stream: BinaryIO = sys.stdin.buffer if str(file) == "-" else file.open("rb")
+        except OSError as error:
+            raise BadInput(f"can't read {file}: {error.strerror or error}") from error
+        self._before = self._status()
+        self._rows = 0
+
+    @property
+    def size_bytes(self) -> int | None:
+        """The size of a regular file; None for a pipe and the like."""
+        return None if self._before is None else self._before.st_size
+
+    def fingerprint(self, told: Told = lambda *_: None) -> str | None:
+        """The hash of a regular file's contents; None for what can be read only once."""
+        if self._before is None:
+            return None
+        found, done, size = xxhash.xxh3_128(), 0, self._before.st_size
+        with self._readable():
+            while chunk := self._stream.read(_CHUNK_BYTES):
+                found.update(chunk)
+                done += len(chunk)
+                told(done, size, _of_bytes(done, size))
+            self._stream.seek(0)
+        return found.hexdigest()
+
+    def pieces(self, told: Told = lambda *_: None) -> Iterator[pa.Table]:
+        """The rows. At the end it is sure that the file was the same all the time."""
+        match self._form:
+            case "csv":
+                pieces = self._counted(from_csv(self._stream, self._schema), told)
+            case "json":
+                pieces = self._counted(from_json_lines(self._stream, self._schema), told)
+            case "parquet":
+                pieces = self._from_parquet(told)
+            case _:
+                pieces = self._counted(self._from_arrow(), told)
+        with self._readable():
+            yield from pieces
+        if self._before is not None and _identity(self._before) != _identity(self._status()):
+            raise BadInput(f"{self.name} was changed while it was read", hint="write it again")
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._stream is not sys.stdin.buffer:
+            self._stream.close()
+
+    def _status(self) -> os.stat_result | None:
+        """What the system says of a regular file that is read from its beginning."""
+        try:
+            status = os.fstat(self._stream.fileno())
+        except OSError:
+            return None
+        is_file = stat.S_ISREG(status.st_mode) and self._stream is not sys.stdin.buffer
+        return status if is_file else None
+
+    def _counted(self, pieces: Iterator[pa.Table], told: Told) -> Iterator[pa.Table]:
+        # What is mapped has no place where it is read.
+        size = None if self._form == "arrow" else self.size_bytes
+        for piece in pieces:
+            yield piece
+            self._rows += piece.num_rows
+            if size is None:
+                told(self._rows, None, f"{self._rows:,} rows")
+            else:
+                done = self._stream.tell()
+                told(done, size, f"{self._rows:,} rows, {_of_bytes(done, size)}")
+
+    def _from_parquet(self, told: Told) -> Iterator[pa.Table]:
+        from pyarrow import parquet
+
+        with self._seekable() as stream, parquet.ParquetFile(stream, buffer_size=_CHUNK_BYTES) as opened:
+            total = opened.metadata.num_rows
+            if not total:
+                yield opened.schema_arrow.empty_table()
+            for batch in opened.iter_batches(_PIECE_ROWS):
+                yield pa.Table.from_batches([batch])
+                self._rows += batch.num_rows
+                told(self._rows, total, f"{self._rows:,} of {total:,} rows")
+
+    def _from_arrow(self) -> Iterator[pa.Table]:
+        with self._seekable() as stream:
+            is_file = stream.read(len(_ARROW_FILE)) == _ARROW_FILE
+            stream.seek(0)
+            if not is_file:
+                opened = pa.ipc.open_stream(stream)
+                yield from _cut(opened, opened.schema)
+                return
+            # One batch may be all of the file: what is mapped takes no memory.
+            with pa.memory_map(self.name) if self._before is not None else pa.PythonFile(stream) as mapped:
+                file = pa.ipc.open_file(mapped)
+                yield from _cut(map(file.get_batch, range(file.num_record_batches)), file.schema)
+
+    @contextmanager
+    def _seekable(self) -> Iterator[BinaryIO | IO[bytes]]:
+        if self._before is not None:
+            yield self._stream
+            return
+        with tempfile.TemporaryFile() as spooled:
+            shutil.copyfileobj(self._stream, spooled, _CHUNK_BYTES)
+            spooled.seek(0)
+            yield spooled
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise BadInput(f"can't read {self.name}: {error.strerror or error}") from error
+        except pa.ArrowException as error:
+            raise BadInput(f"{self.name} is not {self._form}: {error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def whole(source: RowSource) -> pa.Table:
+    """All rows in memory."""
+    return pa.concat_tables(source.pieces(), promote_options="default")
+
+
+def _cut(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    rows = 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, _PIECE_ROWS):
+            yield pa.Table.from_batches([batch.slice(start, _PIECE_ROWS)])
+        rows += batch.num_rows
+    if not rows:
+        yield schema.empty_table()
+
+
+def _identity(status: os.stat_result | None) -> tuple[int, ...] | None:
+    return None if status is None else (status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def _of_bytes(done: int, size: int) -> str:
+    from rich.filesize import decimal
+
+    return f"{decimal(done)} of {decimal(size)}"

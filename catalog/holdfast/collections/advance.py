@@ -1,0 +1,208 @@
+"""What is due next for a collection, and what the rest waits for: decided purely, done by whoever comes.
+
+- Everything that is due follows from what is stored: the record, the shards' uppers and the holds. So any
+  process may do it, again and again, and go on with what another one left half-done.
+- Nothing is decided here that somebody has to ask for: no rendition is made, taken over by or given up.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+from holdfast.collections.bringing import rendition_hold
+from holdfast.collections.capabilities import CollectionHold
+from holdfast.collections.record.jobs import JobRecord
+from holdfast.collections.record.spec import (
+    CollectionInfo,
+    CollectionState,
+    Recipe,
+    RenditionInfo,
+    RenditionState,
+)
+from holdfast.errors import CollectionInUse
+
+
+class StepKind(Enum):
+    """What may be due."""
+
+    TAIL = "bring what was written before it took over"
+    RELEASE = "let go of what it was filled from"
+    DROP_RENDITION = "drop it"
+    DROP_COLLECTION = "drop the collection"
+    DIFFERENCE = "put down what differs with its handover, for who listens through it"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something that is due, for the collection or for one of its renditions."""
+
+    kind: StepKind
+    rendition: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.rendition}: {self.kind.value}" if self.rendition else self.kind.value
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a rendition, or without one the collection, waits for, in words."""
+
+    rendition: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.rendition}: {self.why}" if self.rendition else self.why
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What is due (of `advance`: what was done), and what the rest waits for."""
+
+    steps: tuple[Step, ...]
+    waits: tuple[Wait, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that decides: `uppers` of the live renditions, the collection's since and upper, and its holds.
+
+    Of one that is being dropped, its `jobs` that run too.
+    """
+
+    info: CollectionInfo
+    uppers: Mapping[str, int]
+    since: int
+    upper: int
+    holds: tuple[CollectionHold, ...]
+    jobs: tuple[JobRecord, ...] = ()
+
+
+def due(now: Situation) -> Due:
+    """What is due, in the order in which it can be done, and what the rest waits for."""
+    info = now.info
+    match info.state:
+        case CollectionState.CREATING | CollectionState.DROPPED:
+            return Due((), ())
+        case CollectionState.DROPPING:
+            held = [f"held by {_keeper(hold)}" for hold in now.holds if not hold.own]
+            used = [f"in use by {job}" for job in now.jobs]
+            if not (held or used):
+                return Due((Step(StepKind.DROP_COLLECTION),), ())
+            return Due((), tuple(Wait("", why) for why in (*held, *used)))
+        case CollectionState.ACTIVE:
+            each = [_due_of(now, rendition) for rendition in info.live]
+            return Due(
+                tuple(sorted((step for one in each for step in one.steps), key=_order)),
+                tuple(wait for one in each for wait in one.waits),
+            )
+        case _:
+            assert_never(info.state)
+
+
+def _order(step: Step) -> int:
+    return list(StepKind).index(step.kind)
+
+
+def _due_of(now: Situation, rendition: RenditionInfo) -> Due:
+    match rendition.state:
+        case RenditionState.HYDRATING:
+            return Due((), (Wait(rendition.id, _missing(now, rendition)),))
+        case RenditionState.HOLDING:
+            return _due_of_holding(now, rendition)
+        case RenditionState.RETIRED:
+            return _due_of_retired(now, rendition)
+        case RenditionState.DROPPED | RenditionState.ABORTED:
+            return Due((), ())
+        case _:
+            assert_never(rendition.state)
+
+
+def _missing(now: Situation, rendition: RenditionInfo) -> str:
+    upper = now.uppers[rendition.id]
+    if rendition.suspect:
+        return f"suspect: {rendition.suspect}; abort it"
+    match rendition.recipe:
+        case Recipe.COPY:
+            return f"written up to {upper}, the collection up to {now.upper}; then a handover"
+        case Recipe.SOURCE:
+            return f"written up to {upper} by its source, the collection up to {now.upper}; then a handover"
+        case Recipe.RESTORED:
+            return "filled; give the restore again, or abort it" if upper else "not filled: restore again"
+        case _:
+            assert_never(rendition.recipe)
+
+
+def _due_of_holding(now: Situation, rendition: RenditionInfo) -> Due:
+    upper = now.uppers[rendition.id]
+    if upper >= rendition.held_from:
+        return Due((*_release(now, rendition), *_difference(now, rendition)), ())
+    if rendition.recipe is not Recipe.SOURCE:
+        return Due((Step(StepKind.TAIL, rendition.id),), ())
+    why = f"took over at {rendition.held_from}, and its source has written up to {upper}"
+    return Due((), (Wait(rendition.id, why),))
+
+
+def _due_of_retired(now: Situation, rendition: RenditionInfo) -> Due:
+    steps = _release(now, rendition)
+    written = now.uppers[rendition.id]
+    if written < rendition.held_to:
+        why = f"held up to {rendition.held_to}, and its source has written up to {written}"
+        return Due(steps, (Wait(rendition.id, why),))
+    if now.since >= rendition.held_to:
+        return Due((*steps, Step(StepKind.DROP_RENDITION, rendition.id)), ())
+    keepers = [hold for hold in now.holds if rendition.id in hold.keeps]
+    waits = tuple(Wait(rendition.id, f"kept by {_keeper(hold)}") for hold in keepers)
+    # Without one who moves it, since stays where the holds that are gone have left it.
+    return Due(steps, waits or (Wait(rendition.id, f"kept by since, which is {now.since}"),))
+
+
+def _release(now: Situation, rendition: RenditionInfo) -> tuple[Step, ...]:
+    # Not the lease of who fills it, or of who died while it did: that ends by itself.
+    purpose = rendition_hold(rendition.id)
+    held = any(hold.own and hold.durable and hold.purpose == purpose for hold in now.holds)
+    return (Step(StepKind.RELEASE, rendition.id),) if held else ()
+
+
+def _difference(now: Situation, rendition: RenditionInfo) -> tuple[Step, ...]:
+    # As `Renditions.make_difference` can: both have all before the handover, and it can still be read.
+    before = now.info.held_before(rendition)
+    if rendition.difference_shard or before is None or before.state is not RenditionState.RETIRED:
+        return ()
+    if rendition.copies(before):
+        return ()
+    written = min(now.uppers[each.id] for each in (before, rendition))
+    if now.since < rendition.held_from <= written:
+        return (Step(StepKind.DIFFERENCE, rendition.id),)
+    return ()
+
+
+def _keeper(hold: CollectionHold) -> str:
+    text = str(hold)
+    if hold.who:
+        text += f" by {hold.who}"
+    if hold.since is not None:
+        text += f" at {hold.since}"
+    if hold.age_ms is not None:
+        text += f", for {hold.age_ms // 1000} s"
+    return text
+
+
+def advance(look: Callable[[], Situation], do: Callable[[Step], None]) -> Due:
+    """Do what is due until nothing is; answers what was done and what the rest waits for.
+
+    Nothing is done twice: what is due again by then is somebody else's doing, and for the next time.
+    """
+    done: list[Step] = []
+    while True:
+        now = due(look())
+        fresh = [step for step in now.steps if step not in done]
+        if not fresh:
+            return Due(tuple(done), now.waits)
+        for step in fresh:
+            try:
+                do(step)
+            except CollectionInUse:
+                # Somebody came to hold it since we looked.
+                continue
+            done.append(step)

@@ -1,0 +1,256 @@
+"""The controller shard of a location: a mirror of its records in memory, and the one loop that changes them.
+
+- The mirror is built from the shard's updates only: a commit of this process comes back like anybody else's.
+- A command is decided on the newest version: read up to the upper, run its pure transition, append at that
+  upper together with its effects on other shards. Somebody was faster: read on and decide again.
+- With a guard, every command depends on a condition on another shard, made anew for each try: a process that
+  may not command any more is refused, whatever it decided before.
+- A retraction carries the bytes that were read, never bytes encoded anew.
+- The shard's since follows its upper by a critical hold, in steps, so that most commits pay nothing for it.
+"""
+
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar, assert_never
+
+import pyarrow as pa
+
+from holdfast.collections.record.codec import CONTROLLER_SCHEMA, decode, encode_key, encode_value
+from holdfast.collections.record.state import Commit, ControllerState, NoOp, Outcome, Record, Reject
+from holdfast.errors import AsOfTooEarly, HandleExpired, Indeterminate, StorageError, UpperMismatch
+from holdfast.forks import OwnerProcess
+from holdfast.persist import (
+    CriticalSince,
+    Listen,
+    PersistClient,
+    Prepared,
+    Progress,
+    ReadHandle,
+    Updates,
+    WriteHandle,
+)
+from holdfast.persist.ids import shard_id
+from holdfast.persist.rows.schema import DIFF
+
+T = TypeVar("T")
+Effects = Callable[[ControllerState], Sequence[Prepared]]
+Guard = Callable[[], Prepared]
+"""Gives the condition on which this process may give commands, or raises (`Fenced`) that it may not."""
+
+_PURPOSE: Final = "storage controller"
+_RETENTION_PURPOSE: Final = "controller retention"
+_TRAIL_EVERY: Final = 64
+_STEP_TIMEOUT_S: Final = 30.0
+
+_Row = tuple[bytes, bytes]
+
+
+def controller_shard_id(location_id: uuid.UUID) -> str:
+    """The shard that holds a location's controller records."""
+    return shard_id(uuid.uuid5(location_id, "controller"))
+
+
+def no_effects(_: ControllerState) -> Sequence[Prepared]:
+    """The effects of a command that changes nothing but the records."""
+    return ()
+
+
+class ControllerLog:
+    """The controller shard of one location, read and written by one process. Thread-safe."""
+
+    def __init__(self, client: PersistClient, guard: Guard | None = None) -> None:
+        self._client = client
+        self._guard = guard
+        self.shard_id = controller_shard_id(client.location_id)
+        self._owner = OwnerProcess()
+        self._lock = threading.RLock()
+        self._state = ControllerState()
+        self._rows: dict[bytes, bytes] = {}
+        self._upper = 0
+        self._trailed = 0
+        self._reader: ReadHandle | None = None
+        self._listen: Listen | None = None
+        self._writer: WriteHandle | None = None
+        self._retention: CriticalSince | None = None
+
+    def sync(self) -> ControllerState:
+        """The records as they are now, linearized: a version that stays as it is."""
+        self._owner.check("this storage controller")
+        with self._lock:
+            upper = self._client.recent_upper(self.shard_id)
+            if upper > self._upper:
+                try:
+                    self._follow(upper)
+                except (AsOfTooEarly, HandleExpired):
+                    # The hold was lost and since has passed the mirror: what was missed is gone.
+                    self._close_reader()
+                    self._follow(upper)
+            return self._state
+
+    def commit(
+        self,
+        transition: Callable[[ControllerState], Outcome[T]],
+        effects: Effects = no_effects,
+    ) -> T:
+        """Run `transition` on the newest records and commit what it answers, with `effects`, in one step.
+
+        `effects` is called for each try, so that a try that lost does not reuse what was uploaded for it,
+        with the records that the transition saw. No other command of this process goes on meanwhile: what is
+        large is uploaded before, and kept (`Prepared.keep`).
+
+        Raises what the guard raises, the error of a transition that rejects (nothing happened),
+        `UpperMismatch` where an effect lost on its own shard although the transition still stands, and what
+        `multi_write` raises.
+        """
+        self._owner.check("this storage controller")
+        with self._lock:
+            lost: UpperMismatch | None = None
+            while True:
+                condition = self._condition()
+                state = self.sync()
+                outcome = transition(state)
+                match outcome:
+                    case Reject(error):
+                        raise error
+                    case NoOp(result):
+                        return result
+                    case Commit(result, puts, removals):
+                        if lost is not None:
+                            raise lost
+                        # Of the version that was decided on: the effects may look at a newer one.
+                        upper, rows = self._upper, self._changed_rows(puts, removals)
+                        try:
+                            self._append(rows, upper, [*condition, *effects(state)])
+                        except UpperMismatch as mismatch:
+                            again = _is_of(mismatch, condition) or mismatch.shard_id == self.shard_id
+                            lost = None if again else mismatch
+                            continue
+                        # The command is durable: that since lags behind must not make it look failed.
+                        with suppress(StorageError, HandleExpired):
+                            self._trail()
+                        return result
+                    case _:
+                        assert_never(outcome)
+
+    def write(self, effects: Sequence[Prepared]) -> None:
+        """Commit what changes no records, under the guard. Raises as `commit` does."""
+        while True:
+            condition = self._condition()
+            try:
+                self._client.multi_write([*condition, *effects])
+            except UpperMismatch as mismatch:
+                if not _is_of(mismatch, condition):
+                    raise
+            else:
+                return
+
+    def close(self) -> None:
+        """Give up the hold of the mirror. In a forked child it does nothing: the hold is the parent's."""
+        if self._owner.is_here:
+            with self._lock:
+                self._close_reader()
+
+    def _condition(self) -> Sequence[Prepared]:
+        return () if self._guard is None else (self._guard(),)
+
+    def _changed_rows(self, puts: Iterable[Record], removals: Iterable[Record]) -> list[tuple[_Row, int]]:
+        """What is retracted, as it was read, and what is added."""
+        retracted = {
+            key: self._rows[key]
+            for key in (encode_key(record) for record in (*puts, *removals))
+            if key in self._rows
+        }
+        added = {encode_key(record): encode_value(record) for record in puts}
+        return [(row, -1) for row in retracted.items()] + [(row, 1) for row in added.items()]
+
+    def _append(self, rows: Sequence[tuple[_Row, int]], upper: int, effects: Sequence[Prepared]) -> None:
+        updates = pa.RecordBatch.from_arrays(
+            [
+                pa.array([key for (key, _), _ in rows], pa.binary()),
+                pa.array([value for (_, value), _ in rows], pa.binary()),
+                pa.array([upper] * len(rows), pa.uint64()),
+                pa.array([diff for _, diff in rows], pa.int64()),
+            ],
+            schema=CONTROLLER_SCHEMA.arrow_updates,
+        )
+        if self._writer is None:
+            self._writer = self._client.writer(self.shard_id, CONTROLLER_SCHEMA, purpose=_PURPOSE)
+        try:
+            append = self._writer.prepare_append(updates, upper, upper + 1)
+            self._client.multi_write([append, *effects])
+        except (HandleExpired, Indeterminate):
+            # A writer that can't tell whether its last append happened is spent.
+            self._writer = None
+            raise
+
+    def _follow(self, upper: int) -> None:
+        # Where anything fails below, the listen has lost its place: the next call starts from a snapshot.
+        listen, self._listen = self._listen, None
+        if listen is None:
+            if self._reader is None:
+                self._reader = self._client.reader(self.shard_id, purpose=_PURPOSE)
+            as_of = max(upper, self._reader.upper()) - 1
+            snapshot = self._reader.snapshot(as_of).to_table()
+            listen = self._reader.listen(as_of)
+            self._state, self._rows, self._upper = ControllerState(), {}, 0
+            self._apply(_net([snapshot]))
+            self._upper, self._listen = as_of + 1, listen
+            return
+        tables = []
+        frontier = self._upper
+        while frontier < upper:
+            for event in listen.next(_STEP_TIMEOUT_S):
+                match event:
+                    case Updates(table):
+                        tables.append(table)
+                    case Progress():
+                        frontier = event.frontier
+        self._apply(_net(tables))
+        self._upper, self._listen = frontier, listen
+
+    def _apply(self, net: Counter[_Row]) -> None:
+        removed = [row for row, diff in net.items() if diff < 0]
+        added = [row for row, diff in net.items() if diff > 0]
+        # Decode before anything changes: a row of a newer version must not leave half a mirror.
+        gone, come = [decode(*row) for row in removed], [decode(*row) for row in added]
+        for key, _ in removed:
+            del self._rows[key]
+        self._rows.update(added)
+        # Versions that were handed out are read by other threads.
+        state = self._state.copy()
+        state.apply(gone, come)
+        self._state = state
+
+    def _trail(self) -> None:
+        """Let since follow, once in a while, after a commit at the mirror's upper."""
+        if self._upper < self._trailed + _TRAIL_EVERY and self._retention is not None:
+            return
+        if self._retention is None:
+            self._retention = self._client.critical_since(self.shard_id, purpose=_RETENTION_PURPOSE)
+        as_of = self._upper - 1
+        if as_of > self._retention.since:
+            self._retention.downgrade(as_of)
+        if self._reader is not None:
+            self._reader.allow_compaction(as_of)
+        self._trailed = self._upper
+
+    def _close_reader(self) -> None:
+        reader, self._reader, self._listen = self._reader, None, None
+        if reader is not None:
+            reader.close()
+
+
+def _is_of(mismatch: UpperMismatch, condition: Sequence[Prepared]) -> bool:
+    return any(each.machine.shard_id == mismatch.shard_id for each in condition)
+
+
+def _net(tables: Iterable[pa.Table]) -> Counter[_Row]:
+    net: Counter[_Row] = Counter()
+    for table in tables:
+        columns = (table.column(name).to_pylist() for name in ("key", "value", DIFF))
+        for key, value, diff in zip(*columns, strict=True):
+            net[key, value] += diff
+    return net

@@ -1,0 +1,410 @@
+"""Reading a collection: one capability, held at the metadata shard, and the shards behind it.
+
+- The metadata tells which rendition holds at a time; nothing is read beyond its upper.
+- A collection's since is the metadata shard's. Data shards are moved after it and never past it, and a
+  rendition is dropped only when it is past that one's times: so whoever holds the metadata holds the data.
+- Of a dropped collection nothing is told but that: its shards' last frontiers mean nothing.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain, islice
+from typing import Self
+
+import pyarrow as pa
+
+from holdfast.collections.frontiers import check_as_of, check_forward, latest, retained_since
+from holdfast.collections.listen import CollectionListen
+from holdfast.collections.metadata import holder
+from holdfast.collections.record.spec import CollectionInfo, RenditionInfo
+from holdfast.collections.snapshot import CollectionPart, CollectionSnapshot, group_parts
+from holdfast.collections.uppers import look
+from holdfast.errors import (
+    CLOSED,
+    AsOfTooEarly,
+    BadInput,
+    CollectionNotFound,
+    HandleExpired,
+    ShardFinalized,
+    VersionTooNew,
+)
+from holdfast.forks import OwnerProcess
+from holdfast.persist import Listen, PersistClient, ReadHandle, Schema
+from holdfast.persist.checks import check_time
+from holdfast.persist.parts.difference import Difference
+from holdfast.persist.parts.times import TimeCounts
+from holdfast.persist.rows.schema import TIME
+
+
+class CollectionReader:
+    """Reads one collection, holding its since under a lease. Thread-safe; made by `StorageController.reader`.
+
+    With a client of mode "read" nothing is held, and what is compacted meanwhile may not be read any more.
+    Once it is closed whatever it is asked is `BadInput`.
+    """
+
+    def __init__(
+        self,
+        client: PersistClient,
+        info: CollectionInfo,
+        describe: Callable[[], CollectionInfo],
+        *,
+        purpose: str,
+    ) -> None:
+        self.info = info
+        self._client = client
+        self._describe = describe
+        self._purpose = purpose
+        self._owner = OwnerProcess()
+        self._lock = threading.Lock()
+        self._shards: dict[str, ReadHandle] = {}
+        self._closed = False
+        # From now on no data shard can be compacted past this reader's since.
+        self._metadata = client.reader(info.metadata_shard, purpose=purpose)
+
+    @property
+    def schema(self) -> Schema:
+        """The collection's schema."""
+        return self.info.schema
+
+    def since(self) -> int:
+        """The earliest time that can be read, linearized. `CollectionNotFound` once it is dropped, as all."""
+        self._check_open()
+        with self._there():
+            return self._known(self._metadata.since())
+
+    def upper(self) -> int:
+        """The upper, linearized: the latest time that can be read is the one before."""
+        self._check_open()
+        with self._there():
+            view = look(self._describe, self._metadata.upper, self._client.recent_uppers)
+            self.info = view.info
+            return self._known(view.upper)
+
+    def readable(self, as_of: int | None = None) -> int:
+        """The time that is meant: `as_of`, or the latest complete one. Raises as `snapshot`."""
+        upper = self.upper()
+        if as_of is None:
+            as_of = latest(upper)
+        check_as_of(as_of, self.since(), upper)
+        return as_of
+
+    def snapshot(self, as_of: int | None = None) -> CollectionSnapshot:
+        """The contents at `as_of`, the latest complete time where it is not given.
+
+        Raises `AsOfTooEarly` where `as_of < since`, `AsOfNotYetAvailable` where `as_of >= upper`.
+        """
+        as_of = self.readable(as_of)
+        with self._there(as_of):
+            shards = [shard.snapshot(as_of) for shard in self._handles(self._holding(as_of))]
+            return CollectionSnapshot(
+                as_of,
+                shards,
+                partial(self._there, as_of),
+                threads=self._client.config.builder_threads,
+            )
+
+    def snapshot_parts(self, as_of: int | None = None, max_parts: int | None = None) -> list[CollectionPart]:
+        """At most `max_parts` picklable pieces of a snapshot, for `read_collection_part`. Raises as it does.
+
+        The reader's hold, or another, must stay until they are read.
+        """
+        as_of = self.readable(as_of)
+        with self._there(as_of):
+            shards = self._handles(self._holding(as_of))
+            # As many of each shard as together suffice.
+            most = None if max_parts is None else max(1, max_parts // len(shards))
+            parts = [part for shard in shards for part in shard.snapshot_parts(as_of, most)]
+        return group_parts(self.info.collection_id, as_of, parts, max_parts)
+
+    def listen(self, as_of: int, until: int | None = None) -> CollectionListen:
+        """All changes at times after `as_of`, and up to `until` where that is given.
+
+        Raises `AsOfTooEarly` where `as_of < since`.
+        """
+        with self._there(as_of):
+            since = self.since()
+            if as_of < since:
+                raise AsOfTooEarly(as_of, since)
+            return self._listen(as_of, as_of + 1, partial(ReadHandle.listen, until=until), until)
+
+    def changes(self, after: int, until: int) -> Iterator[pa.RecordBatch]:
+        """What the contents at `until` have more than those at `after`, and less: `_diff` may be negative.
+
+        With bounded memory, whatever was written before and between; a row that moved to another shard comes
+        more than once. The collection's record, read from now on, has a schema that theirs lead to.
+
+        Raises `AsOfTooEarly` where `after < since`, `AsOfNotYetAvailable` where `until >= upper`,
+        `BadInput` where `until < after`.
+        """
+        after, until = check_time(after, "after"), check_time(until, "until")
+        check_forward(after, until)
+        upper, since = self.upper(), self.since()
+        for time in (until, after):
+            check_as_of(time, since, upper)
+        with self._there(after):
+            pieces = [self._changes_of(each, after, until) for each in self._described().held]
+        return self._within(after, chain.from_iterable(pieces))
+
+    def _changes_of(self, rendition: RenditionInfo, after: int, until: int) -> Iterable[pa.RecordBatch]:
+        """What came while a rendition held, what differed when it took over among it."""
+        if not (after + 1 < rendition.held_to and rendition.held_from <= until):
+            return ()
+        found: list[Iterable[pa.RecordBatch]] = []
+        if after < rendition.held_from:
+            before = self.info.held_before(rendition)
+            if before is None:
+                # It has retired and gone too, so that nobody holds what was then.
+                raise self._too_early(after)
+            pieces = () if rendition.copies(before) else self.handed_over(before, rendition)
+            differing = chain.from_iterable(table.drop_columns([TIME]).to_batches() for table in pieces)
+            # Its schema is known with the first.
+            found += [[*islice(differing, 1)], differing]
+        after = max(after, rendition.held_from - 1)
+        until = min(until, rendition.held_to - 1)
+        if after < until:
+            found += [shard.changes(after, until) for shard in self._handles(rendition)]
+        return chain.from_iterable(found)
+
+    def _within(self, as_of: int, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with self._there(as_of):
+            for batch in rows:
+                yield batch
+                self._check_process()
+
+    def _check_process(self) -> None:
+        self._owner.check("this reader of a collection")
+
+    def change_counts(self, as_of: int) -> list[tuple[int, int]]:
+        """About how many updates came after `as_of`: times, in order, and a number for each.
+
+        Updates that are stored together count at the latest time of them. What differs at a handover isn't
+        counted.
+        """
+        self._check_open()
+        with self._there(as_of):
+            counts: Counter[int] = Counter()
+            for shard, begin, end in self._pieces(as_of, CLOSED):
+                for _, time, rows in shard.change_counts(begin):
+                    counts[min(time, end)] += rows
+            return sorted(counts.items())
+
+    def changed_within(self, after: int, until: int, rows: int) -> int:
+        """The last time up to `until` by which no more than `rows` updates came after `after`.
+
+        At least the first time at which there are any. What differs at a handover isn't counted. Where more
+        updates are stored together than are left of `rows`, their times are read.
+
+        `after` is not before the since, nor `until` after the latest complete time.
+        """
+        self._check_open()
+        with self._there(after):
+            reached, held = after, 0
+            for first, last, number in self._stored_together(after, until):
+                if held + number > rows:
+                    counts = self._count_changes(first - 1, last, rows - held)
+                    number = counts.total
+                    if held + number > rows:
+                        if held and not counts.within:
+                            return reached
+                        return int(counts.times[max(0, counts.within - 1)])
+                reached, held = last, held + number
+            return until
+
+    def _pieces(self, after: int, until: int) -> Iterator[tuple[ReadHandle, int, int]]:
+        """The shards that held after a time and up to another one, each with these times as it held them."""
+        for rendition in self._described().held:
+            begin, end = max(after, rendition.held_from - 1), min(until, rendition.held_to - 1)
+            if begin < end:
+                yield from ((shard, begin, end) for shard in self._handles(rendition))
+
+    def _stored_together(self, after: int, until: int) -> list[tuple[int, int, int]]:
+        """Intervals that only reading divides, in order: the first time, the last and how many at most."""
+        stored = [
+            (max(first, begin + 1), min(last, end), rows)
+            for shard, begin, end in self._pieces(after, until)
+            for first, last, rows in shard.change_counts(begin)
+            if first <= end
+        ]
+        found: list[tuple[int, int, int]] = []
+        for first, last, rows in sorted(stored):
+            if found and first <= found[-1][1]:
+                begin, end, number = found.pop()
+                found.append((begin, max(end, last), number + rows))
+            else:
+                found.append((first, last, rows))
+        return found
+
+    def _count_changes(self, after: int, until: int, most: int) -> TimeCounts:
+        counts = TimeCounts(after + 1, until, most)
+        for shard, begin, end in self._pieces(after, until):
+            if begin < counts.last:
+                counts.merge(shard.count_changes(begin, min(end, counts.last), most))
+        return counts
+
+    def subscribe(self, as_of: int | None = None) -> CollectionListen:
+        """The contents at `as_of` as updates at that time, then all changes after. Raises as `snapshot`."""
+        as_of = self.readable(as_of)
+        with self._there(as_of):
+            return self._listen(as_of, as_of, ReadHandle.subscribe)
+
+    def allow_compaction(self, since: int) -> None:
+        """Give up the distinction between times before `since`, as far as this reader is concerned.
+
+        What lies beyond the latest complete time is cut to it.
+        """
+        with self._there():
+            since = min(since, max(self.upper() - 1, 0))
+            self._metadata.allow_compaction(since)
+            kept = self._metadata.since()
+            with self._lock:
+                shards = dict(self._shards)
+            for rendition in self.info.live:
+                for shard in rendition.shards:
+                    if shard in shards and rendition.held_to > since:
+                        shards.pop(shard).allow_compaction(retained_since(since, kept, rendition.start))
+                if rendition.difference_shard and rendition.held_from > since:
+                    shards.pop(rendition.difference_shard, None)
+            # What is left is of times that this reader has given up.
+            with self._lock:
+                for shard in shards:
+                    self._shards.pop(shard, None)
+            for handle in shards.values():
+                handle.close()
+
+    def close(self) -> None:
+        """Give up the capability. In a forked child it does nothing: it is the parent's."""
+        if not self._owner.is_here:
+            return
+        with self._lock:
+            self._closed = True
+            shards = [*self._shards.values()]
+            self._shards.clear()
+        for shard in shards:
+            shard.close()
+        self._metadata.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _there(self, as_of: int = 0) -> Iterator[None]:
+        """Tell what goes wrong because the collection was dropped meanwhile as just that.
+
+        Where it was only the rendition that held at `as_of`, since is past that.
+        """
+        try:
+            yield
+        except ShardFinalized:
+            self._refuse_dropped()
+            raise self._too_early(as_of) from None
+        except (AsOfTooEarly, HandleExpired):
+            self._refuse_dropped()
+            raise
+
+    def _check_open(self) -> None:
+        self._check_process()
+        if self._closed:
+            raise BadInput(f"this reader of collection {self.info.name} is closed", hint="open another one")
+
+    def _too_early(self, as_of: int) -> AsOfTooEarly:
+        return self._metadata.too_early(as_of, self._metadata.since())
+
+    def _known(self, frontier: int) -> int:
+        """A frontier of the collection; the end of time may be that of its shards only."""
+        if frontier == CLOSED:
+            self._refuse_dropped()
+        return frontier
+
+    def _refuse_dropped(self) -> None:
+        if self.is_dropped():
+            raise CollectionNotFound(f"collection {self.info.name} ({self.info.collection_id}) was dropped")
+
+    def _holding(self, as_of: int) -> RenditionInfo:
+        """The rendition that holds at `as_of`."""
+        found = holder(self.info, self._metadata.snapshot(as_of).to_table())
+        for is_fresh in (False, True):
+            for rendition in (self._described() if is_fresh else self.info).live:
+                if rendition.id == found and rendition.holds_at(as_of):
+                    return rendition
+        if any(rendition.id == found and rendition.dropped for rendition in self.info.renditions):
+            raise self._too_early(as_of)
+        raise VersionTooNew(
+            f"collection {self.info.name}: its record has no rendition {found} that holds at {as_of}"
+        )
+
+    def _expected(self, as_of: int) -> RenditionInfo:
+        """The rendition that holds at `as_of` as far as is known: another may take over before."""
+        for rendition in self._described().held:
+            if rendition.holds_at(as_of):
+                return rendition
+        raise self._too_early(as_of)
+
+    def _listen(
+        self,
+        as_of: int,
+        frontier: int,
+        follow: Callable[[ReadHandle, int], Listen],
+        until: int | None = None,
+    ) -> CollectionListen:
+        promised = self._metadata.upper()
+        # A handover beyond the promise may still come before the first time that is told of.
+        metadata = self._metadata.listen(min(as_of, promised - 1))
+        rendition = self._holding(as_of) if as_of < promised else self._expected(as_of)
+        shards = [follow(shard, as_of) for shard in self._handles(rendition)]
+        return CollectionListen(self, rendition, shards, metadata, frontier, until)
+
+    def described(self, rendition_id: str) -> RenditionInfo:
+        """What is on record now for a rendition."""
+        self._check_process()
+        return self._described().rendition(rendition_id)
+
+    def follower(self, rendition: RenditionInfo) -> RenditionInfo:
+        """The one that took over from a retired rendition."""
+        follower = self._described().held_after(rendition)
+        if follower is None:
+            # It has retired and gone too, so that nobody holds what was then.
+            raise self._too_early(rendition.held_to)
+        return follower
+
+    def listens(self, rendition: RenditionInfo, as_of: int, until: int | None) -> list[Listen]:
+        """The changes of a rendition's shards after `as_of`, up to `until`."""
+        return [shard.listen(as_of, until) for shard in self._handles(rendition)]
+
+    def handed_over(self, old: RenditionInfo, new: RenditionInfo) -> Difference:
+        """The updates, at the time of the handover, that turn the contents before it into the new ones.
+
+        From the shard that has them, where somebody made one.
+        """
+        at = new.held_from
+        if shard := self.described(new.id).difference_shard:
+            return Difference([self._opened(shard).snapshot(at)], [], at)
+        now, before = ([shard.snapshot(at - 1) for shard in self._handles(each)] for each in (new, old))
+        return Difference(now, before, at)
+
+    def is_dropped(self) -> bool:
+        """Whether the collection was dropped."""
+        return self._client.inspect(self.info.metadata_shard).finalized
+
+    def _described(self) -> CollectionInfo:
+        self.info = self._describe()
+        return self.info
+
+    def _handles(self, rendition: RenditionInfo) -> Sequence[ReadHandle]:
+        """Handles of a rendition's shards, opened when they are first needed."""
+        return [self._opened(shard) for shard in rendition.shards]
+
+    def _opened(self, shard: str) -> ReadHandle:
+        self._check_process()
+        with self._lock:
+            # A handle that is opened after the close would hold for ever.
+            self._check_open()
+            if shard not in self._shards:
+                self._shards[shard] = self._client.reader(shard, purpose=self._purpose)
+            return self._shards[shard]

@@ -1,0 +1,1 @@
+"""The controller's record of collections: values, commands and pure transitions, and their stored form."""

@@ -1,0 +1,301 @@
+"""Rows of the controller shard: `(kind tag, id) -> protobuf`, as docs/reference/FORMAT.md has them.
+
+Encoding is byte-stable: equal records have equal bytes, so that a retraction cancels what it retracts. A row
+that would not encode to the bytes it was read from holds something that this version doesn't know.
+"""
+
+import json
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from holdfast._pb import controller_pb2 as pb
+from holdfast.collections.record.comments import Comments
+from holdfast.collections.record.jobs import JobRecord, JobState, Json
+from holdfast.collections.record.spec import (
+    CollectionInfo,
+    CollectionState,
+    Holder,
+    Recipe,
+    RenditionInfo,
+    RenditionState,
+)
+from holdfast.collections.record.state import CommandKind, CommandRecord, Record, record_id
+from holdfast.errors import CLOSED, CorruptBlob, VersionTooNew
+from holdfast.persist.rows.schema import Column, Schema, shared
+
+CODEC: Final = ("holdfast.controller", 1)
+CONTROLLER_SCHEMA: Final = Schema(
+    key=(Column("key", "binary", nullable=False),),
+    value=(Column("value", "binary", nullable=False),),
+    codec=CODEC,
+)
+
+# Kind tags are never reused.
+_COLLECTION: Final = 1
+_COMMAND: Final = 2
+_JOB: Final = 3
+_TAG_BYTES: Final = 2
+
+_COLLECTION_STATES: Final = {
+    CollectionState.CREATING: pb.CREATING,
+    CollectionState.ACTIVE: pb.ACTIVE,
+    CollectionState.DROPPING: pb.DROPPING,
+    CollectionState.DROPPED: pb.DROPPED,
+}
+_COMMAND_KINDS: Final = {
+    CommandKind.CREATE_COLLECTION: pb.CREATE_COLLECTION,
+    CommandKind.DROP_COLLECTION: pb.DROP_COLLECTION,
+    CommandKind.CREATE_RENDITION: pb.CREATE_RENDITION,
+    CommandKind.ABORT_RENDITION: pb.ABORT_RENDITION,
+    CommandKind.HAND_OVER: pb.HAND_OVER,
+    CommandKind.DROP_RENDITION: pb.DROP_RENDITION,
+    CommandKind.EVOLVE_COLLECTION: pb.EVOLVE_COLLECTION,
+    CommandKind.RESTORE_COLLECTION: pb.RESTORE_COLLECTION,
+    CommandKind.SUSPECT_RENDITION: pb.SUSPECT_RENDITION,
+    CommandKind.ACQUIRE: pb.ACQUIRE,
+    CommandKind.RELEASE: pb.RELEASE,
+    CommandKind.MAKE_DIFFERENCE: pb.MAKE_DIFFERENCE,
+    CommandKind.COMMENT_COLUMNS: pb.COMMENT_COLUMNS,
+}
+_RENDITION_STATES: Final = {
+    RenditionState.HOLDING: pb.HOLDING,
+    RenditionState.HYDRATING: pb.HYDRATING,
+    RenditionState.RETIRED: pb.RETIRED,
+    RenditionState.DROPPED: pb.RENDITION_DROPPED,
+    RenditionState.ABORTED: pb.ABORTED,
+}
+_RECIPES: Final = {Recipe.COPY: pb.COPY, Recipe.SOURCE: pb.SOURCE, Recipe.RESTORED: pb.RESTORED}
+_JOB_STATES: Final = {JobState.RUNNING: pb.RUNNING, JobState.DONE: pb.DONE, JobState.FAILED: pb.FAILED}
+
+
+def encode_key(record: Record) -> bytes:
+    """The key of a record: its kind's tag (2 bytes, big-endian), then its id in UTF-8."""
+    match record:
+        case CollectionInfo():
+            tag = _COLLECTION
+        case CommandRecord():
+            tag = _COMMAND
+        case JobRecord():
+            tag = _JOB
+    return tag.to_bytes(_TAG_BYTES, "big") + record_id(record).encode()
+
+
+def encode_value(record: Record) -> bytes:
+    """The value of a record."""
+    match record:
+        case CollectionInfo():
+            row = pb.Row(collection=_collection_to_proto(record))
+        case CommandRecord():
+            row = pb.Row(
+                command=pb.Command(
+                    kind=_COMMAND_KINDS[record.kind],
+                    object_id=record.object_id,
+                    who=record.who,
+                    host=record.host,
+                    token=record.token,
+                    at_ms=record.at_ms,
+                    result_json=_to_json(record.result),
+                )
+            )
+        case JobRecord():
+            row = pb.Row(
+                job=pb.Job(
+                    object_id=record.object_id,
+                    kind=record.kind,
+                    slot=record.slot,
+                    attempt=record.attempt,
+                    state=_JOB_STATES[record.state],
+                    spec_json=_to_json(record.spec),
+                    result_json=_to_json(record.result),
+                    error=record.error,
+                    started_ms=record.started_ms,
+                    finished_ms=record.finished_ms,
+                    by=record.by,
+                    failures=record.failures,
+                )
+            )
+    return row.SerializeToString(deterministic=True)
+
+
+def decode(key: bytes, value: bytes) -> Record:
+    """The record of a row.
+
+    Raises `VersionTooNew` where the row holds something that this version doesn't know, `CorruptBlob` where
+    the bytes are no row.
+    """
+    tag, id_ = int.from_bytes(key[:_TAG_BYTES], "big"), key[_TAG_BYTES:].decode()
+    try:
+        row = pb.Row.FromString(value)
+    except DecodeError as error:
+        raise CorruptBlob(f"controller row {key!r}", "a protobuf message", str(error)) from None
+    try:
+        match (tag, row.WhichOneof("row")):
+            case (1, "collection"):
+                record: Record = _collection_from_proto(id_, row.collection)
+            case (2, "command"):
+                record = _command_from_proto(id_, row.command)
+            case (3, "job"):
+                record = _job_from_proto(id_, row.job)
+            case _:
+                raise VersionTooNew(f"controller row {key!r} is of an unknown kind")
+    except ValueError as error:
+        raise VersionTooNew(f"controller row {key!r}: {error}") from None
+    if encode_value(record) != value:
+        raise VersionTooNew(f"controller row {key!r} has fields that this version doesn't know")
+    return record
+
+
+def _to_json(value: Json) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False) if value else ""
+
+
+def _from_json(text: str) -> Json:
+    value: Json = json.loads(text) if text else {}
+    return value
+
+
+def _columns_to_proto(columns: tuple[Column, ...], comments: Comments) -> list[pb.Column]:
+    return [
+        pb.Column(name=each.name, type=each.type, nullable=each.nullable, comment=comments.get(each.name, ""))
+        for each in columns
+    ]
+
+
+def _schema_to_proto(schema: Schema, comments: Comments) -> pb.Schema:
+    message = pb.Schema(
+        key=_columns_to_proto(schema.key, comments), value=_columns_to_proto(schema.value, comments)
+    )
+    if schema.codec is not None:
+        message.codec.name, message.codec.version = schema.codec
+    return message
+
+
+def _schema_from_proto(message: pb.Schema) -> Schema:
+    key, value = (
+        tuple(Column(column.name, column.type, nullable=column.nullable) for column in columns)
+        for columns in (message.key, message.value)
+    )
+    codec = (message.codec.name, message.codec.version) if message.HasField("codec") else None
+    return shared(Schema(key=key, value=value, codec=codec))
+
+
+def _comments_from_proto(message: pb.Schema) -> Comments:
+    columns = (*message.key, *message.value)
+    return {column.name: column.comment for column in columns if column.comment}
+
+
+def _collection_to_proto(info: CollectionInfo) -> pb.Collection:
+    return pb.Collection(
+        name=info.name,
+        schema=_schema_to_proto(info.schema, info.comments),
+        shards=info.shards,
+        hash_columns=info.hash_columns,
+        metadata_shard=info.metadata_shard,
+        renditions=[_rendition_to_proto(rendition) for rendition in info.renditions],
+        state=_COLLECTION_STATES[info.state],
+        created_ms=info.created_ms,
+        dropped_ms=info.dropped_ms,
+        holders=[_holder_to_proto(holder) for holder in info.holders],
+    )
+
+
+def _holder_to_proto(holder: Holder) -> pb.Holder:
+    return pb.Holder(
+        purpose=holder.purpose,
+        writes=holder.writes,
+        who=holder.who,
+        host=holder.host,
+        acquired_ms=holder.acquired_ms,
+    )
+
+
+def _holder_from_proto(message: pb.Holder) -> Holder:
+    return Holder(
+        purpose=message.purpose,
+        writes=message.writes,
+        who=message.who,
+        host=message.host,
+        acquired_ms=message.acquired_ms,
+    )
+
+
+def _rendition_to_proto(rendition: RenditionInfo) -> pb.Rendition:
+    return pb.Rendition(
+        id=rendition.id,
+        shards=rendition.shards,
+        start=rendition.start,
+        hash_columns=rendition.hash_columns,
+        state=_RENDITION_STATES[rendition.state],
+        recipe=_RECIPES[rendition.recipe],
+        held_from=0 if rendition.held_from == CLOSED else rendition.held_from,
+        held_to=0 if rendition.held_to == CLOSED else rendition.held_to,
+        difference_shard=rendition.difference_shard,
+        suspect=rendition.suspect,
+        created_ms=rendition.created_ms,
+    )
+
+
+def _rendition_from_proto(message: pb.Rendition) -> RenditionInfo:
+    state = RenditionState(message.state)
+    return RenditionInfo(
+        id=message.id,
+        shards=tuple(message.shards),
+        start=message.start,
+        hash_columns=tuple(message.hash_columns),
+        state=state,
+        recipe=Recipe(message.recipe),
+        held_from=CLOSED if state.never_held else message.held_from,
+        held_to=message.held_to or CLOSED,
+        difference_shard=message.difference_shard,
+        suspect=message.suspect,
+        created_ms=message.created_ms,
+    )
+
+
+def _collection_from_proto(id_: str, message: pb.Collection) -> CollectionInfo:
+    return CollectionInfo(
+        collection_id=id_,
+        name=message.name,
+        schema=_schema_from_proto(message.schema),
+        shards=message.shards,
+        hash_columns=tuple(message.hash_columns),
+        metadata_shard=message.metadata_shard,
+        renditions=tuple(_rendition_from_proto(rendition) for rendition in message.renditions),
+        state=CollectionState(message.state),
+        created_ms=message.created_ms,
+        dropped_ms=message.dropped_ms,
+        holders=tuple(_holder_from_proto(holder) for holder in message.holders),
+        comments=_comments_from_proto(message.schema),
+    )
+
+
+def _command_from_proto(id_: str, message: pb.Command) -> CommandRecord:
+    return CommandRecord(
+        command_id=id_,
+        kind=CommandKind(message.kind),
+        object_id=message.object_id,
+        who=message.who,
+        host=message.host,
+        token=message.token,
+        at_ms=message.at_ms,
+        result=_from_json(message.result_json),
+    )
+
+
+def _job_from_proto(id_: str, message: pb.Job) -> JobRecord:
+    return JobRecord(
+        job_id=id_,
+        object_id=message.object_id,
+        kind=message.kind,
+        slot=message.slot,
+        attempt=message.attempt,
+        state=JobState(message.state),
+        spec=_from_json(message.spec_json),
+        result=_from_json(message.result_json),
+        error=message.error,
+        started_ms=message.started_ms,
+        finished_ms=message.finished_ms,
+        by=message.by,
+        failures=message.failures,
+    )

@@ -1,0 +1,173 @@
+"""What commands on a collection as a whole do to its record: pure, without I/O and without a clock.
+
+- A schema only follows another by the rules of persist; all shards of all renditions get it in the same step.
+- A durable capability has one holder per purpose and kind, whatever process acts for it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from holdfast.collections.record.comments import changed_comments, check_comments
+from holdfast.collections.record.jobs import Json
+from holdfast.collections.record.rendition_transitions import create_rendition, refuse_unless_active
+from holdfast.collections.record.spec import CollectionInfo, Holder, RenditionInfo, RenditionState
+from holdfast.collections.record.state import CommandKind, Commit, ControllerState, NoOp, Outcome, Reject
+from holdfast.collections.record.transitions import Origin, expired, seen_before
+from holdfast.errors import BadInput, CodecMismatch, HandleExpired
+from holdfast.persist.rows.evolution import check_evolution
+from holdfast.persist.rows.schema import Schema
+
+
+def evolve_collection(
+    state: ControllerState, collection_id: str, schema: Schema, origin: Origin
+) -> Outcome[CollectionInfo]:
+    """Give a collection a schema that follows its own. Its shards get it in the same step."""
+    kind = CommandKind.EVOLVE_COLLECTION
+    if (seen := seen_before(state, origin, kind, collection_id, to=str(schema))) is not None:
+        return seen
+    info = state.find(collection_id)
+    if (refused := refuse_unless_active(info)) is not None:
+        return refused
+    if info.schema == schema:
+        return NoOp(info)
+    try:
+        check_evolution(info.schema, schema, shard=f"collection {info.name}")
+    except CodecMismatch as error:
+        return Reject(error)
+    evolved = replace(info, schema=schema)
+    told = {"from": str(info.schema), "to": str(schema)}
+    return _changed(state, evolved, kind, told, origin)
+
+
+def comment_columns(
+    state: ControllerState, collection_id: str, comments: Mapping[str, str | None], origin: Origin
+) -> Outcome[CollectionInfo]:
+    """Give columns comments, or take them away; those of other columns stay."""
+    info = state.find(collection_id)
+    try:
+        asked = check_comments(comments, info.schema, f"collection {info.name}")
+    except BadInput as error:
+        return Reject(error)
+    kind, told = CommandKind.COMMENT_COLUMNS, {"comments": asked}
+    if (seen := seen_before(state, origin, kind, collection_id, **told)) is not None:
+        return seen
+    if (refused := refuse_unless_active(info)) is not None:
+        return refused
+    changed = replace(info, comments=changed_comments(info.comments, asked))
+    return NoOp(info) if changed == info else _changed(state, changed, kind, told, origin)
+
+
+def begin_restore(
+    state: ControllerState,
+    collection_id: str,
+    rendition: RenditionInfo,
+    snapshot: Json,
+    origin: Origin,
+    *,
+    named: bool,
+) -> Outcome[RenditionInfo]:
+    """Record a rendition that is to be filled from a snapshot, or find the one that this command made.
+
+    A command that was not seen before goes on with a rendition that is being filled from the same snapshot,
+    where it is not `named` otherwise.
+    """
+    asked = {"rendition": rendition.id} if named else {}
+    seen = seen_before(state, origin, CommandKind.RESTORE_COLLECTION, collection_id, **asked)
+    if isinstance(seen, Reject):
+        return seen
+    info = state.find(collection_id)
+    known = _restored(state, info, origin.command_id if seen is not None else None, snapshot)
+    if known is None and seen is not None:
+        return Reject(
+            BadInput(
+                f"command {origin.command_id} restored collection {info.name} from another snapshot",
+                hint="give every command an id of its own",
+            )
+        )
+    if known is not None and known.state is RenditionState.ABORTED:
+        return Reject(BadInput(f"rendition {known.id} of collection {info.name} was given up"))
+    if known is not None and (seen is not None or not named or known.id == rendition.id):
+        return NoOp(known)
+    outcome = create_rendition(
+        state, collection_id, rendition, origin, CommandKind.RESTORE_COLLECTION, snapshot
+    )
+    if isinstance(outcome, NoOp):
+        # Made otherwise: nobody knows what it is filled from.
+        return Reject(BadInput(f"collection {info.name} has a rendition {rendition.id}"))
+    return outcome
+
+
+def _restored(
+    state: ControllerState, info: CollectionInfo, command_id: str | None, snapshot: Json
+) -> RenditionInfo | None:
+    """The rendition that was made from this snapshot: by this command, or any that is being filled."""
+    for command in state.commands.values():
+        if command.kind is not CommandKind.RESTORE_COLLECTION or command.object_id != info.collection_id:
+            continue
+        same = all(command.result.get(name) == snapshot[name] for name in ("rows", "checksum"))
+        found = info.find(str(command.result.get("rendition")))
+        if found is None or not same:
+            continue
+        if command.command_id == command_id:
+            return found
+        if command_id is None and found.state is RenditionState.HYDRATING:
+            return found
+    return None
+
+
+def acquire(
+    state: ControllerState, collection_id: str, purpose: str, origin: Origin, *, writes: bool
+) -> Outcome[CollectionInfo]:
+    """Record who has a capability; one that is there stays as it is. What it holds is held from then on.
+
+    The same command again, after the capability ended, takes no other: it is `HandleExpired`.
+    """
+    told = _told(purpose, writes=writes)
+    seen = seen_before(state, origin, CommandKind.ACQUIRE, collection_id, **told)
+    if isinstance(seen, Reject):
+        return seen
+    info = state.find(collection_id)
+    if (refused := refuse_unless_active(info)) is not None:
+        return refused
+    if holder_of(info, purpose, writes=writes) is not None:
+        return NoOp(info)
+    if seen is not None:
+        return Reject(HandleExpired(f"the hold '{purpose}' on collection {info.name} was released"))
+    holder = Holder(purpose, writes, origin.who, origin.host, origin.at_ms)
+    changed = replace(info, holders=(*info.holders, holder))
+    return _changed(state, changed, CommandKind.ACQUIRE, told, origin)
+
+
+def release(
+    state: ControllerState, collection_id: str, purpose: str, origin: Origin, *, writes: bool
+) -> Outcome[CollectionInfo]:
+    """End a capability, whoever has it; nothing to do where there is none, or this command ended one."""
+    told = _told(purpose, writes=writes)
+    if (seen := seen_before(state, origin, CommandKind.RELEASE, collection_id, **told)) is not None:
+        return seen
+    info = state.find(collection_id)
+    holder = holder_of(info, purpose, writes=writes)
+    if holder is None:
+        return NoOp(info)
+    changed = replace(info, holders=tuple(each for each in info.holders if each != holder))
+    return _changed(state, changed, CommandKind.RELEASE, told, origin)
+
+
+def holder_of(info: CollectionInfo, purpose: str, *, writes: bool) -> Holder | None:
+    """Who has the capability of this purpose and kind."""
+    return next((each for each in info.holders if (each.purpose, each.writes) == (purpose, writes)), None)
+
+
+def _told(purpose: str, *, writes: bool) -> Json:
+    return {"purpose": purpose, "to": "write" if writes else "read"}
+
+
+def _changed(
+    state: ControllerState,
+    changed: CollectionInfo,
+    kind: CommandKind,
+    told: Json,
+    origin: Origin,
+) -> Commit[CollectionInfo]:
+    command = origin.record(kind, changed.collection_id, told)
+    return Commit(changed, (changed, command), expired(state, origin.at_ms))

@@ -1,0 +1,147 @@
+"""The contents of a location's controller shard, in memory, and what a transition answers.
+
+`ControllerState` is built from the shard's updates and from nothing else. Transitions read it and never
+change it: what they want changed is in the `Commit` that they answer, and comes back through the shard.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Generic, TypeVar
+
+from holdfast.collections.record.jobs import JobRecord, JobState, Json
+from holdfast.collections.record.spec import CollectionInfo, CollectionState
+from holdfast.errors import CollectionNotFound, HoldfastError
+
+T = TypeVar("T")
+
+
+class CommandKind(IntEnum):
+    """What a command did; the numbers are those of the stored record."""
+
+    CREATE_COLLECTION = 1
+    DROP_COLLECTION = 2
+    CREATE_RENDITION = 3
+    ABORT_RENDITION = 4
+    HAND_OVER = 5
+    DROP_RENDITION = 6
+    EVOLVE_COLLECTION = 7
+    RESTORE_COLLECTION = 8
+    SUSPECT_RENDITION = 9
+    ACQUIRE = 10
+    RELEASE = 11
+    MAKE_DIFFERENCE = 12
+    COMMENT_COLUMNS = 13
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRecord:
+    """Who did what, when (`at_ms`, wall time), from which host, with which fence token."""
+
+    command_id: str
+    kind: CommandKind
+    object_id: str
+    who: str
+    host: str
+    token: str
+    at_ms: int
+    result: Json = field(default_factory=dict)
+
+
+Record = CollectionInfo | CommandRecord | JobRecord
+
+
+def record_id(record: Record) -> str:
+    """The id of a record among those of its kind."""
+    match record:
+        case CollectionInfo():
+            return record.collection_id
+        case CommandRecord():
+            return record.command_id
+        case JobRecord():
+            return record.job_id
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(Generic[T]):
+    """These records are to be written (each replaces the one of its id) and these to go, in one step."""
+
+    result: T
+    puts: tuple[Record, ...] = ()
+    removals: tuple[Record, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NoOp(Generic[T]):
+    """What was asked for is so already."""
+
+    result: T
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Refused; nothing is to be written."""
+
+    error: HoldfastError
+
+
+Outcome = Commit[T] | NoOp[T] | Reject
+
+
+class ControllerState:
+    """All records of a controller shard at one version."""
+
+    def __init__(self) -> None:
+        self.collections: dict[str, CollectionInfo] = {}
+        self.commands: dict[str, CommandRecord] = {}
+        self.jobs: dict[str, JobRecord] = {}
+        self.names: dict[str, str] = {}
+
+    def copy(self) -> "ControllerState":
+        """The same records, to be taken further while this version stays as it is."""
+        copy = ControllerState()
+        copy.collections, copy.commands = dict(self.collections), dict(self.commands)
+        copy.jobs, copy.names = dict(self.jobs), dict(self.names)
+        return copy
+
+    def apply(self, removed: Iterable[Record], added: Iterable[Record]) -> None:
+        """Take over what one version removes and adds."""
+        for record in removed:
+            match record:
+                case CollectionInfo():
+                    del self.collections[record.collection_id]
+                    if self.names.get(record.name) == record.collection_id:
+                        del self.names[record.name]
+                case CommandRecord():
+                    del self.commands[record.command_id]
+                case JobRecord():
+                    del self.jobs[record.job_id]
+        for record in added:
+            match record:
+                case CollectionInfo():
+                    self.collections[record.collection_id] = record
+                    if record.state is not CollectionState.DROPPED:
+                        self.names[record.name] = record.collection_id
+                case CommandRecord():
+                    self.commands[record.command_id] = record
+                case JobRecord():
+                    self.jobs[record.job_id] = record
+
+    def running(self, collection_id: str) -> tuple[JobRecord, ...]:
+        """The jobs of a collection that run, oldest first."""
+        found = (job for job in self.jobs.values() if job.object_id == collection_id)
+        running = (job for job in found if job.state is JobState.RUNNING)
+        return tuple(sorted(running, key=lambda job: (job.started_ms, job.job_id)))
+
+    def find(self, id_or_name: str) -> CollectionInfo:
+        """The collection of this id, dropped ones included, else the live one of this name.
+
+        Raises `CollectionNotFound` where there is neither.
+        """
+        found = self.collections.get(id_or_name) or self.collections.get(self.names.get(id_or_name, ""))
+        if found is None:
+            raise CollectionNotFound(
+                f"no collection has the id or name '{id_or_name}'",
+                hint="'holdfast collection list' shows those that there are",
+            )
+        return found

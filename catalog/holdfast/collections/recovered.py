@@ -1,0 +1,121 @@
+"""What a recovery leaves of the collections of a location, by name, and how they are made whole again.
+
+Each shard comes back as of a version of its own. So the shards of a collection may have different uppers,
+which no reader accepts. `mend` seals those that lag, without updates, up to the one that leads: no row that
+came back is given up, and the times between lack the rows that the others lost.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.collections.controller import StorageController
+from holdfast.collections.controller_log import controller_shard_id
+from holdfast.collections.metadata import holder
+from holdfast.collections.record.spec import CollectionInfo, CollectionState
+from holdfast.errors import HoldfastError
+from holdfast.persist import PersistClient, Prepared
+from holdfast.persist.handles.names import names_shard_id
+from holdfast.persist.handles.read import ReadHandle
+
+_PURPOSE = "recovery"
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredCollection:
+    """A collection as the shards that came back have it.
+
+    It is complete below `complete_to`. Some of its shards have updates below `upper`, the greatest upper of
+    all: its times from `complete_to` on and before `upper` lack what the others lost. What was written at
+    `upper` and later is lost, if there was anything. `lagging` are the shards that `mend` seals. `problem`
+    says why the collection can't be used; then nothing is sealed.
+    """
+
+    name: str
+    collection_id: str
+    complete_to: int
+    upper: int
+    lagging: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The collections of a location by name, and what each shard is for."""
+
+    collections: tuple[RecoveredCollection, ...]
+    shards: dict[str, str]
+    problem: str = ""
+
+
+def look_at_recovered(client: PersistClient) -> Recovered:
+    """Look at all collections and names; `problem` says why they could not be read. Nothing is written."""
+    shards = {
+        controller_shard_id(client.location_id): "records of collections",
+        names_shard_id(client.location_id): "names of shards",
+    }
+    problems: list[str] = []
+    try:
+        shards |= {shard: f"shard {name}" for name, shard in client.names().items()}
+    except HoldfastError as error:
+        problems.append(f"the names of shards can't be read: {error}")
+    infos: Sequence[CollectionInfo] = ()
+    try:
+        with StorageController(client, who=_PURPOSE) as controller:
+            infos = controller.list_collections()
+    except HoldfastError as error:
+        problems.append(f"the records of collections can't be read: {error}")
+    for info in infos:
+        shards |= _purposes(info)
+    found = tuple(_look_at(client, info) for info in infos if info.state is CollectionState.ACTIVE)
+    return Recovered(found, shards, "; ".join(problems))
+
+
+def mend(client: PersistClient, found: RecoveredCollection) -> None:
+    """Seal the lagging shards of a collection up to its upper, in one step.
+
+    Raises:
+        UpperMismatch: somebody wrote to it meanwhile: look again.
+    """
+    seals: list[Prepared] = []
+    for shard in found.lagging:
+        state = client.existing(shard).state
+        writer = client.writer(shard, state.schema, purpose=_PURPOSE)
+        seals.append(writer.prepare_append(None, state.upper, found.upper))
+    if seals and not found.problem:
+        client.multi_write(seals)
+
+
+def _purposes(info: CollectionInfo) -> dict[str, str]:
+    purposes = {info.metadata_shard: f"{info.name}: metadata"}
+    for rendition in info.live:
+        count = len(rendition.shards)
+        for number, shard in enumerate(rendition.shards, 1):
+            purposes[shard] = f"{info.name}: {rendition.id}, {number} of {count}"
+        if rendition.difference_shard:
+            purposes[rendition.difference_shard] = f"{info.name}: {rendition.id}, difference"
+    return purposes
+
+
+def _look_at(client: PersistClient, info: CollectionInfo) -> RecoveredCollection:
+    data = info.holding.shards
+    uppers = client.recent_uppers([info.metadata_shard, *data])
+    lost = [shard for shard in uppers if not client.machine(shard).state.exists]
+    complete_to, upper = (pick(uppers[shard] for shard in data) for pick in (min, max))
+    if lost:
+        problem = f"{len(lost)} of its {len(uppers)} shards did not come back, such as {lost[0]}"
+        return RecoveredCollection(info.name, info.collection_id, 0, upper, problem=problem)
+    problem = _other_holder(client, info, uppers[info.metadata_shard])
+    lagging = [shard for shard in (info.metadata_shard, *data) if uppers[shard] < upper]
+    return RecoveredCollection(info.name, info.collection_id, complete_to, upper, tuple(lagging), problem)
+
+
+def _other_holder(client: PersistClient, info: CollectionInfo, upper: int) -> str:
+    """Why the metadata shard contradicts the record of a collection: one of both knows of a handover."""
+    machine = client.machine(info.metadata_shard)
+    try:
+        held = holder(info, ReadHandle(client, machine, None).snapshot(upper - 1).to_table()) if upper else ""
+    except HoldfastError as error:
+        return f"its metadata can't be read: {error}"
+    if held != info.holding.id:
+        return f"its record says that rendition {info.holding.id} holds, its metadata shard {held or 'none'}"
+    return ""

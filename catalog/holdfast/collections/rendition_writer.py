@@ -1,0 +1,207 @@
+"""Writing one rendition that a source feeds: by its pipeline, before, while and after it is the collection.
+
+- While it is filled, each append expects the promise where it was read: a handover in between is noticed.
+- While it holds, the rules are those of any writer of the collection. Below the time at which it took over
+  too: nobody else brings it what it lacks there.
+- When it has retired it is written up to the time at which the next one took over, never past it.
+- It may begin at any time: of what was before its source need not know anything.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol, assert_never
+
+from holdfast.collections.appending import Route, ShardedAppend, checked_updates, promise_moved
+from holdfast.collections.metadata import METADATA_SCHEMA
+from holdfast.collections.record.spec import CollectionInfo, Recipe, RenditionInfo, RenditionState
+from holdfast.collections.uppers import common_upper
+from holdfast.errors import (
+    CLOSED,
+    BadInput,
+    CollectionNotFound,
+    HandedOver,
+    ShardFinalized,
+    UpperMismatch,
+)
+from holdfast.forks import OwnerProcess
+from holdfast.persist import PersistClient, Prepared
+
+
+class Begin(Protocol):
+    """The command that a rendition begins at a time: answers whether it does now, by these effects."""
+
+    def __call__(
+        self, collection: str, rendition_id: str, start: int, effects: Callable[[], Sequence[Prepared]]
+    ) -> bool:
+        """Commit the effects and the record in one step. Raises as `ControllerLog.commit` does."""
+
+
+class RenditionWriter:
+    """Appends to a rendition of recipe SOURCE. Thread-safe; made by `StorageController.rendition_writer`.
+
+    `schema` is the collection's when it was opened.
+    """
+
+    def __init__(
+        self,
+        client: PersistClient,
+        info: CollectionInfo,
+        describe: Callable[[], CollectionInfo],
+        begin: Begin,
+        *,
+        rendition_id: str,
+        purpose: str,
+    ) -> None:
+        self._client = client
+        self._describe = describe
+        self._begin = begin
+        self._rendition_id = rendition_id
+        self._purpose = purpose
+        self._owner = OwnerProcess()
+        self._lock = threading.Lock()
+        self._metadata = client.writer(info.metadata_shard, METADATA_SCHEMA, purpose=purpose)
+        self._route: Route | None = None
+        self._empty = True
+        self.info = info
+        self.schema = info.schema
+        with self._lock:
+            self._find()
+
+    @property
+    def rendition(self) -> RenditionInfo:
+        """What is on record for the rendition, as it was last seen."""
+        return self.info.rendition(self._rendition_id)
+
+    def upper(self) -> int:
+        """The rendition's upper, linearized: where its next append begins; 0 where it has none yet.
+
+        Raises as `append` does.
+        """
+        self._owner.check("this writer of a rendition")
+        with self._lock:
+            return self._find()[1]
+
+    def append(self, updates: object, expected_upper: int, new_upper: int) -> None:
+        """Append `updates` and move the upper from `expected_upper` to `new_upper`, durably, or do nothing.
+
+        `updates` as for a `CollectionWriter`. The first append may begin at any `expected_upper`: the
+        rendition has contents from there on, and can take over after it.
+
+        Raises `UpperMismatch` with the rendition's upper where it is another, `HandedOver` where the
+        rendition has retired and `new_upper` is past its times, `BadInput` where the updates don't fit, it
+        was aborted or dropped, `CollectionNotFound` where the collection was dropped: nothing happened.
+        `Indeterminate` where it could not be found out whether it happened: open a new writer and look at
+        the upper.
+        """
+        self._owner.check("this writer of a rendition")
+        batch = checked_updates(self.schema, updates, expected_upper, new_upper)
+        with self._lock, ShardedAppend(self._client, self.schema, batch, expected_upper, new_upper) as append:
+            route = self._route or self._find()[0]
+            while not self._appended(route, append):
+                route, upper = self._find()
+                if upper != expected_upper and not self._begins(route, append):
+                    what = f"rendition {self._rendition_id} of collection {self.info.name}"
+                    raise UpperMismatch(expected_upper, upper, shard_id=what)
+
+    def seal(self, new_upper: int) -> None:
+        """Advance the upper to `new_upper` with no updates; nothing to do where it is there already."""
+        while (upper := self.upper()) < new_upper:
+            try:
+                self.append(None, upper, new_upper)
+            except UpperMismatch as mismatch:
+                if mismatch.actual >= new_upper:
+                    return
+
+    def _appended(self, route: Route, append: ShardedAppend) -> bool:
+        """Whether the append took place on this route."""
+        rendition = route.rendition
+        match rendition.state:
+            case RenditionState.HYDRATING:
+                there = self._client.prepare_expect_upper(self._metadata.shard_id, route.promised)
+                appended = (
+                    self._began(route, append, there)
+                    if self._begins(route, append)
+                    else append.tried(route, [there])
+                )
+            case RenditionState.HOLDING:
+                moved, after = promise_moved(self._metadata, route, append.new_upper)
+                appended = append.tried(route, moved)
+                if appended:
+                    self._route = after
+            case RenditionState.RETIRED:
+                if append.new_upper > rendition.held_to:
+                    follower = self.info.held_after(rendition)
+                    id_ = "" if follower is None else follower.id
+                    raise HandedOver(self.info.name, rendition.id, rendition.held_to, id_)
+                appended = append.tried(route, [])
+            case RenditionState.DROPPED | RenditionState.ABORTED:
+                return False
+            case _:
+                assert_never(rendition.state)
+        self._empty = self._empty and not appended
+        return appended
+
+    def _begins(self, route: Route, append: ShardedAppend) -> bool:
+        """Whether this append is where the rendition begins."""
+        filling = route.rendition.state is RenditionState.HYDRATING
+        return filling and self._empty and append.expected_upper > 0
+
+    def _began(self, route: Route, append: ShardedAppend, there: Prepared) -> bool:
+        try:
+            # Uploaded before the commit, in which no other command of this process goes on.
+            append.prepare(route, shard_upper=0)
+            return self._begin(
+                self.info.collection_id,
+                self._rendition_id,
+                append.expected_upper,
+                lambda: [*append.prepare(route, shard_upper=0), there],
+            )
+        except (UpperMismatch, ShardFinalized):
+            return False
+
+    def _find(self) -> tuple[Route, int]:
+        """How the rendition is written now, and its upper."""
+        # The promise before the record: a handover below it is in the record.
+        promised = self._metadata.upper()
+        info, rendition = self._described()
+        upper = common_upper(info, rendition, self._client.recent_uppers)
+        if upper == CLOSED:
+            # Perhaps of shards that ended since the record was read.
+            info, rendition = self._described()
+        self._empty = upper == 0
+        if self._route is None:
+            try:
+                shards = tuple(
+                    self._client.writer(shard, info.schema, purpose=self._purpose)
+                    for shard in rendition.shards
+                )
+            except ShardFinalized:
+                # It was aborted, or has retired and gone, since the record was read: that says so now.
+                self._described()
+                raise
+            self._route = Route(rendition, info.schema, shards, promised)
+        else:
+            self._route = replace(self._route, rendition=rendition, promised=promised)
+        return self._route, upper
+
+    def _described(self) -> tuple[CollectionInfo, RenditionInfo]:
+        """What is on record now, where a pipeline may write the rendition."""
+        self.info = info = self._describe()
+        if info.dropped:
+            raise CollectionNotFound(info.end)
+        return info, _fed(info, self._rendition_id)
+
+
+def _fed(info: CollectionInfo, rendition_id: str) -> RenditionInfo:
+    """The rendition, where a pipeline may write it."""
+    known = info.known(rendition_id)
+    if known.recipe is not Recipe.SOURCE:
+        raise BadInput(
+            f"rendition {rendition_id} of collection {info.name} is not fed by a source: its recipe is"
+            f" {known.recipe.name}",
+            hint="write to the collection, or make a rendition of recipe SOURCE",
+        )
+    if known.dropped:
+        raise BadInput(f"rendition {rendition_id} of collection {info.name} is {known.state.name}")
+    return known

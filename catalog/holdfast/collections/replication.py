@@ -1,0 +1,270 @@
+"""Active replication: several writers give the same rows, and each finds that they are there.
+
+- An append that lost is compared, as a sum of rows at exact times, with what is there of its times. Equal: it
+  counts as written. Only a part of its times is there: that part is compared, and the rest appended.
+- Where rows differ nobody can tell who is wrong: the rendition becomes suspect, and the writer stops.
+- What is compared are the rows that writers gave to the rendition that holds at these times, never what a
+  reader is told at a handover. A handover that sealed a rendition took times that nobody had written: rows
+  of these times are missing without being wrong, and every one of the writers is told so alike.
+- So long as a writer compares, it holds the collection's since before what it writes next. Where the times
+  are compacted nevertheless, nothing is guessed.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.collections.evolved import seen_through
+from holdfast.collections.record.spec import CollectionInfo, Recipe, RenditionInfo
+from holdfast.errors import (
+    CLOSED,
+    AsOfTooEarly,
+    ConflictingWrite,
+    HandleExpired,
+    HoldfastError,
+    NotComparable,
+    Overtaken,
+    ShardFinalized,
+    UpperMismatch,
+)
+from holdfast.forks import OwnerProcess
+from holdfast.persist import Listen, PersistClient, Progress, ReadHandle, Updates
+from holdfast.persist.rows.canonical import sort_updates
+from holdfast.persist.rows.casts import shown
+from holdfast.persist.rows.consolidate import consolidate_updates, negated
+from holdfast.persist.rows.schema import DIFF, TIME, Schema
+
+R = TypeVar("R", pa.Table, pa.RecordBatch)
+
+SHOWN_ROWS: Final = 5
+"""How many of the rows that differ an error shows."""
+_LET_GO_EVERY: Final = 64
+_MAX_WHY: Final = 500
+
+Suspect = Callable[[str, str], object]
+"""Marks a rendition, by its id, and says why."""
+
+
+class Compared:
+    """What the rows of lost appends are compared with. Thread-safe: one append at a time.
+
+    `pick` answers the rendition that a time is written to, from the collection's record.
+    """
+
+    def __init__(
+        self,
+        client: PersistClient,
+        info: CollectionInfo,
+        describe: Callable[[], CollectionInfo],
+        suspect: Suspect,
+        pick: Callable[[CollectionInfo, int], RenditionInfo | None],
+        *,
+        purpose: str,
+    ) -> None:
+        self._client = client
+        self._describe = describe
+        self._suspect = suspect
+        self._pick = pick
+        self._purpose = purpose
+        self._owner = OwnerProcess()
+        self._lock = threading.Lock()
+        self._appended = 0
+        self._there: _There | None = None
+        # The data shards are never compacted past it.
+        self._hold = client.reader(info.metadata_shard, purpose=purpose)
+
+    def append(
+        self,
+        append: Callable[[pa.RecordBatch, int, int], None],
+        batch: pa.RecordBatch,
+        expected_upper: int,
+        new_upper: int,
+    ) -> None:
+        """Append what isn't there yet, by `append`, and compare what is. Raises what that raises, and
+        `ConflictingWrite`, `Overtaken`, `NotComparable`.
+        """
+        self._owner.check("this replicated writer")
+        with self._lock:
+            lower = expected_upper
+            while True:
+                try:
+                    append(batch, lower, new_upper)
+                except UpperMismatch as lost:
+                    if lost.actual <= lower:
+                        raise
+                    reached = self._compare(batch, lower, min(lost.actual, new_upper))
+                else:
+                    reached = new_upper
+                    if self._there is not None:
+                        self._there.forget()
+                if reached == new_upper:
+                    break
+                batch, lower = _between(batch, reached, new_upper), reached
+            self._let_go(new_upper - 1)
+
+    def close(self) -> None:
+        """Give up what is held. In a forked child it does nothing: that is the parent's."""
+        if not self._owner.is_here:
+            return
+        with self._lock:
+            if self._there is not None:
+                self._there.close()
+            self._hold.close()
+
+    def _compare(self, batch: pa.RecordBatch, lower: int, upper: int) -> int:
+        """Up to where the rows at times from `lower` on are there as they are given."""
+        info = self._describe()
+        rendition = self._pick(info, lower)
+        if rendition is None:
+            raise NotComparable(f"collection {info.name} has no rendition any more that holds at {lower}")
+        upper = min(upper, rendition.held_to)
+        sealed = _sealed(info, rendition)
+        try:
+            newest, there = self._reading(rendition).rows(lower, rendition.held_to if sealed else upper)
+        except (AsOfTooEarly, HandleExpired, ShardFinalized) as error:
+            raise NotComparable(
+                f"what others wrote to collection {info.name} from {lower} on can't be told any more: {error}"
+            ) from error
+        mine = seen_through(_between(batch, lower, upper), newest)
+        differing = _differing(newest, mine, _between(there, lower, upper))
+        if not differing.num_rows:
+            return upper
+        if sealed:
+            last = pc.max(there[TIME]).as_py() if there.num_rows else None
+            written = lower if last is None else last + 1
+            if pc.min(differing[TIME]).as_py() >= written:
+                raise Overtaken(info.name, written, rendition.held_to)
+        taken = rendition.held_from
+        if rendition.recipe is Recipe.RESTORED and pc.min(differing[TIME]).as_py() == taken:
+            # What is restored is complete with a tail that reaches past that time.
+            raise Overtaken(info.name, taken, taken + 1)
+        conflict = ConflictingWrite(
+            f"collection {info.name}, rendition {rendition.id},",
+            lower,
+            upper,
+            [_shown(newest, row) for row in differing.slice(0, SHOWN_ROWS).to_pylist()],
+            differing=differing.num_rows,
+        )
+        # That it can't be put on record must not hide it.
+        with suppress(HoldfastError):
+            self._suspect(rendition.id, str(conflict)[:_MAX_WHY])
+        raise conflict
+
+    def _reading(self, rendition: RenditionInfo) -> "_There":
+        if self._there is None or self._there.rendition.id != rendition.id:
+            if self._there is not None:
+                self._there.close()
+            self._there = _There(self._client, rendition, self._describe, purpose=self._purpose)
+        return self._there
+
+    def _let_go(self, since: int) -> None:
+        """Let the holds follow, once in a while: each move of one is a write."""
+        self._appended += 1
+        if self._appended % _LET_GO_EVERY:
+            return
+        # A rendition that is being filled may be ahead of the promise.
+        promised = self._client.recent_upper(self._hold.shard_id)
+        self._hold.allow_compaction(min(since, max(promised - 1, 0)))
+        if self._there is not None:
+            self._there.allow_compaction(since)
+
+
+class _There:
+    """What is written to one rendition, read on from where it was read to before. Not thread-safe."""
+
+    def __init__(
+        self,
+        client: PersistClient,
+        rendition: RenditionInfo,
+        describe: Callable[[], CollectionInfo],
+        *,
+        purpose: str,
+    ) -> None:
+        self.rendition = rendition
+        self._client = client
+        self._describe = describe
+        self._handles = [client.reader(shard, purpose=purpose) for shard in rendition.shards]
+        self._lower = 0
+        self._listens: list[_Reached] = []
+        self._tables: list[pa.Table] = []
+
+    def rows(self, lower: int, upper: int) -> tuple[Schema, pa.Table]:
+        """The updates at times in `[lower, upper)`, which all shards have, by the collection's schema now."""
+        if not self._listens or lower < self._lower:
+            self._tables = []
+            self._listens = [_Reached(each.shard_id, _from(each, lower), lower) for each in self._handles]
+        for each in self._listens:
+            while each.frontier < upper:
+                for event in each.listen.next():
+                    match event:
+                        case Updates(table):
+                            self._tables.append(table)
+                        case Progress(frontier):
+                            each.frontier = frontier
+                if each.frontier == CLOSED and self._client.inspect(each.shard_id).finalized:
+                    raise ShardFinalized(f"shard {each.shard_id} was finalized")
+        self._lower = lower
+        self._tables = [_between(table, lower, CLOSED) for table in self._tables]
+        # The record after the rows: its schema leads on from theirs.
+        schema = self._describe().schema
+        found = [seen_through(_between(table, lower, upper), schema) for table in self._tables]
+        return schema, pa.concat_tables([schema.arrow_updates.empty_table(), *found])
+
+    def forget(self) -> None:
+        """Begin anew the next time: what comes now is this writer's own."""
+        self._listens, self._tables = [], []
+
+    def allow_compaction(self, since: int) -> None:
+        """Give up the distinction between times before `since`."""
+        for handle in self._handles:
+            handle.allow_compaction(since)
+
+    def close(self) -> None:
+        """Give up what is held."""
+        for handle in self._handles:
+            handle.close()
+
+
+@dataclass(slots=True)
+class _Reached:
+    """A shard's listen, and how far its events have come."""
+
+    shard_id: str
+    listen: Listen
+    frontier: int
+
+
+def _from(handle: ReadHandle, lower: int) -> Listen:
+    """The updates at times from `lower` on, exactly as they were written."""
+    return handle.listen(lower - 1) if lower else handle.subscribe(0)
+
+
+def _sealed(info: CollectionInfo, rendition: RenditionInfo) -> bool:
+    """Whether a handover took the times that were left of a rendition."""
+    follower = info.held_after(rendition)
+    return follower is not None and rendition.sealed_by(follower)
+
+
+def _differing(schema: Schema, mine: pa.RecordBatch, there: pa.Table) -> pa.Table:
+    """Mine less what is there, consolidated at exact times, in their order and then that of the rows."""
+    differing = sort_updates(schema, consolidate_updates(schema, [mine, negated(there)], 0))
+    return differing.take(pc.sort_indices(differing[TIME]))
+
+
+def _shown(schema: Schema, row: Mapping[str, Any]) -> str:
+    values = ", ".join(f"{name}={shown(row[name])}" for name in schema.names)
+    where = "only mine" if row[DIFF] > 0 else "only there"
+    return f"at {row[TIME]} ({values}) {abs(row[DIFF])} x {where}"
+
+
+def _between(rows: R, lower: int, upper: int) -> R:
+    """The updates at times in `[lower, upper)`."""
+    wanted = pc.greater_equal(rows.column(TIME), pa.scalar(lower, pa.uint64()))
+    if upper < CLOSED:
+        wanted = pc.and_(wanted, pc.less(rows.column(TIME), pa.scalar(upper, pa.uint64())))
+    return rows.filter(wanted)

@@ -1,0 +1,200 @@
+"""A collection gets the contents of a snapshot: a rendition filled from its files, and a handover to it.
+
+- Nothing changes before every row of the files was read and counted; while they are read again to fill the
+  rendition the same is checked, so that what is committed is what the manifest says.
+- All rows are at time 0 and one append takes the rendition to 1. From there to the handover there is nothing:
+  the contents of the snapshot are the collection's at that time, whatever was written meanwhile. That is
+  given up, and readers see at that time what differs. It is complete with the tail, which reaches past it.
+- One snapshot fills a rendition: of several that fill it one append succeeds, and all are alike. So any
+  process goes on with what another one began.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Self
+
+import pyarrow as pa
+
+from holdfast.collections.bringing import rendition_hold
+from holdfast.collections.controller_log import ControllerLog
+from holdfast.collections.evolved import seen_through
+from holdfast.collections.record import collection_transitions as transitions
+from holdfast.collections.record.jobs import Json
+from holdfast.collections.record.spec import CollectionInfo, Recipe, RenditionInfo, RenditionState
+from holdfast.collections.record.transitions import Origin
+from holdfast.collections.renditions import RESTORED_UPPER, Renditions
+from holdfast.collections.routing import split_rows
+from holdfast.collections.snapshots.folder import SnapshotFolder, folder_at
+from holdfast.collections.snapshots.manifest import (
+    SnapshotManifest,
+    checksum_text,
+    read_manifest,
+    read_rows,
+    verify_snapshot,
+)
+from holdfast.collections.uppers import common_upper
+from holdfast.errors import BadInput, HandleExpired, ShardFinalized, UpperMismatch
+from holdfast.persist import PersistClient
+from holdfast.persist.rows.evolution import evolution_fault
+from holdfast.persist.rows.schema import DIFF, TIME, Schema
+
+_BATCH_ROWS: Final = 64 * 1024
+_MEMORY_BYTES: Final = 256 << 20
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreSource:
+    """A snapshot that was made by the snapshot job: the folder of its files, and its manifest."""
+
+    folder: SnapshotFolder
+    manifest: SnapshotManifest
+
+    @classmethod
+    def open(cls, location: str | Path) -> Self:
+        """The snapshot in a folder (a path, a `file://` or `s3://` URL); `BadInput` where there is none."""
+        folder = folder_at(location)
+        return cls(folder, read_manifest(folder))
+
+    @property
+    def told(self) -> Json:
+        """What the history says of it; `rows` and `checksum` tell it from another."""
+        return {
+            "snapshot": str(self.folder),
+            "as_of": self.manifest.as_of,
+            "rows": self.manifest.rows,
+            "checksum": checksum_text(self.manifest.checksum),
+        }
+
+    def check_schema(self, name: str, schema: Schema) -> None:
+        """Raise `BadInput` unless its rows are rows of a collection with this schema, or an earlier one."""
+        ours = replace(schema, codec=None)
+        fault = "" if self.manifest.schema == ours else evolution_fault(self.manifest.schema, ours)
+        if fault:
+            raise BadInput(
+                f"the snapshot in {self.folder} does not fit collection {name}: it has"
+                f" {self.manifest.schema}; the collection has {ours} ({fault})",
+                hint="restore it into a collection that has its columns",
+            )
+
+    def verify(self) -> None:
+        """Read all its files; `CorruptBlob`, naming the first that is not what the manifest says."""
+        verify_snapshot(self.folder)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows, a row that occurs n times n times. Raises as `verify`, at the end of a file."""
+        for file in self.manifest.files:
+            yield from read_rows(self.folder, file, self.manifest.schema, batch_rows=_BATCH_ROWS)
+
+
+class Restores:
+    """The restore of collections, for `StorageController`. Thread-safe."""
+
+    def __init__(
+        self,
+        client: PersistClient,
+        log: ControllerLog,
+        origin: Callable[[str | None], Origin],
+        describe: Callable[[str], CollectionInfo],
+        renditions: Renditions,
+    ) -> None:
+        self._client = client
+        self._log = log
+        self._origin = origin
+        self._describe = describe
+        self._renditions = renditions
+
+    def restore(
+        self,
+        collection: str,
+        source: RestoreSource,
+        *,
+        rendition_id: str = "",
+        command_id: str | None = None,
+        progress: Progress | None = None,
+    ) -> RenditionInfo:
+        """As `StorageController.restore_collection`."""
+        info = self._describe(collection)
+        made = self._begin(info, source, rendition_id, self._origin(command_id))
+        if made.state is RenditionState.HYDRATING:
+            self._fill(info.collection_id, made, source, progress or (lambda _: None))
+        if made.state not in {RenditionState.HYDRATING, RenditionState.HOLDING}:
+            return made
+        try:
+            # Of one that took over before, the tail.
+            return self._renditions.hand_over(info.collection_id, made.id)
+        except BadInput:
+            known = self._describe(info.collection_id).rendition(made.id)
+            if known.state not in {RenditionState.RETIRED, RenditionState.DROPPED}:
+                raise
+            # Another command from the same snapshot has handed over to it, and somebody to yet another since.
+            return known
+
+    def _begin(
+        self, info: CollectionInfo, source: RestoreSource, rendition_id: str, origin: Origin
+    ) -> RenditionInfo:
+        source.check_schema(info.name, info.schema)
+        source.verify()
+        holding = info.holding
+        made = RenditionInfo(
+            rendition_id,
+            tuple(self._client.new_shard_id() for _ in holding.shards),
+            0,
+            holding.hash_columns,
+            recipe=Recipe.RESTORED,
+        )
+        named = bool(rendition_id)
+        return self._log.commit(
+            lambda state: transitions.begin_restore(
+                state, info.collection_id, made, source.told, origin, named=named
+            ),
+            lambda state: self._renditions.prepare(state.collections[info.collection_id], made),
+        )
+
+    def _fill(
+        self, collection_id: str, rendition: RenditionInfo, source: RestoreSource, progress: Progress
+    ) -> None:
+        client, purpose = self._client, rendition_hold(rendition.id)
+        info = self._describe(collection_id)
+        if common_upper(info, rendition, client.recent_uppers) > 0:
+            return
+        # Newer than when it was checked, maybe; what follows the one still follows the other.
+        schema = info.schema
+        try:
+            self._upload(rendition, source, schema, purpose, progress)
+        except (UpperMismatch, HandleExpired, ShardFinalized):
+            # Another process has filled it, or given it up, since its uppers were read.
+            if common_upper(info, rendition, client.recent_uppers) == 0:
+                raise
+
+    def _upload(
+        self,
+        rendition: RenditionInfo,
+        source: RestoreSource,
+        schema: Schema,
+        purpose: str,
+        progress: Progress,
+    ) -> None:
+        client = self._client
+        with ExitStack() as stack:
+            writers = [client.writer(shard, schema, purpose=purpose) for shard in rendition.shards]
+            memory = _MEMORY_BYTES // len(writers)
+            builders = [stack.enter_context(writer.batch_builder(memory_bytes=memory)) for writer in writers]
+            done = 0
+            for batch in source.batches():
+                rows = seen_through(_at_zero(batch), schema)
+                for builder, part in zip(builders, split_rows(rendition, rows), strict=True):
+                    if part.num_rows:
+                        builder.add(part)
+                done += batch.num_rows
+                progress(done)
+            client.multi_write([builder.prepare_append(0, RESTORED_UPPER) for builder in builders])
+
+
+def _at_zero(batch: pa.RecordBatch) -> pa.RecordBatch:
+    count = batch.num_rows
+    times = pa.repeat(pa.scalar(0, pa.uint64()), count)
+    return batch.append_column(TIME, times).append_column(DIFF, pa.repeat(pa.scalar(1, pa.int64()), count))

@@ -1,0 +1,45 @@
+"""Which row goes to which shard of a rendition: `row_hash(hash columns) mod shards`.
+
+A row and its retraction have equal bytes, so they meet in one shard, and the shards' consolidated contents
+put together are the consolidated contents of the collection.
+"""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.collections.record.spec import RenditionInfo
+from holdfast.persist import Schema
+from holdfast.persist.rows.canonical import total_order
+from holdfast.persist.rows.rowhash import shard_of
+
+
+def split_rows(rendition: RenditionInfo, updates: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """The updates of each shard, in the rendition's order of shards; empty batches where there are none.
+
+    Those of a shard keep their order.
+    """
+    if len(rendition.shards) == 1:
+        return [updates]
+    return _split(rendition, updates, None)
+
+
+def split_sorted(rendition: RenditionInfo, schema: Schema, updates: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """As `split_rows`, the updates of each shard in the total order: all are sorted and moved once."""
+    return _split(rendition, updates, total_order(schema, updates))
+
+
+def _split(
+    rendition: RenditionInfo, updates: pa.RecordBatch, order: npt.NDArray[np.integer[Any]] | None
+) -> list[pa.RecordBatch]:
+    count = len(rendition.shards)
+    shards = shard_of(updates, rendition.hash_columns, count)
+    # Numbers of few bits are sorted by counting.
+    narrow = shards.astype(np.min_scalar_type(count - 1))
+    rows = np.argsort(narrow if order is None else narrow[order], kind="stable")
+    moved = updates.take(pa.array(rows if order is None else order[rows]))
+    ends = np.cumsum(np.bincount(shards, minlength=count)).tolist()
+    return [moved.slice(start, end - start) for start, end in pairwise([0, *ends])]

@@ -1,0 +1,110 @@
+"""A collection's contents at one time, in this process or in pieces for others.
+
+A row lives in one shard only, so the shards' consolidated contents side by side are the collection's.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from holdfast.collections.controller_log import ControllerLog
+from holdfast.collections.evolved import fitted
+from holdfast.collections.record.spec import CollectionState
+from holdfast.errors import AsOfTooEarly, CollectionNotFound, ShardFinalized
+from holdfast.persist import PersistClient, Snapshot, SnapshotPart
+from holdfast.persist.rows.evolution import newest
+
+_THREADS: Final = 4
+
+
+class CollectionSnapshot:
+    """The contents of a collection at `as_of`: each (key, value) once, `_diff` copies of it, never 0.
+
+    Iterate it for record batches, with bounded memory and one shard after the other, each in the total order
+    of its rows; or take all at once with `to_table`, faster, in no order. Columns are those of the schema and
+    `_diff` (int64). Within `there` errors of the shards become the collection's.
+    """
+
+    def __init__(
+        self,
+        as_of: int,
+        shards: Sequence[Snapshot],
+        there: Callable[[], AbstractContextManager[None]],
+        *,
+        threads: bool = True,
+    ) -> None:
+        # A shard that was planned while the collection evolved may have a later one than another.
+        self.schema = newest(shard.schema for shard in shards)
+        self.as_of = as_of
+        self._shards = tuple(shards)
+        self._there = there
+        self._threads = threads
+
+    def to_table(self) -> pa.Table:
+        """All of it in memory. Raises as the snapshot of a shard does."""
+        with self._there():
+            if len(self._shards) == 1:
+                return self._shards[0].to_table()
+            if not self._threads:
+                return self._together(shard.to_table() for shard in self._shards)
+            with ThreadPoolExecutor(min(len(self._shards), _THREADS)) as threads:
+                return self._together(threads.map(Snapshot.to_table, self._shards))
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for shard in self._shards:
+            with self._there():
+                for batch in shard:
+                    yield fitted(batch, self.schema.arrow_diff)
+
+    def _together(self, tables: Iterable[pa.Table]) -> pa.Table:
+        return pa.concat_tables(fitted(table, self.schema.arrow_diff) for table in tables)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionPart:
+    """A piece of a collection's snapshot, readable in any process that can open the location. Picklable."""
+
+    collection_id: str
+    as_of: int
+    parts: tuple[SnapshotPart, ...]
+
+
+def group_parts(
+    collection_id: str, as_of: int, parts: Sequence[SnapshotPart], max_parts: int | None
+) -> list[CollectionPart]:
+    """Deal `parts` out to at most `max_parts` pieces (None: one piece each) of about equal numbers."""
+    pieces = len(parts) if max_parts is None else max(1, min(max_parts, len(parts)))
+    return [CollectionPart(collection_id, as_of, tuple(parts[piece::pieces])) for piece in range(pieces)]
+
+
+def read_collection_part(
+    client: PersistClient, part: CollectionPart, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The record batches of a piece: the schema's columns (or only these) and `_diff`, consolidated.
+
+    Raises `AsOfTooEarly` where nothing held the collection's since between planning and reading,
+    `CollectionNotFound` where it was dropped.
+    """
+    for each in part.parts:
+        try:
+            yield from client.read_snapshot_part(each, columns)
+        except (AsOfTooEarly, ShardFinalized) as error:
+            _refuse_dropped(client, part.collection_id)
+            if isinstance(error, ShardFinalized):
+                # Only the rendition that held at that time was dropped: since is past it.
+                raise AsOfTooEarly(part.as_of, part.as_of + 1) from None
+            raise
+
+
+def _refuse_dropped(client: PersistClient, collection_id: str) -> None:
+    log = ControllerLog(client)
+    try:
+        known = log.sync().collections.get(collection_id)
+    finally:
+        log.close()
+    if known is None or known.state is CollectionState.DROPPED:
+        raise CollectionNotFound(f"collection {collection_id} was dropped") from None

@@ -1,0 +1,1 @@
+"""Snapshots of a collection as files in a folder or a bucket, and their manifest."""

@@ -1,0 +1,152 @@
+# ruff: noqa: D102 - the base class documents its methods
+"""Where snapshots are: folders of a file system, and prefixes of an S3 bucket. Needs no Spark.
+
+- A folder is a value that can go to another process; each call opens what it needs and closes it.
+- A file appears whole and durable under its name, or not at all.
+- `str` of a folder names it as `folder_at` takes it, and holds no secret.
+"""
+
+import os
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final, NamedTuple, Self
+from urllib.parse import unquote, urlsplit
+
+from holdfast.errors import BadInput
+from holdfast.folders import flush_folder, make_folder
+from holdfast.persist.stores.s3place import S3Place
+from holdfast.persist.stores.url import needs_boto3
+
+_MOST_READ: Final = 64 << 20
+
+
+class OpenFile(NamedTuple):
+    """A file for random access, and its size in bytes."""
+
+    file: IO[bytes]
+    size: int
+
+
+class SnapshotFolder(ABC):
+    """One folder. Its calls raise `StorageError` where a store fails, `OSError` where a file system does."""
+
+    @abstractmethod
+    def below(self, name: str) -> Self:
+        """The folder, or file, of this name in it."""
+
+    @abstractmethod
+    def claim(self) -> bool:
+        """Make it, durably; False where some process already has."""
+
+    @abstractmethod
+    def folders(self) -> list[str]:
+        """The names of the folders in it."""
+
+    def read(self, name: str) -> bytes | None:
+        """All bytes of a file; None where there is none. Raises `BadInput` for one of more than 64 MiB."""
+        try:
+            with self.open(name) as (file, size):
+                if size > _MOST_READ:
+                    raise BadInput(f"{self.below(name)} has {size:,} bytes, more than {_MOST_READ:,}")
+                return file.read(size)
+        except FileNotFoundError:
+            return None
+
+    @abstractmethod
+    def open(self, name: str) -> AbstractContextManager[OpenFile]:
+        """A file, for the block. Raises `FileNotFoundError`."""
+
+    @abstractmethod
+    def writing(self, name: str) -> AbstractContextManager[IO[bytes]]:
+        """What the block writes is a file at its end; where it raises there is none."""
+
+    @abstractmethod
+    def keep_only(self, names: Collection[str]) -> None:
+        """Remove all other files of it, those that weren't finished among them."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Remove it with all that is in it, as far as that goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFolder(SnapshotFolder):
+    """A folder of a file system."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def below(self, name: str) -> Self:
+        return type(self)(self.path / name)
+
+    def claim(self) -> bool:
+        make_folder(self.path.parent)
+        try:
+            self.path.mkdir()
+        except FileExistsError:
+            return False
+        # An attempt that was killed may have made the one above it, and not have got to flush that.
+        for parent in self.path.parents[:2]:
+            flush_folder(parent)
+        return True
+
+    def folders(self) -> list[str]:
+        return [each.name for each in self.path.iterdir() if each.is_dir()]
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[OpenFile]:
+        with (self.path / name).open("rb") as file:
+            yield OpenFile(file, os.fstat(file.fileno()).st_size)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[IO[bytes]]:
+        # Spark and other readers of a folder pass over names that begin with an underscore.
+        unfinished = self.path / f"_{name}"
+        try:
+            with unfinished.open("wb") as out:
+                yield out
+                out.flush()
+                os.fsync(out.fileno())
+            unfinished.rename(self.path / name)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        flush_folder(self.path)
+
+    def keep_only(self, names: Collection[str]) -> None:
+        for each in self.path.iterdir():
+            if each.name not in names:
+                each.unlink()
+
+    def discard(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def folder_at(location: str | Path) -> SnapshotFolder:
+    """The folder that an absolute path, a `file://` or an `s3://` URL names; `BadInput` for another.
+
+    Raises `StoreUnreachable` where what S3 needs is not installed.
+    """
+    if isinstance(location, Path) or not location.startswith("s3://"):
+        return LocalFolder(local_folder(str(location)))
+    with needs_boto3():
+        from holdfast.collections.snapshots.s3folder import S3Folder
+    return S3Folder(S3Place.of(urlsplit(location)))
+
+
+def local_folder(location: str) -> Path:
+    """The folder that a path or a `file://` URL names; `BadInput` for another scheme or a relative path."""
+    parts = urlsplit(location)
+    if parts.scheme not in {"", "file"} or (parts.scheme and parts.netloc not in {"", "localhost"}):
+        # Another scheme's URL may hold a secret.
+        named = location if parts.scheme == "file" else f"a {parts.scheme}:// URL"
+        raise BadInput(f"{named} is no folder: give an absolute path, a file:// or an s3:// URL")
+    folder = Path(unquote(parts.path)) if parts.scheme else Path(location)
+    if not folder.is_absolute():
+        raise BadInput(f"{location!r} is a relative path; give an absolute one")
+    return folder

@@ -1,0 +1,222 @@
+"""The manifest of a snapshot, and the proof that its files still are what was written. Needs no Spark.
+
+A snapshot is a folder of Parquet files and one `_manifest.json`, which is written last. The files hold the
+rows of a collection at one time, a row that occurs n times n times, in no order, in the collection's
+own column types (`schema` has them by the names of `holdfast.persist.rows.schema`). If there are no rows,
+one file has the columns alone. Readers of a folder of Parquet files skip a name that begins with `_`.
+
+The checksum tells whether two sets of rows are the same, however they are ordered and cut into files: the
+sum, modulo 2^64, of the row hash of every row over all columns in the order of `schema`; the row hash is
+that of FORMAT.md (xxh3_64, seed 0, over the canonical bytes). It is written as 16 hexadecimal digits. The
+checksum of a file is the same over its rows, so the sum of those is that of the snapshot.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.collections.snapshots.folder import SnapshotFolder, folder_at
+from holdfast.errors import BadInput, CorruptBlob, VersionTooNew
+from holdfast.persist.rows.rowhash import row_hash
+from holdfast.persist.rows.schema import Column, Schema
+
+MANIFEST_NAME: Final = "_manifest.json"
+MANIFEST_FORMAT: Final = "holdfast-snapshot"
+MANIFEST_VERSION: Final = 1
+_MODULUS: Final = 1 << 64
+_VERIFY_ROWS: Final = 262_144
+
+Rows: TypeAlias = pa.Table | pa.RecordBatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotFile:
+    """One Parquet file, by its name in the snapshot's folder; `checksum` is over its rows."""
+
+    name: str
+    rows: int
+    bytes: int
+    checksum: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotManifest:
+    """What a snapshot is of, and what is in it."""
+
+    location_id: str
+    collection_id: str
+    collection: str
+    as_of: int
+    job_id: str
+    attempt: int
+    schema: Schema
+    files: tuple[SnapshotFile, ...]
+    created_ms: int
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are, repetitions counted."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def checksum(self) -> int:
+        """The checksum over all rows."""
+        return sum(file.checksum for file in self.files) % _MODULUS
+
+    def to_json(self) -> str:
+        """The text of `_manifest.json`."""
+        return json.dumps(
+            {
+                "format": MANIFEST_FORMAT,
+                "version": MANIFEST_VERSION,
+                "location_id": self.location_id,
+                "collection_id": self.collection_id,
+                "collection": self.collection,
+                "as_of": self.as_of,
+                "job_id": self.job_id,
+                "attempt": self.attempt,
+                "schema": {
+                    "key": [dataclasses.asdict(column) for column in self.schema.key],
+                    "value": [dataclasses.asdict(column) for column in self.schema.value],
+                },
+                "rows": self.rows,
+                "bytes": self.bytes,
+                "checksum": checksum_text(self.checksum),
+                "files": [
+                    {**dataclasses.asdict(file), "checksum": checksum_text(file.checksum)}
+                    for file in self.files
+                ],
+                "created_ms": self.created_ms,
+            },
+            indent=2,
+        )
+
+    @classmethod
+    def from_json(cls, text: str, *, where: str = MANIFEST_NAME) -> "SnapshotManifest":
+        """Parse a manifest; `BadInput` when it is none or doesn't add up, `VersionTooNew` a newer one."""
+        try:
+            given = json.loads(text)
+            if given["format"] != MANIFEST_FORMAT:
+                raise BadInput(f"{where} is no snapshot manifest: its format is {given['format']!r}")
+            if given["version"] > MANIFEST_VERSION:
+                raise VersionTooNew(f"{where} has version {given['version']}, newer than {MANIFEST_VERSION}")
+            manifest = cls(
+                location_id=given["location_id"],
+                collection_id=given["collection_id"],
+                collection=given["collection"],
+                as_of=given["as_of"],
+                job_id=given["job_id"],
+                attempt=given["attempt"],
+                schema=Schema(_columns(given["schema"]["key"]), _columns(given["schema"]["value"])),
+                files=tuple(_file(file, where) for file in given["files"]),
+                created_ms=given["created_ms"],
+            )
+            claimed = (given["rows"], given["checksum"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadInput(f"{where} is no snapshot manifest: {type(error).__name__} {error}") from None
+        if claimed != (manifest.rows, checksum_text(manifest.checksum)):
+            raise BadInput(
+                f"{where} doesn't add up: its files have {manifest.rows} rows, it claims {claimed[0]}"
+            )
+        return manifest
+
+
+def checksum_of(rows: Rows, schema: Schema) -> int:
+    """The checksum of some rows (all columns of `schema`, in any order)."""
+    if rows.num_rows == 0:
+        return 0
+    return int(row_hash(rows, schema.names).sum(dtype=np.uint64))
+
+
+def checksum_text(checksum: int) -> str:
+    """A checksum as text: 16 hexadecimal digits."""
+    return f"{checksum:016x}"
+
+
+def read_manifest(location: str | Path | SnapshotFolder) -> SnapshotManifest:
+    """The manifest of the snapshot in this folder; `BadInput` when there is none (it is written last)."""
+    folder = _folder(location)
+    where = str(folder.below(MANIFEST_NAME))
+    try:
+        data = folder.read(MANIFEST_NAME)
+        if data is None:
+            raise BadInput(f"there is no {where}: no snapshot, or one that was never finished")
+        text = data.decode()
+    except OSError as error:
+        raise BadInput(f"can't read {where}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise BadInput(f"can't read {where}: {error}") from None
+    return SnapshotManifest.from_json(text, where=where)
+
+
+def verify_snapshot(location: str | Path | SnapshotFolder) -> SnapshotManifest:
+    """Read all files of a snapshot again and return its manifest if every row is as it was written.
+
+    Raises `CorruptBlob` naming the first file that is missing or has another size, schema, number of
+    rows or checksum; otherwise as `read_manifest`.
+    """
+    folder = _folder(location)
+    manifest = read_manifest(folder)
+    for file in manifest.files:
+        for _ in read_rows(folder, file, manifest.schema, batch_rows=_VERIFY_ROWS):
+            pass
+    return manifest
+
+
+def read_rows(
+    folder: SnapshotFolder, file: SnapshotFile, schema: Schema, *, batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one file of a snapshot.
+
+    Raises `CorruptBlob` where it is missing or has another size or schema, and at its end where it has
+    another number of rows or checksum.
+    """
+    where = str(folder.below(file.name))
+    rows = checksum = 0
+    try:
+        with folder.open(file.name) as (opened, size):
+            if size != file.bytes:
+                raise CorruptBlob(where, f"{file.bytes} bytes", f"{size}")
+            with pq.ParquetFile(opened) as parquet:
+                found = parquet.schema_arrow.remove_metadata()
+                if not found.equals(schema.arrow):
+                    raise CorruptBlob(where, f"the schema {schema}", " ".join(str(found).split()))
+                for batch in parquet.iter_batches(batch_size=batch_rows):
+                    rows += batch.num_rows
+                    checksum = (checksum + checksum_of(batch, schema)) % _MODULUS
+                    yield batch
+    except (OSError, pa.ArrowException) as error:
+        raise CorruptBlob(where, "a readable Parquet file", " ".join(str(error).split())) from None
+    if (rows, checksum) != (file.rows, file.checksum):
+        raise CorruptBlob(
+            where,
+            f"{file.rows} rows with checksum {checksum_text(file.checksum)}",
+            f"{rows} with {checksum_text(checksum)}",
+        )
+
+
+def _folder(location: str | Path | SnapshotFolder) -> SnapshotFolder:
+    return location if isinstance(location, SnapshotFolder) else folder_at(location)
+
+
+def _columns(given: list[dict[str, Any]]) -> tuple[Column, ...]:
+    return tuple(Column(**column) for column in given)
+
+
+def _file(given: dict[str, Any], where: str) -> SnapshotFile:
+    file = SnapshotFile(**{**given, "checksum": int(given["checksum"], 16)})
+    if Path(file.name).name != file.name:
+        raise BadInput(f"{where} names {file.name!r}, which is not in its folder")
+    return file

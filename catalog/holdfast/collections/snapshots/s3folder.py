@@ -1,0 +1,93 @@
+# ruff: noqa: D102 - the base class documents its methods
+"""A snapshot's folder in an S3 bucket: the objects below a prefix.
+
+- The folder is made by an object that only one process can put, `_claim`: it is there as long as the folder.
+- What is written is put together in a temporary file first, and goes up whole, in parts where it is large.
+- A put of unknown outcome is sent again: a name is written by one process, always with the same bytes.
+- A process that is killed may leave parts of an upload, which nobody sees: a rule of the bucket removes such.
+"""
+
+import mmap
+import tempfile
+import uuid
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import IO, Final, Self, cast
+
+from holdfast.collections.snapshots.folder import OpenFile, SnapshotFolder
+from holdfast.errors import Indeterminate, StorageError
+from holdfast.persist.stores.retry import RetryingBlob, RetryPolicy
+from holdfast.persist.stores.s3 import S3Blob
+from holdfast.persist.stores.s3input import open_s3_input
+from holdfast.persist.stores.s3objects import S3Objects
+from holdfast.persist.stores.s3place import S3Place
+from holdfast.persist.stores.traits import Blob
+
+_CLAIM: Final = "_claim"
+_RETRY_S: Final = 10.0
+_DELETE_AT_ONCE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class S3Folder(SnapshotFolder):
+    """The objects below the prefix of `place`; credentials come from the environment of each process."""
+
+    place: S3Place
+
+    def __str__(self) -> str:
+        return self.place.url
+
+    def below(self, name: str) -> Self:
+        return type(self)(self.place.below(name))
+
+    def claim(self) -> bool:
+        mine = uuid.uuid4().bytes
+        with closing(S3Objects(self.place)) as objects:
+            try:
+                return objects.create(_CLAIM, mine)
+            except Indeterminate:
+                found = objects.get(_CLAIM)
+                if found is None:
+                    raise
+                return found.data == mine
+
+    def folders(self) -> list[str]:
+        return sorted({name.partition("/")[0] for name in self._names() if "/" in name})
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[OpenFile]:
+        with open_s3_input(self.place, name) as found:
+            if found is None:
+                raise FileNotFoundError(f"there is no {self.below(name)}")
+            yield OpenFile(cast("IO[bytes]", found), found.size)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[IO[bytes]]:
+        with tempfile.TemporaryFile() as out:
+            yield out
+            out.flush()
+            # Unmapped when nobody refers to it any more, the errors of attempts that failed among them.
+            data = memoryview(mmap.mmap(out.fileno(), 0, access=mmap.ACCESS_READ) if out.tell() else b"")
+            with self._blob() as blob:
+                blob.put(name, data)
+
+    def keep_only(self, names: Collection[str]) -> None:
+        kept = {*names, _CLAIM}
+        self._delete([name for name in self._names() if name not in kept])
+
+    def discard(self) -> None:
+        with suppress(StorageError):
+            self._delete(self._names())
+
+    def _names(self) -> list[str]:
+        with self._blob() as blob:
+            return [meta.key for meta in blob.list("")]
+
+    def _delete(self, names: list[str]) -> None:
+        with closing(S3Objects(self.place)) as objects:
+            for start in range(0, len(names), _DELETE_AT_ONCE):
+                objects.delete(names[start : start + _DELETE_AT_ONCE])
+
+    def _blob(self) -> AbstractContextManager[Blob]:
+        return closing(RetryingBlob(S3Blob(self.place), RetryPolicy(deadline_s=_RETRY_S)))

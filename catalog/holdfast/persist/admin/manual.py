@@ -1,0 +1,106 @@
+"""Upkeep by hand: what upkeep does by itself, done now, and told."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.errors import BadInput
+from holdfast.persist.ids import new_id
+from holdfast.persist.state.command import Handle
+from holdfast.persist.state.machine import Machine
+from holdfast.persist.state.state import ShardState
+from holdfast.persist.upkeep.compaction import all_batches, claim_compaction, compact, install, merge_task
+from holdfast.persist.upkeep.garbage import cover_and_collect
+from holdfast.persist.upkeep.pending import merge_pending
+
+if TYPE_CHECKING:
+    from holdfast.persist.client import PersistClient
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a garbage collection did: blobs deleted, blobs that still wait, versions cut off the log."""
+
+    shard_id: str
+    deleted: int
+    waiting: int
+    versions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What a compaction did: batches, stored updates and stored bytes before and after."""
+
+    shard_id: str
+    batches_before: int
+    batches: int
+    rows_before: int
+    rows: int
+    bytes_before: int
+    size_bytes: int
+
+
+def collect(client: "PersistClient", shard_id: str) -> Collected:
+    """Delete what nobody needs any more, and cut the log; garbage in its grace stays.
+
+    Raises:
+        BadInput: the shard doesn't exist.
+    """
+    client.check_writable()
+    machine = client.existing(shard_id)
+    before = machine.state
+    cover_and_collect(machine)
+    after = machine.state
+    deleted = len(before.garbage.keys() - after.garbage.keys())
+    return Collected(shard_id, deleted, len(after.garbage), after.gc_seqno - before.gc_seqno)
+
+
+def compact_now(client: "PersistClient", shard_id: str, *, full: bool = False) -> Compacted:
+    """Merge what is due, or with `full` all batches into one.
+
+    Raises:
+        BadInput: the shard doesn't exist, or with `full` others are compacting it.
+    """
+    client.check_writable()
+    machine = client.existing(shard_id)
+    before = machine.state
+    config = client.config
+    writer = Handle(new_id("w"), "compaction by hand", config.hostname, int(config.lease_s * 1000))
+    if not before.finalized:
+        while merge_pending(machine, writer):
+            pass
+        if full:
+            _compact_fully(machine, writer)
+        else:
+            while compact(machine, writer):
+                pass
+    after = machine.state
+    return Compacted(
+        shard_id,
+        len(before.batches),
+        len(after.batches),
+        _rows(before),
+        _rows(after),
+        _bytes(before),
+        _bytes(after),
+    )
+
+
+def _compact_fully(machine: Machine, writer: Handle) -> None:
+    batches = all_batches(machine.state)
+    if not batches:
+        return
+    task = claim_compaction(machine, writer, batches)
+    if task is None:
+        raise BadInput(
+            f"shard {machine.shard_id} is being compacted by another process",
+            hint="try again when that is done; its claim ends with its lease",
+        )
+    install(machine, task, merge_task(machine, task))
+
+
+def _rows(state: ShardState) -> int:
+    return sum(batch.rows for batch in state.batches)
+
+
+def _bytes(state: ShardState) -> int:
+    return sum(batch.size_bytes for batch in state.batches)

@@ -1,0 +1,178 @@
+"""What is known of one shard whose log may be lost or older, and what can be done for it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from holdfast.errors import BadInput
+from holdfast.persist.state.history import History, Source, history_of, is_decided, is_one_history
+from holdfast.persist.state.state import ShardState, StateDiff, blob_keys
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """What can be done for one shard.
+
+    `head` is where its log ends now, 0 without one. `seqno` is the version that it can have again, made at
+    `wall_ms`; None where none is whole or nobody has chosen a history, for the reason `problem`. `seen` is
+    the greatest version that is known at all. `unnamed` counts the blobs that the version doesn't name: those
+    of lost appends, and orphans. `healthy` says that the log is whole, so that nothing is lost. `histories`
+    are those to choose from, the log's first; empty where there is only one.
+    """
+
+    shard_id: str
+    head: int
+    seen: int
+    seqno: int | None
+    upper: int | None
+    unnamed: int
+    healthy: bool
+    problem: str = ""
+    wall_ms: int | None = None
+    histories: tuple[History, ...] = ()
+
+    @property
+    def undecided(self) -> bool:
+        """Whether somebody must choose between two histories."""
+        return self.seqno is None and bool(self.histories)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The plan for a shard, and the version that it comes back at."""
+
+    plan: ShardPlan
+    state: ShardState | None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which history to take of shards that have two: the log's, the one with the greatest version, or those
+    of `versions` (by shard).
+    """
+
+    of_all: Literal["log", "newest"] | None = None
+    versions: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, shard_id: str, histories: Sequence[History]) -> History | None:
+        """The history to take of a shard; None where nobody has chosen.
+
+        Raises:
+            BadInput: the chosen version is none of them, or its blobs are gone.
+        """
+        if shard_id in self.versions:
+            found = [each for each in histories if each.seqno == self.versions[shard_id]]
+        elif self.of_all == "newest":
+            found = [max(histories, key=lambda each: each.seqno)]
+        elif self.of_all == "log":
+            found = [each for each in histories if each.source == "log"]
+        else:
+            return None
+        if len(found) != 1 or not found[0].whole:
+            offered = " and ".join(f"{each.seqno} ({each.source})" for each in histories if each.whole)
+            raise BadInput(
+                f"the chosen history of {shard_id} can't be had",
+                hint=f"its whole versions are: {offered or 'none'}; choose with {shard_id}=VERSION",
+            )
+        return found[0]
+
+
+class Look:
+    """What was found of one shard: the newest whole version of each of its histories."""
+
+    def __init__(self, shard: str, keys: set[str], head: int, seen: int) -> None:
+        self._shard = shard
+        self._keys = keys
+        self._head = head
+        self._seen = seen
+        self._logged: ShardState | None = None
+        # For each history its versions, those that were found first being the newest.
+        self._found: list[list[tuple[ShardState, Source, bool]]] = []
+        self.problems: list[str] = []
+
+    def covers(self, seqno: int, key: str) -> bool:
+        """Whether a rollup needs no look: the log tells of it, or an earlier recovery decided about it."""
+        log = self._logged
+        if log is None or self._missing(log, []):
+            return False
+        named = key in log.garbage or any(rollup.blob_key == key for rollup in log.rollups.values())
+        return named or is_decided(seqno, log.seqno)
+
+    def add(self, state: ShardState, source: Source, row: StateDiff | None = None) -> None:
+        """Add a version to the history that it is of; the log comes first, then the newest rollup.
+
+        `row` is the log's own row of this version, if the log has it.
+        """
+        if source == "log":
+            self._logged = state
+        found = (state, source, not self._missing(state, self.problems))
+        for history in self._found:
+            if all(
+                is_one_history(known, state, row if known is self._logged else None)
+                for known, _, _ in history
+            ):
+                history.append(found)
+                return
+        self._found.append([found])
+
+    def result(self, choice: Choice) -> Known:
+        """What can be done for the shard."""
+        best = [self._best(history) for history in self._found]
+        known = [(history_of(state, source, whole=whole), state) for state, source, whole in best]
+        histories = tuple(history for history, _ in known)
+        if len(known) > 1:
+            taken = choice.of(self._shard, histories)
+            if taken is None:
+                self.problems.insert(0, "two histories")
+                return Known(self._lost(histories), None)
+            state = next(state for history, state in known if history is taken)
+            return self._as(state, healthy=False, histories=histories)
+        if not known or not histories[0].whole:
+            return Known(self._lost(()), None)
+        (state, source, _) = best[0]
+        healthy = source == "log" and state.seqno >= self._head
+        return self._as(state, healthy=healthy)
+
+    def _best(self, history: list[tuple[ShardState, Source, bool]]) -> tuple[ShardState, Source, bool]:
+        """The newest whole version of a history, or the newest."""
+        return max(history, key=lambda each: (each[2], each[0].seqno))
+
+    def _lost(self, histories: tuple[History, ...]) -> ShardPlan:
+        problem = "; ".join(dict.fromkeys(self.problems))
+        unnamed = sum(1 for key in self._keys if "/w" in key)
+        return ShardPlan(
+            self._shard,
+            self._head,
+            self._seen,
+            None,
+            None,
+            unnamed,
+            healthy=False,
+            problem=problem,
+            histories=histories,
+        )
+
+    def _as(self, state: ShardState, *, healthy: bool, histories: tuple[History, ...] = ()) -> Known:
+        unnamed = sum(1 for key in self._keys - _parts(state) - state.garbage.keys() if "/w" in key)
+        plan = ShardPlan(
+            self._shard,
+            self._head,
+            self._seen,
+            state.seqno,
+            state.upper,
+            unnamed,
+            healthy=healthy,
+            wall_ms=state.wall_ms,
+            histories=histories,
+        )
+        return Known(plan, state)
+
+    def _missing(self, state: ShardState, problems: list[str]) -> bool:
+        lost = sorted(_parts(state) - self._keys)
+        if lost:
+            problems.append(f"version {state.seqno} names {len(lost)} blobs that are gone, such as {lost[0]}")
+        return bool(lost)
+
+
+def _parts(state: ShardState) -> set[str]:
+    return {*blob_keys([*state.batches, *state.pending.values()])}

@@ -1,0 +1,162 @@
+"""The search for orphans: blobs that no version names and no living writer is about to name.
+
+Every crash may leave one: a blob is rather leaked than lost. An orphan is told by two facts, and never by
+one alone:
+
+- its writer is not in the state. A writer registers before its first upload, what it uploaded was listed
+  before the state was read, and once its entry is gone nothing that it uploaded is committed any more. A
+  rollup has no writer: it is spared until one of its version or a later one is recorded: then it never is;
+- it is older than any upload may be when it is committed (`LONGEST_UPLOAD_S`, by the store's clock).
+
+An orphan is not deleted here but condemned: it becomes garbage of the shard in one commit, which rivals with
+every append, and goes as garbage does. Where blobs are from versions that the log doesn't know, the log was
+lost or is an old copy: nothing is swept there.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import BadInput, CorruptBlob
+from holdfast.persist.handles.write import LONGEST_UPLOAD_S
+from holdfast.persist.state.command import CondemnOrphans
+from holdfast.persist.state.machine import Machine, commit
+from holdfast.persist.state.state import ShardState, live_keys
+from holdfast.persist.stores import BlobMeta
+from holdfast.persist.upkeep.garbage import collect_garbage, now_for, uncovered
+from holdfast.persist.upkeep.rollup import write_rollup
+
+if TYPE_CHECKING:
+    from holdfast.persist.client import PersistClient
+
+_UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+BLOB_NAME: Final = re.compile(rf"(s{_UUID})/(?:(?P<writer>w{_UUID})/p{_UUID}|v(?P<seqno>\d+)-{_UUID})")
+CUT_NAME: Final = re.compile(rf"s{_UUID}/c(?P<seqno>\d+)-\d+\.[0-9a-f]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A blob that nobody needs, and how long ago it was put."""
+
+    key: str
+    size_bytes: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What was found of a shard: orphans, how many blobs are too young to tell, why it was left alone."""
+
+    shard_id: str
+    orphans: tuple[Orphan, ...]
+    young: int
+    refused: str = ""
+
+
+def sweep(
+    client: "PersistClient",
+    *,
+    older_than_s: float = LONGEST_UPLOAD_S,
+    delete: bool = False,
+    looking_at: Callable[[str], None] = lambda _: None,
+) -> Iterator[Swept]:
+    """Look for orphans in all shards that have blobs, one after the other; with `delete` they go.
+
+    `looking_at` is told each shard before. In memory are the old blobs of one shard. What users ask for goes
+    through `check_age`.
+
+    Raises:
+        NotWritable: `delete` with a client of mode "read".
+    """
+    if delete:
+        client.check_writable()
+    blobs = client.location.blob
+    now = blobs.clock_ms()
+    if now is None:
+        now = client.clock.wall_ms()
+    for folder, found in groupby(blobs.list("s"), key=lambda meta: meta.key.split("/")[0]):
+        looking_at(folder)
+        metas = list(found)
+        if not any(_parsed(metas)):
+            continue
+        try:
+            yield sweep_shard(client.machine(folder), metas, now, older_than_s, delete=delete)
+        except CorruptBlob as error:
+            yield Swept(folder, (), 0, str(error))
+
+
+def sweep_shard(
+    machine: Machine, metas: list[BlobMeta], now_ms: int, older_than_s: float, *, delete: bool
+) -> Swept:
+    """Look for orphans among the blobs of a shard that were listed before, and with `delete` let them go."""
+    state = machine.refresh()
+    refused = _refusal(state, metas)
+    if refused:
+        return Swept(machine.shard_id, (), 0, refused)
+    named = live_keys(state)
+    suspects = [
+        meta
+        for meta in metas
+        if meta.key not in named and meta.key not in state.garbage and _homeless(state, meta.key)
+    ]
+    orphans = [
+        Orphan(meta.key, meta.size, (now_ms - meta.modified_ms) / 1000)
+        for meta in suspects
+        if meta.modified_ms is not None and now_ms - meta.modified_ms >= older_than_s * 1000
+    ]
+    if delete and orphans:
+        orphans = _condemn(machine, orphans, now_ms)
+    return Swept(machine.shard_id, tuple(orphans), len(suspects) - len(orphans))
+
+
+def _refusal(state: ShardState, metas: list[BlobMeta]) -> str:
+    """Why nothing of a shard can be told an orphan."""
+    if not state.exists:
+        return "the consensus store has no log of it"
+    newest = max((int(found["seqno"] or 0) for found in _parsed(metas)), default=0)
+    if newest > state.seqno:
+        return f"its log ends at version {state.seqno}, and a blob is of version {newest}"
+    return ""
+
+
+def _parsed(metas: list[BlobMeta]) -> Iterator[re.Match[str]]:
+    return (found for meta in metas if (found := BLOB_NAME.fullmatch(meta.key)))
+
+
+def _homeless(state: ShardState, key: str) -> bool:
+    """Whether nobody is known who may still commit a blob; what we did not name ourselves is not ours."""
+    cut = CUT_NAME.fullmatch(key)
+    if cut is not None:
+        # The digests of an earlier cut: those of the newest contain them.
+        return int(cut["seqno"]) < state.gc_seqno
+    found = BLOB_NAME.fullmatch(key)
+    if found is None:
+        return False
+    if found["writer"] is not None:
+        return found["writer"] not in state.writers
+    # A later one may still be recorded, however long its writer slept.
+    newest = state.latest_rollup
+    return newest is not None and int(found["seqno"]) <= newest.seqno
+
+
+def _condemn(machine: Machine, orphans: list[Orphan], now_ms: int) -> list[Orphan]:
+    """Make garbage of orphans and collect it; those that were still nobody's at the commit."""
+    blobs = tuple((orphan.key, max(0, int(now_ms - orphan.age_s * 1000))) for orphan in orphans)
+    (condemned,) = commit([(machine, CondemnOrphans(blobs))])
+    assert isinstance(condemned, tuple)
+    if uncovered(machine.state, machine.config, now_for(machine)):
+        write_rollup(machine)
+    collect_garbage(machine)
+    return [orphan for orphan in orphans if orphan.key in condemned]
+
+
+def check_age(older_than_s: float) -> float:
+    """Return an age for `sweep`, or raise `BadInput` where uploads under way may be as old."""
+    if older_than_s < LONGEST_UPLOAD_S:
+        raise BadInput(
+            f"blobs younger than {LONGEST_UPLOAD_S / 3600:g} hours may belong to uploads under way",
+            hint="give a greater age",
+        )
+    return older_than_s

@@ -1,0 +1,337 @@
+"""The audit of a shard: everything that is stored of it is read again and compared with what it must be.
+
+Read are the log, the rollups, and every row of every part that the newest version names. Compared are
+checksums and sizes, each part's footer, row count, bounds of times and order, the statistics by which readers
+skip, that a compacted run has each row once, that the log has no gap and leads to the same state from every
+place that it can be followed from, and the invariants of the state itself. In memory are one page of the log,
+the state, and one batch of one part. A shard that is written meanwhile is no finding: what is gone because
+the shard moved on is not looked for.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.errors import BadInput, CorruptBlob, VersionTooNew
+from holdfast.persist.admin.sweep import BLOB_NAME
+from holdfast.persist.parts.partstore import PartGone
+from holdfast.persist.parts.runs import open_part
+from holdfast.persist.rows.canonical import sort_updates, time_bounds, values_of
+from holdfast.persist.rows.fold import fold
+from holdfast.persist.rows.groups import GroupBounds, group_bounds
+from holdfast.persist.rows.order import Key, KeyRange, key_at
+from holdfast.persist.rows.part import UNREADABLE, check_footer, decode_inline
+from holdfast.persist.rows.schema import DIFF, TIME, Schema
+from holdfast.persist.state.codec import decode_diff
+from holdfast.persist.state.divergence import why_keep
+from holdfast.persist.state.invariants import check_state
+from holdfast.persist.state.machine import Machine, load_rollup
+from holdfast.persist.state.state import Batch, Part, ShardState, WriteMode, apply, live_keys
+from holdfast.persist.stores import Entry
+
+if TYPE_CHECKING:
+    from holdfast.persist.client import PersistClient
+
+_PAGE: Final = 256
+_BATCH_ROWS: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is not as it must be: of which shard, the key of the blob or row, and what is wrong with it."""
+
+    shard_id: str
+    key: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """How much of a shard was read."""
+
+    shard_id: str
+    rows: int
+    parts: int
+    versions: int
+    findings: tuple[Finding, ...]
+
+
+def verify(
+    client: "PersistClient", shard_id: str, *, looking_at: Callable[[str], None] = lambda _: None
+) -> Verified:
+    """Audit one shard; `looking_at` is told each key before it is read.
+
+    Raises:
+        BadInput: the shard doesn't exist.
+        StorageError: a store did not answer.
+    """
+    machine = client.machine(shard_id)
+    stored = client.location.blob.direct
+    if stored is not client.location.blob:
+        # What a cache has tells nothing about the store.
+        location = replace(client.location, blob=stored)
+        machine = Machine(shard_id, location, client.config, client.clock)
+    audit = _Audit(machine, looking_at)
+    try:
+        state = machine.refresh()
+    except (CorruptBlob, VersionTooNew, ValueError) as error:
+        return Verified(shard_id, 0, 0, 0, (Finding(shard_id, shard_id, str(error)),))
+    if not state.exists:
+        raise BadInput(f"shard {shard_id} does not exist in {client.location.blob.description}")
+    findings = tuple(audit.everything(state))
+    return Verified(shard_id, audit.rows, audit.parts, audit.versions, findings)
+
+
+def without_log(client: "PersistClient") -> tuple[Finding, ...]:
+    """A finding for each shard that has blobs and no log: its consensus store was lost, and it with it.
+
+    Raises:
+        StorageError: a store did not answer.
+    """
+    found: Counter[str] = Counter()
+    for meta in client.location.blob.list("s"):
+        if BLOB_NAME.fullmatch(meta.key):
+            found[meta.key.split("/")[0]] += 1
+    # Read later: a shard has a log before it has its first blob.
+    logs = set(client.shards())
+    return tuple(
+        Finding(shard, f"{shard}/", f"the shard has blobs ({blobs:,}) and no log")
+        for shard, blobs in found.items()
+        if shard not in logs
+    )
+
+
+def of_store(client: "PersistClient") -> tuple[Finding, ...]:
+    """A finding if the consensus store itself is damaged, below the rows of its logs.
+
+    Raises:
+        StorageError: the store can't be read now.
+    """
+    consensus = client.location.consensus
+    try:
+        consensus.check_integrity()
+    except CorruptBlob as error:
+        return (Finding("", consensus.description, str(error)),)
+    return ()
+
+
+class _Audit:
+    def __init__(self, machine: Machine, looking_at: Callable[[str], None]) -> None:
+        self._machine = machine
+        self._looking_at = looking_at
+        self.rows = self.parts = self.versions = 0
+
+    def everything(self, state: ShardState) -> Iterator[Finding]:
+        try:
+            check_state(state)
+        except AssertionError as error:
+            yield self._finding(state.shard_id, str(error))
+        why = why_keep(self._machine.location, state)
+        if why:
+            yield self._finding(state.shard_id, f"nothing is deleted, there may be two histories: {why}")
+        yield from self._log(state)
+        for batch in state.batches:
+            for run in batch.runs:
+                yield from self._run(state, batch, run)
+        for pending in state.pending.values():
+            for run in pending.runs:
+                yield from self._run(state, None, run)
+
+    def _finding(self, key: str, what: str) -> Finding:
+        return Finding(self._machine.shard_id, key, what)
+
+    def _log(self, state: ShardState) -> Iterator[Finding]:
+        """The log leads from the newest rollup, and from the beginning where it is there, to the state."""
+        rollup = state.latest_rollup
+        current = ShardState(state.shard_id)
+        kept: ShardState | None = current
+        if rollup is not None:
+            self._looking_at(rollup.blob_key)
+            try:
+                kept = load_rollup(self._machine.location, rollup)
+            except (CorruptBlob, VersionTooNew) as error:
+                yield self._finding(rollup.blob_key, str(error))
+                return
+            if kept is None:
+                if rollup.blob_key in live_keys(self._machine.refresh()):
+                    yield self._finding(rollup.blob_key, "the rollup is gone")
+                return
+            if kept.shard_id != state.shard_id or kept.seqno != rollup.seqno:
+                what = (
+                    f"it is version {kept.seqno} of {kept.shard_id}, not {rollup.seqno} of {state.shard_id}"
+                )
+                yield self._finding(rollup.blob_key, what)
+                return
+        assert kept is not None
+        following = False
+        for entry in self._entries(state.seqno):
+            if not following:
+                # From the beginning, or from the rollup on: rows in between lead nowhere.
+                if entry.seqno == current.seqno + 1 or entry.seqno == kept.seqno + 1:
+                    following = True
+                    current = current if entry.seqno == current.seqno + 1 else kept
+                elif entry.seqno <= kept.seqno:
+                    continue
+            try:
+                current = self._step(current, entry)
+            except (CorruptBlob, VersionTooNew) as error:
+                yield self._finding(f"{state.shard_id} log {entry.seqno}", str(error))
+                return
+            if current.seqno == kept.seqno and rollup is not None and current != kept:
+                yield self._finding(rollup.blob_key, "the rollup differs from what the log leads to")
+        if not following:
+            current = kept
+        if current.seqno != state.seqno:
+            yield self._finding(
+                f"{state.shard_id} log", f"it leads to version {current.seqno}, the head is {state.seqno}"
+            )
+        elif current != state:
+            yield self._finding(f"{state.shard_id} log", f"it leads to another version {state.seqno}")
+
+    def _step(self, state: ShardState, entry: Entry) -> ShardState:
+        key = f"{state.shard_id} log {entry.seqno}"
+        self._looking_at(key)
+        self.versions += 1
+        diff = decode_diff(entry.data, key)
+        if diff.seqno != entry.seqno or diff.seqno != state.seqno + 1 or diff.shard_id != state.shard_id:
+            found = f"version {diff.seqno} of {diff.shard_id}"
+            raise CorruptBlob(key, f"version {state.seqno + 1} of {state.shard_id}", found)
+        try:
+            return apply(state, diff)
+        except (ValueError, StopIteration, IndexError) as error:
+            raise CorruptBlob(key, "changes of the version before", str(error) or "others") from None
+
+    def _entries(self, last: int) -> Iterator[Entry]:
+        """The rows of the log up to a version, a page at a time."""
+        start = 0
+        while True:
+            page = self._machine.location.consensus.scan(self._machine.shard_id, start, _PAGE)
+            yield from (entry for entry in page if entry.seqno <= last)
+            if len(page) < _PAGE or page[-1].seqno >= last:
+                return
+            start = page[-1].seqno + 1
+
+    def _run(self, state: ShardState, batch: Batch | None, run: Sequence[Part]) -> Iterator[Finding]:
+        last: Key | None = None
+        for part in run:
+            key = part.blob_key or f"an inline part of batch {batch.id if batch else 'pending'}"
+            self._looking_at(key)
+            mode = state.write_mode
+            check = _PartCheck(state.schemas[part.schema_id], part, batch, last, mode)
+            try:
+                for rows in self._rows(check, part):
+                    check.take(rows)
+                check.end()
+            except PartGone:
+                newest = self._machine.refresh()
+                if newest.seqno == state.seqno or key in live_keys(newest):
+                    yield self._finding(key, "the part is gone")
+                last = None
+                continue
+            except (CorruptBlob, VersionTooNew) as error:
+                yield self._finding(key, str(error))
+            yield from (self._finding(key, what) for what in dict.fromkeys(check.faults))
+            last = check.last if part.inline is None else None
+            self.rows += check.rows
+            self.parts += 1
+
+    def _rows(self, check: "_PartCheck", part: Part) -> Iterator[pa.RecordBatch]:
+        if part.inline is not None:
+            key = "an inline part"
+            if len(part.inline) != part.size_bytes:
+                raise CorruptBlob(key, f"{part.size_bytes} bytes", f"{len(part.inline)} bytes")
+            yield from decode_inline(part.inline, check.schema, key=key).to_batches()
+            return
+        key = str(part.blob_key)
+        with open_part(self._machine, part) as file:
+            try:
+                with pq.ParquetFile(file, pre_buffer=False, page_checksum_verification=True) as parquet:
+                    check_footer(parquet.metadata, check.schema, key=key)
+                    names = check.schema.arrow_updates.names
+                    for index, bounds in enumerate(group_bounds(check.schema, parquet.metadata)):
+                        check.group = bounds
+                        yield from parquet.iter_batches(_BATCH_ROWS, row_groups=[index], columns=names)
+            except UNREADABLE as error:
+                raise CorruptBlob(key, "a Parquet part", " ".join(str(error).split())[:200]) from None
+
+
+class _PartCheck:
+    """The rows of one part, batch by batch, against what the state and its own footer say of them."""
+
+    def __init__(
+        self, schema: Schema, part: Part, batch: Batch | None, last: Key | None, mode: WriteMode
+    ) -> None:
+        self.schema = schema
+        self.last = last
+        self.rows = 0
+        self.faults: list[str] = []
+        self.group: GroupBounds | None = None
+        self._part = part
+        self._compacted = batch is not None and batch.level > 0
+        # A seal may have cut it: then the state means some times of its rows only.
+        self._cut = mode is WriteMode.WRITE_SEAL and not self._compacted
+        self._times: tuple[int, int] | None = None
+        self._names = [*schema.names, TIME]
+
+    def take(self, rows: pa.RecordBatch) -> None:
+        """Look at the next rows."""
+        if not rows.num_rows:
+            return
+        updates = self.schema.arrow_updates
+        rows = pa.RecordBatch.from_arrays([rows.column(n) for n in updates.names], schema=updates)
+        self.rows += rows.num_rows
+        if (values_of(rows.column(DIFF)) == 0).any():
+            self.faults.append("a row has diff 0")
+        low, high = time_bounds(rows) or (0, 0)
+        known = self._times or (low, high)
+        self._times = (min(known[0], low), max(known[1], high))
+        if self._part.inline is None:
+            self._check_order(rows)
+            self._check_group(rows, low)
+
+    def end(self) -> None:
+        """Look at the part as a whole."""
+        part = self._part
+        if self.rows != part.rows:
+            self.faults.append(f"it has {self.rows} rows, not {part.rows}")
+        if self._times is None:
+            return
+        low, high = self._times
+        cut = self._cut and low <= part.lower and part.upper - 1 <= high
+        if not cut and (low, high) != (part.lower, part.upper - 1):
+            self.faults.append(f"its times are {low} to {high}, not {part.lower} to {part.upper - 1}")
+
+    def _check_order(self, rows: pa.RecordBatch) -> None:
+        first = key_at(self._names, rows, 0)
+        if self.last is not None and (first < self.last or (self._compacted and first == self.last)):
+            self.faults.append("its rows are not in the total order, or one is there twice")
+        self.last = key_at(self._names, rows, rows.num_rows - 1)
+        kept, _ = fold(self._names, rows, np.ones(rows.num_rows, np.int64))
+        if self._compacted and len(kept) != rows.num_rows:
+            self.faults.append("a compacted run has a row twice")
+        bits = sort_updates(self.schema, pa.Table.from_batches([rows])).select(self._names)
+        if not _same(bits, pa.Table.from_batches([rows]).select(self._names)):
+            self.faults.append("its rows are not in the total order")
+
+    def _check_group(self, rows: pa.RecordBatch, low: int) -> None:
+        assert self.group is not None
+        if low < self.group.earliest:
+            self.faults.append(f"its statistics say no time before {self.group.earliest}, one is {low}")
+        names = self._names[:1]
+        first, last = key_at(names, rows, 0), key_at(names, rows, rows.num_rows - 1)
+        exact = (KeyRange(lower=key) for key in (first, last))
+        inside = all(each.may_meet(self.group.low, self.group.high) for each in exact)
+        if not inside or (self.group.low is not None and first < self.group.low):
+            self.faults.append(f"its statistics exclude a value of {names[0]} that is there")
+
+
+def _same(one: pa.Table, other: pa.Table) -> bool:
+    """Whether two tables are equal, NaN being equal to itself."""
+    frames = [pl.DataFrame(pl.from_arrow(table)) for table in (one, other)]
+    return frames[0].equals(frames[1], null_equal=True)

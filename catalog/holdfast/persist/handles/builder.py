@@ -1,0 +1,333 @@
+"""One append of any amount of updates, in any order, with bounded memory.
+
+- Updates are gathered up to a share of the memory, sorted and consolidated, and spilled to a temporary file.
+  Files are merged into longer ones where there are many, and in the end into the parts of one run.
+- Memory is bounded in bytes: a chunk of a share of it, and of each file that is merged a batch. Of rows that
+  are larger than that it takes about ten.
+- A temporary file has no name: it is gone with the process, however that ends.
+- Nothing is uploaded before the append is prepared, and what an append that was not committed has uploaded
+  goes with the builder.
+"""
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING, Final, Self
+
+import pyarrow as pa
+
+from holdfast.errors import BadInput, Determinate, DiffOverflow, HoldfastError
+from holdfast.forks import OwnerProcess
+from holdfast.persist.rows.canonical import prepare_updates, time_bounds
+from holdfast.persist.rows.merge import consolidate_chunk, merge_runs
+from holdfast.persist.rows.schema import TIME
+from holdfast.persist.rows.sizes import pieces_of
+
+if TYPE_CHECKING:
+    from holdfast.persist.handles.write import Prepared, WriteHandle
+
+MEMORY_BYTES: Final = 64 * 1024 * 1024
+# A chunk exists several times while it is sorted, and the next one is gathered meanwhile.
+_CHUNK_SHARE: Final = 8
+_FAN_IN: Final = 32
+_MOST_ROWS: Final = 64 * 1024
+_FILE_BUFFER: Final = 256 * 1024
+
+
+class BatchBuilder:
+    """Gathers updates for one append. Not thread-safe; made by `WriteHandle.batch_builder`.
+
+    Use it in a `with` block, and commit in it: the end of the block deletes what was uploaded and not
+    committed.
+    """
+
+    def __init__(self, writer: "WriteHandle", *, memory_bytes: int, threads: bool) -> None:
+        if memory_bytes < 1:
+            raise BadInput(f"a batch builder can't work in {memory_bytes} bytes of memory")
+        self._writer = writer
+        self._owner = OwnerProcess()
+        self._schema = writer.schema
+        self._names = [*writer.schema.names, TIME]
+        self._chunk_bytes = max(1, memory_bytes // _CHUNK_SHARE)
+        self._spill_bytes = max(1, self._chunk_bytes // _FAN_IN)
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self._spills: list[Spill] = []
+        self._spiller = ThreadPoolExecutor(1, "holdfast-spill") if threads else None
+        self._spilling: Future[None] | None = None
+        self._timed: bool | None = None
+        self._times: tuple[int, int] | None = None
+        self._prepared: list[Prepared] = []
+        self._unusable = ""
+
+    def add(self, updates: object) -> None:
+        """Add updates, in any order: anything that an append takes, or an iterable of such pieces.
+
+        Either all updates of a builder have a `_time`, or none has and all are at the `expected_upper` of
+        the append.
+
+        Raises:
+            BadInput: they don't fit the schema. What came before them is in, so that the builder is spent.
+            Determinate: there is no room for a temporary file. The builder is spent.
+        """
+        self._check_usable()
+        # Until all of it is in.
+        self._unusable = "failed to add some updates"
+        for piece in _pieces(updates, self._chunk_bytes):
+            self._add_batch(prepare_updates(self._schema, piece, default_time=0), timed=_has_times(piece))
+        self._unusable = ""
+
+    def compare_and_append(self, expected_upper: int, new_upper: int) -> None:
+        """Append what was added and move the upper, durably, or do nothing; then the builder is done.
+
+        Raises:
+            UpperMismatch: the shard's upper is another; nothing happened. May be called again.
+            BadInput: an update's time is not in `[expected_upper, new_upper)`, or the sum of the diffs of one
+                update does not fit int64; nothing happened.
+            Indeterminate: whether it happened could not be found out; the writer is spent.
+        """
+        self._check_usable()
+        # Rather before all is uploaded than after it.
+        self._writer.check_upper(expected_upper)
+        self._writer.commit(self.prepare_append(expected_upper, new_upper))
+        self._end("has appended what was added")
+
+    def prepare_append(self, expected_upper: int, new_upper: int, *, time: int | None = None) -> "Prepared":
+        """The append for `multi_write`, within the builder's block: all is uploaded, nothing is committed.
+
+        `time` is that of updates without one, if not `expected_upper`.
+        """
+        self._check_usable()
+        time = expected_upper if time is None else time
+        if self._times is not None:
+            first, last = self._times if self._timed else (time, time)
+            if not (expected_upper <= first and last < new_upper):
+                wrong = first if first < expected_upper else last
+                raise BadInput(
+                    f"an update is at time {wrong}: expected times in [{expected_upper}, {new_upper})"
+                )
+        pieces = self._merged() if self._timed else (_at(rows, time) for rows in self._merged())
+        prepared = self._writer.prepare_run(pieces, expected_upper, new_upper)
+        self._prepared.append(prepared)
+        return prepared
+
+    def updates(self) -> Iterator[pa.RecordBatch]:
+        """What was added, consolidated, in the total order; `_time` is 0 where updates have none."""
+        self._check_usable()
+        return self._merged()
+
+    def close(self) -> None:
+        """Delete what was uploaded and not committed, and the temporary files.
+
+        In a forked child it does nothing: the parent may go on with them.
+        """
+        if not self._owner.is_here:
+            return
+        self._end("is closed")
+        if self._spiller is not None:
+            self._spiller.shutdown()
+        for prepared in self._prepared:
+            prepared.abandon()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_usable(self) -> None:
+        self._owner.check("this batch builder")
+        if self._unusable:
+            raise BadInput(f"this batch builder of {self._writer.shard_id} {self._unusable}")
+
+    def _add_batch(self, rows: pa.RecordBatch, *, timed: bool) -> None:
+        bounds = time_bounds(rows)
+        if bounds is None:
+            return
+        if self._timed not in (None, timed):
+            raise BadInput(f"some updates have a {TIME} and some have none", hint="give all of them one")
+        self._timed = timed
+        first, last = self._times or bounds
+        self._times = min(first, bounds[0]), max(last, bounds[1])
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= self._chunk_bytes:
+            self._spill()
+
+    def _spill(self) -> None:
+        chunk, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if self._spiller is None:
+            self._sort_and_spill(chunk)
+            return
+        self._wait()
+        self._spilling = self._spiller.submit(self._sort_and_spill, chunk)
+
+    def _wait(self) -> None:
+        spilling, self._spilling = self._spilling, None
+        if spilling is None:
+            return
+        try:
+            spilling.result()
+        except BaseException:
+            # Its rows are lost.
+            self._unusable = "failed to add some updates"
+            raise
+
+    def _sort_and_spill(self, chunk: Sequence[pa.RecordBatch]) -> None:
+        with _refused():
+            rows = consolidate_chunk(self._names, chunk)
+        self._spills.append(Spill(_cut(rows, self._spill_bytes), 0))
+        while True:
+            last = self._spills[-self._fan_in() :]
+            if len(last) < self._fan_in() or last[0].level != last[-1].level:
+                return
+            self._merge_spills(last)
+
+    def _fan_in(self) -> int:
+        """How many files are merged at once: of each a batch is in memory, which may be one large row."""
+        largest = max((spill.largest_batch for spill in self._spills), default=0)
+        return max(2, min(_FAN_IN, _FAN_IN * self._spill_bytes // max(1, largest)))
+
+    def _merge_spills(self, spills: "Sequence[Spill]") -> None:
+        """Replace the last spills by one of their rows."""
+        rows = merge_runs(self._names, map(iter, spills))
+        pieces = (piece for chunk in rows for piece in _cut(chunk, self._spill_bytes))
+        with _refused():
+            merged = Spill(pieces, spills[0].level + 1)
+        for spill in spills:
+            spill.close()
+        self._spills[-len(spills) :] = [merged]
+
+    def _merged(self) -> Iterator[pa.RecordBatch]:
+        """All updates, consolidated, in the total order."""
+        self._wait()
+        while len(self._spills) > self._fan_in():
+            # The last are the shortest.
+            self._merge_spills(self._spills[-self._fan_in() :])
+        if self._waiting:
+            with _refused():
+                self._waiting = [consolidate_chunk(self._names, self._waiting)]
+        last = [_cut(rows, self._spill_bytes) for rows in self._waiting]
+        runs = [*map(iter, self._spills), *last]
+        # One run is consolidated already.
+        with _refused():
+            yield from runs[0] if len(runs) == 1 else merge_runs(self._names, runs)
+
+    def _end(self, why: str) -> None:
+        self._unusable = why
+        with suppress(HoldfastError):
+            self._wait()
+        for spill in self._spills:
+            spill.close()
+        self._spills.clear()
+        self._waiting.clear()
+
+
+class Spill:
+    """Sorted rows in a temporary file without a name: `batches` are written, and read any number of times."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch], level: int) -> None:
+        self.level = level
+        self.largest_batch = 0
+        """The bytes of the largest batch."""
+        try:
+            self._file: IO[bytes] = tempfile.TemporaryFile(buffering=_FILE_BUFFER)  # noqa: SIM115 - until `close`
+            self._write(batches)
+        except OSError as error:
+            raise _no_room(error) from error
+
+    def _write(self, batches: Iterable[pa.RecordBatch]) -> None:
+        writer = None
+        for batch in batches:
+            writer = writer or pa.ipc.new_stream(pa.PythonFile(self._file, "w"), batch.schema)
+            writer.write_batch(batch)
+            self.largest_batch = max(self.largest_batch, int(batch.nbytes))
+        if writer is not None:
+            writer.close()
+        self._file.flush()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        self._file.seek(0, 2)
+        if not self._file.tell():
+            return
+        self._file.seek(0)
+        try:
+            yield from pa.ipc.open_stream(pa.PythonFile(self._file, "r"))
+        except OSError as error:
+            raise _no_room(error) from error
+
+    def close(self) -> None:
+        """Give the room back."""
+        self._file.close()
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Here it is the caller who gave what overflows."""
+    try:
+        yield
+    except DiffOverflow as error:
+        raise BadInput(str(error)) from None
+
+
+def _no_room(error: OSError) -> Determinate:
+    return Determinate(
+        f"can't use a temporary file in {tempfile.gettempdir()}: {error.strerror or error}",
+        hint="free some space, or set TMPDIR to a folder that has more",
+    )
+
+
+def _pieces(updates: object, most_bytes: int) -> Iterator[object]:
+    """The updates in pieces small enough to be prepared one by one."""
+    match updates:
+        case None:
+            return
+        case pa.RecordBatch():
+            yield from _cut(updates, most_bytes)
+        case pa.Table():
+            for batch in updates.to_batches():
+                yield from _cut(batch, most_bytes)
+        case list() | tuple() if not updates or isinstance(updates[0], Mapping):
+            yield from _cut_rows(updates, most_bytes)
+        case str() | bytes() | Mapping():
+            yield updates
+        case _ if hasattr(updates, "__arrow_c_stream__"):
+            for batch in pa.RecordBatchReader.from_stream(updates):
+                yield from _cut(batch, most_bytes)
+        case Iterable():
+            for piece in updates:
+                yield from _pieces(piece, most_bytes)
+        case _:
+            yield updates
+
+
+def _cut(rows: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The rows in batches of about so many bytes."""
+    return pieces_of(rows, most_bytes, _MOST_ROWS)
+
+
+def _cut_rows(rows: Sequence[object], most_bytes: int) -> Iterator[Sequence[object]]:
+    """The same of dicts, by the bytes of what is long in them."""
+    start = held = 0
+    for index, row in enumerate(rows):
+        values = row.values() if isinstance(row, Mapping) else ()
+        held += sum(len(value) for value in values if isinstance(value, str | bytes))
+        if index + 1 - start == _MOST_ROWS or held >= most_bytes:
+            yield rows[start : index + 1]
+            start, held = index + 1, 0
+    if start < len(rows):
+        yield rows[start:]
+
+
+def _has_times(piece: object) -> bool:
+    if isinstance(piece, pa.RecordBatch):
+        return TIME in piece.schema.names
+    return isinstance(piece, list | tuple) and any(TIME in row for row in piece)
+
+
+def _at(rows: pa.RecordBatch, time: int) -> pa.RecordBatch:
+    """The rows, all of one time, at another."""
+    index = rows.schema.get_field_index(TIME)
+    times = pa.repeat(pa.scalar(time, pa.uint64()), rows.num_rows)
+    return rows.set_column(index, rows.schema.field(TIME), times)

@@ -1,0 +1,106 @@
+"""Critical holds: durable holds on a shard's `since`, moved by who has the token.
+
+- A hold has a token of its holder's choice (`opaque`), which is needed to move the hold, to release it, or to
+  put another token in its place. That is one compare-and-set of the shard, so of two processes that believe
+  to hold it one is `Fenced`. The empty token is one that everybody has.
+- Finding a hold changes nothing, whatever token is given: only `compare_and_downgrade` does. A process that
+  woke up late does not win its hold back by opening it again.
+- Tokens should be unlike any other, such as a random one or a greater epoch: a holder that comes back with
+  the stored token is the holder.
+- A token is never printed: `holdfast.persist.ids.fingerprint` tells two of them apart.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import BadInput
+from holdfast.persist.checks import check_frontier
+from holdfast.persist.handles.write import Prepared
+from holdfast.persist.state.command import DowngradeCritical, DropCritical
+from holdfast.persist.state.machine import Machine
+from holdfast.persist.state.state import CriticalReader
+
+if TYPE_CHECKING:
+    from holdfast.persist.client import PersistClient
+
+MOST_OPAQUE_BYTES: Final = 256
+"""It is in every version of the shard, so it must stay small."""
+
+
+def check_opaque(opaque: bytes) -> bytes:
+    """Return `opaque`, or raise `BadInput` where it can't be the token of a hold."""
+    if not isinstance(opaque, bytes) or len(opaque) > MOST_OPAQUE_BYTES:
+        raise BadInput(f"the token of a critical hold is at most {MOST_OPAQUE_BYTES} bytes")
+    return opaque
+
+
+class CriticalSince:
+    """A durable hold on a shard's `since`, found again by its purpose. Thread-safe.
+
+    The handle acts with the token that it was opened with, whatever is stored.
+    """
+
+    def __init__(
+        self, client: "PersistClient", machine: Machine, reader: CriticalReader, opaque: bytes
+    ) -> None:
+        self._client = client
+        self._machine = machine
+        self._found = reader
+        self._opaque = opaque
+        self.id = reader.id
+        self.purpose = reader.purpose
+
+    @property
+    def since(self) -> int:
+        """Where the hold stands, as this process knows it."""
+        return self._known.since
+
+    @property
+    def opaque(self) -> bytes:
+        """The token that is stored, as this process knows it; what `compare_and_downgrade` may expect."""
+        return self._known.opaque
+
+    @property
+    def _known(self) -> CriticalReader:
+        return self._machine.state.critical_readers.get(self.id, self._found)
+
+    def downgrade(self, since: int) -> None:
+        """Move the hold forward to `since`; never back.
+
+        Raises:
+            Fenced: the stored token is not the one of this handle; nothing happened.
+            HandleExpired: the hold was released.
+        """
+        self._client.multi_write([self.prepare_downgrade(since)])
+
+    def compare_and_downgrade(self, expected: bytes, opaque: bytes, since: int) -> None:
+        """Where the stored token is `expected`, put `opaque` in its place and move the hold to `since`.
+
+        The handle has the token `opaque` from then on, and who acts with `expected` is fenced. A hold that is
+        beyond `since` stays where it is. Repeating it after an `Indeterminate` is safe: where `opaque` is
+        stored already, this process put it there.
+
+        Raises:
+            Fenced: the stored token is another; nothing happened.
+            HandleExpired: the hold was released.
+        """
+        self._client.multi_write([self.prepare_compare_and_downgrade(expected, opaque, since)])
+        self._opaque = opaque
+
+    def prepare_downgrade(self, since: int) -> Prepared:
+        """A downgrade for `multi_write`."""
+        return self.prepare_compare_and_downgrade(self._opaque, self._opaque, since)
+
+    def prepare_compare_and_downgrade(self, expected: bytes, opaque: bytes, since: int) -> Prepared:
+        """A change of token for `multi_write`; this handle keeps its own: open another with `opaque`."""
+        command = DowngradeCritical(
+            self.id, check_frontier(since), check_opaque(expected), check_opaque(opaque)
+        )
+        return Prepared(self._machine, command)
+
+    def release(self) -> None:
+        """Give up the hold for ever. Raises `Fenced` where the stored token is not the one of this handle."""
+        self._client.multi_write([self.prepare_release()])
+
+    def prepare_release(self) -> Prepared:
+        """The end of the hold, for `multi_write`."""
+        return Prepared(self._machine, DropCritical(self.id, self._opaque))

@@ -1,0 +1,173 @@
+"""Taking the write lock of a location, and giving it up.
+
+A process that crashed leaves the lock taken: the same reentrance id takes it again, and fences what may be
+left of the crashed one. Another id is refused until the holder gives the lock up, unless it takes over.
+"""
+
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from holdfast.errors import (
+    BadInput,
+    Determinate,
+    Fenced,
+    FenceRegressed,
+    Indeterminate,
+    LockHeld,
+    StorageError,
+)
+from holdfast.forks import OwnerProcess
+from holdfast.persist.checks import is_text
+from holdfast.persist.clock import Clock
+from holdfast.persist.config import PersistConfig
+from holdfast.persist.state.lock import LOCK_KEY, Fence, LockRow, decode_lock, encode_lock
+from holdfast.persist.state.machine import retry
+from holdfast.persist.stores import Location, Put, digest_of
+
+if TYPE_CHECKING:
+    from holdfast.persist.client import PersistClient
+
+MOST_ID_BYTES = 200
+_T = TypeVar("_T")
+
+
+class Exclusive:
+    """The write lock of a location, taken by a client; made by `PersistClient.exclusive`. Thread-safe.
+
+    While it is held every commit of its client, upkeep included, lands only as long as nobody else has the
+    lock; once somebody has, the client raises `Fenced` until it asks for the lock again, which with the same
+    id fences whoever has it then. So a job that was `Fenced` ends, and leaves the lock to its successor: only
+    who knows that the other is not its successor asks again. Give the lock up when all writes have ended:
+    those that are under way then are fenced too.
+    """
+
+    def __init__(self, client: "PersistClient", fence: Fence, row: LockRow) -> None:
+        self._client = client
+        self._fence = fence
+        self._row = row
+        self._owner = OwnerProcess()
+        self._released = False
+
+    @property
+    def reentrance_id(self) -> str:
+        """Whom the lock belongs to: who asks with the same id gets it, and fences this holder."""
+        return self._row.reentrance_id
+
+    def close(self) -> None:
+        """Give the lock up, durably, so that anybody can take it. A lock that was lost stays lost.
+
+        In a forked child it does nothing: the lock is the parent's.
+
+        Raises:
+            Indeterminate: whether it was given up could not be found out; call again.
+        """
+        if self._released or not self._owner.is_here:
+            return
+        client = self._client
+        try:
+            held = self._fence.held
+        except (Fenced, FenceRegressed):
+            held = None
+        if held is self._row:
+            given_up = release(client.location, client.config, client.clock, self._row)
+            self._fence.release(self._row, given_up=given_up)
+        self._released = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def check_reentrance_id(value: str) -> str:
+    """Return `value`, or raise `BadInput` where it can't be a reentrance id."""
+    if not is_text(value) or not value.strip() or len(value.encode()) > MOST_ID_BYTES:
+        raise BadInput(
+            f"a reentrance id is a text of 1 to {MOST_ID_BYTES} bytes, not {value!r:.60}",
+            hint="give a name that is nobody else's and stays the same over restarts, such as the job's",
+        )
+    return value
+
+
+def acquire(
+    location: Location,
+    config: PersistConfig,
+    clock: Clock,
+    *,
+    reentrance_id: str,
+    purpose: str,
+    take_over: bool,
+) -> LockRow:
+    """Take the lock; the row by which it is held. Raises as `PersistClient.exclusive` does."""
+    token = uuid.uuid4().bytes
+    consensus = location.consensus
+
+    def attempt() -> LockRow:
+        head = consensus.heads([LOCK_KEY]).get(LOCK_KEY)
+        last = decode_lock(head) if head is not None else None
+        if last is not None and last.token == token:
+            # An attempt of unknown outcome: at most one of a call's attempts lands, all aim at free rows.
+            return last
+        if last is not None and not (last.released or take_over or last.reentrance_id == reentrance_id):
+            raise LockHeld(
+                f"{location.blob.description} is locked: {last}",
+                hint="stop it, or ask with its id or take_over=True to fence it if it is dead for good",
+            )
+        row = LockRow(
+            last.seqno + 1 if last is not None else 1,
+            reentrance_id,
+            purpose,
+            config.hostname,
+            max(clock.wall_ms(), last.wall_ms + 1 if last is not None else 0),
+            token,
+        )
+        after = digest_of(head.data) if head is not None else None
+        if not consensus.compare_and_set([Put(LOCK_KEY, row.seqno, encode_lock(row), after)]):
+            raise Determinate(f"the lock of {location.blob.description} moved at the same moment")
+        return row
+
+    row = _settled(attempt, config, clock)
+    if row.seqno > 1:
+        # What is behind the head serves nobody.
+        with suppress(StorageError):
+            consensus.truncate(LOCK_KEY, row.seqno)
+    return row
+
+
+def release(location: Location, config: PersistConfig, clock: Clock, row: LockRow) -> bool:
+    """Give up the lock held by `row`; False where its row isn't the last any more."""
+    consensus = location.consensus
+    free = LockRow(
+        row.seqno + 1,
+        row.reentrance_id,
+        row.purpose,
+        row.hostname,
+        max(clock.wall_ms(), row.wall_ms + 1),
+        uuid.uuid4().bytes,
+        released=True,
+    )
+    puts = [Put(LOCK_KEY, free.seqno, encode_lock(free), row.digest)]
+    return _settled(lambda: consensus.compare_and_set(puts), config, clock)
+
+
+def _settled(attempt: Callable[[], _T], config: PersistConfig, clock: Clock) -> _T:
+    """As `retry`; where it gives up after an attempt of unknown outcome, that is what it raises."""
+    unsettled: Indeterminate | None = None
+
+    def noted() -> _T:
+        nonlocal unsettled
+        try:
+            return attempt()
+        except Indeterminate as error:
+            unsettled = error
+            raise
+
+    try:
+        return retry(noted, config, clock)
+    except Determinate as error:
+        if unsettled is not None:
+            raise unsettled from error
+        raise

@@ -1,0 +1,139 @@
+"""Names for shards: a shard of the location that says which name stands for which shard.
+
+- A name stands for one shard and a shard has at most one name: a name and the shard that it stands for come
+  into being in one multi-write, which the upper of the names shard decides between any number of processes.
+- A name is never given to another shard while it stands. One whose shard has ended stays, so that whoever
+  still uses it learns that, until it is forgotten.
+- The shard is read at its newest time only: its since is kept at `upper - 1`, in the step that moves upper.
+"""
+
+import unicodedata
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import (
+    AsOfTooEarly,
+    BadInput,
+    CorruptBlob,
+    NotWritable,
+    ShardFinalized,
+    UpperMismatch,
+)
+from holdfast.persist.handles.read import ReadHandle
+from holdfast.persist.handles.write import Prepared
+from holdfast.persist.ids import shard_id
+from holdfast.persist.rows.schema import DIFF, Schema
+from holdfast.persist.state.state import WriteMode
+from holdfast.persist.state.transition import check_mode
+
+if TYPE_CHECKING:
+    from holdfast.persist.client import PersistClient
+
+NAMES_SCHEMA: Final = Schema.of({"name": "string"}, {"shard": "string"})
+RETENTION_PURPOSE: Final = "names retention"
+MOST_CHARACTERS: Final = 255
+
+
+def names_shard_id(location_id: uuid.UUID) -> str:
+    """The shard that holds the names of a location."""
+    return shard_id(uuid.uuid5(location_id, "names"))
+
+
+def check_name(name: str) -> str:
+    """Return `name`, or raise `BadInput` where two that look alike could differ, or nobody could type it."""
+    if not isinstance(name, str) or not 0 < len(name) <= MOST_CHARACTERS:
+        raise BadInput(
+            f"the name of a shard is a text of 1 to {MOST_CHARACTERS} characters, not {name!r:.80}"
+        )
+    if not name.isprintable() or name != name.strip():
+        raise BadInput(f"the name {name!r} has characters that don't show, or spaces around it")
+    if not unicodedata.is_normalized("NFC", name):
+        raise BadInput(
+            f"the name {name!r} is not in the normal form NFC", hint="use unicodedata.normalize('NFC', name)"
+        )
+    return name
+
+
+def read_names(client: "PersistClient") -> tuple[int, dict[str, str]]:
+    """The upper of the names shard, and the names with the shards that they stand for; linearized."""
+    machine = client.machine(names_shard_id(client.location_id))
+    while True:
+        upper = machine.refresh().upper
+        if upper == 0:
+            return 0, {}
+        try:
+            found = ReadHandle(client, machine, None).snapshot(upper - 1).to_table()
+        except AsOfTooEarly:
+            # Somebody has named another shard meanwhile.
+            continue
+        names = dict(zip(found.column("name").to_pylist(), found.column("shard").to_pylist(), strict=True))
+        if len(names) != found.num_rows or set(found.column(DIFF).to_pylist()) - {1}:
+            raise CorruptBlob(
+                f"the names shard {machine.shard_id}", "each name once", "one more or less often"
+            )
+        return upper, names
+
+
+def create_or_load(client: "PersistClient", name: str, schema: Schema, mode: WriteMode) -> str:
+    """The shard of a name. Raises as `PersistClient.create_or_load` does."""
+    check_name(name)
+    while True:
+        upper, names = read_names(client)
+        if name in names:
+            _check_usable(client, name, names[name], schema, mode)
+            return names[name]
+        if client.mode == "read":
+            raise NotWritable(f"no shard is named {name!r}, and a client of mode 'read' creates none")
+        shard = client.new_shard_id()
+        create = client.prepare_create(shard, schema, purpose=f"create {name}", mode=mode)
+        if _change(client, upper, {name: (shard, 1)}, [create]):
+            return shard
+
+
+def forget(client: "PersistClient", name: str, *, finalize: bool) -> str:
+    """End a name. Raises as `PersistClient.forget` does."""
+    while True:
+        upper, names = read_names(client)
+        if name not in names:
+            raise BadInput(f"no shard is named {name!r}", hint="PersistClient.names() lists all names")
+        shard = names[name]
+        effects = [client.prepare_finalize(shard)] if finalize else []
+        if _change(client, upper, {name: (shard, -1)}, effects):
+            return shard
+
+
+def _check_usable(client: "PersistClient", name: str, shard: str, schema: Schema, mode: WriteMode) -> None:
+    state = client.machine(shard).refresh()
+    if state.finalized:
+        raise ShardFinalized(
+            f"{name!r} stands for shard {shard}, which was finalized",
+            hint="free the name with PersistClient.forget, then create the shard anew",
+        )
+    try:
+        check_mode(state, mode)
+        state.schema_id(schema)
+    except BadInput as error:
+        raise type(error)(f"{name!r}: {error}", hint=error.hint) from None
+
+
+def _change(
+    client: "PersistClient", upper: int, names: Mapping[str, tuple[str, int]], effects: Sequence[Prepared]
+) -> bool:
+    """Put in or take out names at `upper`, with `effects`; False, and nothing done, where that has moved."""
+    names_shard = names_shard_id(client.location_id)
+    rows = [{"name": name, "shard": shard, DIFF: diff} for name, (shard, diff) in names.items()]
+    with client.writer(names_shard, NAMES_SCHEMA, purpose="names") as writer:
+        commands = [
+            writer.prepare_append(rows, upper, upper + 1),
+            client.prepare_critical(names_shard, purpose=RETENTION_PURPOSE),
+            client.prepare_downgrade_critical(names_shard, upper, purpose=RETENTION_PURPOSE),
+            *effects,
+        ]
+        try:
+            client.multi_write(commands)
+        except UpperMismatch as mismatch:
+            if mismatch.shard_id != names_shard:
+                raise
+            return False
+    return True

@@ -1,0 +1,483 @@
+"""Reading: holds on `since`, and listens.
+
+- What is read comes in one schema: a snapshot in the newest one of the version that it was planned on, the
+  updates of a listen in the newest one known when they are given, which may be a later one from one call of
+  `next` to another.
+- A listen emits each update once and each `Progress` after all below it. It needs `since < frontier`: at
+  `since` stand updates that were moved there.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+
+from holdfast.errors import (
+    CLOSED,
+    AsOfTooEarly,
+    BadInput,
+    HandleExpired,
+    LeaseLost,
+    ShardFinalized,
+    StorageError,
+)
+from holdfast.persist.checks import check_columns, check_frontier, check_range, check_time
+from holdfast.persist.handles.timeorder import LISTEN_BYTES, in_time
+from holdfast.persist.ids import new_id
+from holdfast.persist.parts.partstore import PartGone
+from holdfast.persist.parts.snapshot import (
+    Pins,
+    Snapshot,
+    SnapshotPart,
+    check_readable,
+    plan_parts,
+    replan,
+    replan_at,
+)
+from holdfast.persist.parts.times import TimeCounts, count_part
+from holdfast.persist.rows.order import EVERYTHING, KeyRange
+from holdfast.persist.rows.schema import TIME, Schema
+from holdfast.persist.state.command import (
+    DowngradeReader,
+    DropReader,
+    Handle,
+    RegisterReader,
+)
+from holdfast.persist.state.machine import Machine, commit
+from holdfast.persist.state.state import ShardState
+from holdfast.persist.stores import Watch
+
+if TYPE_CHECKING:
+    from holdfast.persist.client import PersistClient
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """Updates of a listen: the schema's columns, `_time` (uint64) and `_diff` (int64), ordered by `_time`."""
+
+    table: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """All updates at times below `frontier` are out."""
+
+    frontier: int
+
+
+Event = Updates | Progress
+
+
+class Listen:
+    """The changes of a shard after `as_of`, in the order of time. Not thread-safe.
+
+    Iterating waits for what comes; it ends after `until` where that is given, or when the shard is finalized.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        pins: Pins,
+        as_of: int,
+        *,
+        until: int | None = None,
+    ) -> None:
+        self._machine = machine
+        self._pins = pins
+        self._end = CLOSED if until is None else until + 1
+        self._first: list[Event] = []
+        # What is too much to be given at once, and up to which time that is.
+        self._rest: Iterator[pa.RecordBatch] | None = None
+        self._rest_end = 0
+        self._failed = False
+        self._watch: Watch | None = None
+        self.frontier = as_of + 1
+        # That of the updates given last, and whether the shard was finalized.
+        self.schema = machine.state.schema
+        self.ended = False
+
+    def begin_at_once(self, events: Sequence[Event]) -> None:
+        """Give these events first."""
+        self._first = list(events)
+
+    def begin_with(self, contents: Iterator[pa.RecordBatch], as_of: int) -> None:
+        """Give the contents at `as_of` first, a batch in each call, and then the progress beyond it."""
+        self._rest, self._rest_end, self.frontier = contents, as_of + 1, as_of
+
+    def next(self, timeout: float | None = None) -> list[Event]:
+        """The next events, at most one `Updates` and one `Progress`.
+
+        Empty when `timeout` (s) ran out, or nothing can come any more: after `Progress(CLOSED)`, or `until`.
+        One call gives about `LISTEN_BYTES` (64 MiB) of updates at most, or one larger row. Where there are
+        more of one time they come in several `Updates` before their `Progress`.
+
+        Raises:
+            AsOfTooEarly: `since` has passed this listen: its hold was lost. A reader that had a lease raises
+                `LeaseLost`, which is `HandleExpired` too.
+        """
+        self._machine.check_open()
+        if self._first:
+            events, self._first = self._first, []
+            return events
+        if self._failed:
+            raise HandleExpired(
+                f"this listen of {self._machine.shard_id} lost its place by an error",
+                hint=f"drop what came after the last progress, and listen anew after {self.frontier - 1}",
+            )
+        if self._rest is not None:
+            return self._from_rest(self._rest)
+        if self.frontier >= self._end:
+            return []
+        state = self._await_progress(timeout)
+        if state is None:
+            return []
+        while True:
+            if state.finalized:
+                self.frontier, self.ended = CLOSED, True
+                return [Progress(CLOSED)]
+            if state.since >= self.frontier:
+                raise self._pins.too_early(self.frontier - 1, state.since)
+            try:
+                with self._pins.pin(state):
+                    found = in_time(
+                        self._machine,
+                        state,
+                        self.frontier,
+                        min(state.upper, self._end),
+                        self._pins.beat,
+                    )
+                break
+            except PartGone as gone:
+                state = replan(self._machine, state, gone)
+        self.schema = state.schema
+        if found.pieces is not None:
+            self._rest, self._rest_end = found.pieces, found.frontier
+            return self._from_rest(found.pieces)
+        return self._given(found.table, found.frontier)
+
+    def _from_rest(self, pieces: Iterator[pa.RecordBatch]) -> list[Event]:
+        self._pins.beat()
+        try:
+            rows = next(pieces, None)
+        except BaseException:
+            self._rest, self._failed = None, True
+            raise
+        if rows is None:
+            self._rest = None
+            return self._given(None, self._rest_end)
+        # More of the last time may come.
+        last = rows.column(TIME)[rows.num_rows - 1].as_py()
+        return self._given(pa.Table.from_batches([rows]), last)
+
+    def _given(self, updates: pa.Table | None, frontier: int) -> list[Event]:
+        events: list[Event] = [] if updates is None or not updates.num_rows else [Updates(updates)]
+        if frontier > self.frontier:
+            self.frontier = frontier
+            events.append(Progress(frontier))
+        return events
+
+    def __iter__(self) -> Iterator[Event]:
+        while self._first or self._rest is not None or self.frontier < self._end:
+            yield from self.next()
+
+    def _await_progress(self, timeout: float | None) -> ShardState | None:
+        machine = self._machine
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if machine.state.upper > self.frontier:
+            return machine.state
+        while True:
+            self._pins.beat()
+            if machine.refresh().upper > self.frontier:
+                return machine.state
+            if not self._wait(deadline):
+                return None
+            # What this process has committed, or seen, needs no look.
+            if machine.state.upper > self.frontier:
+                return machine.state
+
+    def _wait(self, deadline: float | None) -> bool:
+        """Wait until a look may find something new; whether there is time for one."""
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            return False
+        if self._watch is None:
+            # From here on we are told. What came between the last look and this is seen by another look.
+            self._watch = self._machine.watch()
+            return True
+        pace = self._machine.pace_s
+        self._watch.wait(pace if left is None else min(pace, left))
+        return True
+
+
+def _at(rows: pa.RecordBatch, time: int) -> pa.RecordBatch:
+    """Contents as updates at a time."""
+    times = pa.repeat(pa.scalar(time, pa.uint64()), rows.num_rows)
+    return rows.add_column(rows.num_columns - 1, pa.field(TIME, pa.uint64(), nullable=False), times)
+
+
+class ReadHandle:
+    """Reads one shard under a lease (or none, in a client of mode "read"). Thread-safe."""
+
+    def __init__(self, client: "PersistClient", machine: Machine, handle: Handle | None) -> None:
+        self._client = client
+        self._machine = machine
+        self._handle = handle
+        self._lock = threading.Lock()
+        self._moving = threading.Lock()
+        self._pinned: list[int] = []
+        self._beats = 0
+        self._beat_due_s = 0.0
+        self._lapsed = False
+        # The earliest time that this reader had a hold on, and has not given up.
+        self._held = 0
+        if handle is not None:
+            self._lease(handle)
+            self._held = self._machine.state.since
+
+    def _lease(self, handle: Handle) -> None:
+        commit([(self._machine, RegisterReader(handle))])
+        self._beaten()
+
+    def _beaten(self) -> None:
+        # A little later than who sends heartbeats beside us, so that only one of both does.
+        self._beat_due_s = self._machine.clock.monotonic() + self._machine.config.lease_s / 3
+
+    @property
+    def shard_id(self) -> str:
+        """The shard that this handle reads."""
+        return self._machine.shard_id
+
+    @property
+    def schema(self) -> Schema:
+        """The newest schema of the shard that this process knows: that of a snapshot begun now."""
+        return self._machine.state.schema
+
+    def since(self) -> int:
+        """The earliest time that can be read, linearized."""
+        return self._machine.refresh().since
+
+    def upper(self) -> int:
+        """The upper, linearized: the latest time that can be read is the one before."""
+        return self._machine.refresh().upper
+
+    def snapshot(
+        self,
+        as_of: int,
+        *,
+        wanted: KeyRange = EVERYTHING,
+        columns: Sequence[str] | None = None,
+        buffer_bytes: int | None = None,
+    ) -> Snapshot:
+        """The contents at `as_of`: all, or those of a range of keys; all columns, or these and `_diff`.
+
+        A range is `KeyRange.between(schema, lower, upper)`. Row groups that can have no row of it, or none at
+        times up to `as_of`, are not decoded. Of what is iterated about `buffer_bytes` are decoded at a time
+        (None: 16 MiB, by several threads), and several times that is in memory.
+
+        Raises:
+            AsOfTooEarly: `as_of < since`. `LeaseLost`, which is also `HandleExpired`, if this reader held
+                that time until it lost its lease.
+            AsOfNotYetAvailable: `as_of >= upper`.
+            BadInput: a column that the schema doesn't have.
+        """
+        as_of = check_time(as_of)
+        check_range(wanted)
+        schema = self._readable(as_of).schema
+        check_columns(schema, columns)
+        return Snapshot(self._machine, self, schema, as_of, wanted, columns, buffer_bytes)
+
+    def changes(self, after: int, until: int, *, buffer_bytes: int | None = None) -> Snapshot:
+        """What the contents at `until` have more than those at `after`, and less: `_diff` may be negative.
+
+        Read from what was written between them, however much is stored, with bounded memory.
+
+        Raises:
+            AsOfTooEarly: `after < since`.
+            AsOfNotYetAvailable: `until >= upper`.
+            BadInput: `until < after`.
+        """
+        schema = self._readable(until, after).schema
+        return Snapshot(self._machine, self, schema, until, buffer_bytes=buffer_bytes, after=after)
+
+    def snapshot_of(self, part: SnapshotPart, columns: Sequence[str] | None = None) -> Snapshot:
+        """A piece of a snapshot, under the schema that it was planned with. Raises as `snapshot` does."""
+        schemas = self._readable(part.as_of).schemas
+        if part.schema_id not in schemas:
+            # Planned by a process that knows a later version.
+            schemas = self._machine.refresh().schemas
+        schema = schemas.get(part.schema_id)
+        if schema is None:
+            raise BadInput(f"shard {part.shard_id} has no schema {part.schema_id}")
+        check_columns(schema, columns)
+        return Snapshot(self._machine, self, schema, part.as_of, part.range, columns)
+
+    def snapshot_parts(self, as_of: int, max_parts: int | None = None) -> list[SnapshotPart]:
+        """Picklable pieces of the snapshot in the order of their keys, each row in exactly one of them.
+
+        At most `max_parts` (None: one per row group of the shard's largest run) of about equal size, of which
+        some may be empty. `PersistClient.read_snapshot_part` reads one anywhere. Raises as `snapshot` does.
+        """
+        self._readable(check_time(as_of))
+        return plan_parts(self._machine, self, as_of, max_parts)
+
+    def listen(self, as_of: int, until: int | None = None) -> Listen:
+        """All changes at times after `as_of`, and up to `until` where that is given.
+
+        Raises as `snapshot` does for a time before `since`.
+        """
+        as_of = check_time(as_of)
+        if until is not None:
+            check_time(until)
+        state = self._machine.refresh()
+        if state.finalized:
+            raise ShardFinalized(f"shard {self.shard_id} was finalized")
+        if as_of < state.since:
+            raise self.too_early(as_of, state.since)
+        return Listen(self._machine, self, as_of, until=until)
+
+    def subscribe(self, as_of: int) -> Listen:
+        """The contents at `as_of` as updates at that time, then all changes after it.
+
+        Raises as `snapshot` does.
+        """
+        as_of = check_time(as_of)
+        snapshot = self.snapshot(as_of)
+        contents = (_at(rows, as_of) for rows in snapshot)
+        batches: list[pa.RecordBatch] = []
+        held = 0
+        for batch in contents:
+            batches.append(batch)
+            held += batch.nbytes
+            if held >= LISTEN_BYTES:
+                break
+        listen = Listen(self._machine, self, as_of)
+        listen.schema = snapshot.schema
+        if held >= LISTEN_BYTES:
+            listen.begin_with(chain(batches, contents), as_of)
+        else:
+            table = pa.Table.from_batches(batches, snapshot.schema.arrow_updates)
+            first: list[Event] = [Updates(table)] if table.num_rows else []
+            listen.begin_at_once([*first, Progress(as_of + 1)])
+        return listen
+
+    def change_counts(self, as_of: int) -> list[tuple[int, int, int]]:
+        """How many updates are stored at times after `as_of`: first times, last times, numbers, in no order.
+
+        Each is of what is stored together; some of that may be at `as_of` and before.
+        """
+        batches = self._machine.refresh().batches
+        parts = (part for batch in batches for part in batch.parts)
+        return [(part.lower, part.upper - 1, part.rows) for part in parts if part.upper > as_of + 1]
+
+    def count_changes(self, after: int, until: int, most: int) -> TimeCounts:
+        """How many updates came at the first times after `after` and up to `until`, until they are `most`.
+
+        Reads the times of what is stored together with others. Raises as `changes` does.
+        """
+        state = self._readable(until, after)
+        while True:
+            counts = TimeCounts(after + 1, until, most)
+            parts = (part for batch in state.batches for part in batch.parts)
+            try:
+                with self.pin(state):
+                    # What comes first tells how much of the others is needed.
+                    for part in sorted(parts, key=lambda part: part.lower):
+                        count_part(self._machine, part, counts)
+                        self.beat()
+                return counts
+            except PartGone as gone:
+                state = replan_at(self._machine, self, state, gone, after)
+
+    def _readable(self, as_of: int, after: int | None = None) -> ShardState:
+        """As `check_readable`; `LeaseLost` for a time that this reader held until it lost its lease."""
+        try:
+            return check_readable(self._machine, as_of, after)
+        except AsOfTooEarly as error:
+            raise self.too_early(error.as_of, error.since) from None
+
+    def allow_compaction(self, since: int) -> None:
+        """Give up the distinction between times before `since`, as far as this reader is concerned."""
+        self._move(check_frontier(since))
+        self._held = max(self._held, since)
+
+    def heartbeat(self) -> None:
+        """Say that this reader lives; a lost lease is taken anew at the shard's since."""
+        self._move(0)
+
+    def beat(self) -> None:
+        """Send the heartbeat if it is due: use keeps a lease alive, whoever else sends heartbeats for it."""
+        self._machine.owner.check("this client")
+        if self._handle is None or self._machine.clock.monotonic() < self._beat_due_s:
+            return
+        # What is read needs no answer from this; the next use tries again.
+        with suppress(StorageError):
+            self.heartbeat()
+
+    def too_early(self, as_of: int, since: int) -> AsOfTooEarly:
+        """Why a read at `as_of` that had begun can't go on: `since` has passed it."""
+        handle = self._handle
+        is_lost = handle is not None and (self._lapsed or handle.id not in self._machine.state.leased_readers)
+        if handle is None or not is_lost or as_of < self._held:
+            return AsOfTooEarly(as_of, since)
+        return LeaseLost(handle.id, as_of, since)
+
+    def _move(self, since: int) -> None:
+        self._machine.owner.check("this client")
+        # One at a time, and none after `close`: a lease taken anew then would be nobody's.
+        with self._moving:
+            handle = self._handle
+            if handle is None:
+                return
+            try:
+                commit([(self._machine, self._downgrade(handle, since))])
+                self._beaten()
+            except HandleExpired:
+                self._lapsed = True
+                # A new id: an expirer may remember a count of the old one that comes again.
+                handle = self._handle = replace(handle, id=new_id("r"))
+                self._lease(handle)
+                if since:
+                    commit([(self._machine, self._downgrade(handle, since))])
+            except ShardFinalized:
+                self._handle = None
+
+    def _downgrade(self, handle: Handle, since: int) -> DowngradeReader:
+        with self._lock:
+            self._beats += 1
+            seqno_hold = min(self._pinned, default=self._machine.state.seqno)
+            return DowngradeReader(handle.id, since, seqno_hold, self._beats)
+
+    @contextmanager
+    def pin(self, state: ShardState) -> Iterator[None]:
+        """Hold the parts of `state` for the block."""
+        with self._lock:
+            self._pinned.append(state.seqno)
+        try:
+            self.beat()
+            yield
+        finally:
+            # In a forked child another thread may have held the lock, and the pins are the parent's.
+            if self._machine.owner.is_here:
+                with self._lock:
+                    self._pinned.remove(state.seqno)
+
+    def close(self) -> None:
+        """Give up the lease. In a forked child it does nothing: the lease is the parent's."""
+        if not self._machine.owner.is_here:
+            return
+        with self._moving:
+            handle, self._handle = self._handle, None
+            if handle is not None:
+                self._client.forget_reader(self)
+                commit([(self._machine, DropReader(handle.id))])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

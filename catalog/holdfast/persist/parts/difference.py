@@ -1,0 +1,106 @@
+"""What differs between contents: those of some shards less those of others, all at one time.
+
+- It is one consolidation of all updates of both sides, where these fit into memory: rows that both have
+  cancel out, and nothing else comes of them. Where they don't, the sides are merged as streams, with bounded
+  memory, a piece at a time.
+- Either way each row comes once, in the total order, with the copies that one side has more than the other.
+- Shards may have different schemas that follow each other; the rows are those of the newest.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.persist.parts.snapshot import Snapshot
+from holdfast.persist.rows.canonical import sort_updates, values_of
+from holdfast.persist.rows.consolidate import Source, consolidate_at
+from holdfast.persist.rows.evolution import newest, upgraded
+from holdfast.persist.rows.fold import overflow
+from holdfast.persist.rows.merge import merge_runs
+from holdfast.persist.rows.order import EVERYTHING, KeyRange, key_at
+from holdfast.persist.rows.schema import DIFF, TIME, Schema
+
+IN_MEMORY_BYTES: Final = 256 * 1024 * 1024
+"""How much both sides may take in the store for them to be read at once: some times that in memory."""
+
+_LEAST_INT64: Final = -(2**63)
+
+
+class Difference:
+    """The contents `more` less the contents `less`, as updates at the time `at`.
+
+    All are of one time. Iterate it for tables with the columns of `schema`, `_time` and `_diff`, none empty;
+    another iteration goes on after the last table that was given. It raises as the snapshots do.
+    """
+
+    def __init__(
+        self,
+        more: Sequence[Snapshot],
+        less: Sequence[Snapshot],
+        at: int,
+        *,
+        in_memory_bytes: int = IN_MEMORY_BYTES,
+    ) -> None:
+        self.schema = newest(snapshot.schema for snapshot in (*more, *less))
+        self._more = tuple(more)
+        self._less = tuple(less)
+        self._at = at
+        stored = sum(snapshot.stored_bytes() for snapshot in (*more, *less))
+        self._streamed = stored > in_memory_bytes
+        self._left: KeyRange | None = EVERYTHING
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        return self._merged() if self._streamed else self._at_once()
+
+    def _at_once(self) -> Iterator[pa.Table]:
+        if self._left is None:
+            return
+        more, less = self._sources()
+        contents = consolidate_at(self.schema, more, self._more[0].as_of, less)
+        rows = sort_updates(self.schema, self._timed(contents))
+        self._left = None
+        if rows.num_rows:
+            yield rows
+
+    def _sources(self) -> tuple[list[Source], list[Source]]:
+        """All updates of both sides, under one schema."""
+        while True:
+            schema = self.schema
+            read = [snapshot.sources(schema) for snapshot in (*self._more, *self._less)]
+            self.schema = newest([schema, *(found for found, _ in read)])
+            if all(found == self.schema for found, _ in read):
+                sides = read[: len(self._more)], read[len(self._more) :]
+                more, less = ([source for _, sources in side for source in sources] for side in sides)
+                return more, less
+
+    def _merged(self) -> Iterator[pa.Table]:
+        runs = [self._run(snapshot, negated=False) for snapshot in self._more]
+        runs += [self._run(snapshot, negated=True) for snapshot in self._less]
+        names = self.schema.names
+        for merged in merge_runs([*names, TIME], runs):
+            if self._left is None or not (rows := self._left.slice(names, merged)).num_rows:
+                continue
+            self._left = self._left.beyond(key_at(names, rows, rows.num_rows - 1))
+            yield pa.Table.from_batches([rows], self.schema.arrow_updates)
+
+    def _run(self, snapshot: Snapshot, *, negated: bool) -> Iterator[pa.RecordBatch]:
+        """The contents of a shard in order, as updates of the common schema."""
+        for contents in snapshot:
+            rows = self._timed(pa.Table.from_batches([contents]), snapshot.schema)
+            for batch in upgraded(rows, snapshot.schema, self.schema).to_batches():
+                yield self._negated(batch) if negated else batch
+
+    def _negated(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        diffs = values_of(batch.column(DIFF))
+        if (least := diffs == _LEAST_INT64).any():
+            raise overflow(self.schema.names, batch, int(np.flatnonzero(least)[0]))
+        return batch.set_column(batch.num_columns - 1, batch.schema.field(DIFF), pa.array(-diffs))
+
+    def _timed(self, contents: pa.Table, schema: Schema | None = None) -> pa.Table:
+        """Contents as updates at the time of the difference."""
+        schema = schema or self.schema
+        times = pa.repeat(pa.scalar(self._at, pa.uint64()), contents.num_rows)
+        columns = [*contents.columns[:-1], times, contents.columns[-1]]
+        return pa.Table.from_arrays(columns, schema=schema.arrow_updates)

@@ -1,0 +1,165 @@
+"""Parts between memory and storage: small updates go inline, larger ones into Parquet blobs.
+
+Upload comes before the commit that names the part, so a part in the live state always exists; one that no
+version names is garbage. Storage calls are tried again within the retry deadline: a part's key is its own,
+so an upload of unknown outcome may be repeated.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import StorageError
+from holdfast.persist.ids import new_id, part_key
+from holdfast.persist.rows.canonical import R, Rows, sort_updates, time_bounds
+from holdfast.persist.rows.consolidate import ParquetSource, Source
+from holdfast.persist.rows.evolution import upgraded
+from holdfast.persist.rows.part import (
+    Encoding,
+    checksum,
+    decode_inline,
+    decode_parquet,
+    encode_inline,
+    encode_parquet,
+    inline_size,
+    verify,
+)
+from holdfast.persist.rows.schema import TIME, Schema
+from holdfast.persist.rows.sizes import pieces_of
+from holdfast.persist.state.machine import Machine, read_twice, retry
+from holdfast.persist.state.state import Part
+
+
+class PartGone(Exception):
+    """A part's blob is not there any more: the state that named it is old."""
+
+
+def write_parts(
+    machine: Machine,
+    *,
+    writer_id: str,
+    schema: Schema,
+    schema_id: int,
+    updates: Rows,
+    bounds: tuple[int, int] | None,
+    is_sorted: bool = False,
+    inline: bool = True,
+    encoding: Encoding | None = None,
+    before_upload: Callable[[], None] = lambda: None,
+) -> tuple[Part, ...]:
+    """Make parts of prepared updates, uploading what is not inline (or all, without `inline`).
+
+    `bounds` are the `time_bounds` of the updates; empty for no updates.
+    `before_upload` runs before each upload. Raises what it does, and `StorageError` where an upload
+    fails; those before it are deleted.
+    """
+    config = machine.config
+    if bounds is None:
+        return ()
+    lower, upper = bounds[0], bounds[1] + 1
+    if inline and inline_size(updates) <= config.inline_max_bytes:
+        data = encode_inline(_one_batch(updates), schema)
+        if len(data) <= config.inline_max_bytes:
+            return (Part(updates.num_rows, schema_id, lower, upper, len(data), inline=data),)
+    table = updates if is_sorted else sort_updates(schema, updates)
+    parts: list[Part] = []
+    try:
+        for piece in pieces_of(table, config.part_target_bytes):
+            key = part_key(machine.shard_id, writer_id, new_id("p"))
+            before_upload()
+            parts.append(_upload(machine, key, schema, schema_id, piece, encoding))
+    except BaseException:
+        delete_parts(machine, parts)
+        raise
+    return tuple(parts)
+
+
+def _upload(
+    machine: Machine, key: str, schema: Schema, schema_id: int, piece: Rows, encoding: Encoding | None
+) -> Part:
+    bounds = time_bounds(piece)
+    assert bounds is not None
+    data = encode_parquet(schema, schema_id, piece, encoding=encoding)
+    crc32c = put_part(machine, key, data)
+    return Part(piece.num_rows, schema_id, bounds[0], bounds[1] + 1, len(data), crc32c, key)
+
+
+def put_part(machine: Machine, key: str, data: bytes | memoryview) -> int:
+    """Upload a part, tried again within the retry deadline; its checksum."""
+    retry(lambda: machine.location.blob.put(key, data), machine.config, machine.clock)
+    return checksum(data)
+
+
+def delete_parts(machine: Machine, parts: Sequence[Part]) -> None:
+    """Delete the blobs of parts that no version names; one that can't be deleted now is leaked."""
+    with suppress(StorageError):
+        for part in parts:
+            if part.blob_key is not None:
+                machine.location.blob.delete(part.blob_key)
+
+
+def _one_batch(updates: Rows) -> pa.RecordBatch:
+    if isinstance(updates, pa.RecordBatch):
+        return updates
+    batches = updates.combine_chunks().to_batches()
+    assert len(batches) == 1
+    return batches[0]
+
+
+def read_part(machine: Machine, schema: Schema, part: Part) -> Source:
+    """A part as updates of `schema`, for consolidation, checked against what the state says of it.
+
+    Raises:
+        PartGone: its blob does not exist.
+        CorruptBlob: its bytes are not what was written.
+    """
+    if part.inline is not None:
+        return read_inline(machine, schema, part)
+    key = part.blob_key
+    assert key is not None
+
+    def read() -> bytes:
+        data = retry(lambda: machine.location.blob.get(key), machine.config, machine.clock)
+        if data is None:
+            raise PartGone(key)
+        verify(data, size=part.size_bytes, crc32c=part.crc32c, key=key)
+        return data
+
+    data = read_twice(machine.location, key, read)
+    own = machine.schema_of(part)
+    if own == schema:
+        return ParquetSource(data, key, part.lower, part.upper)
+    return upgraded(within(decode_parquet(data, own, key=key), part), own, schema)
+
+
+def read_inline(machine: Machine, schema: Schema, part: Part) -> pa.Table:
+    """An inline part as updates of `schema`, not sorted. Raises `CorruptBlob`."""
+    assert part.inline is not None
+    own = machine.schema_of(part)
+    return upgraded(within(decode_inline(part.inline, own, key="an inline part"), part), own, schema)
+
+
+def within(rows: R, part: Part, from_time: int = 0) -> R:
+    """The rows of a part's object that the part means, at `from_time` and later."""
+    lower, upper = max(part.lower, from_time), part.upper
+    bounds = time_bounds(rows)
+    if bounds is None or (lower <= bounds[0] and bounds[1] < upper):
+        return rows
+    times = rows.column(TIME)
+    inside = pc.and_(
+        pc.greater_equal(times, pa.scalar(lower, pa.uint64())),
+        pc.less_equal(times, pa.scalar(upper - 1, pa.uint64())),
+    )
+    return rows.filter(inside)
+
+
+def read_updates(machine: Machine, schema: Schema, part: Part, *, from_time: int) -> pa.Table:
+    """The updates of a part at `from_time` and later. Raises as `read_part` does."""
+    source = read_part(machine, schema, part)
+    if isinstance(source, ParquetSource):
+        table = decode_parquet(source.data, schema, key=source.key)
+    else:
+        table = source
+    return within(table, part, from_time)

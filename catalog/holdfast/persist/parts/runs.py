@@ -1,0 +1,327 @@
+"""The runs of a shard as batches of rows in the total order, read piece by piece.
+
+Invariants
+- A blob's checksum is verified over the whole object, in one pass before the first row of it is decoded,
+  through the same open file; also where only some row groups are read: nothing that was not vouched for
+  decides what is skipped. That costs a second read of the bytes, which are in the page cache by then.
+- A row group is skipped only where its bounds exclude every row that is wanted; `audit_pushdown` reads it all
+  the same and refuses the part where one is found.
+- In memory is one batch per run, plus what a store holds of an open object (a file: nothing; S3, and a cache
+  over any store: all of it). A batch is a run's share of `BUFFER_BYTES`, or
+  `_LEAST_COLUMN_BYTES` for each column, or one row, whichever is most.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.errors import CLOSED, CorruptBlob, Determinate, Indeterminate
+from holdfast.persist.parts.partstore import PartGone, read_inline, within
+from holdfast.persist.rows.canonical import sort_updates, values_of
+from holdfast.persist.rows.evolution import upgraded
+from holdfast.persist.rows.fold import naming_shard
+from holdfast.persist.rows.groups import bounds_through
+from holdfast.persist.rows.merge import merge_runs
+from holdfast.persist.rows.order import EVERYTHING, KeyRange, RowKey
+from holdfast.persist.rows.part import ROW_GROUP_ROWS, UNREADABLE, check_footer, read_error
+from holdfast.persist.rows.schema import TIME, Schema
+from holdfast.persist.state.machine import Machine, Patience, read_twice, retry
+from holdfast.persist.state.state import Part
+
+# Rows in memory of all runs together, by their size in memory: small enough for a cache to help, large
+# enough that a batch outweighs the engine's start.
+BUFFER_BYTES: Final = 16 * 1024 * 1024
+# A batch costs some time per column: it has so many rows at least, or so many bytes per column.
+_LEAST_ROWS: Final = 1024
+_LEAST_COLUMN_BYTES: Final = 16 * 1024
+_ALIKE: Final = 4
+_READ_BYTES: Final = 1024 * 1024
+
+Run: TypeAlias = Sequence[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Rows without their times, of those up to a time: as contents at it."""
+
+    as_of: int
+    earliest: int = 0
+    """From when on: with a later time than 0 these are not contents, but what changed."""
+
+    @property
+    def latest(self) -> int:
+        """No later row is wanted."""
+        return self.as_of
+
+    def names(self, schema: Schema) -> list[str]:
+        """The columns that tell one row from another."""
+        return [*schema.names]
+
+    def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The view of a batch of updates."""
+        times = values_of(rows.column(TIME))
+        if len(times) and not self.earliest <= int(times.min()) <= int(times.max()) <= self.as_of:
+            wanted = (times >= np.uint64(self.earliest)) & (times <= np.uint64(self.as_of))
+            rows = rows.filter(pa.array(wanted))
+        return rows.drop_columns([TIME])
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """Rows as updates whose times below `since` are moved up to it, which keeps their order."""
+
+    since: int
+
+    @property
+    def earliest(self) -> int:
+        """No earlier row is wanted."""
+        return 0
+
+    @property
+    def latest(self) -> int:
+        """No later row is wanted."""
+        return CLOSED
+
+    def names(self, schema: Schema) -> list[str]:
+        """The columns that tell one row from another."""
+        return [*schema.names, TIME]
+
+    def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The view of a batch of updates."""
+        times = np.maximum(values_of(rows.column(TIME)), np.uint64(min(self.since, CLOSED - 1)))
+        return rows.set_column(rows.num_columns - 2, rows.schema.field(TIME), pa.array(times, pa.uint64()))
+
+
+class View(Protocol):
+    """Which updates of a run are meant, and how they are seen."""
+
+    @property
+    def earliest(self) -> int:
+        """No earlier row is wanted."""
+
+    @property
+    def latest(self) -> int:
+        """No later row is wanted."""
+
+    def names(self, schema: Schema) -> list[str]:
+        """The columns that tell one row from another."""
+
+    def apply(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The view of a batch of updates."""
+
+
+def open_runs(
+    machine: Machine,
+    schema: Schema,
+    runs: Iterable[Run],
+    view: View,
+    wanted: KeyRange = EVERYTHING,
+    *,
+    buffer_bytes: int | None = None,
+) -> list[Iterator[pa.RecordBatch]]:
+    """The rows of each run that are in the range, seen through `view`, in the total order.
+
+    About `buffer_bytes` of rows are decoded at a time (None: `BUFFER_BYTES`). Who gives a number gets one
+    thread: each thread that decodes keeps what memory it had.
+
+    Iterating raises:
+        PartGone: a blob does not exist.
+        CorruptBlob: its bytes are not what was written.
+        VersionTooNew: a newer version wrote it.
+    """
+    wanted_runs = [
+        [part for part in run if part.lower <= view.latest and view.earliest < part.upper] for run in runs
+    ]
+    inline = [part for run in wanted_runs for part in run if part.inline is not None]
+    stored = [[part for part in run if part.inline is None] for run in wanted_runs]
+    share = (buffer_bytes or BUFFER_BYTES) // max(1, sum(map(bool, stored)))
+    reader = _Reader(machine, schema, view, wanted, share, threads=buffer_bytes is None)
+    found = [reader.stored(run) for run in stored if run]
+    return [*found, reader.inline(inline)] if inline else found
+
+
+def merged(
+    machine: Machine,
+    schema: Schema,
+    runs: Iterable[Run],
+    view: View,
+    wanted: KeyRange = EVERYTHING,
+    *,
+    buffer_bytes: int | None = None,
+) -> Iterator[pa.Table]:
+    """The rows of all runs consolidated, as `merge_runs` has them. Raises as it and `open_runs` do."""
+    opened = open_runs(machine, schema, runs, view, wanted, buffer_bytes=buffer_bytes)
+    with naming_shard(machine.shard_id):
+        for rows in merge_runs(view.names(schema), opened):
+            yield pa.Table.from_batches([rows])
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    machine: Machine
+    schema: Schema
+    view: View
+    wanted: KeyRange
+    buffer_bytes: int
+    threads: bool
+
+    def inline(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+        """All inline parts as one run: they are small and not sorted."""
+        tables = [read_inline(self.machine, self.schema, part) for part in parts]
+        rows = pa.concat_tables(tables).combine_chunks()
+        yield from (
+            self._see(batch) for batch in sort_updates(self.schema, rows).combine_chunks().to_batches()
+        )
+
+    def stored(self, run: Run) -> Iterator[pa.RecordBatch]:
+        """The parts of a run one after the other."""
+        names = self.view.names(self.schema)
+        last: RowKey | None = None
+        for part in run:
+            for batch in self._part(part):
+                rows = self._see(within(batch, part))
+                if not rows.num_rows:
+                    continue
+                if last is not None and RowKey(names, rows, 0) < last:
+                    raise CorruptBlob(str(part.blob_key), "rows in the total order", "one after a later one")
+                last = RowKey(names, rows, rows.num_rows - 1)
+                if rows.num_rows > 1:
+                    last = last.detached()
+                yield rows
+
+    def _part(self, part: Part) -> Iterator[pa.RecordBatch]:
+        """The batches of a part that may have rows that are wanted.
+
+        A store that fails in the middle is asked again, within the retry deadline since the last batch: the
+        part is opened and verified anew, and goes on after the rows that came.
+        """
+        own = self.machine.schema_of(part)
+        clock = self.machine.clock
+        patience = Patience(self.machine.config, clock)
+        given = 0
+        while True:
+            try:
+                with open_part(self.machine, part) as file:
+                    for batch in self._batches(file, part, own, given):
+                        yield batch
+                        given += batch.num_rows
+                        patience = Patience(self.machine.config, clock)
+                return
+            except (Determinate, Indeterminate):
+                if not patience.wait():
+                    raise
+
+    def _see(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = self.view.apply(batch)
+        return rows if self.wanted == EVERYTHING else self.wanted.slice(self.schema.names, rows)
+
+    def _batches(self, file: pa.NativeFile, part: Part, own: Schema, given: int) -> Iterator[pa.RecordBatch]:
+        """The row groups that may have rows that are wanted, of a part written under `own`, in batches.
+
+        The first `given` rows are left out.
+        """
+        key = str(part.blob_key)
+        try:
+            with pq.ParquetFile(file, pre_buffer=False) as parquet:
+                check_footer(parquet.metadata, own, key=key)
+                bounds = bounds_through(self.schema, own, parquet.metadata)
+                times = self.view.earliest, self.view.latest
+                chosen = [i for i, group in enumerate(bounds) if group.may_meet(self.wanted, *times)]
+                if self.machine.config.audit_pushdown:
+                    self._audit(parquet, part, own, [i for i in range(len(bounds)) if i not in chosen])
+                while chosen and given >= (skipped := parquet.metadata.row_group(chosen[0]).num_rows):
+                    given -= skipped
+                    del chosen[0]
+                for rows in self._decode(parquet, own, chosen):
+                    if given < rows.num_rows:
+                        yield rows.slice(given)
+                    given = max(0, given - rows.num_rows)
+        except UNREADABLE as error:
+            raise read_error(error, key) from error
+
+    def _audit(self, parquet: pq.ParquetFile, part: Part, own: Schema, skipped: Sequence[int]) -> None:
+        for group in skipped:
+            rows = self._decode(parquet, own, [group])
+            if found := sum(self._see(within(batch, part)).num_rows for batch in rows):
+                what = f"no row that is wanted in row group {group}"
+                raise CorruptBlob(str(part.blob_key), what, f"{found}")
+
+    def _decode(
+        self, parquet: pq.ParquetFile, own: Schema, groups: Sequence[int]
+    ) -> Iterator[pa.RecordBatch]:
+        updates = own.arrow_updates
+        for size, span in self._spans(parquet.metadata, groups):
+            batches = parquet.iter_batches(
+                size, row_groups=span, columns=updates.names, use_threads=self.threads
+            )
+            for batch in batches:
+                arrays = [batch.column(name) for name in updates.names]
+                yield upgraded(pa.RecordBatch.from_arrays(arrays, schema=updates), own, self.schema)
+
+    def _spans(self, metadata: pq.FileMetaData, groups: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+        """Row groups one after the other whose rows are about as large, and how many make a batch."""
+        span: list[int] = []
+        least = most = 0
+        for group in groups:
+            size = self._batch_rows(metadata.row_group(group))
+            if span and max(most, size) > _ALIKE * min(least, size):
+                yield least, span
+                span = []
+            least, most = (min(least, size), max(most, size)) if span else (size, size)
+            span.append(group)
+        if span:
+            yield least, span
+
+    def _batch_rows(self, group: pq.RowGroupMetaData) -> int:
+        # What dictionaries and bit packing save in the file is there again in memory.
+        columns = len(self.schema.columns)
+        width: int = max(16 * columns, group.total_byte_size // max(1, group.num_rows))
+        least = min(_LEAST_ROWS, columns * _LEAST_COLUMN_BYTES // width)
+        return max(1, least, min(ROW_GROUP_ROWS, self.buffer_bytes // width))
+
+
+def open_part(machine: Machine, part: Part) -> "closing[pa.NativeFile]":
+    """A stored part for random access, verified against what the state says of it.
+
+    Raises:
+        PartGone: its blob does not exist.
+        CorruptBlob: its bytes are not what was written.
+    """
+    key = part.blob_key
+    assert key is not None
+
+    def attempt() -> pa.NativeFile:
+        file = machine.location.blob.open_input(key)
+        if file is None:
+            raise PartGone(key)
+        try:
+            _verify(file, part, key)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def read() -> pa.NativeFile:
+        return retry(attempt, machine.config, machine.clock)
+
+    return closing(read_twice(machine.location, key, read))
+
+
+def _verify(file: pa.NativeFile, part: Part, key: str) -> None:
+    crc32c = 0
+    try:
+        if (size := file.size()) != part.size_bytes:
+            raise CorruptBlob(key, f"{part.size_bytes} bytes", f"{size} bytes")
+        while data := file.read(_READ_BYTES):
+            crc32c = google_crc32c.extend(crc32c, data)
+        file.seek(0)
+    except OSError as error:
+        raise Determinate(f"can't read {key}: {error}") from error
+    if crc32c != part.crc32c:
+        raise CorruptBlob(key, f"crc32c {part.crc32c:08x}", f"{crc32c:08x}")

@@ -1,0 +1,219 @@
+"""The parts of one run, written as its rows come.
+
+Invariants
+- Rows come in the total order of (key, value, `_time`), so that the parts of the run follow each other in it.
+- In memory are the rows of one row group (`ROW_GROUP_BYTES`, or one row), and the encoded bytes of one part;
+  where parts are written ahead, the rows of three row groups and the bytes of two parts.
+- A run that is not finished leaves nothing behind: what was uploaded of it is deleted. An upload of unknown
+  outcome may leave a blob, which carries the writer's id.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+import pyarrow as pa
+
+from holdfast.errors import CLOSED
+from holdfast.persist.ids import new_id, part_key
+from holdfast.persist.parts.partstore import delete_parts, put_part, write_parts
+from holdfast.persist.rows.canonical import Rows, time_bounds
+from holdfast.persist.rows.part import ROW_GROUP_BYTES, ROW_GROUP_ROWS, PartFile
+from holdfast.persist.rows.schema import Schema
+from holdfast.persist.rows.sizes import pieces_of
+from holdfast.persist.state.machine import Machine
+from holdfast.persist.state.state import Part
+
+_T = TypeVar("_T")
+
+_GROUPS_AHEAD: Final = 2
+
+
+def write_run(
+    machine: Machine,
+    *,
+    writer_id: str,
+    schema: Schema,
+    schema_id: int,
+    pieces: Iterable[Rows],
+    before_upload: Callable[[], None] = lambda: None,
+    ahead: bool = False,
+    inline: bool = True,
+) -> tuple[Part, ...]:
+    """Make the parts of one run of pieces that follow each other in the total order, as they come.
+
+    What comes out small is one part that is `inline`. `before_upload` runs before each part is made to
+    upload. With `ahead`, rows are encoded and uploaded in threads while the next come. Raises what `pieces`
+    raises, and `StorageError` where an upload fails; then nothing of the run is left.
+    """
+    target = _Target(machine, writer_id, schema, schema_id, before_upload, inline)
+    if not ahead:
+        return _write(_RunWriter(target, _now, _now), pieces)
+    # One thread each: row groups follow each other, and so do uploads.
+    with ThreadPoolExecutor(1, "holdfast-encode") as encoder, ThreadPoolExecutor(1, "holdfast-upload") as up:
+        return _write(_RunWriter(target, encoder.submit, up.submit), pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    machine: Machine
+    writer_id: str
+    schema: Schema
+    schema_id: int
+    before_upload: Callable[[], None]
+    inline: bool
+
+
+def _write(writer: "_RunWriter", pieces: Iterable[Rows]) -> tuple[Part, ...]:
+    try:
+        for piece in pieces:
+            writer.add(piece)
+        return writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+class _Lane(Protocol):
+    """Runs calls one after the other, now or soon."""
+
+    def __call__(self, call: Callable[..., _T], /, *args: Any) -> "Future[_T]": ...
+
+
+def _now(call: Callable[..., _T], /, *args: Any) -> "Future[_T]":
+    done: Future[_T] = Future()
+    done.set_result(call(*args))
+    return done
+
+
+class _RunWriter:
+    def __init__(self, target: _Target, encode: _Lane, upload: _Lane) -> None:
+        self._target = target
+        self._encode = encode
+        self._upload = upload
+        self._waiting: list[Rows] = []
+        self._waiting_rows = self._waiting_bytes = 0
+        # Rows of more than 128 bytes make smaller row groups.
+        self._group_bytes = min(ROW_GROUP_BYTES, target.machine.config.part_target_bytes)
+        self._open: _OpenPart | None = None
+        self._encoding: deque[Future[None]] = deque()
+        self._parts: list[Future[Part]] = []
+
+    def add(self, rows: Rows) -> None:
+        """Add rows that follow those before them."""
+        for piece in pieces_of(rows, self._group_bytes):
+            self._add(piece)
+
+    def _add(self, rows: Rows) -> None:
+        start = 0
+        while start < rows.num_rows:
+            if self._waiting and self._room(rows) <= 0:
+                self._write_group()
+            piece = rows.slice(start, max(1, self._room(rows)))
+            start += piece.num_rows
+            self._waiting.append(piece)
+            self._waiting_rows += piece.num_rows
+            self._waiting_bytes += int(piece.nbytes)
+
+    def finish(self) -> tuple[Part, ...]:
+        """The parts, all uploaded."""
+        if self._waiting and self._open is None and not self._parts:
+            target, updates = self._target, pa.Table.from_batches(_batches(self._waiting))
+            return write_parts(
+                target.machine,
+                writer_id=target.writer_id,
+                schema=target.schema,
+                schema_id=target.schema_id,
+                updates=updates,
+                bounds=time_bounds(updates),
+                is_sorted=True,
+                inline=target.inline,
+                before_upload=target.before_upload,
+            )
+        if self._waiting:
+            self._write_group()
+        if self._open is not None:
+            self._close_part()
+        return tuple(part.result() for part in self._parts)
+
+    def abandon(self) -> None:
+        """Delete what was uploaded."""
+        uploaded = []
+        for part in self._parts:
+            with suppress(Exception):
+                uploaded.append(part.result())
+        delete_parts(self._target.machine, uploaded)
+
+    def _room(self, rows: Rows) -> int:
+        """How many such rows more the row group takes; none or fewer where it is full."""
+        width = max(1, int(rows.nbytes) // int(rows.num_rows))
+        return min(ROW_GROUP_ROWS - self._waiting_rows, (self._group_bytes - self._waiting_bytes) // width)
+
+    def _write_group(self) -> None:
+        group = pa.Table.from_batches(_batches(self._waiting))
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+        bounds = time_bounds(group)
+        assert bounds is not None
+        if self._open is None:
+            self._target.before_upload()
+            self._open = _OpenPart(PartFile(self._target.schema, self._target.schema_id))
+        part = self._open
+        part.note(group, bounds)
+        while len(self._encoding) >= _GROUPS_AHEAD:
+            self._encoding.popleft().result()
+        self._encoding.append(self._encode(part.file.write_group, group))
+        # Groups are a little smaller than they may be: another one would be beyond it.
+        if part.raw_bytes >= self._target.machine.config.part_target_bytes - self._group_bytes // 2:
+            self._close_part()
+
+    def _close_part(self) -> None:
+        part, self._open = self._open, None
+        assert part is not None
+        if self._parts:
+            # Of finished parts no more than one waits in memory.
+            self._parts[-1].result()
+        encoded = self._encode(_finish, part.file, tuple(self._encoding))
+        self._parts.append(self._upload(self._put, part, encoded))
+
+    def _put(self, part: "_OpenPart", encoded: "Future[memoryview]") -> Part:
+        target = self._target
+        data = encoded.result()
+        key = part_key(target.machine.shard_id, target.writer_id, new_id("p"))
+        crc32c = put_part(target.machine, key, data)
+        return Part(part.rows, target.schema_id, part.lower, part.upper, len(data), crc32c, key)
+
+
+@dataclass(slots=True)
+class _OpenPart:
+    """A part that is being encoded, and what is known of its rows."""
+
+    file: PartFile
+    rows: int = 0
+    raw_bytes: int = 0
+    lower: int = CLOSED
+    upper: int = 0
+
+    def note(self, group: pa.Table, bounds: tuple[int, int]) -> None:
+        """Count a row group."""
+        self.rows += group.num_rows
+        self.raw_bytes += group.nbytes
+        self.lower, self.upper = min(self.lower, bounds[0]), max(self.upper, bounds[1] + 1)
+
+
+def _finish(file: PartFile, groups: Iterable["Future[None]"]) -> memoryview:
+    for group in groups:
+        # One that failed is not in the file.
+        group.result()
+    return file.finish()
+
+
+def _batches(pieces: Iterable[Rows]) -> list[pa.RecordBatch]:
+    """The pieces as batches that are one table's."""
+    return [
+        batch
+        for piece in pieces
+        for batch in (piece.to_batches() if isinstance(piece, pa.Table) else [piece])
+    ]

@@ -1,0 +1,257 @@
+"""Snapshots: the contents of a shard at a time, at once, as a stream in order, or in pieces by key.
+
+- A snapshot at `as_of` is right on every version with `since <= as_of < upper`; a reader whose parts went
+  plans again on the newest one, and gives up with `AsOfTooEarly` only where that can't answer. A stream goes
+  on after the last row that it gave.
+- A snapshot has the schema of the version that it was first planned on, to its end. Versions to come may have
+  a later one: contents at `as_of` were complete before that, so they are lowered again.
+- The pieces are ranges of the first column that tile all of it, wherever the cuts are: what the cuts were
+  chosen by (statistics, not verified) can only make them uneven.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from holdfast.errors import (
+    AsOfNotYetAvailable,
+    AsOfTooEarly,
+    BadInput,
+    CorruptBlob,
+    ShardFinalized,
+)
+from holdfast.persist.checks import check_time
+from holdfast.persist.parts.partstore import PartGone, read_part
+from holdfast.persist.parts.runs import At, merged
+from holdfast.persist.parts.split import cuts
+from holdfast.persist.rows.casts import shown
+from holdfast.persist.rows.consolidate import Source, consolidate_at
+from holdfast.persist.rows.evolution import lowered, newest, upgraded_range
+from holdfast.persist.rows.fold import naming_shard
+from holdfast.persist.rows.order import EVERYTHING, Key, KeyRange, RowKey
+from holdfast.persist.rows.schema import DIFF, Schema
+from holdfast.persist.state.machine import Machine
+from holdfast.persist.state.state import Part, ShardState, live_keys
+
+BATCH_ROWS = 64 * 1024
+
+
+class Pins(Protocol):
+    """Keeps the parts of a version while they are read."""
+
+    @contextmanager
+    def pin(self, state: ShardState) -> Iterator[None]:
+        """Hold the parts of `state` for the block."""
+
+    def beat(self) -> None:
+        """Say, where that is due, that the reader lives."""
+
+    def too_early(self, as_of: int, since: int) -> AsOfTooEarly:
+        """The error for a read at `as_of` that `since` has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPart:
+    """What is needed, besides the location, to read a piece of a snapshot. Picklable.
+
+    The rows whose first column is from `lower` on and before `upper`, None being no limit: values as
+    `holdfast.persist.rows.order` has them (floats as ordered integers, dates and times as counts). All
+    pieces have the schema of the version that they were planned on, `schema_id`.
+    """
+
+    shard_id: str
+    as_of: int
+    lower: Any = None
+    upper: Any = None
+    schema_id: int = 1
+
+    @property
+    def range(self) -> KeyRange:
+        """The rows of the piece."""
+        return KeyRange(lower=_limit(self.lower), upper=_limit(self.upper))
+
+
+def _limit(value: Any) -> Key | None:
+    return None if value is None else ((True, value),)
+
+
+class Snapshot:
+    """The contents of a shard at `as_of`: each (key, value) once, `_diff` copies of it, never 0.
+
+    With a time `after`, what these have more than the contents then, or less: only what was written since
+    is read.
+
+    Iterate it for record batches in the total order of (key, value), read with bounded memory, or take all at
+    once with `to_table`: faster, in no order. Columns are those of the schema and `_diff` (int64). With
+    `columns` only these of them, and `_diff`: rows that differ in others are not summed, so equal rows may
+    then come several times.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        pins: Pins,
+        schema: Schema,
+        as_of: int,
+        wanted: KeyRange = EVERYTHING,
+        columns: Sequence[str] | None = None,
+        buffer_bytes: int | None = None,
+        after: int | None = None,
+    ) -> None:
+        self.schema = schema
+        self._machine = machine
+        self._pins = pins
+        self._wanted = wanted
+        self._columns = None if columns is None else list(columns)
+        self._buffer_bytes = buffer_bytes
+        self._after = after
+        self.as_of = as_of
+
+    def to_table(self) -> pa.Table:
+        """All of it in memory.
+
+        Raises:
+            AsOfTooEarly: `since` has passed `as_of` and the parts are gone.
+            CorruptBlob: a part is not what was written.
+            DiffOverflow: what was written adds up to more copies of a row than int64 holds; names the row.
+        """
+        if self._wanted != EVERYTHING or self._after is not None:
+            empty = self._project(self.schema.arrow_diff.empty_table())
+            return pa.Table.from_batches(self, empty.schema)
+        schema, sources = self.sources()
+        with naming_shard(self._machine.shard_id):
+            contents = consolidate_at(schema, sources, self.as_of)
+        return self._project(self._lower(schema, contents))
+
+    def sources(self, at_least: Schema | None = None) -> tuple[Schema, list[Source]]:
+        """All updates of the shard that can be of times up to `as_of`, in memory, and their schema.
+
+        It is the shard's newest, or `at_least` where that follows it. Raises as `to_table` does.
+        """
+        state = self._readable()
+        while True:
+            schema = newest([state.schema, *([at_least] if at_least is not None else [])])
+            try:
+                with self._pins.pin(state):
+                    parts = [read_part(self._machine, schema, part) for part in self._parts(state)]
+                    return schema, parts
+            except PartGone as gone:
+                state = self._replanned(state, gone)
+
+    def stored_bytes(self) -> int:
+        """About how many bytes are stored of what is read."""
+        return sum(part.size_bytes for part in self._parts(self._machine.state))
+
+    def _parts(self, state: ShardState) -> Iterator[Part]:
+        return (part for batch in state.batches for part in batch.parts if part.lower <= self.as_of)
+
+    def _lower(self, schema: Schema, rows: pa.Table) -> pa.Table:
+        return lowered(rows, schema, self.schema, where=f"a part of {self._machine.shard_id}")
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """The batches in order. Raises as `to_table` does, perhaps after some of them."""
+        state = self._readable()
+        left, last = self._wanted, None
+        while True:
+            try:
+                with self._pins.pin(state):
+                    for rows in self._merged(state, left):
+                        for batch in self._project(rows).to_batches(max_chunksize=BATCH_ROWS):
+                            yield batch
+                            # Of a file that is open a forked child would move the parent's place in it.
+                            self._machine.owner.check("this snapshot")
+                        chunk = rows.to_batches()[-1]
+                        last = RowKey(self.schema.names, chunk, chunk.num_rows - 1)
+                        self._pins.beat()
+                return
+            except PartGone as gone:
+                state = self._replanned(state, gone)
+                left = left if last is None else left.beyond(last.key())
+
+    def _readable(self) -> ShardState:
+        return check_readable(self._machine, self.as_of, self._after)
+
+    def _replanned(self, state: ShardState, gone: PartGone) -> ShardState:
+        earliest = self.as_of if self._after is None else self._after
+        return replan_at(self._machine, self._pins, state, gone, earliest)
+
+    def _merged(self, state: ShardState, wanted: KeyRange) -> Iterator[pa.Table]:
+        runs = [run for batch in state.batches for run in batch.runs]
+        wanted = upgraded_range(wanted, self.schema, state.schema)
+        view = At(self.as_of, 0 if self._after is None else self._after + 1)
+        buffer_bytes = self._buffer_bytes
+        for rows in merged(self._machine, state.schema, runs, view, wanted, buffer_bytes=buffer_bytes):
+            yield self._lower(state.schema, rows)
+
+    def _project(self, rows: pa.Table) -> pa.Table:
+        return rows if self._columns is None else rows.select([*self._columns, DIFF])
+
+
+def plan_parts(machine: Machine, pins: Pins, as_of: int, max_parts: int | None) -> list[SnapshotPart]:
+    """Pieces of the snapshot by key. Raises as `ReadHandle.snapshot_parts` does."""
+    if max_parts is not None and (not isinstance(max_parts, int) or max_parts < 1):
+        raise BadInput(f"a snapshot can't be cut into {shown(max_parts)} parts: at least 1")
+    state = check_readable(machine, as_of)
+    while max_parts != 1:
+        try:
+            with pins.pin(state):
+                limits = [None, *cuts(machine, state, as_of, max_parts), None]
+            schema_id = max(state.schemas)
+            return [SnapshotPart(machine.shard_id, as_of, *limit, schema_id) for limit in pairwise(limits)]
+        except PartGone as gone:
+            state = replan_at(machine, pins, state, gone, as_of)
+    return [SnapshotPart(machine.shard_id, as_of, schema_id=max(state.schemas))]
+
+
+def check_readable(machine: Machine, as_of: int, after: int | None = None) -> ShardState:
+    """A version that has contents at `as_of`, reading the newest one where the cached has not.
+
+    And at `after`, where that is given.
+
+    Raises:
+        BadInput: a time is none, `after` is beyond `as_of`, or the client is closed.
+        AsOfTooEarly: the earlier time is before `since`.
+        AsOfNotYetAvailable: `as_of` is not before the upper.
+        ShardFinalized: the shard has ended.
+    """
+    check_time(as_of)
+    earliest = as_of if after is None else check_time(after)
+    if earliest > as_of:
+        raise BadInput(f"there are no changes after {earliest} up to {as_of}")
+    machine.check_open()
+    state = machine.state
+    if not (state.exists and as_of < state.upper) or state.finalized:
+        state = machine.refresh()
+    if not state.exists:
+        raise BadInput(f"shard {machine.shard_id} does not exist")
+    if state.finalized:
+        raise ShardFinalized(f"shard {machine.shard_id} was finalized")
+    if earliest < state.since:
+        raise AsOfTooEarly(earliest, state.since)
+    if as_of >= state.upper:
+        raise AsOfNotYetAvailable(as_of, state.upper)
+    return state
+
+
+def replan(machine: Machine, planned: ShardState, gone: PartGone) -> ShardState:
+    """The newest version, after a part of `planned` was not found.
+
+    Raises:
+        CorruptBlob: the newest version names it too: the part is lost.
+    """
+    state = machine.refresh()
+    if state.seqno == planned.seqno or str(gone) in live_keys(state):
+        raise CorruptBlob(str(gone), "a part", "nothing") from None
+    return state
+
+
+def replan_at(machine: Machine, pins: Pins, planned: ShardState, gone: PartGone, as_of: int) -> ShardState:
+    """As `replan`, for a read at `as_of`; `AsOfTooEarly` where the newest version can't answer it."""
+    state = replan(machine, planned, gone)
+    if state.since > as_of:
+        raise pins.too_early(as_of, state.since) from None
+    return state

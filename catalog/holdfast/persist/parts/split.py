@@ -1,0 +1,122 @@
+"""Where to cut a shard's rows into ranges of the first column with about as many rows each.
+
+What the footers of the parts tell is enough: a row group wholly before a place counts whole, one that the
+place is within counts half. Nothing is decoded, and no checksum verified: cuts are right wherever they are.
+Values of the column are as in `holdfast.persist.rows.order`; no cut is null.
+"""
+
+import math
+from bisect import bisect_left
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.persist.parts.partstore import PartGone, read_inline
+from holdfast.persist.rows.canonical import sort_updates
+from holdfast.persist.rows.groups import GroupBounds, bounds_through
+from holdfast.persist.rows.order import NULL, Key, key_at
+from holdfast.persist.rows.part import UNREADABLE, check_footer, read_error
+from holdfast.persist.rows.schema import Schema
+from holdfast.persist.state.machine import Machine, read_twice, retry
+from holdfast.persist.state.state import Part, ShardState
+
+# An inline part is small: a few places in it are enough.
+_INLINE_PIECES: Final = 4
+
+
+def cuts(machine: Machine, state: ShardState, as_of: int, max_parts: int | None) -> list[Any]:
+    """At most `max_parts - 1` ascending values that cut the rows; None: as many as there are row groups.
+
+    Raises:
+        PartGone: a part of `state` does not exist.
+        CorruptBlob: a part has no footer that can be read.
+    """
+    runs = [
+        [
+            group
+            for part in run
+            if part.lower <= as_of
+            for group in _groups(machine, state.schema, part)
+            if group.rows
+        ]
+        for batch in state.batches
+        for run in batch.runs
+    ]
+    pieces = max(map(len, runs), default=1) if max_parts is None else max_parts
+    return choose([group for run in runs for group in run], pieces)
+
+
+def choose(groups: list[GroupBounds], pieces: int) -> list[Any]:
+    """The values that cut rows so spread into at most so many pieces."""
+    ends = {end for group in groups for end in (group.low, group.high) if end is not None and end != NULL}
+    places = sorted(ends)
+    before = _rows_before(groups, places)
+    total = sum(group.rows for group in groups)
+    chosen: list[Any] = []
+    for piece in range(1, pieces):
+        aim = total * piece / pieces
+        index = bisect_left(before, aim)
+        if index > 0 and (index == len(before) or aim - before[index - 1] <= before[index] - aim):
+            index -= 1
+        # Nothing before it: the piece below would be empty.
+        if index < len(places) and before[index] > 0:
+            value = places[index][0][1]
+            if not chosen or chosen[-1] < value:
+                chosen.append(value)
+    return chosen
+
+
+def _rows_before(groups: list[GroupBounds], places: list[Key]) -> list[float]:
+    """For each of the ascending places about how many rows are before it."""
+    steps = [0.0] * (len(places) + 1)
+    for group in groups:
+        # Half of the rows at each end; they are before a place that is after that end.
+        start = 0 if group.low is None or group.low == NULL else bisect_left(places, group.low) + 1
+        end = len(places) if group.high is None else bisect_left(places, group.high) + 1
+        if group.high == NULL:
+            end = 0
+        steps[min(start, len(places))] += group.rows / 2
+        steps[min(end, len(places))] += group.rows / 2
+    sums, total = [], 0.0
+    for step in steps[: len(places)]:
+        total += step
+        sums.append(total)
+    return sums
+
+
+def _groups(machine: Machine, schema: Schema, part: Part) -> list[GroupBounds]:
+    if part.inline is not None:
+        return _inline_groups(schema, read_inline(machine, schema, part))
+    key = part.blob_key
+    assert key is not None
+    own = machine.schema_of(part)
+
+    def attempt() -> list[GroupBounds]:
+        file = machine.location.blob.open_input(key)
+        if file is None:
+            raise PartGone(key)
+        with file:
+            try:
+                metadata = pq.read_metadata(file)
+                check_footer(metadata, own, key=key)
+                return bounds_through(schema, own, metadata)
+            except UNREADABLE as error:
+                raise read_error(error, key) from error
+
+    def read() -> list[GroupBounds]:
+        return retry(attempt, machine.config, machine.clock)
+
+    return read_twice(machine.location, key, read)
+
+
+def _inline_groups(schema: Schema, updates: pa.Table) -> list[GroupBounds]:
+    rows = sort_updates(schema, updates)
+    size = math.ceil(rows.num_rows / _INLINE_PIECES) or 1
+    names = schema.names[:1]
+    found = []
+    for start in range(0, rows.num_rows, size):
+        count = min(size, rows.num_rows - start)
+        low, high = key_at(names, rows, start), key_at(names, rows, start + count - 1)
+        found.append(GroupBounds(count, low, high, 0))
+    return found

@@ -1,0 +1,110 @@
+"""How many updates came at which times, where what is stored together has several.
+
+- Of a stored part only the column `_time` is decoded, of row groups that can have times that are asked for.
+- In memory are a batch of times and the first times of all, as many as are asked for.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+
+from holdfast.persist.parts.runs import open_part
+from holdfast.persist.rows.canonical import values_of
+from holdfast.persist.rows.groups import group_bounds
+from holdfast.persist.rows.part import UNREADABLE, check_footer, decode_inline, read_error
+from holdfast.persist.rows.schema import TIME, Schema
+from holdfast.persist.state.machine import Machine, retry
+from holdfast.persist.state.state import Part
+
+_BATCH_ROWS: Final = 64 * 1024
+_MOST: Final = 2**63 - 1
+
+
+class TimeCounts:
+    """How many updates there are at the first times of `[first, last]`.
+
+    Once they are more than `most`, the time at which they are is the last one.
+    """
+
+    def __init__(self, first: int, last: int, most: int) -> None:
+        self.first = first
+        self.last = last
+        self.most = min(most, _MOST)
+        # The times in order, and how many updates each has.
+        self.times = np.empty(0, np.uint64)
+        self.counts = np.empty(0, np.int64)
+
+    @property
+    def total(self) -> int:
+        """How many updates were counted."""
+        return int(self.counts.sum())
+
+    @property
+    def within(self) -> int:
+        """Of how many times, from the first on, all updates together are no more than `most`."""
+        return int(np.searchsorted(np.cumsum(self.counts), self.most, side="right"))
+
+    def add(self, times: npt.NDArray[np.uint64], counts: npt.NDArray[np.int64] | None = None) -> None:
+        """Count updates at these times, in any order: one each, or as many as `counts`."""
+        inside = (times >= np.uint64(self.first)) & (times <= np.uint64(self.last))
+        added = np.ones(len(times), np.int64) if counts is None else counts
+        self.times, index = np.unique(np.concatenate([self.times, times[inside]]), return_inverse=True)
+        known, self.counts = self.counts, np.zeros(len(self.times), np.int64)
+        np.add.at(self.counts, index, np.concatenate([known, added[inside]]))
+        within = self.within
+        if within < len(self.times):
+            self.last = int(self.times[within])
+            self.times, self.counts = self.times[: within + 1], self.counts[: within + 1]
+
+    def merge(self, other: "TimeCounts") -> None:
+        """Count what another one has counted too, of an interval within this one's or beyond its end."""
+        self.add(other.times, other.counts)
+
+
+def count_part(machine: Machine, part: Part, counts: TimeCounts) -> None:
+    """Count the updates of a part.
+
+    Those of one time are not read: they count as they are stored. Raises as `open_runs` does.
+    """
+    first, last = max(part.lower, counts.first), min(part.upper - 1, counts.last)
+    if first > last:
+        return
+    if part.lower == part.upper - 1:
+        counts.add(np.array([part.lower], np.uint64), np.array([part.rows], np.int64))
+        return
+
+    def attempt() -> TimeCounts:
+        found = TimeCounts(first, last, counts.most)
+        for times in _times(machine, part, found):
+            found.add(times)
+        return found
+
+    counts.merge(retry(attempt, machine.config, machine.clock))
+
+
+def _times(machine: Machine, part: Part, wanted: TimeCounts) -> Iterator[npt.NDArray[np.uint64]]:
+    own = machine.schema_of(part)
+    if part.inline is None:
+        yield from _stored_times(machine, part, own, wanted)
+    else:
+        table = decode_inline(part.inline, own, key="an inline part")
+        yield from (values_of(chunk) for chunk in table.column(TIME).chunks)
+
+
+def _stored_times(
+    machine: Machine, part: Part, own: Schema, wanted: TimeCounts
+) -> Iterator[npt.NDArray[np.uint64]]:
+    key = str(part.blob_key)
+    with open_part(machine, part) as file:
+        try:
+            with pq.ParquetFile(file, pre_buffer=False) as parquet:
+                check_footer(parquet.metadata, own, key=key)
+                for index, group in enumerate(group_bounds(own, parquet.metadata)):
+                    if group.earliest <= wanted.last and wanted.first <= group.latest:
+                        for rows in parquet.iter_batches(_BATCH_ROWS, row_groups=[index], columns=[TIME]):
+                            yield values_of(rows.column(TIME))
+        except UNREADABLE as error:
+            raise read_error(error, key) from error

@@ -1,0 +1,320 @@
+"""What callers hand in, made into the one form that is stored, and its total order.
+
+Invariants
+- A prepared batch has exactly the columns of `Schema.arrow_updates`, in that order, with those types.
+- A cast never loses anything (`holdfast.persist.rows.casts`): what does not fit is `BadInput`, which names
+  the column.
+- Floats are canonical: one NaN, no negative zero. So equal values have equal bytes, and bytes can be
+  hashed, grouped and compared.
+- The total order is (key columns, value columns, `_time`), each column ascending: nulls first,
+  false < true, numbers by value with NaN last, string and binary by their bytes.
+- An update with `_diff` 0 says nothing and is dropped.
+"""
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from holdfast.errors import CLOSED, BadInput
+from holdfast.persist.rows.casts import cast_column, column_of
+from holdfast.persist.rows.schema import DIFF, TIME, TYPE_NAMES, Column, Schema, arrow_type
+
+Rows: TypeAlias = pa.Table | pa.RecordBatch
+R = TypeVar("R", pa.Table, pa.RecordBatch)
+
+_UINT64 = pa.uint64()
+_INT64 = pa.int64()
+_DTYPES: dict[int, np.dtype[Any]] = {
+    type_.id: np.dtype(type_.to_pandas_dtype()) for type_ in map(arrow_type, TYPE_NAMES[1:11])
+}
+_SIGNED: dict[int, np.dtype[Any]] = {4: np.dtype(np.int32), 8: np.dtype(np.int64)}
+_LEAST = {4: -(2**31), 8: -(2**63)}
+_ONES = pa.array(np.ones(1024, np.int64))
+# Up to this many rows plain Python beats the fixed cost of NumPy's calls.
+_FEW_ROWS = 64
+# Below this many rows the fixed cost of a Polars query is greater than its speed.
+SMALL_ROWS = 512
+
+
+def prepare_updates(schema: Schema, updates: object, *, default_time: int) -> pa.RecordBatch:
+    """The updates as they are stored, not sorted; an empty batch for None.
+
+    `updates` is a table, a record batch, a data frame (pandas, Polars, anything with the Arrow stream
+    interface) or a list of dicts, with the schema's columns in any order, an optional `_time` (default:
+    `default_time`) and an optional `_diff` (default: +1). Python floats in dicts are rounded to float32
+    where the column is; an Arrow float64 column is not.
+
+    Raises `BadInput` naming the column: missing, unknown, given twice, null where it may not be, of
+    another kind, or not representable in the column's type.
+    """
+    if updates is None:
+        return empty_updates(schema)
+    rows = _rows(schema, updates)
+    count = rows.num_rows
+    given = rows.schema.names
+    where = {name: index for index, name in enumerate(given)}
+    if len(where) != len(given):
+        twice = next(name for name in given if given.count(name) > 1)
+        raise BadInput(f"column {twice!r} is given twice")
+    arrays = []
+    for column in schema.columns:
+        index = where.pop(column.name, None)
+        if index is None:
+            raise BadInput(f"column {column.name!r} is missing (given: {', '.join(given)})")
+        arrays.append(_convert(column, rows.column(index)))
+    time, diff = where.pop(TIME, None), where.pop(DIFF, None)
+    if where:
+        raise BadInput(f"column {next(iter(where))!r} is not in the schema ({', '.join(schema.names)})")
+
+    arrays.append(
+        _default_time(default_time, count) if time is None else _integers(TIME, rows.column(time), _UINT64)
+    )
+    if diff is None:
+        arrays.append(_ONES[:count] if count <= len(_ONES) else pa.array(np.ones(count, np.int64)))
+        return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_updates)
+    diffs = _integers(DIFF, rows.column(diff), _INT64)
+    arrays.append(diffs)
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_updates)
+    nonzero = values_of(diffs) != 0
+    return batch if nonzero.all() else batch.filter(pa.array(nonzero))
+
+
+def empty_updates(schema: Schema) -> pa.RecordBatch:
+    """A batch of no updates."""
+    arrays = [pa.array([], field.type) for field in schema.arrow_updates]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_updates)
+
+
+def time_bounds(batch: Rows) -> tuple[int, int] | None:
+    """The least and the greatest `_time` of updates, both inclusive; None when there are none."""
+    if batch.num_rows == 0:
+        return None
+    array = _one_array(batch.column(TIME))
+    if len(array) <= _FEW_ROWS:
+        few = _numbers(array, "Q")
+        return min(few), max(few)
+    times = values_of(array)
+    return int(times[times.argmin()]), int(times[times.argmax()])
+
+
+def check_times(batch: Rows, lower: int, upper: int) -> tuple[int, int] | None:
+    """The `time_bounds` of updates; `BadInput` unless all of their times are in `[lower, upper)`."""
+    bounds = time_bounds(batch)
+    if bounds:
+        check_bounds(bounds, lower, upper)
+    return bounds
+
+
+def check_bounds(bounds: tuple[int, int], lower: int, upper: int) -> None:
+    """Raise `BadInput` unless the least and the greatest time of updates are in `[lower, upper)`."""
+    least, greatest = bounds
+    if not (lower <= least and greatest < upper):
+        wrong = least if least < lower else greatest
+        raise BadInput(f"an update is at time {wrong}: expected times in [{lower}, {upper})")
+
+
+def sort_updates(schema: Schema, table: R) -> R:
+    """The updates in the total order of (key, value, `_time`); columns in canonical form."""
+    names = [*schema.names, TIME]
+    if table.num_rows <= 1:
+        return table
+    if table.num_rows <= SMALL_ROWS:
+        return table.take(pa.array(_order_small(table, names)))
+    # Polars orders NaN last and binary by its bytes.
+    frame = pl.DataFrame(pl.from_arrow(table)).sort(names, nulls_last=False)
+    result = from_polars(frame, table.schema)
+    if isinstance(table, pa.Table):
+        return result
+    return pa.RecordBatch.from_arrays([_one_array(c) for c in result.columns], schema=table.schema)
+
+
+def total_order(schema: Schema, table: Rows) -> npt.NDArray[np.integer[Any]]:
+    """Which row is the first of the updates in the total order, which the second, and so on."""
+    names = [*schema.names, TIME]
+    if table.num_rows <= SMALL_ROWS:
+        return np.array(_order_small(table, names), np.int64)
+    frame = pl.DataFrame(pl.from_arrow(table))
+    return frame.select(pl.arg_sort_by(names, nulls_last=False)).to_series().to_numpy()
+
+
+def from_polars(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
+    """The frame as a table of the schema, in as many chunks as 2 GiB of text in one chunk demand."""
+    try:
+        return frame.to_arrow().cast(schema)
+    except pa.ArrowInvalid:
+        if frame.height <= 1:
+            raise
+    half = frame.height // 2
+    return pa.concat_tables([from_polars(frame[:half], schema), from_polars(frame[half:], schema)])
+
+
+def values_of(array: pa.Array) -> npt.NDArray[Any]:
+    """The values of a fixed-width numeric array without copying; what lies under a null is anything."""
+    dtype = _DTYPES[array.type.id]
+    data = array.buffers()[1]
+    if data is None:
+        return np.empty(0, dtype)
+    return np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
+
+
+def _numbers(array: pa.Array, code: str) -> tuple[Any, ...]:
+    """The values as `values_of` gives them, read as that `struct` code: for a few rows much cheaper."""
+    data = array.buffers()[1]
+    size = struct.calcsize(code)
+    return struct.unpack_from(f"<{len(array)}{code}", data, array.offset * size) if data is not None else ()
+
+
+def canonical_floats(array: pa.Array) -> pa.Array:
+    """The float array with one NaN and no negative zero; the same array when it is so already."""
+    if len(array) <= _FEW_ROWS:
+        size = array.type.bit_width // 8
+        numbers = _numbers(array, "d" if size == 8 else "f")
+        # Zero equals negative zero, which has bits of its own.
+        has_least = 0.0 in numbers and _LEAST[size] in _numbers(array, "q" if size == 8 else "i")
+        if not has_least and not any(map(math.isnan, numbers)):
+            return array
+    values = values_of(array)
+    if not len(values):
+        return array
+    integer = _SIGNED[values.dtype.itemsize]
+    bits = values.view(integer)
+    # argmin costs a quarter of min; it finds a NaN where there is one. Of all floats negative zero has the
+    # least bits.
+    has_nan = np.isnan(values[values.argmin()])
+    if bits[bits.argmin()] != _LEAST[integer.itemsize]:
+        canonical = np.array(np.nan, values.dtype).view(integer)
+        if not has_nan or (bits[np.isnan(values)] == canonical).all():
+            return array
+    fixed = np.where(np.isnan(values), values.dtype.type(np.nan), values + values.dtype.type(0))
+    return pa.array(fixed, array.type, mask=_null_mask(array), from_pandas=False)
+
+
+def ordered_bits(array: pa.Array) -> pa.Array:
+    """Signed integers that are equal and ordered as the canonical floats are, NaN above infinity."""
+    values = values_of(array)
+    integer = _SIGNED[values.dtype.itemsize]
+    bits = values.view(integer)
+    flip = (bits >> (8 * bits.itemsize - 1)) & ~_LEAST[bits.itemsize]
+    return pa.array(bits ^ flip, mask=_null_mask(array))
+
+
+def python_values(array: pa.Array) -> list[Any]:
+    """The values as Python objects that are equal and ordered exactly as the values are; None for null."""
+    type_ = array.type
+    if pa.types.is_floating(type_):
+        array = ordered_bits(array)
+    elif pa.types.is_temporal(type_):
+        # Python's dates end with the year 9999.
+        array = array.view(pa.int32() if pa.types.is_date32(type_) else pa.int64())
+    # Python orders text by code point: the order of its UTF-8 bytes.
+    return list(array.to_pylist())
+
+
+def _order_small(table: Rows, names: list[str]) -> list[int]:
+    columns = []
+    for name in names:
+        array = _one_array(table.column(name))
+        values = python_values(array)
+        columns.append([(v is not None, v) for v in values] if array.null_count else values)
+    if len(columns) == 1:
+        return sorted(range(table.num_rows), key=columns[0].__getitem__)
+    rows = list(zip(*columns, strict=True))
+    return sorted(range(table.num_rows), key=rows.__getitem__)
+
+
+def _default_time(time: int, rows: int) -> pa.Array:
+    if not 0 <= time < CLOSED:
+        if rows:
+            raise BadInput(f"no update can have the time {time}: times are from 0 to 2**64 - 1")
+        time = 0
+    times = np.full(rows, time, np.uint64) if rows > _FEW_ROWS else time.to_bytes(8, "little") * rows
+    return pa.Array.from_buffers(_UINT64, rows, [None, pa.py_buffer(times)])
+
+
+def _null_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
+    return array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+
+
+def _one_array(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(array, pa.ChunkedArray):
+        return array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
+    return array
+
+
+def _one_column(name: str, array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    one = _one_array(array)
+    if isinstance(one, pa.ChunkedArray):
+        raise BadInput(
+            f"column {name!r} holds more than 2 GiB in one append", hint="append it in smaller pieces"
+        )
+    return one
+
+
+def _convert(column: Column, given: pa.Array | pa.ChunkedArray) -> pa.Array:
+    want = arrow_type(column.type)
+    if given.type != want:
+        given = cast_column(column.name, given, want)
+    array = _one_column(column.name, given) if isinstance(given, pa.ChunkedArray) else given
+    if array.null_count and not column.nullable:
+        raise BadInput(f"column {column.name!r} is not nullable but has {array.null_count} null(s)")
+    match column.type:
+        case "float64" | "float32":
+            return canonical_floats(array)
+        case "string":
+            try:
+                array.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise BadInput(f"column {column.name!r} is not valid UTF-8: {error}") from None
+    return array
+
+
+def _integers(name: str, given: pa.Array | pa.ChunkedArray, want: pa.DataType) -> pa.Array:
+    if given.type != want:
+        if not pa.types.is_integer(given.type):
+            raise BadInput(f"column {name!r} must be {want}, not {given.type}")
+        given = cast_column(name, given, want)
+    if given.null_count:
+        raise BadInput(f"column {name!r} is not nullable but has {given.null_count} null(s)")
+    return _one_column(name, given)
+
+
+def _rows(schema: Schema, updates: object) -> Rows:
+    match updates:
+        case pa.RecordBatch():
+            return updates
+        case pa.Table():
+            # A small append is mostly fixed costs, and a batch's are less than a table's.
+            batches = updates.to_batches()
+            return batches[0] if len(batches) == 1 else updates
+        case list() | tuple():
+            return _from_dicts(schema, updates)
+        case _ if hasattr(updates, "__arrow_c_stream__"):
+            return pa.table(updates)
+    raise BadInput(f"updates are a table or a list of dicts, not {type(updates).__name__}")
+
+
+def _from_dicts(schema: Schema, rows: Sequence[Any]) -> pa.RecordBatch:
+    names: dict[str, None] = {}
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise BadInput(f"updates are a table or a list of dicts, not a list of {type(row).__name__}")
+        names.update(dict.fromkeys(row))
+    types = {column.name: column for column in schema.columns}
+    arrays, fields = [], []
+    for name in (*names, *(n for n in schema.names if n not in names)):
+        if name in types:
+            want = arrow_type(types[name].type)
+        elif name in (TIME, DIFF):
+            want = _UINT64 if name == TIME else _INT64
+        else:
+            raise BadInput(f"column {name!r} is not in the schema ({', '.join(schema.names)})")
+        default = 1 if name == DIFF else None
+        arrays.append(column_of(name, [row.get(name, default) for row in rows], want))
+        fields.append(pa.field(name, want))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))

@@ -1,0 +1,256 @@
+"""Consolidation: updates of any number of unsorted pieces summed into contents.
+
+Invariants
+- `consolidate_at` gives what a collection holds at a time: each (key, value) once, with the sum of its
+  diffs at times <= as_of, never 0.
+- `consolidate_updates` changes no contents at or after `since`: only times below it move up to it.
+- Input is canonical (`holdfast.persist.rows.canonical`): equality of values is equality of bits, null equals
+  null, the empty string is not null.
+- A sum beyond int64 is an error, never a wrapped number.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from holdfast.errors import CLOSED, CorruptBlob
+from holdfast.persist.rows.canonical import (
+    SMALL_ROWS,
+    R,
+    from_polars,
+    python_values,
+    sort_updates,
+    values_of,
+)
+from holdfast.persist.rows.fold import INT64_MAX, first_beyond, overflow
+from holdfast.persist.rows.part import UNREADABLE, check_footer
+from holdfast.persist.rows.schema import DIFF, TIME, Schema
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetSource:
+    """A Parquet part that the engine decodes itself, in parallel.
+
+    `data` is the file's bytes, verified by the caller against the state's checksum (the engine checks no
+    page); `key` names it in errors. Only its updates at times in `[lower, upper)` are meant.
+    """
+
+    data: bytes
+    key: str
+    lower: int = 0
+    upper: int = CLOSED
+
+
+_LAST_TIME = CLOSED - 1
+
+Source: TypeAlias = pa.Table | pa.RecordBatch | ParquetSource
+
+
+def consolidate_at(
+    schema: Schema, sources: Sequence[Source], as_of: int, less: Sequence[Source] = ()
+) -> pa.Table:
+    """The contents at `as_of` (columns and `_diff`, in no order) of updates in any number of pieces.
+
+    Those of the sources `less` are taken off. Raises `DiffOverflow` when a sum of diffs leaves int64,
+    `CorruptBlob` and `VersionTooNew` for a Parquet source that is not a part of the schema.
+    """
+    if _small([*sources, *less]) is not None:
+        return _small_at(schema, _small(sources) or [], as_of, _small(less) or [])
+    names = list(schema.names)
+    pieces = [(piece, False) for piece in _pieces(schema, sources)]
+    pieces += [(piece, True) for piece in _pieces(schema, less)]
+    bound = sum(piece.bound for piece, _ in pieces)
+    frames = []
+    for piece, taken_off in pieces:
+        frame = piece.frame
+        if piece.latest > as_of:
+            frame = frame.filter(pl.col(TIME) <= pl.lit(as_of, pl.UInt64))
+        # The least int64 has no negative.
+        diff = pl.col(DIFF).cast(pl.Int128 if less and bound > INT64_MAX else pl.Int64)
+        frames.append(frame.select([*names, (0 - diff).alias(DIFF) if taken_off else diff]))
+    contents = _summed(pl.concat(frames), names, bound)
+    return _to_arrow(contents, schema.arrow_diff, [*sources, *less])
+
+
+def negated(updates: R) -> R:
+    """The updates that take these away. Raises `ArrowInvalid` where a diff has no opposite."""
+    index = updates.schema.get_field_index(DIFF)
+    return updates.set_column(index, updates.schema.field(index), pc.negate_checked(updates[DIFF]))
+
+
+def consolidate_updates(schema: Schema, sources: Sequence[Source], since: int) -> pa.Table:
+    """The same updates with times below `since` moved up to it, equal ones summed, zeros gone, sorted.
+
+    Raises as `consolidate_at` does.
+    """
+    since = min(since, _LAST_TIME)
+    if (tables := _small(sources)) is not None:
+        return sort_updates(schema, _small_updates(schema, tables, since))
+    names = [*schema.names, TIME]
+    frames, bound = [], 0
+    time = pl.max_horizontal(pl.col(TIME), pl.lit(since, pl.UInt64)).alias(TIME)
+    for piece in _pieces(schema, sources):
+        frames.append(piece.frame.select([*schema.names, time, DIFF]))
+        bound += piece.bound
+    updates = _summed(pl.concat(frames), names, bound).sort(names, nulls_last=False)
+    return _to_arrow(updates, schema.arrow_updates, sources)
+
+
+class _Piece(NamedTuple):
+    frame: pl.LazyFrame
+    latest: int  # no update is later
+    bound: int  # at least the sum of all absolute diffs
+
+
+def _pieces(schema: Schema, sources: Sequence[Source]) -> Iterator[_Piece]:
+    """The sources as few frames: the engine's cost per frame is that of thousands of rows."""
+    tables = [pa.Table.from_batches([s]) if isinstance(s, pa.RecordBatch) else s for s in _in_memory(sources)]
+    if tables:
+        yield _table_piece(pa.concat_tables(tables).combine_chunks())
+    parts = [source for source in sources if isinstance(source, ParquetSource)]
+    whole: list[tuple[ParquetSource, int, int]] = []
+    for part in parts:
+        earliest, latest, bound = _check_part(schema, part)
+        if part.lower <= earliest and latest < part.upper:
+            whole.append((part, latest, bound))
+            continue
+        limits = pl.lit(part.lower, pl.UInt64), pl.lit(part.upper - 1, pl.UInt64)
+        frame = pl.scan_parquet(part.data).filter(pl.col(TIME).is_between(*limits))
+        yield _Piece(frame, part.upper - 1, bound)
+    if whole:
+        uncut, latests, bounds = zip(*whole, strict=True)
+        yield _Piece(pl.scan_parquet([part.data for part in uncut]), max(latests), sum(bounds))
+
+
+def _table_piece(table: pa.Table) -> _Piece:
+    latest = largest = 0
+    for times, diffs in zip(table.column(TIME).chunks, table.column(DIFF).chunks, strict=True):
+        if len(diffs):
+            latest = max(latest, int(values_of(times).max()))
+            largest = max(largest, -int(values_of(diffs).min()), int(values_of(diffs).max()))
+    return _Piece(pl.DataFrame(pl.from_arrow(table)).lazy(), latest, largest * table.num_rows)
+
+
+def _check_part(schema: Schema, source: ParquetSource) -> tuple[int, int, int]:
+    """The part's earliest and latest time and its bound of diffs, from its footer."""
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(source.data))
+        check_footer(metadata, schema, key=source.key)
+    except UNREADABLE as error:
+        raise CorruptBlob(source.key, "a Parquet part", " ".join(str(error).split())) from None
+    time, diff = len(schema.names), len(schema.names) + 1
+    earliest, latest, bound = CLOSED, 0, 0
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        if row_group.num_rows == 0:
+            continue
+        times, diffs = row_group.column(time).statistics, row_group.column(diff).statistics
+        if times is None or diffs is None or not (times.has_min_max and diffs.has_min_max):
+            raise CorruptBlob(source.key, f"statistics of {TIME} and {DIFF}", "none")
+        earliest, latest = min(earliest, times.min), max(latest, times.max)
+        bound += row_group.num_rows * max(-diffs.min, diffs.max)
+    return earliest, latest, bound
+
+
+def _summed(updates: pl.LazyFrame, by: list[str], bound: int) -> pl.LazyFrame:
+    total = pl.col(DIFF).sum()
+    if bound > INT64_MAX:
+        total = pl.col(DIFF).cast(pl.Int128).sum()
+    return updates.group_by(by).agg(total).filter(pl.col(DIFF) != 0)
+
+
+def _to_arrow(frame: pl.LazyFrame, schema: pa.Schema, sources: Sequence[Source]) -> pa.Table:
+    try:
+        result = frame.collect()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        keys = ", ".join(source.key for source in sources if isinstance(source, ParquetSource))
+        raise CorruptBlob(keys or "updates", "parts that can be read", " ".join(str(error).split())) from None
+    if result.schema[DIFF] == pl.Int128:
+        sums = result.get_column(DIFF)
+        if not (fits := sums.is_between(-INT64_MAX - 1, INT64_MAX)).all():
+            by = [name for name in result.columns if name != DIFF]
+            row = from_polars(result.filter(~fits)[:1].select(by), pa.schema([schema.field(n) for n in by]))
+            raise overflow(by, row, 0)
+        result = result.with_columns(sums.cast(pl.Int64))
+    return from_polars(result, schema)
+
+
+def _in_memory(sources: Sequence[Source]) -> list[pa.Table | pa.RecordBatch]:
+    return [source for source in sources if not isinstance(source, ParquetSource)]
+
+
+def _small(sources: Sequence[Source]) -> list[pa.Table | pa.RecordBatch] | None:
+    """The sources when all are in memory and small: a query engine's start costs more than the work."""
+    tables = _in_memory(sources)
+    if len(tables) < len(sources) or sum(table.num_rows for table in tables) > SMALL_ROWS:
+        return None
+    return [table for table in tables if table.num_rows]
+
+
+def _small_at(
+    schema: Schema,
+    tables: list[pa.Table | pa.RecordBatch],
+    as_of: int,
+    less: list[pa.Table | pa.RecordBatch],
+) -> pa.Table:
+    names = schema.names
+    updates = _concat(schema, [*tables, *less])
+    times = updates.column(TIME).to_pylist()
+    diffs = updates.column(DIFF).to_pylist()
+    first_off = len(diffs) - sum(table.num_rows for table in less)
+    diffs[first_off:] = [-diff for diff in diffs[first_off:]]
+    sums: dict[tuple[object, ...], int] = {}
+    first: dict[tuple[object, ...], int] = {}
+    for index, row in enumerate(zip(*(python_values(updates.column(name)) for name in names), strict=True)):
+        if times[index] <= as_of:
+            sums[row] = sums.get(row, 0) + diffs[index]
+            first.setdefault(row, index)
+    return _picked(updates, [*names], sums, first, schema.arrow_diff)
+
+
+def _small_updates(schema: Schema, tables: list[pa.Table | pa.RecordBatch], since: int) -> pa.Table:
+    updates = _concat(schema, tables)
+    times = [max(since, time) for time in updates.column(TIME).to_pylist()]
+    diffs = updates.column(DIFF).to_pylist()
+    sums: dict[tuple[object, ...], int] = {}
+    first: dict[tuple[object, ...], int] = {}
+    columns = [python_values(updates.column(name)) for name in schema.names]
+    for index, row in enumerate(zip(*columns, times, strict=True)):
+        sums[row] = sums.get(row, 0) + diffs[index]
+        first.setdefault(row, index)
+    moved = updates.set_column(
+        len(schema.names), schema.arrow_updates.field(TIME), pa.array(times, pa.uint64())
+    )
+    return _picked(moved, [*schema.names, TIME], sums, first, schema.arrow_updates)
+
+
+def _picked(
+    updates: pa.RecordBatch,
+    names: list[str],
+    sums: dict[tuple[object, ...], int],
+    first: dict[tuple[object, ...], int],
+    schema: pa.Schema,
+) -> pa.Table:
+    kept = [row for row, total in sums.items() if total]
+    found = [sums[row] for row in kept]
+    try:
+        totals = pa.array(found, pa.int64())
+    except (OverflowError, pa.ArrowInvalid):
+        raise overflow(names, updates, first[kept[first_beyond(found)]]) from None
+    rows = pa.array([first[row] for row in kept], pa.int64())
+    arrays = [updates.column(name).take(rows) for name in names]
+    return pa.Table.from_arrays([*arrays, totals], schema=schema)
+
+
+def _concat(schema: Schema, tables: list[pa.Table | pa.RecordBatch]) -> pa.RecordBatch:
+    batches = [b for t in tables for b in (t.to_batches() if isinstance(t, pa.Table) else [t])]
+    if not batches:
+        return pa.RecordBatch.from_arrays(
+            [pa.array([], field.type) for field in schema.arrow_updates], schema=schema.arrow_updates
+        )
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

@@ -1,0 +1,144 @@
+"""Rows in the total order with equal ones summed: the work of every merge, on one chunk in memory.
+
+Invariants
+- The answer is that of a sort by all columns and a sum over equal neighbours. Where the first column is a
+  number and tells most rows apart, neither is done in full: rows are ordered by it alone (chunks are sorted
+  runs one after the other, which the sort makes use of), equal ones are found by a hash and then compared,
+  and only what is left of the rows with one number is sorted by the rest.
+- Two rows are one only if all of their columns are equal: a hash says which to compare, never that they are.
+- Sums are exact, also those beyond int64.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from holdfast.errors import DiffOverflow
+from holdfast.persist.rows.order import numbers
+
+Indices: TypeAlias = npt.NDArray[np.int64]
+
+INT64_MAX: Final = 2**63 - 1
+_HIGH_HALF: Final = np.uint64(32)
+
+
+def fold(by: Sequence[str], rows: pa.RecordBatch, diffs: npt.NDArray[np.int64]) -> tuple[Indices, Any]:
+    """Which of the rows to keep, in the total order of `by`, and the sum of diffs for each.
+
+    Each row that is there is kept once, also where its sum is 0. The sums are an array of int64, or of Python
+    integers where one might not fit.
+    """
+    frame = pl.DataFrame(pl.from_arrow(rows.select(list(by))))
+    order, fresh = _by_number(frame, rows.column(by[0])) or _by_all(frame)
+    starts = np.flatnonzero(fresh)
+    if len(starts) == len(order):
+        sums = diffs[order]
+    else:
+        ordered = diffs[order]
+        most = max(-int(ordered.min()), int(ordered.max()))
+        exact = ordered.astype(object) if most * len(ordered) > INT64_MAX else ordered
+        sums = np.add.reduceat(exact, starts)
+    return order[starts], sums
+
+
+def sort_ties(by: Sequence[str], rows: pa.RecordBatch, kept: Indices) -> Indices | None:
+    """The order of `kept` by all columns, where it is one by the first alone; None where it is right."""
+    first = numbers(rows.column(by[0]))
+    if first is None:
+        return None
+    values = first[kept]
+    same = values[1:] == values[:-1]
+    if not same.any():
+        return None
+    tied = np.zeros(len(kept), np.bool_)
+    tied[1:] |= same
+    tied[:-1] |= same
+    # Rows of one number are neighbours, so each group stays where it is.
+    places = np.flatnonzero(tied)
+    frame = pl.DataFrame(pl.from_arrow(rows.select(list(by))))[kept[places]]
+    order = np.arange(len(kept))
+    order[places] = places[_arg_sort(frame)]
+    return order
+
+
+def _by_number(frame: pl.DataFrame, column: pa.Array) -> tuple[Indices, npt.NDArray[np.bool_]] | None:
+    """An order in which equal rows are neighbours, and which rows differ from the one before.
+
+    Rows of one number are in no order. None where the column has no numbers or hashes collide.
+    """
+    first = numbers(column)
+    if first is None:
+        return None
+    # Of runs one after the other the stable sort makes use, of rows in no order the other is faster.
+    descents = np.count_nonzero(first[1:] < first[:-1])
+    order = np.argsort(first, kind="stable" if descents < len(first) // 64 else "quicksort")
+    ordered = first[order]
+    fresh = np.ones(len(order), np.bool_)
+    fresh[1:] = ordered[1:] != ordered[:-1]
+    if fresh.all() or frame.width == 1:
+        return order, fresh
+    # The group's number above half of a hash: the same order, with equal rows of a group side by side.
+    hashes = frame.hash_rows().to_numpy()[order]
+    labels = (np.cumsum(fresh).astype(np.uint64) << _HIGH_HALF) | (hashes >> _HIGH_HALF)
+    inner = np.argsort(labels)
+    order, labels = order[inner], labels[inner]
+    alike = np.flatnonzero(labels[1:] == labels[:-1])
+    if not _equal(frame, order[alike], order[alike + 1]).all():
+        return None
+    fresh[:] = True
+    fresh[alike + 1] = False
+    return order, fresh
+
+
+def _by_all(frame: pl.DataFrame) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    order = _arg_sort(frame)
+    hashes = frame.hash_rows().to_numpy()[order]
+    alike = np.flatnonzero(hashes[1:] == hashes[:-1])
+    fresh = np.ones(len(order), np.bool_)
+    fresh[alike + 1] = ~_equal(frame, order[alike], order[alike + 1])
+    return order, fresh
+
+
+def _arg_sort(frame: pl.DataFrame) -> Indices:
+    order = frame.select(pl.arg_sort_by(frame.columns, nulls_last=False)).to_series()
+    return order.to_numpy().astype(np.int64)
+
+
+def _equal(frame: pl.DataFrame, left: Indices, right: Indices) -> npt.NDArray[np.bool_]:
+    """Whether these pairs of rows are equal: null equals null, and NaN equals NaN."""
+    equal = np.ones(len(left), np.bool_)
+    for column in frame:
+        equal &= column[left].eq_missing(column[right]).to_numpy()
+    return equal
+
+
+@contextmanager
+def naming_shard(shard_id: str) -> Iterator[None]:
+    """Say of which shard the row is whose diffs overflow."""
+    try:
+        yield
+    except DiffOverflow as error:
+        raise DiffOverflow(error.row, shard_id=shard_id) from None
+
+
+def overflow(by: Sequence[str], rows: pa.RecordBatch | pa.Table, index: int) -> DiffOverflow:
+    """The error for one of the rows whose sum of diffs int64 does not hold."""
+    return DiffOverflow(", ".join(f"{name}={_shown(rows.column(name)[index])}" for name in by))
+
+
+def first_beyond(sums: Sequence[Any] | npt.NDArray[Any]) -> int:
+    """The index of the first sum that int64 does not hold."""
+    return next(index for index, each in enumerate(sums) if not -INT64_MAX - 1 <= each <= INT64_MAX)
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        return f"{value.as_py()!r:.60}"
+    except (ValueError, OverflowError):
+        # Python has no times after the year 9999.
+        return f"{value.type} {value.value}"

@@ -1,0 +1,101 @@
+"""What the footer of a Parquet part tells of its row groups: bounds of the first column and of `_time`.
+
+Invariants
+- Every row of a group is within its bounds in the total order; what the statistics leave open is None.
+  Parquet's statistics skip nulls and NaN: a null makes `low` null (first in the order), and where there may
+  be NaN (last in the order) `high` is None.
+- Bounds only save work. They stand in the file that they describe, so its checksum vouches for them.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.errors import CLOSED
+from holdfast.persist.rows.canonical import canonical_floats, python_values
+from holdfast.persist.rows.evolution import upgraded_key
+from holdfast.persist.rows.order import NULL, Key, KeyRange
+from holdfast.persist.rows.part import KEY_HAS_NAN
+from holdfast.persist.rows.schema import Column, Schema
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBounds:
+    """One row group: its number of rows, the least and greatest of their first column and of their times."""
+
+    rows: int
+    low: Key | None
+    high: Key | None
+    earliest: int
+    latest: int = CLOSED
+
+    def may_meet(self, wanted: KeyRange, earliest: int, latest: int) -> bool:
+        """Whether the group can have rows of the range at times from `earliest` to `latest`."""
+        return self.earliest <= latest and earliest <= self.latest and wanted.may_meet(self.low, self.high)
+
+
+def bounds_through(schema: Schema, own: Schema, metadata: pq.FileMetaData) -> list[GroupBounds]:
+    """The bounds of each row group of a part that was written under `own`, as rows of `schema`."""
+    found = group_bounds(own, metadata)
+    if own == schema:
+        return found
+    return [
+        replace(group, low=upgraded_key(group.low, own, schema), high=upgraded_key(group.high, own, schema))
+        for group in found
+    ]
+
+
+def group_bounds(schema: Schema, metadata: pq.FileMetaData) -> list[GroupBounds]:
+    """The bounds of each row group of a part of the schema."""
+    column = schema.columns[0]
+    nan = _groups_with_nan(column, metadata)
+    time = len(schema.columns)
+    found = []
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        times = group.column(time).statistics
+        known = times is not None and times.has_min_max
+        earliest, latest = (times.min, times.max) if known else (0, CLOSED)
+        low, high = _bounds(column, group.column(0).statistics, group.num_rows)
+        if nan is None or index in nan:
+            high = None
+        found.append(GroupBounds(group.num_rows, low, high, earliest, latest))
+    return found
+
+
+def _groups_with_nan(column: Column, metadata: pq.FileMetaData) -> Sequence[int] | None:
+    """The row groups that have NaN in the column; None where that is not known."""
+    if not column.type.startswith("float"):
+        return ()
+    listed = (metadata.metadata or {}).get(KEY_HAS_NAN)
+    if listed is None:
+        return None
+    groups: list[int] = json.loads(listed).get(column.name, [])
+    return groups
+
+
+def _bounds(column: Column, found: pq.Statistics | None, rows: int) -> tuple[Key | None, Key | None]:
+    if found is None or not found.has_null_count:
+        return None, None
+    if found.null_count == rows:
+        return NULL, NULL
+    if not found.has_min_max:
+        return NULL if found.null_count else None, None
+    low, high = _ordered(column, found)
+    return NULL if found.null_count else low, high
+
+
+def _ordered(column: Column, found: pq.Statistics) -> tuple[Key, Key]:
+    type_ = column.arrow.type
+    if pa.types.is_temporal(type_):
+        # As counts: Python's own dates end with the year 9999.
+        return ((True, found.min_raw),), ((True, found.max_raw),)
+    values = pa.array([found.min, found.max], type_)
+    if pa.types.is_floating(type_):
+        # Parquet writes the least zero as -0.0, which we don't have.
+        values = canonical_floats(values)
+    low, high = python_values(values)
+    return ((True, low),), ((True, high),)

@@ -1,0 +1,291 @@
+"""The two forms of a part: an inline Arrow IPC stream and a Parquet file.
+
+Invariants
+- Both hold the columns of `Schema.arrow_updates`. A Parquet part is sorted in the total order of
+  (key, value, `_time`); any Parquet reader can open it.
+- The footer of a Parquet part names the format version, the schema id, the schema and the row groups that
+  have NaN in a column (Parquet's own statistics skip NaN, so they alone don't bound such a column).
+- Bytes that are not a part of that schema are `CorruptBlob`, a newer format is `VersionTooNew`, one that is
+  read no more `Deprecated`; nothing else is raised. Which rows come out of changed bytes only the checksum of
+  the whole object in the shard's state can vouch for (page checksums leave out the page headers): `verify`
+  before decoding.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from holdfast.errors import CorruptBlob, Determinate, HoldfastError
+from holdfast.persist.rows.canonical import Rows, values_of
+from holdfast.persist.rows.schema import Column, Schema
+from holdfast.persist.rows.sizes import pieces_of
+from holdfast.persist.stores.formats import check_format
+
+PARQUET_FORMAT_VERSION = 1
+KEY_FORMAT_VERSION = b"holdfast.format_version"
+KEY_SCHEMA_ID = b"holdfast.schema_id"
+KEY_SCHEMA = b"holdfast.schema"
+KEY_HAS_NAN = b"holdfast.has_nan"
+
+# What Arrow raises for bytes that are no file of its kind; ValueError is for names that are not UTF-8.
+UNREADABLE = (pa.ArrowException, OSError, ValueError)
+
+_CHECKSUM_BYTES = 1024 * 1024
+ROW_GROUP_ROWS = 128 * 1024
+ROW_GROUP_BYTES = 16 * 1024 * 1024
+"""The most bytes of a row group in memory, or one larger row: a reader holds about one of each run."""
+# Rows by which it is decided how to encode the columns of a part.
+_SAMPLE_ROWS = 16 * 1024
+_END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+
+def checksum(data: bytes | memoryview) -> int:
+    """CRC-32C of the bytes."""
+    if isinstance(data, bytes):
+        return int(google_crc32c.value(data))
+    # The library takes no view; a copy of all of it would double what a large part takes.
+    crc32c = 0
+    for start in range(0, len(data), _CHECKSUM_BYTES):
+        crc32c = google_crc32c.extend(crc32c, bytes(data[start : start + _CHECKSUM_BYTES]))
+    return int(crc32c)
+
+
+def verify(data: bytes | memoryview, *, size: int, crc32c: int, key: str) -> None:
+    """Compare bytes with the size and checksum in the shard's state; `CorruptBlob` when they differ."""
+    if len(data) != size:
+        raise CorruptBlob(key, f"{size} bytes", f"{len(data)} bytes")
+    if (actual := checksum(data)) != crc32c:
+        raise CorruptBlob(key, f"crc32c {crc32c:08x}", f"{actual:08x}")
+
+
+def encode_inline(batch: pa.RecordBatch, schema: Schema | None = None) -> bytes:
+    """The updates as one Arrow IPC stream of one record batch, without compression.
+
+    With `schema`, of which they are updates, their Arrow schema isn't encoded again.
+    """
+    arrow = batch.schema
+    if schema is not None and arrow.equals(schema.arrow_updates, check_metadata=True):
+        begin = schema.stream_begin
+    else:
+        begin = arrow.serialize().to_pybytes()
+    # What a stream writer writes, at a third of its fixed cost.
+    return b"".join((begin, batch.serialize(), _END_OF_STREAM))
+
+
+def inline_size(updates: Rows) -> int:
+    """About the bytes that `encode_inline` gives, without encoding: the schema is not counted."""
+    if isinstance(updates, pa.RecordBatch):
+        return int(pa.ipc.get_record_batch_size(updates))
+    return sum(pa.ipc.get_record_batch_size(batch) for batch in updates.to_batches())
+
+
+def decode_inline(data: bytes, schema: Schema, *, key: str) -> pa.Table:
+    """The updates of an inline part; `key` names it in errors.
+
+    Raises `CorruptBlob` when the bytes are not exactly one batch of updates of the schema.
+    """
+    # A stream that ends without its end mark is taken as complete by Arrow.
+    if not data.endswith(_END_OF_STREAM):
+        raise CorruptBlob(key, "an Arrow stream", "a stream without an end")
+    try:
+        source = pa.BufferReader(data)
+        reader = pa.ipc.open_stream(source)
+        if not reader.schema.equals(schema.arrow_updates):
+            raise CorruptBlob(key, f"updates of {schema}", f"({', '.join(map(str, reader.schema))})")
+        batch = reader.read_next_batch()
+        batch.validate(full=True)
+    except (*UNREADABLE, StopIteration) as error:
+        raise CorruptBlob(key, "an Arrow stream of one batch", _one_line(error) or "no batch") from None
+    if source.tell() != len(data) - len(_END_OF_STREAM):
+        raise CorruptBlob(key, "one batch", "more data behind it")
+    return pa.Table.from_batches([batch])
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """The columns of a part that have a dictionary, and the encodings of others that are not plain."""
+
+    dictionary: tuple[str, ...]
+    others: Mapping[str, str]
+
+
+class PartFile:
+    """A Parquet part that is encoded row group by row group, the rows in total order.
+
+    In memory are the encoded bytes. `raw_bytes` is how much the rows took before. How it is encoded is
+    decided by its first rows where it is not given.
+    """
+
+    def __init__(self, schema: Schema, schema_id: int, encoding: Encoding | None = None) -> None:
+        self._schema = schema
+        self._schema_id = schema_id
+        self._encoding = encoding
+        self._sink = pa.BufferOutputStream()
+        self._writer: pq.ParquetWriter | None = None
+        self._nan: dict[str, list[int]] = {}
+        self._groups = 0
+        self.raw_bytes = 0
+
+    def write_group(self, rows: pa.Table) -> None:
+        """Add one row group."""
+        if self._writer is None:
+            self._writer = self._open(rows)
+        for name in _columns_with_nan(self._schema, rows):
+            self._nan.setdefault(name, []).append(self._groups)
+        self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+        self._groups += 1
+        self.raw_bytes += rows.nbytes
+
+    def finish(self) -> memoryview:
+        """The whole file; nothing can be added any more."""
+        assert self._writer is not None
+        footer = {
+            KEY_FORMAT_VERSION: str(PARQUET_FORMAT_VERSION).encode(),
+            KEY_SCHEMA_ID: str(self._schema_id).encode(),
+            KEY_SCHEMA: schema_json(self._schema).encode(),
+            KEY_HAS_NAN: json.dumps(self._nan).encode(),
+        }
+        self._writer.add_key_value_metadata(footer)
+        self._writer.close()
+        return memoryview(self._sink.getvalue()).toreadonly()
+
+    def _open(self, sample: pa.Table) -> pq.ParquetWriter:
+        encoding = self._encoding or choose_encoding(self._schema, sample)
+        columns = len(self._schema.columns) + 1
+        return pq.ParquetWriter(
+            self._sink,
+            self._schema.arrow_updates,
+            version="2.6",
+            compression="zstd",
+            write_statistics=True,
+            sorting_columns=[pq.SortingColumn(i, nulls_first=True) for i in range(columns)],
+            write_page_checksum=True,
+            store_schema=False,
+            use_dictionary=list(encoding.dictionary),
+            column_encoding=dict(encoding.others),
+        )
+
+
+def encode_parquet(
+    schema: Schema,
+    schema_id: int,
+    table: Rows,
+    *,
+    row_group_rows: int = ROW_GROUP_ROWS,
+    encoding: Encoding | None = None,
+) -> bytes:
+    """The updates, already in total order, as one Parquet file."""
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    file = PartFile(schema, schema_id, encoding)
+    for group in pieces_of(table, ROW_GROUP_BYTES, row_group_rows) if table.num_rows else [table]:
+        file.write_group(group)
+    return bytes(file.finish())
+
+
+def choose_encoding(schema: Schema, sample: Rows) -> Encoding:
+    """How to encode parts of rows that are in total order and like the first of these.
+
+    A dictionary of values that hardly repeat costs more than all else in encoding and is larger than the
+    values. The first column ascends: of whole numbers the differences are small.
+    """
+    first = schema.arrow_updates.field(0)
+    encodings = {}
+    if pa.types.is_integer(first.type) or pa.types.is_temporal(first.type):
+        encodings[first.name] = "DELTA_BINARY_PACKED"
+    sample = sample.slice(0, _SAMPLE_ROWS)
+    dictionary = tuple(
+        name
+        for name in sample.schema.names
+        if name not in encodings
+        and 2 * pc.count_distinct(sample.column(name), mode="all").as_py() <= sample.num_rows
+    )
+    return Encoding(dictionary, encodings)
+
+
+def decode_parquet(
+    data: bytes | pa.NativeFile,
+    schema: Schema,
+    columns: Sequence[str] | None = None,
+    *,
+    key: str,
+) -> pa.Table:
+    """The updates of a Parquet part, or only some of their columns; page checksums are verified.
+
+    `data` is the file's bytes or an open file. Raises `CorruptBlob`, `VersionTooNew`, `Deprecated`.
+    """
+    names = schema.arrow_updates.names if columns is None else list(columns)
+    source = pa.BufferReader(data) if isinstance(data, bytes) else data
+    try:
+        with pq.ParquetFile(source, page_checksum_verification=True) as file:
+            check_footer(file.metadata, schema, key=key)
+            table = file.read(columns=names).select(names).replace_schema_metadata()
+            table.validate(full=True)
+    except UNREADABLE as error:
+        raise CorruptBlob(key, "a Parquet part", _one_line(error)) from None
+    return table
+
+
+def check_footer(metadata: pq.FileMetaData, schema: Schema, *, key: str) -> None:
+    """Refuse a file that is not a part of this schema in a format this version reads."""
+    footer = metadata.metadata or {}
+    version = footer.get(KEY_FORMAT_VERSION)
+    if version is None or not version.isdigit():
+        raise CorruptBlob(key, "a part of Holdfast", "a Parquet file without holdfast.format_version")
+    check_format(int(version), PARQUET_FORMAT_VERSION, where=key, what="part format")
+    if (found := footer.get(KEY_SCHEMA, b"").decode(errors="replace")) != schema_json(schema):
+        raise CorruptBlob(key, f"updates of {schema}", found or "no schema")
+    arrow = metadata.schema.to_arrow_schema()
+    if not arrow.equals(schema.arrow_updates):
+        raise CorruptBlob(key, f"the columns of {schema}", ", ".join(map(str, arrow)))
+
+
+def schema_json(schema: Schema) -> str:
+    """The schema as it stands in the footer: canonical JSON."""
+    value: dict[str, Any] = {
+        "key": [_column_json(column) for column in schema.key],
+        "value": [_column_json(column) for column in schema.value],
+    }
+    if schema.codec is not None:
+        value["codec"] = list(schema.codec)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _column_json(column: Column) -> dict[str, Any]:
+    return {"name": column.name, "type": column.type, "nullable": column.nullable}
+
+
+def _columns_with_nan(schema: Schema, rows: pa.Table) -> list[str]:
+    found = []
+    for column in schema.columns:
+        if not column.type.startswith("float"):
+            continue
+        for chunk in rows.column(column.name).chunks:
+            nan = np.isnan(values_of(chunk))
+            if chunk.null_count:
+                nan &= chunk.is_valid().to_numpy(zero_copy_only=False)
+            if nan.any():
+                found.append(column.name)
+                break
+    return found
+
+
+def read_error(error: Exception, key: str) -> HoldfastError:
+    """What an error of `UNREADABLE` means that came while a Parquet part was read from an open file.
+
+    Where the system gave the reason, the store failed: `Determinate`. Else the bytes are no part.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return Determinate(f"can't read {key}: {_one_line(error)}")
+    return CorruptBlob(key, "a Parquet part", _one_line(error))
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]

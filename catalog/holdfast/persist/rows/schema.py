@@ -1,0 +1,258 @@
+"""What a shard's columns are: names, types, nullability, and their Arrow form.
+
+Invariants
+- A schema has at least one column; key and value columns share one name space; names that begin with `_`
+  belong to Holdfast (`_time`, `_diff`); no name is a pattern to the query engine that sorts and merges.
+- A type has exactly one text form (`decimal128(10,2)`, never `decimal128(10, 2)`), so that equal schemas
+  are equal values and equal bytes.
+- Every type has a total order and one canonical bit pattern per value (`holdfast.persist.rows.canonical`).
+"""
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
+
+import pyarrow as pa
+
+from holdfast.errors import BadInput
+
+TIME = "_time"
+DIFF = "_diff"
+
+_PLAIN: dict[str, pa.DataType] = {
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "uint8": pa.uint8(),
+    "uint16": pa.uint16(),
+    "uint32": pa.uint32(),
+    "uint64": pa.uint64(),
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date32": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+    "timestamp_utc": pa.timestamp("us", tz="UTC"),
+}
+_NAMES: dict[pa.DataType, str] = {
+    **{type_: name for name, type_ in _PLAIN.items()},
+    pa.large_string(): "string",
+    pa.string_view(): "string",
+    pa.large_binary(): "binary",
+    pa.binary_view(): "binary",
+}
+_DECIMAL = re.compile(r"decimal128\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
+TYPE_NAMES = (*_PLAIN, "decimal128(p,s)")
+_MAX_DECIMAL_PRECISION = 38
+
+
+@functools.cache
+def arrow_type(name: str) -> pa.DataType:
+    """The Arrow type of a type name; `BadInput` when there is no such type."""
+    if (plain := _PLAIN.get(name)) is not None:
+        return plain
+    if match := _DECIMAL.fullmatch(name):
+        precision, scale = int(match[1]), int(match[2])
+        if 1 <= precision <= _MAX_DECIMAL_PRECISION and scale <= precision:
+            return pa.decimal128(precision, scale)
+    raise BadInput(f"unknown column type {name!r}", hint=f"use one of {', '.join(TYPE_NAMES)}")
+
+
+def type_name(type_: pa.DataType) -> str:
+    """The name of an Arrow type; `BadInput` when a shard can't hold it without loss."""
+    if pa.types.is_decimal128(type_):
+        if 0 <= type_.scale <= type_.precision:
+            return f"decimal128({type_.precision},{type_.scale})"
+    elif (name := _NAMES.get(type_)) is not None:
+        return name
+    raise BadInput(f"unsupported Arrow type {type_}", hint=_cast_hint(type_))
+
+
+def _cast_hint(type_: pa.DataType) -> str:
+    if pa.types.is_timestamp(type_):
+        zone = ", tz='UTC'" if type_.tz else ""
+        return f"cast it to pa.timestamp('us'{zone})"
+    if pa.types.is_dictionary(type_):
+        return f"cast it to {type_.value_type}"
+    if pa.types.is_null(type_):
+        return "give the column a type"
+    return f"cast it to one of {', '.join(TYPE_NAMES)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its name, the name of its type (see `TYPE_NAMES`), and whether it may hold nulls."""
+
+    name: str
+    type: str
+    nullable: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise BadInput("a column needs a name that isn't empty")
+        if any("\ud800" <= each <= "\udfff" for each in self.name):
+            raise BadInput(f"column name {self.name!r} is no text: it has no UTF-8 form")
+        if self.name.startswith("_"):
+            raise BadInput(
+                f"column name {self.name!r} is refused: names that begin with '_' are Holdfast's own"
+            )
+        if self.name == "*" or (self.name.startswith("^") and self.name.endswith("$")):
+            raise BadInput(
+                f"column name {self.name!r} is refused: '*' and names from '^' to '$' stand for many columns"
+            )
+        try:
+            normal = type_name(arrow_type(self.type))
+        except BadInput as error:
+            raise BadInput(f"column {self.name!r}: {error}", hint=error.hint) from None
+        if normal != self.type:
+            object.__setattr__(self, "type", normal)
+
+    @property
+    def arrow(self) -> pa.Field:
+        """The Arrow field of the column."""
+        return pa.field(self.name, arrow_type(self.type), self.nullable)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.type}{'?' if self.nullable else ''}"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The key and value columns of a shard, in order, and the user codec that made them, if any.
+
+    `codec` is `(name, version)` of a codec that maps any type to `key: binary, value: binary`. A schema
+    without value columns is a multiset of keys. Raises `BadInput` for a column that is given twice, or
+    no column at all.
+    """
+
+    key: tuple[Column, ...]
+    value: tuple[Column, ...] = ()
+    codec: tuple[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.columns:
+            raise BadInput("a schema needs at least one column")
+        seen: set[str] = set()
+        for column in self.columns:
+            if column.name in seen:
+                raise BadInput(f"column {column.name!r} is given twice: key and value share one name space")
+            seen.add(column.name)
+
+    @classmethod
+    def of(
+        cls,
+        key: Mapping[str, Column | str],
+        value: Mapping[str, Column | str] | None = None,
+        *,
+        codec: tuple[str, int] | None = None,
+    ) -> "Schema":
+        """A schema from `{name: type}`, where `"T?"` is a nullable T and a `Column` stands for itself."""
+        return cls(_columns(key), _columns(value or {}), codec)
+
+    @classmethod
+    def from_arrow(
+        cls, schema: pa.Schema, key: Sequence[str], *, codec: tuple[str, int] | None = None
+    ) -> "Schema":
+        """The schema with the fields of an Arrow schema, of which `key` (in that order) are the key.
+
+        Raises `BadInput` naming the column when its type is not supported or `key` names none.
+        """
+        fields = {field.name: field for field in schema}
+        if missing := [name for name in key if name not in fields]:
+            raise BadInput(f"key column {missing[0]!r} is not in the schema ({', '.join(schema.names)})")
+        if len(fields) != len(schema):
+            raise BadInput(f"a column is given twice in ({', '.join(schema.names)})")
+        values = [name for name in schema.names if name not in set(key)]
+        return cls(
+            tuple(_from_field(fields[name]) for name in key),
+            tuple(_from_field(fields[name]) for name in values),
+            codec,
+        )
+
+    @functools.cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """Key columns, then value columns."""
+        return (*self.key, *self.value)
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of `columns`."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """The names of the key columns."""
+        return self.names[: len(self.key)]
+
+    @property
+    def value_names(self) -> tuple[str, ...]:
+        """The names of the value columns."""
+        return self.names[len(self.key) :]
+
+    @functools.cached_property
+    def arrow(self) -> pa.Schema:
+        """Key and value columns as Arrow: what a caller sees without time and diff."""
+        return pa.schema([column.arrow for column in self.columns])
+
+    @functools.cached_property
+    def arrow_diff(self) -> pa.Schema:
+        """`arrow` and `_diff`: consolidated contents."""
+        return pa.schema([*self.arrow, pa.field(DIFF, pa.int64(), nullable=False)])
+
+    @functools.cached_property
+    def arrow_updates(self) -> pa.Schema:
+        """`arrow`, `_time` (uint64) and `_diff` (int64): updates as they are stored."""
+        return pa.schema(
+            [
+                *self.arrow,
+                pa.field(TIME, pa.uint64(), nullable=False),
+                pa.field(DIFF, pa.int64(), nullable=False),
+            ]
+        )
+
+    @functools.cached_property
+    def stream_begin(self) -> bytes:
+        """`arrow_updates` as an Arrow IPC stream of updates begins with it."""
+        return bytes(self.arrow_updates.serialize().to_pybytes())
+
+    def __str__(self) -> str:
+        text = f"key ({', '.join(map(str, self.key))}), value ({', '.join(map(str, self.value))})"
+        return f"{text}, codec {self.codec[0]} v{self.codec[1]}" if self.codec else text
+
+
+_shared: WeakValueDictionary[object, Schema] = WeakValueDictionary()
+# By what it consists of and not by itself, which would keep it here for ever.
+
+
+def shared(schema: Schema) -> Schema:
+    """The one that stands for all that are equal: a thousand shards of one kind need one, with its Arrow."""
+    return _shared.setdefault((schema.key, schema.value, schema.codec), schema)
+
+
+def _columns(given: Mapping[str, Column | str]) -> tuple[Column, ...]:
+    return tuple(_column(name, what) for name, what in given.items())
+
+
+def _column(name: str, what: Column | str) -> Column:
+    if isinstance(what, Column):
+        if what.name != name:
+            raise BadInput(f"column {name!r} is given as a column named {what.name!r}")
+        return what
+    if not isinstance(what, str):
+        raise BadInput(f"column {name!r}: a type is a string or a Column, not {type(what).__name__}")
+    return Column(name, what.removesuffix("?"), nullable=what.endswith("?"))
+
+
+def _from_field(field: pa.Field) -> Column:
+    try:
+        return Column(field.name, type_name(field.type), nullable=field.nullable)
+    except BadInput as error:
+        message = str(error)
+        if not message.startswith("column "):
+            message = f"column {field.name!r}: {message}"
+        raise BadInput(message, hint=error.hint) from None

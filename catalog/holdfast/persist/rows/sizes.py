@@ -1,0 +1,36 @@
+"""How many bytes rows take, and rows in pieces of about so many bytes.
+
+Memory is bounded in bytes, not in rows: a row may have a hundred bytes or a hundred million. A piece has at
+least one row, so a bound is the greater of the bytes that it names and one row.
+"""
+
+import math
+from collections.abc import Iterator
+
+from holdfast.persist.rows.canonical import R
+
+_TOLERANCE = 1.25
+"""How much larger than asked a piece may be before it is cut again."""
+
+
+def pieces_of(rows: R, most_bytes: int, most_rows: int | None = None) -> Iterator[R]:
+    """The rows in order, in slices of about `most_bytes` or less, or of one row.
+
+    Slices have equal numbers of rows where that will do. Where some rows are much larger than others, their
+    slices have fewer.
+    """
+    if not rows.num_rows:
+        return
+    count = math.ceil(rows.nbytes / most_bytes)
+    if most_rows is not None:
+        count = max(count, math.ceil(rows.num_rows / most_rows))
+    if count <= 1 or rows.num_rows == 1:
+        yield rows
+        return
+    size = math.ceil(rows.num_rows / count)
+    for start in range(0, rows.num_rows, size):
+        piece = rows.slice(start, size)
+        if piece.nbytes <= _TOLERANCE * most_bytes:
+            yield piece
+        else:
+            yield from pieces_of(piece, most_bytes)

@@ -1,0 +1,137 @@
+"""The cut of a log below its newest rollup, and what is kept of the rows that it drops: their digests.
+
+A client that is idle for a long time finds that the row that it knows is gone. It still has to tell whether
+the log goes on from that row. So a cut at version S works in this order:
+
+1. The digests of the last `MOST_DIGESTS` rows up to S go into a blob that is written once. Its key names S
+   and the digest of row S, so a blob of another history is never taken for it.
+2. The rows below S are dropped, if the log has a row that the collector knows and that names the rollup of
+   version S. A failover may take back that row and keep row S: then nothing leads to the rollup, and the rows
+   below S are needed. Row S stays as the anchor that leads to the blob.
+3. The blob of the cut before is deleted: the new one contains its digests.
+
+A crash after step 1 or 2 leaves one small blob more than is needed, which the sweeper finds. A blob has 8
+bytes per row, so at most 128 KiB.
+
+A failover can take back a cut after step 3: the log then begins at an older anchor, and the blob of that
+anchor is gone. The blob of the lost cut is still there and contains the digest of that anchor. So it is of
+the same history up to that row, and its digests below it are those of the log.
+
+Of a finalized shard nothing is kept: nobody can write to it, so there is nothing to compare.
+"""
+
+import struct
+from typing import Final
+
+from holdfast.errors import CorruptBlob
+from holdfast.persist.stores import Consensus, Digest, Location, Row
+from holdfast.persist.stores.frame import seal, unseal
+
+MOST_DIGESTS: Final = 16 * 1024
+_MAGIC: Final = b"HFg\n"
+_FORMAT: Final = 1
+_FIRST: Final = struct.Struct("<Q")
+_ROW: Final = struct.Struct("<I4s")
+
+
+def cut_key(shard_id: str, seqno: int, digest: Digest) -> str:
+    """The key of the blob of a cut whose anchor is row `seqno`."""
+    return f"{shard_id}/c{seqno}-{digest}"
+
+
+def encode_digests(first: int, rows: bytes) -> bytes:
+    """The bytes of the blob: the number of the first row, then `rows`, the packed digest of each."""
+    return seal(_MAGIC, _FORMAT, _FIRST.pack(first) + rows)
+
+
+def decode_digests(data: bytes, key: str) -> tuple[int, bytes]:
+    """The first row's number and all packed digests; raises `CorruptBlob` and `VersionTooNew`."""
+    body = unseal(_MAGIC, _FORMAT, data, key)
+    if len(body) < _FIRST.size or (len(body) - _FIRST.size) % _ROW.size:
+        raise CorruptBlob(key, "digests of 8 bytes each", f"{len(body)} bytes")
+    return _FIRST.unpack_from(body)[0], body[_FIRST.size :]
+
+
+def cut_log(location: Location, shard_id: str, seqno: int, known: Row) -> bool:
+    """Drop the rows below `seqno`, keeping their digests; False if the log does not have row `seqno`.
+
+    `known` is a version that names the rollup of version `seqno`.
+    """
+    rows = location.consensus.digests(shard_id, max(0, seqno - MOST_DIGESTS + 1), MOST_DIGESTS)
+    rows = [row for row in rows if row[0] <= seqno]
+    if not rows or rows[-1][0] != seqno:
+        return False
+    (first, oldest), (_, newest) = rows[0], rows[-1]
+    packed = b"".join([_ROW.pack(*digest) for _, digest in rows])
+    before = cut_key(shard_id, first, oldest)
+    # The first cut of a log that was cut by none before has nothing to take over.
+    kept = _digests_to(location, shard_id, first, oldest) if first > 1 else None
+    if kept is not None:
+        first, packed = kept[0], kept[1] + packed[_ROW.size :]
+    spare = max(0, len(packed) // _ROW.size - MOST_DIGESTS)
+    key = cut_key(shard_id, seqno, newest)
+    if key != before:
+        location.blob.put(key, encode_digests(first + spare, packed[spare * _ROW.size :]))
+    dropped = location.consensus.truncate(shard_id, seqno, known)
+    if dropped and kept is not None and key != before:
+        location.blob.delete(before)
+    return True
+
+
+def cut_finalized_log(location: Location, shard_id: str, seqno: int, known: Row) -> None:
+    """Drop the rows below `seqno`, if the log has `known`, and the digests that were kept of earlier ones."""
+    oldest = _anchor(location.consensus, shard_id)
+    if location.consensus.truncate(shard_id, seqno, known) and oldest is not None:
+        location.blob.delete(cut_key(shard_id, *oldest))
+
+
+def known_digest(location: Location, shard_id: str, seqno: int) -> Digest | None:
+    """The digest of a row, also of one that was cut; None if it was not kept."""
+    anchor = _anchor(location.consensus, shard_id)
+    while anchor is not None:
+        if anchor[0] <= seqno:
+            # The row is there: it was not cut, or the store went back while we looked.
+            found = dict(location.consensus.digests(shard_id, seqno, 1))
+            return found.get(seqno)
+        kept = _digests_to(location, shard_id, *anchor)
+        if kept is not None:
+            return _digest_at(kept, seqno)
+        # Without a blob the next cut has come meanwhile, or a client that keeps none made the cut.
+        after = _anchor(location.consensus, shard_id)
+        if after == anchor:
+            return None
+        anchor = after
+    return None
+
+
+def _digests_to(location: Location, shard_id: str, seqno: int, digest: Digest) -> tuple[int, bytes] | None:
+    """What is kept of the rows up to an anchor: the first row's number and all digests; None if nothing is.
+
+    If the anchor has no blob of its own, it is looked up in the blobs of other cuts.
+    """
+    kept = _read(location, cut_key(shard_id, seqno, digest))
+    if kept is not None:
+        return kept
+    best: tuple[int, bytes] | None = None
+    for meta in location.blob.direct.list(f"{shard_id}/c"):
+        found = _read(location, meta.key)
+        if found is None or _digest_at(found, seqno) != digest or (best is not None and best[0] <= found[0]):
+            continue
+        best = found[0], found[1][: (seqno - found[0] + 1) * _ROW.size]
+    return best
+
+
+def _digest_at(kept: tuple[int, bytes], seqno: int) -> Digest | None:
+    first, packed = kept
+    place = (seqno - first) * _ROW.size
+    return Digest(*_ROW.unpack_from(packed, place)) if 0 <= place < len(packed) else None
+
+
+def _anchor(consensus: Consensus, shard_id: str) -> tuple[int, Digest] | None:
+    rows = consensus.digests(shard_id, 0, 1)
+    return rows[0] if rows else None
+
+
+def _read(location: Location, key: str) -> tuple[int, bytes] | None:
+    data = location.blob.get(key)
+    return None if data is None else decode_digests(data, key)

@@ -1,0 +1,285 @@
+"""Two histories of one log: how a client notices that it met another one, and what it leaves behind.
+
+A consensus store may go back in time at any moment: a lagging standby is promoted, an older copy is restored,
+the wrong volume is mounted. Then the numbers of versions that were acknowledged are given to other versions.
+Everything here relies on one fact: a version number together with the digest of its row identifies a history.
+
+- Every client remembers the number and the digest of the newest row that it has verified, per shard. Each
+  read of the head and each append compares them inside the store's own statement.
+- A client that finds other bytes at that number, or a shorter log, has met another history. It ends: all of
+  its handles in the location raise `LogRegressed`, and only a new client goes on, with the history that the
+  store has now.
+- A client that may write also leaves a marker in Blob, beside the blobs of the shard. While a marker stands,
+  nobody deletes anything of that shard: the blobs of both histories stay until a person decides with
+  `holdfast persist recover`.
+- The blobs show two histories by themselves where a rollup is newer than the log, or another one than the log
+  of its version can have made. Nothing is deleted then either.
+- Where the store knows in which line of its own history it is (a Postgres server and its timeline), the first
+  client that writes there records it in Blob. Who collects garbage on another line than the newest deletes
+  nothing: that is a partitioned old primary.
+- A marker no longer stands after a recovery, or if the log has the row that the client knew: then the client
+  was confused, not the log.
+"""
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from holdfast.errors import CorruptBlob, LogRegressed, StorageError
+from holdfast.persist.ids import rollup_seqno
+from holdfast.persist.state.codec import decode_diff, decode_state
+from holdfast.persist.state.cuts import known_digest
+from holdfast.persist.state.history import contradiction, is_decided
+from holdfast.persist.state.state import ShardState, StateDiff
+from holdfast.persist.stores import Blob, Digest, Location
+from holdfast.persist.stores.location import BLOB_KEY, decode_recoveries, read_location
+
+_MARKER: Final = "f"
+_LINES: Final = "lines/"
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What a client found that met another history: the row that it knew, and what the log had instead.
+
+    `found` is None where the log ended before `seqno`. `wall_ms` is the time of the client's host in ms since
+    the epoch.
+    """
+
+    shard_id: str
+    recoveries: int
+    seqno: int
+    known: Digest
+    found: Digest | None
+    head: int
+    hostname: str
+    wall_ms: int
+
+    @property
+    def key(self) -> str:
+        """Where the marker lies in Blob. Clients that found the same write the same key."""
+        found = "none" if self.found is None else str(self.found)
+        return f"{self.shard_id}/{_MARKER}{self.seqno}-{self.recoveries}-{self.known}-{found}"
+
+    def __str__(self) -> str:
+        found = "no such row" if self.found is None else f"row {self.found}"
+        return (
+            f"a client on host {self.hostname} knew version {self.seqno} as row {self.known},"
+            f" and the log had {found} (its head was version {self.head})"
+        )
+
+
+class ForkGuard:
+    """Whether the client met another history than its own; shared by its machines. Thread-safe."""
+
+    def __init__(self, blob: Blob, *, hostname: str, read_only: bool = False) -> None:
+        self._blob: Final = blob
+        self._hostname: Final = hostname
+        self._read_only: Final = read_only
+        self._lock: Final = threading.Lock()
+        self._ended: LogRegressed | None = None
+        self._line: str | None = None
+
+    def check(self) -> None:
+        """Raise `LogRegressed` once the client has met another history."""
+        if self._ended is not None:
+            raise self._ended.again()
+
+    def record_line(self, line: str | None) -> None:
+        """Record in Blob that a client writes on this line of the store's history, the first time it does."""
+        if line is None or line == self._line or self._read_only:
+            return
+        lines = lines_of(self._blob)
+        recoveries = read_recoveries(self._blob)
+        if line not in [each.line for each in lines if each.recoveries == recoveries]:
+            _record_line(self._blob, lines, recoveries, line, self._hostname)
+        self._line = line
+
+    def end(
+        self, shard_id: str, seqno: int, known: Digest, found: Digest | None, head: int, wall_ms: int
+    ) -> LogRegressed:
+        """End the client's history, leave a marker, and return the error that all of its handles raise."""
+        actual = f"version {head}" if found is None else f"version {seqno} with other bytes"
+        expected = f"version {seqno} or later" if found is None else f"version {seqno} as it was read before"
+        error = LogRegressed(f"the log of {shard_id}", expected, actual)
+        with self._lock:
+            if self._ended is not None:
+                return self._ended.again()
+            self._ended = error
+        if not self._read_only:
+            try:
+                self._leave(shard_id, seqno, known, found, head, wall_ms)
+            except (StorageError, ValueError) as failed:
+                error.add_note(f"the marker for garbage collection could not be written: {failed}")
+        return error
+
+    def _leave(
+        self, shard_id: str, seqno: int, known: Digest, found: Digest | None, head: int, wall_ms: int
+    ) -> None:
+        recoveries = read_recoveries(self._blob)
+        marker = Marker(shard_id, recoveries, seqno, known, found, head, self._hostname, wall_ms)
+        self._blob.put(marker.key, encode_marker(marker))
+
+
+def read_recoveries(blob: Blob) -> int:
+    """How often the location was recovered, from its blob store itself."""
+    stored = read_location(blob.direct)
+    if stored is None:
+        raise CorruptBlob(BLOB_KEY, "the identity of the location", "nothing")
+    return decode_recoveries(stored)
+
+
+class Line(NamedTuple):
+    """A record that clients wrote on this line of the store's history; the greatest number is the newest."""
+
+    number: int
+    recoveries: int
+    line: str
+
+
+def lines_of(blob: Blob) -> list[Line]:
+    """The records of a location, oldest first."""
+    found = []
+    for meta in blob.direct.list(_LINES):
+        number, recoveries, line = meta.key.removeprefix(_LINES).split("-", 2)
+        found.append(Line(int(number), int(recoveries), line))
+    return sorted(found)
+
+
+def _record_line(blob: Blob, lines: Sequence[Line], recoveries: int, line: str, hostname: str) -> None:
+    number = max((each.number for each in lines), default=0) + 1
+    data = json.dumps({"format": 1, "line": line, "hostname": hostname}).encode()
+    blob.put(f"{_LINES}{number:08}-{recoveries}-{line}", data)
+
+
+def why_keep(location: Location, state: ShardState) -> str:
+    """Why nothing of a shard may be deleted now; empty if it may.
+
+    `state` is the newest version in the log. Between this check and a deletion another history can still
+    begin: what is deleted then was garbage in the history that ended, too long ago for the new one to lack it
+    unless the store went back further than `gc_grace_s` and `retain_for_s`.
+    """
+    recoveries = read_recoveries(location.blob)
+    why = why_old_line(location, recoveries)
+    if why:
+        return why
+    for marker in markers_of(location.blob, state.shard_id):
+        if (
+            marker.recoveries == recoveries
+            and known_digest(location, marker.shard_id, marker.seqno) != marker.known
+        ):
+            return str(marker)
+    return next((why for _, why in _unknown_rollups(location, state)), "")
+
+
+def why_old_line(location: Location, recoveries: int) -> str:
+    """How it shows that the store is an old primary, or a copy; empty if nothing shows it."""
+    line = location.consensus.line()
+    lines = [each for each in lines_of(location.blob) if each.recoveries == recoveries]
+    if line is None or not lines or lines[-1].line == line:
+        return ""
+    return (
+        f"the consensus store is {line}, and clients have written on {lines[-1].line} since:"
+        " this server is an old primary, or a copy"
+    )
+
+
+def accept(location: Location, state: ShardState) -> None:
+    """Keep the history that the log of a shard has now: nothing hinders its garbage collection any more.
+
+    Markers and rollups of other histories are deleted; their parts become orphans, which a sweep finds.
+    """
+    for marker in markers_of(location.blob, state.shard_id):
+        location.blob.delete(marker.key)
+    for key, _ in list(_unknown_rollups(location, state)):
+        location.blob.delete(key)
+
+
+def accept_line(location: Location, hostname: str) -> None:
+    """Record that the consensus store as it is now is the newest."""
+    line = location.consensus.line()
+    recoveries = read_recoveries(location.blob)
+    if line is not None and why_old_line(location, recoveries):
+        _record_line(location.blob, lines_of(location.blob), recoveries, line, hostname)
+
+
+def _unknown_rollups(location: Location, state: ShardState) -> Iterator[tuple[str, str]]:
+    """The rollups in Blob that are of another history than the log, each with how it shows.
+
+    A rollup that a writer uploaded before it died is of this history: its version leads to the log's.
+    """
+    known = {rollup.blob_key for rollup in state.rollups.values()} | state.garbage.keys()
+    for meta in location.blob.direct.list(f"{state.shard_id}/v"):
+        if meta.key in known:
+            continue
+        seqno = rollup_seqno(meta.key)
+        if is_decided(seqno, state.seqno):
+            continue
+        if seqno > state.seqno:
+            why = f"{meta.key} is a rollup of version {seqno}, and the log ends at version {state.seqno}"
+            yield meta.key, why
+            continue
+        data = location.blob.direct.get(meta.key)
+        if data is None:
+            continue
+        row = row_of(location, state.shard_id, seqno)
+        if contradiction(decode_state(data, meta.key), state, row):
+            yield meta.key, f"{meta.key} is a rollup of another version {seqno} than the log has"
+
+
+def row_of(location: Location, shard_id: str, seqno: int) -> StateDiff | None:
+    """Row `seqno` of the log of a shard; None if the log does not have it any more."""
+    rows = location.consensus.scan(shard_id, seqno, 1)
+    if not rows or rows[0].seqno != seqno:
+        return None
+    return decode_diff(rows[0].data, f"{shard_id} log {seqno}")
+
+
+def encode_marker(marker: Marker) -> bytes:
+    """The bytes of a marker: one JSON object."""
+    fields = {
+        "format": 1,
+        "shard_id": marker.shard_id,
+        "recoveries": marker.recoveries,
+        "seqno": marker.seqno,
+        "known": str(marker.known),
+        "found": None if marker.found is None else str(marker.found),
+        "head": marker.head,
+        "hostname": marker.hostname,
+        "wall_ms": marker.wall_ms,
+    }
+    return json.dumps(fields, sort_keys=True).encode()
+
+
+def decode_marker(data: bytes, key: str) -> Marker:
+    """The marker in a blob; raises `CorruptBlob`."""
+    try:
+        fields = json.loads(data)
+        found = fields["found"]
+        return Marker(
+            str(fields["shard_id"]),
+            int(fields["recoveries"]),
+            int(fields["seqno"]),
+            _digest(fields["known"]),
+            None if found is None else _digest(found),
+            int(fields["head"]),
+            str(fields["hostname"]),
+            int(fields["wall_ms"]),
+        )
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise CorruptBlob(key, "a marker of two histories", repr(error)) from None
+
+
+def markers_of(blob: Blob, shard_id: str) -> Iterator[Marker]:
+    """The markers of a shard, whether they stand or not."""
+    for meta in blob.direct.list(f"{shard_id}/{_MARKER}"):
+        data = blob.direct.get(meta.key)
+        if data is not None:
+            yield decode_marker(data, meta.key)
+
+
+def _digest(text: str) -> Digest:
+    size, _, crc = text.partition(".")
+    return Digest(int(size), bytes.fromhex(crc))

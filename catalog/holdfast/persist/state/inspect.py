@@ -1,0 +1,133 @@
+"""What people and tools see of a shard: one value, made from its newest version."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+from holdfast.errors import CLOSED
+from holdfast.persist.ids import fingerprint
+from holdfast.persist.state.state import ShardState
+
+
+@dataclass(frozen=True, slots=True)
+class HoldInfo:
+    """What keeps `since` back."""
+
+    id: str
+    kind: str
+    purpose: str
+    since: int
+    hostname: str = ""
+    token: str = ""
+    """Of a critical hold: the fingerprint of its token, "none" for the empty one; never the token."""
+    lease_s: float | None = None
+    """Seconds without a heartbeat after which it ends; None for one that never does."""
+    version: int | None = None
+    """Of a leased hold: the version whose parts it keeps from deletion."""
+
+
+class StoredSize(NamedTuple):
+    """How many updates are stored, and in how many bytes."""
+
+    rows: int
+    size_bytes: int
+
+
+def stored_size(state: ShardState) -> StoredSize:
+    """What a version has in its parts."""
+    parts = [part for batch in state.batches for part in batch.parts]
+    return StoredSize(sum(part.rows for part in parts), sum(part.size_bytes for part in parts))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """A shard at a glance. Sizes are stored bytes, rows are stored updates; frontiers, 2^64 is closed.
+
+    `key` and `value` are the columns of the newest schema; `schemas` are all that it ever had, by their id.
+    What a seal has cut counts on both sides of it.
+    """
+
+    shard_id: str
+    seqno: int
+    since: int
+    upper: int
+    finalized: bool
+    key: tuple[str, ...]
+    value: tuple[str, ...]
+    schemas: tuple[str, ...]
+    batches: int
+    parts: int
+    inline_parts: int
+    rows: int
+    size_bytes: int
+    mode: str
+    pending: int
+    pending_rows: int
+    pending_size_bytes: int
+    garbage: int
+    rollup_seqno: int
+    gc_seqno: int
+    wall_ms: int
+    hostname: str
+    applier_version: str
+    writers: tuple[str, ...]
+    holds: tuple[HoldInfo, ...]
+
+    def to_json(self) -> str:
+        """The same as JSON; a closed frontier is null."""
+        value = asdict(self)
+        for item in (value, *value["holds"]):
+            for name in ("since", "upper"):
+                if item.get(name) == CLOSED:
+                    item[name] = None
+        return json.dumps(value)
+
+
+def shard_info(state: ShardState) -> ShardInfo:
+    """Look at a version."""
+    parts = [part for batch in state.batches for part in batch.parts]
+    pending = [part for batch in state.pending.values() for part in batch.parts]
+    schema = state.schema
+    leased = [
+        HoldInfo(
+            r.id,
+            "leased",
+            r.purpose,
+            r.since,
+            r.hostname,
+            lease_s=r.lease_ms / 1000,
+            version=r.seqno_hold,
+        )
+        for r in state.leased_readers.values()
+    ]
+    critical = [
+        HoldInfo(c.id, "critical", c.purpose, c.since, token=fingerprint(c.id, c.opaque))
+        for c in state.critical_readers.values()
+    ]
+    return ShardInfo(
+        shard_id=state.shard_id,
+        seqno=state.seqno,
+        since=state.since,
+        upper=state.upper,
+        finalized=state.finalized,
+        key=tuple(str(column) for column in schema.key),
+        value=tuple(str(column) for column in schema.value),
+        schemas=tuple(f"{id_}: {known}" for id_, known in state.schemas.items()),
+        batches=len(state.batches),
+        parts=len(parts),
+        inline_parts=sum(part.inline is not None for part in parts),
+        rows=sum(part.rows for part in parts),
+        size_bytes=sum(part.size_bytes for part in parts),
+        mode=state.write_mode.name,
+        pending=len(state.pending),
+        pending_rows=sum(part.rows for part in pending),
+        pending_size_bytes=sum(part.size_bytes for part in pending),
+        garbage=len(state.garbage),
+        rollup_seqno=max(state.rollups, default=0),
+        gc_seqno=state.gc_seqno,
+        wall_ms=state.wall_ms,
+        hostname=state.hostname,
+        applier_version=state.applier_version,
+        writers=tuple(writer.purpose for writer in state.writers.values()),
+        holds=(*leased, *critical),
+    )

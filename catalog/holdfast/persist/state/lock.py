@@ -1,0 +1,153 @@
+"""The write lock of a location: its rows in Consensus, and what a client's commits must find there.
+
+- The head of the key `lock` tells who holds it. A row is never changed: who takes the lock, and who gives it
+  up, appends one. So the number of the row is the fence: whoever holds an older one has lost it. After a
+  recovery the rows go on at `recoveries * 2^40`, which nobody has held.
+- Each commit of a client that took the lock carries the condition that the head is still its own row, checked
+  by the store at the commit point. An attempt of a fenced client can't land any more, however late.
+"""
+
+import threading
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Final
+
+from holdfast._pb import persist_pb2 as pb
+from holdfast.errors import CorruptBlob, Fenced, FenceRegressed, HoldfastError, NotWritable
+from holdfast.persist.state.codec import check_moment, open_frame, seal_frame
+from holdfast.persist.stores import Digest, Entry, Expect, Head, digest_of
+from holdfast.persist.stores.frame import parse
+
+LOCK_KEY: Final = "lock"
+LOCK_MAGIC: Final = b"HFl\n"
+
+
+@dataclass(frozen=True)
+class LockRow:
+    """Row `seqno` of the lock: who took it, or gave it up. `token` (16 bytes) tells apart attempts."""
+
+    seqno: int
+    reentrance_id: str
+    purpose: str
+    hostname: str
+    wall_ms: int
+    token: bytes = field(repr=False)
+    released: bool = False
+
+    @cached_property
+    def digest(self) -> Digest:
+        """The digest of the row as it is stored."""
+        return digest_of(encode_lock(self))
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        purpose = f" for {self.purpose!r}" if self.purpose else ""
+        what = "released by" if self.released else "of"
+        return (
+            f"row {self.seqno} {what} {self.reentrance_id!r}{purpose} on host {self.hostname} since {since}"
+        )
+
+
+def encode_lock(row: LockRow) -> bytes:
+    """The bytes of a row."""
+    message = pb.ExclusiveLock(
+        reentrance_id=row.reentrance_id,
+        purpose=row.purpose,
+        hostname=row.hostname,
+        wall_ms=row.wall_ms,
+        token=row.token,
+        released=row.released,
+        seqno=row.seqno,
+    )
+    return seal_frame(LOCK_MAGIC, message.SerializeToString())
+
+
+def decode_lock(entry: Entry | Head) -> LockRow:
+    """The row in an entry; raises `CorruptBlob` and `VersionTooNew`."""
+    key = f"{LOCK_KEY} log {entry.seqno}"
+    message = parse(pb.ExclusiveLock(), open_frame(LOCK_MAGIC, entry.data, key), key)
+    # Rows of before their number was recorded have none.
+    if message.seqno not in (0, entry.seqno):
+        raise CorruptBlob(key, f"row {entry.seqno}", f"row {message.seqno}")
+    return LockRow(
+        entry.seqno,
+        message.reentrance_id,
+        message.purpose,
+        message.hostname,
+        check_moment(message.wall_ms, key),
+        message.token,
+        message.released,
+    )
+
+
+class Fence:
+    """What the commits of one client must find at the lock; shared by its machines. Thread-safe.
+
+    Once a client has lost the lock it stays fenced, and commits nothing at all, until it takes it again.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: LockRow | None = None
+        self._lost: tuple[LockRow, LockRow | None] | None = None
+
+    @property
+    def held(self) -> LockRow | None:
+        """The row that this client holds the lock by; None where it does not use the lock.
+
+        Raises:
+            Fenced: the client has lost the lock.
+        """
+        with self._lock:
+            lost, held = self._lost, self._held
+        if lost is not None:
+            raise _fenced(*lost)
+        return held
+
+    def take(self, row: LockRow) -> None:
+        """Hold the lock by `row` from now on."""
+        with self._lock:
+            self._held, self._lost = row, None
+
+    def release(self, row: LockRow, *, given_up: bool) -> None:
+        """Note that nothing holds the lock by `row` any more, `given_up` being whether that is why."""
+        with self._lock:
+            if self._held is row:
+                self._held = None
+                if self._lost is not None and (given_up or _is_release(self._lost[1], row)):
+                    # A commit saw the release before we came here: nobody took the lock away.
+                    self._lost = None
+
+    def judge(self, held: LockRow, head: Head | None) -> HoldfastError | None:
+        """What the head of the lock means for a commit under `held`: None, or why it is fenced."""
+        if head is not None and head.seqno == held.seqno and digest_of(head.data) == held.digest:
+            return None
+        found = decode_lock(head) if head is not None else None
+        with self._lock:
+            if self._held is held:
+                self._lost = (held, found)
+        return _fenced(held, found)
+
+
+def _is_release(found: LockRow | None, row: LockRow) -> bool:
+    return found is not None and found.released and found.seqno == row.seqno + 1
+
+
+def _fenced(held: LockRow, found: LockRow | None) -> HoldfastError:
+    if found is None or found.seqno <= held.seqno:
+        return FenceRegressed(held, found or "none")
+    return Fenced(held, found, what="location")
+
+
+def no_lock(shard_id: str) -> NotWritable:
+    """What is wrong with a write or seal by a client that does not have the lock."""
+    return NotWritable(
+        f"shard {shard_id} has the write mode WRITE_SEAL, and this client has not taken the write lock",
+        hint="take it first: with client.exclusive('<the name of this job>'): ...",
+    )
+
+
+def expectation(held: LockRow | None) -> tuple[Expect, ...]:
+    """The condition that a commit under `held` carries."""
+    return () if held is None else (Expect(LOCK_KEY, held.seqno, held.digest),)

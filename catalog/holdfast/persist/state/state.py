@@ -1,0 +1,463 @@
+"""The durable state of a shard as values, the changes that lead from one version to the next, and `apply`.
+
+What must hold of each version is in `holdfast.persist.state.invariants`.
+
+`apply` is the only way to a new version. The process that commits and the one that replays the log both use
+it, so they can't disagree.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any, Final, assert_never, cast
+
+from holdfast.errors import CLOSED
+from holdfast.persist.rows.evolution import mismatch
+from holdfast.persist.rows.schema import Schema, shared
+
+
+class WriteMode(IntEnum):
+    """How a shard is written, fixed at its creation."""
+
+    APPEND = 0
+    WRITE_SEAL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of updates sorted by (key, value, time), in a blob or inline.
+
+    `size_bytes`, `rows` and `crc32c` are of the stored object. Of its rows only those at times in
+    `[lower, upper)` are meant: a seal between them leaves the object in a batch and pending at once.
+    """
+
+    rows: int
+    schema_id: int
+    lower: int
+    upper: int
+    size_bytes: int
+    crc32c: int = 0
+    blob_key: str | None = None
+    inline: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """All updates of `[lower, upper)`, compacted up to `since`; `id` is the seqno that first held it.
+
+    A run is a tuple of parts that follow each other in the total order. `level` counts how often the rows
+    were compacted.
+    """
+
+    id: int
+    lower: int
+    upper: int
+    since: int = 0
+    runs: tuple[tuple[Part, ...], ...] = ()
+    level: int = 0
+
+    @property
+    def parts(self) -> Iterator[Part]:
+        """Every part of the batch."""
+        return (part for run in self.runs for part in run)
+
+    @property
+    def rows(self) -> int:
+        """How many updates are stored."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes are stored."""
+        return sum(part.size_bytes for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingBatch:
+    """Updates that are durable but not sealed yet (mode WRITE_SEAL); `[lower, upper)` encloses their times.
+
+    `level` counts how often they were merged with others that were pending.
+    """
+
+    id: str
+    writer_id: str
+    lower: int
+    upper: int
+    runs: tuple[tuple[Part, ...], ...]
+    level: int = 0
+
+    @property
+    def parts(self) -> Iterator[Part]:
+        """Every part of the batch."""
+        return (part for run in self.runs for part in run)
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedReader:
+    """A reader's hold: nothing at or after `since` is compacted, no part of version `seqno_hold` deleted."""
+
+    id: str
+    since: int
+    seqno_hold: int
+    heartbeats: int
+    lease_ms: int
+    purpose: str
+    hostname: str
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalReader:
+    """A hold on `since` that never expires."""
+
+    id: str
+    since: int
+    purpose: str
+    opaque: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A registered writer and its last append, by which an append of unknown outcome is decided."""
+
+    id: str
+    heartbeats: int
+    lease_ms: int
+    purpose: str
+    hostname: str
+    last_token: bytes = b""
+    last_upper: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rollup:
+    """The whole state at version `seqno`, in a blob."""
+
+    seqno: int
+    blob_key: str
+    size_bytes: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionClaim:
+    """A writer's announcement that it compacts some batches."""
+
+    id: str
+    writer_id: str
+    batch_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """A blob that the live state stopped to name with version `seqno`, committed at `wall_ms`."""
+
+    blob_key: str
+    seqno: int
+    wall_ms: int
+
+
+NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
+"""The table of all kinds of values that a shard has none of; a thousand shards at rest have thousands."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """One version of a shard. Version 0 is the empty state of a shard that doesn't exist."""
+
+    shard_id: str
+    seqno: int = 0
+    applier_version: str = ""
+    wall_ms: int = 0
+    hostname: str = ""
+    write_mode: WriteMode = WriteMode.APPEND
+    finalized: bool = False
+    since: int = 0
+    gc_seqno: int = 0
+    schemas: Mapping[int, Schema] = field(default_factory=lambda: NOTHING)
+    batches: tuple[Batch, ...] = ()
+    pending: Mapping[str, PendingBatch] = field(default_factory=lambda: NOTHING)
+    leased_readers: Mapping[str, LeasedReader] = field(default_factory=lambda: NOTHING)
+    critical_readers: Mapping[str, CriticalReader] = field(default_factory=lambda: NOTHING)
+    writers: Mapping[str, Writer] = field(default_factory=lambda: NOTHING)
+    rollups: Mapping[int, Rollup] = field(default_factory=lambda: NOTHING)
+    claims: Mapping[str, CompactionClaim] = field(default_factory=lambda: NOTHING)
+    garbage: Mapping[str, Garbage] = field(default_factory=lambda: NOTHING)
+
+    @property
+    def exists(self) -> bool:
+        """Whether the shard was ever created."""
+        return bool(self.schemas)
+
+    @property
+    def upper(self) -> int:
+        """The frontier below which all times are complete."""
+        return self.batches[-1].upper if self.batches else 0
+
+    @property
+    def schema(self) -> Schema:
+        """The newest schema."""
+        return self.schemas[max(self.schemas)]
+
+    def schema_id(self, schema: Schema) -> int:
+        """The id of a schema of the shard, 1 where there is none yet; raises `CodecMismatch` for another."""
+        for schema_id, known in self.schemas.items():
+            if known == schema:
+                return schema_id
+        if self.exists:
+            raise mismatch(self.schema, schema, shard=f"shard {self.shard_id}")
+        return 1
+
+    @property
+    def latest_rollup(self) -> Rollup | None:
+        """The newest rollup."""
+        return self.rollups[max(self.rollups)] if self.rollups else None
+
+    @property
+    def holds(self) -> Iterator[int]:
+        """The `since` of every reader."""
+        yield from (reader.since for reader in self.leased_readers.values())
+        yield from (reader.since for reader in self.critical_readers.values())
+
+    @property
+    def seqno_hold(self) -> int:
+        """The oldest version that a reader may still be reading."""
+        return min((reader.seqno_hold for reader in self.leased_readers.values()), default=self.seqno)
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """The shard comes into being."""
+
+    write_mode: WriteMode
+
+
+@dataclass(frozen=True, slots=True)
+class PutSchema:
+    """A schema is registered."""
+
+    schema_id: int
+    schema: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class AppendBatch:
+    """A batch is added at the upper."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendUpper:
+    """The last batch now reaches to `upper`; no updates lie in between."""
+
+    upper: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealPending:
+    """All that is pending at times below `upper` becomes a batch that ends there."""
+
+    upper: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceBatches:
+    """Neighbouring batches give way to one of equal contents; None where all batches go (finalize)."""
+
+    batch_ids: tuple[int, ...]
+    batch: Batch | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetSince:
+    """`since` moves forward."""
+
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A value replaces that of the same id."""
+
+    value: LeasedReader | CriticalReader | Writer | Rollup | CompactionClaim | Garbage | PendingBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The value of this id goes. `kind` is the type it has."""
+
+    kind: type
+    id: str | int
+
+
+@dataclass(frozen=True, slots=True)
+class SetGcSeqno:
+    """The log below this version was truncated."""
+
+    seqno: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finalize:
+    """The shard ends."""
+
+
+Change = (
+    Create
+    | PutSchema
+    | AppendBatch
+    | ExtendUpper
+    | SealPending
+    | ReplaceBatches
+    | SetSince
+    | Put
+    | Drop
+    | SetGcSeqno
+    | Finalize
+)
+
+# Where the values of a kind live in the state, and by what they are keyed.
+TABLES: Mapping[type, tuple[str, str]] = {
+    LeasedReader: ("leased_readers", "id"),
+    CriticalReader: ("critical_readers", "id"),
+    Writer: ("writers", "id"),
+    Rollup: ("rollups", "seqno"),
+    CompactionClaim: ("claims", "id"),
+    Garbage: ("garbage", "blob_key"),
+    PendingBatch: ("pending", "id"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StateDiff:
+    """What leads from version `seqno - 1` to `seqno`."""
+
+    seqno: int
+    shard_id: str
+    applier_version: str
+    wall_ms: int
+    hostname: str
+    latest_rollup: Rollup | None
+    changes: tuple[Change, ...]
+
+
+def apply(state: ShardState, diff: StateDiff) -> ShardState:
+    """The version after `state`.
+
+    Raises:
+        ValueError: `diff` does not follow `state`.
+    """
+    if diff.seqno != state.seqno + 1 or diff.shard_id != state.shard_id:
+        raise ValueError(f"diff {diff.seqno} of {diff.shard_id} after {state.seqno} of {state.shard_id}")
+    new: dict[str, object] = {}
+    tables: dict[str, dict[str | int, object]] = {}
+
+    batches, schemas = state.batches, state.schemas
+    for change in diff.changes:
+        match change:
+            case AppendBatch(batch):
+                batches = (*batches, batch)
+            case Put(value):
+                kind = type(value)
+                values, id_ = _table(state, tables, kind), getattr(value, TABLES[kind][1])
+                # To the end, so that writers are in the order of their last append.
+                values.pop(id_, None)
+                values[id_] = value
+            case Drop(kind, id_):
+                _table(state, tables, kind).pop(id_, None)
+            case ExtendUpper(upper):
+                batches = (*batches[:-1], replace(batches[-1], upper=upper))
+            case SealPending(upper):
+                pending = cast("dict[str, PendingBatch]", _table(state, tables, PendingBatch))
+                batches = (*batches, _seal(batches, pending, upper, diff.seqno))
+            case ReplaceBatches(batch_ids, replacement):
+                batches = _replace_batches(batches, batch_ids, replacement)
+            case SetSince(since):
+                new["since"] = since
+            case SetGcSeqno(seqno):
+                new["gc_seqno"] = seqno
+            case Create(write_mode):
+                new["write_mode"] = write_mode
+            case PutSchema(schema_id, schema):
+                schemas = {**schemas, schema_id: shared(schema)}
+            case Finalize():
+                new["finalized"] = True
+            case _:
+                assert_never(change)
+    return replace(
+        state,
+        seqno=diff.seqno,
+        applier_version=diff.applier_version,
+        wall_ms=diff.wall_ms,
+        hostname=diff.hostname,
+        batches=batches,
+        schemas=schemas,
+        **new,  # type: ignore[arg-type]
+        **{name: values or NOTHING for name, values in tables.items()},  # type: ignore[arg-type]
+    )
+
+
+def _table(
+    state: ShardState, tables: dict[str, dict[str | int, object]], kind: type
+) -> dict[str | int, object]:
+    """The values of a kind, of which `tables` has a copy from the first change on."""
+    name, _ = TABLES[kind]
+    if name not in tables:
+        tables[name] = dict(getattr(state, name))
+    return tables[name]
+
+
+def _seal(batches: Sequence[Batch], pending: dict[str, PendingBatch], upper: int, seqno: int) -> Batch:
+    """The batch of what is pending below `upper`, in its order; what reaches past it stays in `pending`."""
+    taken: list[tuple[Part, ...]] = []
+    for id_, batch in list(pending.items()):
+        if batch.lower >= upper:
+            continue
+        taken += _cut(batch.runs, 0, upper)
+        if left := _cut(batch.runs, upper, CLOSED):
+            lower = min(part.lower for run in left for part in run)
+            pending[id_] = replace(batch, lower=lower, runs=left)
+        else:
+            del pending[id_]
+    return Batch(seqno, batches[-1].upper if batches else 0, upper, 0, tuple(taken))
+
+
+def _cut(runs: Iterable[tuple[Part, ...]], lower: int, upper: int) -> tuple[tuple[Part, ...], ...]:
+    """The runs as far as their times are in `[lower, upper)`."""
+    found = (
+        tuple(
+            replace(part, lower=max(part.lower, lower), upper=min(part.upper, upper))
+            for part in run
+            if part.lower < upper and part.upper > lower
+        )
+        for run in runs
+    )
+    return tuple(run for run in found if run)
+
+
+def _replace_batches(
+    batches: tuple[Batch, ...], ids: tuple[int, ...], replacement: Batch | None
+) -> tuple[Batch, ...]:
+    if replacement is None:
+        return tuple(batch for batch in batches if batch.id not in ids)
+    start = next(index for index, batch in enumerate(batches) if batch.id == ids[0])
+    end = start + len(ids)
+    if tuple(batch.id for batch in batches[start:end]) != ids:
+        raise ValueError(f"batches {ids} are not neighbours")
+    return (*batches[:start], replacement, *batches[end:])
+
+
+def blob_keys(batches: Iterable[Batch | PendingBatch]) -> Iterator[str]:
+    """The keys of all blobs that some batches name, where several parts share one more than once."""
+    return (part.blob_key for batch in batches for part in batch.parts if part.blob_key is not None)
+
+
+def part_keys(state: ShardState) -> set[str]:
+    """The keys of all blobs with updates that a version names, sealed or pending."""
+    return {*blob_keys(state.batches), *blob_keys(state.pending.values())}
+
+
+def live_keys(state: ShardState) -> frozenset[str]:
+    """The keys of all blobs that a version names: of batches, of pending batches, and rollups."""
+    return frozenset([*part_keys(state), *(rollup.blob_key for rollup in state.rollups.values())])

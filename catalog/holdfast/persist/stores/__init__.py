@@ -1,0 +1,46 @@
+"""Storage of persist: the traits, their implementations and the location that pairs two of them."""
+
+from holdfast.persist.stores.cache import CacheConfig, CachedBlob, CacheStats
+from holdfast.persist.stores.file import FileBlob
+from holdfast.persist.stores.location import Location
+from holdfast.persist.stores.memory import MemoryBlob, MemoryConsensus
+from holdfast.persist.stores.metrics import Observation, OperationStats, StoreMetrics
+from holdfast.persist.stores.sqlite import SqliteConsensus
+from holdfast.persist.stores.traits import (
+    Blob,
+    BlobMeta,
+    Consensus,
+    Digest,
+    Entry,
+    Expect,
+    Head,
+    Put,
+    Row,
+    digest_of,
+)
+from holdfast.persist.stores.watch import Watch
+
+__all__ = [
+    "Blob",
+    "BlobMeta",
+    "CacheConfig",
+    "CacheStats",
+    "CachedBlob",
+    "Consensus",
+    "Digest",
+    "Entry",
+    "Expect",
+    "FileBlob",
+    "Head",
+    "Location",
+    "MemoryBlob",
+    "MemoryConsensus",
+    "Observation",
+    "OperationStats",
+    "Put",
+    "Row",
+    "SqliteConsensus",
+    "StoreMetrics",
+    "Watch",
+    "digest_of",
+]

@@ -1,0 +1,277 @@
+# ruff: noqa: D102 - the trait documents its methods
+"""A bounded cache of blobs in memory, in a local folder, or in both.
+
+Invariants:
+
+- Keys are written once, so what was once read rightly under a key is right for ever. A cached object may
+  outlive the one in the store: whoever wants to know what is there asks the store itself (`direct`).
+- The cache can't know whether what the store gave was right. Whoever knows what a blob must be, and finds
+  it isn't, lets the cache `forget` it and reads again: a bad read doesn't stay.
+- A file of the cache is whole: it is renamed into place, and its bytes carry their key, length and checksum,
+  which are checked at each read. A file that is anything else is dropped and counts as a miss, so nothing
+  that happens to the folder, from power loss to a flipped bit, is ever read as data.
+- An open object is in memory as a whole: a cache pays over S3, where that is so without one too.
+- A cache that can't be read or written is slower, never wrong: its errors are counted and raised to nobody.
+- Any number of processes may share a folder, for any locations. What was used least lately goes first. The
+  bound is kept but for what other processes write between two looks at the folder: each at most a
+  thirty-second part of it, or one object.
+"""
+
+import hashlib
+import os
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from holdfast.errors import BadInput, HoldfastError
+from holdfast.persist.stores.frame import seal, unseal
+from holdfast.persist.stores.layer import BlobLayer
+from holdfast.persist.stores.traits import Blob, check_key
+
+MAGIC: Final = b"HFb\n"
+FORMAT_VERSION: Final = 1
+_TEMPORARY: Final = ".tmp-"
+_ABANDONED_AFTER_S: Final = 3600
+_LARGEST: Final = 4
+"""An object larger than this part of the bound is not cached: it would drive out too much."""
+_LOOK_EVERY: Final = 32
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheConfig:
+    """How much of a location's blobs is kept near. No bytes: none there. Raises `BadInput` for no sense."""
+
+    memory_bytes: int = 64 * 1024 * 1024
+    """Most bytes of objects in memory: rollups and small parts, read again and again."""
+
+    folder: Path | str | None = None
+    """Where on the local disk objects are kept; it may be shared by processes and locations."""
+
+    folder_bytes: int = 4 * 1024 * 1024 * 1024
+    """Most bytes of files in the folder."""
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes < 0 or self.folder_bytes < 0:
+            raise BadInput("the bounds of a cache are bytes, 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """What a cache did so far. `dropped` were damaged files, `failures` what the folder refused."""
+
+    memory_hits: int
+    folder_hits: int
+    misses: int
+    dropped: int
+    failures: int
+    memory_bytes: int
+
+
+class CachedBlob(BlobLayer):
+    """`inner` behind a cache; `scope` sets its keys apart from those of other locations in the folder.
+
+    Raises `BadInput` for a folder that can't be made.
+    """
+
+    def __init__(self, inner: Blob, config: CacheConfig, *, scope: str) -> None:
+        super().__init__(inner)
+        self._memory: Final = _Memory(config.memory_bytes)
+        self._folder: Final = (
+            None if config.folder is None else _Folder(Path(config.folder), config.folder_bytes, scope)
+        )
+        self._lock: Final = threading.Lock()
+        self._memory_hits = self._folder_hits = self._misses = 0
+
+    def stats(self) -> CacheStats:
+        """The counts so far."""
+        folder = self._folder
+        return CacheStats(
+            self._memory_hits,
+            self._folder_hits,
+            self._misses,
+            folder.dropped if folder else 0,
+            folder.failures if folder else 0,
+            self._memory.size,
+        )
+
+    def get(self, key: str) -> bytes | None:
+        data = self._memory.get(check_key(key))
+        if data is not None:
+            with self._lock:
+                self._memory_hits += 1
+            return data
+        data = self._folder.get(key) if self._folder else None
+        if data is not None:
+            with self._lock:
+                self._folder_hits += 1
+            self._memory.put(key, data)
+            return data
+        with self._lock:
+            self._misses += 1
+        data = self.inner.get(key)
+        if data is not None:
+            self._keep(key, data)
+        return data
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        self._drop(check_key(key))
+        self.inner.put(key, data)
+        self._keep(key, bytes(data))
+
+    def delete(self, key: str) -> bool:
+        check_key(key)
+        try:
+            return self.inner.delete(key)
+        finally:
+            self._drop(key)
+
+    def open_input(self, key: str) -> pa.NativeFile | None:
+        data = self.get(key)
+        return None if data is None else pa.BufferReader(data)
+
+    def forget(self, key: str) -> None:
+        self._drop(check_key(key))
+        self.inner.forget(key)
+
+    @property
+    def direct(self) -> Blob:
+        return self.inner.direct
+
+    def _keep(self, key: str, data: bytes) -> None:
+        self._memory.put(key, data)
+        if self._folder:
+            self._folder.put(key, data)
+
+    def _drop(self, key: str) -> None:
+        self._memory.drop(key)
+        if self._folder:
+            self._folder.drop(key)
+
+
+class _Memory:
+    """Objects by key, the one used least lately first."""
+
+    def __init__(self, bound: int) -> None:
+        self._bound: Final = bound
+        self._lock: Final = threading.Lock()
+        self._objects: Final[OrderedDict[str, bytes]] = OrderedDict()
+        self.size = 0
+
+    def get(self, key: str) -> bytes | None:
+        with self._lock:
+            data = self._objects.get(key)
+            if data is not None:
+                self._objects.move_to_end(key)
+            return data
+
+    def put(self, key: str, data: bytes) -> None:
+        if not self._bound or len(data) > self._bound // _LARGEST:
+            return
+        with self._lock:
+            self.size += len(data) - len(self._objects.pop(key, b""))
+            self._objects[key] = data
+            while self.size > self._bound:
+                self.size -= len(self._objects.popitem(last=False)[1])
+
+    def drop(self, key: str) -> None:
+        with self._lock:
+            self.size -= len(self._objects.pop(key, b""))
+
+
+class _Folder:
+    """Files named by a hash of scope and key; a file's time of change is that of its last use."""
+
+    def __init__(self, folder: Path, bound: int, scope: str) -> None:
+        self._folder: Final = folder
+        self._bound: Final = bound
+        self._scope: Final = scope
+        self._lock: Final = threading.Lock()
+        self._unlooked = bound  # written by this process since it looked: at first anything may be there
+        self.dropped = 0
+        self.failures = 0
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(
+                f"can't make the cache folder {folder}: {os.strerror(error.errno or 0)}",
+                hint="give a folder that this process can write, or no cache",
+            ) from error
+
+    def get(self, key: str) -> bytes | None:
+        path = self._path(key)
+        try:
+            framed = path.read_bytes()
+            os.utime(path)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            self.failures += 1
+            return None
+        label = self._label(key)
+        try:
+            body = unseal(MAGIC, FORMAT_VERSION, framed, str(path))
+        except HoldfastError:
+            body = b""
+        if not body.startswith(label):
+            self.dropped += 1
+            self.drop(key)
+            return None
+        return body[len(label) :]
+
+    def put(self, key: str, data: bytes) -> None:
+        framed = seal(MAGIC, FORMAT_VERSION, self._label(key) + data)
+        if len(framed) > self._bound // _LARGEST:
+            return
+        temporary = self._folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
+        try:
+            self._make_room(len(framed))
+            try:
+                temporary.write_bytes(framed)
+                temporary.replace(self._path(key))
+            except BaseException:
+                with suppress(OSError):
+                    temporary.unlink()
+                raise
+        except OSError:
+            self.failures += 1
+
+    def drop(self, key: str) -> None:
+        with suppress(OSError):
+            self._path(key).unlink()
+
+    def _make_room(self, size: int) -> None:
+        """Look at the folder from time to time, and delete what was used least lately where it is full."""
+        with self._lock:
+            self._unlooked += size
+            if self._unlooked <= self._bound // _LOOK_EVERY:
+                return
+            self._unlooked = size
+            found = []
+            with os.scandir(self._folder) as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        found.append((status.st_mtime, status.st_size, Path(entry.path)))
+            oldest_temporary = time.time() - _ABANDONED_AFTER_S
+            total = sum(each for _, each, _ in found) + size
+            most = self._bound - self._bound // _LOOK_EVERY
+            for used, each, path in sorted(found):
+                is_temporary = path.name.startswith(_TEMPORARY)
+                if (is_temporary and used < oldest_temporary) or (not is_temporary and total > most):
+                    with suppress(FileNotFoundError):
+                        path.unlink()
+                    total -= each
+
+    def _path(self, key: str) -> Path:
+        return self._folder / hashlib.sha256(self._label(key)).hexdigest()
+
+    def _label(self, key: str) -> bytes:
+        """What stands before the data: whose it is. No key holds a zero byte."""
+        return f"{self._scope}\0{key}\0".encode()

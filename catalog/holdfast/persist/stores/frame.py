@@ -1,0 +1,66 @@
+"""The frame around what is stored as one message (docs/reference/FORMAT.md).
+
+4 bytes of magic, uint16 format version, uint16 zero, uint32 CRC32C of magic, version, zero and body, all
+little-endian; then the body. A frame with a good checksum and a newer version is `VersionTooNew`; anything
+else that is not as written is `CorruptBlob`, naming the key.
+"""
+
+import struct
+from typing import Final, TypeVar
+
+import google_crc32c
+from google.protobuf.message import DecodeError, Message
+
+from holdfast.errors import CorruptBlob, VersionTooNew
+from holdfast.persist.stores.formats import check_format
+
+_M = TypeVar("_M", bound=Message)
+
+_HEADER: Final = struct.Struct("<4sHHI")
+_PREFIX: Final = struct.Struct("<4sHH")
+
+
+def seal(magic: bytes, version: int, body: bytes) -> bytes:
+    """The frame around `body`."""
+    prefix = _PREFIX.pack(magic, version, 0)
+    crc = int(google_crc32c.extend(google_crc32c.value(prefix), body))
+    return prefix + crc.to_bytes(4, "little") + body
+
+
+def unseal(magic: bytes, newest: int, data: bytes, key: str) -> bytes:
+    """The body of a frame whose version is at most `newest`; `key` names it in errors.
+
+    Raises:
+        CorruptBlob: the bytes are not a frame of this kind, or were changed.
+        VersionTooNew: the frame is sound and of a newer format.
+        Deprecated: it is sound and of a format that is read no more.
+    """
+    if len(data) < _HEADER.size:
+        raise CorruptBlob(key, f"at least {_HEADER.size} bytes", f"{len(data)}")
+    found, version, _, crc = _HEADER.unpack_from(data)
+    if found != magic:
+        raise CorruptBlob(key, f"magic {magic!r}", repr(found))
+    body = data[_HEADER.size :]
+    actual = google_crc32c.extend(google_crc32c.value(data[: _PREFIX.size]), body)
+    if actual != crc:
+        raise CorruptBlob(key, f"crc32c {crc:08x}", f"{actual:08x}")
+    check_format(version, newest, where=key, what="format version")
+    return body
+
+
+def parse(message: _M, body: bytes, key: str) -> _M:
+    """`message` with what the body of a frame says.
+
+    Raises:
+        CorruptBlob: the body is no such message.
+        VersionTooNew: it has fields that this Holdfast does not know.
+    """
+    try:
+        message.ParseFromString(body)
+    except DecodeError as error:
+        raise CorruptBlob(key, f"a {type(message).__name__} message", str(error)) from None
+    size = message.ByteSize()
+    message.DiscardUnknownFields()
+    if message.ByteSize() != size:
+        raise VersionTooNew(f"{key} has fields that this Holdfast does not know")
+    return message

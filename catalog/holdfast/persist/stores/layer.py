@@ -1,0 +1,119 @@
+# ruff: noqa: D102 - the traits document their methods
+"""The plain layer over a store: every call goes to the store below. What adds something overrides its calls.
+
+A method that a trait gets is passed on here, or a layer would answer with the trait's default in its store's
+place.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from holdfast.persist.stores.traits import (
+    NOTHING_KNOWN,
+    Blob,
+    BlobMeta,
+    Consensus,
+    Digest,
+    Entry,
+    Expect,
+    Head,
+    Put,
+    Row,
+)
+from holdfast.persist.stores.watch import Watch
+
+
+class BlobLayer(Blob):
+    """`inner` as it is."""
+
+    def __init__(self, inner: Blob) -> None:
+        self.inner: Final = inner
+
+    @property
+    def description(self) -> str:
+        return self.inner.description
+
+    def get(self, key: str) -> bytes | None:
+        return self.inner.get(key)
+
+    def get_start(self, key: str, most: int) -> bytes | None:
+        return self.inner.get_start(key, most)
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        self.inner.put(key, data)
+
+    def delete(self, key: str) -> bool:
+        return self.inner.delete(key)
+
+    def list(self, prefix: str) -> Iterator[BlobMeta]:
+        return self.inner.list(prefix)
+
+    def clock_ms(self) -> int | None:
+        return self.inner.clock_ms()
+
+    def open_input(self, key: str) -> pa.NativeFile | None:
+        return self.inner.open_input(key)
+
+    def forget(self, key: str) -> None:
+        self.inner.forget(key)
+
+    @property
+    def direct(self) -> Blob:
+        # What is above a cache is left out with it.
+        inner = self.inner.direct
+        return self if inner is self.inner else inner
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class ConsensusLayer(Consensus):
+    """`inner` as it is."""
+
+    def __init__(self, inner: Consensus) -> None:
+        self.inner: Final = inner
+
+    @property
+    def description(self) -> str:
+        return self.inner.description
+
+    def heads(self, keys: Sequence[str], known: Mapping[str, int] = NOTHING_KNOWN) -> dict[str, Head]:
+        return self.inner.heads(keys, known)
+
+    def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
+        return self.inner.scan(key, from_seqno, limit)
+
+    def digests(self, key: str, from_seqno: int, limit: int) -> list[tuple[int, Digest]]:
+        return self.inner.digests(key, from_seqno, limit)
+
+    def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
+        return self.inner.compare_and_set(puts, expect)
+
+    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
+        return self.inner.truncate(key, seqno, known)
+
+    def list_keys(self) -> list[str]:
+        return self.inner.list_keys()
+
+    def line(self) -> str | None:
+        return self.inner.line()
+
+    def clock_ms(self) -> int | None:
+        return self.inner.clock_ms()
+
+    def check_restart(self) -> None:
+        self.inner.check_restart()
+
+    def restart(self, key: str, seqno: int, data: bytes) -> bool:
+        return self.inner.restart(key, seqno, data)
+
+    def check_integrity(self) -> None:
+        self.inner.check_integrity()
+
+    def watch(self, key: str) -> Watch | None:
+        return self.inner.watch(key)
+
+    def close(self) -> None:
+        self.inner.close()

@@ -1,0 +1,229 @@
+"""Where a set of shards lives: one blob store and one consensus store that belong together.
+
+Invariants:
+
+- Both stores name the same random `location_id`: the bytes of blob `location.json` are those of the
+  first entry of consensus key `location`. Another pair is refused before anything is read or written.
+- Consensus decides the id and the blob follows, so of any number of processes that create a location
+  at once one wins and all agree.
+- No client of a location writes anything before its id is in both stores. So a consensus store that
+  holds its id and nothing else is a creation cut short, which the next open completes; one that holds
+  more and has no partner is a wrong pair.
+"""
+
+import json
+import uuid
+from dataclasses import dataclass, replace
+from typing import Self
+
+from holdfast.errors import (
+    CorruptBlob,
+    Indeterminate,
+    LocationMismatch,
+    NoLocation,
+    StoreUnreachable,
+)
+from holdfast.persist.stores.cache import CacheConfig, CachedBlob
+from holdfast.persist.stores.formats import check_format
+from holdfast.persist.stores.metrics import MeteredBlob, MeteredConsensus, StoreMetrics
+from holdfast.persist.stores.retry import (
+    UNSUPERVISED,
+    UNSUPERVISED_S,
+    RetryingBlob,
+    RetryingConsensus,
+    RetryPolicy,
+)
+from holdfast.persist.stores.traits import Blob, Consensus, Put
+from holdfast.persist.stores.url import open_stores
+
+BLOB_KEY = "location.json"
+CONSENSUS_KEY = "location"
+FORMAT_VERSION = 1
+_MOST_BYTES = 4096
+# Each round ends in an answer unless another process, or a fault, intervened in it.
+_MAX_ROUNDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A blob store and a consensus store whose ids agree."""
+
+    blob: Blob
+    consensus: Consensus
+    location_id: uuid.UUID
+
+    @classmethod
+    def open(
+        cls,
+        url: str | None = None,
+        *,
+        blob: str | None = None,
+        consensus: str | None = None,
+        create: bool = True,
+        read_only: bool = False,
+        retry_s: float = 0.0,
+        metrics: StoreMetrics | None = None,
+        cache: CacheConfig | None = None,
+    ) -> Self:
+        """Open the location at `url`, or the one made of the stores `blob` and `consensus`.
+
+        Calls are counted in `metrics`, blobs are kept in a `cache`, and for `retry_s` seconds is retried what
+        `retry` says that a client's stores retry.
+
+        Without `create`, or with `read_only`, a missing location is `StoreUnreachable`; with `read_only`
+        nothing is written anywhere. Raises `BadInput` for a URL that has no meaning, `StoreUnreachable`
+        for stores that can't be opened, `LocationMismatch` for stores that don't belong together.
+        """
+        create = create and not read_only
+        stores = open_stores(url, blob=blob, consensus=consensus, create=create, read_only=read_only)
+        try:
+            opened = cls.of(*_retrying(*_metered(*stores, metrics), retry_s, calls=None), create=create)
+            layered = _retrying(*_metered(*stores, metrics), min(retry_s, UNSUPERVISED_S), calls=UNSUPERVISED)
+            if cache is not None:
+                cached = CachedBlob(layered[0], cache, scope=str(opened.location_id))
+                return replace(opened, blob=cached, consensus=layered[1])
+            return replace(opened, blob=layered[0], consensus=layered[1])
+        except BaseException:
+            for store in stores:
+                store.close()
+            raise
+
+    @classmethod
+    def of(cls, blob: Blob, consensus: Consensus, *, create: bool = True) -> Self:
+        """The location made of two open stores; creates its id where both are empty and `create` is set."""
+        return cls(blob, consensus, _agree_on_id(blob, consensus, create=create))
+
+    def close(self) -> None:
+        """Close both stores."""
+        self.consensus.close()
+        self.blob.close()
+
+
+def _metered(blob: Blob, consensus: Consensus, metrics: StoreMetrics | None) -> tuple[Blob, Consensus]:
+    if metrics is None:
+        return blob, consensus
+    return MeteredBlob(blob, metrics), MeteredConsensus(consensus, metrics)
+
+
+def _retrying(
+    blob: Blob, consensus: Consensus, retry_s: float, *, calls: frozenset[str] | None
+) -> tuple[Blob, Consensus]:
+    """The stores with a retry of these calls (None: all), around the metrics: each attempt counts."""
+    if retry_s <= 0:
+        return blob, consensus
+    policy = RetryPolicy(deadline_s=retry_s, calls=calls)
+    return RetryingBlob(blob, policy), RetryingConsensus(consensus, policy)
+
+
+def read_location(blob: Blob) -> bytes | None:
+    """The bytes that a blob store holds, for `decode_location`; of too many only the beginning."""
+    return blob.get_start(BLOB_KEY, _MOST_BYTES + 1)
+
+
+def encode_location(location_id: uuid.UUID, *, recoveries: int = 0) -> bytes:
+    """The bytes that both stores hold; `recoveries` is how often the logs were made anew."""
+    fields: dict[str, object] = {"format": FORMAT_VERSION, "location_id": str(location_id)}
+    if recoveries:
+        fields["recoveries"] = recoveries
+    return json.dumps(fields).encode()
+
+
+def decode_recoveries(data: bytes) -> int:
+    """How often the logs of a location were made anew, from bytes that `decode_location` accepts."""
+    return int(json.loads(data).get("recoveries", 0))
+
+
+def decode_location(data: bytes, where: str) -> uuid.UUID:
+    """The id in the bytes of one store; `CorruptBlob`, `VersionTooNew`, `Deprecated` naming `where`."""
+    try:
+        if len(data) > _MOST_BYTES:
+            raise ValueError
+        fields = json.loads(data)
+        version = int(fields["format"])
+        check_format(version, FORMAT_VERSION, where=where)
+        return uuid.UUID(str(fields["location_id"]))
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise CorruptBlob(where, "the id of a location", repr(data[:40])) from error
+
+
+def _agree_on_id(blob: Blob, consensus: Consensus, *, create: bool) -> uuid.UUID:
+    for _ in range(_MAX_ROUNDS):
+        entry = consensus.heads([CONSENSUS_KEY]).get(CONSENSUS_KEY)
+        stored = read_location(blob)
+        if entry is not None and stored is not None:
+            return _compare(blob, consensus, entry.data, stored)
+        if entry is None and stored is None:
+            _create_entry(blob, consensus, create=create)
+        elif entry is not None:
+            _complete_blob(blob, consensus, entry.data, create=create)
+        elif consensus.heads([CONSENSUS_KEY]):
+            continue  # another process created the location between the two reads
+        else:
+            raise LocationMismatch(
+                f"{blob.description} belongs to a location, {consensus.description} holds none",
+                hint="give the consensus store that was created with this blob store, or a backup of it",
+            )
+    raise StoreUnreachable(
+        f"could not agree on the id of the location in {consensus.description} within {_MAX_ROUNDS} attempts",
+        hint="try again; if it persists, look for errors of the store",
+    )
+
+
+def _compare(blob: Blob, consensus: Consensus, entry: bytes, stored: bytes) -> uuid.UUID:
+    decided = decode_location(entry, f"{CONSENSUS_KEY} in {consensus.description}")
+    followed = decode_location(stored, f"{BLOB_KEY} in {blob.description}")
+    if decided != followed:
+        raise LocationMismatch(
+            f"{blob.description} and {consensus.description} belong to different locations",
+            hint="give the two stores that were created together",
+        )
+    if decode_recoveries(entry) != decode_recoveries(stored):
+        raise LocationMismatch(
+            f"{blob.description} and {consensus.description} differ in how often they were recovered",
+            hint="one is from before, or the recovery was cut short: run 'holdfast persist recover' again",
+        )
+    return decided
+
+
+def _create_entry(blob: Blob, consensus: Consensus, *, create: bool) -> None:
+    """Try to decide a new id; whatever came of it, the next round reads what is there."""
+    if not create:
+        raise NoLocation(
+            f"no location in {consensus.description} and {blob.description}",
+            hint="check the URL; a location is created by its first client that writes",
+        )
+    foreign = next((meta.key for meta in blob.list("") if meta.key != BLOB_KEY), None)
+    if consensus.heads([CONSENSUS_KEY]):
+        return  # created meanwhile: what the listing found may be that location's
+    if foreign is not None:
+        raise LocationMismatch(
+            f"{blob.description} holds no {BLOB_KEY} but other objects, such as {foreign}",
+            hint=f"choose an empty blob store, or restore {BLOB_KEY} and the consensus store from a backup",
+        )
+    try:
+        consensus.compare_and_set([Put(CONSENSUS_KEY, 1, encode_location(uuid.uuid4()))])
+    except Indeterminate:
+        return
+
+
+def _complete_blob(blob: Blob, consensus: Consensus, entry: bytes, *, create: bool) -> None:
+    """Let the blob follow what consensus decided, unless the two never belonged together."""
+    decode_location(entry, f"{CONSENSUS_KEY} in {consensus.description}")
+    used = [key for key in consensus.list_keys() if key != CONSENSUS_KEY]
+    foreign = next((meta.key for meta in blob.list("") if meta.key != BLOB_KEY), None)
+    if read_location(blob) is not None:
+        return  # completed meanwhile: what was found may be that location's
+    if used or foreign is not None:
+        raise LocationMismatch(
+            f"{consensus.description} belongs to a location, {blob.description} has no {BLOB_KEY}",
+            hint="give the blob store that was created with this consensus store, or a backup of it",
+        )
+    if not create:
+        raise NoLocation(
+            f"the location in {consensus.description} was never completed",
+            hint="open it once with a client that writes",
+        )
+    try:
+        blob.put(BLOB_KEY, entry)
+    except Indeterminate:
+        return

@@ -1,0 +1,204 @@
+# ruff: noqa: D102 - the traits document their methods
+"""Calls of stores that are made again until a deadline, where that can't change what happened.
+
+Who retries what:
+
+- The machine of a shard retries its own reads, uploads and commits, for `retry_deadline_s`, and settles a
+  commit of unknown outcome by reading. Those calls must reach it as they ended: a layer here for them would
+  multiply the deadlines.
+- A client's layers retry the calls that no machine makes: all of them while it opens a location, for
+  `retry_deadline_s`, and later `delete`, `list` and `clock_ms` of blobs and `truncate` and `list_keys` of
+  logs, for at most `UNSUPERVISED_S`: most of them tidy up, which comes again, and an append that has failed
+  must not wait for that.
+- Stores themselves send one request again a few times, within a second, where the service refused it.
+
+Invariants:
+
+- `Determinate` is retried. `Indeterminate` is retried for reads, which have no effect, and for calls whose
+  repetition comes to the same: `put` (keys are written once) and `delete`. A delete that was made again
+  answers with what the last attempt found.
+- A `compare_and_set` or `truncate` of unknown outcome is not made again: the first might have happened, and
+  the second attempt's answer would be about another state.
+- A listing that fails half way goes on after the last key that it gave.
+- Waits are random and grow; waiting and time go through the clock.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from holdfast.errors import Determinate, Indeterminate
+from holdfast.persist.clock import Clock
+from holdfast.persist.stores.layer import BlobLayer, ConsensusLayer
+from holdfast.persist.stores.traits import (
+    NOTHING_KNOWN,
+    Blob,
+    BlobMeta,
+    Consensus,
+    Digest,
+    Entry,
+    Expect,
+    Head,
+    Put,
+    Row,
+)
+
+T = TypeVar("T")
+
+FIRST_WAIT_S: Final = 0.01
+LAST_WAIT_S: Final = 1.0
+UNSUPERVISED: Final = frozenset({"delete", "list", "clock_ms", "digests", "truncate", "list_keys"})
+"""The calls that no machine makes within a retry of its own."""
+UNSUPERVISED_S: Final = 1.0
+
+
+class TimeLeft:
+    """What is left of the time to try something.
+
+    Time for which the process was stopped is not time spent trying, and a process can't measure it. So a wait
+    counts no more than it was to last, and one attempt no more than half of the time: after an attempt in
+    which the process was stopped, there is still time for others. A store that hangs for longer than that is
+    tried twice.
+    """
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._longest_s = seconds / 2
+        self._left_s = seconds
+        self._seen_s = clock.monotonic()
+
+    def after_attempt(self) -> float:
+        """Count the attempt that ended now; the seconds that are left."""
+        now = self._clock.monotonic()
+        self._left_s -= min(now - self._seen_s, self._longest_s)
+        self._seen_s = now
+        return self._left_s
+
+    def wait(self, seconds: float) -> None:
+        """Wait, and count that."""
+        self._clock.sleep(seconds)
+        now = self._clock.monotonic()
+        self._left_s -= min(now - self._seen_s, seconds)
+        self._seen_s = now
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RetryPolicy:
+    """For how many seconds, as `TimeLeft` counts them, and which calls by their names (None: all)."""
+
+    deadline_s: float
+    calls: frozenset[str] | None = None
+    clock: Clock = field(default_factory=Clock)
+    chance: random.Random = field(default_factory=random.Random)
+
+    def run(self, call: str, act: Callable[[], T], *, again_if_unknown: bool) -> T:
+        """Do `act` until it returns, or no time is left for the next attempt."""
+        if self.calls is not None and call not in self.calls:
+            return act()
+        left = TimeLeft(self.clock, self.deadline_s)
+        longest = FIRST_WAIT_S
+        while True:
+            try:
+                return act()
+            except (Determinate, Indeterminate) as error:
+                wait_s = self.chance.uniform(longest / 2, longest)
+                is_final = isinstance(error, Indeterminate) and not again_if_unknown
+                if is_final or wait_s > left.after_attempt():
+                    raise
+            left.wait(wait_s)
+            longest = min(2 * longest, LAST_WAIT_S)
+
+
+class RetryingBlob(BlobLayer):
+    """`inner`, with calls that fail made again as `policy` says."""
+
+    def __init__(self, inner: Blob, policy: RetryPolicy) -> None:
+        super().__init__(inner)
+        self._policy: Final = policy
+
+    def get(self, key: str) -> bytes | None:
+        return self._again("get", lambda: self.inner.get(key))
+
+    def get_start(self, key: str, most: int) -> bytes | None:
+        return self._again("get", lambda: self.inner.get_start(key, most))
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        self._again("put", lambda: self.inner.put(key, data))
+
+    def delete(self, key: str) -> bool:
+        return self._again("delete", lambda: self.inner.delete(key))
+
+    def list(self, prefix: str) -> Iterator[BlobMeta]:
+        return _Listing(self.inner, prefix, self._policy)
+
+    def clock_ms(self) -> int | None:
+        return self._again("clock_ms", self.inner.clock_ms)
+
+    def open_input(self, key: str) -> pa.NativeFile | None:
+        return self._again("open_input", lambda: self.inner.open_input(key))
+
+    def _again(self, call: str, act: Callable[[], T]) -> T:
+        return self._policy.run(call, act, again_if_unknown=True)
+
+
+class _Listing(Iterator[BlobMeta]):
+    """A listing that begins anew after a failure, and leaves out what it gave."""
+
+    def __init__(self, inner: Blob, prefix: str, policy: RetryPolicy) -> None:
+        self._open: Final = partial(inner.list, prefix)
+        self._policy: Final = policy
+        # Now, so that a bad prefix is told at once.
+        self._found: Iterator[BlobMeta] | None = policy.run("list", self._open, again_if_unknown=True)
+        self._last = ""
+
+    def __next__(self) -> BlobMeta:
+        meta = self._policy.run("list", self._following, again_if_unknown=True)
+        if meta is None:
+            raise StopIteration
+        self._last = meta.key
+        return meta
+
+    def _following(self) -> BlobMeta | None:
+        # Where this raises the listing is over: the next attempt needs another.
+        found, self._found = self._found or self._open(), None
+        meta = next((meta for meta in found if meta.key > self._last), None)
+        self._found = found
+        return meta
+
+
+class RetryingConsensus(ConsensusLayer):
+    """`inner`, with calls that fail made again as `policy` says."""
+
+    def __init__(self, inner: Consensus, policy: RetryPolicy) -> None:
+        super().__init__(inner)
+        self._policy: Final = policy
+
+    def heads(self, keys: Sequence[str], known: Mapping[str, int] = NOTHING_KNOWN) -> dict[str, Head]:
+        return self._policy.run("heads", lambda: self.inner.heads(keys, known), again_if_unknown=True)
+
+    def scan(self, key: str, from_seqno: int, limit: int) -> list[Entry]:
+        return self._policy.run(
+            "scan", lambda: self.inner.scan(key, from_seqno, limit), again_if_unknown=True
+        )
+
+    def digests(self, key: str, from_seqno: int, limit: int) -> list[tuple[int, Digest]]:
+        return self._policy.run(
+            "digests", lambda: self.inner.digests(key, from_seqno, limit), again_if_unknown=True
+        )
+
+    def compare_and_set(self, puts: Sequence[Put], expect: Sequence[Expect] = ()) -> bool:
+        return self._policy.run(
+            "compare_and_set", lambda: self.inner.compare_and_set(puts, expect), again_if_unknown=False
+        )
+
+    def truncate(self, key: str, seqno: int, known: Row | None = None) -> int:
+        return self._policy.run(
+            "truncate", lambda: self.inner.truncate(key, seqno, known), again_if_unknown=False
+        )
+
+    def list_keys(self) -> list[str]:
+        return self._policy.run("list_keys", self.inner.list_keys, again_if_unknown=True)

@@ -1,0 +1,218 @@
+# ruff: noqa: D102 - the trait documents its methods
+"""Objects of an S3 service: key `a/b` is object `<prefix>/a/b` of one bucket.
+
+Invariants:
+
+- The service is linearizable per object, as AWS S3 and MinIO are, and lists in the order of keys.
+- Nothing asks again after a write of unknown outcome: it might take effect after a later one. Reads, and
+  writes that were certainly refused, get a few attempts; the client library's own retries are off.
+- An object larger than `PART_BYTES` * 2 goes up in parts, which nobody sees before the last request
+  completes them; a put that fails earlier did not happen, and its parts are given up.
+- The service checks a CRC-32C of each body that is put; that of an answer is checked where it has one.
+
+`modified_ms` has the service's resolution (1 s on AWS); for an object in parts it is when its put began.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+from holdfast.errors import BadInput, Determinate, NotWritable
+from holdfast.persist.stores.s3errors import FAILURES, cause, code, failed, passing
+from holdfast.persist.stores.s3place import S3Place
+from holdfast.persist.stores.s3session import (
+    ANSWER_S,
+    S3Session,
+    crc32c,
+    passing_and_refused,
+    patiently,
+    read_body,
+)
+from holdfast.persist.stores.traits import MAX_KEY_BYTES, Blob, BlobMeta, check_key, check_prefix
+
+PART_BYTES: Final = 8 * 1024 * 1024
+_MAX_PARTS: Final = 10_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class S3Blob(Blob):
+    """The objects at `place`; the bucket must exist.
+
+    `answer_s` is how long a request may stay without a sign of life. Raises `StoreUnreachable` for a
+    service that does not answer, a missing bucket, and credentials that are missing or refused. With
+    `read_only` nothing is written, and writes raise `NotWritable`. Of two deletes of one key at the same
+    time both may say that it was there.
+    """
+
+    def __init__(self, place: S3Place, *, read_only: bool = False, answer_s: float = ANSWER_S) -> None:
+        self._place: Final = place
+        self._base: Final = place.prefix + "/" if place.prefix else ""
+        self._read_only: Final = read_only
+        self._session: Final = S3Session(place, answer_s=answer_s)
+
+    @property
+    def description(self) -> str:
+        return str(self._place)
+
+    def clock_ms(self) -> int | None:
+        try:
+            answer = self._session.page(self._base, None, most=1)
+        except FAILURES as error:
+            raise failed(error, f"ask {self.description} for the time", certain=True) from cause(error)
+        told = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        return None if told is None else int(parsedate_to_datetime(told).timestamp() * 1000)
+
+    def get(self, key: str) -> bytes | None:
+        return self._get(key)
+
+    def get_start(self, key: str, most: int) -> bytes | None:
+        return self._get(key, most)
+
+    def _get(self, key: str, most: int | None = None) -> bytes | None:
+        name = self._name(key)
+        try:
+            return patiently(lambda: self._fetch(key, name, most), passing)
+        except FAILURES as error:
+            if code(error) == "NoSuchKey":
+                return None
+            raise failed(error, self._what("read", key), certain=True) from cause(error)
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        name = self._name(key)
+        self._check_writable()
+        view = memoryview(data).cast("B")
+        if len(view) > 2 * PART_BYTES:
+            self._put_parts(key, name, view)
+            return
+        body = bytes(view)
+        try:
+            patiently(
+                lambda: self._session.client.put_object(
+                    Bucket=self._place.bucket, Key=name, Body=body, ChecksumCRC32C=crc32c(body)
+                ),
+                passing_and_refused,
+            )
+        except FAILURES as error:
+            raise failed(error, self._what("write", key), certain=False) from cause(error)
+
+    def delete(self, key: str) -> bool:
+        name = self._name(key)
+        self._check_writable()
+        where = {"Bucket": self._place.bucket, "Key": name}
+        try:
+            patiently(lambda: self._session.client.head_object(**where), passing)
+        except FAILURES as error:
+            if code(error) in ("404", "NoSuchKey"):
+                return False
+            raise failed(error, self._what("delete", key), certain=True) from cause(error)
+        try:
+            patiently(lambda: self._session.client.delete_object(**where), passing_and_refused)
+        except FAILURES as error:
+            raise failed(error, self._what("delete", key), certain=False) from cause(error)
+        return True
+
+    def list(self, prefix: str) -> Iterator[BlobMeta]:
+        return self._walk(self._base + check_prefix(prefix))
+
+    def close(self) -> None:
+        """Close the connections; a later call opens new ones."""
+        self._session.close()
+
+    def _walk(self, prefix: str) -> Iterator[BlobMeta]:
+        token: str | None = None
+        while True:
+            try:
+                page = self._session.page(prefix, token)
+            except FAILURES as error:
+                raise failed(error, f"list {self.description}", certain=True) from cause(error)
+            for found in page.get("Contents", ()):
+                modified = (found["LastModified"] - _EPOCH) // timedelta(milliseconds=1)
+                yield BlobMeta(found["Key"][len(self._base) :], found["Size"], modified)
+            token = page.get("NextContinuationToken")
+            if token is None:
+                return
+
+    def _fetch(self, key: str, name: str, most: int | None) -> bytes:
+        answer = self._session.client.get_object(Bucket=self._place.bucket, Key=name, ChecksumMode="ENABLED")
+        data = read_body(answer["Body"], most)
+        if len(data) == most:
+            return data
+        promised = answer.get("ChecksumCRC32C", "")
+        # One of an object in parts is a checksum of checksums: the body can't be compared with it.
+        if promised and "-" not in promised and promised != crc32c(data):
+            raise Determinate(f"can't {self._what('read', key)}: what arrived differs from its checksum")
+        return data
+
+    def _put_parts(self, key: str, name: str, view: memoryview) -> None:
+        where = {"Bucket": self._place.bucket, "Key": name}
+        what = self._what("write", key)
+        try:
+            upload = patiently(
+                lambda: self._session.client.create_multipart_upload(**where, ChecksumAlgorithm="CRC32C"),
+                passing,
+            )
+        except FAILURES as error:
+            raise failed(error, what, certain=True) from cause(error)
+        where["UploadId"] = upload["UploadId"]
+        certain = True
+        try:
+            parts = self._upload(where, view)
+            certain = False
+            self._session.client.complete_multipart_upload(**where, MultipartUpload={"Parts": parts})
+        except BaseException as error:
+            # Where it was completed after all there is nothing to give up, and the service says so.
+            with suppress(*FAILURES):
+                self._session.client.abort_multipart_upload(**where)
+            if isinstance(error, FAILURES):
+                raise failed(error, what, certain=certain) from cause(error)
+            raise
+
+    def _upload(self, where: dict[str, str], view: memoryview) -> Sequence[dict[str, Any]]:
+        """Send all parts; when one fails the others have ended before the error is raised."""
+        size = max(PART_BYTES, -(-len(view) // _MAX_PARTS))
+        uploads = self._session.threads
+        sent: list[Future[dict[str, Any]]] = [
+            uploads.submit(self._upload_part, where, number, view[start : start + size])
+            for number, start in enumerate(range(0, len(view), size), 1)
+        ]
+        try:
+            wait(sent, return_when=FIRST_EXCEPTION)
+        finally:
+            for future in sent:
+                future.cancel()
+            wait(sent)
+        for future in sent:
+            if not future.cancelled():
+                future.result()  # raises what stopped us, which is never the cancellation of another
+        return [future.result() for future in sent]
+
+    def _upload_part(self, where: dict[str, str], number: int, view: memoryview) -> dict[str, Any]:
+        body = bytes(view)
+        # Unlike a put it may be sent again: nobody sees a part before the upload is completed.
+        answer = patiently(
+            lambda: self._session.client.upload_part(
+                **where, PartNumber=number, Body=body, ChecksumCRC32C=crc32c(body)
+            ),
+            passing,
+        )
+        kept = {name: answer[name] for name in ("ETag", "ChecksumCRC32C") if name in answer}
+        return {"PartNumber": number, **kept}
+
+    def _name(self, key: str) -> str:
+        name = self._base + check_key(key)
+        if len(name.encode()) > MAX_KEY_BYTES:
+            raise BadInput(
+                f"storage key {key[:40]!r}... has with its prefix over {MAX_KEY_BYTES} bytes",
+                hint="choose a shorter prefix",
+            )
+        return name
+
+    def _what(self, act: str, key: str) -> str:
+        return f"{act} {key} in {self.description}"
+
+    def _check_writable(self) -> None:
+        if self._read_only:
+            raise NotWritable(f"{self.description} was opened for reading only")

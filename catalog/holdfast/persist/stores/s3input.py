@@ -1,0 +1,99 @@
+# ruff: noqa: D102 - the base class documents its methods
+"""One object of an S3 service for random access, of which only what is read is fetched.
+
+- It is one version of the object to the end: where that is replaced or removed meanwhile, a read fails.
+- The checksum of an object is that of all of it: it is compared where the object is read from its beginning
+  to its end. Who reads ranges checks by itself what it reads.
+"""
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any, Final
+
+import google_crc32c
+
+from holdfast.errors import Determinate
+from holdfast.persist.stores.s3errors import FAILURES, cause, code, failed, passing
+from holdfast.persist.stores.s3place import S3Place
+from holdfast.persist.stores.s3session import ANSWER_S, S3Session, patiently, read_body, told
+
+
+@contextmanager
+def open_s3_input(place: S3Place, name: str) -> Iterator["S3Input | None"]:
+    """The object `name` at `place`, or None where there is none, for the block. Raises as `S3Session`."""
+    with closing(S3Session(place, answer_s=ANSWER_S)) as session:
+        where = {"Bucket": place.bucket, "Key": session.base + name}
+        try:
+            head = patiently(lambda: session.client.head_object(**where, ChecksumMode="ENABLED"), passing)
+        except FAILURES as error:
+            if code(error) not in ("404", "NoSuchKey"):
+                raise failed(error, f"read {name} in {place}", certain=True) from cause(error)
+            yield None
+            return
+        version = {**where, "IfMatch": head["ETag"]}
+        yield S3Input(session, version, head["ContentLength"], checksum=head.get("ChecksumCRC32C", ""))
+
+
+class S3Input(io.RawIOBase):
+    """An object; `size` is in bytes, `checksum` its CRC-32C as the service has it, or empty.
+
+    A read raises `Determinate`.
+    """
+
+    def __init__(self, session: S3Session, version: dict[str, str], size: int, *, checksum: str = "") -> None:
+        self.size: Final = size
+        self._session: Final = session
+        self._version: Final = version
+        # One of an object in parts is a checksum of checksums: the contents can't be compared with it.
+        self.checksum: Final = "" if "-" in checksum else checksum
+        self._at = 0
+        self._summed = 0
+        self._crc = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def readinto(self, buffer: Any, /) -> int:
+        view = memoryview(buffer).cast("B")
+        wanted = min(len(view), self.size - self._at)
+        if wanted <= 0:
+            return 0
+        span = f"bytes={self._at}-{self._at + wanted - 1}"
+        try:
+            data = patiently(lambda: self._fetch(span, wanted), passing)
+        except FAILURES as error:
+            raise failed(error, self._what, certain=True) from cause(error)
+        self._compare(data)
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    @property
+    def _what(self) -> str:
+        return f"read {self._version['Key']} in {self._session.place}"
+
+    def _compare(self, data: bytes) -> None:
+        """Sum up what goes on where the sum ends; with the last of it, look whether it is what was put."""
+        if not self.checksum or self._at != self._summed:
+            return
+        self._crc = google_crc32c.extend(self._crc, data)
+        self._summed += len(data)
+        if self._summed == self.size and told(self._crc) != self.checksum:
+            raise Determinate(f"can't {self._what}: what arrived differs from its checksum")
+
+    def _fetch(self, span: str, wanted: int) -> bytes:
+        # A service may give all of the object instead.
+        return read_body(self._session.client.get_object(**self._version, Range=span)["Body"], wanted)

@@ -1,0 +1,215 @@
+"""A process's connections to one S3 service, and what every kind of request to it has in common.
+
+Invariants:
+
+- The client library's own retries are off: what may be asked again is decided here and by the callers.
+- No connection is used on both sides of a fork: a child makes its own.
+- An answer is read up to a bound, whoever answers: only of an object the caller says how much.
+- Credentials come from the environment and the AWS configuration alone, and no message holds any.
+"""
+
+import base64
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, TypeVar
+
+import google_crc32c
+from botocore.config import Config
+from botocore.exceptions import ResponseStreamingError
+from botocore.loaders import create_loader
+from botocore.session import Session
+
+from holdfast.persist.stores.s3errors import FAILURES, cause, passing, refused, unreachable
+from holdfast.persist.stores.s3place import S3Place
+
+T = TypeVar("T")
+
+ANSWER_S: Final = 20.0
+_THREADS: Final = 4
+"""Requests of one call at the same time: enough to fill a fast link, and a bound on memory."""
+_CONNECTIONS: Final = 32
+_CONNECT_S: Final = 5.0
+_MOST_OF_ANSWER: Final = 16 << 20
+"""Bytes: more than a page of the longest keys has, and than any error."""
+_PIECE: Final = 1 << 16
+_WAITS_S: Final = (0.1, 0.4)
+"""The longest waits before the second attempt and the third."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Connections:
+    """What belongs to one process: a client with its connections, and threads for requests side by side."""
+
+    pid: int
+    client: Any
+    threads: ThreadPoolExecutor
+
+
+class S3Session:
+    """The service of `place`. `answer_s` is how long a request may stay without a sign of life.
+
+    Raises `StoreUnreachable` for a service that does not answer, a missing bucket, and credentials that are
+    missing or refused.
+    """
+
+    def __init__(self, place: S3Place, *, answer_s: float) -> None:
+        self.place: Final = place
+        self.base: Final = place.prefix + "/" if place.prefix else ""
+        self._answer_s: Final = answer_s
+        try:
+            self._connections = self._connect()
+        except FAILURES as error:
+            raise unreachable(error, str(place)) from cause(error)
+        try:
+            self.page(self.base, most=1)
+        except FAILURES as error:
+            self.close()
+            raise unreachable(error, str(place)) from cause(error)
+
+    @property
+    def client(self) -> Any:
+        """The client of this process."""
+        return self._ready().client
+
+    @property
+    def threads(self) -> ThreadPoolExecutor:
+        """A few threads of this process."""
+        return self._ready().threads
+
+    def page(self, prefix: str, token: str | None = None, *, most: int = 1000) -> dict[str, Any]:
+        """One page of the listing of all objects whose whole name begins with `prefix`."""
+        after = {} if token is None else {"ContinuationToken": token}
+        page: dict[str, Any] = patiently(
+            lambda: self.client.list_objects_v2(
+                Bucket=self.place.bucket, Prefix=prefix, MaxKeys=most, **after
+            ),
+            passing,
+        )
+        return page
+
+    def close(self) -> None:
+        """Close the connections; a later call opens new ones."""
+        held = self._connections
+        if held.pid == os.getpid():
+            held.threads.shutdown(wait=False)
+            held.client.close()
+        self._connections = _Connections(0, None, held.threads)
+
+    def _ready(self) -> _Connections:
+        held = self._connections
+        if held.pid != os.getpid():
+            # Without a lock, which a fork might copy while it is held: of two threads one prevails.
+            self._connections = held = self._connect()
+        return held
+
+    def _connect(self) -> _Connections:
+        place = self.place
+        # A session of its own: one is not safe to call from several threads.
+        session = Session()
+        session.register_component("data_loader", _descriptions(session.get_config_variable("data_path")))
+        client = session.create_client(
+            "s3",
+            endpoint_url=place.endpoint,
+            region_name=place.region or (None if place.endpoint is None else "us-east-1"),
+            config=Config(
+                connect_timeout=_CONNECT_S,
+                read_timeout=self._answer_s,
+                max_pool_connections=_CONNECTIONS,
+                tcp_keepalive=True,
+                retries={"mode": "standard", "total_max_attempts": 1},
+                # A bucket is no host name where the endpoint is somebody's own.
+                s3={"addressing_style": "auto" if place.endpoint is None else "path"},
+            ),
+        )
+        _bound_answers(client)
+        threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-s3")
+        return _Connections(os.getpid(), client, threads)
+
+
+def _bound_answers(client: Any) -> None:
+    """Let `client` read no more of an answer that isn't an object than one may have.
+
+    It reads such answers whole, before anybody is asked, and has no setting for that.
+    """
+    http = client._endpoint.http_session  # noqa: SLF001
+    send = http.send
+
+    def bounded(request: Any) -> Any:
+        streams, request.stream_output = request.stream_output, True
+        answer = send(request)
+        answer.raw = _Bounded(answer.raw)
+        if not streams:
+            answer.content  # noqa: B018 - as `send` does
+        return answer
+
+    http.send = bounded
+
+
+class _Bounded:
+    """The body of an answer, which is either read piece by piece or is `stream`ed whole."""
+
+    def __init__(self, body: Any) -> None:
+        self._body: Final = body
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._body, name)
+
+    def stream(self) -> Iterator[bytes]:
+        left = _MOST_OF_ANSWER
+        while piece := self._body.read(_PIECE):
+            left -= len(piece)
+            if left < 0:
+                self._body.close()
+                raise ResponseStreamingError(error=f"it has more than {_MOST_OF_ANSWER} bytes")
+            yield piece
+
+
+def read_body(body: Any, most: int | None) -> bytes:
+    """The body of an object, or its first `most` bytes: what is left of it goes with its connection."""
+    if most is None:
+        return bytes(body.read())
+    data = b""
+    with closing(body):
+        while len(data) < most and (piece := body.read(most - len(data))):
+            data += piece
+    return data
+
+
+@cache
+def _descriptions(path: str | None) -> Any:
+    """The descriptions of services, which never change: to read them is most of the work of a client."""
+    return create_loader(path)
+
+
+def patiently(ask: Callable[[], T], again: Callable[[Exception], bool]) -> T:
+    """Ask, and a few times more after failures that allow it."""
+    for longest in _WAITS_S:
+        try:
+            return ask()
+        except FAILURES as error:
+            if not again(error):
+                raise
+        # At random, or those who were refused together would come back together.
+        time.sleep(random.uniform(0, longest))  # noqa: S311 - no secret
+    return ask()
+
+
+def passing_and_refused(error: Exception) -> bool:
+    """Whether a write certainly did not happen, and may soon."""
+    return passing(error) and refused(error)
+
+
+def crc32c(data: bytes) -> str:
+    """The checksum of a body as the service writes it."""
+    return told(google_crc32c.value(data))
+
+
+def told(checksum: int) -> str:
+    """A CRC-32C as the service writes it."""
+    return base64.b64encode(checksum.to_bytes(4, "big")).decode()

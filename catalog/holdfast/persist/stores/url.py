@@ -1,0 +1,294 @@
+"""From URLs to open stores.
+
+Messages repeat the scheme and path of a URL and nothing else: the rest may hold secrets.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from holdfast.errors import BadInput, LocationMismatch, StoreUnreachable
+from holdfast.folders import check_usable
+from holdfast.forks import ForkLock, fork_count
+from holdfast.persist.stores.file import FileBlob
+from holdfast.persist.stores.memory import MemoryBlob, MemoryConsensus
+from holdfast.persist.stores.s3place import FORM as S3_FORM
+from holdfast.persist.stores.s3place import S3Place
+from holdfast.persist.stores.sqlite import SqliteConsensus
+from holdfast.persist.stores.traits import Blob, Consensus
+
+BLOB_FOLDER = "blob"
+LOG_FOLDER = "consensus"
+CONSENSUS_FILE = "consensus.sqlite"
+
+_LOCATION_FORMS: Final = ("file:///dir", S3_FORM, "memory://name")
+_BLOB_FORMS: Final = ("file:///dir", S3_FORM, "memory://name")
+_CONSENSUS_FORMS: Final = (
+    "sqlite:///path",
+    "postgresql://user@host:port/database",
+    S3_FORM,
+    "memory://name",
+)
+_POSTGRES: Final = frozenset({"postgresql", "postgres"})
+
+_memory_lock: Final = ForkLock()
+# A forked child has stores of its own: a copy of the parent's would be a second history of the same name.
+_memory_blobs: Final[dict[tuple[int, str], MemoryBlob]] = {}
+_memory_consensus: Final[dict[tuple[int, str], MemoryConsensus]] = {}
+
+
+def open_stores(
+    url: str | None, *, blob: str | None, consensus: str | None, create: bool, read_only: bool
+) -> tuple[Blob, Consensus]:
+    """Open both stores of a location; `BadInput` unless either `url` or both others are given."""
+    for given in (url, blob, consensus):
+        if given is not None and not isinstance(given, str):
+            raise BadInput(
+                f"a URL is a text, not of type {type(given).__name__}",
+                hint=f"known forms: {', '.join(_LOCATION_FORMS)}",
+            )
+    if url is not None:
+        if blob is not None or consensus is not None:
+            raise BadInput("give either the URL of a location or those of its blob and consensus, not both")
+        parts = _split(url, "location", _LOCATION_FORMS)
+        if parts.scheme == "memory":
+            return _memory_blob(parts), _memory_log(parts)
+        if parts.scheme == "s3":
+            place = S3Place.of(parts)
+            opened = _s3_log(place.below(LOG_FOLDER), create=create, read_only=read_only)
+            return _with_blob(lambda: _s3_blob(place.below(BLOB_FOLDER), read_only=read_only), opened)
+        folder = _path(parts, "location")
+        if create and not read_only:
+            _check_creatable(folder / BLOB_FOLDER, folder / CONSENSUS_FILE)
+        log: Consensus = SqliteConsensus(folder / CONSENSUS_FILE, create=create, read_only=read_only)
+        return _with_blob(lambda: FileBlob(folder / BLOB_FOLDER, create=create, read_only=read_only), log)
+    if blob is None or consensus is None:
+        raise BadInput("a location needs a URL, or the URLs of both its blob and its consensus")
+    blob_parts = _split(blob, "blob", _BLOB_FORMS)
+    open_blob = _blob_opener(blob_parts, create=create, read_only=read_only)
+    if blob_parts.scheme == "file" and create and not read_only and consensus.startswith("sqlite://"):
+        log_path = _path(_split(consensus, "consensus", _CONSENSUS_FORMS), "consensus")
+        _check_creatable(_path(blob_parts, "blob"), log_path)
+    if blob_parts.scheme == "s3" and consensus.startswith("s3://"):
+        _check_apart(S3Place.of(blob_parts), S3Place.of(_split(consensus, "consensus", _CONSENSUS_FORMS)))
+    opened = open_consensus(consensus, create=create, read_only=read_only)
+    return _with_blob(open_blob, opened)
+
+
+def open_for_recovery(
+    url: str | None, *, blob: str | None, consensus: str | None, write: bool, proof: str
+) -> tuple[Blob, Consensus, str]:
+    """Open the stores of a location whose consensus store may be lost; with `write` that is made anew.
+
+    Without, an empty one stands for a store that can't be opened, and the third value tells why. Nothing is
+    made where the blob store does not hold the key `proof`.
+    """
+    open_log: Callable[[], Consensus]
+    if url is not None:
+        parts = _split(url, "location", _LOCATION_FORMS)
+        blobs: Blob
+        if parts.scheme == "s3":
+            place = S3Place.of(parts)
+            blobs = _s3_blob(place.below(BLOB_FOLDER), read_only=not write)
+            open_log = partial(_s3_log, place.below(LOG_FOLDER), create=write, read_only=not write)
+        elif parts.scheme == "file":
+            folder = _path(parts, "location")
+            blobs = FileBlob(folder / BLOB_FOLDER, create=False, read_only=not write)
+            open_log = partial(SqliteConsensus, folder / CONSENSUS_FILE, create=write, read_only=not write)
+        else:
+            return *open_stores(url, blob=None, consensus=None, create=False, read_only=not write), ""
+    elif blob is None or consensus is None:
+        raise BadInput("a location needs a URL, or the URLs of both its blob and its consensus")
+    else:
+        blobs = _blob_opener(_split(blob, "blob", _BLOB_FORMS), create=False, read_only=not write)()
+        open_log = partial(open_consensus, consensus, create=write, read_only=not write)
+    try:
+        if blobs.get(proof) is None:
+            raise BadInput(
+                f"{blobs.description} has no {proof}: it is not the blob store of a location",
+                hint=f"check the URL, or restore {proof} from a backup",
+            )
+        return blobs, open_log(), ""
+    except StoreUnreachable as error:
+        if not write:
+            return blobs, MemoryConsensus("nothing"), str(error)
+        blobs.close()
+        raise
+    except BaseException:
+        blobs.close()
+        raise
+
+
+def folder_of(url: str) -> Path:
+    """The folder of a location in files. Raises `BadInput` for any other URL."""
+    parts = _split(url, "location", _LOCATION_FORMS)
+    if parts.scheme != "file":
+        raise BadInput(f"a {parts.scheme}:// location isn't in files", hint="write file:///absolute/path")
+    return _path(parts, "location")
+
+
+def open_consensus(url: str, *, create: bool, read_only: bool) -> Consensus:
+    """Open the consensus store at `url`. Raises as `open_stores` does."""
+    if url.partition("://")[0] in _POSTGRES:
+        return _open_postgres(url, create=create, read_only=read_only)
+    parts = _split(url, "consensus", _CONSENSUS_FORMS)
+    if parts.scheme == "memory":
+        return _memory_log(parts)
+    if parts.scheme == "s3":
+        return _s3_log(S3Place.of(parts), create=create, read_only=read_only)
+    return SqliteConsensus(_path(parts, "consensus"), create=create, read_only=read_only)
+
+
+def _open_postgres(url: str, *, create: bool, read_only: bool) -> Consensus:
+    try:
+        from holdfast.persist.stores.postgres import PostgresConsensus
+    except ImportError as error:
+        raise BadInput(
+            f"a postgresql:// URL needs packages that are not installed: {error}",
+            hint="install holdfast[postgres]",
+        ) from error
+    return PostgresConsensus(url, create=create, read_only=read_only)
+
+
+def _check_creatable(folder: Path, log: Path) -> None:
+    """Refuse, before anything is made, a blob folder that can't be the partner of the consensus file `log`.
+
+    A location's consensus file is made before its first blob: so what is in the folder while there is no
+    file is not of a location that somebody else is making. Raises `UnusablePath`, `LocationMismatch`.
+    """
+    check_usable(folder)
+    foreign = next((path.name for path in folder.glob("*") if not path.name.startswith(".")), None)
+    if foreign is not None and not log.exists():
+        raise LocationMismatch(
+            f"blob folder {folder} holds {foreign}, but consensus file {log} does not exist",
+            hint="choose an empty folder, or restore the consensus file of this one from a backup",
+        )
+
+
+def _with_blob(open_blob: Callable[[], Blob], log: Consensus) -> tuple[Blob, Consensus]:
+    try:
+        return open_blob(), log
+    except BaseException:
+        log.close()
+        raise
+
+
+def _blob_opener(parts: SplitResult, *, create: bool, read_only: bool) -> Callable[[], Blob]:
+    """What opens the blob store, once its URL is known to be a good one and the consensus store is open."""
+    match parts.scheme:
+        case "memory":
+            return lambda: _memory_blob(parts)
+        case "s3":
+            place = S3Place.of(parts)
+            return lambda: _s3_blob(place, read_only=read_only)
+        case _:
+            folder = _path(parts, "blob")
+            return lambda: FileBlob(folder, create=create, read_only=read_only)
+
+
+def _s3_blob(place: S3Place, *, read_only: bool) -> Blob:
+    # Only here: it is an extra, and its import takes longer than opening any other store.
+    with needs_boto3():
+        from holdfast.persist.stores.s3 import S3Blob
+    return S3Blob(place, read_only=read_only)
+
+
+def _s3_log(place: S3Place, *, create: bool, read_only: bool) -> Consensus:
+    with needs_boto3():
+        from holdfast.persist.stores.s3log import S3LogConsensus
+        from holdfast.persist.stores.s3objects import S3Objects
+    objects = S3Objects(place)
+    try:
+        return S3LogConsensus(objects, create=create, read_only=read_only)
+    except BaseException:
+        objects.close()
+        raise
+
+
+@contextmanager
+def needs_boto3() -> Iterator[None]:
+    """For a block that imports what S3 needs: `StoreUnreachable` where that isn't installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("boto3", "botocore"):
+            raise
+        raise StoreUnreachable(
+            "an s3:// URL needs boto3, which is not installed", hint="install holdfast[s3]"
+        ) from error
+
+
+def _check_apart(blob: S3Place, log: S3Place) -> None:
+    """Refuse a log whose objects would be among the blobs, or the other way round."""
+    if (blob.bucket, blob.endpoint) != (log.bucket, log.endpoint):
+        return
+    one, other = (f"{place.prefix}/" if place.prefix else "" for place in (blob, log))
+    if one.startswith(other) or other.startswith(one):
+        raise BadInput(
+            "the blob and the consensus of a location can't lie at or below the same s3:// prefix",
+            hint="give each a prefix of its own, or the s3:// URL of the location alone",
+        )
+
+
+def _memory_blob(parts: SplitResult) -> MemoryBlob:
+    name = _name(parts)
+    with _memory_lock:
+        return _memory_blobs.setdefault((fork_count(), name), MemoryBlob(name))
+
+
+def _memory_log(parts: SplitResult) -> MemoryConsensus:
+    name = _name(parts)
+    with _memory_lock:
+        return _memory_consensus.setdefault((fork_count(), name), MemoryConsensus(name))
+
+
+def _split(url: str, what: str, forms: tuple[str, ...]) -> SplitResult:
+    known = ", ".join(forms)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise BadInput(f"the {what} URL can't be parsed", hint=f"known forms: {known}") from error
+    if not parts.scheme or "://" not in url:
+        raise BadInput(
+            f"the {what} URL has no scheme", hint=f"known forms: {known}; a folder is file:///absolute/path"
+        )
+    if parts.scheme in _POSTGRES:
+        raise BadInput(
+            f"a {parts.scheme}:// URL names a consensus store, not a {what}",
+            hint="give the URLs of blob and consensus apart",
+        )
+    if parts.scheme not in {form.partition("://")[0] for form in forms}:
+        raise BadInput(
+            f"the scheme {parts.scheme}:// of the {what} URL is unknown", hint=f"known forms: {known}"
+        )
+    if "@" in parts.netloc:
+        raise BadInput(f"a {parts.scheme}:// URL takes no user name or password")
+    if (parts.query and parts.scheme != "s3") or parts.fragment:
+        raise BadInput(f"a {parts.scheme}:// URL takes no options after '?' or '#'")
+    return parts
+
+
+def _name(parts: SplitResult) -> str:
+    name = (parts.netloc + parts.path).strip("/")
+    if not name:
+        raise BadInput("a memory:// URL needs a name", hint="write memory://name")
+    return name
+
+
+def _path(parts: SplitResult, what: str) -> Path:
+    path = unquote(parts.path)
+    scheme = parts.scheme
+    if parts.netloc:
+        raise BadInput(
+            f"the {what} URL {scheme}://{parts.netloc}{path} is not absolute",
+            hint=f"write {scheme}:/// and the absolute path",
+        )
+    trimmed = path.strip("/")
+    if not trimmed or "\0" in path:
+        raise BadInput(
+            f"the {what} URL {scheme}://{path!r} names no path", hint=f"write {scheme}:/// and a path"
+        )
+    return Path("/" + trimmed)

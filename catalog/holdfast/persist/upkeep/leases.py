@@ -1,0 +1,77 @@
+"""Leases: who has stopped to live is found here, on this process's own clock, and dropped.
+
+No host's wall clock is trusted: a handle expires once the same heartbeat count was seen for its whole lease.
+"""
+
+import threading
+from typing import Final
+
+from holdfast.persist.clock import Clock
+from holdfast.persist.state.command import ExpireHandles
+from holdfast.persist.state.machine import Machine, commit
+from holdfast.persist.state.state import ShardState
+
+MOST_WRITERS: Final = 128
+"""How many writer entries a shard keeps: an append in doubt stays so when as many others appended since."""
+
+
+def surplus_writers(state: ShardState) -> list[str]:
+    """The writers beyond `MOST_WRITERS` that have been silent for longest.
+
+    Processes that live shorter than a lease see nobody silent for the whole of one, so that leases alone
+    bound nothing; and no clock is asked, for a writer entry that goes too early costs no update.
+    """
+    surplus = list(state.writers)[: max(len(state.writers) - MOST_WRITERS, 0)]
+    at_work = {claim.writer_id for claim in state.claims.values()}
+    return [writer for writer in surplus if writer not in at_work]
+
+
+def drop_handles(machine: Machine, silent: ExpireHandles) -> None:
+    """Drop, in one commit, what is silent, surplus, or was closed in this process."""
+    state = machine.state
+    # Not one with an append in flight or in doubt.
+    closed = machine.closed & machine.settled
+    gone = dict.fromkeys([*closed, *surplus_writers(state)])
+    writers = tuple((id_, state.writers[id_].heartbeats) for id_ in gone if id_ in state.writers)
+    if silent.readers or silent.writers or writers:
+        commit([(machine, ExpireHandles(silent.readers, (*silent.writers, *writers)))])
+    machine.closed -= closed
+    machine.settled -= closed
+
+
+class LeaseWatch:
+    """Finds handles that stopped to live: no heartbeat for their whole lease, on this process's own clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen: dict[tuple[str, str], tuple[int, float]] = {}
+
+    def expired(self, state: ShardState) -> ExpireHandles:
+        """What to expire now."""
+        with self._lock:
+            return self._expired(state)
+
+    def _expired(self, state: ShardState) -> ExpireHandles:
+        now = self._clock.monotonic()
+
+        def silent(id_: str, heartbeats: int, lease_ms: int) -> bool:
+            key = (state.shard_id, id_)
+            count, since = self._seen.get(key, (-1, now))
+            if count != heartbeats:
+                self._seen[key] = (heartbeats, now)
+                return False
+            return now - since > lease_ms / 1000
+
+        readers = tuple(
+            (r.id, r.heartbeats)
+            for r in state.leased_readers.values()
+            if silent(r.id, r.heartbeats, r.lease_ms)
+        )
+        writers = tuple(
+            (w.id, w.heartbeats) for w in state.writers.values() if silent(w.id, w.heartbeats, w.lease_ms)
+        )
+        live = {*state.leased_readers, *state.writers}
+        for key in [key for key in self._seen if key[0] == state.shard_id and key[1] not in live]:
+            del self._seen[key]
+        return ExpireHandles(readers, writers)

@@ -1,0 +1,260 @@
+"""Who does the upkeep of a client's shards, and when: a thread of its own, or the writer's.
+
+- Upkeep is never needed for correctness: what fails is logged and tried again after a later commit.
+- A client that wrote to a shard writes a rollup of it when it closes, whatever `maintenance` says. So a store
+  that loses its consensus keeps all that closed clients wrote. This takes at most about `_LONGEST_CLOSE_S`.
+- A client that was fenced stops its upkeep, and logs that once.
+"""
+
+import heapq
+import logging
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from holdfast.errors import BadInput, CorruptBlob, Fenced, FenceRegressed, HoldfastError
+from holdfast.persist.clock import Clock
+from holdfast.persist.config import PersistConfig
+from holdfast.persist.handles.read import ReadHandle
+from holdfast.persist.ids import new_id
+from holdfast.persist.state.command import Command, ExpireHandles, Handle
+from holdfast.persist.state.machine import Machine, commit
+from holdfast.persist.stores import Location
+from holdfast.persist.upkeep.garbage import collect_garbage, garbage_due, log_is_long, now_for
+from holdfast.persist.upkeep.leases import LeaseWatch
+from holdfast.persist.upkeep.rollup import write_closing_rollup, write_early_rollup
+from holdfast.persist.upkeep.round import due, maintain
+from holdfast.persist.upkeep.survey import Survey
+
+log = logging.getLogger(__name__)
+
+
+_STOP: Final = ""
+_LONGEST_CLOSE_S: Final = 5.0
+_CHECK_STORE_EVERY_S: Final = 3600.0
+# To merge all that came meanwhile in one go costs little more than to merge eight, and the writers of small
+# appends share their interpreter with it.
+_REST_S: Final = 0.1
+
+
+class Maintainer:
+    """Runs the upkeep of a client's shards, in a thread of its own or in the writer's."""
+
+    def __init__(
+        self,
+        location: Location,
+        config: PersistConfig,
+        clock: Clock,
+        new_machine: Callable[[str], Machine],
+        machines: Callable[[], Sequence[Machine]],
+    ) -> None:
+        self._location = location
+        self._machines = machines
+        self._config = config
+        self._clock = clock
+        self._leases = LeaseWatch(clock)
+        lease_ms = int(config.lease_s * 1000)
+        self._writer = Handle(new_id("w"), "upkeep", config.hostname, lease_ms)
+        self._survey = Survey(location, config, new_machine, machines, start=f"s{self._writer.id[1:]}")
+        self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._waiting: dict[str, Machine] = {}
+        # Of the thread: who is to have upkeep when, and when the last one was.
+        self._resting: list[tuple[float, str]] = []
+        self._kept_s: dict[str, float] = {}
+        self._lock = threading.Lock()
+        # Weak: a reader that is dropped without being closed loses its lease in time.
+        self._readers: weakref.WeakSet[ReadHandle] = weakref.WeakSet()
+        self._thread: threading.Thread | None = None
+        self._next_beat = 0.0
+        # The newest version that this client wrote of each shard.
+        self._written: dict[str, int] = {}
+        self._is_fenced = False
+        self._next_store_check = 0.0
+
+    def after_commit(self, machine: Machine) -> None:
+        """Note that this client has written to a shard."""
+        self._written[machine.shard_id] = machine.state.seqno
+        if self._config.maintenance == "off" or machine.shard_id in self._waiting:
+            return
+        if not due(machine.state, self._config):
+            if self._thread is None and self._config.maintenance == "background":
+                # Young shards get their first rollups from it.
+                with self._lock:
+                    self._start()
+            return
+        if self._config.maintenance == "inline":
+            # The commit that brought us here is done: it must not look failed.
+            self._guarded(partial(self.run, machine), machine.shard_id)
+            self._check_store_when_due()
+            return
+        with self._lock:
+            if machine.shard_id in self._waiting:
+                return
+            self._waiting[machine.shard_id] = machine
+            self._start()
+        self._queue.put(machine.shard_id)
+
+    def run(self, machine: Machine) -> None:
+        """Do a shard's upkeep now."""
+        maintain(machine, self._leases, self._writer, self._beat_when_due)
+
+    def watch(self, reader: ReadHandle) -> None:
+        """Send heartbeats for a reader from now on."""
+        with self._lock:
+            self._readers.add(reader)
+            if self._config.maintenance == "background":
+                self._start()
+
+    def forget(self, reader: ReadHandle) -> None:
+        """Send none any more."""
+        with self._lock:
+            self._readers.discard(reader)
+
+    def close(self) -> None:
+        """Finish what waits, give up the leases of readers and the entries of writers, and stop."""
+        thread = self._thread
+        if thread is not None:
+            self._queue.put(_STOP)
+            thread.join()
+        for reader in list(self._readers):
+            self._guarded(reader.close, reader.shard_id)
+        self._guarded(self._leave, "all shards")
+
+    def _leave(self) -> None:
+        # In one go: a store that fails the first step would hold up the second as long again.
+        self._drop_writers()
+        self._write_rollups()
+
+    def _write_rollups(self) -> None:
+        """Write a rollup of each shard that this client wrote to; a store that fails ends it."""
+        until = self._clock.monotonic() + _LONGEST_CLOSE_S
+        written = [machine for machine in self._machines() if machine.shard_id in self._written]
+        for number, machine in enumerate(written):
+            if self._clock.monotonic() >= until:
+                log.warning(
+                    "%d of %d shards have no rollup of their newest version: there was no time for it;"
+                    " only the consensus store has what was written since their last rollup",
+                    len(written) - number,
+                    len(written),
+                )
+                return
+            try:
+                write_closing_rollup(machine, self._written[machine.shard_id])
+                if self._config.maintenance != "off" and log_is_long(machine.state, self._config):
+                    collect_garbage(machine)
+            except (CorruptBlob, BadInput) as error:
+                log.warning("%s has no rollup of its newest version: %s", machine.shard_id, error)
+            except (HoldfastError, AssertionError):
+                raise
+            except Exception:
+                # A close goes on, whatever happens: it releases what the client holds open.
+                log.exception("%s has no rollup of its newest version", machine.shard_id)
+
+    def _still_fenced(self) -> bool:
+        """Whether the client is fenced: it may have taken the lock again."""
+        for machine in self._machines():
+            try:
+                _ = machine.fence.held
+            except (Fenced, FenceRegressed):
+                return True
+        self._is_fenced = False
+        return False
+
+    def _drop_writers(self) -> None:
+        steps: list[tuple[Machine, Command]] = []
+        for machine in self._machines():
+            writers = machine.state.writers
+            mine = tuple((id_, writers[id_].heartbeats) for id_ in tuple(machine.settled) if id_ in writers)
+            if mine:
+                steps.append((machine, ExpireHandles((), mine)))
+        if steps:
+            commit(steps)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name="holdfast-maintenance", daemon=True)
+            self._thread.start()
+
+    def _loop(self) -> None:
+        self._next_beat = self._clock.monotonic() + self._config.lease_s / 4
+        while True:
+            # A shard that always has work must not keep the leases of others from their heartbeat.
+            self._beat_when_due()
+            now = self._clock.monotonic()
+            if self._resting and self._resting[0][0] <= now:
+                self._run_waiting(heapq.heappop(self._resting)[1])
+                continue
+            until = min(self._next_beat, self._resting[0][0]) if self._resting else self._next_beat
+            try:
+                shard_id = self._queue.get(timeout=max(0.0, until - now))
+            except queue.Empty:
+                continue
+            if shard_id == _STOP:
+                for _, waiting in self._resting:
+                    self._run_waiting(waiting)
+                return
+            before = self._kept_s.get(shard_id)
+            heapq.heappush(self._resting, (now if before is None else before + _REST_S, shard_id))
+
+    def _run_waiting(self, shard_id: str) -> None:
+        with self._lock:
+            machine = self._waiting.pop(shard_id)
+        self._guarded(partial(self.run, machine), shard_id)
+        self._kept_s[shard_id] = self._clock.monotonic()
+
+    def _beat_when_due(self) -> None:
+        # Only the thread of its own sends heartbeats: with upkeep in the writer's there are none to be late.
+        if threading.current_thread() is not self._thread or self._clock.monotonic() < self._next_beat:
+            return
+        with self._lock:
+            readers = list(self._readers)
+        for reader in readers:
+            self._guarded(reader.heartbeat, reader.shard_id)
+        self._next_beat = self._clock.monotonic() + self._config.lease_s / 4
+        for machine in self._machines():
+            # By what is known here: a shard that nobody uses costs no look at the store.
+            self._guarded(partial(self._free, machine), machine.shard_id)
+        self._guarded(self._look_around, "other shards")
+        self._check_store_when_due()
+
+    def _check_store_when_due(self) -> None:
+        now = self._clock.monotonic()
+        if now >= self._next_store_check:
+            self._next_store_check = now + _CHECK_STORE_EVERY_S
+            self._guarded(self._location.consensus.check_integrity, "the consensus store")
+
+    def _free(self, machine: Machine) -> None:
+        if garbage_due(machine.state, self._config, now_for(machine)):
+            self.run(machine)
+        write_early_rollup(machine)
+
+    def _look_around(self) -> None:
+        for machine in self._survey.next():
+            self._guarded(partial(self._look_at, machine), machine.shard_id)
+
+    def _look_at(self, machine: Machine) -> None:
+        if self._survey.wants_upkeep(machine):
+            self.run(machine)
+        write_early_rollup(machine)
+
+    def _guarded(self, work: Callable[[], None], shard_id: str) -> None:
+        if self._is_fenced and self._still_fenced():
+            return
+        try:
+            work()
+        except (Fenced, FenceRegressed) as error:
+            # All that this client tries fails from now on, which its writers raise.
+            self._is_fenced = True
+            level = logging.INFO if isinstance(error, Fenced) else logging.WARNING
+            log.log(level, "upkeep stops: %s", error)
+        except HoldfastError as error:
+            # Upkeep is never needed for correctness and is tried again after a later commit.
+            log.warning("upkeep of %s failed: %s", shard_id, error)
+        except Exception:
+            # In the caller's thread the checks of tests must be heard; ours must live on for the heartbeats.
+            if threading.current_thread() is not self._thread:
+                raise
+            log.exception("upkeep of %s failed", shard_id)

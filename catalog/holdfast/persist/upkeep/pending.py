@@ -1,0 +1,68 @@
+"""Upkeep of what is written and not sealed: pending batches give way to one of the same updates.
+
+- A seal may be far away, and the state has all that is pending in it: without this each version, rollup and
+  opening of a shard would cost more with each write. Merging `compaction_fanin` pending batches of one level
+  gives one of the next: n writes leave O(log n) pending batches and each update is rewritten O(log n) times.
+- Times stay as they are, so a later seal takes the same updates. It finds more of them in one part: one that
+  it cuts is read again with each seal until all of it is sealed.
+- The result replaces exactly the batches that it was made from. Where a seal has cut or taken one meanwhile,
+  or the entry of its writer is gone, it is dropped and its parts deleted.
+"""
+
+from collections.abc import Callable, Iterable
+
+from holdfast.errors import HandleExpired
+from holdfast.persist.config import PersistConfig
+from holdfast.persist.ids import new_id
+from holdfast.persist.parts.partstore import PartGone, delete_parts
+from holdfast.persist.parts.runwriter import write_run
+from holdfast.persist.parts.snapshot import replan
+from holdfast.persist.state.command import Handle, InstallPending
+from holdfast.persist.state.machine import Machine, commit
+from holdfast.persist.state.state import PendingBatch, ShardState
+from holdfast.persist.upkeep.compaction import consolidated, for_one_result, registration
+
+
+def plan_pending(state: ShardState, config: PersistConfig) -> tuple[PendingBatch, ...]:
+    """The pending batches to merge next: those of the least level that has enough of them."""
+    levels: dict[int, list[PendingBatch]] = {}
+    for batch in state.pending.values():
+        levels.setdefault(batch.level, []).append(batch)
+    full: Iterable[int] = (
+        level for level, batches in levels.items() if len(batches) >= config.compaction_fanin
+    )
+    return tuple(levels.get(min(full, default=-1), ()))
+
+
+def merge_pending(machine: Machine, writer: Handle, between: Callable[[], None] = lambda: None) -> bool:
+    """Merge the pending batches of one level; whether there were enough to merge.
+
+    Memory, and what `between` is for: as `compact`.
+    """
+    state = machine.state
+    batches = plan_pending(state, machine.config)
+    if not batches:
+        return False
+
+    writer = for_one_result(writer)
+    try:
+        parts = write_run(
+            machine,
+            writer_id=writer.id,
+            schema=state.schema,
+            schema_id=max(state.schemas),
+            before_upload=registration(machine, state, writer),
+            pieces=consolidated(machine, state.schema, batches, 0, between),
+        )
+    except PartGone as gone:
+        replan(machine, state, gone)
+        return True
+    except HandleExpired:
+        # Silent for too long: the next try is another writer's.
+        return True
+    runs = (parts,) if parts else ()
+    command = InstallPending(batches, new_id("b"), writer.id, runs, machine.store_ms())
+    (installed,) = commit([(machine, command)])
+    if not installed:
+        delete_parts(machine, parts)
+    return True

@@ -1,0 +1,73 @@
+"""The look at shards that nobody uses any more: what a dropped shard leaves is freed by whoever lives on.
+
+Upkeep follows commits, and a shard that was finalized sees no more of them: the process that ended it may be
+gone when its garbage is ripe. So every client with a thread for upkeep looks at the location's shards now and
+then, some at a time, and does what is due. A shard without garbage is read once, and again when it moves.
+"""
+
+from bisect import bisect
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from holdfast.persist.config import PersistConfig
+from holdfast.persist.state.machine import Machine
+from holdfast.persist.stores import Location
+from holdfast.persist.upkeep.garbage import garbage_due, now_for
+
+HEADS: Final = 128
+"""How many shards are looked at a time: one round trip."""
+
+OPENED: Final = 16
+"""How many of them are read at most: about two storage calls each."""
+
+
+class Survey:
+    """A walk over the shards of a location, a few at each call, for ever. Not thread-safe."""
+
+    def __init__(
+        self,
+        location: Location,
+        config: PersistConfig,
+        new_machine: Callable[[str], Machine],
+        known: Callable[[], Sequence[Machine]],
+        *,
+        start: str,
+    ) -> None:
+        self._location = location
+        self._config = config
+        self._new_machine = new_machine
+        self._known = known
+        # Another one for each client, so that they don't all look at the same shards.
+        self._start = start
+        self._left: list[str] = []
+        self._clean: dict[str, int] = {}
+
+    def next(self) -> list[Machine]:
+        """The shards to look at now: those of the next few that have moved since they were found clean.
+
+        Raises:
+            StorageError: the store did not answer; the walk goes on with the next call.
+        """
+        if not self._left:
+            shards = sorted(key for key in self._location.consensus.list_keys() if key.startswith("s"))
+            first = bisect(shards, self._start)
+            self._left = [*shards[first:], *shards[:first]]
+            self._clean = {shard: self._clean[shard] for shard in shards if shard in self._clean}
+        heads = self._location.consensus.heads(self._left[:HEADS])
+        known = {machine.shard_id: machine for machine in self._known()}
+        found: list[Machine] = []
+        while self._left and len(found) < OPENED:
+            shard = self._left[0]
+            if shard not in heads:
+                break
+            del self._left[0]
+            if self._clean.get(shard) != heads[shard].seqno:
+                found.append(known.get(shard) or self._new_machine(shard))
+        return found
+
+    def wants_upkeep(self, machine: Machine) -> bool:
+        """Whether a shard has garbage that is ripe. Raises as `Machine.refresh` does."""
+        state = machine.refresh()
+        if not state.garbage and not garbage_due(state, self._config, 0):
+            self._clean[machine.shard_id] = state.seqno
+        return garbage_due(state, self._config, now_for(machine))
