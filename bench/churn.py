@@ -57,16 +57,16 @@ def churn() -> Iterator[Row]:
                     continue
                 hold = hold or client.critical_since(shard, purpose="retention")
                 hold.downgrade(max(0, at - EVERY))
-                state = client.machine(shard).state
+                state = client.session.machine(shard).state
                 stored = sum(1 for _ in client.location.blob.list(shard))
                 most_rows = max(most_rows, len(client.location.consensus.scan(shard, 0, 10**6)))
                 most_batches = max(most_batches, len(state.batches))
                 surplus = max(surplus, stored / max(1, len(live_keys(state))))
-            batches = len(client.machine(shard).state.batches)
+            batches = len(client.session.machine(shard).state.batches)
             took = time.perf_counter() - began
         log(f"{APPENDS:,} appends in {took:.1f} s")
         with PersistClient.open(url, mode="read") as client:
-            state = client.machine(shard).refresh()
+            state = client.session.machine(shard).refresh()
             stored = sum(1 for _ in client.location.blob.list(shard))
         seconds = []
         open_it = opening(url, shard)

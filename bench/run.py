@@ -121,7 +121,7 @@ def processor() -> str:
     names = [
         line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line
     ]
-    return names[0] if names else platform.machine()
+    return names[0] if names else platform.session.machine()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import LocationMismatch
 from holdfast.persist import PersistClient, PersistConfig, Schema
-from holdfast.persist.client import Mode
+from holdfast.persist.session import Mode
 from holdfast.persist.stores import Location
 from holdfast.persist.stores.s3 import PART_BYTES
 from testbed.droppingproxy import DroppingProxy
@@ -66,7 +66,7 @@ def test_appends_large_parts_compaction_and_garbage(minio: Minio, bucket: str, t
         reader.close()
         client.maintain(SHARD)
         client.maintain(SHARD)
-        state = client.machine(SHARD).refresh()
+        state = client.session.machine(SHARD).refresh()
 
     left = objects()
     parts = {part.blob_key for batch in state.batches for part in batch.parts}
@@ -77,7 +77,7 @@ def test_appends_large_parts_compaction_and_garbage(minio: Minio, bucket: str, t
     assert len(parts) < SMALL_APPENDS // 2
     assert state.garbage == {}
     with opened("read") as fresh:
-        assert fresh.machine(SHARD).refresh().batches == state.batches
+        assert fresh.session.machine(SHARD).refresh().batches == state.batches
         found = fresh.reader(SHARD, purpose="test").snapshot(SMALL_APPENDS).to_table()
     assert found.num_rows == 1 + SMALL_APPENDS + big.num_rows
     few = found.filter(pa.compute.less(found["k"], 1000)).to_pylist()

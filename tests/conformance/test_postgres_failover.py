@@ -95,7 +95,7 @@ def test_a_planned_switchover_loses_nothing_and_disconnects_nobody(
     while listener.frontier < 12:
         assert listener.next(30)
     assert list(markers_of(client.location.blob, SHARD)) == []
-    assert why_keep(client.location, client.machine(SHARD).refresh()) == ""
+    assert why_keep(client.location, client.session.machine(SHARD).refresh()) == ""
     client.close()
 
 
@@ -115,7 +115,7 @@ def test_a_collector_on_an_old_primary_deletes_nothing(
 
     append(isolated, *range(4, 12), value="a")
     isolated.maintain(SHARD)
-    assert "old primary" in isolated.machine(SHARD).kept_because
+    assert "old primary" in isolated.session.machine(SHARD).kept_because
     assert blobs <= {meta.key for meta in moved.location.blob.list("s")}
     assert len(contents(moved.reader(SHARD, purpose="r").snapshot(7).to_table())) == 8
     for client in (isolated, moved):

@@ -13,7 +13,7 @@ from holdfast.errors import (
     UpperMismatch,
 )
 from holdfast.persist import Progress, Updates
-from holdfast.persist.handles.write import Prepared
+from holdfast.persist.prepared import Prepared
 from sim.audit import Violation
 from sim.failoverservers import Acknowledged, Read, Refused
 from sim.history import MARKER, Followed, Update, Write
@@ -33,7 +33,7 @@ def append(me: "Incarnation", shard: str) -> None:
 
 def append_level(me: "Incarnation", shard: str) -> None:
     """Append once the server has as many versions as the client knows: perhaps those of another history."""
-    _let_others_reach(me, shard, me.client.machine(shard).state.seqno)
+    _let_others_reach(me, shard, me.client.session.machine(shard).state.seqno)
     _append(me, [shard])
 
 
@@ -142,7 +142,7 @@ def peek_all(me: "Incarnation", shard: str) -> None:
 def snapshot(me: "Incarnation", shard: str) -> None:
     """Read the contents at a time."""
     session = me.random.choice([me.session, me.observer])
-    state = session.client.machine(shard).state
+    state = session.client.session.machine(shard).state
     if not state.exists:
         state = session.reach().state(shard)
     if not state.exists:
@@ -203,7 +203,7 @@ def collect_apart(me: "Incarnation", shard: str) -> None:
 def move_since(me: "Incarnation", shard: str) -> None:
     """Let compaction go on."""
     if (me.session.who, shard) in me.readers:
-        upper = me.client.machine(shard).state.upper
+        upper = me.client.session.machine(shard).state.upper
         me.readers[me.session.who, shard].allow_compaction(max(0, upper - me.random.randint(1, 4)))
 
 

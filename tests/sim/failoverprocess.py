@@ -88,13 +88,13 @@ class Session:
 
     def known(self) -> Known:
         """The newest row of each shard that the client knows."""
-        versions = {shard: self.client.machine(shard).version for shard in self.world.shards}
+        versions = {shard: self.client.session.machine(shard).version for shard in self.world.shards}
         return {shard: (version.seqno, version.digest) for shard, version in versions.items()}
 
     def lacks(self, server: Server, shard: str | None = None) -> bool:
         """Whether the client knows a row that a server has not, of one shard or any."""
         shards = self.world.shards if shard is None else [shard]
-        versions = {each: self.client.machine(each).version for each in shards}
+        versions = {each: self.client.session.machine(each).version for each in shards}
         return any(not server.has(each, at.seqno, at.digest) for each, at in versions.items())
 
     def regressed(self) -> None:
@@ -223,7 +223,7 @@ class Incarnation:
                 action(self, shard)
             except LogRegressed as error:
                 self.world.scheduler.note(f"-> {error}")
-                ended = [each for each in (self.session, self.observer) if each.client._history._ended]
+                ended = [each for each in (self.session, self.observer) if each.client.session.history._ended]
                 if not ended:
                     raise Violation(f"{self.who}: no client has met another history: {error}") from error
                 for session in ended:

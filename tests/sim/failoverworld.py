@@ -196,7 +196,7 @@ class FailoverWorld:
                 if not again:
                     stands = self.stands(self.primary, shard, cut=True)
                     judge.maintain(shard)
-                    kept = judge.client.machine(shard).kept_because
+                    kept = judge.client.session.machine(shard).kept_because
                     if kept and not stands:
                         raise Violation(f"nothing of {shard} is deleted for no reason: {kept}")
 

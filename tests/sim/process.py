@@ -113,7 +113,7 @@ class Incarnation:
             return self.observing(shard)
         if shard not in self.readers:
             reader = self.client.reader(shard, purpose=self.who)
-            self.readers[shard] = (reader, self.client.machine(shard).state.upper)
+            self.readers[shard] = (reader, self.client.session.machine(shard).state.upper)
         return self.readers[shard][0]
 
     def observing(self, shard: str) -> ReadHandle:

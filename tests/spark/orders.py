@@ -52,7 +52,7 @@ def blobs(controller: StorageController, collection: str) -> set[str]:
     client = controller.client
     found = set()
     for shard in controller.describe(collection).data_shards:
-        garbage = client.machine(shard).refresh().garbage
+        garbage = client.session.machine(shard).refresh().garbage
         for meta in client.location.blob.list(shard):
             parsed = BLOB_NAME.fullmatch(meta.key)
             if parsed is not None and parsed["writer"] and meta.key not in garbage:

@@ -54,7 +54,7 @@ def merge_pieces(pieces, *, place, location_id, work=compact.merge_pieces):
     until = time.monotonic() + 60
     with place.open_to_read() as client:
         for piece in pieces:
-            machine = client.machine(piece.task.shard_id)
+            machine = client.session.machine(piece.task.shard_id)
             while not machine.refresh().writers[piece.task.writer.id].heartbeats:
                 assert time.monotonic() < until, "the claim was not renewed"
                 time.sleep(0.05)
@@ -79,7 +79,7 @@ with PersistClient.open(**place, config=PersistConfig(maintenance="off", inline_
     assert (result["compacted"], result["batches"], result["rows"]) == (2, 6, 9000), result
     made = {meta.key for shard in (s1, s2) for meta in client.location.blob.list(shard) if "/w" in meta.key}
     assert len(made - parts) == 4, made
-    states = [client.machine(shard).refresh() for shard in (s1, s2)]
+    states = [client.session.machine(shard).refresh() for shard in (s1, s2)]
     assert all(len(state.batches) == 1 and not state.claims for state in states)
     rows = controller.reader("c1", purpose="look").snapshot(2).to_table()
     assert sorted(rows["id"].to_pylist()) == list(range(9000))
@@ -134,7 +134,9 @@ def shards_of(controller: StorageController, collection: str) -> tuple[str, ...]
 
 def batches(controller: StorageController, collection: str) -> list[int]:
     client = controller.client
-    return [len(client.machine(shard).refresh().batches) for shard in shards_of(controller, collection)]
+    return [
+        len(client.session.machine(shard).refresh().batches) for shard in shards_of(controller, collection)
+    ]
 
 
 def all_of(controller: StorageController, collection: str) -> list[list[dict[str, Any]]]:
@@ -208,7 +210,9 @@ def test_ranges_of_keys_make_one_run_beside_what_is_appended_meanwhile(
     compact.run(spec, say=say, spark=spark)
     assert said[0].endswith("3 of 3 shards in 6 tasks")
     check_done(controller, spec, compacted=3, batches=15, rows_before=8009, rows=4009)
-    states = [controller.client.machine(shard).refresh() for shard in shards_of(controller, spec.collection)]
+    states = [
+        controller.client.session.machine(shard).refresh() for shard in shards_of(controller, spec.collection)
+    ]
     for first, *_ in (state.batches for state in states):
         (run,) = first.runs
         assert (first.since, len(run)) == (SINCE, 2), "each range made a part"
@@ -242,7 +246,7 @@ def test_an_attempt_that_was_replaced_meanwhile_is_fenced_and_installs_nothing(
     live = {
         str(part.blob_key)
         for shard in shards_of(controller, zombie.collection)
-        for batch in controller.client.machine(shard).refresh().batches
+        for batch in controller.client.session.machine(shard).refresh().batches
         for part in batch.parts
     }
     assert orders.blobs(controller, zombie.collection) == live
@@ -335,7 +339,7 @@ def test_a_task_that_can_not_read_its_rows_fails_the_attempt_and_gives_up_the_cl
     shard, *_ = shards_of(controller, spec.collection)
     key = next(
         part.blob_key
-        for batch in controller.client.machine(shard).refresh().batches
+        for batch in controller.client.session.machine(shard).refresh().batches
         for part in batch.parts
         if part.blob_key
     )

@@ -151,7 +151,7 @@ def test_writers_that_are_not_known_any_more_commit_nothing(
 ) -> None:
     plan = planned(url, orders)
     uploads = [writing.upload(plan, [batch_of(0, 20)])]
-    machine = controller.client.machine(plan.tickets[0].shard_id)
+    machine = controller.client.session.machine(plan.tickets[0].shard_id)
     known = machine.refresh().writers[plan.tickets[0].writer_id]
     assert known.lease_ms >= 12 * 3600 * 1000
     commit_commands([(machine, ExpireHandles((), ((known.id, known.heartbeats),)))])

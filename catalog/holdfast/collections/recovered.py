@@ -78,7 +78,7 @@ def mend(client: PersistClient, found: RecoveredCollection) -> None:
     """
     seals: list[Prepared] = []
     for shard in found.lagging:
-        state = client.existing(shard).state
+        state = client.session.existing(shard).state
         writer = client.writer(shard, state.schema, purpose=_PURPOSE)
         seals.append(writer.prepare_append(None, state.upper, found.upper))
     if seals and not found.problem:
@@ -99,7 +99,7 @@ def _purposes(info: CollectionInfo) -> dict[str, str]:
 def _look_at(client: PersistClient, info: CollectionInfo) -> RecoveredCollection:
     data = info.holding.shards
     uppers = client.recent_uppers([info.metadata_shard, *data])
-    lost = [shard for shard in uppers if not client.machine(shard).state.exists]
+    lost = [shard for shard in uppers if not client.session.machine(shard).state.exists]
     complete_to, upper = (pick(uppers[shard] for shard in data) for pick in (min, max))
     if lost:
         problem = f"{len(lost)} of its {len(uppers)} shards did not come back, such as {lost[0]}"
@@ -111,9 +111,13 @@ def _look_at(client: PersistClient, info: CollectionInfo) -> RecoveredCollection
 
 def _other_holder(client: PersistClient, info: CollectionInfo, upper: int) -> str:
     """Why the metadata shard contradicts the record of a collection: one of both knows of a handover."""
-    machine = client.machine(info.metadata_shard)
+    machine = client.session.machine(info.metadata_shard)
     try:
-        held = holder(info, ReadHandle(client, machine, None).snapshot(upper - 1).to_table()) if upper else ""
+        held = (
+            holder(info, ReadHandle(client.session, machine, None).snapshot(upper - 1).to_table())
+            if upper
+            else ""
+        )
     except HoldfastError as error:
         return f"its metadata can't be read: {error}"
     if held != info.holding.id:

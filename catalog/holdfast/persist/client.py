@@ -8,38 +8,27 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 from uuid import UUID
 
 import pyarrow as pa
 
-from holdfast.errors import (
-    BadInput,
-    Fenced,
-    FenceRegressed,
-    HoldfastError,
-    Indeterminate,
-    LocationMismatch,
-    NotWritable,
-    ShardFinalized,
-    StorageError,
-)
-from holdfast.forks import OwnerProcess
-from holdfast.persist.checks import (
-    check_frontier,
-    check_purpose,
-    check_schema,
-    check_write_mode,
-)
+from holdfast.errors import BadInput, StorageError
+from holdfast.persist.checks import check_frontier, check_purpose, check_schema, check_write_mode
 from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
-from holdfast.persist.handles.critical import CriticalSince, check_opaque
-from holdfast.persist.handles.exclusive import Exclusive, acquire, check_reentrance_id
+from holdfast.persist.handles.compactions import Compactions
+from holdfast.persist.handles.critical import (
+    CriticalSince,
+    open_critical,
+    prepare_critical,
+    prepare_downgrade_critical,
+    prepare_release_critical,
+)
+from holdfast.persist.handles.exclusive import Exclusive, take_exclusive
 from holdfast.persist.handles.names import create_or_load, forget, read_names
-from holdfast.persist.handles.read import ReadHandle
+from holdfast.persist.handles.read import ReadHandle, open_reader
 from holdfast.persist.handles.upload import (
     Upload,
     UploadTicket,
@@ -49,39 +38,26 @@ from holdfast.persist.handles.upload import (
     upload,
     uploaded,
 )
-from holdfast.persist.handles.write import Prepared, WriteHandle, check_prepared, spend
-from holdfast.persist.hostclock import HostClock
-from holdfast.persist.ids import check_shard_id, critical_id, new_id
-from holdfast.persist.notify import ChangeFollower, ChangeServer
+from holdfast.persist.handles.write import (
+    WriteHandle,
+    open_writer,
+    prepare_create,
+    prepare_finalize,
+    writer_of,
+)
+from holdfast.persist.ids import new_id
 from holdfast.persist.parts.snapshot import Snapshot, SnapshotPart
+from holdfast.persist.prepared import Prepared
 from holdfast.persist.rows.canonical import Rows
 from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.schema import Schema
-from holdfast.persist.state.command import (
-    Append,
-    DowngradeCritical,
-    DropCritical,
-    EvolveSchema,
-    ExpectUpper,
-    FinalizeShard,
-    Handle,
-    RegisterCritical,
-    RegisterWriter,
-    Seal,
-    Write,
-)
-from holdfast.persist.state.divergence import ForkGuard
+from holdfast.persist.session import Mode, Session
+from holdfast.persist.state.command import EvolveSchema, ExpectUpper
 from holdfast.persist.state.inspect import ShardInfo, StoredSize, shard_info, stored_size
-from holdfast.persist.state.lock import LOCK_KEY, Fence, no_lock
-from holdfast.persist.state.machine import Machine, commit, refresh_all, retry
-from holdfast.persist.state.state import CriticalReader, WriteMode
-from holdfast.persist.state.transition import check_mode
+from holdfast.persist.state.machine import refresh_all
+from holdfast.persist.state.state import WriteMode
 from holdfast.persist.stores import CacheConfig, Location, StoreMetrics
-from holdfast.persist.upkeep.compactions import Compactions
-from holdfast.persist.upkeep.maintainer import Maintainer
 from holdfast.persist.upkeep.survey import HEADS
-
-Mode = Literal["write", "read"]
 
 
 class PersistClient:
@@ -99,24 +75,9 @@ class PersistClient:
         config: PersistConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.location = location
-        self.mode = _check_mode(mode)
-        self.config = config or PersistConfig()
-        self.clock = clock or Clock()
-        self._host_clock = HostClock(location, self.clock, self.config.clock_ahead_s)
-        self._owner = OwnerProcess()
-        self._machines: dict[str, Machine] = {}
-        self._lock = threading.Lock()
+        self.session = Session(location, _check_mode(mode), config or PersistConfig(), clock or Clock())
         self._taking = threading.Lock()
-        self._fence = Fence()
-        self._history = ForkGuard(location.blob, hostname=self.config.hostname, read_only=self.mode == "read")
         self._exclusive: Exclusive | None = None
-        self._maintainer = Maintainer(
-            location, self.config, self.clock, self._new_machine, lambda: list(self._machines.values())
-        )
-        self._teller: ChangeServer | None = None
-        self._follower: ChangeFollower | None = None
-        self._closed = False
 
     @classmethod
     def open(
@@ -158,17 +119,36 @@ class PersistClient:
         return cls(location, mode=mode, config=config)
 
     @property
+    def location(self) -> Location:
+        """The stores."""
+        return self.session.location
+
+    @property
     def location_id(self) -> UUID:
         """The identity of the location, from which well-known shard ids derive."""
         return self.location.location_id
+
+    @property
+    def mode(self) -> Mode:
+        """What it was opened for: "write" or "read"."""
+        return self.session.mode
+
+    @property
+    def config(self) -> PersistConfig:
+        """Its settings."""
+        return self.session.config
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that it reads."""
+        return self.session.clock
 
     def now_ms(self) -> int:
         """The time for what is written now, in ms since the epoch: this host's, bounded by the store's clock.
 
         See `PersistConfig.clock_ahead_s`.
         """
-        self._check_open()
-        return self._host_clock.now_ms()
+        return self.session.now_ms()
 
     def new_shard_id(self) -> str:
         """A random shard id; the shard comes into being with its first commit."""
@@ -186,17 +166,7 @@ class PersistClient:
             BadInput: the shard was made in another mode.
             NotWritable: the client was opened with mode "read".
         """
-        self.check_writable()
-        check_schema(schema)
-        check_write_mode(mode)
-        handle = self._handle("w", purpose)
-        machine = self.machine(shard_id)
-        state = machine.refresh()
-        if state.finalized:
-            raise ShardFinalized(f"shard {shard_id} was finalized")
-        check_mode(state, mode)
-        schema_id = state.schema_id(schema)
-        return WriteHandle(self, machine, schema, schema_id, handle, mode)
+        return open_writer(self.session, shard_id, schema, purpose=purpose, mode=mode)
 
     def reader(self, shard_id: str, *, purpose: str) -> ReadHandle:
         """A handle that reads, holding `since` under a lease (none with mode "read").
@@ -205,16 +175,7 @@ class PersistClient:
             BadInput: the shard doesn't exist.
             ShardFinalized: the shard has ended.
         """
-        self._check_open()
-        handle = self._handle("r", purpose)
-        machine = self.existing(shard_id)
-        if machine.state.finalized:
-            raise ShardFinalized(f"shard {shard_id} was finalized")
-        if self.mode == "read":
-            return ReadHandle(self, machine, None)
-        reader = ReadHandle(self, machine, handle)
-        self._maintainer.watch(reader)
-        return reader
+        return open_reader(self.session, shard_id, purpose=purpose)
 
     def critical_since(self, shard_id: str, *, purpose: str, opaque: bytes = b"") -> CriticalSince:
         """The hold of this purpose on a shard's `since`, taken where it isn't there yet. It never expires.
@@ -222,11 +183,7 @@ class PersistClient:
         A hold that is taken gets the token `opaque`; one that is there keeps its own, whatever is given. The
         handle can move it only while the two are equal (see `holdfast.persist.handles.critical`).
         """
-        machine = self.machine(shard_id)
-        self.check_writable()
-        (reader,) = commit([(machine, RegisterCritical(check_purpose(purpose), check_opaque(opaque)))])
-        assert isinstance(reader, CriticalReader)
-        return CriticalSince(self, machine, reader, opaque)
+        return open_critical(self.session, shard_id, purpose=purpose, opaque=opaque)
 
     def exclusive(self, reentrance_id: str, *, purpose: str = "", take_over: bool = False) -> Exclusive:
         """Take the write lock of the location: from now on nobody else who uses it commits.
@@ -248,53 +205,22 @@ class PersistClient:
                 than the retry deadline. Nothing happened.
             Indeterminate: whether it was taken could not be found out; ask again with the same id.
         """
-        self.check_writable()
-        check_reentrance_id(reentrance_id)
-        check_purpose(purpose, empty=True)
+        self.session.check_writable()
         with self._taking:
-            self._check_not_locked()
-            row = acquire(
-                self.location,
-                self.config,
-                self.clock,
-                reentrance_id=reentrance_id,
-                purpose=purpose,
-                take_over=take_over,
+            self._exclusive = take_exclusive(
+                self.session, reentrance_id, purpose=purpose, take_over=take_over
             )
-            self._fence.take(row)
-            self._exclusive = Exclusive(self, self._fence, row)
             return self._exclusive
-
-    def _check_not_locked(self) -> None:
-        try:
-            held = self._fence.held
-        except (Fenced, FenceRegressed):
-            return
-        if held is None:
-            return
-        heads = retry(lambda: self.location.consensus.heads([LOCK_KEY]), self.config, self.clock)
-        if self._fence.judge(held, heads.get(LOCK_KEY)) is None:
-            raise BadInput(
-                f"this client has the lock of {self.location.blob.description} already: {held}",
-                hint="close it first",
-            )
-
-    def check_locked(self, shard_id: str) -> None:
-        """Raise `NotWritable` where this client has not taken the write lock, `Fenced` where it lost it."""
-        self._check_open()
-        if self._fence.held is None:
-            raise no_lock(shard_id)
 
     def prepare_create(
         self, shard_id: str, schema: Schema, *, purpose: str, mode: WriteMode = WriteMode.APPEND
     ) -> Prepared:
         """The creation of an empty shard, for `multi_write`."""
-        command = RegisterWriter(self._handle("w", purpose), check_schema(schema), check_write_mode(mode))
-        return Prepared(self.machine(shard_id), command)
+        return prepare_create(self.session, shard_id, schema, purpose=purpose, mode=mode)
 
     def prepare_evolve(self, shard_id: str, schema: Schema) -> Prepared:
         """The move of a shard to a schema that follows its own, for `multi_write`."""
-        return Prepared(self.machine(shard_id), EvolveSchema(check_schema(schema)))
+        return Prepared(self.session.machine(shard_id), EvolveSchema(check_schema(schema)))
 
     def evolve(self, shard_id: str, schema: Schema) -> None:
         """Give a shard a schema that follows its own; nothing to do where it has, or had, that one.
@@ -315,10 +241,7 @@ class PersistClient:
 
         The multi-write raises `AsOfTooEarly` where there is none and since is past `not_past`.
         """
-        if not_past is not None:
-            check_frontier(not_past, "not_past")
-        command = RegisterCritical(check_purpose(purpose), check_opaque(opaque), not_past)
-        return Prepared(self.machine(shard_id), command)
+        return prepare_critical(self.session, shard_id, purpose=purpose, opaque=opaque, not_past=not_past)
 
     def prepare_downgrade_critical(
         self, shard_id: str, since: int, *, purpose: str, opaque: bytes = b"", expected: bytes | None = None
@@ -328,29 +251,27 @@ class PersistClient:
         The multi-write is `Fenced` unless the stored token is `expected` (None: `opaque`). It becomes
         `opaque`.
         """
-        hold = critical_id(check_shard_id(shard_id), check_purpose(purpose))
-        old = opaque if expected is None else expected
-        command = DowngradeCritical(hold, check_frontier(since), check_opaque(old), check_opaque(opaque))
-        return Prepared(self.machine(shard_id), command)
+        return prepare_downgrade_critical(
+            self.session, shard_id, since, purpose=purpose, opaque=opaque, expected=expected
+        )
 
     def prepare_release_critical(self, shard_id: str, *, purpose: str, opaque: bytes = b"") -> Prepared:
         """The end of the critical hold of this purpose, for `multi_write`; where there is none, nothing.
 
         The multi-write is `Fenced` unless the stored token is `opaque`.
         """
-        hold = critical_id(check_shard_id(shard_id), check_purpose(purpose))
-        return Prepared(self.machine(shard_id), DropCritical(hold, check_opaque(opaque)))
+        return prepare_release_critical(self.session, shard_id, purpose=purpose, opaque=opaque)
 
     def prepare_expect_upper(self, shard_id: str, upper: int) -> Prepared:
         """The condition, for `multi_write`, that a shard's upper is this when the other commands commit.
 
         The multi-write raises `UpperMismatch`, naming the shard, where it is another.
         """
-        return Prepared(self.machine(shard_id), ExpectUpper(check_frontier(upper, "upper")))
+        return Prepared(self.session.machine(shard_id), ExpectUpper(check_frontier(upper, "upper")))
 
     def prepare_finalize(self, shard_id: str) -> Prepared:
         """The end of a shard, for `multi_write`."""
-        return Prepared(self.machine(shard_id), FinalizeShard(self.machine(shard_id).store_ms()))
+        return prepare_finalize(self.session, shard_id)
 
     def finalize(self, shard_id: str) -> None:
         """End a shard: its data goes for ever."""
@@ -369,51 +290,7 @@ class PersistClient:
             Fenced: the client has lost the write lock that it took. Nothing happened.
             Indeterminate: whether it happened could not be found out.
         """
-        self.check_writable()
-        commands = check_prepared(commands)
-        for command in commands:
-            if command.machine.location.location_id != self.location_id:
-                raise LocationMismatch(
-                    f"shard {command.machine.shard_id} is not of {self.location.blob.description}"
-                )
-        steps = [(self.machine(command.machine.shard_id), command.command) for command in commands]
-        appends = [command for command in commands if isinstance(command.command, Append | Seal | Write)]
-        moves = [append.machine.shard_id for append in appends if not isinstance(append.command, Write)]
-        if len(set(moves)) != len(moves):
-            raise BadInput("a multi-write takes one append or seal per shard")
-        spend(appends)
-        if not steps:
-            return
-        try:
-            commit(steps)
-        except Indeterminate:
-            for append in appends:
-                if append.writer is not None:
-                    append.writer.mark_undecided()
-            raise
-        except HoldfastError as error:
-            for append in appends:
-                append.settle()
-            # After an attempt of unknown outcome a blob is rather leaked than lost.
-            if not isinstance(error.__cause__, Indeterminate):
-                self._discard(appends)
-            raise
-        for append in appends:
-            append.settle()
-        for machine, done in steps:
-            if isinstance(done, RegisterWriter):
-                # It made the shard and will not write.
-                machine.settled.add(done.writer.id)
-                machine.closed.add(done.writer.id)
-            self._maintainer.after_commit(machine)
-
-    def _discard(self, appends: Sequence[Prepared]) -> None:
-        for append in appends:
-            garbage = append.rejected()
-            # Why the append was rejected matters more than a blob that can't be deleted now.
-            with suppress(StorageError):
-                for key in garbage:
-                    self.location.blob.delete(key)
+        self.session.multi_write(commands)
 
     def create_or_load(self, name: str, schema: Schema, *, mode: WriteMode = WriteMode.APPEND) -> str:
         """The id of the shard that `name` stands for here, made with `schema` in `mode` where there is none.
@@ -428,12 +305,12 @@ class PersistClient:
             NotWritable: there is no such shard, and the client was opened with mode "read".
             Indeterminate: whether it was made could not be found out; ask again.
         """
-        return create_or_load(self, name, check_schema(schema), check_write_mode(mode))
+        return create_or_load(self.session, name, check_schema(schema), check_write_mode(mode))
 
     def names(self) -> dict[str, str]:
         """All names of the location and the ids of the shards that they stand for, in order; linearized."""
-        self._check_open()
-        return dict(sorted(read_names(self)[1].items()))
+        self.session.check_open()
+        return dict(sorted(read_names(self.session)[1].items()))
 
     def forget(self, name: str, *, finalize: bool = False) -> str:
         """End a name, and with `finalize` its shard too, in one step; the id of the shard.
@@ -444,23 +321,23 @@ class PersistClient:
             BadInput: there is no such name.
             NotWritable: the client was opened with mode "read".
         """
-        self.check_writable()
-        return forget(self, name, finalize=finalize)
+        self.session.check_writable()
+        return forget(self.session, name, finalize=finalize)
 
     def recent_upper(self, shard_id: str) -> int:
         """A shard's upper, linearized (one read of Consensus); 0 where it doesn't exist."""
-        return self.machine(shard_id).refresh().upper
+        return self.session.machine(shard_id).refresh().upper
 
     def recent_uppers(self, shard_ids: Sequence[str]) -> dict[str, int]:
         """The uppers of shards, as `recent_upper` gives each, by one read of Consensus for all of them."""
-        self._check_open()
-        machines = [self.machine(shard_id) for shard_id in shard_ids]
+        self.session.check_open()
+        machines = [self.session.machine(shard_id) for shard_id in shard_ids]
         return {state.shard_id: state.upper for state in refresh_all(machines)}
 
     def versions(self, shard_ids: Sequence[str]) -> dict[str, int]:
         """The numbers of the newest versions of shards, linearized, by few reads of Consensus; 0: none."""
-        self._check_open()
-        machines = [self.machine(shard_id) for shard_id in shard_ids]
+        self.session.check_open()
+        machines = [self.session.machine(shard_id) for shard_id in shard_ids]
         chunks = (machines[start : start + HEADS] for start in range(0, len(machines), HEADS))
         return {state.shard_id: state.seqno for chunk in chunks for state in refresh_all(chunk)}
 
@@ -469,25 +346,25 @@ class PersistClient:
 
         The store may have a newer one.
         """
-        state = self.machine(shard_id).state
+        state = self.session.machine(shard_id).state
         return shard_info(state) if state.exists else None
 
     def exists(self, shard_id: str) -> bool:
         """Whether a shard was ever created."""
-        return self.machine(shard_id).refresh().exists
+        return self.session.machine(shard_id).refresh().exists
 
     def shards(self) -> list[str]:
         """The ids of all shards of the location."""
-        self._check_open()
+        self.session.check_open()
         return sorted(key for key in self.location.consensus.list_keys() if key.startswith("s"))
 
     def inspect(self, shard_id: str) -> ShardInfo:
         """A look at a shard; `BadInput` where it doesn't exist."""
-        return shard_info(self.existing(shard_id).state)
+        return shard_info(self.session.existing(shard_id).state)
 
     def stored(self, shard_id: str) -> StoredSize:
         """How much is stored, before any consolidation; what is pending apart."""
-        return stored_size(self.existing(shard_id).state)
+        return stored_size(self.session.existing(shard_id).state)
 
     def read_snapshot_part(self, part: SnapshotPart, columns: Sequence[str] | None = None) -> Snapshot:
         """The piece of a snapshot that `ReadHandle.snapshot_parts` described, perhaps in another process.
@@ -495,7 +372,7 @@ class PersistClient:
         Only `columns` of it and `_diff` where they are given. Raises as `ReadHandle.snapshot` does.
         """
         # Who described the parts holds them: each reading process taking a lease would only contend.
-        reader = ReadHandle(self, self.machine(part.shard_id), None)
+        reader = ReadHandle(self.session, self.session.machine(part.shard_id), None)
         return reader.snapshot_of(part, columns)
 
     def upload(self, ticket: UploadTicket, pieces: Iterable[Rows]) -> Upload:
@@ -504,27 +381,22 @@ class PersistClient:
         `pieces` are consolidated updates with all columns that follow each other in the total order, as
         `BatchBuilder.updates` gives them. Nothing is committed here. Raises what `pieces` raises.
         """
-        self.check_writable()
-        return upload(self.machine(ticket.shard_id), ticket, pieces)
+        self.session.check_writable()
+        return upload(self.session.machine(ticket.shard_id), ticket, pieces)
 
     def writer_of(self, ticket: UploadTicket, *, purpose: str) -> WriteHandle:
         """The writer that was handed on with this ticket, to append what was uploaded for it.
 
         Raises `ShardFinalized`; its appends `HandleExpired`, where it was silent for too long or given up.
         """
-        self.check_writable()
-        machine = self.machine(ticket.shard_id)
-        if machine.refresh().finalized:
-            raise ShardFinalized(f"shard {ticket.shard_id} was finalized")
-        handle = replace(self._handle("w", purpose), id=ticket.writer_id, registered=True)
-        return WriteHandle(self, machine, ticket.schema, ticket.schema_id, handle)
+        return writer_of(self.session, ticket, purpose=purpose)
 
     def uploaded(self, upload: Upload) -> Iterator[pa.Table]:
         """The updates of an upload, a part at a time.
 
         Raises `HandleExpired` where it is gone, `CorruptBlob`.
         """
-        machine = self.machine(upload.shard_id)
+        machine = self.session.machine(upload.shard_id)
         machine.refresh()
         return uploaded(machine, upload)
 
@@ -533,54 +405,34 @@ class PersistClient:
 
         Raises `HandleExpired` where it was silent for too long: what was uploaded for it may be gone.
         """
-        self.check_writable()
-        keep_alive(self.machine(ticket.shard_id), ticket, check_purpose(purpose))
+        self.session.check_writable()
+        keep_alive(self.session.machine(ticket.shard_id), ticket, check_purpose(purpose))
 
     def give_up(self, ticket: UploadTicket, uploads: Iterable[Upload] = ()) -> None:
         """End the writer that was handed on with this ticket: it can't append any more.
 
         Of `uploads`, those for it, what it has not appended goes.
         """
-        self.check_writable()
-        give_up(self.machine(ticket.shard_id), ticket, uploads)
+        self.session.check_writable()
+        give_up(self.session.machine(ticket.shard_id), ticket, uploads)
 
     def discard(self, uploads: Iterable[Upload]) -> None:
         """Delete uploads that nobody has been told of, as far as that goes."""
-        self.check_writable()
-        discard(self, uploads)
+        self.session.check_writable()
+        discard(self.session, uploads)
 
     def maintain(self, shard_id: str) -> None:
         """Do a shard's upkeep now, in this thread."""
-        self.check_writable()
-        machine = self.machine(shard_id)
+        self.session.check_writable()
+        machine = self.session.machine(shard_id)
         machine.look_again()
-        self._maintainer.run(machine)
+        self.session.maintainer.run(machine)
 
     @property
     def compactions(self) -> Compactions:
         """Compactions to claim here and to do anywhere; upkeep does those that nobody claims."""
-        self._check_open()
-        return Compactions(self, partial(self._handle, "w"))
-
-    def forget_reader(self, reader: ReadHandle) -> None:
-        """End the heartbeats of a reader that closes."""
-        self._maintainer.forget(reader)
-
-    def machine(self, shard_id: str) -> Machine:
-        """The shard's state cache in this client; `BadInput` once that is closed."""
-        self._check_open()
-        with self._lock:
-            self._check_open()
-            machine = self._machines.get(shard_id)
-            if machine is None:
-                machine = self._new_machine(check_shard_id(shard_id))
-                machine.tell = self._teller.changed if self._teller is not None else None
-                machine.is_told = self._is_told
-                self._machines[shard_id] = machine
-            return machine
-
-    def _new_machine(self, shard_id: str) -> Machine:
-        return Machine(shard_id, self.location, self.config, self.clock, self._fence, self._history)
+        self.session.check_open()
+        return Compactions(self.session)
 
     def tell_changes(self, url: str) -> str:
         """Tell who follows it of new versions of all shards, over a socket; the address to follow.
@@ -592,14 +444,7 @@ class PersistClient:
             BadInput: an address that can't be meant, or there is one already.
             StoreUnreachable: another process uses the address.
         """
-        self._check_open()
-        with self._lock:
-            if self._teller is not None:
-                raise BadInput(f"this client tells of its changes at {self._teller.address} already")
-            self._teller = ChangeServer(url, self.location_id)
-            for machine in self._machines.values():
-                machine.tell = self._teller.changed
-            return self._teller.address
+        return self.session.tell_changes(url)
 
     def follow_changes(self, url: str) -> None:
         """Let listens look when the client at `url` (what its `tell_changes` gave) has new versions.
@@ -610,67 +455,20 @@ class PersistClient:
         Raises:
             BadInput: an address that can't be meant, or one is followed already.
         """
-        self._check_open()
-        with self._lock:
-            if self._follower is not None:
-                raise BadInput("this client follows the changes of another already")
-            self._follower = ChangeFollower(url, self.location_id, self._heard)
-
-    def _heard(self, shard_id: str | None) -> None:
-        machines = list(self._machines.values()) if shard_id is None else [self._machines.get(shard_id)]
-        for machine in machines:
-            if machine is not None:
-                machine.watches.ring_all()
-
-    def _is_told(self) -> bool:
-        return self._follower is not None and self._follower.is_connected
-
-    def existing(self, shard_id: str) -> Machine:
-        """As `machine`, at the newest version; `BadInput` where the shard doesn't exist."""
-        machine = self.machine(shard_id)
-        if not machine.refresh().exists:
-            raise BadInput(f"shard {shard_id} does not exist in {self.location.blob.description}")
-        return machine
-
-    def check_writable(self) -> None:
-        """Raise `NotWritable` in a client of mode "read"."""
-        self._check_open()
-        if self.mode == "read":
-            raise NotWritable("this client was opened with mode 'read'")
-
-    def _check_open(self) -> None:
-        self._owner.check("this client")
-        if self._closed:
-            raise BadInput("this client is closed")
-
-    def _handle(self, kind: str, purpose: str) -> Handle:
-        return Handle(
-            new_id(kind), check_purpose(purpose), self.config.hostname, int(self.config.lease_s * 1000)
-        )
+        self.session.follow_changes(url)
 
     def close(self) -> None:
         """Refuse new work, finish waiting upkeep, give up all handles and the lock, and close the stores.
 
         In a forked child it does nothing: all of that is the parent's.
         """
-        if not self._owner.is_here:
+        if not self.session.begin_close():
             return
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._maintainer.close()
         if self._exclusive is not None:
             # Still taken where it can't be given up now: the same id takes it again.
             with suppress(StorageError):
                 self._exclusive.close()
-        if self._teller is not None:
-            self._teller.close()
-        for machine in self._machines.values():
-            machine.close()
-        if self._follower is not None:
-            self._follower.close()
-        self.location.close()
+        self.session.close_stores()
 
     def __enter__(self) -> Self:
         return self

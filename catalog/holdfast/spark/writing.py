@@ -34,7 +34,7 @@ from holdfast.errors import (
 from holdfast.forks import kept_in_process
 from holdfast.persist import PersistClient, Prepared, Schema, Upload, UploadTicket
 from holdfast.persist.config import Maintenance
-from holdfast.persist.handles.write import LONGEST_UPLOAD_S
+from holdfast.persist.prepared import LONGEST_UPLOAD_S
 from holdfast.persist.rows.canonical import prepare_updates
 from holdfast.persist.rows.consolidate import negated
 from holdfast.spark.place import Place

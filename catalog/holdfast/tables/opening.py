@@ -12,8 +12,8 @@ from holdfast.collections import CollectionInfo, CollectionSpec, StorageControll
 from holdfast.errors import BadInput, CollectionNotFound, NoLocation, NotWritable, UniquenessViolation
 from holdfast.forks import ForkLock, fork_count
 from holdfast.persist import PersistClient, Schema
-from holdfast.persist.client import Mode
 from holdfast.persist.rows.schema import Column
+from holdfast.persist.session import Mode
 from holdfast.persist.stores import Location
 from holdfast.tables.table import Table
 

@@ -24,7 +24,7 @@ def snapshot(me: "Incarnation", shard: str) -> None:
 def observe(me: "Incarnation", shard: str) -> None:
     """Read without a lease: what is being read may go."""
     if me.exists(shard):
-        known = me.observer.machine(shard).state
+        known = me.observer.session.machine(shard).state
         _snapshot(me, shard, me.observing(shard), known if known.exists else None)
 
 

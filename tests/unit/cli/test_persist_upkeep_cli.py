@@ -94,7 +94,7 @@ def test_gc_deletes_what_has_waited(url: str, folder: Path) -> None:
 
 def test_gc_deletes_what_nobody_holds(url: str, folder: Path) -> None:
     with PersistClient.open(url, config=PersistConfig(maintenance="off")) as client:
-        machine = client.machine(SHARD)
+        machine = client.session.machine(SHARD)
         readers = machine.refresh().leased_readers.values()
         commit([(machine, ExpireHandles(tuple((each.id, each.heartbeats) for each in readers), ()))])
     ok("compact", url)

@@ -367,6 +367,6 @@ def _check_shards(client: PersistClient, process: StorageController, wanted: set
 def _expire(client: PersistClient) -> None:
     """The leases of the dead end."""
     for shard in client.shards():
-        machine = client.machine(shard)
+        machine = client.session.machine(shard)
         readers = machine.refresh().leased_readers.values()
         drop_handles(machine, ExpireHandles(tuple((each.id, each.heartbeats) for each in readers), ()))

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from holdfast.collections import CollectionSpec
 from holdfast.persist import PersistClient, PersistConfig, Schema
-from holdfast.persist.client import Mode
 from holdfast.persist.clock import Clock
+from holdfast.persist.session import Mode
 from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
 from holdfast.persist.stores.faults import FaultPlan, FaultyBlob, FaultyConsensus, ScriptedPlan
 

@@ -33,7 +33,9 @@ def test_tasks_give_the_columns_that_were_planned(tmp_path: Path, inline: int) -
         # Compaction rewrites what the tasks planned to read, under the new schema.
         for shard in info.data_shards:
             client.maintain(shard)
-            assert {part.schema_id for b in client.machine(shard).state.batches for part in b.parts} == {2}
+            assert {
+                part.schema_id for b in client.session.machine(shard).state.batches for part in b.parts
+            } == {2}
         for tasks, columns in ((before, SCHEMA.arrow_diff), (scan.plan(found), LATER.arrow_diff)):
             batches = [batch for task in tasks for batch in scan.read(task)]
             assert all(batch.schema.equals(columns) for batch in batches)

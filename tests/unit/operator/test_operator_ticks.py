@@ -121,8 +121,8 @@ def test_upkeep_and_heartbeats_make_nothing_new(catalog: OpenCatalog) -> None:
         shards = (info.metadata_shard, *info.data_shards)
         before = client.versions(shards)
         for shard in shards:
-            write_rollup(client.machine(shard))
-        for handle in client._maintainer._readers:
+            write_rollup(client.session.machine(shard))
+        for handle in client.session.maintainer._readers:
             handle.heartbeat()
         after = client.versions(shards)
         assert all(after[shard] > before[shard] for shard in shards)

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.persist import Clock, PersistClient, PersistConfig, Schema
-from holdfast.persist.client import Mode
+from holdfast.persist.session import Mode
 from holdfast.persist.state.state import ShardState
 from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
 from holdfast.persist.stores.faults import FaultPlan, FaultyBlob, FaultyConsensus, ScriptedPlan
@@ -64,7 +64,7 @@ class Stores:
 
     def state(self, shard: str = SHARD) -> ShardState:
         """The newest version of a shard, read by a process of its own."""
-        return self.open().machine(shard).refresh()
+        return self.open().session.machine(shard).refresh()
 
     def stored(self) -> tuple[dict[str, bytes | None], dict[str, list[Any]]]:
         """Every byte of both stores."""

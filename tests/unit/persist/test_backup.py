@@ -234,9 +234,9 @@ def test_a_client_of_a_log_that_goes_on_finds_another_epoch(here: Path, tmp_path
     with log_of(tmp_path / "restored") as log:
         restored = log.heads([SHARD])[SHARD]
     with client(here) as opened:
-        assert opened.machine(SHARD).refresh().seqno < restored.seqno
+        assert opened.session.machine(SHARD).refresh().seqno < restored.seqno
         with pytest.raises(HandleExpired, match="recovered"):
-            opened.machine(SHARD).advance_to(restored, opened.machine(SHARD).version)
+            opened.session.machine(SHARD).advance_to(restored, opened.session.machine(SHARD).version)
 
 
 def test_a_damaged_backup_is_not_restored(here: Path, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Wrong(BlobLayer):
 def cached(stores: Stores, store: BlobLayer, folder: Path) -> PersistClient:
     client = stores.open(mode="read")
     blob = FaultyBlob(CachedBlob(store, CacheConfig(folder=folder), scope="x"), ScriptedPlan({}))
-    client.location = replace(client.location, blob=blob)
+    client.session.location = replace(client.location, blob=blob)
     return client
 
 

@@ -37,7 +37,7 @@ def test_a_cut_spares_a_log_that_lacks_the_record_of_its_rollup(stores: Stores, 
         writer.compare_and_append(rows(time), time, time + 1)
     writer.close()
     client.reader(SHARD, purpose="test").close()
-    machine = client.machine(SHARD)
+    machine = client.session.machine(SHARD)
     lagging = copy.deepcopy(stores.consensus._logs)
     if finalized:
         client.finalize(SHARD)

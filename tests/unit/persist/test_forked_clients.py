@@ -13,13 +13,14 @@ import pytest
 from holdfast.errors import UsedAfterFork
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.persist.handles.builder import BatchBuilder
+from holdfast.persist.handles.compactions import Compactions
 from holdfast.persist.handles.critical import CriticalSince
 from holdfast.persist.handles.exclusive import Exclusive
 from holdfast.persist.handles.read import Listen, ReadHandle
 from holdfast.persist.handles.write import WriteHandle
 from holdfast.persist.parts.snapshot import Snapshot
+from holdfast.persist.session import Session
 from holdfast.persist.state.state import WriteMode
-from holdfast.persist.upkeep.compactions import Compactions
 from testbed.forking import in_child, locks_held, public_names
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -30,7 +31,8 @@ Calls = dict[str, Callable[[Any], object]]
 
 # What is a value or a name, and what only the library calls.
 FREE = {
-    PersistClient: {"location_id", "new_shard_id", "forget_reader", "close"},
+    PersistClient: {"clock", "close", "config", "location", "location_id", "mode", "new_shard_id"},
+    Session: {"begin_close", "close_stores", "machines", "new_handle"},
     WriteHandle: {"shard_id", "cached_upper", "begin", "settle", "mark_undecided", "close"},
     ReadHandle: {"shard_id", "schema", "pin", "too_early", "close"},
     Listen: {"begin_with", "begin_at_once"},
@@ -89,7 +91,6 @@ class Opened:
             "reader": lambda c: c.reader(shard, purpose="child"),
             "critical_since": lambda c: c.critical_since(shard, purpose="child"),
             "exclusive": lambda c: c.exclusive("job"),
-            "check_locked": lambda c: c.check_locked(shard),
             "prepare_create": lambda c: c.prepare_create(c.new_shard_id(), schema, purpose="child"),
             "prepare_evolve": lambda c: c.prepare_evolve(shard, schema),
             "evolve": lambda c: c.evolve(shard, schema),
@@ -121,11 +122,19 @@ class Opened:
             "discard": lambda c: c.discard([self.upload]),
             "maintain": lambda c: c.maintain(shard),
             "compactions": lambda c: c.compactions,
-            "machine": lambda c: c.machine(shard),
             "tell_changes": lambda c: c.tell_changes("tcp://127.0.0.1:0"),
             "follow_changes": lambda c: c.follow_changes("tcp://127.0.0.1:1"),
-            "existing": lambda c: c.existing(shard),
-            "check_writable": lambda c: c.check_writable(),
+        }
+        session: Calls = {
+            "check_open": lambda s: s.check_open(),
+            "check_writable": lambda s: s.check_writable(),
+            "check_locked": lambda s: s.check_locked(shard),
+            "now_ms": lambda s: s.now_ms(),
+            "machine": lambda s: s.machine(shard),
+            "existing": lambda s: s.existing(shard),
+            "multi_write": lambda s: s.multi_write([self.append]),
+            "tell_changes": lambda s: s.tell_changes("tcp://127.0.0.1:0"),
+            "follow_changes": lambda s: s.follow_changes("tcp://127.0.0.1:1"),
         }
         writer: Calls = {
             "upper": lambda w: w.upper(),
@@ -175,6 +184,7 @@ class Opened:
         }
         return [
             (self.client, client),
+            (self.client.session, session),
             (self.writer, writer),
             (self.reader, reader),
             (

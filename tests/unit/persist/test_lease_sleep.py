@@ -91,7 +91,7 @@ def test_a_listen_whose_lease_lapsed_says_so_where_its_past_is_gone(stores: Stor
 
 def sweep(other: PersistClient, keys: set[str]) -> None:
     """What a sweeper does to blobs that it takes for orphans, to the end."""
-    machine = other.machine(SHARD)
+    machine = other.session.machine(SHARD)
     blobs = tuple((key, 0) for key in sorted(keys))
     assert commit([(machine, CondemnOrphans(blobs))]) == [tuple(key for key, _ in blobs)]
     other.maintain(SHARD)
@@ -223,7 +223,7 @@ def asleep(places: dict[str, str], work: str, meanwhile: Any, client: PersistCli
 
 
 def _knows(client: PersistClient, purpose: str) -> bool:
-    state = client.machine(SHARD).refresh()
+    state = client.session.machine(SHARD).refresh()
     return any(h.purpose == purpose for h in (*state.leased_readers.values(), *state.writers.values()))
 
 

@@ -63,11 +63,11 @@ def test_what_is_no_argument_is_one_line_and_changes_nothing(client: PersistClie
     writer = client.writer(SHARD, SCHEMA, purpose="test")
     writer.compare_and_append(ROWS, 0, 1)
     reader = client.reader(SHARD, purpose="test")
-    before = client.machine(SHARD).refresh().seqno
+    before = client.session.machine(SHARD).refresh().seqno
     act, message = CALLS[call]
     with pytest.raises(BadInput, match=message) as refused:
         act(client, writer, reader)
-    assert client.machine(SHARD).refresh().seqno == before
+    assert client.session.machine(SHARD).refresh().seqno == before
     assert "\n" not in str(refused.value)
 
 

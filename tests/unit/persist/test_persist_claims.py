@@ -71,7 +71,7 @@ def test_what_is_claimed_is_left_to_who_claimed_it(stores: Stores) -> None:
 def test_of_two_who_claim_at_once_one_works(stores: Stores) -> None:
     first = stores.open(**BLOBS)
     write(first, 5)
-    first.machine(SHARD).refresh()
+    first.session.machine(SHARD).refresh()
 
     class Meanwhile:
         armed = True
@@ -132,7 +132,7 @@ def test_a_result_is_refused_once_its_writer_was_silent_for_too_long(stores: Sto
     task = claimed(asleep)
     parts = asleep.compactions.merge(task)
     other = stores.open(gc_grace_s=3600.0, **BLOBS)
-    machine = other.machine(SHARD)
+    machine = other.session.machine(SHARD)
     beats = machine.refresh().writers[task.writer.id].heartbeats
     commit([(machine, ExpireHandles((), ((task.writer.id, beats),)))])
     stores.clock.sleep(25 * 3600)
@@ -210,7 +210,7 @@ def test_a_merge_of_small_batches_is_dropped_where_its_writer_was_silent(stores:
             if operation.name == "blob.clock_ms" and self.armed:
                 self.armed = False
                 other = stores.open(gc_grace_s=3600.0, lease_s=100.0)
-                machine = other.machine(SHARD)
+                machine = other.session.machine(SHARD)
                 writers = machine.refresh().writers.values()
                 silent = tuple((writer.id, writer.heartbeats) for writer in writers)
                 commit([(machine, ExpireHandles((), silent))])

@@ -101,11 +101,11 @@ def test_the_upkeep_of_a_fenced_client_is_quiet(stores: Stores, caplog: pytest.L
     with fenced.writer(SHARD, SCHEMA, purpose="test") as writer:
         writer.compare_and_append(rows(1), 0, 1)
     stores.open().exclusive("job")
-    machine = fenced.machine(SHARD)
+    machine = fenced.session.machine(SHARD)
     with caplog.at_level(logging.INFO):
         for _ in range(5):
-            fenced._maintainer._guarded(lambda: fenced._maintainer.run(machine), SHARD)
-            fenced._maintainer._look_around()
+            fenced.session.maintainer._guarded(lambda: fenced.session.maintainer.run(machine), SHARD)
+            fenced.session.maintainer._look_around()
     told = [each for each in caplog.records if "upkeep" in each.getMessage()]
     assert len(told) <= 1
     assert all(each.levelno < logging.WARNING for each in told)
@@ -195,7 +195,7 @@ client = PersistClient(
     Location(MemoryBlob(), store, None), config=PersistConfig(maintenance="off", retry_deadline_s=1.0)
 )
 try:
-    client.machine("s00000000-0000-4000-8000-000000000001").refresh()
+    client.session.machine("s00000000-0000-4000-8000-000000000001").refresh()
 except Determinate as error:
     print(f"gave up: {error}")
 else:

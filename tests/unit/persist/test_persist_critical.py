@@ -79,7 +79,7 @@ def test_a_change_of_token_of_unknown_outcome_is_safe_to_repeat(
         hold.compare_and_downgrade(known, token, 5)
         hold.compare_and_downgrade(known, token, 5)
         hold.downgrade(6)
-        client.machine(SHARD).refresh()
+        client.session.machine(SHARD).refresh()
         assert plan.seen
         assert stores.state().critical_readers[hold.id].opaque == token
 

@@ -65,7 +65,7 @@ def test_what_is_freed_later_waits_for_its_grace_and_is_not_looked_for_before(st
     client = stores.open(maintenance="inline", gc_grace_s=60.0, **BLOBS)
     write(client, 5)
     client.finalize(SHARD)
-    machine = client.machine(SHARD)
+    machine = client.session.machine(SHARD)
     assert len(stores.parts()) == 5
     assert log_rows(stores) <= 2
     stores.clock.sleep(59)
@@ -130,7 +130,9 @@ def test_an_error_of_any_kind_does_not_end_the_thread(
         assert plan.failed.wait(10)
 
         def beats() -> int:
-            return max((r.heartbeats for r in client.machine(SHARD).state.leased_readers.values()), default=0)
+            return max(
+                (r.heartbeats for r in client.session.machine(SHARD).state.leased_readers.values()), default=0
+            )
 
         seen = beats()
         wait_for(lambda: beats() > seen + 2)
@@ -282,7 +284,7 @@ def test_a_log_that_is_truncated_between_two_pages_is_read_again(
 
     newcomer = stores.open(Truncates(), mode="read")
     assert newcomer.recent_upper(SHARD) == 9
-    assert newcomer.machine(SHARD).state == client.machine(SHARD).state
+    assert newcomer.session.machine(SHARD).state == client.session.machine(SHARD).state
 
 
 def test_a_machine_belongs_to_one_client_and_ends_with_it(stores: Stores) -> None:

@@ -172,7 +172,7 @@ def test_every_reader_sees_a_shard_through_its_newest_schema(data: st.DataObject
             client.maintain(SHARD)
     newest, last = schemas[-1], len(written) - 1
     width = len(newest.names)
-    client.machine(SHARD).refresh()
+    client.session.machine(SHARD).refresh()
     reader = client.reader(SHARD, purpose="test")
     assert reader.schema == newest
     parts = [pickle.loads(pickle.dumps(part)) for part in reader.snapshot_parts(last, 3)]
@@ -357,7 +357,7 @@ def test_a_process_that_is_behind_reads_pieces_of_a_later_schema(stores: Stores)
     behind.reader(SHARD, purpose="test")
     client.evolve(SHARD, NEW)
     (part,) = client.reader(SHARD, purpose="test").snapshot_parts(0, 1)
-    assert behind.machine(SHARD).state.schema == OLD
+    assert behind.session.machine(SHARD).state.schema == OLD
     assert behind.read_snapshot_part(part).to_table().schema.equals(NEW.arrow_diff)
 
 

@@ -158,7 +158,7 @@ def test_what_a_format_wrote_is_written_on(fixture: Path, folder: Path, inline: 
 
 
 def state_of(client: PersistClient, shard: str) -> ShardState:
-    return client.machine(shard).refresh()
+    return client.session.machine(shard).refresh()
 
 
 def grow(client: PersistClient, shard: dict[str, Any]) -> None:

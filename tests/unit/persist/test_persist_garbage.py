@@ -172,7 +172,7 @@ def test_a_look_around_costs_little_where_nothing_moves(stores: Stores) -> None:
             return Fault.NONE
 
     other = stores.open(Count())
-    survey = Survey(other.location, other.config, other._new_machine, list, start=shards[20])
+    survey = Survey(other.location, other.config, other.session._new_machine, list, start=shards[20])
     rounds = []
     while len(rounds) < 3:
         found = survey.next()

@@ -368,7 +368,7 @@ def test_a_finalized_shard_has_ended_for_all(stores: Stores) -> None:
     snapshot = reader.snapshot(4)
     client.finalize(SHARD)
     client.finalize(SHARD)
-    other.machine(SHARD).refresh()
+    other.session.machine(SHARD).refresh()
     for attempt in (
         lambda: writer.compare_and_append(rows(2), 5, 6),
         lambda: client.writer(SHARD, SCHEMA, purpose="test"),
@@ -445,7 +445,7 @@ def test_pieces_of_a_snapshot_travel_to_other_processes_without_leases(stores: S
 
 def test_a_shard_id_is_checked(stores: Stores) -> None:
     client = stores.open()
-    assert client.machine(client.new_shard_id())
+    assert client.session.machine(client.new_shard_id())
     for wrong in ("", "orders", SHARD[1:], SHARD.upper(), f"{SHARD}/x"):
         with pytest.raises(BadInput, match="is not a shard id"):
             client.exists(wrong)

@@ -167,7 +167,7 @@ def test_each_version_of_a_long_history_can_have_come_from_each_before(stores: S
     for time in range(40):
         write(client, time, 1, "x")
         client.reader(SHARD, purpose="test").close()
-        versions.append(client.machine(SHARD).state)
+        versions.append(client.session.machine(SHARD).state)
     write(client, 0, 1, "x", OTHER)
     for number, older in enumerate(versions):
         for newer in versions[number + 1 :]:

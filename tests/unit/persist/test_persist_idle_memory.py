@@ -31,7 +31,7 @@ def states(folder: Path) -> list[ShardState]:
                     client.prepare_critical(shard, purpose="test"),
                 ]
             )
-        return [client.machine(shard).state for shard in shards]
+        return [client.session.machine(shard).state for shard in shards]
 
 
 def test_shards_of_one_schema_have_one(tmp_path: Path) -> None:

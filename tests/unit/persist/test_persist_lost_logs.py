@@ -88,10 +88,10 @@ def test_the_thread_of_who_only_writes_little_gives_a_first_rollup(stores: Store
     client = stores.open(maintenance="background")
     write(client, 1)
     assert any(thread.name == "holdfast-maintenance" for thread in threading.enumerate())
-    maintainer = client._maintainer
-    maintainer._free(client.machine(SHARD))
+    maintainer = client.session.maintainer
+    maintainer._free(client.session.machine(SHARD))
     assert stores.state().latest_rollup is not None
-    maintainer._free(client.machine(SHARD))
+    maintainer._free(client.session.machine(SHARD))
     write(stores.open(), 1, OTHER)
     maintainer._look_around()
     assert stores.state(OTHER).latest_rollup is not None
@@ -101,7 +101,7 @@ def test_the_thread_of_who_only_writes_little_gives_a_first_rollup(stores: Store
 
 def test_early_rollups_are_few(stores: Stores) -> None:
     client = stores.open(rollup_every=10**6)
-    machine = client.machine(SHARD)
+    machine = client.session.machine(SHARD)
     assert not early_rollup_due(machine.state)
     written = 0
     with client.writer(SHARD, SCHEMA, purpose="test") as writer:
@@ -121,7 +121,7 @@ def test_the_upkeep_of_a_fenced_client_commits_nothing(stores: Stores) -> None:
     fenced.exclusive("job")
     stores.open().exclusive("job")
     _, before = stores.stored()
-    fenced._maintainer._look_around()
+    fenced.session.maintainer._look_around()
     assert stores.stored()[1] == before
 
 

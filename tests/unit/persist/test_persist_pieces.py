@@ -40,7 +40,7 @@ def claimed(client: PersistClient, purpose: str = "job") -> CompactionTask:
 
 
 def rows_of(client: PersistClient, parts: tuple[Part, ...]) -> pa.Table:
-    machine = client.machine(SHARD)
+    machine = client.session.machine(SHARD)
     schema = machine.refresh().schema
     found = [read_updates(machine, schema, part, from_time=0) for part in parts]
     return pa.concat_tables([schema.arrow_updates.empty_table(), *found]).combine_chunks()

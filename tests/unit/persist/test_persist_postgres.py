@@ -62,7 +62,7 @@ def test_the_life_of_a_shard(tmp_path: Path, postgres_url: str) -> None:
         parts = _files(tmp_path)
         for _ in range(3):
             client.maintain(SHARD)
-        log = client.machine(SHARD).location.consensus.scan(SHARD, 0, 10_000)
+        log = client.session.machine(SHARD).location.consensus.scan(SHARD, 0, 10_000)
         assert log[0].seqno > 1, "the log was truncated"
         assert _files(tmp_path) < parts, "parts were merged, and the old ones deleted"
     with _open(tmp_path, postgres_url) as again:

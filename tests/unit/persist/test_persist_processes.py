@@ -130,11 +130,11 @@ def test_a_fresh_process_finds_everything_by_rollup_and_replay(client: PersistCl
         writer.compare_and_append(rows(time), time, time + 1)
     client.maintain(SHARD)
     writer.compare_and_append(rows(-1), COUNT, COUNT + 1)
-    machine = client.machine(SHARD)
+    machine = client.session.machine(SHARD)
     client.close()  # its upkeep has ended then
     state = machine.state
     assert state.rollups
     with PersistClient.open(url, mode="read", config=CONFIG) as fresh:
-        assert fresh.machine(SHARD).refresh() == state
+        assert fresh.session.machine(SHARD).refresh() == state
         found = contents(fresh.reader(SHARD, purpose="test").snapshot(COUNT).to_table())
     assert found == {(key, "x"): 1 for key in range(-1, COUNT)}

@@ -70,7 +70,9 @@ def test_a_range_of_any_type_has_exactly_its_rows(name: str, data: st.DataObject
     lower, upper = data.draw(limits), data.draw(limits)
     as_of = data.draw(st.integers(0, 3))
     found = list(
-        merged(client.machine(SHARD), schema, [[part]], At(as_of), KeyRange.between(schema, lower, upper))
+        merged(
+            client.session.machine(SHARD), schema, [[part]], At(as_of), KeyRange.between(schema, lower, upper)
+        )
     )
     table = pa.concat_tables([schema.arrow_diff.empty_table(), *found])
     low, high = (None if limit is None else ordered(type_, limit) for limit in (lower, upper))

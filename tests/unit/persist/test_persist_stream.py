@@ -194,7 +194,7 @@ def test_a_damaged_part_is_never_streamed(stores: Stores) -> None:
 
 def test_parts_of_a_run_that_do_not_follow_each_other_are_refused(stores: Stores) -> None:
     client, expected = compacted(stores)
-    machine = client.machine(SHARD)
+    machine = client.session.machine(SHARD)
     ((run,),) = [batch.runs for batch in machine.state.batches]
     assert sum(piece.num_rows for piece in merged(machine, SCHEMA, [run], At(3))) == len(expected)
     with pytest.raises(CorruptBlob, match="the total order"):

@@ -88,7 +88,7 @@ def a_run(client: PersistClient) -> list[Part]:
 
 def stream(client: PersistClient, run: list[Part]) -> dict[int, int]:
     found: dict[int, int] = {}
-    for piece in merged(client.machine(SHARD), SCHEMA, [run], At(0)):
+    for piece in merged(client.session.machine(SHARD), SCHEMA, [run], At(0)):
         for row in piece.to_pylist():
             assert row["k"] not in found
             found[row["k"]] = row["_diff"]

@@ -45,7 +45,7 @@ def stored(client: PersistClient, key: str, data: bytes, count: int) -> Part:
 
 def machine_of(client: PersistClient, schema: Schema) -> Machine:
     """The cache of a shard that has this schema, and no part yet."""
-    machine = client.machine(SHARD)
+    machine = client.session.machine(SHARD)
     machine.publish(Version(replace(machine.state, schemas={1: schema})))
     return machine
 

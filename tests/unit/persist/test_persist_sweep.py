@@ -8,8 +8,8 @@ import pytest
 from holdfast.errors import BadInput, HandleExpired, NotWritable
 from holdfast.persist import PersistClient
 from holdfast.persist.admin.sweep import Swept, check_age, sweep
-from holdfast.persist.handles.write import LONGEST_UPLOAD_S
 from holdfast.persist.ids import new_id, part_key, rollup_key
+from holdfast.persist.prepared import LONGEST_UPLOAD_S
 from holdfast.persist.rows.part import checksum
 from holdfast.persist.state.codec import encode_state
 from holdfast.persist.state.command import AddRollup, CondemnOrphans, ExpireHandles
@@ -94,7 +94,7 @@ def test_what_was_swept_can_not_be_appended_any_more(stores: Stores) -> None:
     write(client, 3)
     prepared = client.writer(SHARD, SCHEMA, purpose="sleeper").prepare_append(rows(3), 3, 4)
     other = stores.open(gc_grace_s=1000.0, **BLOBS)
-    machine = other.machine(SHARD)
+    machine = other.session.machine(SHARD)
     writers = machine.refresh().writers.values()
     commit([(machine, ExpireHandles((), tuple((writer.id, writer.heartbeats) for writer in writers)))])
     now = stores.clock.wall_ms()
@@ -111,7 +111,7 @@ def test_an_append_that_comes_while_the_sweeper_works_is_refused(stores: Stores)
     client = stores.open(**BLOBS)
     write(client, 3)
     prepared = client.writer(SHARD, SCHEMA, purpose="sleeper").prepare_append(rows(3), 3, 4)
-    machine = stores.open().machine(SHARD)
+    machine = stores.open().session.machine(SHARD)
     writers = machine.refresh().writers.values()
     commit([(machine, ExpireHandles((), tuple((writer.id, writer.heartbeats) for writer in writers)))])
     stores.clock.sleep(3600)
@@ -138,7 +138,7 @@ def test_a_rollup_that_may_still_be_recorded_is_spared(stores: Stores) -> None:
     """Who wrote it sleeps for days before it records it; once a later one is recorded it is an orphan."""
     client = stores.open(**{**BLOBS, "rollup_every": 1000})
     write(client, 5)
-    machine = client.machine(SHARD)
+    machine = client.session.machine(SHARD)
     state = machine.refresh()
     key, data = rollup_key(SHARD, state.seqno), encode_state(state)
     stores.blob.put(key, data)

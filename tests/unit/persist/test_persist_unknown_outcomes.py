@@ -301,9 +301,9 @@ def test_an_append_whose_record_went_while_it_was_in_doubt_never_looks_refused(s
 
     def forget() -> None:
         other.writer(SHARD, SCHEMA, purpose="other").compare_and_append(rows(9), 5, 7)
-        writers = other.machine(SHARD).state.writers.values()
+        writers = other.session.machine(SHARD).state.writers.values()
         silent = tuple((writer.id, writer.heartbeats) for writer in writers if writer.purpose == "test")
-        commit([(other.machine(SHARD), ExpireHandles((), silent))])
+        commit([(other.session.machine(SHARD), ExpireHandles((), silent))])
 
     plan = Meanwhile(forget, landed=True)
     writer = registered(stores.open(plan, **BLOBS))

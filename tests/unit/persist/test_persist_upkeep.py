@@ -91,11 +91,11 @@ def test_ten_thousand_small_appends_stay_small() -> None:
     assert sorted(key.split("/")[1][0] for key in stores.blobs()) == ["c", "v"], "digests and a rollup"
     reads = Reads()
     newcomer = stores.open(reads, mode="read")
-    state = newcomer.machine(SHARD).refresh()
+    state = newcomer.session.machine(SHARD).refresh()
     assert reads.seen == {"consensus.heads": 1, "consensus.scan": 1, "blob.get": 1}
     assert state.seqno - max(state.rollups) <= 200
     assert len(stores.consensus.scan(SHARD, 0, 10**6)) <= 200
-    assert state == client.machine(SHARD).state
+    assert state == client.session.machine(SHARD).state
     assert snapshot(stores, 9999) == expected(9999)
     assert snapshot(stores, 9900) == expected(9900)
     assert sum(batch.rows for batch in state.batches) < 10_000
@@ -155,10 +155,10 @@ def test_garbage_waits_for_the_readers_that_may_be_reading_it(stores: Stores) ->
     client, elsewhere = stores.open(**BLOBS, **FAST), stores.open()
     write(client, 5)
     reader = elsewhere.reader(SHARD, purpose="test")
-    reading = elsewhere.machine(SHARD).state
+    reading = elsewhere.session.machine(SHARD).state
     client.maintain(SHARD)
     assert len(stores.parts()) == 6
-    elsewhere.machine(SHARD).refresh()
+    elsewhere.session.machine(SHARD).refresh()
     with reader.pin(reading):
         reader.heartbeat()
         client.maintain(SHARD)
@@ -368,7 +368,7 @@ def test_a_busy_shard_does_not_keep_leases_from_their_heartbeat() -> None:
         reader = client.reader(SHARD, purpose="test")
         for time in range(1, 20_000):
             writer.compare_and_append(rows(time), time, time + 1)
-            beats = [r.heartbeats for r in client.machine(SHARD).state.leased_readers.values()]
+            beats = [r.heartbeats for r in client.session.machine(SHARD).state.leased_readers.values()]
             if beats and beats[0] >= 3:
                 break
         else:
@@ -436,7 +436,7 @@ def test_a_process_that_fell_far_behind_catches_up(stores: Stores) -> None:
     write(client, 50, first=3)
     assert stores.consensus.scan(SHARD, 0, 1)[0].seqno > 10
     assert late.recent_upper(SHARD) == 53
-    assert late.machine(SHARD).state == client.machine(SHARD).state
+    assert late.session.machine(SHARD).state == client.session.machine(SHARD).state
 
 
 def test_a_log_that_went_back_is_refused(stores: Stores) -> None:

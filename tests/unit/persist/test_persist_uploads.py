@@ -10,7 +10,7 @@ import pytest
 from holdfast.errors import BadInput, Determinate, HandleExpired, UpperMismatch
 from holdfast.persist import PersistClient, Upload, UploadTicket, WriteHandle
 from holdfast.persist.admin.sweep import sweep
-from holdfast.persist.handles.write import LONGEST_UPLOAD_S
+from holdfast.persist.prepared import LONGEST_UPLOAD_S
 from holdfast.persist.state.command import ExpireHandles
 from holdfast.persist.state.machine import commit
 from holdfast.persist.stores.faults import Fault, Operation
@@ -43,7 +43,7 @@ def swept(client: PersistClient) -> set[str]:
 
 def expire(stores: Stores) -> None:
     """All writers were silent for a whole lease."""
-    machine = stores.open().machine(SHARD)
+    machine = stores.open().session.machine(SHARD)
     writers = machine.refresh().writers.values()
     commit([(machine, ExpireHandles((), tuple((each.id, each.heartbeats) for each in writers)))])
 
@@ -208,7 +208,9 @@ def test_a_writer_that_was_handed_on_and_has_ended_is_not_made_anew(stores: Stor
         expire(stores)
     else:
         client.give_up(ticket, uploads)
-        assert client.machine(SHARD).refresh().garbage.keys() == {part.blob_key for part in uploads[0].run}
+        assert client.session.machine(SHARD).refresh().garbage.keys() == {
+            part.blob_key for part in uploads[0].run
+        }
         client.give_up(ticket, uploads)
     with pytest.raises(HandleExpired):
         client.keep_alive(ticket, purpose="task")

@@ -371,7 +371,7 @@ def test_many_writes_without_a_seal_leave_few_pending_batches(
     most = 0
     for update in given:
         writer.write(updates([update]))
-        most = max(most, len(client.machine(SHARD).state.pending))
+        most = max(most, len(client.session.machine(SHARD).state.pending))
     assert most <= 4 * 4, "at most three of each level: 64 = 4^3 < 200 < 4^4"
     (rollup,) = stores.state().rollups.values()
     assert rollup.size_bytes < 40_000
@@ -484,7 +484,7 @@ def test_it_outlives_the_process_and_its_rollups(stores: Stores) -> None:
     writer.write(updates([(8, "h", 7, 1)]))
     client.maintain(SHARD)
     again = locked(stores)
-    assert again.machine(SHARD).refresh() == client.machine(SHARD).state
+    assert again.session.machine(SHARD).refresh() == client.session.machine(SHARD).state
     sealing(again).seal(10)
     found = again.reader(SHARD, purpose="test").snapshot(9).to_table()
     assert contents(found) == expected([*SPREAD, (8, "h", 7, 1)], 9)
@@ -567,13 +567,13 @@ def test_an_audit_reads_what_is_cut_and_pending_too(stores: Stores, settings: di
     writer.seal(9)
     client.maintain(SHARD)
     assert verify(client, SHARD).findings == ()
-    state = client.machine(SHARD).state
+    state = client.session.machine(SHARD).state
     pending = {id_: replace(batch, upper=90) for id_, batch in state.pending.items()}
     late = {
         id_: replace(batch, runs=tuple(tuple(replace(p, upper=80) for p in run) for run in batch.runs))
         for id_, batch in pending.items()
     }
-    machine = client.machine(SHARD)
+    machine = client.session.machine(SHARD)
     machine.publish(Version(replace(state, pending=late), machine.version.digest))
     found = [finding.what for finding in verify(client, SHARD).findings]
     assert any("to 79" in what for what in found)

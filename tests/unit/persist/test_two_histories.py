@@ -83,7 +83,7 @@ def test_an_append_of_the_lost_history_loses(stores: Stores) -> None:
     writer.compare_and_append(rows(1, value="a"), 1, 2)
     promote(stores, standby)
     append(stores.open(), 1, value="b")
-    while stores.consensus.heads([SHARD])[SHARD].seqno > a.machine(SHARD).state.seqno:
+    while stores.consensus.heads([SHARD])[SHARD].seqno > a.session.machine(SHARD).state.seqno:
         stores.consensus._logs[SHARD].pop()
     before = copied(stores.consensus)
     with pytest.raises(LogRegressed):
@@ -126,7 +126,7 @@ def test_an_idle_client_that_was_overtaken_by_a_cut_still_tells_the_histories_ap
     promote(stores, standby)
     b = stores.open(maintenance="inline", rollup_every=5, compaction_fanin=3, debug_validate=False)
     append(b, *range(8, 8 + lost + 40), value="b")
-    assert stores.consensus.scan(SHARD, 0, 1)[0].seqno > a.machine(SHARD).state.seqno
+    assert stores.consensus.scan(SHARD, 0, 1)[0].seqno > a.session.machine(SHARD).state.seqno
     with pytest.raises(LogRegressed):
         a.recent_upper(SHARD)
 
@@ -172,7 +172,7 @@ def test_an_idle_client_goes_on_after_a_failover_took_back_a_cut(stores: Stores,
     append(a, *range(1, 20))
     standby = copied(stores.consensus)
     anchor = standby.scan(SHARD, 0, 1)[0].seqno
-    assert anchor > idle.machine(SHARD).state.seqno
+    assert anchor > idle.session.machine(SHARD).state.seqno
     append(a, *range(20, 40), value="a")
     assert ended.recent_upper(SHARD) == 40
     kept = [meta.key for meta in stores.blob.list(f"{SHARD}/c")]
@@ -183,7 +183,7 @@ def test_an_idle_client_goes_on_after_a_failover_took_back_a_cut(stores: Stores,
     b = stores.open(maintenance="off")
     for rollup in [meta.key for meta in stores.blob.list(f"{SHARD}/v")]:
         # Only a person's decision lets the promoted history be cut; here the lost one wrote no rollup.
-        if rollup not in {each.blob_key for each in b.machine(SHARD).refresh().rollups.values()}:
+        if rollup not in {each.blob_key for each in b.session.machine(SHARD).refresh().rollups.values()}:
             stores.blob.delete(rollup)
     b = stores.open(**settings)
     for number in range(cuts):
@@ -263,7 +263,7 @@ def test_a_client_that_met_another_history_leaves_a_marker_that_blocks_deletion(
     collector.maintain(SHARD)
     assert before <= stores.blobs()
     assert stores.consensus.scan(SHARD, 0, 1)[0].seqno == 1
-    assert "knew version" in collector.machine(SHARD).kept_because
+    assert "knew version" in collector.session.machine(SHARD).kept_because
     assert b.recent_upper(SHARD) == 40
 
     stores.blob.delete(marker.key)
@@ -357,7 +357,7 @@ def test_a_rollup_of_the_lost_history_blocks_although_the_log_was_cut(stores: St
 def test_every_version_of_a_history_may_leave_a_rollup(stores: Stores) -> None:
     """Writers may die after each upload of a rollup, whatever the version changed; none blocks."""
     client = stores.open(**BLOBS, rollup_every=1000, compaction_fanin=3)
-    machine, keys = client.machine(SHARD), set()
+    machine, keys = client.session.machine(SHARD), set()
 
     def leave(*_: object) -> None:
         state = machine.state
@@ -404,13 +404,13 @@ def test_a_blocked_shard_is_looked_at_ever_more_rarely(
     for time in range(12, 212):
         writer.compare_and_append(rows(time), time, time + 1)
         stores.clock.now_s += 1.0
-    assert client.machine(SHARD).kept_because
+    assert client.session.machine(SHARD).kept_because
     assert 4 <= len(looked) <= 9
     (marker,) = markers_of(stores.blob, SHARD)
     stores.blob.delete(marker.key)
     # A call by a person looks at once.
     client.maintain(SHARD)
-    assert client.machine(SHARD).kept_because == ""
+    assert client.session.machine(SHARD).kept_because == ""
     assert stores.consensus.scan(SHARD, 0, 1)[0].seqno > 1
 
 
@@ -431,7 +431,7 @@ def test_a_collector_of_the_lost_history_deletes_and_cuts_nothing(stores: Stores
     standby = copied(stores.consensus)
     append(a, 8, 9)
     a.maintain(SHARD)
-    assert a.machine(SHARD).state.garbage
+    assert a.session.machine(SHARD).state.garbage
     promote(stores, standby)
     append(stores.open(**settings), *range(8, 12), value="b")
     before, log = stores.blobs(), list(stores.consensus._logs[SHARD])
@@ -448,14 +448,14 @@ def test_a_compaction_of_the_lost_history_replaces_nothing(stores: Stores) -> No
     append(a, *range(8))
     standby = copied(stores.consensus)
     append(a, 8, 9, 10, value="a")
-    machine = a.machine(SHARD)
+    machine = a.session.machine(SHARD)
     claimed = claim_compaction(machine, Handle("w1", "t", "h", 1000), machine.state.batches[-3:])
     assert claimed is not None
     parts = merge_task(machine, claimed)
     promote(stores, standby)
     b = stores.open(**BLOBS)
     append(b, 8, 9, 10, value="b")
-    fresh = stores.open().machine(SHARD)
+    fresh = stores.open().session.machine(SHARD)
     with pytest.raises(HandleExpired):
         merge_task(fresh, pickle.loads(pickle.dumps(claimed)))
     assert not install(fresh, claimed, parts)
@@ -531,10 +531,10 @@ def test_an_accepted_history_is_collected_again(stores: Stores) -> None:
         a.recent_upper(SHARD)
     collector = stores.open(maintenance="inline", rollup_every=4, compaction_fanin=3, **BLOBS)
     append(collector, *range(12, 20), value="b")
-    assert collector.machine(SHARD).kept_because
-    accept(collector.location, collector.machine(SHARD).refresh())
+    assert collector.session.machine(SHARD).kept_because
+    accept(collector.location, collector.session.machine(SHARD).refresh())
     collector.maintain(SHARD)
-    assert collector.machine(SHARD).kept_because == ""
+    assert collector.session.machine(SHARD).kept_because == ""
     assert stores.consensus.scan(SHARD, 0, 1)[0].seqno > 1
     assert len(contents(collector.reader(SHARD, purpose="r").snapshot(19).to_table())) == 20
 
@@ -566,7 +566,7 @@ def test_a_claim_survives_an_append_without_updates(stores: Stores) -> None:
     """It extends the last batch that was claimed, whose contents stay."""
     client = stores.open(**BLOBS)
     append(client, *range(4))
-    machine = client.machine(SHARD)
+    machine = client.session.machine(SHARD)
     claimed = claim_compaction(machine, Handle("w1", "t", "h", 1000), machine.state.batches)
     assert claimed is not None
     parts = merge_task(machine, claimed)

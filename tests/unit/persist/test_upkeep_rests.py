@@ -21,7 +21,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def test_what_comes_while_a_shard_rests_is_merged_in_one_go() -> None:
     stores, clock = Stores(), HandClock()
     client = PersistClient(stores.open().location, config=PersistConfig(gc_grace_s=0.0), clock=clock)
-    machine, maintainer = client.machine(SHARD), client._maintainer
+    machine, maintainer = client.session.machine(SHARD), client.session.maintainer
 
     def append(lower: int, upper: int) -> None:
         for time in range(lower, upper):

@@ -118,7 +118,7 @@ def _accept(url: str, consensus: str | None, *, yes: bool, as_json: bool) -> Non
     with opened as client:
         found = {}
         for shard in client.shards():
-            state = client.machine(shard).refresh()
+            state = client.session.machine(shard).refresh()
             why = forks.why_keep(client.location, state)
             if why:
                 found[shard] = why

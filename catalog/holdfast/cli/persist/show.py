@@ -33,7 +33,7 @@ def chosen(client: "PersistClient", shard: str | None) -> list[str]:
     """The shard that was asked for, or all; `BadInput` where it doesn't exist."""
     if shard is None:
         return client.shards()
-    client.existing(shard)
+    client.session.existing(shard)
     return [shard]
 
 

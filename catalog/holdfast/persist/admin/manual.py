@@ -45,8 +45,8 @@ def collect(client: "PersistClient", shard_id: str) -> Collected:
     Raises:
         BadInput: the shard doesn't exist.
     """
-    client.check_writable()
-    machine = client.existing(shard_id)
+    client.session.check_writable()
+    machine = client.session.existing(shard_id)
     before = machine.state
     cover_and_collect(machine)
     after = machine.state
@@ -60,8 +60,8 @@ def compact_now(client: "PersistClient", shard_id: str, *, full: bool = False) -
     Raises:
         BadInput: the shard doesn't exist, or with `full` others are compacting it.
     """
-    client.check_writable()
-    machine = client.existing(shard_id)
+    client.session.check_writable()
+    machine = client.session.existing(shard_id)
     before = machine.state
     config = client.config
     writer = Handle(new_id("w"), "compaction by hand", config.hostname, int(config.lease_s * 1000))

@@ -20,7 +20,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import BadInput, CorruptBlob
-from holdfast.persist.handles.write import LONGEST_UPLOAD_S
+from holdfast.persist.prepared import LONGEST_UPLOAD_S
 from holdfast.persist.state.command import CondemnOrphans
 from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.state.state import ShardState, live_keys
@@ -71,7 +71,7 @@ def sweep(
         NotWritable: `delete` with a client of mode "read".
     """
     if delete:
-        client.check_writable()
+        client.session.check_writable()
     blobs = client.location.blob
     now = blobs.clock_ms()
     if now is None:
@@ -82,7 +82,7 @@ def sweep(
         if not any(_parsed(metas)):
             continue
         try:
-            yield sweep_shard(client.machine(folder), metas, now, older_than_s, delete=delete)
+            yield sweep_shard(client.session.machine(folder), metas, now, older_than_s, delete=delete)
         except CorruptBlob as error:
             yield Swept(folder, (), 0, str(error))
 

@@ -71,7 +71,7 @@ def verify(
         BadInput: the shard doesn't exist.
         StorageError: a store did not answer.
     """
-    machine = client.machine(shard_id)
+    machine = client.session.machine(shard_id)
     stored = client.location.blob.direct
     if stored is not client.location.blob:
         # What a cache has tells nothing about the store.

@@ -9,30 +9,46 @@
   goes with the builder.
 """
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import IO, TYPE_CHECKING, Final, Self
+from typing import Final, Protocol, Self
 
 import pyarrow as pa
 
-from holdfast.errors import BadInput, Determinate, DiffOverflow, HoldfastError
+from holdfast.errors import BadInput, DiffOverflow, HoldfastError
 from holdfast.forks import OwnerProcess
-from holdfast.persist.rows.canonical import prepare_updates, time_bounds
+from holdfast.persist.prepared import Prepared
+from holdfast.persist.rows.canonical import Rows, prepare_updates, time_bounds
 from holdfast.persist.rows.merge import consolidate_chunk, merge_runs
-from holdfast.persist.rows.schema import TIME
+from holdfast.persist.rows.schema import TIME, Schema
 from holdfast.persist.rows.sizes import pieces_of
-
-if TYPE_CHECKING:
-    from holdfast.persist.handles.write import Prepared, WriteHandle
+from holdfast.persist.rows.spill import Spill
 
 MEMORY_BYTES: Final = 64 * 1024 * 1024
 # A chunk exists several times while it is sorted, and the next one is gathered meanwhile.
 _CHUNK_SHARE: Final = 8
 _FAN_IN: Final = 32
 _MOST_ROWS: Final = 64 * 1024
-_FILE_BUFFER: Final = 256 * 1024
+
+
+class Appends(Protocol):
+    """The write handle that commits what a builder gathers."""
+
+    schema: Schema
+
+    @property
+    def shard_id(self) -> str:
+        """The shard that it writes."""
+
+    def check_upper(self, expected_upper: int) -> None:
+        """Raise `UpperMismatch` unless the upper, linearized, is this."""
+
+    def prepare_run(self, pieces: Iterable[Rows], expected_upper: int, new_upper: int) -> Prepared:
+        """An append of rows that follow each other in the total order, for `multi_write`."""
+
+    def commit(self, prepared: Prepared) -> None:
+        """Commit it."""
 
 
 class BatchBuilder:
@@ -42,7 +58,7 @@ class BatchBuilder:
     committed.
     """
 
-    def __init__(self, writer: "WriteHandle", *, memory_bytes: int, threads: bool) -> None:
+    def __init__(self, writer: Appends, *, memory_bytes: int, threads: bool) -> None:
         if memory_bytes < 1:
             raise BadInput(f"a batch builder can't work in {memory_bytes} bytes of memory")
         self._writer = writer
@@ -93,7 +109,7 @@ class BatchBuilder:
         self._writer.commit(self.prepare_append(expected_upper, new_upper))
         self._end("has appended what was added")
 
-    def prepare_append(self, expected_upper: int, new_upper: int, *, time: int | None = None) -> "Prepared":
+    def prepare_append(self, expected_upper: int, new_upper: int, *, time: int | None = None) -> Prepared:
         """The append for `multi_write`, within the builder's block: all is uploaded, nothing is committed.
 
         `time` is that of updates without one, if not `expected_upper`.
@@ -224,44 +240,6 @@ class BatchBuilder:
         self._waiting.clear()
 
 
-class Spill:
-    """Sorted rows in a temporary file without a name: `batches` are written, and read any number of times."""
-
-    def __init__(self, batches: Iterable[pa.RecordBatch], level: int) -> None:
-        self.level = level
-        self.largest_batch = 0
-        """The bytes of the largest batch."""
-        try:
-            self._file: IO[bytes] = tempfile.TemporaryFile(buffering=_FILE_BUFFER)  # noqa: SIM115 - until `close`
-            self._write(batches)
-        except OSError as error:
-            raise _no_room(error) from error
-
-    def _write(self, batches: Iterable[pa.RecordBatch]) -> None:
-        writer = None
-        for batch in batches:
-            writer = writer or pa.ipc.new_stream(pa.PythonFile(self._file, "w"), batch.schema)
-            writer.write_batch(batch)
-            self.largest_batch = max(self.largest_batch, int(batch.nbytes))
-        if writer is not None:
-            writer.close()
-        self._file.flush()
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        self._file.seek(0, 2)
-        if not self._file.tell():
-            return
-        self._file.seek(0)
-        try:
-            yield from pa.ipc.open_stream(pa.PythonFile(self._file, "r"))
-        except OSError as error:
-            raise _no_room(error) from error
-
-    def close(self) -> None:
-        """Give the room back."""
-        self._file.close()
-
-
 @contextmanager
 def _refused() -> Iterator[None]:
     """Here it is the caller who gave what overflows."""
@@ -269,13 +247,6 @@ def _refused() -> Iterator[None]:
         yield
     except DiffOverflow as error:
         raise BadInput(str(error)) from None
-
-
-def _no_room(error: OSError) -> Determinate:
-    return Determinate(
-        f"can't use a temporary file in {tempfile.gettempdir()}: {error.strerror or error}",
-        hint="free some space, or set TMPDIR to a folder that has more",
-    )
 
 
 def _pieces(updates: object, most_bytes: int) -> Iterator[object]:

@@ -10,17 +10,16 @@
 - A token is never printed: `holdfast.persist.ids.fingerprint` tells two of them apart.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from holdfast.errors import BadInput
-from holdfast.persist.checks import check_frontier
-from holdfast.persist.handles.write import Prepared
-from holdfast.persist.state.command import DowngradeCritical, DropCritical
-from holdfast.persist.state.machine import Machine
+from holdfast.persist.checks import check_frontier, check_purpose
+from holdfast.persist.ids import check_shard_id, critical_id
+from holdfast.persist.prepared import Prepared
+from holdfast.persist.session import Session
+from holdfast.persist.state.command import DowngradeCritical, DropCritical, RegisterCritical
+from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.state.state import CriticalReader
-
-if TYPE_CHECKING:
-    from holdfast.persist.client import PersistClient
 
 MOST_OPAQUE_BYTES: Final = 256
 """It is in every version of the shard, so it must stay small."""
@@ -39,10 +38,8 @@ class CriticalSince:
     The handle acts with the token that it was opened with, whatever is stored.
     """
 
-    def __init__(
-        self, client: "PersistClient", machine: Machine, reader: CriticalReader, opaque: bytes
-    ) -> None:
-        self._client = client
+    def __init__(self, session: Session, machine: Machine, reader: CriticalReader, opaque: bytes) -> None:
+        self._session = session
         self._machine = machine
         self._found = reader
         self._opaque = opaque
@@ -70,7 +67,7 @@ class CriticalSince:
             Fenced: the stored token is not the one of this handle; nothing happened.
             HandleExpired: the hold was released.
         """
-        self._client.multi_write([self.prepare_downgrade(since)])
+        self._session.multi_write([self.prepare_downgrade(since)])
 
     def compare_and_downgrade(self, expected: bytes, opaque: bytes, since: int) -> None:
         """Where the stored token is `expected`, put `opaque` in its place and move the hold to `since`.
@@ -83,7 +80,7 @@ class CriticalSince:
             Fenced: the stored token is another; nothing happened.
             HandleExpired: the hold was released.
         """
-        self._client.multi_write([self.prepare_compare_and_downgrade(expected, opaque, since)])
+        self._session.multi_write([self.prepare_compare_and_downgrade(expected, opaque, since)])
         self._opaque = opaque
 
     def prepare_downgrade(self, since: int) -> Prepared:
@@ -99,8 +96,51 @@ class CriticalSince:
 
     def release(self) -> None:
         """Give up the hold for ever. Raises `Fenced` where the stored token is not the one of this handle."""
-        self._client.multi_write([self.prepare_release()])
+        self._session.multi_write([self.prepare_release()])
 
     def prepare_release(self) -> Prepared:
         """The end of the hold, for `multi_write`."""
         return Prepared(self._machine, DropCritical(self.id, self._opaque))
+
+
+def open_critical(session: Session, shard_id: str, *, purpose: str, opaque: bytes) -> CriticalSince:
+    """The hold of this purpose. Raises as `PersistClient.critical_since`."""
+    machine = session.machine(shard_id)
+    session.check_writable()
+    (reader,) = commit([(machine, RegisterCritical(check_purpose(purpose), check_opaque(opaque)))])
+    assert isinstance(reader, CriticalReader)
+    return CriticalSince(session, machine, reader, opaque)
+
+
+def prepare_critical(
+    session: Session, shard_id: str, *, purpose: str, opaque: bytes = b"", not_past: int | None = None
+) -> Prepared:
+    """The taking of a hold, as `PersistClient.prepare_critical` documents it."""
+    if not_past is not None:
+        check_frontier(not_past, "not_past")
+    command = RegisterCritical(check_purpose(purpose), check_opaque(opaque), not_past)
+    return Prepared(session.machine(shard_id), command)
+
+
+def prepare_downgrade_critical(
+    session: Session,
+    shard_id: str,
+    since: int,
+    *,
+    purpose: str,
+    opaque: bytes = b"",
+    expected: bytes | None = None,
+) -> Prepared:
+    """The move of a hold, as `PersistClient.prepare_downgrade_critical` documents it."""
+    hold = critical_id(check_shard_id(shard_id), check_purpose(purpose))
+    old = opaque if expected is None else expected
+    command = DowngradeCritical(hold, check_frontier(since), check_opaque(old), check_opaque(opaque))
+    return Prepared(session.machine(shard_id), command)
+
+
+def prepare_release_critical(
+    session: Session, shard_id: str, *, purpose: str, opaque: bytes = b""
+) -> Prepared:
+    """The end of a hold, as `PersistClient.prepare_release_critical` documents it."""
+    hold = critical_id(check_shard_id(shard_id), check_purpose(purpose))
+    return Prepared(session.machine(shard_id), DropCritical(hold, check_opaque(opaque)))

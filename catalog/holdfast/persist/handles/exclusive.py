@@ -7,7 +7,7 @@ left of the crashed one. Another id is refused until the holder gives the lock u
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import Self, TypeVar
 
 from holdfast.errors import (
     BadInput,
@@ -19,15 +19,13 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.forks import OwnerProcess
-from holdfast.persist.checks import is_text
+from holdfast.persist.checks import check_purpose, is_text
 from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
-from holdfast.persist.state.lock import LOCK_KEY, Fence, LockRow, decode_lock, encode_lock
+from holdfast.persist.session import Session
+from holdfast.persist.state.lock import LOCK_KEY, LockRow, decode_lock, encode_lock
 from holdfast.persist.state.machine import retry
 from holdfast.persist.stores import Location, Put, digest_of
-
-if TYPE_CHECKING:
-    from holdfast.persist.client import PersistClient
 
 MOST_ID_BYTES = 200
 _T = TypeVar("_T")
@@ -43,9 +41,9 @@ class Exclusive:
     those that are under way then are fenced too.
     """
 
-    def __init__(self, client: "PersistClient", fence: Fence, row: LockRow) -> None:
-        self._client = client
-        self._fence = fence
+    def __init__(self, session: Session, row: LockRow) -> None:
+        self._session = session
+        self._fence = session.fence
         self._row = row
         self._owner = OwnerProcess()
         self._released = False
@@ -65,13 +63,13 @@ class Exclusive:
         """
         if self._released or not self._owner.is_here:
             return
-        client = self._client
+        session = self._session
         try:
             held = self._fence.held
         except (Fenced, FenceRegressed):
             held = None
         if held is self._row:
-            given_up = release(client.location, client.config, client.clock, self._row)
+            given_up = release(session.location, session.config, session.clock, self._row)
             self._fence.release(self._row, given_up=given_up)
         self._released = True
 
@@ -171,3 +169,38 @@ def _settled(attempt: Callable[[], _T], config: PersistConfig, clock: Clock) -> 
         if unsettled is not None:
             raise unsettled from error
         raise
+
+
+def take_exclusive(
+    session: Session, reentrance_id: str, *, purpose: str = "", take_over: bool = False
+) -> Exclusive:
+    """Take the write lock for a client; one caller at a time. Raises as `PersistClient.exclusive`."""
+    check_reentrance_id(reentrance_id)
+    check_purpose(purpose, empty=True)
+    _check_not_locked(session)
+    row = acquire(
+        session.location,
+        session.config,
+        session.clock,
+        reentrance_id=reentrance_id,
+        purpose=purpose,
+        take_over=take_over,
+    )
+    session.fence.take(row)
+    return Exclusive(session, row)
+
+
+def _check_not_locked(session: Session) -> None:
+    fence, location = session.fence, session.location
+    try:
+        held = fence.held
+    except (Fenced, FenceRegressed):
+        return
+    if held is None:
+        return
+    heads = retry(lambda: location.consensus.heads([LOCK_KEY]), session.config, session.clock)
+    if fence.judge(held, heads.get(LOCK_KEY)) is None:
+        raise BadInput(
+            f"this client has the lock of {location.blob.description} already: {held}",
+            hint="close it first",
+        )

@@ -10,7 +10,7 @@
 import unicodedata
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from holdfast.errors import (
     AsOfTooEarly,
@@ -20,15 +20,15 @@ from holdfast.errors import (
     ShardFinalized,
     UpperMismatch,
 )
+from holdfast.persist.handles.critical import prepare_critical, prepare_downgrade_critical
 from holdfast.persist.handles.read import ReadHandle
-from holdfast.persist.handles.write import Prepared
-from holdfast.persist.ids import shard_id
+from holdfast.persist.handles.write import open_writer, prepare_create, prepare_finalize
+from holdfast.persist.ids import new_id, shard_id
+from holdfast.persist.prepared import Prepared
 from holdfast.persist.rows.schema import DIFF, Schema
+from holdfast.persist.session import Session
 from holdfast.persist.state.state import WriteMode
 from holdfast.persist.state.transition import check_mode
-
-if TYPE_CHECKING:
-    from holdfast.persist.client import PersistClient
 
 NAMES_SCHEMA: Final = Schema.of({"name": "string"}, {"shard": "string"})
 RETENTION_PURPOSE: Final = "names retention"
@@ -55,15 +55,15 @@ def check_name(name: str) -> str:
     return name
 
 
-def read_names(client: "PersistClient") -> tuple[int, dict[str, str]]:
+def read_names(session: Session) -> tuple[int, dict[str, str]]:
     """The upper of the names shard, and the names with the shards that they stand for; linearized."""
-    machine = client.machine(names_shard_id(client.location_id))
+    machine = session.machine(names_shard_id(session.location.location_id))
     while True:
         upper = machine.refresh().upper
         if upper == 0:
             return 0, {}
         try:
-            found = ReadHandle(client, machine, None).snapshot(upper - 1).to_table()
+            found = ReadHandle(session, machine, None).snapshot(upper - 1).to_table()
         except AsOfTooEarly:
             # Somebody has named another shard meanwhile.
             continue
@@ -75,36 +75,36 @@ def read_names(client: "PersistClient") -> tuple[int, dict[str, str]]:
         return upper, names
 
 
-def create_or_load(client: "PersistClient", name: str, schema: Schema, mode: WriteMode) -> str:
+def create_or_load(session: Session, name: str, schema: Schema, mode: WriteMode) -> str:
     """The shard of a name. Raises as `PersistClient.create_or_load` does."""
     check_name(name)
     while True:
-        upper, names = read_names(client)
+        upper, names = read_names(session)
         if name in names:
-            _check_usable(client, name, names[name], schema, mode)
+            _check_usable(session, name, names[name], schema, mode)
             return names[name]
-        if client.mode == "read":
+        if session.mode == "read":
             raise NotWritable(f"no shard is named {name!r}, and a client of mode 'read' creates none")
-        shard = client.new_shard_id()
-        create = client.prepare_create(shard, schema, purpose=f"create {name}", mode=mode)
-        if _change(client, upper, {name: (shard, 1)}, [create]):
+        shard = new_id("s")
+        create = prepare_create(session, shard, schema, purpose=f"create {name}", mode=mode)
+        if _change(session, upper, {name: (shard, 1)}, [create]):
             return shard
 
 
-def forget(client: "PersistClient", name: str, *, finalize: bool) -> str:
+def forget(session: Session, name: str, *, finalize: bool) -> str:
     """End a name. Raises as `PersistClient.forget` does."""
     while True:
-        upper, names = read_names(client)
+        upper, names = read_names(session)
         if name not in names:
             raise BadInput(f"no shard is named {name!r}", hint="PersistClient.names() lists all names")
         shard = names[name]
-        effects = [client.prepare_finalize(shard)] if finalize else []
-        if _change(client, upper, {name: (shard, -1)}, effects):
+        effects = [prepare_finalize(session, shard)] if finalize else []
+        if _change(session, upper, {name: (shard, -1)}, effects):
             return shard
 
 
-def _check_usable(client: "PersistClient", name: str, shard: str, schema: Schema, mode: WriteMode) -> None:
-    state = client.machine(shard).refresh()
+def _check_usable(session: Session, name: str, shard: str, schema: Schema, mode: WriteMode) -> None:
+    state = session.machine(shard).refresh()
     if state.finalized:
         raise ShardFinalized(
             f"{name!r} stands for shard {shard}, which was finalized",
@@ -118,20 +118,20 @@ def _check_usable(client: "PersistClient", name: str, shard: str, schema: Schema
 
 
 def _change(
-    client: "PersistClient", upper: int, names: Mapping[str, tuple[str, int]], effects: Sequence[Prepared]
+    session: Session, upper: int, names: Mapping[str, tuple[str, int]], effects: Sequence[Prepared]
 ) -> bool:
     """Put in or take out names at `upper`, with `effects`; False, and nothing done, where that has moved."""
-    names_shard = names_shard_id(client.location_id)
+    names_shard = names_shard_id(session.location.location_id)
     rows = [{"name": name, "shard": shard, DIFF: diff} for name, (shard, diff) in names.items()]
-    with client.writer(names_shard, NAMES_SCHEMA, purpose="names") as writer:
+    with open_writer(session, names_shard, NAMES_SCHEMA, purpose="names") as writer:
         commands = [
             writer.prepare_append(rows, upper, upper + 1),
-            client.prepare_critical(names_shard, purpose=RETENTION_PURPOSE),
-            client.prepare_downgrade_critical(names_shard, upper, purpose=RETENTION_PURPOSE),
+            prepare_critical(session, names_shard, purpose=RETENTION_PURPOSE),
+            prepare_downgrade_critical(session, names_shard, upper, purpose=RETENTION_PURPOSE),
             *effects,
         ]
         try:
-            client.multi_write(commands)
+            session.multi_write(commands)
         except UpperMismatch as mismatch:
             if mismatch.shard_id != names_shard:
                 raise

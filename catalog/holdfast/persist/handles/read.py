@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import pyarrow as pa
 
@@ -42,6 +42,7 @@ from holdfast.persist.parts.snapshot import (
 from holdfast.persist.parts.times import TimeCounts, count_part
 from holdfast.persist.rows.order import EVERYTHING, KeyRange
 from holdfast.persist.rows.schema import TIME, Schema
+from holdfast.persist.session import Session
 from holdfast.persist.state.command import (
     DowngradeReader,
     DropReader,
@@ -51,9 +52,6 @@ from holdfast.persist.state.command import (
 from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.state.state import ShardState
 from holdfast.persist.stores import Watch
-
-if TYPE_CHECKING:
-    from holdfast.persist.client import PersistClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +221,8 @@ def _at(rows: pa.RecordBatch, time: int) -> pa.RecordBatch:
 class ReadHandle:
     """Reads one shard under a lease (or none, in a client of mode "read"). Thread-safe."""
 
-    def __init__(self, client: "PersistClient", machine: Machine, handle: Handle | None) -> None:
-        self._client = client
+    def __init__(self, session: Session, machine: Machine, handle: Handle | None) -> None:
+        self._session = session
         self._machine = machine
         self._handle = handle
         self._lock = threading.Lock()
@@ -473,7 +471,7 @@ class ReadHandle:
         with self._moving:
             handle, self._handle = self._handle, None
             if handle is not None:
-                self._client.forget_reader(self)
+                self._session.maintainer.forget(self)
                 commit([(self._machine, DropReader(handle.id))])
 
     def __enter__(self) -> Self:
@@ -481,3 +479,17 @@ class ReadHandle:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def open_reader(session: Session, shard_id: str, *, purpose: str) -> ReadHandle:
+    """A handle that reads a shard. Raises as `PersistClient.reader`."""
+    session.check_open()
+    handle = session.new_handle("r", purpose)
+    machine = session.existing(shard_id)
+    if machine.state.finalized:
+        raise ShardFinalized(f"shard {shard_id} was finalized")
+    if session.mode == "read":
+        return ReadHandle(session, machine, None)
+    reader = ReadHandle(session, machine, handle)
+    session.maintainer.watch(reader)
+    return reader

@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from holdfast.persist.handles.builder import Spill
 from holdfast.persist.parts.partstore import read_updates
 from holdfast.persist.parts.runs import open_runs
 from holdfast.persist.rows.canonical import values_of
@@ -23,6 +22,7 @@ from holdfast.persist.rows.fold import naming_shard
 from holdfast.persist.rows.merge import consolidate_chunk, merge_runs
 from holdfast.persist.rows.schema import TIME, Schema
 from holdfast.persist.rows.sizes import pieces_of
+from holdfast.persist.rows.spill import Spill
 from holdfast.persist.state.machine import Machine
 from holdfast.persist.state.state import Batch, Part, ShardState
 

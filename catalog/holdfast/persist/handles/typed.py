@@ -5,17 +5,16 @@ The shard's codec is checked again with each read, for the shard may have moved 
 """
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
+from typing import Generic, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 
 from holdfast.persist.handles.codec import Codec, check_codec, decode, encode
-from holdfast.persist.handles.read import Listen, Progress
-from holdfast.persist.handles.write import Prepared
+from holdfast.persist.handles.read import Listen, Progress, open_reader
+from holdfast.persist.handles.write import open_writer
+from holdfast.persist.prepared import Prepared
 from holdfast.persist.rows.schema import DIFF, TIME, Schema
-
-if TYPE_CHECKING:
-    from holdfast.persist.client import PersistClient
+from holdfast.persist.session import HasSession
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -37,16 +36,16 @@ class TypedWriter(Generic[K, V]):
     had this version of it.
     """
 
-    def __init__(self, client: "PersistClient", shard_id: str, codec: Codec[K, V], *, purpose: str) -> None:
+    def __init__(self, client: HasSession, shard_id: str, codec: Codec[K, V], *, purpose: str) -> None:
         self.codec = codec
-        self.handle = client.writer(shard_id, codec.schema, purpose=purpose)
-        self._client = client
+        self.handle = open_writer(client.session, shard_id, codec.schema, purpose=purpose)
+        self._session = client.session
 
     def compare_and_append(
         self, updates: Iterable[TypedUpdate[K, V]], expected_upper: int, new_upper: int
     ) -> None:
         """As `WriteHandle.compare_and_append`; `BadInput` where the codec can't encode an update too."""
-        self._client.multi_write([self.prepare_append(updates, expected_upper, new_upper)])
+        self._session.multi_write([self.prepare_append(updates, expected_upper, new_upper)])
 
     def prepare_append(
         self, updates: Iterable[TypedUpdate[K, V]], expected_upper: int, new_upper: int
@@ -91,9 +90,9 @@ class TypedReader(Generic[K, V]):
     `VersionTooNew` where it has moved to a newer version of this one.
     """
 
-    def __init__(self, client: "PersistClient", shard_id: str, codec: Codec[K, V], *, purpose: str) -> None:
+    def __init__(self, client: HasSession, shard_id: str, codec: Codec[K, V], *, purpose: str) -> None:
         self.codec = codec
-        self.handle = client.reader(shard_id, purpose=purpose)
+        self.handle = open_reader(client.session, shard_id, purpose=purpose)
         try:
             self._check(self.handle.schema)
         except Exception:

@@ -14,7 +14,6 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -23,12 +22,10 @@ from holdfast.persist.parts.partstore import PartGone, delete_parts, read_update
 from holdfast.persist.parts.runwriter import write_run
 from holdfast.persist.rows.canonical import Rows
 from holdfast.persist.rows.schema import Schema
+from holdfast.persist.session import Session
 from holdfast.persist.state.command import CondemnOrphans, ExpireHandles, Handle, RegisterWriter
 from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.state.state import Part
-
-if TYPE_CHECKING:
-    from holdfast.persist.client import PersistClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +74,10 @@ def upload(machine: Machine, ticket: UploadTicket, pieces: Iterable[Rows]) -> Up
     return Upload(ticket.shard_id, ticket.writer_id, run)
 
 
-def discard(client: "PersistClient", uploads: Iterable[Upload]) -> None:
+def discard(session: Session, uploads: Iterable[Upload]) -> None:
     """Delete uploads that nobody has been told of; one that can't be deleted now is left to a sweeper."""
     for each in uploads:
-        delete_parts(client.machine(each.shard_id), each.run)
+        delete_parts(session.machine(each.shard_id), each.run)
 
 
 def uploaded(machine: Machine, upload: Upload) -> Iterator[pa.Table]:

@@ -1,130 +1,73 @@
-"""Writing: handles that append, or write and seal, and prepared commands that commit together.
+"""Write handles: they append to a shard, or write and seal.
 
-A prepared command has done all its work but the commit: large updates are uploaded.
-`PersistClient.multi_write` commits any number of them in one step.
+Each call prepares a command, with large updates uploaded, and commits it through `Session.multi_write`.
 """
 
 import uuid
 import weakref
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Self
+from dataclasses import replace
+from typing import Self
 
 import pyarrow as pa
 
-from holdfast.errors import CLOSED, BadInput, HandleExpired, StorageError, UpperMismatch
-from holdfast.persist.checks import check_forward, check_frontier
+from holdfast.errors import CLOSED, BadInput, HandleExpired, ShardFinalized, UpperMismatch
+from holdfast.persist.checks import check_forward, check_frontier, check_schema, check_write_mode
 from holdfast.persist.handles.builder import MEMORY_BYTES, BatchBuilder
 from holdfast.persist.handles.upload import Upload, UploadTicket
 from holdfast.persist.ids import new_id
 from holdfast.persist.parts.partstore import write_parts
 from holdfast.persist.parts.runwriter import write_run
+from holdfast.persist.prepared import Prepared
 from holdfast.persist.rows.canonical import Rows, check_times, prepare_updates, time_bounds
-from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.part import Encoding
 from holdfast.persist.rows.schema import Schema
-from holdfast.persist.state.command import Append, Command, Handle, RegisterWriter, Seal, Write
+from holdfast.persist.session import Session
+from holdfast.persist.state.command import Append, FinalizeShard, Handle, RegisterWriter, Seal, Write
 from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.state.state import Part, WriteMode
-
-if TYPE_CHECKING:
-    from holdfast.persist.client import PersistClient
+from holdfast.persist.state.transition import check_mode
 
 
-LONGEST_UPLOAD_S: Final = 24 * 3600
-"""Seconds after which an upload that is not committed may be swept away; an append refuses at half of it."""
+def open_writer(
+    session: Session, shard_id: str, schema: Schema, *, purpose: str, mode: WriteMode = WriteMode.APPEND
+) -> "WriteHandle":
+    """A handle that writes a shard. Raises as `PersistClient.writer`."""
+    session.check_writable()
+    check_schema(schema)
+    check_write_mode(mode)
+    handle = session.new_handle("w", purpose)
+    machine = session.machine(shard_id)
+    state = machine.refresh()
+    if state.finalized:
+        raise ShardFinalized(f"shard {shard_id} was finalized")
+    check_mode(state, mode)
+    schema_id = state.schema_id(schema)
+    return WriteHandle(session, machine, schema, schema_id, handle, mode)
 
 
-@dataclass(slots=True)
-class Prepared:
-    """A command ready to commit; `uploaded` are blobs that are garbage if it is rejected.
-
-    What an append uploaded belongs to the shard once it is committed, and is gone once it is rejected, so
-    it can't be given to a multi-write again then; one that uploaded nothing, or that is kept, can.
-    """
-
-    machine: Machine
-    command: Command
-    uploaded: Sequence[str] = ()
-    writer: "WriteHandle | None" = field(default=None, repr=False)
-    _spent: bool = field(default=False, init=False, repr=False)
-    _kept: bool = field(default=False, init=False, repr=False)
-    _made_s: float = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self._made_s = self.machine.clock.monotonic()
-
-    def spend(self) -> None:
-        """Mark as used; `BadInput` where it is, or what was uploaded may have been swept away."""
-        if self.uploaded and self.machine.clock.monotonic() - self._made_s > LONGEST_UPLOAD_S / 2:
-            raise BadInput(
-                f"this append to {self.machine.shard_id} was prepared too long ago", hint="prepare it again"
-            )
-        if self._spent:
-            raise BadInput(
-                f"this write to {self.machine.shard_id} is committed already, or what it uploaded is gone",
-                hint="prepare it again",
-            )
-        if self.writer is not None:
-            self.writer.begin()
-        self._spent = True
-
-    def give_back(self) -> None:
-        """Note that it was not tried after all."""
-        self._spent = False
-        self.settle()
-
-    def settle(self) -> None:
-        """Note that it is known whether it happened."""
-        if self.writer is not None:
-            self.writer.settle()
-
-    @property
-    def usable(self) -> bool:
-        """Whether a multi-write may take it."""
-        return not self._spent
-
-    def keep(self) -> Self:
-        """Keep what it uploaded where it is rejected, for another try; the caller abandons it at last."""
-        self._kept = True
-        return self
-
-    def expect(self, upper: int) -> None:
-        """Let an append expect this upper, at most the times of its updates, with its next try."""
-        assert isinstance(self.command, Append)
-        assert all(part.lower >= upper for run in self.command.runs for part in run)
-        self.command = replace(self.command, expected_upper=upper)
-
-    def rejected(self) -> Sequence[str]:
-        """Note that it certainly did not happen; answers the blobs that are garbage by that."""
-        if self._kept:
-            self._spent = False
-            return ()
-        self._spent = bool(self.uploaded)
-        return self.uploaded
-
-    def abandon(self) -> None:
-        """Delete what was uploaded, where it was not committed: it can't be any more.
-
-        In a forked child it does nothing: the parent may commit it.
-        """
-        if not self._spent and self.machine.owner.is_here:
-            self._spent = True
-            with suppress(StorageError):
-                for key in self.uploaded:
-                    self.machine.location.blob.delete(key)
+def writer_of(session: Session, ticket: UploadTicket, *, purpose: str) -> "WriteHandle":
+    """The writer that was handed on with a ticket. Raises as `PersistClient.writer_of`."""
+    session.check_writable()
+    machine = session.machine(ticket.shard_id)
+    if machine.refresh().finalized:
+        raise ShardFinalized(f"shard {ticket.shard_id} was finalized")
+    handle = replace(session.new_handle("w", purpose), id=ticket.writer_id, registered=True)
+    return WriteHandle(session, machine, ticket.schema, ticket.schema_id, handle)
 
 
-def spend(writes: Sequence[Prepared]) -> None:
-    """Mark all as used, or none: `BadInput` where one of them is used already."""
-    for count, write in enumerate(writes):
-        try:
-            write.spend()
-        except BaseException:
-            for spent in writes[:count]:
-                spent.give_back()
-            raise
+def prepare_create(
+    session: Session, shard_id: str, schema: Schema, *, purpose: str, mode: WriteMode = WriteMode.APPEND
+) -> Prepared:
+    """The creation of an empty shard, for `multi_write`."""
+    command = RegisterWriter(session.new_handle("w", purpose), check_schema(schema), check_write_mode(mode))
+    return Prepared(session.machine(shard_id), command)
+
+
+def prepare_finalize(session: Session, shard_id: str) -> Prepared:
+    """The end of a shard, for `multi_write`."""
+    machine = session.machine(shard_id)
+    return Prepared(machine, FinalizeShard(machine.store_ms()))
 
 
 class WriteHandle:
@@ -136,14 +79,14 @@ class WriteHandle:
 
     def __init__(
         self,
-        client: "PersistClient",
+        session: Session,
         machine: Machine,
         schema: Schema,
         schema_id: int,
         handle: Handle,
         mode: WriteMode = WriteMode.APPEND,
     ) -> None:
-        self._client = client
+        self._session = session
         self._machine = machine
         self._schema_id = schema_id
         self._handle = handle
@@ -194,7 +137,7 @@ class WriteHandle:
             Indeterminate: whether it happened could not be found out; the handle is spent. Open a new one,
                 read the upper, and see what is there.
         """
-        self._client.multi_write([self.prepare_append(updates, expected_upper, new_upper)])
+        self._session.multi_write([self.prepare_append(updates, expected_upper, new_upper)])
 
     def write(self, updates: object) -> None:
         """Write `updates`, durably, to be seen once a seal reaches beyond their times (mode WRITE_SEAL).
@@ -209,7 +152,7 @@ class WriteHandle:
             Fenced: it has lost it; nothing happened.
             Indeterminate: whether it happened could not be found out; the handle is spent.
         """
-        self._client.multi_write([self.prepare_write(updates)])
+        self._session.multi_write([self.prepare_write(updates)])
 
     def prepare_write(self, updates: object) -> Prepared:
         """A write for `multi_write`: large updates are uploaded, nothing is committed."""
@@ -229,11 +172,11 @@ class WriteHandle:
         """
         new_upper = check_frontier(new_upper, "new_upper")
         if self.mode is WriteMode.WRITE_SEAL:
-            self._client.check_locked(self.shard_id)
+            self._session.check_locked(self.shard_id)
         # Looked at once: other threads of this process move it too.
         while (upper := self.cached_upper) < new_upper:
             try:
-                self._client.multi_write([self.prepare_seal(upper, new_upper)])
+                self._session.multi_write([self.prepare_seal(upper, new_upper)])
             except UpperMismatch as mismatch:
                 if mismatch.actual >= new_upper:
                     return
@@ -365,7 +308,7 @@ class WriteHandle:
 
     def commit(self, prepared: Prepared) -> None:
         """Commit an append of this handle. Raises as `compare_and_append` does."""
-        self._client.multi_write([prepared])
+        self._session.multi_write([prepared])
 
     def _prepared(self, parts: tuple[Part, ...], expected_upper: int, new_upper: int) -> Prepared:
         # They were cut from one sorted sequence.
@@ -399,7 +342,7 @@ class WriteHandle:
 
     def _check_usable(self, mode: WriteMode) -> None:
         """Refuse what this handle may not do."""
-        self._client.check_writable()
+        self._session.check_writable()
         if self.mode is not mode:
             how = "compare_and_append and seal" if self.mode is WriteMode.APPEND else "write and seal"
             raise BadInput(
@@ -413,7 +356,7 @@ class WriteHandle:
                 f"writer {self._handle.id} of {self.shard_id} had an append of unknown outcome"
             )
         if mode is WriteMode.WRITE_SEAL:
-            self._client.check_locked(self.shard_id)
+            self._session.check_locked(self.shard_id)
         self._revive()
 
     def _register(self) -> None:
@@ -488,16 +431,3 @@ class WriteHandle:
 
 def _blobs(parts: Sequence[Part]) -> list[str]:
     return [part.blob_key for part in parts if part.blob_key is not None]
-
-
-def check_prepared(commands: Sequence[Prepared]) -> Sequence[Prepared]:
-    """Return prepared commands; `BadInput` where something is none."""
-    if not isinstance(commands, Sequence):
-        raise BadInput(f"a multi-write takes a list of prepared commands, not {shown(commands)}")
-    for command in commands:
-        if not isinstance(command, Prepared):
-            raise BadInput(
-                f"a multi-write takes prepared commands, not {shown(command)}",
-                hint="make them with the methods prepare_... of handles and clients",
-            )
-    return commands

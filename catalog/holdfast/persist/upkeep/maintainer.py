@@ -13,12 +13,11 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from holdfast.errors import BadInput, CorruptBlob, Fenced, FenceRegressed, HoldfastError
 from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
-from holdfast.persist.handles.read import ReadHandle
 from holdfast.persist.ids import new_id
 from holdfast.persist.state.command import Command, ExpireHandles, Handle
 from holdfast.persist.state.machine import Machine, commit
@@ -38,6 +37,20 @@ _CHECK_STORE_EVERY_S: Final = 3600.0
 # To merge all that came meanwhile in one go costs little more than to merge eight, and the writers of small
 # appends share their interpreter with it.
 _REST_S: Final = 0.1
+
+
+class Leased(Protocol):
+    """A read handle whose lease is to be renewed."""
+
+    @property
+    def shard_id(self) -> str:
+        """The shard that it reads."""
+
+    def heartbeat(self) -> None:
+        """Renew the lease."""
+
+    def close(self) -> None:
+        """Give the lease up."""
 
 
 class Maintainer:
@@ -66,7 +79,7 @@ class Maintainer:
         self._kept_s: dict[str, float] = {}
         self._lock = threading.Lock()
         # Weak: a reader that is dropped without being closed loses its lease in time.
-        self._readers: weakref.WeakSet[ReadHandle] = weakref.WeakSet()
+        self._readers: weakref.WeakSet[Leased] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
         self._next_beat = 0.0
         # The newest version that this client wrote of each shard.
@@ -101,14 +114,14 @@ class Maintainer:
         """Do a shard's upkeep now."""
         maintain(machine, self._leases, self._writer, self._beat_when_due)
 
-    def watch(self, reader: ReadHandle) -> None:
+    def watch(self, reader: Leased) -> None:
         """Send heartbeats for a reader from now on."""
         with self._lock:
             self._readers.add(reader)
             if self._config.maintenance == "background":
                 self._start()
 
-    def forget(self, reader: ReadHandle) -> None:
+    def forget(self, reader: Leased) -> None:
         """Send none any more."""
         with self._lock:
             self._readers.discard(reader)

@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.errors import HoldfastError, Indeterminate
 from holdfast.persist import PersistClient, PersistConfig, Schema, WriteHandle
-from holdfast.persist.client import Mode
+from holdfast.persist.session import Mode
 from holdfast.persist.stores import CacheConfig, CachedBlob, MemoryBlob
 
 SHARD = "s00000000-0000-4000-8000-000000000001"

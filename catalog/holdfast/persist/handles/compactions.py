@@ -1,18 +1,14 @@
 """Compaction as work to hand out: claimed in the state here, done anywhere, such as by a Spark job."""
 
 from collections.abc import Callable, Container
-from typing import TYPE_CHECKING
 
-from holdfast.persist.state.command import Handle
+from holdfast.persist.session import Session
 from holdfast.persist.state.inspect import StoredSize
+from holdfast.persist.state.machine import Machine
 from holdfast.persist.state.state import Part
 from holdfast.persist.upkeep import compaction, piecewise
 from holdfast.persist.upkeep.compaction import CompactionTask
 from holdfast.persist.upkeep.piecewise import CompactionPiece
-
-if TYPE_CHECKING:
-    from holdfast.persist.client import PersistClient
-    from holdfast.persist.state.machine import Machine
 
 
 class Compactions:
@@ -24,9 +20,8 @@ class Compactions:
     pieces, by several processes at once: see `holdfast.persist.upkeep.piecewise`.
     """
 
-    def __init__(self, client: "PersistClient", writer: Callable[[str], Handle]) -> None:
-        self._client = client
-        self._writer = writer
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
     def claim(self, shard_id: str, *, purpose: str, full: bool = False) -> CompactionTask | None:
         """The work that a shard wants done next, claimed; with `full` the merge of all its batches into one.
@@ -41,7 +36,7 @@ class Compactions:
         batches = compaction.all_batches(state) if full else ()
         if full and not batches:
             return None
-        return compaction.claim_compaction(machine, self._writer(purpose), batches)
+        return compaction.claim_compaction(machine, self._session.new_handle("w", purpose), batches)
 
     def claimants(self, shard_id: str) -> tuple[str, ...]:
         """The purposes of those who have claimed work on a shard."""
@@ -104,6 +99,6 @@ class Compactions:
         """
         compaction.end_claims(self._machine(shard_id), purposes)
 
-    def _machine(self, shard_id: str) -> "Machine":
-        self._client.check_writable()
-        return self._client.machine(shard_id)
+    def _machine(self, shard_id: str) -> Machine:
+        self._session.check_writable()
+        return self._session.machine(shard_id)

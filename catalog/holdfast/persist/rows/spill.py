@@ -1,0 +1,56 @@
+"""Sorted rows that don't fit in memory, in temporary files: written once, read any number of times."""
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import IO, Final
+
+import pyarrow as pa
+
+from holdfast.errors import Determinate
+
+_FILE_BUFFER: Final = 256 * 1024
+
+
+class Spill:
+    """Sorted rows in a temporary file without a name: `batches` are written, and read any number of times."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch], level: int) -> None:
+        self.level = level
+        self.largest_batch = 0
+        """The bytes of the largest batch."""
+        try:
+            self._file: IO[bytes] = tempfile.TemporaryFile(buffering=_FILE_BUFFER)  # noqa: SIM115 - until `close`
+            self._write(batches)
+        except OSError as error:
+            raise _no_room(error) from error
+
+    def _write(self, batches: Iterable[pa.RecordBatch]) -> None:
+        writer = None
+        for batch in batches:
+            writer = writer or pa.ipc.new_stream(pa.PythonFile(self._file, "w"), batch.schema)
+            writer.write_batch(batch)
+            self.largest_batch = max(self.largest_batch, int(batch.nbytes))
+        if writer is not None:
+            writer.close()
+        self._file.flush()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        self._file.seek(0, 2)
+        if not self._file.tell():
+            return
+        self._file.seek(0)
+        try:
+            yield from pa.ipc.open_stream(pa.PythonFile(self._file, "r"))
+        except OSError as error:
+            raise _no_room(error) from error
+
+    def close(self) -> None:
+        """Give the room back."""
+        self._file.close()
+
+
+def _no_room(error: OSError) -> Determinate:
+    return Determinate(
+        f"can't use a temporary file in {tempfile.gettempdir()}: {error.strerror or error}",
+        hint="free some space, or set TMPDIR to a folder that has more",
+    )

@@ -1,0 +1,216 @@
+"""What the handles of one client share: its stores, one cached state per shard, its lock, and its commits.
+
+Handles work through the session and never import the client, so there is no import cycle.
+"""
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Literal, Protocol
+
+from holdfast.errors import (
+    BadInput,
+    HoldfastError,
+    Indeterminate,
+    LocationMismatch,
+    NotWritable,
+    StorageError,
+)
+from holdfast.forks import OwnerProcess
+from holdfast.persist.checks import check_purpose
+from holdfast.persist.clock import Clock
+from holdfast.persist.config import PersistConfig
+from holdfast.persist.hostclock import HostClock
+from holdfast.persist.ids import check_shard_id, new_id
+from holdfast.persist.notify import ChangeFollower, ChangeServer
+from holdfast.persist.prepared import Prepared, check_prepared, spend
+from holdfast.persist.state.command import Append, Handle, RegisterWriter, Seal, Write
+from holdfast.persist.state.divergence import ForkGuard
+from holdfast.persist.state.lock import Fence, no_lock
+from holdfast.persist.state.machine import Machine, commit
+from holdfast.persist.stores import Location
+from holdfast.persist.upkeep.maintainer import Maintainer
+
+Mode = Literal["write", "read"]
+
+
+class Session:
+    """The shards of one location in one process. Thread-safe."""
+
+    def __init__(self, location: Location, mode: Mode, config: PersistConfig, clock: Clock) -> None:
+        self.location = location
+        self.mode = mode
+        self.config = config
+        self.clock = clock
+        self.fence = Fence()
+        """What the commits of this client must find of the write lock, if it took that."""
+        self.history = ForkGuard(location.blob, hostname=config.hostname, read_only=mode == "read")
+        self.maintainer = Maintainer(location, config, clock, self._new_machine, self.machines)
+        self._host_clock = HostClock(location, clock, config.clock_ahead_s)
+        self._owner = OwnerProcess()
+        self._machines: dict[str, Machine] = {}
+        self._lock = threading.Lock()
+        self._teller: ChangeServer | None = None
+        self._follower: ChangeFollower | None = None
+        self._closed = False
+
+    def check_open(self) -> None:
+        """Raise `BadInput` once the client is closed, `UsedAfterFork` in another process."""
+        self._owner.check("this client")
+        if self._closed:
+            raise BadInput("this client is closed")
+
+    def check_writable(self) -> None:
+        """Raise `NotWritable` in a client of mode "read"."""
+        self.check_open()
+        if self.mode == "read":
+            raise NotWritable("this client was opened with mode 'read'")
+
+    def check_locked(self, shard_id: str) -> None:
+        """Raise `NotWritable` if this client has not taken the write lock, `Fenced` if it has lost it."""
+        self.check_open()
+        if self.fence.held is None:
+            raise no_lock(shard_id)
+
+    def now_ms(self) -> int:
+        """The time for what is written now, in ms since the epoch, bounded by the store's clock."""
+        self.check_open()
+        return self._host_clock.now_ms()
+
+    def new_handle(self, kind: str, purpose: str) -> Handle:
+        """The record of a new writer (`w`) or reader (`r`), with an id of its own."""
+        return Handle(
+            new_id(kind), check_purpose(purpose), self.config.hostname, int(self.config.lease_s * 1000)
+        )
+
+    def machines(self) -> list[Machine]:
+        """The state caches of all shards that this client used."""
+        return list(self._machines.values())
+
+    def machine(self, shard_id: str) -> Machine:
+        """The shard's state cache in this client; `BadInput` once that is closed."""
+        self.check_open()
+        with self._lock:
+            self.check_open()
+            machine = self._machines.get(shard_id)
+            if machine is None:
+                machine = self._new_machine(check_shard_id(shard_id))
+                machine.tell = self._teller.changed if self._teller is not None else None
+                machine.is_told = self._is_told
+                self._machines[shard_id] = machine
+            return machine
+
+    def existing(self, shard_id: str) -> Machine:
+        """As `machine`, at the newest version; `BadInput` if the shard doesn't exist."""
+        machine = self.machine(shard_id)
+        if not machine.refresh().exists:
+            raise BadInput(f"shard {shard_id} does not exist in {self.location.blob.description}")
+        return machine
+
+    def _new_machine(self, shard_id: str) -> Machine:
+        return Machine(shard_id, self.location, self.config, self.clock, self.fence, self.history)
+
+    def multi_write(self, commands: Sequence[Prepared]) -> None:
+        """Commit prepared commands, all or none. See `PersistClient.multi_write`."""
+        self.check_writable()
+        commands = check_prepared(commands)
+        for command in commands:
+            if command.machine.location.location_id != self.location.location_id:
+                raise LocationMismatch(
+                    f"shard {command.machine.shard_id} is not of {self.location.blob.description}"
+                )
+        steps = [(self.machine(command.machine.shard_id), command.command) for command in commands]
+        appends = [command for command in commands if isinstance(command.command, Append | Seal | Write)]
+        moves = [append.machine.shard_id for append in appends if not isinstance(append.command, Write)]
+        if len(set(moves)) != len(moves):
+            raise BadInput("a multi-write takes one append or seal per shard")
+        spend(appends)
+        if not steps:
+            return
+        try:
+            commit(steps)
+        except Indeterminate:
+            for append in appends:
+                if append.writer is not None:
+                    append.writer.mark_undecided()
+            raise
+        except HoldfastError as error:
+            for append in appends:
+                append.settle()
+            # After an attempt of unknown outcome a blob is rather leaked than lost.
+            if not isinstance(error.__cause__, Indeterminate):
+                self._discard(appends)
+            raise
+        for append in appends:
+            append.settle()
+        for machine, done in steps:
+            if isinstance(done, RegisterWriter):
+                # It made the shard and will not write.
+                machine.settled.add(done.writer.id)
+                machine.closed.add(done.writer.id)
+            self.maintainer.after_commit(machine)
+
+    def _discard(self, appends: Sequence[Prepared]) -> None:
+        for append in appends:
+            garbage = append.rejected()
+            # Why the append was rejected matters more than a blob that can't be deleted now.
+            with suppress(StorageError):
+                for key in garbage:
+                    self.location.blob.delete(key)
+
+    def tell_changes(self, url: str) -> str:
+        """Serve notifications of new versions at `url`. See `PersistClient.tell_changes`."""
+        self.check_open()
+        with self._lock:
+            if self._teller is not None:
+                raise BadInput(f"this client tells of its changes at {self._teller.address} already")
+            self._teller = ChangeServer(url, self.location.location_id)
+            for machine in self._machines.values():
+                machine.tell = self._teller.changed
+            return self._teller.address
+
+    def follow_changes(self, url: str) -> None:
+        """Follow the notifications at `url`. See `PersistClient.follow_changes`."""
+        self.check_open()
+        with self._lock:
+            if self._follower is not None:
+                raise BadInput("this client follows the changes of another already")
+            self._follower = ChangeFollower(url, self.location.location_id, self._heard)
+
+    def _heard(self, shard_id: str | None) -> None:
+        machines = self.machines() if shard_id is None else [self._machines.get(shard_id)]
+        for machine in machines:
+            if machine is not None:
+                machine.watches.ring_all()
+
+    def _is_told(self) -> bool:
+        return self._follower is not None and self._follower.is_connected
+
+    def begin_close(self) -> bool:
+        """Refuse new work and finish waiting upkeep; False if that was done, or in a forked child."""
+        if not self._owner.is_here:
+            return False
+        with self._lock:
+            if self._closed:
+                return False
+            self._closed = True
+        self.maintainer.close()
+        return True
+
+    def close_stores(self) -> None:
+        """End notifications, forget the state caches, and close the stores."""
+        if self._teller is not None:
+            self._teller.close()
+        for machine in self._machines.values():
+            machine.close()
+        if self._follower is not None:
+            self._follower.close()
+        self.location.close()
+
+
+class HasSession(Protocol):
+    """A client."""
+
+    @property
+    def session(self) -> Session:
+        """What its handles share."""
