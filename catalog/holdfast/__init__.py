@@ -1,19 +1,141 @@
 """Holdfast: the durable state of a database environment, as definite, time-travelling collections.
 
-`holdfast.table(url, name)` is a table that many processes may write, read and follow; see `holdfast.tables`.
-Nothing is imported before it is asked for: `import holdfast` costs next to nothing.
+`holdfast.table(url, name)` opens a table that many processes may write, read and follow; see
+`holdfast.tables`. All errors are here too. The rest is imported when you first use it, so `import holdfast`
+is fast.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import (
+    AsOfNotYetAvailable,
+    AsOfTooEarly,
+    BadInput,
+    CatalogOutOfSync,
+    CodecMismatch,
+    CollectionInUse,
+    CollectionNotFound,
+    ConflictingWrite,
+    ContentsDiffer,
+    CorruptBlob,
+    Deprecated,
+    Determinate,
+    DiffOverflow,
+    Fenced,
+    FencedByMove,
+    FenceRegressed,
+    HandedOver,
+    HandleExpired,
+    HandoverInProgress,
+    HoldfastError,
+    Indeterminate,
+    LeaseLost,
+    LinkConflict,
+    LinkedElsewhere,
+    LocationMismatch,
+    LockHeld,
+    LogRegressed,
+    MigrationConflict,
+    MigrationInProgress,
+    MigrationTimedOut,
+    NeedsPersist,
+    NoLocation,
+    NoMultiset,
+    NotCaughtUp,
+    NotComparable,
+    NotSourceOfTruth,
+    NotWritable,
+    OtherHistory,
+    Overtaken,
+    ShadowDiverged,
+    ShardFinalized,
+    StorageError,
+    StoreUnreachable,
+    StrategyMismatch,
+    TornRendition,
+    TransactionInProgress,
+    Uninitialized,
+    UniquenessViolation,
+    UnusablePath,
+    UpgradeNeeded,
+    UpperMismatch,
+    UsedAfterFork,
+    VersionTooNew,
+    WrittenBefore,
+)
+
 if TYPE_CHECKING:
     from holdfast.tables import Delete, Table, Tail, Update, Upsert, table, write
 
-__all__ = ["Delete", "Table", "Tail", "Update", "Upsert", "table", "write"]
+_TABLES = ("Delete", "Table", "Tail", "Update", "Upsert", "table", "write")
+
+__all__ = [
+    "AsOfNotYetAvailable",
+    "AsOfTooEarly",
+    "BadInput",
+    "CatalogOutOfSync",
+    "CodecMismatch",
+    "CollectionInUse",
+    "CollectionNotFound",
+    "ConflictingWrite",
+    "ContentsDiffer",
+    "CorruptBlob",
+    "Delete",
+    "Deprecated",
+    "Determinate",
+    "DiffOverflow",
+    "FenceRegressed",
+    "Fenced",
+    "FencedByMove",
+    "HandedOver",
+    "HandleExpired",
+    "HandoverInProgress",
+    "HoldfastError",
+    "Indeterminate",
+    "LeaseLost",
+    "LinkConflict",
+    "LinkedElsewhere",
+    "LocationMismatch",
+    "LockHeld",
+    "LogRegressed",
+    "MigrationConflict",
+    "MigrationInProgress",
+    "MigrationTimedOut",
+    "NeedsPersist",
+    "NoLocation",
+    "NoMultiset",
+    "NotCaughtUp",
+    "NotComparable",
+    "NotSourceOfTruth",
+    "NotWritable",
+    "OtherHistory",
+    "Overtaken",
+    "ShadowDiverged",
+    "ShardFinalized",
+    "StorageError",
+    "StoreUnreachable",
+    "StrategyMismatch",
+    "Table",
+    "Tail",
+    "TornRendition",
+    "TransactionInProgress",
+    "Uninitialized",
+    "UniquenessViolation",
+    "UnusablePath",
+    "Update",
+    "UpgradeNeeded",
+    "UpperMismatch",
+    "Upsert",
+    "UsedAfterFork",
+    "VersionTooNew",
+    "WrittenBefore",
+    "table",
+    "write",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _TABLES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from holdfast import tables
 

@@ -5,9 +5,8 @@
 """
 
 from holdfast.tables.changes import Append, Delete, Update, Upsert
-from holdfast.tables.committing import write
 from holdfast.tables.opening import table
-from holdfast.tables.table import Table
+from holdfast.tables.table import Table, write
 from holdfast.tables.tail import Tail
 
 __all__ = ["Append", "Delete", "Table", "Tail", "Update", "Upsert", "table", "write"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,28 +21,11 @@ from holdfast.collections import Position
 from holdfast.collections.evolved import fitted
 from holdfast.errors import AsOfTooEarly, BadInput, HandleExpired, ShardFinalized, UpperMismatch
 from holdfast.persist import Prepared
-from holdfast.persist.rows.casts import shown
 from holdfast.persist.rows.schema import DIFF
 from holdfast.tables.changes import Append, Change, PreparedChange
-
-if TYPE_CHECKING:
-    from holdfast.tables.table import Table
+from holdfast.tables.opened import OpenTable
 
 _EXPIRIES: Final = 3
-
-
-def write(changes: "Mapping[Table, object]") -> int:
-    """Change several tables of one location at one time, all or nothing; answers that time.
-
-    For each table rows to append, or an `Upsert`, `Delete` or `Update`. When this returns all of it is
-    durable, and who reads any of them at the time that it answers, or later, sees it.
-
-    Raises `BadInput` where the tables are of different locations, one is given twice, or rows don't fit: then
-    nothing happened. `Indeterminate` where it could not be found out whether it happened.
-    """
-    if not isinstance(changes, Mapping):
-        raise BadInput("a write is a dict of tables and their rows, such as {orders: rows, lines: others}")
-    return commit({table: _change(each) for table, each in changes.items()}).time
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +36,11 @@ class Committed:
     taken: tuple[int, ...]
 
 
-def commit(changes: "Mapping[Table, Change]") -> Committed:
-    """As `write`, which tells no more than the time."""
+def commit(changes: Mapping[OpenTable, Change]) -> Committed:
+    """Commit the changes of several tables in one step. Raises as `write`."""
     tables = list(changes)
     _check_together(tables)
-    prepared = [changes[table].prepare(table.name, table.collection_schema) for table in tables]
+    prepared = [changes[table].prepare(table.name, table.info.schema) for table in tables]
     with ExitStack() as stack:
         # In one order whoever writes: two writes of the same tables don't wait for each other for ever.
         for table in sorted(tables, key=lambda table: table.info.collection_id):
@@ -80,7 +63,7 @@ def commit(changes: "Mapping[Table, Change]") -> Committed:
                 raise
 
 
-def _try(tables: "Sequence[Table]", changes: Sequence[PreparedChange]) -> Committed:
+def _try(tables: Sequence[OpenTable], changes: Sequence[PreparedChange]) -> Committed:
     """The changes, committed from where the tables are known to be."""
     positions = [
         _readable(table, table.position()) if change.reads else table.position()
@@ -117,7 +100,7 @@ class _EvolvedError(Exception):
     """A table has a later schema than its writer knows: it has a new writer now."""
 
 
-def _existing(table: "Table", upper: int, keys: pa.Table | None) -> pa.Table:
+def _existing(table: OpenTable, upper: int, keys: pa.Table | None) -> pa.Table:
     """The rows just before `upper` that have these keys, in the schema of the table's writer."""
     there = table.existing(upper, keys)
     schema = table.writer().schema
@@ -129,7 +112,7 @@ def _existing(table: "Table", upper: int, keys: pa.Table | None) -> pa.Table:
     return fitted(there, schema.arrow_diff)
 
 
-def _readable(table: "Table", position: Position) -> Position:
+def _readable(table: OpenTable, position: Position) -> Position:
     """A position just before which the rendition that gets the append is the collection.
 
     At the time of a handover it begins with contents of its own, which the one before it need not have had.
@@ -142,12 +125,10 @@ def _readable(table: "Table", position: Position) -> Position:
     return append.after
 
 
-def _check_together(tables: "Sequence[Table]") -> None:
+def _check_together(tables: Sequence[OpenTable]) -> None:
     if not tables:
         raise BadInput("a write of no tables", hint="give at least one")
     for table in tables:
-        if not hasattr(table, "check_writable"):
-            raise BadInput(f"a write is to tables that holdfast.table opened, not to {shown(table)}")
         table.check_writable()
         if table.client.location_id != tables[0].client.location_id:
             raise BadInput(
@@ -161,11 +142,12 @@ def _check_together(tables: "Sequence[Table]") -> None:
             raise BadInput(f"table {table.name} is given twice", hint="put its rows together")
 
 
-def _change(given: object) -> Change:
+def as_change(given: object) -> Change:
+    """Rows alone are to be appended."""
     return given if isinstance(given, Change) else Append(given)
 
 
-def _forget(tables: "Sequence[Table]", *, writers: bool = False) -> None:
+def _forget(tables: Sequence[OpenTable], *, writers: bool = False) -> None:
     for table in tables:
         table.forget(writer=writers)
 

@@ -15,6 +15,7 @@ from holdfast.persist import PersistClient, Schema
 from holdfast.persist.rows.schema import Column
 from holdfast.persist.session import Mode
 from holdfast.persist.stores import Location
+from holdfast.tables.opened import OpenTable
 from holdfast.tables.table import Table
 
 Columns: TypeAlias = Mapping[str, Column | str] | pa.Schema
@@ -116,7 +117,7 @@ def _open(url: str, mode: Mode, *, create: bool) -> PersistClient:
 
 def _opened(place: _Place, name: str, new: CollectionSpec | None, *, close: Callable[[], None]) -> Table:
     info = _found(place.controller, name, new)
-    return Table(place.client, place.controller, info, on_close=close)
+    return Table(OpenTable(place.client, place.controller, info, close))
 
 
 def _found(controller: StorageController, name: str, new: CollectionSpec | None) -> CollectionInfo:

@@ -5,36 +5,25 @@
   is decided by the collection's retention, not by who has the table open.
 """
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from holdfast.collections import (
-    CollectionInfo,
-    CollectionReader,
-    CollectionWriter,
-    Position,
-    StorageController,
-)
+from holdfast.collections import CollectionReader
 from holdfast.collections.changes import net_changes
-from holdfast.errors import AsOfNotYetAvailable, BadInput, NotWritable
-from holdfast.forks import OwnerProcess
-from holdfast.persist import PersistClient, Schema
-from holdfast.persist.checks import check_columns
+from holdfast.errors import AsOfNotYetAvailable, BadInput
+from holdfast.persist import PersistClient
+from holdfast.persist.rows.casts import shown
 from holdfast.tables.changes import Append, Delete, Update, Upsert
-from holdfast.tables.committing import commit
-from holdfast.tables.existing import rows_of
+from holdfast.tables.committing import as_change, commit
 from holdfast.tables.moments import Moment, milliseconds
-from holdfast.tables.reading import Reading
+from holdfast.tables.opened import PURPOSE, OpenTable
 from holdfast.tables.rows import repeated
 from holdfast.tables.tail import Tail
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_PURPOSE = "table"
 
 
 class Table:
@@ -46,59 +35,43 @@ class Table:
     `StorageError` where the stores fail.
     """
 
-    def __init__(
-        self,
-        client: PersistClient,
-        controller: StorageController,
-        info: CollectionInfo,
-        *,
-        on_close: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._owner = OwnerProcess()
-        self.client = client
-        self.info = info
-        self.writing = threading.RLock()
-        self._controller = controller
-        self._on_close = on_close
-        self._reading = Reading(client, lambda: controller.reader(info.collection_id, purpose=_PURPOSE))
-        self._writer: CollectionWriter | None = None
-        self._position: Position | None = None
-        self._closed = False
+    def __init__(self, opened: OpenTable) -> None:
+        self._opened = opened
 
     @property
     def name(self) -> str:
         """Its name."""
-        return self.info.name
+        return self._opened.name
+
+    @property
+    def client(self) -> PersistClient:
+        """The client of its location."""
+        return self._opened.client
 
     @property
     def schema(self) -> pa.Schema:
         """Its columns as of now, those of the key first."""
-        return self._described().schema.arrow
+        return self._opened.describe().schema.arrow
 
     @property
     def key(self) -> tuple[str, ...]:
         """The names of the key columns; none where it has no key."""
-        return self.info.schema.key_names
-
-    @property
-    def collection_schema(self) -> Schema:
-        """Its columns as the storage has them."""
-        return self.info.schema
+        return self._opened.info.schema.key_names
 
     @property
     def comments(self) -> dict[str, str]:
         """The comments of its columns as of now, by the names of those that have one."""
-        return dict(self._described().comments)
+        return dict(self._opened.describe().comments)
 
     @property
     def since(self) -> int:
         """The earliest time that can be read, as of now."""
-        return self._reading.run(lambda reader: reader.since())
+        return self._opened.reading.run(lambda reader: reader.since())
 
     @property
     def upper(self) -> int:
         """The first time that is not complete, as of now: the latest that can be read is the one before."""
-        return self._reading.run(lambda reader: reader.upper())
+        return self._opened.reading.run(lambda reader: reader.upper())
 
     def append(self, rows: object) -> int:
         """Add rows; answers the time from which on they are seen. Returns when they are durable.
@@ -107,7 +80,7 @@ class Table:
         them unique is `upsert`. Raises `BadInput` naming what doesn't fit, and nothing happened;
         `Indeterminate` where it could not be found out whether it happened.
         """
-        return commit({self: Append(rows)}).time
+        return commit({self._opened: Append(rows)}).time
 
     def upsert(self, rows: object) -> int:
         """Put rows in the place of those that have their keys, in one step. Answers and raises as `append`.
@@ -115,14 +88,14 @@ class Table:
         Of several writers of one key the last one's row stays. `update` is for rows that depend on what was
         there. Raises `BadInput` where a key comes twice, or the table has none.
         """
-        return commit({self: Upsert(rows)}).time
+        return commit({self._opened: Upsert(rows)}).time
 
     def delete(self, keys: object) -> int:
         """Take away the rows of these keys, in one step. Answers and raises as `append`.
 
         `keys` are values of the key column, tuples where there are several, or rows with the key columns.
         """
-        return commit({self: Delete(keys)}).time
+        return commit({self._opened: Delete(keys)}).time
 
     def update(self, keys: object, function: Callable[[pa.Table], object]) -> int:
         """Replace the rows of these keys (None: all) by what `function` makes of them, in one step.
@@ -130,7 +103,7 @@ class Table:
         Nothing that others write is lost: `function` gets the rows as they are, and where somebody was
         faster it gets them again. Answers and raises as `append`; keys as in `delete`.
         """
-        return commit({self: Update(keys, function)}).time
+        return commit({self._opened: Update(keys, function)}).time
 
     def read(self, as_of: Moment | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows as of a time, or the latest, in no order; all columns, or these.
@@ -163,19 +136,20 @@ class Table:
             raise AsOfNotYetAvailable(first, upper)
 
         def differing(reader: CollectionReader) -> pa.Table:
-            schema, changes = net_changes(reader, self._described, first, last)
+            schema, changes = net_changes(reader, self._opened.describe, first, last)
             return changes.select(schema.arrow_diff.names)
 
-        return self._reading.run(differing)
+        return self._opened.reading.run(differing)
 
     def tail(self, as_of: Moment | None = None, *, snapshot: bool = False) -> Tail:
         """What changes after a time (None: from now on), as it comes, without end.
 
         With `snapshot` the rows at that time come first, as changes. See `Tail`. Raises as `read`.
         """
-        self._check_open()
+        self._opened.check_open()
         time = None if as_of is None else milliseconds(as_of)
-        reader = self._controller.reader(self.info.collection_id, purpose=f"{_PURPOSE} tail")
+        collection = self._opened.info.collection_id
+        reader = self._opened.controller.reader(collection, purpose=f"{PURPOSE} tail")
         return Tail.begin(reader, time, snapshot=snapshot, holds=self.client.mode == "write")
 
     def comment(self, comments: Mapping[str, str | None]) -> None:
@@ -184,15 +158,12 @@ class Table:
         Raises `BadInput` for a column that is not there, and for a text of more than 1024 characters or with
         control characters but newline and tab.
         """
-        self.check_writable()
-        self._controller.comment_columns(self.info.collection_id, comments)
+        self._opened.check_writable()
+        self._opened.controller.comment_columns(self._opened.info.collection_id, comments)
 
     def close(self) -> None:
         """Give up what it holds. What was written stays. In a forked child it does nothing."""
-        if not self._closed and self._owner.is_here:
-            self._closed = True
-            self._reading.close()
-            self._on_close()
+        self._opened.close()
 
     def __enter__(self) -> Self:
         return self
@@ -201,76 +172,26 @@ class Table:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Table {self.name} ({self.info.schema})>"
-
-    def check_writable(self) -> None:
-        """Raise unless this table can be written."""
-        self._check_open()
-        if self.client.mode == "read":
-            raise NotWritable(f"table {self.name} was opened for reading", hint='open it without mode="read"')
-
-    def writer(self) -> CollectionWriter:
-        """Its writer; with `writing` held, as the next three."""
-        self._check_open()
-        if self._writer is None:
-            self._writer = self._controller.writer(self.info.collection_id, purpose=_PURPOSE)
-        return self._writer
-
-    def position(self) -> Position:
-        """Where its next append begins, as far as is known."""
-        if self._position is None:
-            self._position = self.writer().position()
-        return self._position
-
-    def moved(self, position: Position) -> None:
-        """Note where its next append begins."""
-        self._position = position
-
-    def forget(self, *, writer: bool) -> None:
-        """Forget where its next append begins, and with `writer` what it writes by."""
-        self._position = None
-        if writer:
-            self._writer = None
-
-    def existing(self, upper: int, keys: pa.Table | None) -> pa.Table:
-        """The rows just before `upper`, with `_diff`, that have these keys (None: all)."""
-        if upper == 0:
-            return self.writer().schema.arrow_diff.empty_table()
-        return self._reading.run(
-            lambda reader: rows_of(self.client, reader, self._described, upper - 1, keys)
-        )
-
-    def renew(self) -> bool:
-        """Write by the newest schema from now on; whether it is another than before."""
-        before = self.writer().schema
-        self.info = self._described()
-        if self.info.schema == before:
-            return False
-        self.forget(writer=True)
-        return True
-
-    def _described(self) -> CollectionInfo:
-        return self._controller.describe(self.info.collection_id)
+        return f"<Table {self.name} ({self._opened.info.schema})>"
 
     def _contents(self, as_of: Moment | None, columns: Sequence[str] | None) -> pa.Table:
-        """The rows with `_diff`, once it is known that they have these columns."""
-        time = None if as_of is None else milliseconds(as_of)
+        return self._opened.contents(None if as_of is None else milliseconds(as_of), columns)
 
-        def contents(reader: CollectionReader) -> pa.Table:
-            try:
-                snapshot = reader.snapshot(time)
-            except AsOfNotYetAvailable as error:
-                check_columns(reader.schema, columns)
-                if time is None and error.upper == 0:
-                    return reader.schema.arrow_diff.empty_table()
-                raise
-            check_columns(snapshot.schema, columns)
-            return snapshot.to_table()
 
-        return self._reading.run(contents)
+def write(changes: Mapping[Table, object]) -> int:
+    """Change several tables of one location at one time, all or nothing; returns that time.
 
-    def _check_open(self) -> None:
-        if not self._owner.is_here:
-            self._owner.check(f"table {self.name}")
-        if self._closed:
-            raise BadInput(f"table {self.name} is closed", hint="open it again with holdfast.table")
+    For each table give rows to append, or an `Upsert`, `Delete` or `Update`. When this returns, all changes
+    are durable, and a reader of any of the tables at the returned time or later sees them.
+
+    Raises:
+        BadInput: the tables are of different locations, a table is given twice, or rows don't fit. Nothing
+            happened.
+        Indeterminate: whether it happened could not be found out.
+    """
+    if not isinstance(changes, Mapping):
+        raise BadInput("a write is a dict of tables and their rows, such as {orders: rows, lines: others}")
+    for given in changes:
+        if not isinstance(given, Table):
+            raise BadInput(f"a write is to tables that holdfast.table opened, not to {shown(given)}")
+    return commit({table._opened: as_change(each) for table, each in changes.items()}).time  # noqa: SLF001

@@ -23,6 +23,7 @@ from holdfast.collections.bulk import BulkAppend
 from holdfast.collections.record.spec import Recipe
 from holdfast.persist import PersistClient, Schema
 from holdfast.tables import Table, Tail
+from holdfast.tables.opened import OpenTable
 from testbed.forking import in_child, locks_held, public_names
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -256,14 +257,19 @@ def test_every_call_of_a_table_raises_and_the_child_opens_its_own(tmp_path: Path
         "diff": lambda t: t.diff(time),
         "tail": lambda t: t.tail(),
         "comment": lambda t: t.comment({"v": "x"}),
+    }
+    inner: Calls = {
+        "check_open": lambda t: t.check_open(),
         "check_writable": lambda t: t.check_writable(),
+        "describe": lambda t: t.describe(),
         "writer": lambda t: t.writer(),
         "existing": lambda t: t.existing(time + 1, None),
+        "contents": lambda t: t.contents(None, None),
         "renew": lambda t: t.renew(),
     }
-    _all_raise([(table, calls), (tail, {"next": lambda each: each.next(0)})])
-    free = ("name", "key", "collection_schema", "close", "position", "moved", "forget")
-    _covers(Table, calls, *free)
+    _all_raise([(table, calls), (table._opened, inner), (tail, {"next": lambda each: each.next(0)})])
+    _covers(Table, calls, "name", "key", "client", "close")
+    _covers(OpenTable, inner, "name", "close", "position", "moved", "forget")
     _covers(Tail, {"next": len}, "progress", "close")
 
     def works() -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast
+from holdfast import errors
 from holdfast.collections import CollectionReader, StorageController
 from holdfast.errors import (
     AsOfNotYetAvailable,
@@ -56,6 +57,22 @@ def test_importing_it_costs_nothing() -> None:
     with pytest.raises(AttributeError):
         holdfast.tabel  # type: ignore[attr-defined]  # noqa: B018
     assert "table" in dir(holdfast)
+
+
+def test_a_table_shows_only_what_users_may_call(orders: Table) -> None:
+    shown = {name for name in dir(orders) if not name.startswith("_")}
+    assert shown == {
+        *("append", "upsert", "delete", "update", "comment", "close"),
+        *("read", "counts", "to_pandas", "diff", "tail"),
+        *("name", "key", "schema", "comments", "since", "upper", "client"),
+    }
+
+
+def test_all_errors_are_exported() -> None:
+    found = {name: each for name, each in vars(errors).items() if isinstance(each, type)}
+    public = {n for n, each in found.items() if issubclass(each, HoldfastError) and not n.startswith("_")}
+    assert public <= set(holdfast.__all__)
+    assert all(getattr(holdfast, name) is found[name] for name in public)
 
 
 def test_rows_come_go_and_stay_readable_as_of_any_time(orders: Table) -> None:
@@ -253,7 +270,7 @@ def test_a_reader_writes_and_holds_nothing(tmp_path: Path) -> None:
         assert rows(table) == [(1,)]
         with table.tail(0, snapshot=False) as tail:
             assert tail.next(60.0).num_rows == 1
-        holds = table.client.inspect(table.info.metadata_shard).holds
+        holds = table.client.inspect(table._opened.info.metadata_shard).holds
         assert [hold.kind for hold in holds if hold.kind != "critical"] == []
         with pytest.raises(NotWritable):
             table.append([{"n": 1}])
@@ -283,7 +300,7 @@ def test_the_hold_of_an_open_table_follows(monkeypatch: pytest.MonkeyPatch) -> N
         table.read()
         latest = table.append([{"n": 1}])
         table.read()
-        info = table.info
+        info = table._opened.info
         (hold,) = (each for each in client.inspect(info.metadata_shard).holds if each.kind != "critical")
         assert hold.since == latest
         StorageController(client).set_retention_hold("t", latest)
@@ -294,10 +311,10 @@ def test_the_hold_of_an_open_table_follows(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_lost_lease_costs_a_reader_nothing_but_its_hold(orders: Table) -> None:
     orders.append([{"id": 1}])
     assert orders.read().num_rows == 1
-    reader = orders._reading._reader
+    reader = orders._opened.reading._reader
     assert reader is not None
     reader.close()
-    orders._reading._forget(reader)
+    orders._opened.reading._forget(reader)
     assert orders.read().num_rows == 1
 
 
@@ -403,6 +420,6 @@ def test_a_table_that_nobody_uses_holds_nothing(monkeypatch: pytest.MonkeyPatch)
         table.append([{"n": 0}])
         assert rows(table) == [(0,)]
         assert given_up.wait(20)
-        holds = client.inspect(table.info.metadata_shard).holds
+        holds = client.inspect(table._opened.info.metadata_shard).holds
         assert [each.kind for each in holds] == ["critical"]
         assert rows(table) == [(0,)], "the next read opens a reader"

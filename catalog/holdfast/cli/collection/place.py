@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from holdfast.collections import CollectionInfo, StorageController
     from holdfast.persist import PersistClient
     from holdfast.tables import Table
+    from holdfast.tables.opened import OpenTable
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -55,15 +56,24 @@ def controller_of(client: "PersistClient") -> Iterator["StorageController"]:
 
 
 @contextlib.contextmanager
-def table_of(client: "PersistClient", name: str) -> Iterator["Table"]:
-    """A collection as a table, by its name or id, for a block."""
-    from holdfast.tables import Table
+def opened_table(client: "PersistClient", name: str) -> Iterator["OpenTable"]:
+    """A collection as the library opens a table, by its name or id, for a block."""
+    from holdfast.tables.opened import OpenTable
 
     with controller_of(client) as controller:
         info = controller.describe(name)
         refuse_dropped(info)
-        with Table(client, controller, info) as table:
-            yield table
+        with contextlib.closing(OpenTable(client, controller, info)) as opened:
+            yield opened
+
+
+@contextlib.contextmanager
+def table_of(client: "PersistClient", name: str) -> Iterator["Table"]:
+    """A collection as a table, by its name or id, for a block."""
+    from holdfast.tables import Table
+
+    with opened_table(client, name) as opened:
+        yield Table(opened)
 
 
 def refuse_dropped(info: "CollectionInfo") -> None:

@@ -118,7 +118,7 @@ def tail(
         first = snapshot and (as_of or 0) < table.upper
         with table.tail(as_of, snapshot=snapshot) as changes, suppress(KeyboardInterrupt):
             out, told, start, deadline = _Changes(form), -1, changes.progress, None
-            while (until is None or changes.progress < until) and not table.info.dropped:
+            while until is None or changes.progress < until:
                 if deadline is None and seconds is not None and not (first and changes.progress == start):
                     deadline = monotonic() + seconds
                 left = None if deadline is None else deadline - monotonic()

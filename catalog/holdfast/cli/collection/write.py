@@ -16,9 +16,9 @@ import click
 from holdfast.cli.collection.place import (
     controller_of,
     location_option,
+    opened_table,
     refuse_dropped,
     shown,
-    table_of,
     time,
 )
 from holdfast.cli.location import open_to_look, open_to_write
@@ -113,7 +113,7 @@ def _change(url: str, info: "CollectionInfo", source: "RowSource", *, delete: bo
     rows = whole(source)
     change = (tables.Delete if delete else tables.Upsert)(rows)
     change.prepare(info.name, info.schema)  # refuses what can't be, before anything is opened for writing
-    with table_of(open_to_write(url, create=False), info.collection_id) as table:
+    with opened_table(open_to_write(url, create=False), info.collection_id) as table:
         done = commit({table: change})
     if delete:
         keys = distinct_keys(info.schema, rows).num_rows
