@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.collections.snapshots.folder import SnapshotFolder, folder_at
+from holdfast.collections.snapshots.folder import SnapshotFolder
+from holdfast.collections.snapshots.locate import folder_at
 from holdfast.errors import BadInput, Determinate, StoreUnreachable
 from holdfast.persist.stores.s3 import PART_BYTES
 from testbed.droppingproxy import DroppingProxy

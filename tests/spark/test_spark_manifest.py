@@ -14,7 +14,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.collections.snapshots.folder import LocalFolder, folder_at
+from holdfast.collections.snapshots.folder import LocalFolder
+from holdfast.collections.snapshots.locate import folder_at
 from holdfast.collections.snapshots.manifest import (
     SnapshotManifest,
     checksum_of,

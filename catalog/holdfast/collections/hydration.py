@@ -16,11 +16,18 @@ Spark's executors sort and upload. What differs is who fills; the rest is the sa
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from holdfast.collections.bringing import Progress, brought
 from holdfast.collections.record.jobs import JobRecord, JobState, Json, job_id, one_line
-from holdfast.collections.record.spec import CollectionInfo, Recipe, RenditionInfo, RenditionState
+from holdfast.collections.record.spec import (
+    CollectionInfo,
+    Frontiers,
+    Recipe,
+    RenditionInfo,
+    RenditionState,
+)
+from holdfast.collections.renditions import Renditions
 from holdfast.collections.uppers import common_upper
 from holdfast.errors import (
     AsOfTooEarly,
@@ -34,10 +41,7 @@ from holdfast.errors import (
     TornRendition,
     UpperMismatch,
 )
-from holdfast.persist import Prepared, StoredSize
-
-if TYPE_CHECKING:
-    from holdfast.collections.controller import StorageController
+from holdfast.persist import PersistClient, Prepared, StoredSize
 
 HYDRATE: Final = "hydrate"
 """The kind of the job; its slot is the id of the rendition."""
@@ -60,6 +64,46 @@ def needs_spark(size: StoredSize) -> bool:
     return size.size_bytes >= SPARK_BYTES or size.rows >= SPARK_ROWS
 
 
+class Controls(Protocol):
+    """The commands of the storage controller that a hydration needs."""
+
+    client: PersistClient
+
+    @property
+    def renditions(self) -> Renditions:
+        """The commands on renditions."""
+
+    def describe(self, id_or_name: str) -> CollectionInfo:
+        """What is on record for a collection."""
+
+    def frontiers(self, id_or_name: str) -> Frontiers:
+        """The since and the upper of a collection, linearized."""
+
+    def job(self, job_id: str) -> JobRecord | None:
+        """The record of a job."""
+
+    def check_attempt(self, job_id: str, attempt: int) -> JobRecord:
+        """The job, if this is its running attempt."""
+
+    def start_job(self, id_or_name: str, kind: str, slot: str, *, spec: Json) -> JobRecord:
+        """Begin a job."""
+
+    def retry_job(self, job_id: str, *, abandoned: int) -> JobRecord:
+        """Begin the next attempt of a job."""
+
+    def fail_job(self, job_id: str, attempt: int, error: str) -> Any:
+        """Record that an attempt failed."""
+
+    def finish_job(
+        self,
+        job_id: str,
+        attempt: int,
+        result: Json,
+        effects: Sequence[Prepared] | Callable[[], Sequence[Prepared]],
+    ) -> Any:
+        """Commit the effects of an attempt with its record."""
+
+
 class Hydration:
     """One attempt to hydrate one rendition, by `fill` where it isn't all done in this process.
 
@@ -68,7 +112,7 @@ class Hydration:
 
     def __init__(
         self,
-        controller: "StorageController",
+        controller: Controls,
         info: CollectionInfo,
         rendition_id: str,
         progress: Progress | None = None,

@@ -26,7 +26,8 @@ from holdfast.collections.record.spec import CollectionInfo, Recipe, RenditionIn
 from holdfast.collections.record.transitions import Origin
 from holdfast.collections.renditions import RESTORED_UPPER, Renditions
 from holdfast.collections.routing import split_rows
-from holdfast.collections.snapshots.folder import SnapshotFolder, folder_at
+from holdfast.collections.snapshots.folder import SnapshotFolder
+from holdfast.collections.snapshots.locate import folder_at
 from holdfast.collections.snapshots.manifest import (
     SnapshotManifest,
     checksum_text,

@@ -20,12 +20,14 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from holdfast.spark.options import ReadMode, for_batch, for_stream, parse_options
-from holdfast.spark.write_options import parse_write_options
 
 # Spark imports this module in a process of its own only to learn the name of the source, and starts another
 # one after each error: what reads data is imported, which takes a second, where data is read.
+from holdfast.spark.partition import HoldfastPartition, read_task
+from holdfast.spark.write_options import parse_write_options
+
 if TYPE_CHECKING:
-    from holdfast.spark.scan import Scan, ScanTask
+    from holdfast.spark.scan import Scan
     from holdfast.spark.stream import HoldfastStreamReader
     from holdfast.spark.writer import HoldfastStreamWriter, HoldfastWriter
     from holdfast.spark.writing import WritePlan
@@ -96,14 +98,6 @@ class HoldfastDataSource(DataSource):
         return found.with_columns([name for name in schema.fieldNames() if name in found.schema.names])
 
 
-class HoldfastPartition(InputPartition):
-    """A few parts of the snapshot, or the changes of some times."""
-
-    def __init__(self, task: "ScanTask") -> None:
-        super().__init__(task)
-        self.task = task
-
-
 class HoldfastReader(DataSourceReader):
     """Plans a scan and reads its tasks: the changes `after` a time, where one is given, else a snapshot."""
 
@@ -125,22 +119,3 @@ class HoldfastReader(DataSourceReader):
         # Spark makes one partition of nothing where there are none.
         if isinstance(partition, HoldfastPartition):
             yield from read_task(partition.task, self._schema, changes=self._after is not None)
-
-
-def read_task(task: "ScanTask", schema: StructType, *, changes: bool) -> Iterator[pa.RecordBatch]:
-    """What a task has, in the columns of `schema` and in exactly the Arrow types that Spark wants.
-
-    Changes have `_time` and `_diff`; rows come as often as they are there. Raises `BadInput` for rows that
-    are there less than not at all.
-    """
-    from holdfast.spark import scan
-    from holdfast.spark.batches import conform, rows_of
-    from holdfast.spark.types import batch_schema
-
-    wanted = batch_schema(schema)
-    for updates in scan.read(task):
-        if changes:
-            yield conform(scan.with_time(updates, task), wanted)
-        else:
-            for rows in rows_of(updates, where=task.where):
-                yield conform(rows, wanted)

@@ -29,8 +29,8 @@ from holdfast.collections import ChangesPart, CollectionReader, DurableHold, Sto
 from holdfast.errors import BadInput, CollectionNotFound, LocationMismatch, NoMultiset
 from holdfast.persist import PersistClient
 from holdfast.spark import scan
-from holdfast.spark.datasource import HoldfastPartition, read_task
 from holdfast.spark.options import ReadMode, ReadOptions
+from holdfast.spark.partition import HoldfastPartition, read_task
 
 Offset = dict[str, Any]
 _OPENED: Final = ("_reader", "_looking", "_controller", "_writing")

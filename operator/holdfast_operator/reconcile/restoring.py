@@ -21,7 +21,7 @@ from holdfast.catalog.debug import rows_of_dump
 from holdfast.catalog.objects.codec import Row
 from holdfast.catalog.stores.persist import CatalogShard
 from holdfast.collections import RestoreSource as SnapshotSource
-from holdfast.collections.snapshots.folder import local_folder
+from holdfast.collections.snapshots.locate import local_folder
 from holdfast.errors import (
     BadInput,
     CatalogOutOfSync,

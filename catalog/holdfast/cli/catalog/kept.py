@@ -6,8 +6,8 @@ import click
 
 from holdfast.cli.asking import confirm, somebody_answers
 from holdfast.cli.catalog.place import CatalogPlace, catalog_options
+from holdfast.cli.facts import count, emit_json, json_option
 from holdfast.cli.numbers import u64
-from holdfast.cli.persist.show import count, emit_json, json_option
 from holdfast.cli.rows.text import render
 from holdfast.errors import BadInput, Uninitialized
 

@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.asking import confirm, somebody_answers
-from holdfast.cli.collection.place import (
-    columns_of,
-    controller_of,
-    location_option,
-    refuse_dropped,
-    shown_moment,
-    time,
-)
+from holdfast.cli.collection.place import columns_of, controller_of, location_option, refuse_dropped, time
+from holdfast.cli.facts import count, shown_moment
 from holdfast.cli.location import open_to_look, open_to_write
-from holdfast.cli.persist.show import count
 from holdfast.cli.progress import Progress
 from holdfast.errors import BadInput, NotCaughtUp
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.errors import CLOSED, BadInput, TornRendition
+from holdfast.errors import BadInput, TornRendition
 
 if TYPE_CHECKING:
     from holdfast.collections import CollectionInfo, StorageController
@@ -101,23 +101,6 @@ def facts_of(controller: "StorageController", info: "CollectionInfo") -> dict[st
         else:
             facts["since"], facts["upper"] = frontiers.since, frontiers.upper
     return facts
-
-
-def shown(value: Any) -> str:
-    """A fact for people."""
-    if value is None:
-        return "-"
-    return "closed" if value == CLOSED else str(value)
-
-
-def shown_moment(time_ms: int | None) -> str:
-    """A time with the date that it is, where it is one that people mean."""
-    from holdfast.tables.moments import shown_time
-
-    if time_ms is None or time_ms == CLOSED:
-        return shown(time_ms)
-    # Counts and the first second of 1970 are no dates that anybody meant.
-    return str(time_ms) if time_ms < 1000 else f"{time_ms} ({shown_time(time_ms)})"
 
 
 def columns_of(given: tuple[str, ...]) -> dict[str, str]:

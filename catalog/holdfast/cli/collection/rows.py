@@ -14,7 +14,7 @@ import click
 from holdfast.cli.collection.place import controller_of, location_option, table_of, time
 from holdfast.cli.location import open_to_look
 from holdfast.cli.progress import Progress
-from holdfast.cli.rows.text import FORMATS, cell_of, show_rows
+from holdfast.cli.rows.text import FORMATS, cell_of
 from holdfast.errors import AsOfNotYetAvailable, BadInput
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ def read(
             if error.upper == 0 and as_of is None:
                 raise BadInput(f"collection {name} is empty: nothing has been written yet") from error
             raise
+        from holdfast.cli.rows.show import show_rows
+
         show_rows(snapshot, snapshot.schema.arrow_diff, form, output, limit=limit, diff=diff)
 
 
@@ -86,6 +88,8 @@ def diff(
         with Progress("comparing") as progress:
             progress(f"{name} at two times")
             found = table.diff(start, end)
+        from holdfast.cli.rows.show import show_rows
+
         show_rows(found.to_batches(), found.schema, form, output, limit=limit, diff=True)
 
 

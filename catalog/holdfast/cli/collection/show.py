@@ -6,16 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.cli.collection.place import (
-    controller_of,
-    facts_of,
-    location_option,
-    look_option,
-    shown,
-    shown_moment,
-)
+from holdfast.cli.collection.place import controller_of, facts_of, location_option, look_option
+from holdfast.cli.facts import age, count, moment, plain, shown, shown_moment, size
 from holdfast.cli.location import open_to_look
-from holdfast.cli.persist.show import age, count, moment, plain, size
 from holdfast.cli.rows.text import cell_of, render
 
 if TYPE_CHECKING:

@@ -13,16 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from holdfast.cli.collection.place import (
-    controller_of,
-    location_option,
-    opened_table,
-    refuse_dropped,
-    shown,
-    time,
-)
+from holdfast.cli.collection.place import controller_of, location_option, opened_table, refuse_dropped, time
+from holdfast.cli.facts import count, moment, shown
 from holdfast.cli.location import open_to_look, open_to_write
-from holdfast.cli.persist.show import count, moment
 from holdfast.cli.progress import Progress
 from holdfast.cli.rows.text import FORMATS, check_file
 from holdfast.errors import BadInput, WrittenBefore

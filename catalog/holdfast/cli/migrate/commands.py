@@ -193,8 +193,8 @@ def status(place: LinkedPlace, as_json: bool) -> None:
     """
     from holdfast.catalog.move.status import migration_status
     from holdfast.catalog.opening import wall_clock_ms
+    from holdfast.cli.facts import emit_json
     from holdfast.cli.migrate.show import status_json, status_lines
-    from holdfast.cli.persist.show import emit_json
 
     with place.open_to_look() as linked:
         found = migration_status(linked)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.persist.show import age, count, size
+from holdfast.cli.facts import age, count, size
 
 if TYPE_CHECKING:
     from holdfast.catalog.move.attempt import Progress

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.persist.show import count, emit_json, json_option, location_arguments, size
+from holdfast.cli.facts import count, emit_json, json_option, size
+from holdfast.cli.persist.arguments import location_arguments
 from holdfast.cli.progress import Progress
 
 if TYPE_CHECKING:

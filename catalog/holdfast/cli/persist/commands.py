@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.facts import count, frontier, moment, size
 from holdfast.cli.location import open_to_look
+from holdfast.cli.persist.arguments import location_arguments
 from holdfast.cli.persist.backup import backup, restore
 from holdfast.cli.persist.export import export
 from holdfast.cli.persist.holds import holds
 from holdfast.cli.persist.names import names
 from holdfast.cli.persist.recover import recover
-from holdfast.cli.persist.show import count, frontier, location_arguments, moment, size
 from holdfast.cli.persist.upkeep import compact, gc, sweep
 from holdfast.cli.persist.verify import verify
 from holdfast.cli.rows.text import render, table_width

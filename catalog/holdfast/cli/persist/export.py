@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from holdfast.cli.location import open_to_look
-from holdfast.cli.persist.show import location_arguments
+from holdfast.cli.persist.arguments import location_arguments
 from holdfast.errors import AsOfNotYetAvailable
 
 FORMATS = ("parquet", "arrow", "csv", "json")

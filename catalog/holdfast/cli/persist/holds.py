@@ -2,8 +2,9 @@
 
 import click
 
+from holdfast.cli.facts import age, count, emit_json, frontier, json_option
 from holdfast.cli.location import open_to_look
-from holdfast.cli.persist.show import age, chosen, count, emit_json, frontier, json_option, location_arguments
+from holdfast.cli.persist.arguments import chosen, location_arguments
 from holdfast.cli.rows.text import render
 from holdfast.errors import CLOSED
 

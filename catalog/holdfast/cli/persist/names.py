@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.facts import count, emit_json, json_option
 from holdfast.cli.location import open_to_look
-from holdfast.cli.persist.show import count, emit_json, json_option, location_arguments
+from holdfast.cli.persist.arguments import location_arguments
 from holdfast.cli.rows.text import render
 
 if TYPE_CHECKING:

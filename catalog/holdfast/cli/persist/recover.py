@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.collection.place import shown_moment
+from holdfast.cli.facts import count, emit_json, json_option, moment, shown_moment
 from holdfast.cli.location import open_to_look, open_to_write
-from holdfast.cli.persist.show import count, emit_json, json_option, location_arguments, moment
+from holdfast.cli.persist.arguments import location_arguments
 from holdfast.cli.progress import Progress
 from holdfast.cli.rows.text import render
 from holdfast.errors import BadInput

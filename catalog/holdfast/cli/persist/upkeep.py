@@ -2,8 +2,9 @@
 
 import click
 
+from holdfast.cli.facts import age, count, emit_json, json_option, size
 from holdfast.cli.location import open_to_look, open_to_write
-from holdfast.cli.persist.show import age, chosen, count, emit_json, json_option, location_arguments, size
+from holdfast.cli.persist.arguments import chosen, location_arguments
 from holdfast.cli.progress import Progress
 from holdfast.cli.rows.text import render
 

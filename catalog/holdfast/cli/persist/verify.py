@@ -2,8 +2,9 @@
 
 import click
 
+from holdfast.cli.facts import count, emit_json, json_option
 from holdfast.cli.location import open_to_look
-from holdfast.cli.persist.show import chosen, count, emit_json, json_option, location_arguments
+from holdfast.cli.persist.arguments import chosen, location_arguments
 from holdfast.cli.progress import Progress
 
 

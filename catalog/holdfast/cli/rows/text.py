@@ -1,17 +1,14 @@
 """Rows between Arrow tables and what people and files have: drawn tables, and files by their endings."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
-
-import click
-import pyarrow as pa
 
 from holdfast.errors import BadInput
 
 FORMATS: Final = ("table", "csv", "json", "parquet", "arrow")
-_FILE_FORMATS: Final = "|".join(FORMATS[1:])
+FILE_FORMATS: Final = "|".join(FORMATS[1:])
 _SUFFIXES: Final = {
     ".csv": "csv",
     ".json": "json",
@@ -20,7 +17,6 @@ _SUFFIXES: Final = {
     ".parquet": "parquet",
     ".arrow": "arrow",
 }
-_SHOWN_ROWS: Final = 50
 
 
 def table_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
@@ -62,33 +58,10 @@ def cell_of(cell: object) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def show_rows(
-    batches: Iterable[pa.RecordBatch],
-    columns: pa.Schema,
-    form: str | None,
-    output: Path | None,
-    *,
-    limit: int | None,
-    diff: bool,
-) -> None:
-    """Show contents, with `_diff` last, or write them: rows as often as they are there, or once with it."""
-    from holdfast.cli.rows.output import check_output, write_batches
-
-    if output is None and form in {None, "table"}:
-        _show_table(batches, columns, limit=limit, diff=diff)
-        return
-    if form == "table":
-        raise BadInput("a table is for the terminal", hint=f"give --format {_FILE_FORMATS}")
-    target, form = check_output(output, form)
-    rows = write_batches(batches, columns, target, form, diff=diff, limit=limit)
-    if target is not None:
-        click.echo(f"wrote {rows:,} row{'' if rows == 1 else 's'} to {output}", err=True)
-
-
 def check_file(file: Path, form: str | None) -> None:
     """Raise `BadInput` where the rows of this file can't be read: no file, or no format is known of it."""
     if form is None and str(file) == "-":
-        raise BadInput("the format of standard input is not known", hint=f"give --format {_FILE_FORMATS}")
+        raise BadInput("the format of standard input is not known", hint=f"give --format {FILE_FORMATS}")
     if form is None:
         format_by_suffix(file)
     try:
@@ -102,22 +75,5 @@ def format_by_suffix(file: Path) -> str:
     """The format that the name of a file tells; `BadInput` where it tells none."""
     form = _SUFFIXES.get(file.suffix.lower())
     if form is None:
-        raise BadInput(f"{file}: the format can't be told by its name", hint=f"give --format {_FILE_FORMATS}")
+        raise BadInput(f"{file}: the format can't be told by its name", hint=f"give --format {FILE_FORMATS}")
     return form
-
-
-def _show_table(
-    batches: Iterable[pa.RecordBatch], columns: pa.Schema, *, limit: int | None, diff: bool
-) -> None:
-    from holdfast.cli.rows.output import pieces_of
-
-    names = [name for name in columns.names if diff or name != "_diff"]
-    most = _SHOWN_ROWS if limit is None else limit
-    rows: list[list[str]] = []
-    hidden = 0
-    for piece in pieces_of(batches, diff=diff, limit=limit):
-        shown = piece.slice(0, most - len(rows)).to_pylist()
-        rows += [[cell_of(cell) for cell in row.values()] for row in shown]
-        hidden += piece.num_rows - len(shown)
-    text = render(names, rows)
-    click.echo(text + (f"... and {hidden:,} more rows (--limit, --format)\n" if hidden else ""), nl=False)

@@ -22,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.collections.snapshots.folder import SnapshotFolder, folder_at
+from holdfast.collections.snapshots.folder import SnapshotFolder
+from holdfast.collections.snapshots.locate import folder_at
 from holdfast.errors import BadInput, CorruptBlob, VersionTooNew
 from holdfast.persist.rows.rowhash import row_hash
 from holdfast.persist.rows.schema import Column, Schema

@@ -9,7 +9,8 @@
 
 import re
 
-from holdfast.collections.snapshots.folder import SnapshotFolder, folder_at
+from holdfast.collections.snapshots.folder import SnapshotFolder
+from holdfast.collections.snapshots.locate import folder_at
 from holdfast.collections.snapshots.manifest import MANIFEST_NAME, SnapshotManifest
 from holdfast.errors import BadInput, HoldfastError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.collections.snapshots.folder import folder_at
+from holdfast.collections.snapshots.locate import folder_at
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/fd").exists(), reason="only Linux tells what a descriptor is of"

@@ -1,40 +1,21 @@
-"""What the commands of `holdfast persist` share: their arguments, and how facts are written for people."""
+"""How commands show facts: numbers, sizes, times and JSON."""
 
 import json
 from collections.abc import Callable
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from holdfast.errors import CLOSED
 
-if TYPE_CHECKING:
-    from holdfast.persist import PersistClient
-
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def location_arguments(command: _F) -> _F:
-    """The argument URL, and `--consensus` for a location of two stores."""
-    command = click.option(
-        "--consensus", metavar="URL", help="Where the consensus store is, if URL is that of the blob store."
-    )(command)
-    return click.argument("url")(command)
 
 
 def json_option(command: _F) -> _F:
     """The option `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="As JSON.")(command)
-
-
-def chosen(client: "PersistClient", shard: str | None) -> list[str]:
-    """The shard that was asked for, or all; `BadInput` where it doesn't exist."""
-    if shard is None:
-        return client.shards()
-    client.session.existing(shard)
-    return [shard]
 
 
 def emit_json(value: Any) -> None:
@@ -81,3 +62,20 @@ def age(seconds: float) -> str:
 def moment(wall_ms: int) -> str:
     """A wall time."""
     return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def shown(value: Any) -> str:
+    """A fact for people."""
+    if value is None:
+        return "-"
+    return "closed" if value == CLOSED else str(value)
+
+
+def shown_moment(time_ms: int | None) -> str:
+    """A time with the date that it is, where it is one that people mean."""
+    from holdfast.tables.moments import shown_time
+
+    if time_ms is None or time_ms == CLOSED:
+        return shown(time_ms)
+    # Counts and the first second of 1970 are no dates that anybody meant.
+    return str(time_ms) if time_ms < 1000 else f"{time_ms} ({shown_time(time_ms)})"

@@ -1,0 +1,27 @@
+"""The arguments of the commands of `holdfast persist`."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from holdfast.persist import PersistClient
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def location_arguments(command: _F) -> _F:
+    """The argument URL, and `--consensus` for a location of two stores."""
+    command = click.option(
+        "--consensus", metavar="URL", help="Where the consensus store is, if URL is that of the blob store."
+    )(command)
+    return click.argument("url")(command)
+
+
+def chosen(client: "PersistClient", shard: str | None) -> list[str]:
+    """The shard that was asked for, or all; `BadInput` where it doesn't exist."""
+    if shard is None:
+        return client.shards()
+    client.session.existing(shard)
+    return [shard]

@@ -1,0 +1,50 @@
+"""Rows at the terminal as a table, or into a file."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import click
+import pyarrow as pa
+
+from holdfast.cli.rows.output import check_output, pieces_of, write_batches
+from holdfast.cli.rows.text import FILE_FORMATS, cell_of, render
+from holdfast.errors import BadInput
+
+_SHOWN_ROWS: Final = 50
+
+
+def show_rows(
+    batches: Iterable[pa.RecordBatch],
+    columns: pa.Schema,
+    form: str | None,
+    output: Path | None,
+    *,
+    limit: int | None,
+    diff: bool,
+) -> None:
+    """Show contents, with `_diff` last, or write them: rows as often as they are there, or once with it."""
+    if output is None and form in {None, "table"}:
+        _show_table(batches, columns, limit=limit, diff=diff)
+        return
+    if form == "table":
+        raise BadInput("a table is for the terminal", hint=f"give --format {FILE_FORMATS}")
+    target, form = check_output(output, form)
+    rows = write_batches(batches, columns, target, form, diff=diff, limit=limit)
+    if target is not None:
+        click.echo(f"wrote {rows:,} row{'' if rows == 1 else 's'} to {output}", err=True)
+
+
+def _show_table(
+    batches: Iterable[pa.RecordBatch], columns: pa.Schema, *, limit: int | None, diff: bool
+) -> None:
+    names = [name for name in columns.names if diff or name != "_diff"]
+    most = _SHOWN_ROWS if limit is None else limit
+    rows: list[list[str]] = []
+    hidden = 0
+    for piece in pieces_of(batches, diff=diff, limit=limit):
+        shown = piece.slice(0, most - len(rows)).to_pylist()
+        rows += [[cell_of(cell) for cell in row.values()] for row in shown]
+        hidden += piece.num_rows - len(shown)
+    text = render(names, rows)
+    click.echo(text + (f"... and {hidden:,} more rows (--limit, --format)\n" if hidden else ""), nl=False)

@@ -1,0 +1,34 @@
+"""The folder of a snapshot by its path or URL."""
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from holdfast.collections.snapshots.folder import LocalFolder, SnapshotFolder
+from holdfast.errors import BadInput
+from holdfast.persist.stores.s3place import S3Place
+from holdfast.persist.stores.url import needs_boto3
+
+
+def folder_at(location: str | Path) -> SnapshotFolder:
+    """The folder that an absolute path, a `file://` or an `s3://` URL names; `BadInput` for another.
+
+    Raises `StoreUnreachable` where what S3 needs is not installed.
+    """
+    if isinstance(location, Path) or not location.startswith("s3://"):
+        return LocalFolder(local_folder(str(location)))
+    with needs_boto3():
+        from holdfast.collections.snapshots.s3folder import S3Folder
+    return S3Folder(S3Place.of(urlsplit(location)))
+
+
+def local_folder(location: str) -> Path:
+    """The folder that a path or a `file://` URL names; `BadInput` for another scheme or a relative path."""
+    parts = urlsplit(location)
+    if parts.scheme not in {"", "file"} or (parts.scheme and parts.netloc not in {"", "localhost"}):
+        # Another scheme's URL may hold a secret.
+        named = location if parts.scheme == "file" else f"a {parts.scheme}:// URL"
+        raise BadInput(f"{named} is no folder: give an absolute path, a file:// or an s3:// URL")
+    folder = Path(unquote(parts.path)) if parts.scheme else Path(location)
+    if not folder.is_absolute():
+        raise BadInput(f"{location!r} is a relative path; give an absolute one")
+    return folder

@@ -1,0 +1,38 @@
+"""One task of a scan: what the driver plans and an executor reads."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from holdfast.spark.scan import ScanTask
+
+
+class HoldfastPartition(InputPartition):
+    """A few parts of the snapshot, or the changes of some times."""
+
+    def __init__(self, task: "ScanTask") -> None:
+        super().__init__(task)
+        self.task = task
+
+
+def read_task(task: "ScanTask", schema: StructType, *, changes: bool) -> Iterator[pa.RecordBatch]:
+    """What a task has, in the columns of `schema` and in exactly the Arrow types that Spark wants.
+
+    Changes have `_time` and `_diff`; rows come as often as they are there. Raises `BadInput` for rows that
+    are there less than not at all.
+    """
+    from holdfast.spark import scan
+    from holdfast.spark.batches import conform, rows_of
+    from holdfast.spark.types import batch_schema
+
+    wanted = batch_schema(schema)
+    for updates in scan.read(task):
+        if changes:
+            yield conform(scan.with_time(updates, task), wanted)
+        else:
+            for rows in rows_of(updates, where=task.where):
+                yield conform(rows, wanted)
