@@ -215,7 +215,8 @@ class Handler(ABC, Generic[O]):
         except KubeError as error:
             raise _Refused("the finalizer can't be written", error) from None
         if is_deleting(body):
-            return Result()
+            # It is read once more: if the watches are down when it goes, no event says so.
+            return Result(requeue_after=0.0)
         self.services.seen(key, written)
         self.held(key)
         # What is new goes on at once: a thousand of them would all come by a second time.

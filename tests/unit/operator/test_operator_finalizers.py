@@ -112,9 +112,19 @@ def test_a_finalizer_that_could_not_be_taken_off_is_taken_off_later(refusal: Kub
     refused, _ = reconciled(server)
     assert refused.retry or refused.requeue_after == 0.0
     assert server.metadata["finalizers"] == [FINALIZER]
-    assert reconciled(server)[0] == Result()
+    assert reconciled(server)[0] == Result(requeue_after=0.0)
     assert server.metadata["finalizers"] == []
     assert reconciled(server)[0] == Result()
+
+
+def test_what_was_kept_for_an_object_is_dropped_although_no_event_says_that_it_went() -> None:
+    """The watches may be down at that moment; the next list doesn't have the object."""
+    server = OneObject([FINALIZER], deleting=True)
+    handler = Noting(services(server, []))
+    assert asyncio.run(handler.reconcile(KEY)) == Result(requeue_after=0.0)
+    assert handler.forgotten == 0
+    assert asyncio.run(handler.reconcile(KEY)) == Result()
+    assert handler.forgotten == 1
 
 
 def test_what_others_keep_is_written_no_more_once_it_is_released() -> None:
