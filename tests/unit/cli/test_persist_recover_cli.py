@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from holdfast.collections import CollectionSpec, StorageController
 from holdfast.errors import HoldfastError
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.persist.state.divergence import Marker, encode_marker
-from holdfast.persist.stores import Digest
+from holdfast.persist.stores import BlobMeta, Digest, FileBlob
 
 ROWS = 40
 
@@ -172,3 +173,38 @@ def test_an_accepted_log_may_be_collected_again(url: str, folder: Path) -> None:
     assert again == {"done": False, "shards": {}}
     refused = run("persist", "recover", url, "--accept", "--restored")
     assert refused.exit_code == 2
+
+
+@pytest.mark.parametrize("command", [["recover", "--accept", "--yes"], ["verify"]])
+def test_a_healthy_location_is_left_alone_while_a_client_writes_rollups(
+    url: str, folder: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """A client commits a version and writes its rollup after the command has read the head."""
+    config = PersistConfig(maintenance="off", rollup_every=1)
+    listed = FileBlob.list
+    with PersistClient.open(url, config=config) as client:
+        shard = client.new_shard_id()
+        writer = client.writer(shard, Schema.of({"k": "int64"}), purpose="test")
+        times = iter(range(1000))
+
+        def write() -> None:
+            time = next(times)
+            writer.compare_and_append([{"k": time}], time, time + 1)
+            client.maintain(shard)
+
+        def late(blob: FileBlob, prefix: str) -> Iterator[BlobMeta]:
+            if prefix == f"{shard}/v":
+                monkeypatch.setattr(FileBlob, "list", listed)
+                write()
+                monkeypatch.setattr(FileBlob, "list", late)
+            return listed(blob, prefix)
+
+        write()
+        monkeypatch.setattr(FileBlob, "list", late)
+        done = run("persist", command[0], url, *command[1:])
+        assert done.exit_code == 0, done.output
+        assert shard not in done.stdout
+        client.location.close()
+    monkeypatch.setattr(FileBlob, "list", listed)
+    with PersistClient.open(url, mode="read") as client:
+        assert client.recent_upper(shard) == next(times)

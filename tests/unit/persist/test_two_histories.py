@@ -2,19 +2,23 @@
 
 import itertools
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from holdfast.errors import CLOSED, CorruptBlob, Determinate, HandleExpired, LogRegressed, UpperMismatch
 from holdfast.persist import PersistClient
+from holdfast.persist.accept import accept
 from holdfast.persist.admin.sweep import sweep
 from holdfast.persist.admin.verify import verify
 from holdfast.persist.ids import rollup_key
+from holdfast.persist.rows.part import checksum
 from holdfast.persist.state.codec import encode_state
-from holdfast.persist.state.command import Handle
+from holdfast.persist.state.command import AddRollup, CondemnOrphans, Handle
 from holdfast.persist.state.cuts import MOST_DIGESTS, decode_digests, encode_digests, known_digest
-from holdfast.persist.state.divergence import accept, lines_of, markers_of, why_keep
+from holdfast.persist.state.divergence import lines_of, markers_of, why_keep
+from holdfast.persist.state.machine import commit
+from holdfast.persist.state.state import Rollup
 from holdfast.persist.stores import BlobMeta, Entry, MemoryConsensus, Row
 from holdfast.persist.upkeep.compaction import claim_compaction, install, merge_task
 from unit.persist.open_stores import OTHER, SCHEMA, SHARD, Stores, contents, rows
@@ -44,6 +48,13 @@ def promote(stores: Stores, standby: MemoryConsensus) -> None:
     """What is in the standby is what every client finds from now on."""
     stores.consensus._logs.clear()
     stores.consensus._logs.update({key: list(log) for key, log in standby._logs.items()})
+
+
+def doubt(stores: Stores) -> str:
+    """Why a process of its own would delete nothing of the shard."""
+    machine = stores.open().session.machine(SHARD)
+    machine.refresh()
+    return why_keep(machine)
 
 
 def forked(stores: Stores, **settings: object) -> tuple[PersistClient, PersistClient]:
@@ -296,9 +307,8 @@ def test_a_marker_of_a_confused_client_does_not_block(stores: Stores) -> None:
     with pytest.raises(LogRegressed):
         a.recent_upper(SHARD)
     promote(stores, newest)
-    state = stores.state()
     assert [*markers_of(stores.blob, SHARD)] != []
-    assert why_keep(stores.open().location, state) == ""
+    assert doubt(stores) == ""
 
 
 def test_a_rollup_of_the_lost_history_blocks_deletion(stores: Stores) -> None:
@@ -308,10 +318,9 @@ def test_a_rollup_of_the_lost_history_blocks_deletion(stores: Stores) -> None:
     append(a, 4, 5, value="a")
     a.maintain(SHARD)
     promote(stores, standby)
-    state = stores.state()
-    assert "the log ends at version" in why_keep(a.location, state)
+    assert "the log ends at version" in doubt(stores)
     append(stores.open(), *range(4, 12), value="b")
-    assert "another version" in why_keep(a.location, stores.state())
+    assert "another version" in doubt(stores)
 
 
 def test_two_versions_of_one_time_are_told_apart(stores: Stores) -> None:
@@ -327,15 +336,15 @@ def test_two_versions_of_one_time_are_told_apart(stores: Stores) -> None:
     a.reader(SHARD, purpose="of a")
     lost = stores.state()
     stores.blob.put(rollup_key(SHARD, lost.seqno), encode_state(lost))
-    assert why_keep(a.location, lost) == ""
+    assert doubt(stores) == ""
     promote(stores, standby)
     b = stores.open()
     b.reader(SHARD, purpose="of b")
     promoted = stores.state()
     assert (promoted.seqno, promoted.wall_ms) == (lost.seqno, lost.wall_ms)
-    assert "another version" in why_keep(b.location, promoted)
+    assert "another version" in doubt(stores)
     append(b, 4)
-    assert "another version" in why_keep(b.location, stores.state())
+    assert "another version" in doubt(stores)
 
 
 def test_a_rollup_of_the_lost_history_blocks_although_the_log_was_cut(stores: Stores) -> None:
@@ -351,7 +360,7 @@ def test_a_rollup_of_the_lost_history_blocks_although_the_log_was_cut(stores: St
     b.maintain(SHARD)
     assert stores.consensus.scan(SHARD, 0, 1)[0].seqno > lost.seqno
     stores.blob.put(rollup_key(SHARD, lost.seqno), encode_state(lost))
-    assert "another version" in why_keep(b.location, stores.state())
+    assert "another version" in doubt(stores)
 
 
 def test_every_version_of_a_history_may_leave_a_rollup(stores: Stores) -> None:
@@ -379,9 +388,9 @@ def test_every_version_of_a_history_may_leave_a_rollup(stores: Stores) -> None:
     hold.release()
     client.maintain(SHARD)
     assert len(keys) > 15
-    assert why_keep(client.location, stores.state()) == ""
+    assert doubt(stores) == ""
     client.finalize(SHARD)
-    assert why_keep(client.location, stores.state()) == ""
+    assert doubt(stores) == ""
 
 
 def test_a_blocked_shard_is_looked_at_ever_more_rarely(
@@ -420,7 +429,7 @@ def test_the_rollup_of_a_writer_that_died_does_not_block(stores: Stores) -> None
     state = stores.state()
     stores.blob.put(rollup_key(SHARD, state.seqno), encode_state(state))
     append(client, 6)
-    assert why_keep(client.location, stores.state()) == ""
+    assert doubt(stores) == ""
 
 
 def test_a_collector_of_the_lost_history_deletes_and_cuts_nothing(stores: Stores) -> None:
@@ -532,11 +541,107 @@ def test_an_accepted_history_is_collected_again(stores: Stores) -> None:
     collector = stores.open(maintenance="inline", rollup_every=4, compaction_fanin=3, **BLOBS)
     append(collector, *range(12, 20), value="b")
     assert collector.session.machine(SHARD).kept_because
-    accept(collector.location, collector.session.machine(SHARD).refresh())
+    accept(collector.session.machine(SHARD))
     collector.maintain(SHARD)
     assert collector.session.machine(SHARD).kept_because == ""
     assert stores.consensus.scan(SHARD, 0, 1)[0].seqno > 1
     assert len(contents(collector.reader(SHARD, purpose="r").snapshot(19).to_table())) == 20
+
+
+def meanwhile(stores: Stores, monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> None:
+    """Do `work` once, when somebody begins to list the rollups of the shard."""
+    listed, left = stores.blob.list, [work]
+
+    def late(prefix: str) -> Iterator[BlobMeta]:
+        if prefix == f"{SHARD}/v" and left:
+            left.pop()()
+        return listed(prefix)
+
+    monkeypatch.setattr(stores.blob, "list", late)
+
+
+def uploaded(stores: Stores) -> tuple[Rollup, bytes]:
+    """A rollup of the newest version that its writer has put, and not recorded yet."""
+    state = stores.state()
+    data = encode_state(state)
+    rollup = Rollup(state.seqno, rollup_key(SHARD, state.seqno), len(data), checksum(data))
+    stores.blob.put(rollup.blob_key, data)
+    return rollup, data
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_rollup_that_a_writer_writes_meanwhile_is_of_this_history(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, is_recorded: bool
+) -> None:
+    """It is newer than the head that was read before the rollups were listed."""
+    looker, writer = stores.open(rollup_every=1), stores.open(rollup_every=1)
+    append(writer, *range(3))
+    machine = looker.session.machine(SHARD)
+    times = iter(range(3, 100))
+    written: list[str] = []
+
+    def write() -> None:
+        append(writer, next(times))
+        if is_recorded:
+            writer.maintain(SHARD)
+        else:
+            written.append(uploaded(stores)[0].blob_key)
+
+    machine.refresh()
+    meanwhile(stores, monkeypatch, write)
+    assert why_keep(machine) == ""
+    meanwhile(stores, monkeypatch, write)
+    assert verify(looker, SHARD).findings == ()
+    meanwhile(stores, monkeypatch, write)
+    accept(machine)
+    state = stores.state()
+    assert {*written, *(each.blob_key for each in state.rollups.values())} <= stores.blobs()
+    assert not {*written} & state.garbage.keys()
+    meanwhile(stores, monkeypatch, write)
+    looker.maintain(SHARD)
+    assert machine.kept_because == ""
+    assert len(contents(stores.open().reader(SHARD, purpose="r").snapshot(6).to_table())) == 7
+
+
+def test_an_accepted_history_makes_garbage_of_foreign_rollups(stores: Stores) -> None:
+    """They wait as garbage does, they stop no sweep, and a later rollup of this history comes before."""
+    a = stores.open()
+    append(a, *range(4))
+    standby = copied(stores.consensus)
+    append(a, 4, 5, value="a")
+    early, _ = uploaded(stores)
+    append(a, *range(6, 40), value="a")
+    late, _ = uploaded(stores)
+    promote(stores, standby)
+    b = stores.open(retain_for_s=1000.0, rollup_every=4)
+    append(b, *range(4, 12), value="b")
+    foreign = {early.blob_key, late.blob_key}
+    head = stores.state().seqno
+    assert early.seqno < head < late.seqno
+    accept(b.session.machine(SHARD))
+    state = stores.state()
+    assert foreign <= stores.blobs()
+    assert foreign <= state.garbage.keys()
+    assert state.latest_rollup is not None
+    assert state.latest_rollup.seqno == head
+    assert doubt(stores) == ""
+    assert [each.refused for each in sweep(b)] == [""]
+    b.maintain(SHARD)
+    assert foreign <= stores.blobs()
+    stores.clock.now_s += 1000
+    b.maintain(SHARD)
+    assert not foreign & stores.blobs()
+    assert len(contents(b.reader(SHARD, purpose="r").snapshot(11).to_table())) == 12
+
+
+def test_a_rollup_that_was_condemned_is_never_recorded(stores: Stores) -> None:
+    client = stores.open(gc_grace_s=1000.0)
+    append(client, *range(4))
+    rollup, _ = uploaded(stores)
+    machine = client.session.machine(SHARD)
+    assert commit([(machine, CondemnOrphans(((rollup.blob_key, 0),)))]) == [(rollup.blob_key,)]
+    assert commit([(machine, AddRollup(rollup, 0))]) == [False]
+    assert stores.state().rollups == {}
 
 
 def test_a_commit_that_landed_returns_where_its_line_can_not_be_recorded(

@@ -112,20 +112,22 @@ def recover(
 
 
 def _accept(url: str, consensus: str | None, *, yes: bool, as_json: bool) -> None:
-    from holdfast.persist.state import divergence as forks
+    from holdfast.persist.accept import accept
+    from holdfast.persist.state.divergence import accept_line, why_keep
 
     opened = open_to_write(url, consensus, create=False) if yes else open_to_look(url, consensus)
     with opened as client:
         found = {}
         for shard in client.shards():
-            state = client.session.machine(shard).refresh()
-            why = forks.why_keep(client.location, state)
+            machine = client.session.machine(shard)
+            machine.refresh()
+            why = why_keep(machine)
             if why:
                 found[shard] = why
                 if yes:
-                    forks.accept(client.location, state)
+                    accept(machine)
         if yes:
-            forks.accept_line(client.location, client.config.hostname)
+            accept_line(client.location, client.config.hostname)
     if as_json:
         emit_json({"done": yes, "shards": found})
         return

@@ -115,7 +115,9 @@ def _refusal(state: ShardState, metas: list[BlobMeta]) -> str:
     """Why nothing of a shard can be told an orphan."""
     if not state.exists:
         return "the consensus store has no log of it"
-    newest = max((int(found["seqno"] or 0) for found in _parsed(metas)), default=0)
+    # Garbage of a version after the log's is of a history that was given up.
+    unknown = [meta for meta in metas if meta.key not in state.garbage]
+    newest = max((int(found["seqno"] or 0) for found in _parsed(unknown)), default=0)
     if newest > state.seqno:
         return f"its log ends at version {state.seqno}, and a blob is of version {newest}"
     return ""

@@ -29,7 +29,7 @@ from holdfast.persist.rows.order import Key, KeyRange, key_at
 from holdfast.persist.rows.part import UNREADABLE, check_footer, decode_inline
 from holdfast.persist.rows.schema import DIFF, TIME, Schema
 from holdfast.persist.state.codec import decode_diff
-from holdfast.persist.state.divergence import why_keep
+from holdfast.persist.state.divergence import doubts
 from holdfast.persist.state.invariants import check_state
 from holdfast.persist.state.machine import Machine, load_rollup
 from holdfast.persist.state.state import Batch, Part, ShardState, WriteMode, apply, live_keys
@@ -132,9 +132,7 @@ class _Audit:
             check_state(state)
         except AssertionError as error:
             yield self._finding(state.shard_id, str(error))
-        why = why_keep(self._machine.location, state)
-        if why:
-            yield self._finding(state.shard_id, f"nothing is deleted, there may be two histories: {why}")
+        yield from self._histories()
         yield from self._log(state)
         for batch in state.batches:
             for run in batch.runs:
@@ -142,6 +140,14 @@ class _Audit:
         for pending in state.pending.values():
             for run in pending.runs:
                 yield from self._run(state, None, run)
+
+    def _histories(self) -> Iterator[Finding]:
+        try:
+            for doubt in doubts(self._machine):
+                what = f"nothing is deleted, there may be two histories: {doubt.why}"
+                yield self._finding(doubt.key, what)
+        except (CorruptBlob, VersionTooNew) as error:
+            yield self._finding(self._machine.shard_id, str(error))
 
     def _finding(self, key: str, what: str) -> Finding:
         return Finding(self._machine.shard_id, key, what)

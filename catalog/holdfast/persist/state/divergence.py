@@ -13,7 +13,8 @@ Everything here relies on one fact: a version number together with the digest of
   nobody deletes anything of that shard: the blobs of both histories stay until a person decides with
   `holdfast persist recover`.
 - The blobs show two histories by themselves where a rollup is newer than the log, or another one than the log
-  of its version can have made. Nothing is deleted then either.
+  of its version can have made. Nothing is deleted then either. A rollup is put after its version was
+  committed. So the rollups are listed first, and the head that they are compared with is read after that.
 - Where the store knows in which line of its own history it is (a Postgres server and its timeline), the first
   client that writes there records it in Blob. Who collects garbage on another line than the newest deletes
   nothing: that is a partitioned old primary.
@@ -25,7 +26,7 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.errors import CorruptBlob, LogRegressed, StorageError
 from holdfast.persist.ids import rollup_seqno
@@ -35,6 +36,9 @@ from holdfast.persist.state.history import contradiction, is_decided
 from holdfast.persist.state.state import ShardState, StateDiff
 from holdfast.persist.stores import Blob, Digest, Location
 from holdfast.persist.stores.location import BLOB_KEY, decode_recoveries, read_location
+
+if TYPE_CHECKING:
+    from holdfast.persist.state.machine import Machine
 
 _MARKER: Final = "f"
 _LINES: Final = "lines/"
@@ -154,24 +158,37 @@ def _record_line(blob: Blob, lines: Sequence[Line], recoveries: int, line: str, 
     blob.put(f"{_LINES}{number:08}-{recoveries}-{line}", data)
 
 
-def why_keep(location: Location, state: ShardState) -> str:
+class Doubt(NamedTuple):
+    """Why a shard may have two histories: the key of the blob that shows it, and how it does."""
+
+    key: str
+    why: str
+
+
+def why_keep(machine: "Machine") -> str:
     """Why nothing of a shard may be deleted now; empty if it may.
 
-    `state` is the newest version in the log. Between this check and a deletion another history can still
-    begin: what is deleted then was garbage in the history that ended, too long ago for the new one to lack it
-    unless the store went back further than `gc_grace_s` and `retain_for_s`.
+    The machine has refreshed. Between this check and a deletion another history can still begin: what is
+    deleted then was garbage in the history that ended, too long ago for the new one to lack it unless the
+    store went back further than `gc_grace_s` and `retain_for_s`.
     """
+    return next((doubt.why for doubt in doubts(machine)), "")
+
+
+def doubts(machine: "Machine") -> Iterator[Doubt]:
+    """All reasons for which nothing of a shard may be deleted now. The machine has refreshed."""
+    location = machine.location
     recoveries = read_recoveries(location.blob)
     why = why_old_line(location, recoveries)
     if why:
-        return why
-    for marker in markers_of(location.blob, state.shard_id):
+        yield Doubt(_LINES, why)
+    for marker in markers_of(location.blob, machine.shard_id):
         if (
             marker.recoveries == recoveries
             and known_digest(location, marker.shard_id, marker.seqno) != marker.known
         ):
-            return str(marker)
-    return next((why for _, why in _unknown_rollups(location, state)), "")
+            yield Doubt(marker.key, str(marker))
+    yield from unknown_rollups(machine)
 
 
 def why_old_line(location: Location, recoveries: int) -> str:
@@ -186,17 +203,6 @@ def why_old_line(location: Location, recoveries: int) -> str:
     )
 
 
-def accept(location: Location, state: ShardState) -> None:
-    """Keep the history that the log of a shard has now: nothing hinders its garbage collection any more.
-
-    Markers and rollups of other histories are deleted; their parts become orphans, which a sweep finds.
-    """
-    for marker in markers_of(location.blob, state.shard_id):
-        location.blob.delete(marker.key)
-    for key, _ in list(_unknown_rollups(location, state)):
-        location.blob.delete(key)
-
-
 def accept_line(location: Location, hostname: str) -> None:
     """Record that the consensus store as it is now is the newest."""
     line = location.consensus.line()
@@ -205,28 +211,38 @@ def accept_line(location: Location, hostname: str) -> None:
         _record_line(location.blob, lines_of(location.blob), recoveries, line, hostname)
 
 
-def _unknown_rollups(location: Location, state: ShardState) -> Iterator[tuple[str, str]]:
-    """The rollups in Blob that are of another history than the log, each with how it shows.
+def unknown_rollups(machine: "Machine") -> Iterator[Doubt]:
+    """The rollups in Blob that are of another history than the log. The machine has refreshed.
 
-    A rollup that a writer uploaded before it died is of this history: its version leads to the log's.
+    A rollup that a writer uploaded before it died is of this history: its version leads to the log's. So is
+    one whose writer is about to record it.
     """
-    known = {rollup.blob_key for rollup in state.rollups.values()} | state.garbage.keys()
-    for meta in location.blob.direct.list(f"{state.shard_id}/v"):
-        if meta.key in known:
-            continue
-        seqno = rollup_seqno(meta.key)
-        if is_decided(seqno, state.seqno):
+    location, shard_id = machine.location, machine.shard_id
+    listed = [meta.key for meta in location.blob.direct.list(f"{shard_id}/v")]
+    if _named_rollups(machine.state).issuperset(listed):
+        return
+    # Only now: a writer commits, uploads and records meanwhile.
+    state = machine.refresh()
+    named = _named_rollups(state)
+    for key in listed:
+        seqno = rollup_seqno(key)
+        if key in named or is_decided(seqno, state.seqno):
             continue
         if seqno > state.seqno:
-            why = f"{meta.key} is a rollup of version {seqno}, and the log ends at version {state.seqno}"
-            yield meta.key, why
+            yield Doubt(
+                key, f"{key} is a rollup of version {seqno}, and the log ends at version {state.seqno}"
+            )
             continue
-        data = location.blob.direct.get(meta.key)
+        data = location.blob.direct.get(key)
         if data is None:
             continue
-        row = row_of(location, state.shard_id, seqno)
-        if contradiction(decode_state(data, meta.key), state, row):
-            yield meta.key, f"{meta.key} is a rollup of another version {seqno} than the log has"
+        row = row_of(location, shard_id, seqno)
+        if contradiction(decode_state(data, key), state, row):
+            yield Doubt(key, f"{key} is a rollup of another version {seqno} than the log has")
+
+
+def _named_rollups(state: ShardState) -> set[str]:
+    return {rollup.blob_key for rollup in state.rollups.values()} | state.garbage.keys()
 
 
 def row_of(location: Location, shard_id: str, seqno: int) -> StateDiff | None:

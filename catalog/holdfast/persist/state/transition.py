@@ -368,6 +368,9 @@ def _add_rollup(state: ShardState, command: AddRollup) -> Outcome:
         # In garbage too: it was in, and has given way to another since.
         key = command.rollup.blob_key
         return NoOp(newest.blob_key == key or key in state.garbage)
+    if command.rollup.blob_key in state.garbage:
+        # It was taken for an orphan: its blob goes.
+        return NoOp(False)
     changes: list[Change] = [Put(command.rollup)]
     for old in state.rollups.values():
         changes.append(Drop(Rollup, old.seqno))

@@ -95,7 +95,7 @@ def collect_garbage(machine: Machine) -> None:
     gc_seqno = newest.seqno + state.finalized if newest else 0
     if (not dead and gc_seqno <= state.gc_seqno) or machine.keeps_everything():
         return
-    why = why_keep(machine.location, state)
+    why = why_keep(machine)
     machine.keep_everything(why)
     if why:
         return
