@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.persist.client import PersistClient
 
 _PAGE: Final = 256
+_MOST_CUTS: Final = 20
 _BATCH_ROWS: Final = 64 * 1024
 
 
@@ -153,6 +154,21 @@ class _Audit:
         return Finding(self._machine.shard_id, key, what)
 
     def _log(self, state: ShardState) -> Iterator[Finding]:
+        """What is wrong with the log; if it was cut meanwhile, with what is left of it."""
+        for _ in range(_MOST_CUTS):
+            found = [*self._log_to(state)]
+            if not found:
+                return
+            try:
+                newest = self._machine.refresh()
+            except (CorruptBlob, VersionTooNew):
+                break
+            if newest.latest_rollup == state.latest_rollup:
+                break
+            state = newest
+        yield from found
+
+    def _log_to(self, state: ShardState) -> Iterator[Finding]:
         """The log leads from the newest rollup, and from the beginning where it is there, to the state."""
         rollup = state.latest_rollup
         current = ShardState(state.shard_id)
