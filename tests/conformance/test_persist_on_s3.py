@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +11,8 @@ import pytest
 from holdfast.errors import LocationMismatch
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.persist.session import Mode
+from holdfast.persist.accept import accept
+from holdfast.persist.admin.verify import verify
 from holdfast.persist.stores import Location
 from holdfast.persist.stores.s3 import PART_BYTES
 from testbed.droppingproxy import DroppingProxy
@@ -140,3 +143,17 @@ def test_a_location_on_s3_alone(minio: Minio, bucket: str) -> None:
             blob=f"s3://{bucket}/there?endpoint={minio.endpoint}",
             consensus=f"s3://{bucket}/here/consensus?endpoint={minio.endpoint}",
         )
+
+
+def test_folders_that_the_console_makes_stop_nobody(minio: Minio, bucket: str) -> None:
+    url = f"s3://{bucket}/place?endpoint={minio.endpoint}"
+    config = replace(CONFIG, maintenance="inline", debug_validate=False)
+    for name in ("place/", "place/blob/", "place/blob/lines/", f"place/blob/{SHARD}/"):
+        minio.client.put_object(Bucket=bucket, Key=name, Body=b"")
+    with PersistClient.open(url, config=config) as client:
+        writer = client.writer(SHARD, SCHEMA, purpose="test")
+        for time in range(12):
+            writer.compare_and_append(small(time), time, time + 1)
+        assert client.session.machine(SHARD).state.gc_seqno > 0
+        assert verify(client, SHARD).findings == ()
+        accept(client.session.machine(SHARD))

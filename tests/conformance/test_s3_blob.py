@@ -473,3 +473,14 @@ def test_a_url_opens_a_location_and_a_wrong_pair_is_refused(place: S3Place, tmp_
 
     again.close()
     first.close()
+
+
+def test_what_others_have_put_under_no_key_is_not_listed(minio: Minio, bucket: str) -> None:
+    """The S3 console makes a folder by an empty object whose name ends in a slash."""
+    blob = S3Blob(S3Place(bucket=bucket, prefix="place", endpoint=minio.endpoint))
+    with closing(blob):
+        blob.put("lines/1", b"ours")
+        for name in ("place/", "place/lines/", "place/.hidden", f"place/{'x' * 201}"):
+            minio.client.put_object(Bucket=bucket, Key=name, Body=b"")
+        assert [meta.key for meta in blob.list("")] == ["lines/1"]
+        assert [meta.key for meta in blob.list("lines/")] == ["lines/1"]

@@ -8,7 +8,7 @@ import pyarrow as pa
 from holdfast.collections import StorageController
 from holdfast.errors import AsOfNotYetAvailable
 from holdfast.persist import Schema
-from holdfast.persist.admin.sweep import BLOB_NAME
+from holdfast.persist.ids import BLOB_NAME
 from holdfast.spark import writing
 from holdfast.spark.write_options import parse_write_options
 from holdfast.spark.writing import WritePlan

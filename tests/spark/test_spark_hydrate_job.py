@@ -17,7 +17,7 @@ from holdfast.collections import JobState, RenditionState, StorageController
 from holdfast.collections.bringing import rendition_hold
 from holdfast.errors import BadInput, Fenced, HoldfastError
 from holdfast.persist import PersistClient, Schema
-from holdfast.persist.admin.sweep import BLOB_NAME
+from holdfast.persist.ids import BLOB_NAME
 from holdfast.spark.jobs import hydrate, snapshot
 from holdfast.spark.jobs.spec import HydrateSpec, SnapshotSpec
 from holdfast.spark.place import Place
@@ -40,7 +40,7 @@ import sys
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from holdfast.persist import PersistClient, Schema
-from holdfast.persist.admin.sweep import BLOB_NAME
+from holdfast.persist.ids import BLOB_NAME
 from holdfast.spark import configure
 from holdfast.spark.jobs import hydrate
 from holdfast.spark.jobs.spec import HydrateSpec

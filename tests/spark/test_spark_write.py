@@ -274,7 +274,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 import holdfast.spark
 from holdfast.persist import PersistClient, Schema
-from holdfast.persist.admin.sweep import BLOB_NAME
+from holdfast.persist.ids import BLOB_NAME
 from holdfast.spark import configure
 from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.writer import HoldfastWriter

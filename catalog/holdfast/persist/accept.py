@@ -44,7 +44,7 @@ def accept(machine: Machine) -> None:
 def _condemn(machine: Machine, rollups: list[str]) -> None:
     newest = machine.state.latest_rollup
     recorded = newest.seqno if newest is not None else 0
-    if any(recorded < rollup_seqno(key) <= machine.state.seqno for key in rollups):
+    if any(recorded < (rollup_seqno(key) or 0) <= machine.state.seqno for key in rollups):
         write_rollup(machine)
     now = machine.store_ms()
     commit([(machine, CondemnOrphans(tuple((key, now) for key in rollups)))])

@@ -2,7 +2,8 @@
 
 `s` shard, `w` writer, `r` reader, `c` critical hold, `p` part, `k` claim of a compaction, `b` pending batch.
 
-A shard id is also the key of the shard's log in Consensus and the first segment of its blob keys.
+A shard id is also the key of the shard's log in Consensus and the first segment of its blob keys. Other
+programs and people may put objects beside ours. What has another form of name is not ours: it is skipped.
 """
 
 import hashlib
@@ -15,7 +16,23 @@ from holdfast.errors import BadInput
 EPOCH_BITS: Final = 40
 """A version number is `epoch * 2^40` and a count: a log that is recovered goes on in another epoch."""
 
-_SHARD: Final = re.compile(r"s[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_DIGEST: Final = r"[0-9]+\.(?:[0-9a-f]{2})*"
+_SHARD: Final = re.compile(rf"s{_UUID}")
+
+BLOB_NAME: Final = re.compile(rf"(s{_UUID})/(?:(?P<writer>w{_UUID})/p{_UUID}|v(?P<seqno>[0-9]+)-{_UUID})")
+"""The key of a part, or of a rollup."""
+
+CUT_NAME: Final = re.compile(rf"s{_UUID}/c(?P<seqno>[0-9]+)-{_DIGEST}")
+"""The key of the digests that a cut has kept (`holdfast.persist.state.cuts`)."""
+
+MARKER_NAME: Final = re.compile(
+    rf"s{_UUID}/f(?P<seqno>[0-9]+)-(?P<recoveries>[0-9]+)-{_DIGEST}-(?:none|{_DIGEST})"
+)
+"""The key of a marker of two histories (`holdfast.persist.state.divergence`)."""
+
+LINE_NAME: Final = re.compile(r"lines/(?P<number>[0-9]+)-(?P<recoveries>[0-9]+)-(?P<line>.+)")
+"""The key of a record that clients wrote on a line of the consensus store."""
 
 
 def shard_id(value: uuid.UUID) -> str:
@@ -55,6 +72,7 @@ def rollup_key(shard: str, seqno: int) -> str:
     return f"{shard}/v{seqno}-{uuid.uuid4()}"
 
 
-def rollup_seqno(key: str) -> int:
-    """The version in the blob key of a rollup."""
-    return int(key.split("/")[1][1:].split("-")[0])
+def rollup_seqno(key: str) -> int | None:
+    """The version in the blob key of a rollup; None if the key is not one."""
+    found = BLOB_NAME.fullmatch(key)
+    return int(found["seqno"]) if found is not None and found["seqno"] else None

@@ -23,7 +23,6 @@ Backup and restore build their folder under a hidden name, read all of it again,
 whole. They never write into a folder that has anything in it.
 """
 
-import re
 import shutil
 import sqlite3
 import uuid
@@ -37,11 +36,11 @@ from urllib.parse import quote
 from holdfast.errors import BadInput, CorruptBlob, StorageError, UnusablePath
 from holdfast.folders import check_usable, flush_folder, make_folder, open_error
 from holdfast.persist.admin.recover import Recovery
-from holdfast.persist.admin.sweep import BLOB_NAME
 from holdfast.persist.admin.verify import of_store, verify
 from holdfast.persist.client import PersistClient
 from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
+from holdfast.persist.ids import BLOB_NAME, CUT_NAME, LINE_NAME, MARKER_NAME
 from holdfast.persist.state.machine import Machine
 from holdfast.persist.state.state import live_keys
 from holdfast.persist.stores import Blob, Consensus, FileBlob, Location, SqliteConsensus
@@ -49,7 +48,7 @@ from holdfast.persist.stores.location import BLOB_KEY, CONSENSUS_KEY, decode_loc
 from holdfast.persist.stores.url import BLOB_FOLDER, CONSENSUS_FILE
 
 # Digests of cut rows, markers and lines: a restore begins another epoch, in which none of them counts.
-_OF_HISTORY: Final = re.compile(r"s[^/]+/[cf]\d|lines/")
+_OF_HISTORY: Final = (CUT_NAME, MARKER_NAME, LINE_NAME)
 _MOST_ROUNDS: Final = 50
 _CONFIG: Final = PersistConfig(maintenance="off")
 
@@ -175,7 +174,7 @@ def _copy(blob: Blob, file: Path, folder: Path, looking_at: Callable[[str], None
             others = [
                 meta.key
                 for meta in blob.list("")
-                if not BLOB_NAME.fullmatch(meta.key) and not _OF_HISTORY.match(meta.key)
+                if not any(name.fullmatch(meta.key) for name in (BLOB_NAME, *_OF_HISTORY))
             ]
             # What has another form of name, such as the location's id, is never deleted while it is needed.
             more = {key: _copy_blob(blob, copies, key) for key in others}

@@ -26,10 +26,9 @@ from typing import Final
 
 from holdfast.errors import BadInput, CorruptBlob, HoldfastError, LocationMismatch, StorageError
 from holdfast.persist.admin.recoverable import Choice, Known, Look, ShardPlan
-from holdfast.persist.admin.sweep import BLOB_NAME
 from holdfast.persist.clock import Clock
 from holdfast.persist.config import PersistConfig
-from holdfast.persist.ids import EPOCH_BITS, rollup_key
+from holdfast.persist.ids import BLOB_NAME, EPOCH_BITS, rollup_key
 from holdfast.persist.rows.part import checksum
 from holdfast.persist.state.codec import decode_state, encode_diff, encode_state
 from holdfast.persist.state.divergence import row_of

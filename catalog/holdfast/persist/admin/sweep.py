@@ -17,10 +17,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from holdfast.errors import BadInput, CorruptBlob
 from holdfast.persist.prepared import LONGEST_UPLOAD_S
+from holdfast.persist.ids import BLOB_NAME, CUT_NAME
 from holdfast.persist.state.command import CondemnOrphans
 from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.state.state import ShardState, live_keys
@@ -30,10 +31,6 @@ from holdfast.persist.upkeep.rollup import write_rollup
 
 if TYPE_CHECKING:
     from holdfast.persist.client import PersistClient
-
-_UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-BLOB_NAME: Final = re.compile(rf"(s{_UUID})/(?:(?P<writer>w{_UUID})/p{_UUID}|v(?P<seqno>\d+)-{_UUID})")
-CUT_NAME: Final = re.compile(rf"s{_UUID}/c(?P<seqno>\d+)-\d+\.[0-9a-f]*")
 
 
 @dataclass(frozen=True, slots=True)

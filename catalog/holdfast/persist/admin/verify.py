@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import BadInput, CorruptBlob, VersionTooNew
-from holdfast.persist.admin.sweep import BLOB_NAME
+from holdfast.persist.ids import BLOB_NAME
 from holdfast.persist.parts.partstore import PartGone
 from holdfast.persist.parts.runs import open_part
 from holdfast.persist.rows.canonical import sort_updates, time_bounds, values_of

@@ -24,6 +24,7 @@ import struct
 from typing import Final
 
 from holdfast.errors import CorruptBlob
+from holdfast.persist.ids import CUT_NAME
 from holdfast.persist.stores import Consensus, Digest, Location, Row
 from holdfast.persist.stores.frame import seal, unseal
 
@@ -114,6 +115,8 @@ def _digests_to(location: Location, shard_id: str, seqno: int, digest: Digest) -
         return kept
     best: tuple[int, bytes] | None = None
     for meta in location.blob.direct.list(f"{shard_id}/c"):
+        if not CUT_NAME.fullmatch(meta.key):
+            continue
         found = _read(location, meta.key)
         if found is None or _digest_at(found, seqno) != digest or (best is not None and best[0] <= found[0]):
             continue

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.errors import CorruptBlob, LogRegressed, StorageError
-from holdfast.persist.ids import rollup_seqno
+from holdfast.persist.ids import LINE_NAME, MARKER_NAME, rollup_seqno
 from holdfast.persist.state.codec import decode_diff, decode_state
 from holdfast.persist.state.cuts import known_digest
 from holdfast.persist.state.history import contradiction, is_decided
@@ -145,11 +145,10 @@ class Line(NamedTuple):
 
 def lines_of(blob: Blob) -> list[Line]:
     """The records of a location, oldest first."""
-    found = []
-    for meta in blob.direct.list(_LINES):
-        number, recoveries, line = meta.key.removeprefix(_LINES).split("-", 2)
-        found.append(Line(int(number), int(recoveries), line))
-    return sorted(found)
+    names = (LINE_NAME.fullmatch(meta.key) for meta in blob.direct.list(_LINES))
+    return sorted(
+        Line(int(name["number"]), int(name["recoveries"]), name["line"]) for name in names if name is not None
+    )
 
 
 def _record_line(blob: Blob, lines: Sequence[Line], recoveries: int, line: str, hostname: str) -> None:
@@ -218,14 +217,17 @@ def unknown_rollups(machine: "Machine") -> Iterator[Doubt]:
     one whose writer is about to record it.
     """
     location, shard_id = machine.location, machine.shard_id
-    listed = [meta.key for meta in location.blob.direct.list(f"{shard_id}/v")]
-    if _named_rollups(machine.state).issuperset(listed):
+    listed = {
+        meta.key: seqno
+        for meta in location.blob.direct.list(f"{shard_id}/v")
+        if (seqno := rollup_seqno(meta.key)) is not None
+    }
+    if _named_rollups(machine.state) >= listed.keys():
         return
     # Only now: a writer commits, uploads and records meanwhile.
     state = machine.refresh()
     named = _named_rollups(state)
-    for key in listed:
-        seqno = rollup_seqno(key)
+    for key, seqno in listed.items():
         if key in named or is_decided(seqno, state.seqno):
             continue
         if seqno > state.seqno:
@@ -291,6 +293,8 @@ def decode_marker(data: bytes, key: str) -> Marker:
 def markers_of(blob: Blob, shard_id: str) -> Iterator[Marker]:
     """The markers of a shard, whether they stand or not."""
     for meta in blob.direct.list(f"{shard_id}/{_MARKER}"):
+        if not MARKER_NAME.fullmatch(meta.key):
+            continue
         data = blob.direct.get(meta.key)
         if data is not None:
             yield decode_marker(data, meta.key)

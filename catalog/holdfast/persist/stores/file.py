@@ -32,7 +32,7 @@ from holdfast.errors import (
 )
 from holdfast.folders import check_usable, make_folder, open_error, reason
 from holdfast.persist.stores.filesystem import FileSystem
-from holdfast.persist.stores.traits import Blob, BlobMeta, check_key, check_prefix
+from holdfast.persist.stores.traits import Blob, BlobMeta, check_key, check_prefix, is_key
 
 TEMPORARY_FOLDER = ".tmp"
 # Longer than any put takes; what is older was left by a crash.
@@ -182,7 +182,7 @@ class FileBlob(Blob):
                 continue  # deleted since the folder was read
             except OSError as error:
                 raise Determinate(f"can't list {self._folder / base}: {reason(error)}") from error
-            if status.is_file:
+            if status.is_file and is_key(base + name):
                 yield BlobMeta(base + name, status.size_bytes, status.modified_ms)
 
     def _path(self, key: str) -> Path:

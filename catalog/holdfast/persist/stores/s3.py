@@ -31,7 +31,7 @@ from holdfast.persist.stores.s3session import (
     patiently,
     read_body,
 )
-from holdfast.persist.stores.traits import MAX_KEY_BYTES, Blob, BlobMeta, check_key, check_prefix
+from holdfast.persist.stores.traits import MAX_KEY_BYTES, Blob, BlobMeta, check_key, check_prefix, is_key
 
 PART_BYTES: Final = 8 * 1024 * 1024
 _MAX_PARTS: Final = 10_000
@@ -129,8 +129,11 @@ class S3Blob(Blob):
             except FAILURES as error:
                 raise failed(error, f"list {self.description}", certain=True) from cause(error)
             for found in page.get("Contents", ()):
+                key = found["Key"][len(self._base) :]
+                if not is_key(key):
+                    continue
                 modified = (found["LastModified"] - _EPOCH) // timedelta(milliseconds=1)
-                yield BlobMeta(found["Key"][len(self._base) :], found["Size"], modified)
+                yield BlobMeta(key, found["Size"], modified)
             token = page.get("NextContinuationToken")
             if token is None:
                 return

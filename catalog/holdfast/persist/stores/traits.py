@@ -60,6 +60,15 @@ def check_key(key: str) -> str:
     return key
 
 
+def is_key(key: str) -> bool:
+    """Whether `check_key` takes a key. It refuses the name of a folder that the S3 console makes."""
+    try:
+        check_key(key)
+    except BadInput:
+        return False
+    return True
+
+
 def check_prefix(prefix: str) -> str:
     """Return `prefix` if some valid key could begin with it, else raise `BadInput`."""
     if prefix:
@@ -111,6 +120,7 @@ class Blob(ABC):
     def list(self, prefix: str) -> Iterator[BlobMeta]:
         """The objects whose key begins with `prefix` (any string, "" for all), ascending by key.
 
+        What others have put under a name that is no key (`check_key`) is left out.
         Not a snapshot: an object put or deleted meanwhile may or may not be listed; all others are.
         """
 

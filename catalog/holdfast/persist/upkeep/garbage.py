@@ -66,7 +66,8 @@ def _is_tombstone(state: ShardState, garbage: Garbage) -> bool:
     if not state.finalized:
         return False
     (end,) = state.batches
-    return rollup_seqno(garbage.blob_key) >= end.id
+    seqno = rollup_seqno(garbage.blob_key)
+    return seqno is not None and seqno >= end.id
 
 
 def now_for(machine: Machine) -> int:
