@@ -3,7 +3,7 @@
 import gc
 import logging
 from collections.abc import Callable
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -140,6 +140,52 @@ def test_an_error_of_any_kind_does_not_end_the_thread(
     told = {record.getMessage() for record in caplog.records if record.exc_info}
     assert "TypeError: not a storage error" in caplog.text
     assert told == {f"upkeep of {SHARD} failed", f"{SHARD} has no rollup of its newest version"}
+
+
+def test_an_error_of_any_kind_after_a_commit_is_logged_once_and_not_raised(
+    stores: Stores, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The append has landed: a caller that gets an error would append again, or give up."""
+    client = stores.open(maintenance="inline", rollup_every=4, debug_validate=False)
+    put, failing = stores.blob.put, True
+
+    def broken(key: str, data: bytes | memoryview) -> None:
+        if failing:
+            raise TypeError("not a storage error")
+        put(key, data)
+
+    monkeypatch.setattr(stores.blob, "put", broken)
+    with caplog.at_level(logging.WARNING):
+        write(client, 20)
+        assert stores.state().upper == 20
+        told = [record.getMessage() for record in caplog.records if record.exc_info]
+        assert told == [f"upkeep of {SHARD} failed"]
+        failing = False
+        writer = client.writer(SHARD, SCHEMA, purpose="test")
+        writer.compare_and_append(rows(20), 20, 21)
+        assert stores.state().rollups
+        failing = True
+        writer.compare_and_append(rows(21), 21, 22)
+        client.close()
+    told = [record.getMessage() for record in caplog.records if record.exc_info]
+    assert told == [f"upkeep of {SHARD} failed", f"{SHARD} has no rollup of its newest version"]
+
+
+def test_an_append_returns_where_no_thread_can_be_started(
+    stores: Stores, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process has as many threads as it may have, or it ends."""
+
+    def refuse(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with background(stores, rollup_every=4) as client, monkeypatch.context() as patched:
+        patched.setattr(Thread, "start", refuse)
+        write(client, 8)
+        assert "can't start new thread" in caplog.text
+        patched.undo()
+        client.writer(SHARD, SCHEMA, purpose="test").compare_and_append(rows(8), 8, 9)
+        wait_for(lambda: bool(stores.state().rollups))
 
 
 def entries(stores: Stores, shard: str = SHARD) -> int:

@@ -1,6 +1,7 @@
 """Who does the upkeep of a client's shards, and when: a thread of its own, or the writer's.
 
-- Upkeep is never needed for correctness: what fails is logged and tried again after a later commit.
+- Upkeep is never needed for correctness: what fails is logged and tried again after a later commit. No error
+  of it reaches the caller of a commit or of a close, whatever it is: the commit has landed.
 - A client that wrote to a shard writes a rollup of it when it closes, whatever `maintenance` says. So a store
   that loses its consensus keeps all that closed clients wrote. This takes at most about `_LONGEST_CLOSE_S`.
 - A client that was fenced stops its upkeep, and logs that once.
@@ -86,29 +87,31 @@ class Maintainer:
         self._written: dict[str, int] = {}
         self._is_fenced = False
         self._next_store_check = 0.0
+        # What is wrong with the upkeep of each shard that ended with an error of ours.
+        self._defects: dict[str, str] = {}
 
     def after_commit(self, machine: Machine) -> None:
         """Note that this client has written to a shard."""
         self._written[machine.shard_id] = machine.state.seqno
-        if self._config.maintenance == "off" or machine.shard_id in self._waiting:
+        is_waiting = machine.shard_id in self._waiting
+        if self._config.maintenance == "off" or (is_waiting and self._thread is not None):
             return
         if not due(machine.state, self._config):
             if self._thread is None and self._config.maintenance == "background":
                 # Young shards get their first rollups from it.
-                with self._lock:
-                    self._start()
+                self._guarded(self._start_once, machine.shard_id)
             return
         if self._config.maintenance == "inline":
-            # The commit that brought us here is done: it must not look failed.
             self._guarded(partial(self.run, machine), machine.shard_id)
             self._check_store_when_due()
             return
         with self._lock:
-            if machine.shard_id in self._waiting:
-                return
+            is_waiting = machine.shard_id in self._waiting
             self._waiting[machine.shard_id] = machine
-            self._start()
-        self._queue.put(machine.shard_id)
+        if not is_waiting:
+            self._queue.put(machine.shard_id)
+        if self._thread is None:
+            self._guarded(self._start_once, machine.shard_id)
 
     def run(self, machine: Machine) -> None:
         """Do a shard's upkeep now."""
@@ -186,10 +189,20 @@ class Maintainer:
         if steps:
             commit(steps)
 
+    def _start_once(self) -> None:
+        with self._lock:
+            self._start()
+
     def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._loop, name="holdfast-maintenance", daemon=True)
+        if self._thread is not None:
+            return
+        self._thread = threading.Thread(target=self._loop, name="holdfast-maintenance", daemon=True)
+        try:
             self._thread.start()
+        except RuntimeError:
+            # The process may have no more threads now, or it ends.
+            self._thread = None
+            raise
 
     def _loop(self) -> None:
         self._next_beat = self._clock.monotonic() + self._config.lease_s / 4
@@ -266,8 +279,13 @@ class Maintainer:
         except HoldfastError as error:
             # Upkeep is never needed for correctness and is tried again after a later commit.
             log.warning("upkeep of %s failed: %s", shard_id, error)
-        except Exception:
-            # In the caller's thread the checks of tests must be heard; ours must live on for the heartbeats.
-            if threading.current_thread() is not self._thread:
+        except Exception as error:
+            # The checks of tests must be heard. The thread must live on for the heartbeats.
+            if self._config.debug_validate and threading.current_thread() is not self._thread:
                 raise
-            log.exception("upkeep of %s failed", shard_id)
+            # Once: each commit would meet it again.
+            if self._defects.get(shard_id) != repr(error):
+                self._defects[shard_id] = repr(error)
+                log.exception("upkeep of %s failed", shard_id)
+        else:
+            self._defects.pop(shard_id, None)
