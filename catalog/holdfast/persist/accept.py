@@ -17,7 +17,7 @@ lost what was committed since, and the rollups of those versions become garbage 
 
 from holdfast.persist.ids import rollup_seqno
 from holdfast.persist.state.command import CondemnOrphans
-from holdfast.persist.state.divergence import markers_of, unknown_rollups
+from holdfast.persist.state.divergence import marker_keys, unknown_rollups
 from holdfast.persist.state.machine import Machine, commit
 from holdfast.persist.upkeep.rollup import write_rollup
 
@@ -25,15 +25,15 @@ from holdfast.persist.upkeep.rollup import write_rollup
 def accept(machine: Machine) -> None:
     """Keep the history that the log of a shard has now: nothing hinders its garbage collection any more.
 
-    Markers are deleted. Rollups of other histories become garbage, and their parts orphans, which a sweep
-    finds.
+    Markers are deleted. Rollups of other histories, and damaged ones that no version names, become garbage;
+    the parts of other histories become orphans, which a sweep finds.
 
     Raises:
         LogRegressed: the log has another history than the one that this client has read.
         StorageError: a store did not answer. What is accepted may be incomplete: try again.
     """
     machine.refresh()
-    markers = [marker.key for marker in markers_of(machine.location.blob, machine.shard_id)]
+    markers = marker_keys(machine.location.blob, machine.shard_id)
     foreign = [doubt.key for doubt in unknown_rollups(machine)]
     if foreign:
         _condemn(machine, foreign)

@@ -1,11 +1,11 @@
 """The audit of a shard: everything that is stored of it is read again and compared with what it must be.
 
-Read are the log, the rollups, and every row of every part that the newest version names. Compared are
-checksums and sizes, each part's footer, row count, bounds of times and order, the statistics by which readers
-skip, that a compacted run has each row once, that the log has no gap and leads to the same state from every
-place that it can be followed from, and the invariants of the state itself. In memory are one page of the log,
-the state, and one batch of one part. A shard that is written meanwhile is no finding: what is gone because
-the shard moved on is not looked for.
+Read are the log, the rollups, the digests of cuts, the markers of two histories, and every row of every part
+that the newest version names. Compared are checksums and sizes, each part's footer, row count, bounds of
+times and order, the statistics by which readers skip, that a compacted run has each row once, that the log
+has no gap and leads to the same state from every place that it can be followed from, and the invariants of
+the state itself. In memory are one page of the log, the state, and one batch of one part. A shard that is
+written meanwhile is no finding: what is gone because the shard moved on is not looked for.
 """
 
 from collections import Counter
@@ -29,6 +29,7 @@ from holdfast.persist.rows.order import Key, KeyRange, key_at
 from holdfast.persist.rows.part import UNREADABLE, check_footer, decode_inline
 from holdfast.persist.rows.schema import DIFF, TIME, Schema
 from holdfast.persist.state.codec import decode_diff
+from holdfast.persist.state.cuts import damaged_digests
 from holdfast.persist.state.divergence import doubts
 from holdfast.persist.state.invariants import check_state
 from holdfast.persist.state.machine import Machine, load_rollup
@@ -133,7 +134,7 @@ class _Audit:
             check_state(state)
         except AssertionError as error:
             yield self._finding(state.shard_id, str(error))
-        yield from self._histories()
+        yield from self._helpers()
         yield from self._log(state)
         for batch in state.batches:
             for run in batch.runs:
@@ -142,11 +143,14 @@ class _Audit:
             for run in pending.runs:
                 yield from self._run(state, None, run)
 
-    def _histories(self) -> Iterator[Finding]:
+    def _helpers(self) -> Iterator[Finding]:
+        """What the small blobs show by which upkeep tells histories apart."""
         try:
             for doubt in doubts(self._machine):
                 what = f"nothing is deleted, there may be two histories: {doubt.why}"
                 yield self._finding(doubt.key, what)
+            for key, what in damaged_digests(self._machine.location, self._machine.shard_id):
+                yield self._finding(key, f"{what}; the next cut of the log replaces it")
         except (CorruptBlob, VersionTooNew) as error:
             yield self._finding(self._machine.shard_id, str(error))
 

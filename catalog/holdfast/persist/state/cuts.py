@@ -17,16 +17,23 @@ A failover can take back a cut after step 3: the log then begins at an older anc
 anchor is gone. The blob of the lost cut is still there and contains the digest of that anchor. So it is of
 the same history up to that row, and its digests below it are those of the log.
 
+A blob that is damaged counts as none. The next cut keeps the digests of the rows that are there, and deletes
+the damaged blob. A client that knows an older row is refused until it is opened anew.
+
 Of a finalized shard nothing is kept: nobody can write to it, so there is nothing to compare.
 """
 
+import logging
 import struct
+from collections.abc import Iterator
 from typing import Final
 
 from holdfast.errors import CorruptBlob
 from holdfast.persist.ids import CUT_NAME
 from holdfast.persist.stores import Consensus, Digest, Location, Row
 from holdfast.persist.stores.frame import seal, unseal
+
+log = logging.getLogger(__name__)
 
 MOST_DIGESTS: Final = 16 * 1024
 _MAGIC: Final = b"HFg\n"
@@ -66,15 +73,16 @@ def cut_log(location: Location, shard_id: str, seqno: int, known: Row) -> bool:
     packed = b"".join([_ROW.pack(*digest) for _, digest in rows])
     before = cut_key(shard_id, first, oldest)
     # The first cut of a log that was cut by none before has nothing to take over.
-    kept = _digests_to(location, shard_id, first, oldest) if first > 1 else None
+    was_cut = first > 1
+    kept = _digests_to(location, shard_id, first, oldest) if was_cut else None
     if kept is not None:
         first, packed = kept[0], kept[1] + packed[_ROW.size :]
     spare = max(0, len(packed) // _ROW.size - MOST_DIGESTS)
     key = cut_key(shard_id, seqno, newest)
-    if key != before:
+    if key != before or (was_cut and kept is None):
         location.blob.put(key, encode_digests(first + spare, packed[spare * _ROW.size :]))
     dropped = location.consensus.truncate(shard_id, seqno, known)
-    if dropped and kept is not None and key != before:
+    if dropped and was_cut and key != before:
         location.blob.delete(before)
     return True
 
@@ -110,12 +118,13 @@ def _digests_to(location: Location, shard_id: str, seqno: int, digest: Digest) -
 
     If the anchor has no blob of its own, it is looked up in the blobs of other cuts.
     """
-    kept = _read(location, cut_key(shard_id, seqno, digest))
+    own = cut_key(shard_id, seqno, digest)
+    kept = _read(location, own)
     if kept is not None:
         return kept
     best: tuple[int, bytes] | None = None
     for meta in location.blob.direct.list(f"{shard_id}/c"):
-        if not CUT_NAME.fullmatch(meta.key):
+        if meta.key == own or not CUT_NAME.fullmatch(meta.key):
             continue
         found = _read(location, meta.key)
         if found is None or _digest_at(found, seqno) != digest or (best is not None and best[0] <= found[0]):
@@ -130,11 +139,36 @@ def _digest_at(kept: tuple[int, bytes], seqno: int) -> Digest | None:
     return Digest(*_ROW.unpack_from(packed, place)) if 0 <= place < len(packed) else None
 
 
+def damaged_digests(location: Location, shard_id: str) -> Iterator[tuple[str, str]]:
+    """The blobs of cuts that are not what was written, each with what is wrong with it."""
+    for meta in location.blob.direct.list(f"{shard_id}/c"):
+        name = CUT_NAME.fullmatch(meta.key)
+        data = location.blob.direct.get(meta.key) if name is not None else None
+        if name is None or data is None:
+            continue
+        try:
+            kept = decode_digests(data, meta.key)
+        except CorruptBlob as error:
+            yield meta.key, str(error)
+            continue
+        seqno = int(name["seqno"])
+        digest = _digest_at(kept, seqno)
+        if digest is None or cut_key(shard_id, seqno, digest) != meta.key:
+            yield meta.key, f"it does not have the digest of row {seqno} that its name has"
+
+
 def _anchor(consensus: Consensus, shard_id: str) -> tuple[int, Digest] | None:
     rows = consensus.digests(shard_id, 0, 1)
     return rows[0] if rows else None
 
 
 def _read(location: Location, key: str) -> tuple[int, bytes] | None:
-    data = location.blob.get(key)
-    return None if data is None else decode_digests(data, key)
+    """What a blob has; None if there is none, or it is damaged."""
+    data = location.blob.direct.get(key)
+    if data is None:
+        return None
+    try:
+        return decode_digests(data, key)
+    except CorruptBlob as error:
+        log.warning("what a cut of %s has kept can't be used: %s", location.blob.description, error)
+        return None

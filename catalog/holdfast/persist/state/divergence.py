@@ -18,11 +18,13 @@ Everything here relies on one fact: a version number together with the digest of
 - Where the store knows in which line of its own history it is (a Postgres server and its timeline), the first
   client that writes there records it in Blob. Who collects garbage on another line than the newest deletes
   nothing: that is a partitioned old primary.
+- A marker or a rollup that is damaged is a reason to keep everything too. Nobody knows what it was.
 - A marker no longer stands after a recovery, or if the log has the row that the client knew: then the client
   was confused, not the log.
 """
 
 import json
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -181,13 +183,21 @@ def doubts(machine: "Machine") -> Iterator[Doubt]:
     why = why_old_line(location, recoveries)
     if why:
         yield Doubt(_LINES, why)
-    for marker in markers_of(location.blob, machine.shard_id):
-        if (
-            marker.recoveries == recoveries
-            and known_digest(location, marker.shard_id, marker.seqno) != marker.known
-        ):
-            yield Doubt(marker.key, str(marker))
+    yield from _standing_markers(location, machine.shard_id, recoveries)
     yield from unknown_rollups(machine)
+
+
+def _standing_markers(location: Location, shard_id: str, recoveries: int) -> Iterator[Doubt]:
+    for name in _marker_names(location.blob, shard_id):
+        if int(name["recoveries"]) != recoveries:
+            continue
+        try:
+            marker = _read_marker(location.blob, name.string)
+        except CorruptBlob as error:
+            yield Doubt(name.string, str(error))
+            continue
+        if marker is not None and known_digest(location, shard_id, marker.seqno) != marker.known:
+            yield Doubt(marker.key, str(marker))
 
 
 def why_old_line(location: Location, recoveries: int) -> str:
@@ -214,7 +224,7 @@ def unknown_rollups(machine: "Machine") -> Iterator[Doubt]:
     """The rollups in Blob that are of another history than the log. The machine has refreshed.
 
     A rollup that a writer uploaded before it died is of this history: its version leads to the log's. So is
-    one whose writer is about to record it.
+    one whose writer is about to record it. Of one that is damaged nobody knows.
     """
     location, shard_id = machine.location, machine.shard_id
     listed = {
@@ -235,12 +245,23 @@ def unknown_rollups(machine: "Machine") -> Iterator[Doubt]:
                 key, f"{key} is a rollup of version {seqno}, and the log ends at version {state.seqno}"
             )
             continue
-        data = location.blob.direct.get(key)
-        if data is None:
-            continue
-        row = row_of(location, shard_id, seqno)
-        if contradiction(decode_state(data, key), state, row):
-            yield Doubt(key, f"{key} is a rollup of another version {seqno} than the log has")
+        try:
+            found = _read_rollup(location, shard_id, key, seqno)
+            if found is not None and contradiction(found, state, row_of(location, shard_id, seqno)):
+                yield Doubt(key, f"{key} is a rollup of another version {seqno} than the log has")
+        except CorruptBlob as error:
+            yield Doubt(key, str(error))
+
+
+def _read_rollup(location: Location, shard_id: str, key: str, seqno: int) -> ShardState | None:
+    data = location.blob.direct.get(key)
+    if data is None:
+        return None
+    state = decode_state(data, key)
+    if (state.shard_id, state.seqno) != (shard_id, seqno):
+        found = f"version {state.seqno} of {state.shard_id}"
+        raise CorruptBlob(key, f"version {seqno} of {shard_id}", found)
+    return state
 
 
 def _named_rollups(state: ShardState) -> set[str]:
@@ -276,7 +297,7 @@ def decode_marker(data: bytes, key: str) -> Marker:
     try:
         fields = json.loads(data)
         found = fields["found"]
-        return Marker(
+        marker = Marker(
             str(fields["shard_id"]),
             int(fields["recoveries"]),
             int(fields["seqno"]),
@@ -286,18 +307,34 @@ def decode_marker(data: bytes, key: str) -> Marker:
             str(fields["hostname"]),
             int(fields["wall_ms"]),
         )
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptBlob(key, "a marker of two histories", repr(error)) from None
+    if marker.key != key:
+        raise CorruptBlob(key, "the marker of its name", marker.key)
+    return marker
 
 
 def markers_of(blob: Blob, shard_id: str) -> Iterator[Marker]:
-    """The markers of a shard, whether they stand or not."""
-    for meta in blob.direct.list(f"{shard_id}/{_MARKER}"):
-        if not MARKER_NAME.fullmatch(meta.key):
-            continue
-        data = blob.direct.get(meta.key)
-        if data is not None:
-            yield decode_marker(data, meta.key)
+    """The markers of a shard, whether they stand or not. Raises `CorruptBlob`."""
+    for key in marker_keys(blob, shard_id):
+        marker = _read_marker(blob, key)
+        if marker is not None:
+            yield marker
+
+
+def marker_keys(blob: Blob, shard_id: str) -> list[str]:
+    """The keys of all markers of a shard, also of damaged ones."""
+    return [name.string for name in _marker_names(blob, shard_id)]
+
+
+def _marker_names(blob: Blob, shard_id: str) -> Iterator[re.Match[str]]:
+    names = (MARKER_NAME.fullmatch(meta.key) for meta in blob.direct.list(f"{shard_id}/{_MARKER}"))
+    return (name for name in names if name is not None)
+
+
+def _read_marker(blob: Blob, key: str) -> Marker | None:
+    data = blob.direct.get(key)
+    return None if data is None else decode_marker(data, key)
 
 
 def _digest(text: str) -> Digest:
