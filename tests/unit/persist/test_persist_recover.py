@@ -2,6 +2,7 @@
 
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.admin.recover import Recovery, ShardPlan
 from holdfast.persist.admin.sweep import sweep
 from holdfast.persist.admin.verify import verify
-from holdfast.persist.stores import Location, MemoryConsensus
+from holdfast.persist.stores import BlobMeta, Location, MemoryConsensus
 from holdfast.persist.stores.faults import Fault, FaultyBlob, FaultyConsensus, ProcessDeath, ScriptedPlan
 from holdfast.persist.stores.location import BLOB_KEY
 from holdfast.persist.stores.url import open_for_recovery
@@ -153,6 +154,31 @@ def test_a_healthy_store_is_left_alone(stores: Stores) -> None:
     with pytest.raises(BadInput, match="is healthy"):
         recovery(stores, stores.consensus).run()
     assert stores.stored() == before
+
+
+@pytest.mark.parametrize("first", ["an append", "a rollup"])
+def test_a_healthy_store_is_left_alone_while_a_client_writes(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """It commits after the blobs were listed: what it names is missing from the listing."""
+    client = stores.open(inline_max_bytes=0, rollup_every=1)
+    write(client, 3)
+    listed, times = stores.blob.list, iter(range(3, 100))
+
+    def late(prefix: str) -> Iterator[BlobMeta]:
+        found = [*listed(prefix)]
+        if prefix in ("s", f"{SHARD}/"):
+            write(client, 1, first=next(times))
+            if first == "a rollup":
+                client.maintain(SHARD)
+        return iter(found)
+
+    monkeypatch.setattr(stores.blob, "list", late)
+    looked = recovery(stores, stores.consensus)
+    assert looked.plan.healthy
+    with pytest.raises(BadInput, match="healthy"):
+        looked.run()
+    check_contents(client, next(times))
 
 
 def test_what_can_not_be_had_is_said_and_left_as_it_is(stores: Stores) -> None:

@@ -42,6 +42,7 @@ from holdfast.persist.state.state import (
     Rollup,
     ShardState,
     StateDiff,
+    part_keys,
 )
 from holdfast.persist.stores import Blob, Consensus, Location, MemoryConsensus
 from holdfast.persist.stores.location import (
@@ -241,11 +242,16 @@ class Recovery:
             ),
             reverse=True,
         )
+        # After the rollups were listed, and before the parts: a client may write although it must not.
         entry = self._location.consensus.heads([shard]).get(shard)
+        problems: list[str] = []
+        logged = self._of_log(shard, problems) if entry is not None else None
+        if logged is not None and not part_keys(logged) <= keys:
+            keys = {meta.key for meta in self._location.blob.list(f"{shard}/")}
         head = entry.seqno if entry is not None else 0
         newest = rollups[0][0] if rollups else 0
         look = Look(shard, keys, head, max(newest, head))
-        logged = self._of_log(shard, look.problems) if entry is not None else None
+        look.problems += problems
         if entry is None:
             look.problems.append("it has no log")
         if logged is not None:
