@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.errors import LocationMismatch
 from holdfast.persist import PersistClient, PersistConfig, Schema
-from holdfast.persist.session import Mode
-from holdfast.persist.accept import accept
+from holdfast.persist.admin.accept import accept
 from holdfast.persist.admin.verify import verify
+from holdfast.persist.session import Mode
 from holdfast.persist.stores import Location
 from holdfast.persist.stores.s3 import PART_BYTES
 from testbed.droppingproxy import DroppingProxy

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.errors import HandleExpired
 from holdfast.persist import PersistClient
-from holdfast.persist.accept import accept
+from holdfast.persist.admin.accept import accept
 from holdfast.persist.admin.verify import verify
 from holdfast.persist.ids import rollup_key
 from holdfast.persist.state.codec import encode_state

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.persist import PersistClient
-from holdfast.persist.accept import accept
+from holdfast.persist.admin.accept import accept
 from holdfast.persist.admin.recover import Recovery
 from holdfast.persist.admin.sweep import sweep
 from holdfast.persist.admin.verify import verify

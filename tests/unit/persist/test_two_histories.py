@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import CLOSED, CorruptBlob, Determinate, HandleExpired, LogRegressed, UpperMismatch
 from holdfast.persist import PersistClient
-from holdfast.persist.accept import accept
+from holdfast.persist.admin.accept import accept
 from holdfast.persist.admin.sweep import sweep
 from holdfast.persist.admin.verify import verify
 from holdfast.persist.ids import rollup_key

@@ -112,7 +112,7 @@ def recover(
 
 
 def _accept(url: str, consensus: str | None, *, yes: bool, as_json: bool) -> None:
-    from holdfast.persist.accept import accept
+    from holdfast.persist.admin.accept import accept
     from holdfast.persist.state.divergence import accept_line, why_keep
 
     opened = open_to_write(url, consensus, create=False) if yes else open_to_look(url, consensus)

@@ -28,7 +28,7 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from holdfast.errors import CorruptBlob, LogRegressed, StorageError
 from holdfast.persist.ids import LINE_NAME, MARKER_NAME, rollup_seqno
@@ -38,9 +38,6 @@ from holdfast.persist.state.history import contradiction, is_decided
 from holdfast.persist.state.state import ShardState, StateDiff
 from holdfast.persist.stores import Blob, Digest, Location
 from holdfast.persist.stores.location import BLOB_KEY, decode_recoveries, read_location
-
-if TYPE_CHECKING:
-    from holdfast.persist.state.machine import Machine
 
 _MARKER: Final = "f"
 _LINES: Final = "lines/"
@@ -166,7 +163,21 @@ class Doubt(NamedTuple):
     why: str
 
 
-def why_keep(machine: "Machine") -> str:
+class Refreshing(Protocol):
+    """The state cache of a shard (`Machine`), which can read the newest version."""
+
+    location: Location
+    shard_id: str
+
+    @property
+    def state(self) -> ShardState:
+        """The newest version that this process knows."""
+
+    def refresh(self) -> ShardState:
+        """The newest version, read from the store."""
+
+
+def why_keep(machine: Refreshing) -> str:
     """Why nothing of a shard may be deleted now; empty if it may.
 
     The machine has refreshed. Between this check and a deletion another history can still begin: what is
@@ -176,7 +187,7 @@ def why_keep(machine: "Machine") -> str:
     return next((doubt.why for doubt in doubts(machine)), "")
 
 
-def doubts(machine: "Machine") -> Iterator[Doubt]:
+def doubts(machine: Refreshing) -> Iterator[Doubt]:
     """All reasons for which nothing of a shard may be deleted now. The machine has refreshed."""
     location = machine.location
     recoveries = read_recoveries(location.blob)
@@ -220,7 +231,7 @@ def accept_line(location: Location, hostname: str) -> None:
         _record_line(location.blob, lines_of(location.blob), recoveries, line, hostname)
 
 
-def unknown_rollups(machine: "Machine") -> Iterator[Doubt]:
+def unknown_rollups(machine: Refreshing) -> Iterator[Doubt]:
     """The rollups in Blob that are of another history than the log. The machine has refreshed.
 
     A rollup that a writer uploaded before it died is of this history: its version leads to the log's. So is
