@@ -46,11 +46,12 @@ faults: setup  ## operators behind a bad way to the API server, one for each see
 moves: setup  ## all crashes and meetings of moving a catalog, and a large one: some minutes
 	@cd tests && ../$(BIN)/python -m moves soak
 
-lint: setup  ## ruff, mypy --strict, import contracts, generated files up to date
+lint: setup  ## ruff, mypy --strict, import contracts, class names, generated files up to date
 	@$(BIN)/ruff format --check --quiet . || { echo "lint: run 'make format'" >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python checks/class_names.py
 	@$(BIN)/python proto/generate.py --check
 	@$(BIN)/python -m holdfast_operator.api.generate crds --chart charts/holdfast-crds/templates --check
 	@$(BIN)/python charts/generate.py --check
