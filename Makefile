@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo soak faults moves test lint format bench sim crds docs docs-serve proto new-catalog-version format-fixture clean
+.PHONY: help setup demo soak faults moves test lint format bench sim crds docs docs-serve release-check proto new-catalog-version format-fixture clean
 
 PYTHON ?= python3
 export UV_PYTHON_DOWNLOADS := never
@@ -46,11 +46,12 @@ faults: setup  ## operators behind a bad way to the API server, one for each see
 moves: setup  ## all crashes and meetings of moving a catalog, and a large one: some minutes
 	@cd tests && ../$(BIN)/python -m moves soak
 
-lint: setup  ## ruff, mypy --strict, import contracts, generated files up to date
+lint: setup  ## ruff, mypy --strict, import contracts, class names, generated files up to date
 	@$(BIN)/ruff format --check --quiet . || { echo "lint: run 'make format'" >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python checks/class_names.py
 	@$(BIN)/python proto/generate.py --check
 	@$(BIN)/python -m holdfast_operator.api.generate crds --chart charts/holdfast-crds/templates --check
 	@$(BIN)/python charts/generate.py --check
@@ -78,6 +79,9 @@ docs: setup  ## generate the tables and diagrams in docs/, and build the site in
 
 docs-serve: setup  ## show the site at http://127.0.0.1:8000 while pages are written
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+release-check: setup  ## build wheels, charts, the image and an SBOM into dist/, and install the wheels alone
+	@PYTHONPATH=tests $(BIN)/python checks/release.py
 
 proto: setup  ## generate holdfast/_pb from proto/
 	@$(BIN)/python proto/generate.py

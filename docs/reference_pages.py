@@ -153,7 +153,7 @@ def commands() -> str:
 
 def _command(command: click.Command, path: str, level: str) -> Iterator[str]:
     context = click.Context(command, info_name=path)
-    help_ = inspect.cleandoc(command.help or "").partition("\f")[0]
+    help_ = inspect.cleandoc(command.help or "").replace("\b\n", "").partition("\f")[0]
     yield f"{level} {path}\n\n```text\n{command.get_usage(context)}\n```\n"
     yield "\n\n".join(" ".join(each.split()) for each in help_.split("\n\n")).replace("<", "\\<") + "\n"
     rows = [record for each in command.params if (record := each.get_help_record(context)) is not None]

@@ -26,6 +26,8 @@ import reference_pages
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 SOURCE = "source"
+BOOSTS = {"reference/python/": 0.2, f"{SOURCE}/": 0.3, "reference/glossary.md": 3}
+"""The weights of pages in the search. The API reference repeats words and would hide the rest."""
 DIAGRAMS = "vendor/mermaid.tiny.js"
 """What draws diagrams: @mermaid-js/tiny 11.17.2 as it is published, under its license beside it."""
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
@@ -43,7 +45,7 @@ def uri(path: Path) -> str | None:
     """Where a file or folder of the repository is in the site; None for a folder that has no page."""
     if path.is_dir():
         return uri(path / "README.md") if (path / "README.md").is_file() else None
-    if _is_page(path):
+    if _is_shown(path):
         return path.relative_to(DOCS).as_posix()
     name = path.relative_to(ROOT).as_posix()
     return f"{SOURCE}/{name}" if path.suffix == ".md" else f"{SOURCE}/{name}.txt"
@@ -71,12 +73,12 @@ def relinked(markdown: str, page: Path) -> str:
 
 
 def linked(markdown: str, page: Path) -> Iterator[Path]:
-    """The files of the repository that a page links to and that are no pages of docs/."""
+    """The files of the repository that a page links to, except the pages and pictures of docs/."""
     for _, target in _LINK.findall(_FENCE.sub("", markdown)):
         path = (page.parent / target.partition("#")[0]).resolve()
         if path.is_dir():
             path /= "README.md"
-        if path.is_file() and path.is_relative_to(ROOT) and not _is_page(path):
+        if path.is_file() and path.is_relative_to(ROOT) and not _is_shown(path):
             yield path
 
 
@@ -107,7 +109,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Lead links of a page out of docs/ to the copies in the site."""
+    """Lead links of a page out of docs/ to the copies in the site, and set its weight in the search."""
+    for name, boost in BOOSTS.items():
+        if page.file.src_uri.startswith(name):
+            page.meta["search"] = {"boost": boost}
     source = page.file.abs_src_path
     return markdown if source is None else relinked(markdown, Path(source))
 
@@ -120,8 +125,8 @@ def on_post_page(output: str, page: Page, **_: object) -> str:
     return _THEME.sub(lambda _: script, output, count=1)
 
 
-def _is_page(path: Path) -> bool:
-    return path.suffix == ".md" and path.is_relative_to(DOCS)
+def _is_shown(path: Path) -> bool:
+    return path.suffix in {".md", ".svg"} and path.is_relative_to(DOCS)
 
 
 def _outside_of_code(markdown: str, change: Callable[[str], str]) -> str:

@@ -1,6 +1,6 @@
-"""Holdfast: the durable state of a database environment, as definite, time-travelling collections.
+"""Durable tables with a history, in a folder or an object store, and the catalog that names them.
 
-`holdfast.table(url, name)` opens a table that many processes may write, read and follow; see
+`holdfast.table(url, name)` opens a table. Many processes can write, read and follow it at the same time; see
 `holdfast.tables`. All errors are here too. The rest is imported when you first use it, so `import holdfast`
 is fast.
 """
@@ -67,6 +67,8 @@ from holdfast.errors import (
 if TYPE_CHECKING:
     from holdfast.tables import Delete, Table, Tail, Update, Upsert, table, write
 
+    __version__: str
+
 _TABLES = ("Delete", "Table", "Tail", "Update", "Upsert", "table", "write")
 
 __all__ = [
@@ -129,12 +131,17 @@ __all__ = [
     "UsedAfterFork",
     "VersionTooNew",
     "WrittenBefore",
+    "__version__",
     "table",
     "write",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("holdfast")
     if name not in _TABLES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from holdfast import tables

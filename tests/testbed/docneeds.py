@@ -17,6 +17,7 @@ _IMAGE: Final = (
 _NO_PODS: Final = "shows what pods print, and there are none where pages are run"
 _FLUX: Final = "takes Flux; tests/unit/operator/test_operator_gitops.py evaluates the expressions"
 
+_RELEASE: Final = "it publishes a release; tests/unit/release checks the versions, CI runs make release-check"
 _HYDRATE: Final = "a job of Spark, with the id of a record: tests/spark/test_spark_hydrate_job.py runs it"
 
 NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
@@ -40,6 +41,11 @@ NOT_RUN: Final[Mapping[tuple[str, str], str]] = {
         "docs/how-to/run-the-tests.md",
         "make soak",
     ): _LONG,
+    ("README.md", "pip install"): _INSTALLED,
+    ("docs/how-to/release.md", "make test"): _LONG,
+    ("docs/how-to/release.md", "git commit"): _RELEASE,
+    ("docs/how-to/release.md", "uv publish"): _RELEASE,
+    ("docs/how-to/release.md", "cosign verify-blob"): _RELEASE,
     ("docs/tutorial/on-kubernetes.md", "kind "): _KIND,
     ("docs/tutorial/on-kubernetes.md", "pip install"): _INSTALLED,
     ("docs/how-to/alerts.md", "kubectl logs"): _NO_PODS,

@@ -1,5 +1,6 @@
 """The site builds strictly, has every page in its navigation, and needs nobody else's server."""
 
+import json
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 import pytest
 import yaml
 
+from holdfast import catalog, collections, persist, spark, tables
 from holdfast_operator.api.generate import RESOURCES
 from holdfast_operator.api.names import ConditionType, Reason
 
@@ -88,6 +90,31 @@ def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[str, Links]) -
     # What would be fetched for numbers of stars is asked for only where a page has them.
     html = "".join(path.read_text() for path in site.rglob("*.html"))
     assert 'data-md-component="source"' not in html
+
+
+def test_the_search_has_an_index_and_runs_on_files_of_the_site(site: Path) -> None:
+    index = json.loads((site / "search/search_index.json").read_text())
+    found = {entry["location"]: entry for entry in index["docs"]}
+    assert found["reference/glossary/#fence-token"]["title"] == "fence token"
+    assert "reference/python/tables/#holdfast.tables.Table.upsert" in found
+    assert "\b" not in "".join(entry["text"] for entry in index["docs"])
+    for page in ("index.html", "reference/glossary/index.html"):
+        html = (site / page).read_text()
+        config = json.loads(re.findall(r'<script id="__config"[^>]*>(.*?)</script>', html)[0])
+        assert (site / page).parent.joinpath(config["search"]).is_file()
+
+
+def test_the_api_reference_has_every_public_name(site: Path) -> None:
+    for page, package in (
+        ("tables", tables),
+        ("persist", persist),
+        ("catalog", catalog),
+        ("collections", collections),
+        ("spark", spark),
+    ):
+        html = (site / f"reference/python/{page}/index.html").read_text()
+        there = {identity.rpartition(".")[2] for identity in re.findall(r' id="(holdfast[\w.]+)"', html)}
+        assert set(package.__all__) - there == set()
 
 
 def test_a_page_with_diagrams_has_what_draws_them(site: Path) -> None:

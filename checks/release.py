@@ -1,0 +1,159 @@
+"""Builds everything that a release consists of, into `dist/`, and checks it: `make release-check`.
+
+1. Wheels of both distributions.
+2. A software bill of materials (CycloneDX) of all packages in the lock file that the wheels can use.
+3. Packages of both charts.
+4. The image, if `buildah` or a running Docker is there. Otherwise the step is skipped with the reason.
+5. Each wheel is installed into an empty environment, with what it declares, and its commands are run there.
+6. `SHA256SUMS` of all files.
+
+Nothing is published or signed: docs/how-to/release.md says how.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from testbed import build, helm
+
+ROOT = Path(__file__).resolve().parents[1]
+DIST = ROOT / "dist"
+UV = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
+CHARTS = ("holdfast-crds", "holdfast-operator")
+FIRST_TABLE = """
+import holdfast
+
+with holdfast.table("memory://release", "orders", columns={"id": "int64"}, key=["id"]) as orders:
+    time = orders.append([{"id": 1}])
+    assert orders.read(as_of=time).to_pylist() == [{"id": 1}]
+print(holdfast.__version__)
+"""
+
+
+class ReleaseError(Exception):
+    """A part of the release is missing or does not work; the message says which."""
+
+
+def run(command: Sequence[str | Path], *, folder: Path = ROOT) -> str:
+    """Run a command and return what it prints. Raises `ReleaseError` if it fails."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        line = " ".join(str(word) for word in command)
+        raise ReleaseError(f"'{line}' failed with exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def version() -> str:
+    """Return the version of the project."""
+    return str(tomllib.loads((ROOT / "catalog" / "pyproject.toml").read_text())["project"]["version"])
+
+
+def wheels() -> dict[str, Path]:
+    """Build the wheels; returns them by distribution."""
+    for distribution in ("holdfast", "holdfast-operator"):
+        run([UV, "build", "--quiet", "--wheel", "--package", distribution, "--out-dir", DIST])
+    found = {path.name.split("-")[0].replace("_", "-"): path for path in DIST.glob("*.whl")}
+    if set(found) != {"holdfast", "holdfast-operator"}:
+        raise ReleaseError(f"expected two wheels in {DIST}, found {sorted(found)}")
+    return found
+
+
+def bill_of_materials() -> int:
+    """Write the bill of materials; returns the number of its components."""
+    path = DIST / f"holdfast-{version()}.cdx.json"
+    what = ("--all-packages", "--no-default-groups", "--all-extras")
+    text = run([UV, "export", "--quiet", "--locked", "--format", "cyclonedx1.5", *what])
+    components = {each["name"]: each for each in json.loads(text)["components"]}
+    for name in ("holdfast", "holdfast-operator", "pyarrow", "kopf"):
+        if name not in components:
+            raise ReleaseError(f"the bill of materials lacks {name}")
+    path.write_text(text)
+    return len(components)
+
+
+def charts() -> None:
+    """Package the charts with the Helm of the test bed, which is built first if it is missing."""
+    build.ensure((build.HELM,))
+    for chart in CHARTS:
+        helm.run("package", helm.CHARTS / chart, "--destination", DIST)
+
+
+def image() -> str:
+    """Build the image; returns its name, or why it was not built."""
+    name = f"holdfast-operator:{version()}"
+    words = ["build", "--file", "operator/Dockerfile", "--build-arg", f"VERSION={version()}", "--tag", name]
+    if shutil.which("buildah"):
+        run(["buildah", *words, "."])
+    elif not shutil.which("docker"):
+        return "skipped: neither buildah nor docker is installed"
+    elif subprocess.run(["docker", "info"], capture_output=True, check=False).returncode != 0:
+        return "skipped: docker is installed, but its daemon does not run"
+    else:
+        run(["docker", *words, "."])
+    return name
+
+
+def install(found: dict[str, Path]) -> None:
+    """Install the library, and then both wheels, into an empty environment, and run their commands there."""
+    expected = version()
+    library, operator = found["holdfast"], found["holdfast-operator"]
+    for given, commands in (
+        ((library,), ["holdfast"]),
+        ((library, operator), ["holdfast", "kubectl-holdfast"]),
+    ):
+        with tempfile.TemporaryDirectory(prefix="holdfast-release-") as home:
+            folder = Path(home)
+            bin_ = folder / "venv" / "bin"
+            run([UV, "venv", "--quiet", "--python", sys.executable, folder / "venv"])
+            run([UV, "pip", "install", "--quiet", "--python", bin_ / "python", *given], folder=folder)
+            for command in commands:
+                printed = run([bin_ / command, "--version"], folder=folder).strip()
+                if not printed.endswith(f"version {expected}"):
+                    raise ReleaseError(
+                        f"{command} --version prints {printed!r} instead of version {expected}"
+                    )
+            printed = run([bin_ / "python", "-c", FIRST_TABLE], folder=folder).strip()
+            if printed != expected:
+                raise ReleaseError(f"holdfast.__version__ is {printed!r} instead of {expected!r}")
+            if operator in given:
+                run([bin_ / "holdfast-operator", "run", "--help"], folder=folder)
+
+
+def sums() -> list[str]:
+    """Write the checksums of all files; returns their names."""
+    files = sorted(path for path in DIST.iterdir() if path.suffix in {".whl", ".tgz", ".json"})
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
+    (DIST / "SHA256SUMS").write_text("".join(lines))
+    return [path.name for path in files]
+
+
+def main() -> int:
+    """Build and check the release; returns the exit code."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    DIST.mkdir()
+    try:
+        found = wheels()
+        print(f"wheels: {', '.join(path.name for path in found.values())}")
+        print(f"bill of materials: {bill_of_materials()} components")
+        charts()
+        print(f"charts: {', '.join(path.name for path in sorted(DIST.glob('*.tgz')))}")
+        print(f"image: {image()}")
+        install(found)
+        print("wheels installed alone: holdfast, holdfast-operator")
+        print(f"dist/SHA256SUMS: {len(sums())} files")
+    except ReleaseError as error:
+        print(f"release-check: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""The forge and the commit hooks run the make targets that people run."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+HOOKS = {
+    each["id"]: each
+    for each in yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+}
+
+
+def test_the_workflow_runs_make_targets() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    runs = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    assert {run.split()[0] for run in runs} == {"make"}
+    called = {run.split()[1] for run in runs}
+    assert {"lint", "test", "docs", "release-check"} <= called <= TARGETS
+
+
+def test_the_hooks_run_make_targets() -> None:
+    called = {each["entry"] for each in HOOKS.values() if each["language"] == "system"}
+    assert called == {"make format", "make lint"}
+    assert {each.removeprefix("make ") for each in called} <= TARGETS
+
+
+@pytest.mark.parametrize(
+    ("message", "fits"),
+    [
+        ("persist: drop empty runs in compaction\n\nThey cost a read each.\n", True),
+        (f"persist: {'x' * 63}\n", True),
+        (f"persist: {'x' * 64}\n", False),
+        ("drop empty runs in compaction\n\npersist: not the subject\n", False),
+        ("Merge branch 'main'\n", True),
+    ],
+)
+def test_the_hook_reads_the_subject_of_a_commit(message: str, *, fits: bool) -> None:
+    hook = HOOKS["commit-subject"]
+    assert hook["language"] == "pygrep"
+    assert hook["args"] == ["--negate", "--multiline"]
+    assert bool(re.search(hook["entry"], message, re.MULTILINE | re.DOTALL)) is fits
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
+def test_what_the_forge_reads_is_yaml(path: Path) -> None:
+    assert isinstance(yaml.safe_load(path.read_text()), dict)
