@@ -12,9 +12,9 @@ from holdfast.catalog.objects.registry import ITEMS
 from holdfast.catalog.stores.stash import StashStore
 from holdfast.errors import StoreUnreachable
 from holdfast.persist import PersistClient, Schema
-from holdfast_operator.reconcile.facts import ItemName, Opening, RestoreFailed, ShadowFacts
-from holdfast_operator.reconcile.opencatalog import OpenCatalog
-from holdfast_operator.reconcile.storage import DumpSource, StashPlace, Storage
+from holdfast_operator.catalogs.facts import ItemName, Opening, RestoreFailed, ShadowFacts
+from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.places.storage import DumpSource, StashPlace, Storage
 from testbed.minio import Minio
 from testbed.postgres import USER, PostgresServer
 

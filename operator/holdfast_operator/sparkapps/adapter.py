@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import ClassVar, Final
 
 from holdfast_operator.api.spark import SparkTemplate
-from holdfast_operator.runtime.kube import ObjectKey
+from holdfast_operator.engine.kube import ObjectKey
 
 
 class AppPhase(StrEnum):

@@ -7,7 +7,7 @@ don't say how it ended: the history before them does.
 
 from typing import ClassVar, Final
 
-from holdfast_operator.runtime.kube import ResourceType
+from holdfast_operator.engine.kube import ResourceType
 from holdfast_operator.sparkapps.adapter import AppPhase, Launch
 from holdfast_operator.sparkapps.objects import (
     Json,

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final, assert_never
 
 from holdfast_operator.api.spark import SparkTemplate
-from holdfast_operator.runtime.kube import Kube, ObjectKey, ResourceType
+from holdfast_operator.engine.kube import Kube, ObjectKey, ResourceType
 from holdfast_operator.sparkapps.adapter import AppState, Launch, NotInstalled, SparkAdapter
 from holdfast_operator.sparkapps.apache import APACHE_APPLICATIONS, ApacheAdapter
 from holdfast_operator.sparkapps.job import JobAdapter

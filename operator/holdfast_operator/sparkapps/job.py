@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 from holdfast_operator.api.spark import SparkTemplate, SparkVolume
-from holdfast_operator.runtime.kube import Forbidden, NotServed, ObjectKey, ResourceType
+from holdfast_operator.engine.kube import Forbidden, NotServed, ObjectKey, ResourceType
 from holdfast_operator.sparkapps.adapter import ATTEMPT_DEADLINE, AppPhase, AppState, Launch, overran
 from holdfast_operator.sparkapps.objects import (
     CONTAINER_SECURITY,

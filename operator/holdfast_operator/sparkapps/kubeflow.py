@@ -9,7 +9,7 @@ Fields of their own it has for them too, but those are its webhook's business, w
 
 from typing import ClassVar, Final
 
-from holdfast_operator.runtime.kube import ResourceType
+from holdfast_operator.engine.kube import ResourceType
 from holdfast_operator.sparkapps.adapter import AppPhase, Launch
 from holdfast_operator.sparkapps.objects import (
     Json,

@@ -20,7 +20,7 @@ from holdfast_operator.api.names import (
     Kind,
 )
 from holdfast_operator.api.spark import SparkTemplate
-from holdfast_operator.runtime.kube import (
+from holdfast_operator.engine.kube import (
     Exists,
     Forbidden,
     Invalid,

@@ -1,0 +1,378 @@
+"""The declared objects of a catalog as its rows: the one place that knows the messages they are made of.
+
+A mark is a setting `declared/<organization>/<type>/<id>`: ids are never given twice, so another object of
+the same name has no mark. A system configuration has no id; its name stands for it. A catalog that was filled
+with a copy of another organization's has that one's marks too: they say nothing here, and what was copied is
+as if others had made it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, assert_never
+
+from google.protobuf.message import Message
+
+from holdfast._pb import objects_pb2 as pb
+from holdfast.catalog import COLLECTIONS, Collection, IdKind, Object, Transaction, format_id
+from holdfast.catalog.objects.registry import (
+    CLUSTER_INTROSPECTION_SOURCE_INDEXES,
+    CLUSTER_REPLICAS,
+    CLUSTERS,
+    COMMENTS,
+    DATABASES,
+    DEFAULT_PRIVILEGES,
+    ITEMS,
+    ROLES,
+    SCHEMAS,
+    SETTINGS,
+    SYSTEM_CONFIGURATIONS,
+)
+from holdfast.catalog.privileges import SYSTEM_ROLE, Privilege, privileges_of_new
+from holdfast_operator.catalogs.objects import (
+    UNMANAGED,
+    Alter,
+    Change,
+    Contents,
+    Create,
+    Drop,
+    Forget,
+    Found,
+    ObjectName,
+    ObjectType,
+    Unmark,
+    droppable,
+    managed,
+    mark_of,
+    replicas_of,
+)
+
+_MARK: Final = "declared/"
+_NAMED: Final = 3
+_AUDITED: Final[Mapping[ObjectType, pb.ObjectType]] = {
+    ObjectType.DATABASE: pb.ObjectType.OBJECT_TYPE_DATABASE,
+    ObjectType.SCHEMA: pb.ObjectType.OBJECT_TYPE_SCHEMA,
+    ObjectType.ROLE: pb.ObjectType.OBJECT_TYPE_ROLE,
+    ObjectType.CLUSTER: pb.ObjectType.OBJECT_TYPE_CLUSTER,
+    ObjectType.REPLICA: pb.ObjectType.OBJECT_TYPE_CLUSTER_REPLICA,
+    ObjectType.CONFIGURATION: pb.ObjectType.OBJECT_TYPE_SYSTEM,
+}
+_IDS: Final[Mapping[ObjectType, IdKind]] = {
+    ObjectType.DATABASE: IdKind.USER_DATABASE,
+    ObjectType.SCHEMA: IdKind.USER_SCHEMA,
+    ObjectType.ROLE: IdKind.USER_ROLE,
+    ObjectType.CLUSTER: IdKind.USER_CLUSTER,
+    ObjectType.REPLICA: IdKind.USER_REPLICA,
+}
+_COLLECTIONS: Final[Mapping[ObjectType, Collection[Any, Any]]] = {
+    ObjectType.DATABASE: DATABASES,
+    ObjectType.SCHEMA: SCHEMAS,
+    ObjectType.ROLE: ROLES,
+    ObjectType.CLUSTER: CLUSTERS,
+    ObjectType.REPLICA: CLUSTER_REPLICAS,
+    ObjectType.CONFIGURATION: SYSTEM_CONFIGURATIONS,
+}
+_OWNED: Final = frozenset({ObjectType.DATABASE, ObjectType.SCHEMA, ObjectType.CLUSTER})
+_DROP: Final = pb.AuditLogEventType.AUDIT_LOG_EVENT_TYPE_DROP
+_ALTER: Final = pb.AuditLogEventType.AUDIT_LOG_EVENT_TYPE_ALTER
+_CREATE: Final = pb.AuditLogEventType.AUDIT_LOG_EVENT_TYPE_CREATE
+
+
+def contents(tx: Transaction, declared: Mapping[ObjectName, str], *, organization_id: str) -> Contents:
+    """What the catalog has of the types that can be declared, with the users of what is to be dropped."""
+    ours = f"{_MARK}{organization_id}/"
+    marks = {row.key.name: row.value.value for row in tx.objects(SETTINGS) if row.key.name.startswith(ours)}
+    if not marks and not declared:
+        return Contents()
+    named = dict(_named(tx))
+    found = {
+        name: Found(_value(name, row), _is_system(name, row), marks.pop(ours + _mark_id(name, row), None))
+        for name, row in named.items()
+    }
+    users = _users(tx, {name: named[name] for name in droppable(declared, Contents(found))})
+    for name, by in users.items():
+        found[name] = Found(found[name].value, found[name].system, found[name].mark, by)
+    return Contents(found, frozenset(marks))
+
+
+def carry_out(tx: Transaction, changes: Iterable[Change], *, organization_id: str, user: str) -> None:
+    """Make the changes of a plan in `tx`, each with its event in the audit log as done by `user`."""
+
+    def mark(name: ObjectName, row: Object[Any, Any]) -> pb.SettingKey:
+        return pb.SettingKey(name=f"{_MARK}{organization_id}/{_mark_id(name, row)}")
+
+    def set_mark(name: ObjectName, row: Object[Any, Any]) -> None:
+        tx.set(SETTINGS, mark(name, row), pb.SettingValue(value=mark_of(name, _value(name, row))))
+
+    for change in changes:
+        match change:
+            case Create(name, value):
+                row = _create(tx, name, value)
+                set_mark(name, row)
+                _audit(tx, _CREATE, name, row, user)
+            case Alter(name, value):
+                row = _alter(tx, name, value)
+                marked = tx.get(SETTINGS, mark(name, row)) is not None
+                if marked and name.type is ObjectType.CONFIGURATION:
+                    set_mark(name, row)
+                _audit(tx, _ALTER, name, row, user)
+            case Drop(name):
+                row = _find(tx, name)
+                _drop(tx, name, row)
+                tx.delete(SETTINGS, mark(name, row))
+                _audit(tx, _DROP, name, row, user)
+            case Unmark(name):
+                tx.delete(SETTINGS, mark(name, _find(tx, name)))
+            case Forget(lost):
+                tx.delete(SETTINGS, pb.SettingKey(name=lost))
+            case _:
+                assert_never(change)
+
+
+def _create(tx: Transaction, name: ObjectName, value: str) -> Object[Any, Any]:
+    key, made = _key(tx, name), _message(tx, name, value)
+    tx.insert(_COLLECTIONS[name.type], key, made)
+    return Object(key, made)
+
+
+def _alter(tx: Transaction, name: ObjectName, value: str) -> Object[Any, Any]:
+    row = _find(tx, name)
+    match name.type:
+        case ObjectType.CLUSTER:
+            _set_variant(row.value, value)
+        case ObjectType.REPLICA:
+            row.value.size = value
+        case ObjectType.CONFIGURATION:
+            row.value.value = value
+        case ObjectType.DATABASE | ObjectType.SCHEMA | ObjectType.ROLE:
+            raise AssertionError(name)
+        case _:
+            assert_never(name.type)
+    tx.update(_COLLECTIONS[name.type], row.key, row.value)
+    return row
+
+
+def _drop(tx: Transaction, name: ObjectName, row: Object[Any, Any]) -> None:
+    """Remove the object with what means nothing without it."""
+    tx.delete(_COLLECTIONS[name.type], row.key)
+    match name.type:
+        case ObjectType.DATABASE:
+            _delete_where(tx, COMMENTS, lambda each: each.key.database_id == row.key.id)
+            _delete_where(tx, DEFAULT_PRIVILEGES, lambda each: each.key.database_id == row.key.id)
+        case ObjectType.SCHEMA:
+            _delete_where(tx, COMMENTS, lambda each: each.key.schema_id == row.key.id)
+            _delete_where(tx, DEFAULT_PRIVILEGES, lambda each: each.key.schema_id == row.key.id)
+        case ObjectType.ROLE:
+            _delete_where(tx, COMMENTS, lambda each: each.key.role_id == row.key.id)
+        case ObjectType.CLUSTER:
+            _delete_where(tx, COMMENTS, lambda each: each.key.cluster_id == row.key.id)
+            _delete_where(
+                tx, CLUSTER_INTROSPECTION_SOURCE_INDEXES, lambda each: each.key.cluster_id == row.key.id
+            )
+        case ObjectType.REPLICA:
+            _delete_where(tx, COMMENTS, lambda each: each.key.cluster_replica_id == row.key.id)
+        case ObjectType.CONFIGURATION:
+            pass
+        case _:
+            assert_never(name.type)
+
+
+def _delete_where(
+    tx: Transaction, collection: Collection[Any, Any], applies: Callable[[Object[Any, Any]], bool]
+) -> None:
+    for row in [each for each in tx.objects(collection) if applies(each)]:
+        tx.delete(collection, row.key)
+
+
+def _key(tx: Transaction, name: ObjectName) -> Any:
+    if name.type is ObjectType.CONFIGURATION:
+        return pb.SystemConfigurationKey(name=name.path[0])
+    (number,) = tx.allocate_ids(_IDS[name.type])
+    id_ = pb.RoleId(user=number) if name.type is ObjectType.ROLE else pb.ObjectId(user=number)
+    return _COLLECTIONS[name.type].key(id=id_)
+
+
+def _message(tx: Transaction, name: ObjectName, value: str) -> Any:
+    """A new object: the system's, as the first objects of a catalog are, and everybody may use it."""
+    made = _named_message(tx, name)
+    match name.type:
+        case ObjectType.ROLE:
+            made.attributes.CopyFrom(pb.RoleAttributes(inherit=True, login=True))
+        case ObjectType.CLUSTER:
+            _set_variant(made, value)
+        case ObjectType.REPLICA:
+            made.size = value
+        case ObjectType.CONFIGURATION:
+            made.value = value
+        case ObjectType.DATABASE | ObjectType.SCHEMA:
+            pass
+        case _:
+            assert_never(name.type)
+    if name.type in _OWNED:
+        made.owner_id.CopyFrom(SYSTEM_ROLE)
+        database = made.database_id if name.type is ObjectType.SCHEMA else None
+        made.privileges.extend(
+            privileges_of_new(tx, _AUDITED[name.type], SYSTEM_ROLE, database=database, public=Privilege.USAGE)
+        )
+    return made
+
+
+def _named_message(tx: Transaction, name: ObjectName) -> Any:
+    """As much of an object as it takes to find it."""
+    own = name.path[-1]
+    parent = None if name.parent is None else _find(tx, name.parent).key.id
+    match name.type:
+        case ObjectType.DATABASE:
+            return pb.DatabaseValue(name=own)
+        case ObjectType.SCHEMA:
+            return pb.SchemaValue(database_id=parent, name=own)
+        case ObjectType.ROLE:
+            return pb.RoleValue(name=own)
+        case ObjectType.CLUSTER:
+            return pb.ClusterValue(name=own)
+        case ObjectType.REPLICA:
+            return pb.ClusterReplicaValue(cluster_id=parent, name=own)
+        case ObjectType.CONFIGURATION:
+            return pb.SystemConfigurationValue()
+        case _:
+            assert_never(name.type)
+
+
+def _set_variant(cluster: pb.ClusterValue, value: str) -> None:
+    asked = replicas_of(value)
+    if asked is None:
+        cluster.unmanaged.SetInParent()
+    else:
+        # Where the replicas are placed stays as it was.
+        cluster.managed.replication_factor, cluster.managed.size = asked
+
+
+def _find(tx: Transaction, name: ObjectName) -> Object[Any, Any]:
+    if name.type is ObjectType.CONFIGURATION:
+        key = pb.SystemConfigurationKey(name=name.path[0])
+        value = tx.get(SYSTEM_CONFIGURATIONS, key)
+        found: Object[Any, Any] | None = None if value is None else Object(key, value)
+    else:
+        found = tx.find(_COLLECTIONS[name.type], _named_message(tx, name))
+    if found is None:
+        raise AssertionError(f"{name} was planned on, but isn't there")
+    return found
+
+
+def _named(tx: Transaction) -> Iterator[tuple[ObjectName, Object[Any, Any]]]:
+    """All objects that could be declared, parents first. Schemas of no database can't be."""
+    parents: dict[str, str] = {}
+    for type_ in (ObjectType.DATABASE, ObjectType.CLUSTER, ObjectType.ROLE):
+        for row in tx.objects(_COLLECTIONS[type_]):
+            parents[f"{type_}/{format_id(row.key.id)}"] = row.value.name
+            yield ObjectName(type_, (row.value.name,)), row
+    for row in tx.objects(SCHEMAS):
+        if row.value.HasField("database_id"):
+            database = parents.get(f"{ObjectType.DATABASE}/{format_id(row.value.database_id)}")
+            if database is not None:
+                yield ObjectName(ObjectType.SCHEMA, (database, row.value.name)), row
+    for row in tx.objects(CLUSTER_REPLICAS):
+        cluster = parents.get(f"{ObjectType.CLUSTER}/{format_id(row.value.cluster_id)}")
+        if cluster is not None:
+            yield ObjectName(ObjectType.REPLICA, (cluster, row.value.name)), row
+    for row in tx.objects(SYSTEM_CONFIGURATIONS):
+        yield ObjectName(ObjectType.CONFIGURATION, (row.key.name,)), row
+
+
+def _value(name: ObjectName, row: Object[Any, Any]) -> str:
+    match name.type:
+        case ObjectType.CLUSTER:
+            if not row.value.HasField("managed"):
+                return UNMANAGED
+            return managed(row.value.managed.replication_factor, row.value.managed.size)
+        case ObjectType.REPLICA:
+            return str(row.value.size)
+        case ObjectType.CONFIGURATION:
+            return str(row.value.value)
+        case ObjectType.DATABASE | ObjectType.SCHEMA | ObjectType.ROLE:
+            return ""
+        case _:
+            assert_never(name.type)
+
+
+def _is_system(name: ObjectName, row: Object[Any, Any]) -> bool:
+    return name.type is not ObjectType.CONFIGURATION and row.key.id.HasField("system")
+
+
+def _users(
+    tx: Transaction, doomed: Mapping[ObjectName, Object[Any, Any]]
+) -> Mapping[ObjectName, tuple[str, ...]]:
+    """The first few who need each of what is to be dropped, in words.
+
+    Items are many: they are read only where they matter, and no further than to know enough.
+    """
+    return {
+        **_first_users(_of_type(doomed, ObjectType.SCHEMA), _item_schemas(tx)),
+        **_first_users(_of_type(doomed, ObjectType.ROLE), _role_users(tx)),
+    }
+
+
+def _of_type(doomed: Mapping[ObjectName, Object[Any, Any]], type_: ObjectType) -> Mapping[str, ObjectName]:
+    return {format_id(row.key.id): name for name, row in doomed.items() if name.type is type_}
+
+
+def _first_users(
+    names: Mapping[str, ObjectName], mentions: Iterable[tuple[str, str]]
+) -> Mapping[ObjectName, tuple[str, ...]]:
+    """By name, who mentions its id; `mentions` is read until each has more than are named."""
+    users: dict[str, list[str]] = {id_: [] for id_ in names}
+    wanting = set(names)
+    if wanting:
+        for id_, user in mentions:
+            if id_ in wanting:
+                users[id_].append(user)
+                if len(users[id_]) > _NAMED:
+                    wanting.discard(id_)
+                    if not wanting:
+                        break
+    return {names[id_]: _shortened(by) for id_, by in users.items()}
+
+
+def _item_schemas(tx: Transaction) -> Iterator[tuple[str, str]]:
+    for item in tx.objects(ITEMS):
+        yield format_id(item.value.schema_id), f"item {item.value.name}"
+
+
+def _role_users(tx: Transaction) -> Iterator[tuple[str, str]]:
+    """All mentions of roles, in rows of any type but their own and comments: the id and who mentions it."""
+    for collection in COLLECTIONS.values():
+        if collection is COMMENTS or not collection.cached:
+            continue
+        for row in tx.objects(collection):
+            mentioned = {format_id(id_) for id_ in (*_role_ids(row.key), *_role_ids(row.value))}
+            if collection is ROLES:
+                mentioned.discard(format_id(row.key.id))
+            text = f"{collection} {getattr(row.value, 'name', '')}".strip()
+            yield from ((role, text) for role in mentioned)
+
+
+def _role_ids(message: Message) -> Iterator[pb.RoleId]:
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        for each in value if field.is_repeated else (value,):
+            if isinstance(each, pb.RoleId):
+                yield each
+            else:
+                yield from _role_ids(each)
+
+
+def _shortened(users: list[str]) -> tuple[str, ...]:
+    return (*users[:_NAMED], *(["more"] if len(users) > _NAMED else ()))
+
+
+def _mark_id(name: ObjectName, row: Object[Any, Any]) -> str:
+    id_ = name.path[0] if name.type is ObjectType.CONFIGURATION else format_id(row.key.id)
+    return f"{name.type.name.lower()}/{id_}"
+
+
+def _audit(
+    tx: Transaction, event: pb.AuditLogEventType, name: ObjectName, row: Object[Any, Any], user: str
+) -> None:
+    value = _value(name, row)
+    id_ = name.path[0] if name.type is ObjectType.CONFIGURATION else format_id(row.key.id)
+    details = {"value": value} if value else None
+    tx.audit(event, _AUDITED[name.type], id_, ".".join(name.path), user=user, details=details)

@@ -1,0 +1,547 @@
+"""Looks at, and acts on, what a StorageCollection stands for."""
+
+import itertools
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from itertools import chain
+from typing import Any, ClassVar, Final, assert_never
+
+from holdfast.collections import JobRecord, JobState, RenditionState
+from holdfast.collections.hydration import HYDRATE
+from holdfast.errors import (
+    AsOfTooEarly,
+    CollectionInUse,
+    UniquenessViolation,
+)
+from holdfast.persist import StoredSize
+from holdfast_operator.api.catalog import Access, CatalogSpec, DeletionPolicy
+from holdfast_operator.api.collection import StorageCollectionSpec
+from holdfast_operator.api.names import Kind, Reason
+from holdfast_operator.api.spark import SparkTemplate
+from holdfast_operator.catalogs.facts import (
+    CollectionFacts,
+    Look,
+    NoSuchSchema,
+    NotReadable,
+    Opening,
+)
+from holdfast_operator.catalogs.handler import Settings
+from holdfast_operator.catalogs.keeping import is_loose, keep_catalog
+from holdfast_operator.catalogs.stores import Stores
+from holdfast_operator.collections import plan as collection
+from holdfast_operator.collections.longsteps import LongSteps
+from holdfast_operator.collections.plan import (
+    CatalogState,
+    CommentColumns,
+    CreateCollection,
+    DropCollection,
+    DropItem,
+    EnsureItem,
+    EvolveColumns,
+    Observed,
+    Retain,
+    item_name,
+    told_change,
+)
+from holdfast_operator.collections.reading import COMPACT, SNAPSHOT
+from holdfast_operator.collections.renditions import (
+    AbortRendition,
+    CreateRendition,
+    LongStep,
+    is_long_over,
+)
+from holdfast_operator.collections.status import lag, shown_phases
+from holdfast_operator.engine.cache import Index
+from holdfast_operator.engine.deletion import asks_to_delete, deletion_of
+from holdfast_operator.engine.events import Note
+from holdfast_operator.engine.failures import settled
+from holdfast_operator.engine.handler import (
+    Halt,
+    Handler,
+    Json,
+    Services,
+    has_finalizer,
+    is_deleting,
+)
+from holdfast_operator.engine.kube import Gone, ObjectKey
+from holdfast_operator.engine.specs import parse_spec
+from holdfast_operator.engine.status import is_ready
+from holdfast_operator.engine.steps import KeepCatalog, Settle, Step, reconciling
+from holdfast_operator.jobs import hydration, snapshot
+from holdfast_operator.jobs.compaction import CompactionObserved
+from holdfast_operator.jobs.course import (
+    FailAttempt,
+    LaunchAttempt,
+    RetryJob,
+    StartJob,
+    arguments,
+    failed,
+    shown_launched,
+    shown_running,
+)
+from holdfast_operator.jobs.hydration import HydrationsObserved
+from holdfast_operator.jobs.requested import AskedKind, jobs_of, runs_of
+from holdfast_operator.jobs.scheduled import ForgetRuns, Scheduled, shown_in, time_of
+from holdfast_operator.jobs.snapshot import SnapshotObserved
+from holdfast_operator.sparkapps.adapter import (
+    AppState,
+    Launch,
+    NotInstalled,
+    Refused,
+    SparkAdapter,
+)
+from holdfast_operator.sparkapps.objects import in_a_line
+from holdfast_operator.sparkapps.slots import Slots
+
+log = logging.getLogger(__name__)
+
+
+class CollectionHandler(Handler[Observed]):
+    """Reconciles StorageCollections."""
+
+    kind: ClassVar[Kind] = Kind.STORAGE_COLLECTION
+
+    def __init__(
+        self,
+        services: Services,
+        stores: Stores,
+        index: Index,
+        settings: Settings,
+        spark: SparkAdapter,
+        slots: Slots,
+    ) -> None:
+        super().__init__(services)
+        self._stores = stores
+        self._index = index
+        self._settings = settings
+        self._spark = spark
+        self._slots = slots
+        self._long = LongSteps(stores, settings.data_dir, settings.allowed_locations)
+        for job, step in itertools.product(
+            (SNAPSHOT, HYDRATE), ("launched", "failed", "stopped", "cancelled")
+        ):
+            services.metrics.spark_jobs.labels(job, step)
+        services.metrics.missed_runs.labels(SNAPSHOT)
+
+    async def observe(self, key: ObjectKey, body: Json) -> Observed:
+        """Look at the spec, the Catalog, the store, and the Spark jobs. Raises `Fenced`."""
+        seen = await self._observe(key, body)
+        return replace(seen, needs_finalizer=collection.needs_finalizer(seen))
+
+    async def _observe(self, key: ObjectKey, body: Json) -> Observed:
+        for rival in self._index.put(key, body):
+            self.services.enqueue(rival, 0.0)
+        spec, problem = parse_spec(StorageCollectionSpec, body)
+        status = body.get("status", {})
+        older = self._index.older_rival(key)
+        catalog = None if spec is None else _catalog_key(key, spec)
+        opening = None if catalog is None else self._stores.opened(catalog)
+        blank = Observed(
+            name=key.name,
+            spec=spec,
+            problem=problem,
+            deleting=is_deleting(body),
+            asks_to_delete=asks_to_delete(body),
+            deletion=deletion_of(body),
+            has_finalizer=has_finalizer(body),
+            created="collectionId" in status,
+            shown=shown_phases(status),
+            shown_running=shown_running(status),
+            now=self.services.clock.wall(),
+            older_twin=str(older) if older else None,
+            catalog_void=catalog is not None and self._stores.is_void(catalog),
+            catalog_open=opening is not None and not opening.observed,
+        )
+        # Nothing is made before the finalizer is there that a deletion needs.
+        waits = blank.asks_to_delete and not blank.has_finalizer and not blank.deleting
+        if spec is None or catalog is None or waits:
+            return blank
+        if spec.suspend or blank.deleting:
+            self._long.stop(key)
+        blank = await self._with_catalog(blank, catalog)
+        if opening is None or opening.observed != blank.catalog_observed or older is not None:
+            return blank
+        leaves = blank.deleting and spec.deletion_policy == DeletionPolicy.RETAIN
+        if blank.deletion.abandoned or (leaves and blank.deletion.overdue):
+            # It doesn't wait any more for a store that doesn't answer.
+            return blank
+        if (spec.suspend or leaves) and not _may_have_driver(spec, status):
+            return blank
+        return await self._look_into(blank, spec, opening, key, body)
+
+    def plan(self, observed: Observed) -> Step:
+        """Decide; pure."""
+        return collection.plan(observed, self._settings.rhythm)
+
+    async def apply(self, key: ObjectKey, body: Json, step: Step) -> None:
+        """Change the catalog, the storage, or the jobs."""
+        catalog = ObjectKey(Kind.CATALOG, key.namespace, body["spec"]["catalogRef"]["name"])
+        if isinstance(step, KeepCatalog):
+            return await keep_catalog(self.services, catalog)
+        try:
+            await self._apply(key, body, step, catalog)
+        except UniquenessViolation as error:
+            raise Halt(settled(error, reason=Reason.NAME_TAKEN)) from None
+        except CollectionInUse as error:
+            text = f"{error}; {error.hint}"
+            raise Halt(Settle(reconciling(Reason.COLLECTION_IN_USE, text), retry=True)) from None
+        except NotInstalled as error:
+            # The next look finds it missing and says so.
+            log.warning("%s", error)
+
+    async def gone(self, key: ObjectKey) -> None:
+        """Let the rivals and the Catalog know."""
+        catalog, rivals = self._index.catalog_of(key), self._index.rivals_of(key)
+        self._index.drop(key)
+        self.services.metrics.forget(key.namespace, key.name)
+        self._long.stop(key)
+        self._stores.forget(key)
+        for other in (*rivals, *((catalog,) if catalog else ())):
+            self.services.enqueue(other, 0.0)
+
+    def held(self, key: ObjectKey) -> None:
+        """Its Catalog has to outlive it from now on, or not any more."""
+        if (catalog := self._index.catalog_of(key)) is not None:
+            self.services.look(catalog)
+
+    async def _with_catalog(self, seen: Observed, catalog: ObjectKey) -> Observed:
+        try:
+            await self._index.freed(catalog)
+            body = await self.services.kube.get(catalog)
+        except Gone:
+            return replace(seen, catalog=CatalogState.MISSING)
+        observed = body["spec"].get("access") == Access.OBSERVED
+        opening = self._stores.opened(catalog)
+        state = CatalogState.OPENING if is_ready(body.get("status", {})) else CatalogState.CLOSED
+        if is_deleting(body):
+            state = CatalogState.DELETING
+        elif opening is not None and opening.observed == observed:
+            state = CatalogState.OPEN
+        return replace(seen, catalog=state, catalog_loose=is_loose(body), catalog_observed=observed)
+
+    async def _look_into(
+        self, blank: Observed, spec: StorageCollectionSpec, opening: Opening, key: ObjectKey, body: Json
+    ) -> Observed:
+        # The applications before the records: see the plan.
+        apps, missing = await self._applications(key, body, spec)
+        name = item_name(spec, key.name)
+        try:
+            look = await self._stores.look(_catalog_key(key, spec), key, name)
+        except NoSuchSchema as error:
+            if blank.deleting or blank.catalog_observed or spec.suspend:
+                return blank
+            raise Halt(settled(error, reason=Reason.NO_SUCH_SCHEMA)) from None
+        except NotReadable as error:
+            if blank.deleting or spec.suspend:
+                return blank
+            text = f"{error}; look at the conditions of Catalog '{spec.catalog_ref.name}'"
+            raise Halt(Settle(reconciling(Reason.CATALOG_NOT_READY, text), retry=True)) from None
+        seen = replace(
+            blank,
+            item_id=look.item_id,
+            definition=look.definition,
+            collection_id=look.collection_id,
+            facts=look.facts,
+            # What is due is due by the store's clock where this host's is wrong.
+            now=blank.now - timedelta(milliseconds=look.ahead_ms),
+        )
+        facts = look.facts
+        if facts is None:
+            return seen
+        self._measure(key, facts)
+        if is_long_over(facts, spec):
+            self._long.stop(key)
+        common: dict[str, Any] = {
+            "reachable": not opening.storage.on_one_machine or self._settings.storage_shared,
+            "missing": missing,
+            "full": await self._full(key, spec, missing),
+            "launched": shown_launched(body.get("status", {})),
+            "stored": _stored(facts),
+            "since": facts.since,
+            "now": self.services.clock.wall(),
+        }
+        return replace(
+            seen,
+            hydrations=HydrationsObserved(
+                **common,
+                objection=self._objection(spec.hydration.spark),
+                apps=tuple(app for app in apps if app.kind == HYDRATE),
+                jobs=tuple(job for job in look.jobs if job.kind == HYDRATE),
+                here=self._long.filling(key, facts.collection_id),
+            ),
+            retention_since=max(facts.upper - 1 - spec.retention.milliseconds, 0),
+            asked=(
+                SnapshotObserved(
+                    **common,
+                    **self._asked(SnapshotObserved.kind, spec, body, look, apps),
+                    upper=facts.upper,
+                ),
+                CompactionObserved(**common, **self._asked(CompactionObserved.kind, spec, body, look, apps)),
+            ),
+        )
+
+    async def _applications(
+        self, key: ObjectKey, body: Json, spec: StorageCollectionSpec
+    ) -> tuple[tuple[AppState, ...], str | None]:
+        """The applications, and why there can't be any."""
+        status = body.get("status", {})
+        if spec.hydration.spark is None and not _may_have_driver(spec, status):
+            return (), None
+        try:
+            return await self._spark.observe(key, body["metadata"]["uid"]), None
+        except NotInstalled as error:
+            return (), str(error)
+
+    async def _full(self, key: ObjectKey, spec: StorageCollectionSpec, missing: str | None) -> str | None:
+        if missing is not None or not _wants_jobs(spec):
+            return None
+        try:
+            return await self._slots.full(key)
+        except NotInstalled as error:
+            return str(error)
+
+    def _asked(
+        self,
+        kind: AskedKind,
+        spec: StorageCollectionSpec,
+        body: Json,
+        look: Look,
+        apps: Sequence[AppState],
+    ) -> dict[str, Any]:
+        """What is known of the jobs of a kind that are asked for, beside what is of all Spark jobs."""
+        request, schedule = _asked_for(spec)[kind.job]
+        scheduled = None
+        if schedule is not None:
+            scheduled = Scheduled(
+                spec=schedule,
+                shown=shown_in(body.get("status", {}), kind.schedule_field),
+                runs=runs_of(kind, look.jobs),
+                objection=self._objection(schedule.spark),
+            )
+        return {
+            "request": request,
+            "scheduled": scheduled,
+            "objection": self._objection(request.spark if request else None),
+            "collection_id": look.collection_id,
+            "apps": tuple(app for app in apps if app.kind == kind.job),
+            **jobs_of(kind, look.jobs, request),
+            "waits_for": waits_for(kind, look.jobs),
+        }
+
+    def _objection(self, template: SparkTemplate | None) -> str | None:
+        return None if template is None else self._spark.objection(template)
+
+    async def _apply(self, key: ObjectKey, body: Json, step: Step, catalog: ObjectKey) -> None:
+        use = self._stores.use
+        match step:
+            case EnsureItem():
+                await use(
+                    catalog, "ensure_item", lambda h: h.ensure_item(step.item, step.schema, step.shards)
+                )
+            case CreateCollection():
+                await use(
+                    catalog,
+                    "create_collection",
+                    lambda h: h.create_collection(step.collection_id, step.item, step.schema, step.shards),
+                )
+            case EvolveColumns():
+                await self._evolve(key, body, step, catalog)
+            case CommentColumns():
+                await use(
+                    catalog, "comment_columns", lambda h: h.comment_columns(step.collection_id, step.comments)
+                )
+            case LongStep():
+                await self._long.take(key, step, catalog)
+            case CreateRendition():
+                await use(
+                    catalog,
+                    "create_rendition",
+                    lambda h: h.create_rendition(
+                        step.collection_id, step.rendition_id, step.shards, step.hash_columns, step.recipe
+                    ),
+                )
+            case AbortRendition():
+                self._long.stop(key)
+                await use(
+                    catalog,
+                    "abort_rendition",
+                    lambda h: h.abort_rendition(step.collection_id, step.rendition_id),
+                )
+            case Retain():
+                await use(catalog, "retain", lambda h: h.retain_from(step.collection_id, step.since))
+            case DropCollection():
+                self._long.stop(key)
+                await use(catalog, "drop_collection", lambda h: h.drop_collection(step.collection_id))
+            case DropItem():
+                await use(catalog, "drop_item", lambda h: h.drop_item(step.item))
+            case StartJob() | RetryJob() | LaunchAttempt():
+                with self._slots.taken(key) as there:
+                    # Where another took the last one since, the next look says that it waits.
+                    if there:
+                        await self._start(key, body, catalog, step)
+            case ForgetRuns():
+                await use(catalog, "forget_jobs", lambda h: h.forget_jobs(step.job_ids))
+            case FailAttempt():
+                await self._fail(key, catalog, step)
+            case _:
+                raise AssertionError(step)
+
+    async def _start(
+        self, key: ObjectKey, body: Json, catalog: ObjectKey, step: StartJob | RetryJob | LaunchAttempt
+    ) -> None:
+        use = self._stores.use
+        try:
+            match step:
+                case StartJob():
+                    job = await use(
+                        catalog,
+                        "start_job",
+                        lambda h: h.start_job(step.collection_id, step.kind, step.slot, step.spec),
+                    )
+                case RetryJob():
+                    job = await use(catalog, "retry_job", lambda h: h.retry_job(step.job_id, step.abandoned))
+                case LaunchAttempt():
+                    job = step.job
+                case _:
+                    assert_never(step)
+        except AsOfTooEarly:
+            # What it was to read has gone since the look: the next one tells.
+            return
+        await self._launch(key, body, catalog, step, job)
+
+    async def _evolve(self, key: ObjectKey, body: Json, step: EvolveColumns, catalog: ObjectKey) -> None:
+        await self._stores.use(
+            catalog, "evolve_columns", lambda h: h.evolve_columns(step.collection_id, step.schema)
+        )
+        note = Note(Reason.COLUMNS_ADDED, told_change(step.before, step.schema))
+        await self.services.events.post(key, body["metadata"]["uid"], note)
+
+    async def _launch(
+        self,
+        key: ObjectKey,
+        body: Json,
+        catalog: ObjectKey,
+        step: StartJob | RetryJob | LaunchAttempt,
+        job: JobRecord,
+    ) -> None:
+        if job.state is not JobState.RUNNING or (job.kind == HYDRATE and not hydration.is_sparks(job)):
+            # Somebody else was faster: the next look tells.
+            return
+        spec = StorageCollectionSpec.model_validate(body["spec"])
+        opening = self._stores.opened(catalog)
+        found = _template(spec, job)
+        if found is None or opening is None:
+            return
+        template, order = found
+        owner = await self.services.kube.get(catalog)
+        reference = CatalogSpec.model_validate(owner["spec"]).storage.credentials_secret_ref
+        references = [each for each in (reference, template.env_secret_ref) if each is not None]
+        place, collection_id = opening.storage.place, step.collection_id
+        launch = Launch(
+            owner=key,
+            owner_uid=body["metadata"]["uid"],
+            job_kind=job.kind,
+            job_id=job.job_id,
+            attempt=job.attempt,
+            arguments=arguments(place, collection_id, job, {**order, "partitions": step.tasks}),
+            template=template,
+            secrets=tuple(dict.fromkeys(each.name for each in references)),
+        )
+        try:
+            await self._spark.launch(launch)
+        except Refused as error:
+            await self._fail(key, catalog, failed(job, f"its application is refused: {in_a_line(error)}"))
+            return
+        self._count_job(job.kind, "launched")
+        log.info("attempt %d of %s %s is launched", job.attempt, job.kind, job.slot)
+
+    async def _fail(self, key: ObjectKey, catalog: ObjectKey, step: FailAttempt) -> None:
+        what = "was stopped" if step.stopped else "failed"
+        log.warning("attempt %d of job %s %s: %s", step.attempt, step.job_id, what, step.error)
+        await self._stores.use(
+            catalog,
+            "fail_job",
+            lambda h: h.fail_job(step.job_id, step.attempt, step.error, stopped=step.stopped),
+        )
+        if step.app is not None:
+            await self._spark.cancel(key, step.app)
+            self._count_job(step.kind, "cancelled")
+        self._count_job(step.kind, "stopped" if step.stopped else "failed")
+
+    def _count_job(self, kind: str, step: str) -> None:
+        self.services.metrics.spark_jobs.labels(kind, step).inc()
+
+    def shown(self, key: ObjectKey, body: Json, before: Json) -> None:
+        """Count the runs that were missed, beside."""
+        super().shown(key, body, before)
+        status = body.get("status", {})
+        for kind in _ASKED:
+            now, then = (shown_in(each, kind.schedule_field).missed_runs for each in (status, before))
+            self.services.metrics.missed_runs.labels(kind.job).inc(max(now - then, 0))
+
+    def _measure(self, key: ObjectKey, facts: CollectionFacts) -> None:
+        metrics = self.services.metrics
+        metrics.upper.labels(key.namespace, key.name).set(facts.upper)
+        metrics.since.labels(key.namespace, key.name).set(facts.since)
+        hydrating = (each for each in facts.renditions if each.state is RenditionState.HYDRATING)
+        metrics.show_lags(key.namespace, key.name, {each.id: lag(facts, each) for each in hydrating})
+
+
+def _template(spec: StorageCollectionSpec, job: JobRecord) -> tuple[SparkTemplate, Mapping[str, Any]] | None:
+    """What a job runs with, and what it is told; None where nobody asks for it any more."""
+    if job.kind == HYDRATE:
+        template = spec.hydration.spark
+        return None if template is None else (template, hydration.work_order(job))
+    request, schedule = _asked_for(spec)[job.kind]
+    asked = request if time_of(job.slot) is None else schedule
+    order = snapshot.work_order(job) if job.kind == SNAPSHOT else {}
+    return None if asked is None else (asked.spark, order)
+
+
+_ASKED: Final = (SnapshotObserved.kind, CompactionObserved.kind)
+
+
+def _asked_for(spec: StorageCollectionSpec) -> dict[str, tuple[Any, Any]]:
+    """The requests and schedules of a spec, by the kind of their jobs."""
+    return {
+        SNAPSHOT: (spec.snapshot, spec.snapshot_schedule),
+        COMPACT: (spec.compaction, spec.compaction_schedule),
+    }
+
+
+def waits_for(kind: AskedKind, jobs: Sequence[JobRecord]) -> str | None:
+    """What runs beside the jobs of a kind, in words, and has to end before one of them begins."""
+    for job in jobs:
+        if job.state is not JobState.RUNNING or job.kind == kind.job:
+            continue
+        if job.kind == HYDRATE and kind.job == COMPACT:
+            return f"the hydration of rendition {job.slot}"
+        for other in _ASKED:
+            if other.job == job.kind:
+                return f"{other.noun} {job.slot}"
+    return None
+
+
+def _wants_jobs(spec: StorageCollectionSpec) -> bool:
+    asked = (*chain.from_iterable(_asked_for(spec).values()), spec.hydration.spark)
+    return any(each is not None for each in asked)
+
+
+def _may_have_driver(spec: StorageCollectionSpec, status: Json) -> bool:
+    """Whether a job of Spark may be under way, or may have been."""
+    asked = chain.from_iterable(_asked_for(spec).values())
+    fields = {field for kind in _ASKED for field in (kind.job_field, kind.schedule_field)}
+    return any(asked) or bool(fields & status.keys()) or hydration.may_have_driver(status)
+
+
+def _stored(facts: CollectionFacts) -> StoredSize:
+    """How much of a collection a job reads."""
+    if not facts.renditions:
+        return StoredSize(0, 0)
+    return StoredSize(facts.active.rows, facts.active.bytes)
+
+
+def _catalog_key(key: ObjectKey, spec: StorageCollectionSpec) -> ObjectKey:
+    return ObjectKey(Kind.CATALOG, key.namespace, spec.catalog_ref.name)

@@ -1,0 +1,394 @@
+"""The plan for a CatalogMigration: a pure function of what was observed.
+
+From top to bottom, the first that holds decides: being deleted, no finalizer yet, a Catalog that has none
+(see `keeping`), a spec that can't be understood, the id of another move, over by the catalog's own records,
+no catalog to move, a dry run, suspended, another migration in its place, stores that went back, taken over by
+others too often, out of time, the catalog open, and at last: the next step.
+
+Invariants
+- Whether it is over is read from the stores; the status is asked only for what nothing hangs on but its own
+  looks and the deadline, and, where the stores can't be asked, for an end: what has ended needs nothing more.
+- Nothing is begun in stores whose epoch is lower than the Catalog had: they were restored from an older
+  state, and moving that would hide it.
+- One numbered step at a time: after each the world is looked at again, so that a change of the spec is heard.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+from holdfast.catalog import CATALOG_VERSION, catalog_shard_id
+from holdfast.catalog.move.records import Record
+from holdfast.catalog.move.truth import Action
+from holdfast_operator.api.catalog import CatalogFence
+from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus, Verify
+from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE, Reason
+from holdfast_operator.catalogs import fencing
+from holdfast_operator.catalogs.facts import Durable
+from holdfast_operator.catalogs.plan import Rhythm
+from holdfast_operator.catalogs.takeovers import regressed
+from holdfast_operator.engine.deletion import NO_DELETION, Deletion, left
+from holdfast_operator.engine.events import Note
+from holdfast_operator.engine.status import Health, Phase, timestamp
+from holdfast_operator.engine.steps import (
+    SUSPENDED,
+    Free,
+    Keep,
+    KeepCatalog,
+    Release,
+    Step,
+    Wait,
+    reconciling,
+    stalled,
+)
+from holdfast_operator.migrations.facts import Course, Move, Planned, Stand
+from holdfast_operator.migrations.status import AT_REST, resting, shown_end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """Everything that the plan for a CatalogMigration depends on."""
+
+    name: str
+    spec: CatalogMigrationSpec | None
+    problem: str = ""
+    """Why `spec` is None."""
+    deleting: bool = False
+    deletion: Deletion = NO_DELETION
+    """How far the deletion is."""
+    has_finalizer: bool = True
+    needs_finalizer: bool = True
+    """As the function of that name says."""
+    now: datetime
+    changed: bool = False
+    """Whether the spec was changed since the status was written."""
+    shown: CatalogMigrationStatus = field(default_factory=CatalogMigrationStatus)
+    """The status as it is shown."""
+    no_catalog: Health | None = None
+    """Why there is nothing to move; None where there is."""
+    catalog_missing: bool = False
+    catalog_deleting: bool = False
+    catalog_loose: bool = False
+    """Whether a deletion of the Catalog wouldn't wait for this resource."""
+    catalog_observed: bool = False
+    """Whether a database process writes the catalog."""
+    known_epoch: int = 0
+    """At which the operator had the catalog open last, as its Catalog shows."""
+    catalog_open: bool = False
+    """Whether this process has the Catalog's own handle open, or is about to."""
+    move: Move | None = None
+    """What is asked for, where there is a catalog to do it with."""
+    rival: str = ""
+    """Another CatalogMigration that has the catalog in this process."""
+    stand: Stand | None = None
+    """What the stores say; None where they weren't asked."""
+    trouble: Health | None = None
+    """Why they couldn't be asked."""
+    course: Course | None = None
+    """What this process did; None where it hasn't begun, or has given up."""
+    stepping: bool = False
+    """Whether a step is under way, or its outcome waits to be taken."""
+    planned: Planned | None = None
+    """What a dry run found."""
+    fences: tuple[CatalogFence, ...] = ()
+    """Which other operators took the migration over, since the resource was last changed."""
+
+    @property
+    def deadline(self) -> datetime | None:
+        """Until when steps are taken: as it was shown, anew where the spec was changed."""
+        if self.spec is None or (self.shown.deadline is not None and not self.changed):
+            return self.shown.deadline
+        span = self.spec.timeout_seconds + (0.0 if self.spec.rollback else self.spec.shadow_seconds)
+        return (self.now + timedelta(seconds=span)).replace(microsecond=0)
+
+
+@dataclass(frozen=True)
+class Begin(Step):
+    """Claim the catalog in this process: its own handle is closed, and it isn't opened again."""
+
+    move: Move = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Advance(Step):
+    """Take the next numbered step."""
+
+    irreversible: ClassVar[bool] = True
+    move: Move
+    seen: Observed = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class OpenShadow(Step):
+    """Open the catalog so that every change is made in both stores."""
+
+    irreversible: ClassVar[bool] = True
+    move: Move
+    seen: Observed = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class CloseShadow(Step):
+    """Close the catalog that was open in both stores."""
+
+
+@dataclass(frozen=True)
+class Stop(Step):
+    """Take no further step, and let go of the catalog; what is on record in the stores stays."""
+
+
+@dataclass(frozen=True)
+class DryRun(Step):
+    """Find out what the migration would do; nothing is written."""
+
+    move: Move
+    seen: Observed = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class Abandon(Step):
+    """Finish the migration or take it back, so that one source of truth is left and nobody is shut out."""
+
+    irreversible: ClassVar[bool] = True
+    move: Move
+    seen: Observed = field(repr=False, compare=False)
+
+
+def plan(seen: Observed, rhythm: Rhythm) -> Step:
+    """What to do next."""
+    if seen.deleting:
+        return _plan_deletion(seen, rhythm)
+    if seen.needs_finalizer and not seen.has_finalizer:
+        return Keep()
+    if seen.needs_finalizer and seen.catalog_loose:
+        return KeepCatalog()
+    if seen.spec is None:
+        return _still(seen, stalled(Reason.INVALID_SPEC, f"{seen.problem}; create it anew"))
+    if (over := _another_move(seen) or _over(seen, seen.spec)) is not None:
+        free = seen.has_finalizer and not seen.needs_finalizer and seen.course is None
+        return Free() if free else _still(seen, over)
+    if (why := seen.no_catalog or seen.trouble) is not None:
+        if seen.course is None and seen.shown.phase in AT_REST and not seen.changed:
+            return Wait()
+        return _still(seen, why, requeue_after=rhythm.steady)
+    assert seen.move is not None
+    if seen.course is not None and seen.course.move != seen.move:
+        return _end(seen) or Wait(0.0)
+    if seen.spec.dry_run:
+        return resting(seen, _told(seen.planned)) if seen.planned else DryRun(seen.move, seen)
+    if seen.spec.suspend:
+        return _still(seen, _suspended(seen))
+    if seen.stand is not None and seen.stand.version is None and seen.stand.record is None:
+        text = "waits until there is a catalog: whoever opens it for writing initializes it"
+        pending = reconciling(Reason.MIGRATION_PENDING, text)
+        return _still(seen, pending, requeue_after=rhythm.unsteady)
+    if (conflict := _conflict(seen, seen.spec, seen.move)) is not None:
+        return _still(seen, conflict, requeue_after=rhythm.steady)
+    if fencing.has_stopped(seen.fences):
+        return _still(seen, fencing.health_of_move(seen.fences))
+    if seen.shown.deadline is not None and not seen.changed and seen.now >= seen.shown.deadline:
+        return _still(seen, _timed_out(seen, seen.spec))
+    return _plan_steps(seen, seen.spec, seen.move, rhythm)
+
+
+def needs_finalizer(seen: Observed) -> bool:
+    """Whether a deletion has something to do: to end what is on record as running, or may be soon."""
+    if seen.spec is None or seen.spec.dry_run or _over(seen, seen.spec) is not None:
+        return False
+    unknown = seen.stand is None
+    return not (unknown and seen.shown.phase in AT_REST and not seen.changed)
+
+
+def _plan_steps(seen: Observed, spec: CatalogMigrationSpec, move: Move, rhythm: Rhythm) -> Step:
+    course = seen.course
+    if course is None:
+        return Begin(move)
+    if seen.stepping:
+        return Advance(move, seen)
+    if course.shadow_until is not None and not course.shadowed:
+        if seen.now < course.shadow_until:
+            left = (course.shadow_until - seen.now).total_seconds()
+            return resting(seen, _shadowing(course), requeue_after=min(left, rhythm.steady))
+        return CloseShadow()
+    if seen.catalog_open:
+        text = "waits until the operator has given up its own handle of the catalog"
+        return resting(seen, reconciling(Reason.MIGRATION_PENDING, text), requeue_after=rhythm.unsteady)
+    if spec.verify == Verify.SHADOW and not move.rollback and not course.shadowed and _is_copied(course):
+        return OpenShadow(move, seen)
+    return Advance(move, seen)
+
+
+def _is_copied(course: Course) -> bool:
+    """Whether the last step made the target hold what the source of truth holds."""
+    return course.done is not None and course.done.action is Action.REPLACE
+
+
+def _still(seen: Observed, health: Health, *, requeue_after: float | None = None) -> Step:
+    """Take no further step: the one that is under way is waited for, and the catalog let go of."""
+    if (end := _end(seen)) is not None:
+        return end
+    retry = health == seen.trouble
+    return resting(seen, health, requeue_after=None if retry else requeue_after, retry=retry)
+
+
+def _end(seen: Observed) -> Step | None:
+    """What is to be done before this process has nothing to do with the catalog any more."""
+    if seen.course is None:
+        return None
+    return Advance(seen.course.move, seen) if seen.stepping else Stop()
+
+
+def _another_move(seen: Observed) -> Health | None:
+    """What is shown where the id is that of a migration to the other store."""
+    if seen.stand is None or seen.move is None or seen.stand.target in (None, seen.move.target):
+        return None
+    text = f"migration {seen.move.migration_id} goes to {seen.move.target.other.value}"
+    return stalled(Reason.CONFLICT, f"{text}: create this one anew, with another spec.migrationId")
+
+
+def _over(seen: Observed, spec: CatalogMigrationSpec) -> Health | None:
+    """How it ended, by the catalog's own records; None where it hasn't, or has to go back."""
+    record = seen.stand.record if seen.stand else None
+    if not _has_ended(record, spec):
+        return None
+    if record is Record.ROLLED_BACK:
+        return Health(Phase.READY, Reason.ROLLED_BACK, f"the catalog is back in {_truth(seen)}")
+    text = f"the source of truth was moved to {spec.target}; set spec.rollback to true to move it back"
+    return Health(Phase.READY, Reason.MIGRATION_COMPLETED, text)
+
+
+def _has_ended(record: Record | None, spec: CatalogMigrationSpec) -> bool:
+    """Whether nothing is left to be done."""
+    return record is Record.ROLLED_BACK or (record is Record.DONE and not spec.rollback)
+
+
+def _truth(seen: Observed) -> str:
+    truth = seen.stand.truth if seen.stand else None
+    return truth.value if truth else "its first store"
+
+
+def _told(planned: Planned) -> Health:
+    if planned.refused:
+        return stalled(Reason.MIGRATION_REFUSED, f"nothing was written; {planned.refused}")
+    text = "nothing was written; status.plan says what would be done: create it without spec.dryRun to do it"
+    return Health(Phase.READY, Reason.MIGRATION_PLANNED, text)
+
+
+def _suspended(seen: Observed) -> Health:
+    if seen.stand is None or seen.stand.record is None:
+        return SUSPENDED
+    text = (
+        f"suspended after it began: the source of truth is {_truth(seen)}; set spec.suspend to false to go "
+        "on, spec.rollback to true to go back, or delete this resource to end it"
+    )
+    return Health(Phase.SUSPENDED, Reason.SUSPENDED, text)
+
+
+def _conflict(seen: Observed, spec: CatalogMigrationSpec, move: Move) -> Health | None:
+    if seen.catalog_observed and spec.verify == Verify.SHADOW:
+        text = "a database process writes the catalog, so the operator can't make its changes twice"
+        return stalled(Reason.NOT_SUPPORTED, f"{text}: create it anew with verify Compare")
+    if seen.rival:
+        text = f"{seen.rival} has the catalog"
+        return stalled(Reason.CONFLICT, f"{text}; this one begins when that has ended or is suspended")
+    if seen.stand is not None and seen.stand.other:
+        text = f"migration {seen.stand.other} of this catalog has not ended"
+        return stalled(Reason.CONFLICT, f"{text}; this one begins when it has: finish it or roll it back")
+    begun = seen.stand is not None and seen.stand.record is not None
+    if seen.catalog_deleting and not begun:
+        return stalled(Reason.CATALOG_DELETING, "the Catalog is being deleted; delete this resource too")
+    if (waits := _went_back(seen, move) or _upgrade_pending(seen, move)) is not None:
+        return waits
+    if move.rollback and seen.stand is not None and not begun:
+        text = f"there is no migration {move.migration_id} of this catalog to roll back"
+        return stalled(Reason.INVALID_SPEC, f"{text}: delete this resource")
+    return None
+
+
+def _went_back(seen: Observed, move: Move) -> Health | None:
+    """What is shown where a migration would begin in stores that are older than the Catalog knows them."""
+    stand = seen.stand
+    begun = seen.course is not None or stand is None or (stand.record is not None and stand.record.is_running)
+    if stand is None or begun or seen.catalog_observed:
+        return None
+    epochs = [epoch for epoch in (stand.stash_epoch, stand.persist_epoch) if epoch is not None]
+    if not epochs or max(epochs) >= seen.known_epoch:
+        return None
+    organization = move.opening.organization_id
+    found = Durable(organization, catalog_shard_id(organization), stand.version, max(epochs), None)
+    return regressed(move.opening, found, seen.known_epoch)
+
+
+def _upgrade_pending(seen: Observed, move: Move) -> Health | None:
+    """A migration upgrades what it reads: not without the word that opening it needs, too."""
+    version = seen.stand.version if seen.stand else None
+    may_upgrade = move.opening.upgrade and not seen.catalog_observed
+    if version is None or version >= CATALOG_VERSION or may_upgrade:
+        return None
+    text = f"the catalog has format version {version}, and a migration needs version {CATALOG_VERSION}"
+    if seen.catalog_observed:
+        return stalled(Reason.UPGRADE_PENDING, f"{text}: let its database process open it, which upgrades it")
+    how = f'set the annotation {ANNOTATION_APPROVE_UPGRADE} of the Catalog to "{CATALOG_VERSION}"'
+    return stalled(Reason.UPGRADE_PENDING, f"{text}: {how}")
+
+
+def _timed_out(seen: Observed, spec: CatalogMigrationSpec) -> Health:
+    text = (
+        f"no further step is taken: the {spec.timeout} of spec.timeout are over; the source of truth is "
+        f"{_truth(seen)}; set spec.suspend to true and to false again to go on, spec.rollback to true to go "
+        "back, or delete this resource to end it"
+    )
+    return stalled(Reason.MIGRATION_TIMED_OUT, text)
+
+
+def _shadowing(course: Course) -> Health:
+    assert course.shadow_until is not None
+    text = f"every change is made in both stores until {timestamp(course.shadow_until)}"
+    return reconciling(Reason.SHADOWING, f"{text}; then they are compared, and the truth is moved")
+
+
+def running(course: Course) -> Health:
+    """How a migration shows while its steps are taken."""
+    done = f"done: {course.done}" if course.done else "begins"
+    following = course.next or "to see that all is done"
+    reason = Reason.ROLLING_BACK if course.move.rollback else Reason.MIGRATION_RUNNING
+    return reconciling(reason, f"{done}; next: {following}")
+
+
+def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
+    if not seen.has_finalizer or not _may_be_on_record(seen):
+        return _end(seen) or Release()
+    unknown = "whether it has ended is unknown: see 'holdfast migrate status'"
+    if seen.catalog_missing:
+        text = f"there is no Catalog any more that says where the stores are; {unknown}"
+        return _end(seen) or Release((Note(Reason.DELETION_INCOMPLETE, text, warning=True),))
+    if seen.deletion.abandoned:
+        return _end(seen) or Release((left(unknown, seen.deletion),))
+    if (why := seen.no_catalog or seen.trouble) is not None:
+        return _end(seen) or resting(seen, why, retry=True)
+    assert seen.move is not None
+    if seen.rival:
+        text = f"waits for {seen.rival}, which has the catalog"
+        return resting(seen, reconciling(Reason.ABANDONING, text), requeue_after=rhythm.unsteady)
+    if seen.course is None:
+        return Begin(seen.move)
+    if seen.stepping:
+        return Advance(seen.course.move, seen)
+    if seen.course.shadow_until is not None and not seen.course.shadowed:
+        return CloseShadow()
+    if seen.catalog_open:
+        text = "waits until the operator has given up its own handle of the catalog"
+        return resting(seen, reconciling(Reason.ABANDONING, text), requeue_after=rhythm.unsteady)
+    return Abandon(seen.course.move, seen)
+
+
+def _may_be_on_record(seen: Observed) -> bool:
+    """Whether the stores may hold that it is running."""
+    if seen.spec is None or seen.spec.dry_run or _another_move(seen) is not None:
+        return False
+    if seen.stand is not None:
+        begun = seen.course is not None and seen.course.calls > 0
+        return begun or (seen.stand.record is not None and seen.stand.record.is_running)
+    if seen.course is None and _has_ended(shown_end(seen.shown), seen.spec):
+        return False
+    return seen.shown.start_time is not None or seen.trouble is not None
