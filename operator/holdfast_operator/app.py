@@ -28,18 +28,17 @@ from typing import Any, Final, assert_never
 
 from holdfast.errors import Fenced
 from holdfast_operator.api.names import FIELD_MANAGER, GROUP, VERSION, Kind
+from holdfast_operator.catalogs.claims import new_cache
 from holdfast_operator.catalogs.fencerecords import FencedCatalogs
-from holdfast_operator.catalogs.handler import CatalogHandler, Settings
-from holdfast_operator.catalogs.plan import Rhythm
+from holdfast_operator.catalogs.handler import CatalogHandler
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections.handler import CollectionHandler
-from holdfast_operator.collections.poll import Ticks
-from holdfast_operator.engine.cache import Index
+from holdfast_operator.collections.poll import Poll, Watchlist
 from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.deletion import left_at_once
 from holdfast_operator.engine.elector import Elector, Standing
 from holdfast_operator.engine.events import EventSink
-from holdfast_operator.engine.handler import Handler, Services, is_deleting
+from holdfast_operator.engine.handler import Handler, Services, Settings
 from holdfast_operator.engine.informer import Informer
 from holdfast_operator.engine.kube import (
     Kube,
@@ -54,9 +53,11 @@ from holdfast_operator.engine.logging import about
 from holdfast_operator.engine.memory import give_back
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.queue import KeyedQueue, Result
+from holdfast_operator.engine.resources import is_deleting
 from holdfast_operator.engine.schedule import Backoff
 from holdfast_operator.engine.server import Server
 from holdfast_operator.engine.status import Phase, StatusWriter
+from holdfast_operator.engine.steps import Rhythm
 from holdfast_operator.engine.troubles import Troubles
 from holdfast_operator.migrations.handler import MigrationHandler
 from holdfast_operator.migrations.moves import Migrations
@@ -132,7 +133,7 @@ class Operator:
         self._metrics = metrics
         self._elector = elector
         self._keeping: asyncio.Task[None] | None = None
-        self._index = Index(options.data_dir, options.allowed_locations)
+        self._cache = new_cache(options.data_dir, options.allowed_locations)
         self._slowness = Slowness()
         self._pool = StorePool(
             self._metrics, deadline=options.store_deadline, may_act=self._leads, slowness=self._slowness
@@ -140,11 +141,12 @@ class Operator:
         self._long = LongCalls(
             self._metrics, lambda key: self._queue.add(key), may_act=self._leads, slowness=self._slowness
         )
-        self._stores = Stores(self._pool, self._long, self._index.asks_for)
+        self._stores = Stores(self._pool, self._long, self._cache.asks_for)
         self._migrations = Migrations(self._pool, self._long, self._stores)
         self._stop = asyncio.Event()
-        self._ticks = Ticks(self._stores, self._look, self._clock, options.steady)
-        self._ticking: asyncio.Task[None] | None = None
+        self._watchlist = Watchlist(self._stores)
+        self._poll = Poll(self._stores, self._watchlist, self._look, self._clock, options.steady)
+        self._polling: asyncio.Task[None] | None = None
         self._trimming: asyncio.Task[None] | None = None
         self._fenced = False
         self._lost = False
@@ -192,7 +194,7 @@ class Operator:
         if await self._lead() and await self._list_all():
             self._watch()
             workers = asyncio.create_task(self._queue.run())
-            self._ticking = asyncio.create_task(self._ticks.run(self._stop))
+            self._polling = asyncio.create_task(self._poll.run(self._stop))
             self._trimming = asyncio.create_task(self._trim())
             log.info("started; looking after %s", ", ".join(self._options.namespaces) or "all namespaces")
             await self._stop.wait()
@@ -230,7 +232,7 @@ class Operator:
         await self._queue.stop(0.0 if at_once else _GRACE)
         if workers is not None:
             await workers
-        for task in (self._ticking, self._trimming):
+        for task in (self._polling, self._trimming):
             if task is not None:
                 task.cancel()
         if self._lost:
@@ -302,13 +304,13 @@ class Operator:
                 raise
         for body in found:
             key = ObjectKey(kind, body["metadata"]["namespace"], body["metadata"]["name"])
-            self._index.put(key, body)
+            self._cache.put(key, body)
             self._look(key)
         return found
 
     def _lane(self, key: ObjectKey) -> Hashable:
         """What an object waits for: its location, or with all others a server that is slow."""
-        storage = self._index.storage_of(key)
+        storage = self._cache.storage_of(key)
         if storage is None:
             return None
         return SLOW if self._slowness.is_slow(str(storage)) else storage.stores
@@ -327,7 +329,7 @@ class Operator:
                 raise
         outcome = "retry" if result.retry else "ok"
         self._metrics.reconciles.labels(key.kind.value, outcome).inc()
-        if result.retry or not self._index.knows(key):
+        if result.retry or not self._cache.knows(key):
             return result
         resync = self._options.resync * (0.8 + 0.4 * self._rng.random())
         due = result.requeue_after
@@ -343,7 +345,7 @@ class Operator:
             case Standing.UNKNOWN:
                 return Result(retry=True)
             case Standing.HELD:
-                catalog = key if key.kind is Kind.CATALOG else self._index.catalog_of(key)
+                catalog = key if key.kind is Kind.CATALOG else self._cache.catalog_of(key)
                 if catalog is not None:
                     await self._fences.take_back(catalog)
                 return Result(retry=True)
@@ -377,13 +379,13 @@ class Operator:
                 self._telling.add(task)
                 task.add_done_callback(self._telling.discard)
             return
-        if self._index.has(key, body):
+        if self._cache.has(key, body):
             return
-        known = self._index.knows(key)
+        known = self._cache.knows(key)
         self._note(key, body)
         self._queue.add(key)
         if key.kind is Kind.CATALOG and (not known or body["metadata"].get("deletionTimestamp")):
-            for dependent in self._index.dependents_of(key):
+            for dependent in self._cache.dependents_of(key):
                 self._look(dependent)
 
     def _look(self, key: ObjectKey) -> None:
@@ -391,7 +393,7 @@ class Operator:
         self._queue.add(key, routine=True)
 
     def _note(self, key: ObjectKey, body: Json) -> None:
-        for rival in self._index.put(key, body):
+        for rival in self._cache.put(key, body):
             self._queue.add(rival)
 
     def _new_informer(self) -> Informer:
@@ -450,7 +452,7 @@ class Operator:
         self._watch()
         log.info("watching again")
         # Nobody tells of what was deleted meanwhile.
-        for key in self._index:
+        for key in self._cache:
             self._look(key)
 
     def _on_signal(self, number: signal.Signals) -> None:
@@ -479,14 +481,14 @@ class Operator:
         )
         spark = adapter(self._kube, self._options.spark_adapter)
         slots = Slots(self._options.spark_caps, spark, self._clock, self._options.namespaces)
-        self._fences = FencedCatalogs(services, self._stores, self._index)
+        self._fences = FencedCatalogs(services, self._stores, self._cache)
         return {
-            Kind.CATALOG: CatalogHandler(services, self._stores, self._index, settings, self._migrations),
+            Kind.CATALOG: CatalogHandler(services, self._stores, self._cache, settings, self._migrations),
             Kind.CATALOG_MIGRATION: MigrationHandler(
-                services, self._stores, self._index, settings, self._migrations
+                services, self._stores, self._cache, settings, self._migrations
             ),
             Kind.STORAGE_COLLECTION: CollectionHandler(
-                services, self._stores, self._index, settings, spark, slots
+                services, self._stores, self._watchlist, self._cache, settings, spark, slots
             ),
         }
 
@@ -509,7 +511,7 @@ class Operator:
         self._metrics.queue_depth.set(self._queue.depth)
         self._metrics.queue_oldest.set(self._queue.oldest_wait)
         self._metrics.breakers_open.set(self._pool.left_alone)
-        phases = self._index.phases()
+        phases = self._cache.phases()
         for kind, phase in itertools.product(Kind, Phase):
             self._metrics.objects.labels(kind.value, phase.value).set(phases[kind, phase])
 

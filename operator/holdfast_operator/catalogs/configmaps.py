@@ -23,8 +23,8 @@ from holdfast_operator.catalogs.connection import (
     config_map_name,
     missing,
 )
-from holdfast_operator.engine.handler import kept_fields
 from holdfast_operator.engine.kube import Forbidden, Gone, Invalid, Kube, ObjectKey, ResourceType
+from holdfast_operator.engine.resources import kept_fields
 from holdfast_operator.engine.steps import Settle
 
 Json = dict[str, Any]

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast_operator.api.catalog import DeletionPolicy
+from holdfast_operator.api.migration import AT_REST
 from holdfast_operator.api.names import Kind
 from holdfast_operator.catalogs.status import unknown_dependents
-from holdfast_operator.engine.handler import Halt, is_deleting
+from holdfast_operator.engine.handler import Halt
 from holdfast_operator.engine.kube import Kube, NotServed, ObjectKey, resource_type
+from holdfast_operator.engine.resources import is_deleting
 from holdfast_operator.engine.steps import Settle
 from holdfast_operator.jobs.course import shown_running
-from holdfast_operator.migrations.status import AT_REST
 
 Json = dict[str, Any]
 

@@ -1,16 +1,20 @@
 """How a catalog is opened, and what is then found in its store: the values that plans are made from."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from holdfast.catalog import Bootstrap
 from holdfast.catalog.stores.store import Kept
 from holdfast.catalog.upgrade_report import UpgradeReport
-from holdfast.collections import CollectionInfo, JobRecord, Recipe, RenditionState
-from holdfast.collections.record.comments import Comments
-from holdfast.errors import CLOSED, BadInput, HoldfastError, StorageError
-from holdfast.persist import Schema
-from holdfast_operator.places.storage import RestoreSource, StashPlace, Storage
+from holdfast.errors import BadInput, HoldfastError, StorageError
+from holdfast_operator.api.catalog import CatalogFence, CatalogSpec
+from holdfast_operator.api.names import Reason
+from holdfast_operator.catalogs.connection import Seen
+from holdfast_operator.catalogs.objects import NOTHING_DECLARED, ObjectsPlan
+from holdfast_operator.engine.deletion import NO_DELETION, Deletion
+from holdfast_operator.engine.failures import ReasonedError
+from holdfast_operator.engine.status import Health
+from holdfast_operator.places.storage import Refused, RestoreSource, StashPlace, Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,158 +47,6 @@ class CatalogFacts:
     """The backend that holds the truth."""
     link: str = ""
     """What the two stores are linked by; empty where there is only one."""
-
-
-@dataclass(frozen=True, slots=True)
-class RenditionFacts:
-    """A rendition: rows and bytes are those stored, before they are consolidated.
-
-    One that is gone has none. The other fields are those of `holdfast.collections.RenditionInfo`.
-    """
-
-    id: str
-    shards: int = 0
-    since: int = 0
-    upper: int = 0
-    rows: int = 0
-    bytes: int = 0
-    state: RenditionState = RenditionState.HOLDING
-    recipe: Recipe = Recipe.COPY
-    hash_columns: tuple[str, ...] = ()
-    held_from: int = 0
-    held_to: int = CLOSED
-    suspect: str = ""
-    start: int = 0
-    oldest: int = CLOSED
-    """The since of that of its shards that has the most history."""
-    needed: int = CLOSED
-    """From when on others than the retention keep its shards."""
-
-    @property
-    def gone(self) -> bool:
-        """Whether its shards are gone."""
-        return self.state in {RenditionState.DROPPED, RenditionState.ABORTED}
-
-
-@dataclass(frozen=True, slots=True)
-class HoldFacts:
-    """Who holds a collection's since back, and since when; empty where nobody noted it.
-
-    A durable one stays until it is released, another ends with its process. `keeps` are retired renditions.
-    """
-
-    purpose: str
-    since: int
-    keeps: tuple[str, ...]
-    durable: bool = False
-    who: str = ""
-    host: str = ""
-    taken_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CollectionFacts:
-    """What the store says about a collection; `shards` are those of its active rendition."""
-
-    collection_id: str
-    name: str
-    schema: Schema
-    shards: int
-    dropped: bool
-    comments: Comments = field(default_factory=dict)
-    """Those of its columns that have one."""
-    since: int = 0
-    upper: int = 0
-    active_rendition: str = ""
-    needed: int = CLOSED
-    """From when on others than the retention keep it."""
-    renditions: tuple[RenditionFacts, ...] = ()
-    """In the order of their creation, those that are gone too."""
-    holds: tuple[HoldFacts, ...] = ()
-    """Those that keep retired renditions, beside the collection's own."""
-    due: tuple[str, ...] = ()
-    """What may be done without anybody's word, as `StorageController.advance` does it; all but this:"""
-    lacks_difference: bool = False
-    """Whether nobody has put down yet what differs with the last handover, for who listens through it."""
-
-    @property
-    def active(self) -> RenditionFacts:
-        """The rendition that is the collection now."""
-        (active,) = (each for each in self.renditions if each.id == self.active_rendition)
-        return active
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether one is being filled, or the active one lacks what was written before it took over."""
-        hydrating = any(each.state is RenditionState.HYDRATING for each in self.renditions)
-        return bool(self.renditions) and (hydrating or self.active.upper < self.active.held_from)
-
-    @property
-    def bytes(self) -> int:
-        """What all renditions hold."""
-        return sum(each.bytes for each in self.renditions)
-
-
-@dataclass(frozen=True, slots=True)
-class ItemName:
-    """The full name of an item."""
-
-    database: str
-    schema: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.database}.{self.schema}.{self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class FoundItem:
-    """The item of a collection in the catalog."""
-
-    id: str
-    definition: str
-
-
-@dataclass(frozen=True, slots=True)
-class Basis:
-    """What a look at a collection was made from, or older: as long as it is the same, so is what is seen.
-
-    `versions` are those of the metadata shard and of the shards of its renditions, and `seen` is what is seen
-    of each, in a number; `info` is None of one that was dropped.
-    """
-
-    collection_id: str
-    info: CollectionInfo | None
-    jobs: tuple[JobRecord, ...]
-    versions: tuple[int, ...]
-    seen: tuple[int, ...]
-
-    @property
-    def shards(self) -> tuple[str, ...]:
-        """Those that `versions` are of."""
-        return () if self.info is None else watched_shards(self.info)
-
-
-def watched_shards(info: CollectionInfo) -> tuple[str, ...]:
-    """The shards that what is seen of a collection depends on."""
-    live = (shard for each in info.live for shard in each.all_shards)
-    return info.metadata_shard, *live
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What catalog and storage say about one StorageCollection; None for what isn't there."""
-
-    item_id: str | None = None
-    collection_id: str | None = None
-    facts: CollectionFacts | None = None
-    definition: str = ""
-    """What the item says of the collection."""
-    jobs: tuple[JobRecord, ...] = ()
-    """All that are on record, oldest first."""
-    basis: Basis | None = None
-    ahead_ms: int = 0
-    """How far this host's clock is ahead of the store's, if that is too far (`PersistClient.now_ms`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,24 +146,27 @@ class NothingThere(BadInput):
     """There is no catalog, and none was to be made."""
 
 
-class RestoreFailed(HoldfastError):
+class RestoreFailed(ReasonedError):
     """What was to fill a new catalog, or a collection, can't be had or used; nothing was changed."""
 
+    reason = Reason.RESTORE_FAILED
     hint = "correct spec.restoreFrom or its source, or remove it; it is tried again by itself"
 
 
-class OwnedByAnother(HoldfastError):
+class OwnedByAnother(ReasonedError):
     """The store says that another Catalog has this one; nothing was changed."""
 
+    reason = Reason.DUPLICATE_CATALOG
     hint = "delete one of the two"
 
     def __init__(self, owner: str) -> None:
         super().__init__(f"Catalog {owner} has this organization in the same store, by whatever name")
 
 
-class ObservedByAnother(HoldfastError):
+class ObservedByAnother(ReasonedError):
     """A database process has this catalog, as an Observed Catalog says; nothing was changed."""
 
+    reason = Reason.DUPLICATE_CATALOG
     hint = "delete one of the two; to let this operator write it set access: Managed in that one"
 
     def __init__(self, observer: str) -> None:
@@ -334,9 +189,10 @@ class OwnerUnknown(StorageError):
         )
 
 
-class NotAllowed(HoldfastError):
+class NotAllowed(ReasonedError):
     """It is where the operator doesn't read for the namespace of the resource; nothing was opened."""
 
+    reason = Reason.LOCATION_NOT_ALLOWED
     hint = "correct spec.restoreFrom, or remove it"
 
 
@@ -344,8 +200,10 @@ class NotReadable(BadInput):
     """The catalog's format is of another version than this operator reads."""
 
 
-class UpgradePending(HoldfastError):
+class UpgradePending(ReasonedError):
     """The catalog has an older format, and nobody said that it may be upgraded; nothing was changed."""
+
+    reason = Reason.UPGRADE_PENDING
 
 
 class EpochWentBack(HoldfastError):
@@ -356,9 +214,64 @@ class EpochWentBack(HoldfastError):
         self.found, self.least = found, least
 
 
-class Superseded(HoldfastError):
-    """What was under way is somebody else's now, or nobody's."""
+@dataclass(frozen=True, kw_only=True)
+class CatalogView:
+    """Everything that the plan for a Catalog depends on."""
 
-
-class NoSuchSchema(BadInput):
-    """The catalog has no such database or schema."""
+    name: str
+    spec: CatalogSpec | None
+    problem: str = ""
+    """Why `spec` is None."""
+    deleting: bool = False
+    asks_to_delete: bool = False
+    """Whether the spec asks to delete the data, also where nothing else of it is understood."""
+    deletion: Deletion = NO_DELETION
+    """How far the deletion is."""
+    has_finalizer: bool = True
+    needs_finalizer: bool = True
+    """Whether its deletion has something to do: to delete data, or to wait for who needs it."""
+    known_epoch: int = 0
+    """`status.epoch` as it is shown: that of the last open, also of another process."""
+    initialized: bool = False
+    """Whether the status says that there is something in the store."""
+    void: bool = False
+    """Whether its store was found to hold nothing, or nothing any more, or to be no store at all."""
+    older_twin: str | None = None
+    fences: tuple[CatalogFence, ...] = ()
+    """Who took it from an operator, since the resource was last changed."""
+    storage: Storage | Refused
+    restore: RestoreSource | Refused | None = None
+    """What it is to be filled with where it is new."""
+    restored_from: str | None = None
+    """What it was filled with."""
+    reopen: str = ""
+    """With what somebody last asked to open it anew."""
+    approved_upgrade: str = ""
+    """The format version that somebody approved an upgrade to."""
+    unusable_secret: Health | None = None
+    """What is wrong with a Secret that the spec names."""
+    under_way: bool = False
+    """Whether an open, a preflight or an upgrade-check goes on, or its outcome waits to be taken."""
+    opened: Opening | None = None
+    facts: CatalogFacts | None = None
+    connection: Seen | None = None
+    """The ConfigMap that says how to open it; looked at while it is open, or another process is to."""
+    objects: ObjectsPlan = NOTHING_DECLARED
+    """What is to change for `spec.objects`, of an open catalog."""
+    migration: str = ""
+    """The CatalogMigration that has it."""
+    in_both: bool = False
+    """Whether that one opened it in both stores."""
+    named_truth: str = ""
+    """Which of two stores counts by somebody's word, where that is still to decide."""
+    handled_truth: str = ""
+    """The word that did its duty, as long as it is there."""
+    migrations: tuple[str, ...] = ()
+    """CatalogMigrations of it that aren't over; looked at while it is being deleted."""
+    dependents: tuple[str, ...] = ()
+    """StorageCollections that refer to it; looked at while it is being deleted."""
+    doomed_dependents: bool = False
+    """Whether one of them is to be dropped from the catalog."""
+    busy_dependents: bool = False
+    """Whether attempts of Spark jobs of one that is being deleted are to be ended on record."""
+    holder: str = ""

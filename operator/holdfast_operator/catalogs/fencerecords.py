@@ -16,7 +16,7 @@ from holdfast.errors import Fenced, HoldfastError
 from holdfast_operator.api.catalog import CatalogFence
 from holdfast_operator.catalogs import fencing
 from holdfast_operator.catalogs.stores import Stores
-from holdfast_operator.engine.cache import Index
+from holdfast_operator.engine.cache import Cache
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.handler import Services
 from holdfast_operator.engine.kube import Conflict, KubeError, ObjectKey
@@ -33,10 +33,10 @@ _AT_ONCE: Final = 4
 class FencedCatalogs:
     """What becomes of open catalogs that another process took over."""
 
-    def __init__(self, services: Services, stores: Stores, index: Index) -> None:
+    def __init__(self, services: Services, stores: Stores, cache: Cache) -> None:
         self._services = services
         self._stores = stores
-        self._index = index
+        self._cache = cache
         self._under_way: set[ObjectKey] = set()
 
     async def record_all(self) -> None:
@@ -74,7 +74,7 @@ class FencedCatalogs:
         finally:
             self._under_way.discard(catalog)
         self._services.enqueue(catalog, 0.0)
-        for dependent in self._index.dependents_of(catalog):
+        for dependent in self._cache.dependents_of(catalog):
             self._services.look(dependent)
 
     async def _record(self, catalog: ObjectKey) -> bool:

@@ -3,11 +3,9 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import timedelta
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Protocol
 
 from holdfast.errors import (
     CatalogOutOfSync,
@@ -42,6 +40,7 @@ from holdfast_operator.catalogs.connection import Seen
 from holdfast_operator.catalogs.dependents import collections_of, unfinished_migrations
 from holdfast_operator.catalogs.facts import (
     CatalogFacts,
+    CatalogView,
     Durable,
     EpochWentBack,
     NothingThere,
@@ -53,41 +52,21 @@ from holdfast_operator.catalogs.facts import (
 )
 from holdfast_operator.catalogs.objects import NOTHING_DECLARED, ObjectsPlan, declared_by
 from holdfast_operator.catalogs.observers import observers_of
-from holdfast_operator.catalogs.plan import (
-    Close,
-    Destroy,
-    GiveUp,
-    KeepObjects,
-    Observed,
-    Open,
-    Publish,
-    Rhythm,
-    RollOut,
-)
-from holdfast_operator.catalogs.status import durable_fields
+from holdfast_operator.catalogs.opening import Observer
+from holdfast_operator.catalogs.status import durable_fields, handled_truth, named_truth
+from holdfast_operator.catalogs.steps import Close, Destroy, GiveUp, KeepObjects, Open, Publish, RollOut
 from holdfast_operator.catalogs.stores import Stores
-from holdfast_operator.engine.cache import Index
+from holdfast_operator.engine.cache import Cache
 from holdfast_operator.engine.deletion import asks_to_delete, deletion_of
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.failures import settled
-from holdfast_operator.engine.handler import (
-    Halt,
-    Handler,
-    Json,
-    Services,
-    annotation,
-    handled_truth,
-    has_finalizer,
-    is_deleting,
-    kept_fields,
-    named_truth,
-)
+from holdfast_operator.engine.handler import Halt, Handler, Json, Services, Settings
 from holdfast_operator.engine.kube import Conflict, ObjectKey
 from holdfast_operator.engine.queue import Result
+from holdfast_operator.engine.resources import annotation, has_finalizer, is_deleting, kept_fields
 from holdfast_operator.engine.specs import parse_spec
 from holdfast_operator.engine.status import Health, is_ready, timestamp
 from holdfast_operator.engine.steps import Settle, Step, reconciling, stalled
-from holdfast_operator.migrations.moves import Migrations
 from holdfast_operator.places.credentials import credentials_of, forget_secrets, unusable_secret
 from holdfast_operator.places.longcalls import UnderWay
 from holdfast_operator.places.storage import Refused, RestoreSource, Storage, resolve, resolve_restore
@@ -95,38 +74,34 @@ from holdfast_operator.places.storage import Refused, RestoreSource, Storage, re
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What reconcilers need to know of the process that they are in."""
+class Conducted(Protocol):
+    """Which Catalogs a migration has."""
 
-    holder: str
-    data_dir: Path | None
-    storage_shared: bool
-    rhythm: Rhythm
-    allowed_locations: tuple[str, ...] = ()
-    """URLs below which catalogs may be, beside `data_dir`; empty: anywhere."""
-    silence: timedelta = timedelta(minutes=2)
-    """After this time a store that doesn't answer an open isn't only slow."""
+    def conducts(self, catalog: ObjectKey) -> ObjectKey | None:
+        """The CatalogMigration that has a Catalog."""
+
+    def is_shadowing(self, catalog: ObjectKey) -> bool:
+        """Whether it opened the Catalog in both stores."""
 
 
-class CatalogHandler(Handler[Observed]):
+class CatalogHandler(Handler[CatalogView]):
     """Reconciles Catalogs."""
 
     kind: ClassVar[Kind] = Kind.CATALOG
 
     def __init__(
-        self, services: Services, stores: Stores, index: Index, settings: Settings, migrations: Migrations
+        self, services: Services, stores: Stores, cache: Cache, settings: Settings, migrations: Conducted
     ) -> None:
         super().__init__(services)
         self._stores = stores
         self._migrations = migrations
-        self._index = index
+        self._cache = cache
         self._settings = settings
         self._connections = Connections(services.kube)
 
-    async def observe(self, key: ObjectKey, body: Json) -> Observed:
+    async def observe(self, key: ObjectKey, body: Json) -> CatalogView:
         """Look at the spec, the Secret, the store, and what refers to the Catalog. Raises `Fenced`."""
-        for rival in self._index.put(key, body):
+        for rival in self._cache.put(key, body):
             self.services.enqueue(rival, 0.0)
         spec, problem = parse_spec(CatalogSpec, body)
         storage: Storage | Refused = Refused(problem)
@@ -139,11 +114,11 @@ class CatalogHandler(Handler[Observed]):
         if isinstance(storage, Refused) and spec is not None and "shardId" not in body.get("status", {}):
             self._void(key)
         deleting = is_deleting(body)
-        older = self._index.older_rival(key)
+        older = self._cache.older_rival(key)
         status = body.get("status", {})
         facts = None if deleting else await self._facts(key)
         dependents = await collections_of(self.services.kube, key) if deleting else ()
-        return Observed(
+        return CatalogView(
             name=f"{key.namespace}/{key.name}",
             spec=spec,
             problem=problem,
@@ -151,7 +126,7 @@ class CatalogHandler(Handler[Observed]):
             asks_to_delete=asks_to_delete(body),
             deletion=deletion_of(body),
             has_finalizer=has_finalizer(body),
-            needs_finalizer=asks_to_delete(body) or self._index.has_held_dependents(key),
+            needs_finalizer=asks_to_delete(body) or self._cache.has_held_dependents(key),
             known_epoch=status.get("epoch") or 0,
             initialized="shardId" in status,
             void=self._stores.is_void(key),
@@ -179,7 +154,7 @@ class CatalogHandler(Handler[Observed]):
             holder=self._settings.holder,
         )
 
-    def plan(self, observed: Observed) -> Step:
+    def plan(self, observed: CatalogView) -> Step:
         """Decide; pure."""
         return catalog.plan(observed, self._settings.rhythm)
 
@@ -214,8 +189,8 @@ class CatalogHandler(Handler[Observed]):
 
     async def gone(self, key: ObjectKey) -> None:
         """Close what is open, and let rivals and collections know."""
-        rivals = self._index.rivals_of(key)
-        self._index.drop(key)
+        rivals = self._cache.rivals_of(key)
+        self._cache.drop(key)
         self.services.metrics.forget(key.namespace, key.name)
         self._stores.note_void(key, void=False)
         self._connections.forget(key)
@@ -229,8 +204,8 @@ class CatalogHandler(Handler[Observed]):
         """As for every kind; it stays as it is where a resource came to need it since it was looked at."""
         if FINALIZER in change["finalizers"] or is_deleting(body):
             return await super()._patch_metadata(key, body, change)
-        with self._index.freeing(key):
-            if self._index.has_held_dependents(key):
+        with self._cache.freeing(key):
+            if self._cache.has_held_dependents(key):
                 raise Conflict(f"{key} is needed")
             return await super()._patch_metadata(key, body, change)
 
@@ -260,7 +235,9 @@ class CatalogHandler(Handler[Observed]):
         await self._check_fence(key, body, opening)
         try:
             credentials = await self._credentials(key, opening)
-            observers = () if opening.observed else await observers_of(self.services.kube, self._index, key)
+            observers: Sequence[Observer] = ()
+            if not opening.observed:
+                observers = await observers_of(self.services.kube, self._cache, self._settings, key)
             await self._stores.open(key, opening, credentials, observers)
         except UnderWay as wait:
             raise Halt(self._soon(wait, await self._opening_since(key, wait, opening))) from None
@@ -390,7 +367,7 @@ class CatalogHandler(Handler[Observed]):
         return await unusable_secret(self.services.kube, key, spec, deleting=is_deleting(body))
 
     async def _credentials(self, key: ObjectKey, opening: Opening) -> Mapping[str, str]:
-        return await credentials_of(self.services.kube, key, opening)
+        return await credentials_of(self.services.kube, key, opening.stash)
 
     def _void(self, key: ObjectKey) -> None:
         if not self._stores.is_void(key):
@@ -432,7 +409,7 @@ class CatalogHandler(Handler[Observed]):
         return (start.restored if start else "") or status.get("restoredFrom")
 
     def _wake_dependents(self, key: ObjectKey) -> None:
-        for dependent in self._index.dependents_of(key):
+        for dependent in self._cache.dependents_of(key):
             self.services.look(dependent)
 
 

@@ -4,10 +4,10 @@ A CatalogMigration, and a StorageCollection that has data to delete or a Spark j
 where its Catalog is. Such a resource does nothing beyond its own finalizer before its Catalog has ours, too.
 
 Invariants
-- A resource looks for the finalizer of its Catalog only after its own is there and noted in the `Index`. It
+- A resource looks for the finalizer of its Catalog only after its own is there and noted in the `Cache`. It
   looks at the Catalog as the API server has it, not as the informer last saw it.
-- The operator takes the finalizer off a Catalog only while the `Index` has no resource that needs it, and a
-  resource that begins meanwhile waits for the end of that write (`Index.freeing`).
+- The operator takes the finalizer off a Catalog only while the `Cache` has no resource that needs it, and a
+  resource that begins meanwhile waits for the end of that write (`Cache.freeing`).
 
 One race remains: a write of an operator that led before may still be under way. It can take the finalizer
 off right after the operator that leads now saw it. The next look at the resource puts it on again; a
@@ -17,8 +17,9 @@ deletion of the Catalog in between goes through. The same holds where a person t
 from typing import Any, Final
 
 from holdfast_operator.api.names import FINALIZER
-from holdfast_operator.engine.handler import Services, has_finalizer, is_deleting
+from holdfast_operator.engine.handler import Services
 from holdfast_operator.engine.kube import Conflict, Gone, KubeError, ObjectKey, resource_type
+from holdfast_operator.engine.resources import has_finalizer, is_deleting
 
 Json = dict[str, Any]
 

@@ -9,17 +9,12 @@ Invariants
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import TypeVar
 
-from holdfast.catalog import (
-    CATALOG_VERSION,
-    FenceToken,
-    OpenMode,
-    ReadOnlyCatalog,
-    catalog_shard_id,
-)
+from holdfast.catalog import CATALOG_VERSION, FenceToken, OpenMode, ReadOnlyCatalog, catalog_shard_id
 from holdfast.catalog import config as catalog_config
 from holdfast.catalog.move.linked import LinkedCatalog
 from holdfast.catalog.move.truth import Backend
@@ -29,9 +24,10 @@ from holdfast.catalog.stores.store import CatalogStore
 from holdfast.collections import StorageController
 from holdfast.errors import HoldfastError, NoLocation, StorageError
 from holdfast.persist import PersistClient
-from holdfast_operator.catalogs.facts import CatalogFacts, ItemName, Look, NothingThere, NotReadable, Opening
+from holdfast_operator.catalogs.facts import CatalogFacts, NothingThere, NotReadable, Opening
 from holdfast_operator.catalogs.linking import closed_catalog, connect, linked_by
-from holdfast_operator.collections.reading import find_item, look_at
+
+T = TypeVar("T")
 
 
 class ObservedCatalog:
@@ -39,7 +35,7 @@ class ObservedCatalog:
 
     def __init__(self, opening: Opening, client: PersistClient, credentials: Mapping[str, str]) -> None:
         self.opening = opening
-        self._client = client
+        self.client = client
         self._closed = closed_catalog(client, opening, credentials, read_only=True)
         shard = catalog_shard_id(opening.organization_id)
         self._stores: dict[Backend, CatalogStore] = {
@@ -48,7 +44,7 @@ class ObservedCatalog:
         if isinstance(self._closed, LinkedCatalog):
             stash = self._closed.stores.of(Backend.STASH)
             self._stores[Backend.STASH] = stash.another(purpose=opening.purpose)
-        self._controller = StorageController(client)
+        self.controller = StorageController(client)
         self._catalog: ReadOnlyCatalog | None = None
         self._lock = threading.RLock()
 
@@ -97,14 +93,13 @@ class ObservedCatalog:
             counts = tuple(sorted(catalog.object_counts().items()))
             return replace(facts, upper=catalog.upper, object_counts=counts)
 
-    def look(self, name: ItemName) -> Look:
-        """What there is of a collection. Raises `NotReadable`, and as `find_item`."""
+    def read(self, work: Callable[[ReadOnlyCatalog], T]) -> T:
+        """What `work` finds in the catalog. Raises `NotReadable`, and as `confirm`."""
         with self._lock:
             _, seen, _ = self._preamble()
             if (version := seen.config[catalog_config.USER_VERSION]) != CATALOG_VERSION:
                 raise NotReadable(f"the catalog has format version {version}, not {CATALOG_VERSION}")
-            item = find_item(self._synced(), name)
-        return look_at(self._client, self._controller, self.opening.organization_id, item)
+            return work(self._synced())
 
     def close(self) -> None:
         """Give up the handles."""
@@ -112,8 +107,8 @@ class ObservedCatalog:
             self._let_go()
             for store in self._stores.values():
                 store.close()
-            self._controller.close()
-            self._client.close()
+            self.controller.close()
+            self.client.close()
 
     def _preamble(self) -> tuple[CatalogStore, Preamble, FenceToken]:
         truth = Backend.PERSIST

@@ -5,39 +5,16 @@ understood, suspended, storage that can't be, an older twin, a missing Secret, t
 not open, open otherwise than asked, and at last: ready.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
 from holdfast.catalog import CATALOG_VERSION
-from holdfast_operator.api.catalog import (
-    Access,
-    Backend,
-    CatalogFence,
-    CatalogSpec,
-    DeletionPolicy,
-    UpgradePolicy,
-)
+from holdfast_operator.api.catalog import Access, Backend, CatalogSpec, DeletionPolicy, UpgradePolicy
 from holdfast_operator.api.names import Reason
 from holdfast_operator.catalogs import fencing
 from holdfast_operator.catalogs.conditions import mark_restored, mark_shadow
-from holdfast_operator.catalogs.connection import (
-    Absent,
-    Connection,
-    Seen,
-    connection_of,
-    is_passing,
-    mark_connection,
-    missing,
-)
-from holdfast_operator.catalogs.facts import CatalogFacts, Opening, purpose_of
-from holdfast_operator.catalogs.objects import (
-    NOTHING_DECLARED,
-    ObjectName,
-    ObjectsPlan,
-    declared_by,
-    mark_objects,
-)
+from holdfast_operator.catalogs.connection import Absent, connection_of, is_passing, mark_connection, missing
+from holdfast_operator.catalogs.facts import CatalogFacts, CatalogView, Opening, purpose_of
+from holdfast_operator.catalogs.objects import declared_by, mark_objects
 from holdfast_operator.catalogs.status import (
     migrating,
     observed_health,
@@ -49,151 +26,34 @@ from holdfast_operator.catalogs.status import (
     waiting_for_collections,
     waiting_for_migrations,
 )
-from holdfast_operator.engine.deletion import NO_DELETION, Deletion, left
+from holdfast_operator.catalogs.steps import Close, Destroy, GiveUp, KeepObjects, Open, Publish, RollOut
+from holdfast_operator.engine.deletion import left
 from holdfast_operator.engine.events import Note
-from holdfast_operator.engine.status import Health, Mark
+from holdfast_operator.engine.status import Mark
 from holdfast_operator.engine.steps import (
     SUSPENDED,
     Free,
     Keep,
     Release,
     Rest,
+    Rhythm,
     Settle,
     Step,
     ready,
     reconciling,
     stalled,
 )
-from holdfast_operator.places.storage import Refused, RestoreSource, Storage, stash_of
+from holdfast_operator.places.storage import Refused, Storage, stash_of
 
 
-@dataclass(frozen=True)
-class Rhythm:
-    """Seconds between two looks at an object: while it moves, and while it rests."""
-
-    unsteady: float = 2.0
-    steady: float = 60.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Observed:
-    """Everything that the plan for a Catalog depends on."""
-
-    name: str
-    spec: CatalogSpec | None
-    problem: str = ""
-    """Why `spec` is None."""
-    deleting: bool = False
-    asks_to_delete: bool = False
-    """Whether the spec asks to delete the data, also where nothing else of it is understood."""
-    deletion: Deletion = NO_DELETION
-    """How far the deletion is."""
-    has_finalizer: bool = True
-    needs_finalizer: bool = True
-    """Whether its deletion has something to do: to delete data, or to wait for who needs it."""
-    known_epoch: int = 0
-    """`status.epoch` as it is shown: that of the last open, also of another process."""
-    initialized: bool = False
-    """Whether the status says that there is something in the store."""
-    void: bool = False
-    """Whether its store was found to hold nothing, or nothing any more, or to be no store at all."""
-    older_twin: str | None = None
-    fences: tuple[CatalogFence, ...] = ()
-    """Who took it from an operator, since the resource was last changed."""
-    storage: Storage | Refused
-    restore: RestoreSource | Refused | None = None
-    """What it is to be filled with where it is new."""
-    restored_from: str | None = None
-    """What it was filled with."""
-    reopen: str = ""
-    """With what somebody last asked to open it anew."""
-    approved_upgrade: str = ""
-    """The format version that somebody approved an upgrade to."""
-    unusable_secret: Health | None = None
-    """What is wrong with a Secret that the spec names."""
-    under_way: bool = False
-    """Whether an open, a preflight or an upgrade-check goes on, or its outcome waits to be taken."""
-    opened: Opening | None = None
-    facts: CatalogFacts | None = None
-    connection: Seen | None = None
-    """The ConfigMap that says how to open it; looked at while it is open, or another process is to."""
-    objects: ObjectsPlan = NOTHING_DECLARED
-    """What is to change for `spec.objects`, of an open catalog."""
-    migration: str = ""
-    """The CatalogMigration that has it."""
-    in_both: bool = False
-    """Whether that one opened it in both stores."""
-    named_truth: str = ""
-    """Which of two stores counts by somebody's word, where that is still to decide."""
-    handled_truth: str = ""
-    """The word that did its duty, as long as it is there."""
-    migrations: tuple[str, ...] = ()
-    """CatalogMigrations of it that aren't over; looked at while it is being deleted."""
-    dependents: tuple[str, ...] = ()
-    """StorageCollections that refer to it; looked at while it is being deleted."""
-    doomed_dependents: bool = False
-    """Whether one of them is to be dropped from the catalog."""
-    busy_dependents: bool = False
-    """Whether attempts of Spark jobs of one that is being deleted are to be ended on record."""
-    holder: str = ""
-
-
-@dataclass(frozen=True)
-class Open(Step):
-    """Take the catalog over: the epoch grows, whoever had it is fenced."""
-
-    irreversible: ClassVar[bool] = True
-    opening: Opening
-
-
-@dataclass(frozen=True)
-class KeepObjects(Step):
-    """Bring the catalog in step with what is declared."""
-
-    irreversible: ClassVar[bool] = True
-    declared: Mapping[ObjectName, str]
-
-
-@dataclass(frozen=True)
-class Publish(Step):
-    """Write into the ConfigMap how to open the catalog."""
-
-    connection: Connection
-
-
-@dataclass(frozen=True)
-class RollOut(Step):
-    """Take over from our own lower deploy generation, after the greater one was tried in memory."""
-
-    irreversible: ClassVar[bool] = True
-    opening: Opening
-
-
-@dataclass(frozen=True)
-class GiveUp(Step):
-    """Leave what is under way to itself: nothing asks for it any more."""
-
-
-@dataclass(frozen=True)
-class Close(Step):
-    """Give the handle back."""
-
-
-@dataclass(frozen=True)
-class Destroy(Step):
-    """End the durable catalog for ever."""
-
-    irreversible: ClassVar[bool] = True
-
-
-def plan(seen: Observed, rhythm: Rhythm) -> Step:
+def plan(seen: CatalogView, rhythm: Rhythm) -> Step:
     """What to do next."""
     step = _plan(seen, rhythm)
     # What rests asks for nothing: no `Open` or `RollOut` that would take what is under way.
     return GiveUp() if seen.under_way and isinstance(step, Rest) else step
 
 
-def _plan(seen: Observed, rhythm: Rhythm) -> Step:
+def _plan(seen: CatalogView, rhythm: Rhythm) -> Step:
     if seen.deleting:
         return _plan_deletion(seen, rhythm)
     if seen.has_finalizer != seen.needs_finalizer:
@@ -218,7 +78,7 @@ def _plan(seen: Observed, rhythm: Rhythm) -> Step:
     return _plan_open(seen, seen.spec, seen.storage, rhythm)
 
 
-def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhythm) -> Step:
+def _plan_open(seen: CatalogView, spec: CatalogSpec, storage: Storage, rhythm: Rhythm) -> Step:
     opening = _opening(seen, spec, storage)
     if seen.opened is None or seen.facts is None:
         if isinstance(seen.restore, Refused) and not seen.initialized:
@@ -259,7 +119,7 @@ def _plan_open(seen: Observed, spec: CatalogSpec, storage: Storage, rhythm: Rhyt
     )
 
 
-def _plan_observed(seen: Observed, facts: CatalogFacts, rhythm: Rhythm) -> Step:
+def _plan_observed(seen: CatalogView, facts: CatalogFacts, rhythm: Rhythm) -> Step:
     return Settle(
         observed_health(facts),
         fields=status_fields(facts),
@@ -268,11 +128,11 @@ def _plan_observed(seen: Observed, facts: CatalogFacts, rhythm: Rhythm) -> Step:
     )
 
 
-def _rest_of(seen: Observed, rhythm: Rhythm) -> float:
+def _rest_of(seen: CatalogView, rhythm: Rhythm) -> float:
     return rhythm.unsteady if is_passing(seen.connection) else rhythm.steady
 
 
-def _mark_connection(seen: Observed) -> tuple[Mark, ...]:
+def _mark_connection(seen: CatalogView) -> tuple[Mark, ...]:
     return mark_connection(seen.connection, seen.name.rpartition("/")[2])
 
 
@@ -290,7 +150,7 @@ def _is_otherwise(opened: Opening, asked: Opening) -> bool:
     )
 
 
-def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
+def _plan_deletion(seen: CatalogView, rhythm: Rhythm) -> Step:
     if not seen.has_finalizer:
         return Close() if seen.opened else Release()
     if seen.migrations:
@@ -322,7 +182,7 @@ def _left_in_stash(spec: CatalogSpec) -> tuple[Note, ...]:
     return (Note(Reason.DELETION_INCOMPLETE, text, warning=True),)
 
 
-def _plan_waiting(seen: Observed, rhythm: Rhythm) -> Step:
+def _plan_waiting(seen: CatalogView, rhythm: Rhythm) -> Step:
     """Collections refer to it; those that are to be dropped, or have attempts to be ended, need it open."""
     asked = seen.doomed_dependents or seen.busy_dependents
     needed = asked and not seen.deletion.abandoned and not seen.void and seen.older_twin is None
@@ -332,7 +192,7 @@ def _plan_waiting(seen: Observed, rhythm: Rhythm) -> Step:
     return Settle(waiting_for_collections(seen.dependents), requeue_after=rhythm.unsteady)
 
 
-def _plan_late_destruction(seen: Observed) -> Step:
+def _plan_late_destruction(seen: CatalogView) -> Step:
     """The catalog must be destroyed, but isn't open: after a restart, or because its store doesn't answer.
 
     Only the store knows whether there is one: a status may never have been written. It is tried until
@@ -357,7 +217,7 @@ def _is_managed(spec: CatalogSpec) -> bool:
     return spec.access == Access.MANAGED
 
 
-def _opening(seen: Observed, spec: CatalogSpec, storage: Storage) -> Opening:
+def _opening(seen: CatalogView, spec: CatalogSpec, storage: Storage) -> Opening:
     opening = opening_for(
         spec,
         storage,
@@ -370,7 +230,7 @@ def _opening(seen: Observed, spec: CatalogSpec, storage: Storage) -> Opening:
     return replace(opening, reopen=seen.reopen, restore=restore, least_epoch=seen.known_epoch)
 
 
-def _last_opening(seen: Observed, spec: CatalogSpec, storage: Storage, *, dropping: bool) -> Opening:
+def _last_opening(seen: CatalogView, spec: CatalogSpec, storage: Storage, *, dropping: bool) -> Opening:
     """How it is opened while it is being deleted, if it is there: nobody minds what a shadow holds."""
     opening = _opening(seen, spec, storage)
     # Nor what format it has, where it is dropped, or a collection of it.

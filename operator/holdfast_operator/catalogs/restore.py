@@ -20,21 +20,11 @@ from holdfast.catalog import OpenableCatalog, catalog_shard_id, persist_catalog
 from holdfast.catalog.debug import rows_of_dump
 from holdfast.catalog.objects.codec import Row
 from holdfast.catalog.stores.persist import CatalogShard
-from holdfast.collections import RestoreSource as SnapshotSource
-from holdfast.collections.snapshots.folder import local_folder
-from holdfast.errors import (
-    BadInput,
-    CatalogOutOfSync,
-    HoldfastError,
-    NoLocation,
-    StorageError,
-    Uninitialized,
-)
+from holdfast.errors import BadInput, CatalogOutOfSync, HoldfastError, NoLocation, Uninitialized
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast.persist.stores import Location, MemoryBlob, MemoryConsensus
 from holdfast.persist.stores.s3place import S3Place
-from holdfast_operator.catalogs.facts import NotAllowed, RestoreFailed
-from holdfast_operator.places.bounds import Bounds
+from holdfast_operator.catalogs.facts import RestoreFailed
 from holdfast_operator.places.storage import CatalogSource, DumpSource, RestoreSource
 
 _QUIET = PersistConfig(maintenance="off")
@@ -122,22 +112,6 @@ def _dump(source: DumpSource) -> Iterator[TextIO]:
         raise BadInput("a file:// URL has an absolute path: file:///folder/dump.json")
     with Path(unquote(parts.path)).open(encoding="utf-8") as text:
         yield text
-
-
-def open_snapshot(url: str, bounds: Bounds) -> SnapshotSource:
-    """The snapshot in a folder, or in S3, within the `bounds`; and its manifest.
-
-    Raises `NotAllowed`, `BadInput` where there is none or its bucket can't be read, `VersionTooNew`.
-    """
-    if why := bounds.refusal(url, source=True):
-        raise NotAllowed(f"spec.restoreFrom.snapshot {why}")
-    if url.startswith("s3://"):
-        try:
-            return SnapshotSource.open(url)
-        except StorageError as error:
-            # As it is, it would be about the store of the catalog.
-            raise BadInput(str(error)) from error
-    return SnapshotSource.open(local_folder(url))
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from holdfast_operator.api.catalog import CatalogFence, CatalogStatus
 from holdfast_operator.api.names import ANNOTATION_TRUTH, Reason
 from holdfast_operator.catalogs.facts import CatalogFacts, Durable
 from holdfast_operator.catalogs.objects import ObjectName, listed
+from holdfast_operator.engine.kube import Json
+from holdfast_operator.engine.resources import annotation
 from holdfast_operator.engine.status import Health
 from holdfast_operator.engine.steps import ready, reconciling, stalled
 
@@ -104,13 +106,6 @@ def twin(older: str) -> Health:
     )
 
 
-def no_secret(name: str, field: str) -> Health:
-    """What is shown where a Secret isn't there that a spec names."""
-    return stalled(
-        Reason.SECRET_NOT_FOUND, f"Secret '{name}' is not in this namespace; create it or correct {field}"
-    )
-
-
 def migrating(migration: str) -> Health:
     """What one shows while a CatalogMigration has it."""
     text = f"{migration} has the catalog; it is opened again by itself, where its source of truth is then"
@@ -139,3 +134,15 @@ def unknown_dependents(definition: str) -> Health:
     return reconciling(
         Reason.DEPENDENTS_UNKNOWN, f"{text}: which of them refer to the catalog is unknown; look at that CRD"
     )
+
+
+def named_truth(body: Json) -> str:
+    """Which store of a Catalog counts by its annotation; empty where that did its duty before."""
+    value = annotation(body, ANNOTATION_TRUTH)
+    return "" if value == body.get("status", {}).get("handledTruth") else value
+
+
+def handled_truth(body: Json) -> str:
+    """The annotation that did its duty; empty where it was changed or removed since."""
+    value = annotation(body, ANNOTATION_TRUTH)
+    return value if value and value == body.get("status", {}).get("handledTruth") else ""

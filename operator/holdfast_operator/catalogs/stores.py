@@ -16,16 +16,7 @@ from typing import Final, TypeVar
 
 from holdfast.catalog import FenceToken
 from holdfast.errors import FenceRegressed, HoldfastError, NoLocation, NotWritable, StoreUnreachable
-from holdfast_operator.catalogs.facts import (
-    Basis,
-    CatalogFacts,
-    Durable,
-    EpochWentBack,
-    ItemName,
-    Look,
-    Opening,
-    Start,
-)
+from holdfast_operator.catalogs.facts import CatalogFacts, Durable, EpochWentBack, Opening, Start
 from holdfast_operator.catalogs.observedcatalog import ObservedCatalog
 from holdfast_operator.catalogs.opencatalog import OpenCatalog
 from holdfast_operator.catalogs.opening import (
@@ -64,8 +55,6 @@ class Stores:
         self._long = long
         self.has_catalog = has_catalog
         self._open: dict[ObjectKey, OpenCatalog | ObservedCatalog] = {}
-        self._looks: dict[ObjectKey, tuple[ObjectKey, Basis]] = {}
-        """By collection: its catalog, and what it was made of when it was last looked at."""
         self._void: set[ObjectKey] = set()
         self._regressed: dict[ObjectKey, tuple[tuple[Storage, str], int]] = {}
 
@@ -209,40 +198,17 @@ class Stores:
             return None
         return await self._pool.call("confirm", handle.opening.location, handle.confirm)
 
-    async def look(self, catalog: ObjectKey, collection: ObjectKey, name: ItemName) -> Look:
-        """What there is of a collection of an open or observed catalog. `KeyError` where it is neither.
-
-        `changed` tells of `collection` from then on.
-        """
+    async def read(
+        self, catalog: ObjectKey, what: str, work: Callable[[OpenCatalog | ObservedCatalog], T]
+    ) -> T:
+        """Run `work` on an open or observed catalog, in a thread. `KeyError` where it is neither."""
         handle = self._open[catalog]
-        found = await self._pool.call("look", handle.opening.location, lambda: handle.look(name))
-        if found.basis is not None:
-            self._looks[collection] = catalog, found.basis
-        return found
+        return await self._pool.call(what, handle.opening.location, lambda: work(handle))
 
     def is_slow(self, catalog: ObjectKey) -> bool:
         """Whether the store of an open catalog lets callers wait now."""
         opening = self.opened(catalog)
         return opening is not None and self._pool.is_slow(opening.location)
-
-    async def changed(self, catalog: ObjectKey) -> tuple[ObjectKey, ...]:
-        """The collections of which the store has something new since they were last looked at.
-
-        Nothing where the catalog isn't open for writing.
-        """
-        handle = self._open.get(catalog)
-        looks = {collection: basis for collection, (its, basis) in self._looks.items() if its == catalog}
-        if not isinstance(handle, OpenCatalog) or not looks:
-            return ()
-        return await self._pool.call("changed", handle.opening.location, lambda: handle.changed(looks))
-
-    def looked_at(self, catalog: ObjectKey) -> tuple[ObjectKey, ...]:
-        """The collections that `changed` tells of."""
-        return tuple(collection for collection, (its, _) in self._looks.items() if its == catalog)
-
-    def forget(self, collection: ObjectKey) -> None:
-        """`changed` tells nothing of a collection any more, until it is looked at again."""
-        self._looks.pop(collection, None)
 
     async def use(self, catalog: ObjectKey, what: str, work: Callable[[OpenCatalog], T]) -> T:
         """Run `work` on an open catalog, in a thread.

@@ -6,99 +6,60 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import chain
-from typing import Any, ClassVar, Final, assert_never
+from typing import Any, ClassVar, Final
 
 from holdfast.collections import JobRecord, JobState, RenditionState
 from holdfast.collections.hydration import HYDRATE
-from holdfast.errors import (
-    AsOfTooEarly,
-    CollectionInUse,
-    UniquenessViolation,
-)
+from holdfast.errors import AsOfTooEarly, CollectionInUse, UniquenessViolation
 from holdfast.persist import StoredSize
 from holdfast_operator.api.catalog import Access, CatalogSpec, DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Kind, Reason
 from holdfast_operator.api.spark import SparkTemplate
-from holdfast_operator.catalogs.facts import (
-    CollectionFacts,
-    Look,
-    NoSuchSchema,
-    NotReadable,
-    Opening,
-)
-from holdfast_operator.catalogs.handler import Settings
+from holdfast_operator.catalogs.facts import NotReadable, Opening
 from holdfast_operator.catalogs.keeping import is_loose, keep_catalog
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections import plan as collection
-from holdfast_operator.collections.longsteps import LongSteps
-from holdfast_operator.collections.plan import (
+from holdfast_operator.collections import store
+from holdfast_operator.collections.facts import (
     CatalogState,
-    CommentColumns,
-    CreateCollection,
-    DropCollection,
-    DropItem,
-    EnsureItem,
-    EvolveColumns,
-    Observed,
-    Retain,
-    item_name,
-    told_change,
+    CollectionFacts,
+    CollectionView,
+    Look,
+    NoSuchSchema,
 )
-from holdfast_operator.collections.reading import COMPACT, SNAPSHOT
-from holdfast_operator.collections.renditions import (
-    AbortRendition,
-    CreateRendition,
-    LongStep,
-    is_long_over,
-)
+from holdfast_operator.collections.longsteps import LongSteps
+from holdfast_operator.collections.plan import item_name, told_change
+from holdfast_operator.collections.poll import Watchlist
+from holdfast_operator.collections.renditions import is_long_over
 from holdfast_operator.collections.status import lag, shown_phases
-from holdfast_operator.engine.cache import Index
+from holdfast_operator.collections.steps import AbortRendition, DropCollection, EvolveColumns, LongStep
+from holdfast_operator.engine.cache import Cache
 from holdfast_operator.engine.deletion import asks_to_delete, deletion_of
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.failures import settled
-from holdfast_operator.engine.handler import (
-    Halt,
-    Handler,
-    Json,
-    Services,
-    has_finalizer,
-    is_deleting,
-)
+from holdfast_operator.engine.handler import Halt, Handler, Json, Services, Settings
 from holdfast_operator.engine.kube import Gone, ObjectKey
+from holdfast_operator.engine.resources import has_finalizer, is_deleting
 from holdfast_operator.engine.specs import parse_spec
 from holdfast_operator.engine.status import is_ready
-from holdfast_operator.engine.steps import KeepCatalog, Settle, Step, reconciling
+from holdfast_operator.engine.steps import KeepCatalog, Settle, Step, StoreStep, reconciling
 from holdfast_operator.jobs import hydration, snapshot
-from holdfast_operator.jobs.compaction import CompactionObserved
-from holdfast_operator.jobs.course import (
-    FailAttempt,
-    LaunchAttempt,
-    RetryJob,
-    StartJob,
-    arguments,
-    failed,
-    shown_launched,
-    shown_running,
-)
-from holdfast_operator.jobs.hydration import HydrationsObserved
+from holdfast_operator.jobs.compaction import CompactionView
+from holdfast_operator.jobs.course import COMPACT, SNAPSHOT, arguments, failed, shown_launched, shown_running
+from holdfast_operator.jobs.hydration import HydrationsView
 from holdfast_operator.jobs.requested import AskedKind, jobs_of, runs_of
-from holdfast_operator.jobs.scheduled import ForgetRuns, Scheduled, shown_in, time_of
-from holdfast_operator.jobs.snapshot import SnapshotObserved
-from holdfast_operator.sparkapps.adapter import (
-    AppState,
-    Launch,
-    NotInstalled,
-    Refused,
-    SparkAdapter,
-)
+from holdfast_operator.jobs.scheduled import Scheduled, shown_in, time_of
+from holdfast_operator.jobs.snapshot import SnapshotView
+from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
+from holdfast_operator.sparkapps.adapter import AppState, Launch, NotInstalled, Refused, SparkAdapter
 from holdfast_operator.sparkapps.objects import in_a_line
 from holdfast_operator.sparkapps.slots import Slots
 
 log = logging.getLogger(__name__)
 
 
-class CollectionHandler(Handler[Observed]):
+class CollectionHandler(Handler[CollectionView]):
     """Reconciles StorageCollections."""
 
     kind: ClassVar[Kind] = Kind.STORAGE_COLLECTION
@@ -107,14 +68,16 @@ class CollectionHandler(Handler[Observed]):
         self,
         services: Services,
         stores: Stores,
-        index: Index,
+        watchlist: Watchlist,
+        cache: Cache,
         settings: Settings,
         spark: SparkAdapter,
         slots: Slots,
     ) -> None:
         super().__init__(services)
         self._stores = stores
-        self._index = index
+        self._watchlist = watchlist
+        self._cache = cache
         self._settings = settings
         self._spark = spark
         self._slots = slots
@@ -125,20 +88,20 @@ class CollectionHandler(Handler[Observed]):
             services.metrics.spark_jobs.labels(job, step)
         services.metrics.missed_runs.labels(SNAPSHOT)
 
-    async def observe(self, key: ObjectKey, body: Json) -> Observed:
+    async def observe(self, key: ObjectKey, body: Json) -> CollectionView:
         """Look at the spec, the Catalog, the store, and the Spark jobs. Raises `Fenced`."""
         seen = await self._observe(key, body)
         return replace(seen, needs_finalizer=collection.needs_finalizer(seen))
 
-    async def _observe(self, key: ObjectKey, body: Json) -> Observed:
-        for rival in self._index.put(key, body):
+    async def _observe(self, key: ObjectKey, body: Json) -> CollectionView:
+        for rival in self._cache.put(key, body):
             self.services.enqueue(rival, 0.0)
         spec, problem = parse_spec(StorageCollectionSpec, body)
         status = body.get("status", {})
-        older = self._index.older_rival(key)
+        older = self._cache.older_rival(key)
         catalog = None if spec is None else _catalog_key(key, spec)
         opening = None if catalog is None else self._stores.opened(catalog)
-        blank = Observed(
+        blank = CollectionView(
             name=key.name,
             spec=spec,
             problem=problem,
@@ -171,7 +134,7 @@ class CollectionHandler(Handler[Observed]):
             return blank
         return await self._look_into(blank, spec, opening, key, body)
 
-    def plan(self, observed: Observed) -> Step:
+    def plan(self, observed: CollectionView) -> Step:
         """Decide; pure."""
         return collection.plan(observed, self._settings.rhythm)
 
@@ -193,22 +156,22 @@ class CollectionHandler(Handler[Observed]):
 
     async def gone(self, key: ObjectKey) -> None:
         """Let the rivals and the Catalog know."""
-        catalog, rivals = self._index.catalog_of(key), self._index.rivals_of(key)
-        self._index.drop(key)
+        catalog, rivals = self._cache.catalog_of(key), self._cache.rivals_of(key)
+        self._cache.drop(key)
         self.services.metrics.forget(key.namespace, key.name)
         self._long.stop(key)
-        self._stores.forget(key)
+        self._watchlist.forget(key)
         for other in (*rivals, *((catalog,) if catalog else ())):
             self.services.enqueue(other, 0.0)
 
     def held(self, key: ObjectKey) -> None:
         """Its Catalog has to outlive it from now on, or not any more."""
-        if (catalog := self._index.catalog_of(key)) is not None:
+        if (catalog := self._cache.catalog_of(key)) is not None:
             self.services.look(catalog)
 
-    async def _with_catalog(self, seen: Observed, catalog: ObjectKey) -> Observed:
+    async def _with_catalog(self, seen: CollectionView, catalog: ObjectKey) -> CollectionView:
         try:
-            await self._index.freed(catalog)
+            await self._cache.freed(catalog)
             body = await self.services.kube.get(catalog)
         except Gone:
             return replace(seen, catalog=CatalogState.MISSING)
@@ -222,13 +185,13 @@ class CollectionHandler(Handler[Observed]):
         return replace(seen, catalog=state, catalog_loose=is_loose(body), catalog_observed=observed)
 
     async def _look_into(
-        self, blank: Observed, spec: StorageCollectionSpec, opening: Opening, key: ObjectKey, body: Json
-    ) -> Observed:
+        self, blank: CollectionView, spec: StorageCollectionSpec, opening: Opening, key: ObjectKey, body: Json
+    ) -> CollectionView:
         # The applications before the records: see the plan.
         apps, missing = await self._applications(key, body, spec)
         name = item_name(spec, key.name)
         try:
-            look = await self._stores.look(_catalog_key(key, spec), key, name)
+            look = await self._watchlist.look(_catalog_key(key, spec), key, name)
         except NoSuchSchema as error:
             if blank.deleting or blank.catalog_observed or spec.suspend:
                 return blank
@@ -254,6 +217,7 @@ class CollectionHandler(Handler[Observed]):
         if is_long_over(facts, spec):
             self._long.stop(key)
         common: dict[str, Any] = {
+            "collection_id": facts.collection_id,
             "reachable": not opening.storage.on_one_machine or self._settings.storage_shared,
             "missing": missing,
             "full": await self._full(key, spec, missing),
@@ -264,7 +228,7 @@ class CollectionHandler(Handler[Observed]):
         }
         return replace(
             seen,
-            hydrations=HydrationsObserved(
+            hydrations=HydrationsView(
                 **common,
                 objection=self._objection(spec.hydration.spark),
                 apps=tuple(app for app in apps if app.kind == HYDRATE),
@@ -273,12 +237,12 @@ class CollectionHandler(Handler[Observed]):
             ),
             retention_since=max(facts.upper - 1 - spec.retention.milliseconds, 0),
             asked=(
-                SnapshotObserved(
+                SnapshotView(
                     **common,
-                    **self._asked(SnapshotObserved.kind, spec, body, look, apps),
+                    **self._asked(SnapshotView.kind, spec, body, look, apps),
                     upper=facts.upper,
                 ),
-                CompactionObserved(**common, **self._asked(CompactionObserved.kind, spec, body, look, apps)),
+                CompactionView(**common, **self._asked(CompactionView.kind, spec, body, look, apps)),
             ),
         )
 
@@ -324,7 +288,6 @@ class CollectionHandler(Handler[Observed]):
             "request": request,
             "scheduled": scheduled,
             "objection": self._objection(request.spark if request else None),
-            "collection_id": look.collection_id,
             "apps": tuple(app for app in apps if app.kind == kind.job),
             **jobs_of(kind, look.jobs, request),
             "waits_for": waits_for(kind, look.jobs),
@@ -334,98 +297,37 @@ class CollectionHandler(Handler[Observed]):
         return None if template is None else self._spark.objection(template)
 
     async def _apply(self, key: ObjectKey, body: Json, step: Step, catalog: ObjectKey) -> None:
-        use = self._stores.use
         match step:
-            case EnsureItem():
-                await use(
-                    catalog, "ensure_item", lambda h: h.ensure_item(step.item, step.schema, step.shards)
-                )
-            case CreateCollection():
-                await use(
-                    catalog,
-                    "create_collection",
-                    lambda h: h.create_collection(step.collection_id, step.item, step.schema, step.shards),
-                )
-            case EvolveColumns():
-                await self._evolve(key, body, step, catalog)
-            case CommentColumns():
-                await use(
-                    catalog, "comment_columns", lambda h: h.comment_columns(step.collection_id, step.comments)
-                )
             case LongStep():
                 await self._long.take(key, step, catalog)
-            case CreateRendition():
-                await use(
-                    catalog,
-                    "create_rendition",
-                    lambda h: h.create_rendition(
-                        step.collection_id, step.rendition_id, step.shards, step.hash_columns, step.recipe
-                    ),
-                )
-            case AbortRendition():
-                self._long.stop(key)
-                await use(
-                    catalog,
-                    "abort_rendition",
-                    lambda h: h.abort_rendition(step.collection_id, step.rendition_id),
-                )
-            case Retain():
-                await use(catalog, "retain", lambda h: h.retain_from(step.collection_id, step.since))
-            case DropCollection():
-                self._long.stop(key)
-                await use(catalog, "drop_collection", lambda h: h.drop_collection(step.collection_id))
-            case DropItem():
-                await use(catalog, "drop_item", lambda h: h.drop_item(step.item))
             case StartJob() | RetryJob() | LaunchAttempt():
                 with self._slots.taken(key) as there:
                     # Where another took the last one since, the next look says that it waits.
                     if there:
-                        await self._start(key, body, catalog, step)
-            case ForgetRuns():
-                await use(catalog, "forget_jobs", lambda h: h.forget_jobs(step.job_ids))
+                        await self._launch(key, body, catalog, step)
             case FailAttempt():
                 await self._fail(key, catalog, step)
+            case StoreStep():
+                if isinstance(step, AbortRendition | DropCollection):
+                    self._long.stop(key)
+                await self._stores.use(catalog, step.call, lambda handle: store.take(handle, step))
             case _:
                 raise AssertionError(step)
-
-    async def _start(
-        self, key: ObjectKey, body: Json, catalog: ObjectKey, step: StartJob | RetryJob | LaunchAttempt
-    ) -> None:
-        use = self._stores.use
-        try:
-            match step:
-                case StartJob():
-                    job = await use(
-                        catalog,
-                        "start_job",
-                        lambda h: h.start_job(step.collection_id, step.kind, step.slot, step.spec),
-                    )
-                case RetryJob():
-                    job = await use(catalog, "retry_job", lambda h: h.retry_job(step.job_id, step.abandoned))
-                case LaunchAttempt():
-                    job = step.job
-                case _:
-                    assert_never(step)
-        except AsOfTooEarly:
-            # What it was to read has gone since the look: the next one tells.
-            return
-        await self._launch(key, body, catalog, step, job)
-
-    async def _evolve(self, key: ObjectKey, body: Json, step: EvolveColumns, catalog: ObjectKey) -> None:
-        await self._stores.use(
-            catalog, "evolve_columns", lambda h: h.evolve_columns(step.collection_id, step.schema)
-        )
-        note = Note(Reason.COLUMNS_ADDED, told_change(step.before, step.schema))
-        await self.services.events.post(key, body["metadata"]["uid"], note)
+        if isinstance(step, EvolveColumns):
+            note = Note(Reason.COLUMNS_ADDED, told_change(step.before, step.schema))
+            await self.services.events.post(key, body["metadata"]["uid"], note)
 
     async def _launch(
-        self,
-        key: ObjectKey,
-        body: Json,
-        catalog: ObjectKey,
-        step: StartJob | RetryJob | LaunchAttempt,
-        job: JobRecord,
+        self, key: ObjectKey, body: Json, catalog: ObjectKey, step: StartJob | RetryJob | LaunchAttempt
     ) -> None:
+        if isinstance(step, LaunchAttempt):
+            job = step.job
+        else:
+            try:
+                job = await self._stores.use(catalog, step.call, lambda handle: store.start(handle, step))
+            except AsOfTooEarly:
+                # What it was to read has gone since the look: the next one tells.
+                return
         if job.state is not JobState.RUNNING or (job.kind == HYDRATE and not hydration.is_sparks(job)):
             # Somebody else was faster: the next look tells.
             return
@@ -460,11 +362,7 @@ class CollectionHandler(Handler[Observed]):
     async def _fail(self, key: ObjectKey, catalog: ObjectKey, step: FailAttempt) -> None:
         what = "was stopped" if step.stopped else "failed"
         log.warning("attempt %d of job %s %s: %s", step.attempt, step.job_id, what, step.error)
-        await self._stores.use(
-            catalog,
-            "fail_job",
-            lambda h: h.fail_job(step.job_id, step.attempt, step.error, stopped=step.stopped),
-        )
+        await self._stores.use(catalog, step.call, lambda handle: store.take(handle, step))
         if step.app is not None:
             await self._spark.cancel(key, step.app)
             self._count_job(step.kind, "cancelled")
@@ -500,7 +398,7 @@ def _template(spec: StorageCollectionSpec, job: JobRecord) -> tuple[SparkTemplat
     return None if asked is None else (asked.spark, order)
 
 
-_ASKED: Final = (SnapshotObserved.kind, CompactionObserved.kind)
+_ASKED: Final = (SnapshotView.kind, CompactionView.kind)
 
 
 def _asked_for(spec: StorageCollectionSpec) -> dict[str, tuple[Any, Any]]:
@@ -540,7 +438,7 @@ def _stored(facts: CollectionFacts) -> StoredSize:
     """How much of a collection a job reads."""
     if not facts.renditions:
         return StoredSize(0, 0)
-    return StoredSize(facts.active.rows, facts.active.bytes)
+    return facts.active.size
 
 
 def _catalog_key(key: ObjectKey, spec: StorageCollectionSpec) -> ObjectKey:

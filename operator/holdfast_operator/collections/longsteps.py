@@ -10,6 +10,7 @@ import logging
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from holdfast.errors import (
     Fenced,
@@ -20,23 +21,29 @@ from holdfast.errors import (
     ShardFinalized,
     UpperMismatch,
 )
-from holdfast_operator.catalogs.facts import NotAllowed, RestoreFailed, Superseded
+from holdfast_operator.catalogs.facts import NotAllowed, RestoreFailed
 from holdfast_operator.catalogs.stores import Stores
-from holdfast_operator.collections.renditions import (
-    Advance,
-    HandOver,
-    Hydrate,
-    LongStep,
-    MakeDifference,
-    Restore,
-)
+from holdfast_operator.collections import store
+from holdfast_operator.collections.facts import Superseded
+from holdfast_operator.collections.steps import Hydrate, LongStep, MakeDifference, Restore
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.engine.handler import Halt
 from holdfast_operator.engine.kube import ObjectKey
+from holdfast_operator.engine.steps import Settle
 from holdfast_operator.places.bounds import Bounds
 from holdfast_operator.places.longcalls import UnderWay
 
 log = logging.getLogger(__name__)
+
+_BY_OTHERS: Final = (
+    Superseded,
+    NotCaughtUp,
+    HandoverInProgress,
+    UpperMismatch,
+    HandleExpired,
+    ShardFinalized,
+)
+"""Somebody else wrote, aborted or dropped meanwhile: the next look tells."""
 
 
 def _name(step: type[LongStep]) -> str:
@@ -74,82 +81,40 @@ class LongSteps:
         return None
 
     async def take(self, key: ObjectKey, step: LongStep, catalog: ObjectKey) -> None:
-        """Fill a rendition, or hand over to it; the collection rests meanwhile, and where it has to wait."""
+        """Take a step; the collection rests meanwhile, and where it has to wait."""
         asked = key, _name(type(step)), (step.collection_id, step.rendition_id)
-        assert step.resting is not None
+        bounds = Bounds(key.namespace, self._data_dir, self._allowed_locations)
         stop = self._stops.setdefault(key, threading.Event())
+        if isinstance(step, Restore):
+            # That of another value, which was asked for before, ends.
+            self._restoring[key] = step.rendition_id
+
+        def stopped() -> bool:
+            superseded = isinstance(step, Restore) and self._restoring.get(key) != step.rendition_id
+            return stop.is_set() or superseded
+
+        assert step.resting is not None
         try:
-            match step:
-                case Hydrate():
-                    await self._stores.use_long(
-                        catalog,
-                        asked,
-                        lambda h: h.hydrate(step.collection_id, step.rendition_id, stop.is_set),
-                    )
-                case HandOver():
-                    await self._stores.use_long(
-                        catalog,
-                        asked,
-                        lambda h: h.hand_over(step.collection_id, step.rendition_id, step.at, stop.is_set),
-                    )
-                case Restore():
-                    await self._restore(key, step, catalog, stop)
-                case Advance():
-                    await self._stores.use_long(catalog, asked, lambda h: h.advance(step.collection_id))
-                case MakeDifference():
-                    await self._make_difference(asked, step, catalog)
-                case _:
-                    raise AssertionError(step)
+            await self._stores.use_long(
+                catalog, asked, lambda handle: store.take_long(handle, step, stopped, bounds)
+            )
         except UnderWay:
             raise Halt(step.resting) from None
-        except (RestoreFailed, NotAllowed) as error:
-            health = settled(error).health
-            raise Halt(replace(step.resting, health=health, requeue_after=None, retry=True)) from None
-        except (
-            Superseded,
-            NotCaughtUp,
-            HandoverInProgress,
-            UpperMismatch,
-            HandleExpired,
-            ShardFinalized,
-        ) as error:
-            # Somebody else wrote, aborted or dropped meanwhile: the next look tells.
-            log.info("rendition %s: %s", step.rendition_id, error)
-            raise Halt(replace(step.resting, retry=True)) from None
-
-    async def _make_difference(
-        self, asked: tuple[ObjectKey, str, object], step: MakeDifference, catalog: ObjectKey
-    ) -> None:
-        try:
-            await self._stores.use_long(catalog, asked, lambda h: h.make_difference(step.collection_id))
         except Fenced:
             raise
         except HoldfastError as error:
-            # Everything is as right without.
-            log.info("what differs with the last handover was not put down: %s", error)
-            assert step.resting is not None
-            raise Halt(replace(step.resting, retry=True)) from None
+            raise Halt(_after(step, step.resting, error)) from None
 
-    async def _restore(
-        self, key: ObjectKey, step: Restore, catalog: ObjectKey, stop: threading.Event
-    ) -> None:
-        id_ = step.rendition_id
-        bounds = Bounds(key.namespace, self._data_dir, self._allowed_locations)
-        # That of another value, which was asked for before, ends.
-        self._restoring[key] = id_
 
-        def stopped() -> bool:
-            return stop.is_set() or self._restoring.get(key) != id_
-
-        await self._stores.use_long(
-            catalog,
-            (key, "restore", (step.collection_id, id_)),
-            lambda h: h.restore(
-                step.collection_id,
-                id_,
-                step.snapshot,
-                bounds=bounds,
-                room=step.room,
-                stopped=stopped,
-            ),
-        )
+def _after(step: LongStep, resting: Settle, error: HoldfastError) -> Settle:
+    """How a collection rests after a step that failed; raises the error where that is another's to say."""
+    if isinstance(step, MakeDifference):
+        # Everything is as right without.
+        log.info("what differs with the last handover was not put down: %s", error)
+    elif isinstance(error, RestoreFailed | NotAllowed):
+        resting = replace(resting, health=settled(error).health, requeue_after=None)
+    elif isinstance(error, _BY_OTHERS):
+        log.info("rendition %s: %s", step.rendition_id, error)
+    else:
+        raise error
+    return replace(resting, retry=True)

@@ -6,10 +6,8 @@ the resource and its Catalog have our finalizer (see `keeping`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from enum import Enum, auto
-from typing import Any, ClassVar, Final, Literal, assert_never
+from dataclasses import replace
+from typing import Any, Final, Literal, assert_never
 
 from holdfast.collections import RenditionState
 from holdfast.collections.frontiers import retained_since
@@ -19,19 +17,23 @@ from holdfast.persist.rows.evolution import evolution_fault
 from holdfast_operator.api.catalog import DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ANNOTATION_ABANDON, ConditionType, Kind, Reason
-from holdfast_operator.catalogs.facts import CollectionFacts, ItemName
-from holdfast_operator.catalogs.plan import Rhythm
 from holdfast_operator.collections import renditions
+from holdfast_operator.collections.facts import CatalogState, CollectionFacts, CollectionView, ItemName
 from holdfast_operator.collections.itemdefinition import is_out_of_date
-from holdfast_operator.collections.renditions import (
-    LongStep,
-    RenditionReport,
-    RenditionsObserved,
-    has_layout,
-)
+from holdfast_operator.collections.renditions import RenditionReport, RenditionsView, has_layout
 from holdfast_operator.collections.restore import restore_asked, restore_notes
 from holdfast_operator.collections.status import collection_marks, rendition_notes, status_fields
-from holdfast_operator.engine.deletion import LIMIT, NO_DELETION, Deletion, abandon_command, left
+from holdfast_operator.collections.steps import (
+    CommentColumns,
+    CreateCollection,
+    DropCollection,
+    DropItem,
+    EnsureItem,
+    EvolveColumns,
+    LongStep,
+    Retain,
+)
+from holdfast_operator.engine.deletion import LIMIT, abandon_command, left
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.status import Health, Mark
 from holdfast_operator.engine.steps import (
@@ -40,6 +42,7 @@ from holdfast_operator.engine.steps import (
     Keep,
     KeepCatalog,
     Release,
+    Rhythm,
     Settle,
     Step,
     Wait,
@@ -49,136 +52,15 @@ from holdfast_operator.engine.steps import (
 )
 from holdfast_operator.jobs import hydration
 from holdfast_operator.jobs import requested as askedjobs
-from holdfast_operator.jobs.course import FailAttempt, LaunchAttempt, RetryJob, StartJob, stopped
-from holdfast_operator.jobs.hydration import HydrationsObserved
-from holdfast_operator.jobs.requested import AskedObserved, AskedReport
+from holdfast_operator.jobs.course import stopped
+from holdfast_operator.jobs.requested import AskedReport
+from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
 
 _RETENTION_GRAIN: Final = 100
 """The hold follows in steps of this part of the retention, so that it isn't written at every look."""
 
 _DELETED: Final = "the StorageCollection is being deleted"
 _SUSPENDED: Final = "spec.suspend is true"
-
-
-class CatalogState(Enum):
-    """What the Catalog of a collection is like."""
-
-    MISSING = auto()
-    DELETING = auto()
-    CLOSED = auto()
-    """There, not open in this process, and its status says that it isn't ready."""
-    OPENING = auto()
-    """There, not open in this process yet, and its status says that it was ready: before a restart."""
-    OPEN = auto()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Observed:
-    """Everything that the plan for a StorageCollection depends on."""
-
-    name: str
-    spec: StorageCollectionSpec | None
-    problem: str = ""
-    deleting: bool = False
-    asks_to_delete: bool = False
-    """Whether the spec asks to delete the data, also where nothing else of it is understood."""
-    deletion: Deletion = NO_DELETION
-    """How far the deletion is."""
-    has_finalizer: bool = True
-    needs_finalizer: bool = True
-    """As the function of that name says."""
-    created: bool = False
-    """Whether the status says that there is something in the store."""
-    older_twin: str | None = None
-    catalog_void: bool = False
-    """Whether the Catalog's store was found to hold nothing at all."""
-    catalog: CatalogState = CatalogState.MISSING
-    catalog_loose: bool = False
-    """Whether a deletion of the Catalog wouldn't wait for this resource."""
-    catalog_open: bool = False
-    """Whether this process has it open for writing; also one that is being deleted may be."""
-    catalog_observed: bool = False
-    """Whether another process writes it, and this one only looks."""
-    item_id: str | None = None
-    definition: str = ""
-    """What its item says of it."""
-    collection_id: str | None = None
-    facts: CollectionFacts | None = None
-    retention_since: int | None = None
-    """The time up to which the retention lets history go; None where it isn't limited."""
-    asked: tuple[AskedObserved, ...] = ()
-    """The jobs that are asked for, by their kinds."""
-    hydrations: HydrationsObserved | None = None
-    shown: Mapping[str, str] = field(default_factory=dict)
-    """The phases of its renditions as the status shows them, by id."""
-    shown_running: tuple[str, ...] = ()
-    """The attempts of Spark jobs that the status shows as running."""
-    now: datetime = field(default_factory=lambda: datetime.now(UTC))
-
-
-@dataclass(frozen=True)
-class EnsureItem(Step):
-    """Make the item in the catalog, or bring it up to date."""
-
-    irreversible: ClassVar[bool] = True
-    item: ItemName
-    schema: Schema
-    shards: int
-
-
-@dataclass(frozen=True)
-class CreateCollection(Step):
-    """Make the collection in storage."""
-
-    irreversible: ClassVar[bool] = True
-    collection_id: str
-    item: ItemName
-    schema: Schema
-    shards: int
-
-
-@dataclass(frozen=True)
-class EvolveColumns(Step):
-    """Add columns to the collection in storage, or make them wider."""
-
-    irreversible: ClassVar[bool] = True
-    collection_id: str
-    before: Schema
-    schema: Schema
-
-
-@dataclass(frozen=True)
-class CommentColumns(Step):
-    """Give columns of the collection in storage other comments; None takes one away."""
-
-    irreversible: ClassVar[bool] = True
-    collection_id: str
-    comments: Mapping[str, str | None]
-
-
-@dataclass(frozen=True)
-class Retain(Step):
-    """Give up the history before `since`."""
-
-    irreversible: ClassVar[bool] = True
-    collection_id: str
-    since: int
-
-
-@dataclass(frozen=True)
-class DropCollection(Step):
-    """Drop the collection in storage."""
-
-    irreversible: ClassVar[bool] = True
-    collection_id: str
-
-
-@dataclass(frozen=True)
-class DropItem(Step):
-    """Remove the item from the catalog."""
-
-    irreversible: ClassVar[bool] = True
-    item: ItemName
 
 
 def schema_of(spec: StorageCollectionSpec) -> Schema:
@@ -205,7 +87,7 @@ def item_name(spec: StorageCollectionSpec, name: str) -> ItemName:
     return ItemName(spec.database, spec.schema_name, spec.name or name)
 
 
-def plan(seen: Observed, rhythm: Rhythm) -> Step:
+def plan(seen: CollectionView, rhythm: Rhythm) -> Step:
     """What to do next."""
     if seen.deleting:
         return _plan_deletion(seen, rhythm)
@@ -223,14 +105,14 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
     return Free() if free else step
 
 
-def needs_finalizer(seen: Observed) -> bool:
+def needs_finalizer(seen: CollectionView) -> bool:
     """Whether a deletion has something to do: to delete data, or to end an attempt of Spark's on record."""
     if seen.asks_to_delete or seen.shown_running:
         return True
     return seen.facts is not None and _without_driver(seen, "") is not None
 
 
-def _plan(seen: Observed, rhythm: Rhythm) -> Step:
+def _plan(seen: CollectionView, rhythm: Rhythm) -> Step:
     if seen.spec is None:
         return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec"))
     if seen.spec.suspend:
@@ -247,7 +129,7 @@ def _plan(seen: Observed, rhythm: Rhythm) -> Step:
     return _plan_create(seen, seen.spec, schema, rhythm)
 
 
-def _plan_suspended(seen: Observed, spec: StorageCollectionSpec) -> Step:
+def _plan_suspended(seen: CollectionView, spec: StorageCollectionSpec) -> Step:
     if seen.facts is None:
         return Settle(SUSPENDED)
     if (ended := _without_driver(seen, _SUSPENDED)) is not None:
@@ -259,7 +141,7 @@ def _plan_suspended(seen: Observed, spec: StorageCollectionSpec) -> Step:
     return Settle(SUSPENDED, fields=fields)
 
 
-def _without_driver(seen: Observed, why: str) -> FailAttempt | None:
+def _without_driver(seen: CollectionView, why: str) -> FailAttempt | None:
     """The end of the next attempt, or driver, of Spark; None where there is none, or it is another's word."""
     if seen.catalog_observed:
         return None
@@ -267,8 +149,8 @@ def _without_driver(seen: Observed, why: str) -> FailAttempt | None:
     return next((ended for ended in ends if ended is not None), None)
 
 
-def _fields(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFacts) -> Mapping[str, Any]:
-    return status_fields(facts, seen.item_id, spec, hydration.job_statuses(seen.hydrations, facts))
+def _fields(seen: CollectionView, spec: StorageCollectionSpec, facts: CollectionFacts) -> Mapping[str, Any]:
+    return status_fields(facts, seen.item_id, spec, hydration.job_statuses(seen.hydrations, facts.renditions))
 
 
 def _without_catalog(
@@ -294,7 +176,7 @@ def _without_catalog(
             assert_never(catalog)
 
 
-def _plan_create(seen: Observed, spec: StorageCollectionSpec, schema: Schema, rhythm: Rhythm) -> Step:
+def _plan_create(seen: CollectionView, spec: StorageCollectionSpec, schema: Schema, rhythm: Rhythm) -> Step:
     item, shards = item_name(spec, seen.name), spec.rendition.shards
     if seen.catalog_observed and seen.facts is None:
         return Settle(_left_to_writer(seen, spec, item), requeue_after=rhythm.steady)
@@ -325,7 +207,9 @@ def _plan_create(seen: Observed, spec: StorageCollectionSpec, schema: Schema, rh
     return _plan_there(seen, spec, facts, rhythm)
 
 
-def _plan_there(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFacts, rhythm: Rhythm) -> Step:
+def _plan_there(
+    seen: CollectionView, spec: StorageCollectionSpec, facts: CollectionFacts, rhythm: Rhythm
+) -> Step:
     """It exists with its columns: the jobs that are asked for, and renditions."""
     reports: list[AskedReport] = []
     told: dict[str, Any] = {}
@@ -337,7 +221,7 @@ def _plan_there(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFa
             reports.append(report)
             told.update(report.fields)
     shape = renditions.plan(
-        RenditionsObserved(
+        RenditionsView(
             facts=facts, spec=spec, hydrations=seen.hydrations, shown=dict(seen.shown), now=seen.now
         )
     )
@@ -370,7 +254,9 @@ def _plan_there(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFa
     return replace(settle, requeue_after=0.0) if shape.at_once else settle
 
 
-def _plan_bound(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFacts, rhythm: Rhythm) -> Step:
+def _plan_bound(
+    seen: CollectionView, spec: StorageCollectionSpec, facts: CollectionFacts, rhythm: Rhythm
+) -> Step:
     """There, in a catalog that another process writes: it is shown, and nothing of it is changed."""
     health = ready(
         f"collection {facts.name} with {facts.shards} shards; comments, retention, renditions and "
@@ -401,7 +287,7 @@ def _plan_bound(seen: Observed, spec: StorageCollectionSpec, facts: CollectionFa
     )
 
 
-def _left_to_writer(seen: Observed, spec: StorageCollectionSpec, item: ItemName) -> Health:
+def _left_to_writer(seen: CollectionView, spec: StorageCollectionSpec, item: ItemName) -> Health:
     """What the database process has to do before a collection of an Observed catalog is there."""
     if seen.collection_id is None:
         missing = f"Catalog '{spec.catalog_ref.name}' is Observed and has no item {item}"
@@ -417,7 +303,7 @@ def _left_to_writer(seen: Observed, spec: StorageCollectionSpec, item: ItemName)
     return stalled(Reason.CATALOG_OBSERVED, f"{missing}: let its database process call {call}")
 
 
-def _due(seen: Observed, facts: CollectionFacts) -> bool:
+def _due(seen: CollectionView, facts: CollectionFacts) -> bool:
     """Whether the retention lets go of so much that it is worth a write; what others need isn't let go of.
 
     Also what they needed until now: since stays where it was until somebody moves it.
@@ -462,7 +348,7 @@ def _columns(schema: Schema) -> str:
     return f"key ({key})" + (f" and ({value})" if value else "")
 
 
-def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
+def _plan_deletion(seen: CollectionView, rhythm: Rhythm) -> Step:
     # What a twin has in the store is the older one's.
     if not seen.has_finalizer or seen.older_twin is not None:
         return Release()
@@ -491,7 +377,7 @@ def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
     return _plan_drop(seen, seen.spec, item)
 
 
-def _plan_unread(seen: Observed) -> Step:
+def _plan_unread(seen: CollectionView) -> Step:
     """Nothing of the spec is understood but that it asks to delete the data."""
     if not seen.asks_to_delete or not seen.created:
         return Release()
@@ -500,7 +386,7 @@ def _plan_unread(seen: Observed) -> Step:
     return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec, so that its data goes"))
 
 
-def _plan_leaving(seen: Observed, spec: StorageCollectionSpec, rhythm: Rhythm) -> Step:
+def _plan_leaving(seen: CollectionView, spec: StorageCollectionSpec, rhythm: Rhythm) -> Step:
     """All that is in the store stays, but no attempt goes on that nobody looks after: it would hold history.
 
     Where the store can't tell, the status does: nothing is waited for without need.
@@ -522,7 +408,7 @@ def _plan_leaving(seen: Observed, spec: StorageCollectionSpec, rhythm: Rhythm) -
     return Release() if seen.catalog_open else _waiting_for_catalog(seen, spec, rhythm)
 
 
-def _why_left(seen: Observed, spec: StorageCollectionSpec) -> str:
+def _why_left(seen: CollectionView, spec: StorageCollectionSpec) -> str:
     """Why nobody ends the attempts of a collection."""
     if seen.catalog_observed:
         return "a database process writes the catalog"
@@ -534,7 +420,7 @@ def _why_left(seen: Observed, spec: StorageCollectionSpec) -> str:
     return f"the catalog could not be written for {LIMIT // 60} minutes ({why})"
 
 
-def _waiting_for_catalog(seen: Observed, spec: StorageCollectionSpec, rhythm: Rhythm) -> Settle:
+def _waiting_for_catalog(seen: CollectionView, spec: StorageCollectionSpec, rhythm: Rhythm) -> Settle:
     text = f"deletion waits for Catalog '{spec.catalog_ref.name}' to be ready"
     if spec.deletion_policy == DeletionPolicy.DELETE:
         command = abandon_command(Kind.STORAGE_COLLECTION, seen.name)
@@ -542,7 +428,7 @@ def _waiting_for_catalog(seen: Observed, spec: StorageCollectionSpec, rhythm: Rh
     return Settle(reconciling(Reason.WAITING_FOR_CATALOG, text), requeue_after=rhythm.unsteady)
 
 
-def _plan_drop(seen: Observed, spec: StorageCollectionSpec, item: ItemName) -> Step:
+def _plan_drop(seen: CollectionView, spec: StorageCollectionSpec, item: ItemName) -> Step:
     """What the store has decides: a status may never have been written."""
     facts = seen.facts
     if facts is not None and not seen.created and not _is_as_asked(facts, spec):

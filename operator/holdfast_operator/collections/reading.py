@@ -3,25 +3,19 @@
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from holdfast._pb import objects_pb2 as pb
 from holdfast.catalog import ReadOnlyCatalog, format_id
 from holdfast.catalog.objects.registry import DATABASES, ITEMS, SCHEMAS
-from holdfast.collections import (
-    CollectionInfo,
-    CollectionState,
-    JobRecord,
-    RenditionInfo,
-    StorageController,
-)
+from holdfast.collections import CollectionInfo, CollectionState, JobRecord, RenditionInfo, StorageController
 from holdfast.collections.advance import Situation, StepKind, due
 from holdfast.collections.capabilities import CollectionHold
 from holdfast.collections.retention import RETENTION_PURPOSE
 from holdfast.errors import CLOSED, BadInput, CollectionNotFound
 from holdfast.persist import PersistClient
 from holdfast.persist.state.inspect import ShardInfo
-from holdfast_operator.catalogs.facts import (
+from holdfast_operator.collections.facts import (
     Basis,
     CollectionFacts,
     FoundItem,
@@ -34,11 +28,6 @@ from holdfast_operator.catalogs.facts import (
 )
 
 K = TypeVar("K")
-
-SNAPSHOT: Final = "snapshot"
-"""The kind of a snapshot's JobRecord."""
-COMPACT: Final = "compact"
-"""The kind of a compaction's JobRecord."""
 
 
 def collection_id(organization_id: str, item_id: str) -> str:

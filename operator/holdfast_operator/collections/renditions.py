@@ -12,7 +12,6 @@ Invariants
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import ClassVar
 
 from holdfast.collections import Recipe, RenditionState
 from holdfast.collections.renditions import MAX_LAG_MS
@@ -20,93 +19,34 @@ from holdfast_operator.api.base import frontier
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.rendition import FillRecipe, HandoverPolicy, RenditionPhase
-from holdfast_operator.catalogs.facts import CollectionFacts, RenditionFacts
+from holdfast_operator.collections.facts import CollectionFacts, RenditionFacts
 from holdfast_operator.collections.restore import SPEC_PREFIX, RestoreAsked, restore_asked
 from holdfast_operator.collections.status import lag, phase_of, told_suspect, waits_for
+from holdfast_operator.collections.steps import (
+    AbortRendition,
+    Advance,
+    CreateRendition,
+    HandOver,
+    Hydrate,
+    MakeDifference,
+    Restore,
+)
 from holdfast_operator.engine.status import Health, Phase
-from holdfast_operator.engine.steps import Settle, Step, reconciling, stalled
+from holdfast_operator.engine.steps import Step, reconciling, stalled
 from holdfast_operator.jobs import hydration
-from holdfast_operator.jobs.hydration import HydrationsObserved
+from holdfast_operator.jobs.hydration import HydrationsView
 
 
 @dataclass(frozen=True, kw_only=True)
-class RenditionsObserved:
+class RenditionsView:
     """Everything that the plan for renditions depends on."""
 
     facts: CollectionFacts
     spec: StorageCollectionSpec
-    hydrations: HydrationsObserved | None = None
+    hydrations: HydrationsView | None = None
     shown: dict[str, str] = field(default_factory=dict)
     """The phases that the status shows, by id."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
-
-
-@dataclass(frozen=True)
-class CreateRendition(Step):
-    """Make a rendition that is to be filled."""
-
-    irreversible: ClassVar[bool] = True
-    collection_id: str
-    rendition_id: str
-    shards: int
-    hash_columns: tuple[str, ...]
-    recipe: Recipe
-
-
-@dataclass(frozen=True)
-class AbortRendition(Step):
-    """Give up a rendition that is being filled."""
-
-    irreversible: ClassVar[bool] = True
-    collection_id: str
-    rendition_id: str
-
-
-@dataclass(frozen=True)
-class LongStep(Step):
-    """A step that may take minutes: it goes on while the collection rests as `resting` says."""
-
-    collection_id: str
-    rendition_id: str
-    health: Health
-    resting: Settle | None = None
-    """All that is shown meanwhile."""
-
-
-@dataclass(frozen=True)
-class Hydrate(LongStep):
-    """Fill a rendition with what the collection has."""
-
-
-@dataclass(frozen=True)
-class HandOver(LongStep):
-    """Make a rendition the collection, not before `at`."""
-
-    irreversible: ClassVar[bool] = True
-    at: int | None = None
-
-
-@dataclass(frozen=True)
-class Restore(LongStep):
-    """Fill a rendition from a snapshot of at most `room` bytes, and make it the collection."""
-
-    irreversible: ClassVar[bool] = True
-    snapshot: str = ""
-    room: int | None = None
-
-
-@dataclass(frozen=True)
-class Advance(LongStep):
-    """Do what is due without anybody's word: bring what is lacking, drop what nobody can read any more."""
-
-    irreversible: ClassVar[bool] = True
-
-
-@dataclass(frozen=True)
-class MakeDifference(LongStep):
-    """Spare who listens through the last handover a comparison: whoever handed over didn't come to it."""
-
-    irreversible: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -122,11 +62,13 @@ class RenditionReport:
     """Whether it is only to be shown before it goes on."""
 
 
-def plan(seen: RenditionsObserved) -> Step | RenditionReport:
+def plan(seen: RenditionsView) -> Step | RenditionReport:
     """What to do next about the renditions."""
     facts, active = seen.facts, seen.facts.active
-    if seen.hydrations is not None and (ended := hydration.unwanted(seen.hydrations, facts)) is not None:
-        return ended
+    if seen.hydrations is not None:
+        ended = hydration.unwanted(seen.hydrations, facts.renditions)
+        if ended is not None:
+            return ended
     if facts.due:
         rest = _at_work(facts) if active.upper < active.held_from else _plan_rest(seen).health
         return Advance(facts.collection_id, active.id, rest or _at_work(facts))
@@ -175,7 +117,7 @@ def _is_ours(rendition: RenditionFacts) -> bool:
     return rendition.id.startswith(SPEC_PREFIX)
 
 
-def _made_for(seen: RenditionsObserved) -> RenditionFacts | None:
+def _made_for(seen: RenditionsView) -> RenditionFacts | None:
     """The rendition that was made for the layout of the spec and is being filled."""
     facts, spec = seen.facts, seen.spec
     if _has_layout(facts.active, spec):
@@ -192,7 +134,7 @@ def _made_for(seen: RenditionsObserved) -> RenditionFacts | None:
     return made[-1] if made else None
 
 
-def _named_by_hand(seen: RenditionsObserved) -> RenditionFacts | None:
+def _named_by_hand(seen: RenditionsView) -> RenditionFacts | None:
     """The rendition of somebody else that is being filled and that the spec names."""
     handover = seen.spec.handover
     if handover.policy != HandoverPolicy.MANUAL:
@@ -212,7 +154,7 @@ def _at_work(facts: CollectionFacts) -> Health:
     return reconciling(Reason.HYDRATING_RENDITION, text + what)
 
 
-def _plan_restore(seen: RenditionsObserved, restore: RestoreAsked) -> Step | RenditionReport:
+def _plan_restore(seen: RenditionsView, restore: RestoreAsked) -> Step | RenditionReport:
     facts, most = seen.facts, seen.spec.max_bytes
     text = f"the contents of {restore.snapshot} are brought into rendition {restore.rendition_id}"
     health = reconciling(Reason.RESTORING, text)
@@ -223,7 +165,7 @@ def _plan_restore(seen: RenditionsObserved, restore: RestoreAsked) -> Step | Ren
     return Restore(facts.collection_id, restore.rendition_id, health, snapshot=restore.snapshot, room=room)
 
 
-def _plan_creation(seen: RenditionsObserved, active: RenditionFacts) -> Step | RenditionReport:
+def _plan_creation(seen: RenditionsView, active: RenditionFacts) -> Step | RenditionReport:
     facts, wanted = seen.facts, seen.spec.rendition
     most = seen.spec.max_bytes
     # How much the copy will be isn't known before it is made; what it is made from is.
@@ -243,7 +185,7 @@ def _plan_creation(seen: RenditionsObserved, active: RenditionFacts) -> Step | R
     )
 
 
-def _plan_candidate(seen: RenditionsObserved, candidate: RenditionFacts) -> Step | RenditionReport:
+def _plan_candidate(seen: RenditionsView, candidate: RenditionFacts) -> Step | RenditionReport:
     facts = seen.facts
     phase = phase_of(facts, candidate)
     named = f"rendition {candidate.id} ({candidate.shards} shards)"
@@ -252,7 +194,7 @@ def _plan_candidate(seen: RenditionsObserved, candidate: RenditionFacts) -> Step
         return RenditionReport(stalled(Reason.RENDITION_SUSPECT, told_suspect(candidate)))
     if phase is RenditionPhase.HYDRATING:
         text = f"{named} is being filled; it waits for {waits}"
-        if candidate.recipe is Recipe.COPY and hydration.is_large(facts, seen.spec.hydration):
+        if candidate.recipe is Recipe.COPY and _is_large(facts, seen.spec):
             text += (
                 f"; the operator's own process copies all {facts.active.rows} rows, which takes long: "
                 "with spec.hydration.spark the next one is filled by a Spark job"
@@ -265,7 +207,9 @@ def _plan_candidate(seen: RenditionsObserved, candidate: RenditionFacts) -> Step
         return RenditionReport(health, at_once=True)
     fill = candidate.recipe is Recipe.COPY
     if phase is RenditionPhase.HYDRATING:
-        step = hydration.plan(seen.hydrations, facts, candidate, seen.spec.hydration)
+        step = hydration.plan(
+            seen.hydrations, candidate, seen.spec.hydration, large=_is_large(facts, seen.spec)
+        )
         if step is not None:
             return step if isinstance(step, Step) else RenditionReport(step.health, after=step.after)
         if fill:
@@ -280,7 +224,7 @@ def _plan_candidate(seen: RenditionsObserved, candidate: RenditionFacts) -> Step
     return RenditionReport(health, after=_seconds_left(seen))
 
 
-def _handover_due(seen: RenditionsObserved, candidate: RenditionFacts) -> tuple[bool, int | None]:
+def _handover_due(seen: RenditionsView, candidate: RenditionFacts) -> tuple[bool, int | None]:
     """Whether it may take over now, and from which time on at the earliest."""
     handover = seen.spec.handover
     match handover.policy:
@@ -293,7 +237,7 @@ def _handover_due(seen: RenditionsObserved, candidate: RenditionFacts) -> tuple[
             return True, None
 
 
-def _seconds_left(seen: RenditionsObserved) -> float | None:
+def _seconds_left(seen: RenditionsView) -> float | None:
     """How long a handover has to wait for its time; None where it waits for a word."""
     handover = seen.spec.handover
     if handover.policy != HandoverPolicy.AT or handover.at is None:
@@ -301,7 +245,7 @@ def _seconds_left(seen: RenditionsObserved) -> float | None:
     return max((handover.at - seen.now).total_seconds(), 0.0)
 
 
-def _plan_rest(seen: RenditionsObserved) -> RenditionReport:
+def _plan_rest(seen: RenditionsView) -> RenditionReport:
     facts = seen.facts
     retired = [each for each in facts.renditions if each.state is RenditionState.RETIRED]
     if facts.active.suspect:
@@ -316,3 +260,7 @@ def _plan_rest(seen: RenditionsObserved) -> RenditionReport:
     shards = facts.shards
     text = f"collection {facts.name} with {shards} shards; {told}"
     return RenditionReport(Health(Phase.READY, Reason.RETIRING_RENDITION, text))
+
+
+def _is_large(facts: CollectionFacts, spec: StorageCollectionSpec) -> bool:
+    return hydration.is_large(facts.active.size, spec.hydration)

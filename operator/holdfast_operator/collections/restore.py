@@ -13,12 +13,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.collections import RenditionState
+from holdfast.collections import RestoreSource as SnapshotSource
+from holdfast.collections.snapshots.folder import local_folder
+from holdfast.errors import BadInput, StorageError
 from holdfast_operator.api.base import frontier
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.rendition import CollectionRestoreStatus, RenditionPhase
-from holdfast_operator.catalogs.facts import CollectionFacts, RenditionFacts
+from holdfast_operator.catalogs.facts import NotAllowed
+from holdfast_operator.collections.facts import CollectionFacts, RenditionFacts
 from holdfast_operator.engine.events import Note
+from holdfast_operator.places.bounds import Bounds
 
 SPEC_PREFIX: Final = "spec-"
 """How the ids of the renditions begin that are made because the spec asks for them."""
@@ -81,3 +86,19 @@ def restore_notes(
     at = frontier(asked.there.held_from)
     text = f"from {at} on the collection has what {asked.snapshot} has: rendition {asked.rendition_id}"
     return (Note(Reason.RESTORED, text),)
+
+
+def open_snapshot(url: str, bounds: Bounds) -> SnapshotSource:
+    """The snapshot in a folder, or in S3, within the `bounds`; and its manifest.
+
+    Raises `NotAllowed`, `BadInput` where there is none or its bucket can't be read, `VersionTooNew`.
+    """
+    if why := bounds.refusal(url, source=True):
+        raise NotAllowed(f"spec.restoreFrom.snapshot {why}")
+    if url.startswith("s3://"):
+        try:
+            return SnapshotSource.open(url)
+        except StorageError as error:
+            # As it is, it would be about the store of the catalog.
+            raise BadInput(str(error)) from error
+    return SnapshotSource.open(local_folder(url))

@@ -25,7 +25,7 @@ from holdfast_operator.api.rendition import (
     RenditionPhase,
     RenditionStatus,
 )
-from holdfast_operator.catalogs.facts import CollectionFacts, HoldFacts, RenditionFacts
+from holdfast_operator.collections.facts import CollectionFacts, HoldFacts, RenditionFacts
 from holdfast_operator.collections.restore import restore_status
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.status import Mark, timestamp

@@ -9,30 +9,33 @@ Invariants
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from holdfast_operator.api.catalog import Access, CatalogSpec
-from holdfast_operator.api.collection import StorageCollectionSpec
-from holdfast_operator.api.migration import CatalogMigrationSpec
-from holdfast_operator.api.names import FINALIZER, Kind, Reason
+from holdfast_operator.api.names import FINALIZER, Kind
 from holdfast_operator.engine.kube import ObjectKey
-from holdfast_operator.engine.specs import parse_spec
 from holdfast_operator.engine.status import Phase, phase_of
-from holdfast_operator.places.storage import Refused, Storage, names_files, resolve
 
 Json = dict[str, Any]
 
 
+class Location(Protocol):
+    """Where the catalog of an object is."""
+
+    @property
+    def stores(self) -> Hashable:
+        """Equal for all that are in the same stores."""
+
+
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class Claim:
     """What an object asks for."""
 
-    claim: Hashable = None
-    storage: Storage | None = None
+    unique: Hashable = None
+    """What only one object may have; None where it asks for nothing of the kind."""
+    storage: Location | None = None
     catalog: ObjectKey | None = None
     """The one that it refers to."""
     organization_id: str = ""
@@ -45,7 +48,7 @@ class _Asked:
 class _Seen:
     version: str
     age: tuple[str, str, str]
-    asked: _Asked
+    asked: Claim
     phase: Phase
     held: bool
     """Whether our finalizer keeps it."""
@@ -54,25 +57,18 @@ class _Seen:
 G = TypeVar("G", bound=Hashable)
 
 
-def _named(dependent: ObjectKey, body: Json) -> ObjectKey | None:
-    """The Catalog that a resource names whose spec isn't understood: it must outlive that one too."""
-    name = body["spec"].get("catalogRef", {}).get("name")
-    return ObjectKey(Kind.CATALOG, dependent.namespace, name) if isinstance(name, str) else None
-
-
 def _discard(groups: dict[G, set[ObjectKey]], group: G, key: ObjectKey) -> None:
     groups[group].discard(key)
     if not groups[group]:
         del groups[group]
 
 
-class Index:
+class Cache:
     """All of our objects that were seen and not yet gone."""
 
-    def __init__(self, data_dir: Path | None, places: Sequence[str] = ()) -> None:
-        """`data_dir` and `places` are where catalogs may be, as `resolve` is told."""
-        self._data_dir = data_dir
-        self._places = tuple(places)
+    def __init__(self, claim_of: Callable[[ObjectKey, Json], Claim]) -> None:
+        """`claim_of` reads what an object asks for."""
+        self._claim_of = claim_of
         self._seen: dict[ObjectKey, _Seen] = {}
         self._claims: defaultdict[Hashable, set[ObjectKey]] = defaultdict(set)
         self._observers: defaultdict[str, set[ObjectKey]] = defaultdict(set)
@@ -101,13 +97,13 @@ class Index:
         metadata = body["metadata"]
         age = (str(metadata.get("creationTimestamp", "")), key.namespace, key.name)
         version = str(metadata.get("resourceVersion", ""))
-        asked = self._parse(key, body)
+        asked = self._claim_of(key, body)
         self._ungroup(key)
         # Replaced, never missing: threads ask for it.
         held = FINALIZER in metadata.get("finalizers", [])
         self._seen[key] = _Seen(version, age, asked, phase_of(body.get("status", {})), held)
-        if asked.claim is not None:
-            self._claims[asked.claim].add(key)
+        if asked.unique is not None:
+            self._claims[asked.unique].add(key)
         if asked.catalog is not None:
             self._dependents[asked.catalog].add(key)
         if asked.observes:
@@ -161,7 +157,7 @@ class Index:
         others = self._observers.get(seen.asked.organization_id, set()) - {key}
         return {each: self._seen[each].age < seen.age for each in sorted(others)}
 
-    def storage_of(self, key: ObjectKey) -> Storage | None:
+    def storage_of(self, key: ObjectKey) -> Location | None:
         """Where the catalog of an object is; None where that isn't known."""
         seen = self._seen.get(key)
         if seen is not None and seen.asked.catalog is not None:
@@ -171,9 +167,9 @@ class Index:
     def rivals_of(self, key: ObjectKey) -> tuple[ObjectKey, ...]:
         """The others that ask for the same thing."""
         seen = self._seen.get(key)
-        if seen is None or seen.asked.claim is None:
+        if seen is None or seen.asked.unique is None:
             return ()
-        return tuple(sorted(self._claims.get(seen.asked.claim, set()) - {key}))
+        return tuple(sorted(self._claims.get(seen.asked.unique, set()) - {key}))
 
     def older_rival(self, key: ObjectKey) -> ObjectKey | None:
         """The oldest object that asks for the same thing, if it is older than this one."""
@@ -187,42 +183,9 @@ class Index:
         seen = self._seen.get(key)
         if seen is None:
             return
-        if seen.asked.claim is not None:
-            _discard(self._claims, seen.asked.claim, key)
+        if seen.asked.unique is not None:
+            _discard(self._claims, seen.asked.unique, key)
         if seen.asked.catalog is not None:
             _discard(self._dependents, seen.asked.catalog, key)
         if seen.asked.observes:
             _discard(self._observers, seen.asked.organization_id, key)
-
-    def _parse(self, key: ObjectKey, body: Json) -> _Asked:
-        match key.kind:
-            case Kind.CATALOG:
-                asked, _ = parse_spec(CatalogSpec, body)
-                return _Asked() if asked is None else self._asked(asked, key.namespace)
-            case Kind.STORAGE_COLLECTION:
-                wanted, _ = parse_spec(StorageCollectionSpec, body)
-                if wanted is None:
-                    return _Asked(catalog=_named(key, body))
-                catalog = ObjectKey(Kind.CATALOG, key.namespace, wanted.catalog_ref.name)
-                name = wanted.name or key.name
-                return _Asked((catalog, wanted.database, wanted.schema_name, name), catalog=catalog)
-            case Kind.CATALOG_MIGRATION:
-                move, _ = parse_spec(CatalogMigrationSpec, body)
-                if move is None:
-                    return _Asked(catalog=_named(key, body))
-                return _Asked(catalog=ObjectKey(Kind.CATALOG, key.namespace, move.catalog_ref.name))
-
-    def resolve(self, spec: CatalogSpec, namespace: str, *, follow: bool = True) -> Storage | Refused:
-        """Where a Catalog is, as `storage.resolve` says. From any thread."""
-        return resolve(spec, namespace, self._data_dir, self._places, follow=follow)
-
-    def _asked(self, spec: CatalogSpec, namespace: str) -> _Asked:
-        organization, observes = spec.organization_id, spec.access == Access.OBSERVED
-        storage = self.resolve(spec, namespace, follow=False)
-        if isinstance(storage, Storage):
-            claim = storage.stores, organization
-            return _Asked(claim, storage, organization_id=organization, observes=observes)
-        if storage.reason is Reason.LOCATION_NOT_ALLOWED and names_files(spec):
-            # Only the file system knows where it really is: it shuts nobody out, and isn't taken from.
-            return _Asked(organization_id=organization, observes=observes)
-        return _Asked()

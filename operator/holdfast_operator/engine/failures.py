@@ -7,7 +7,7 @@ Invariants
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from holdfast.errors import (
     BadInput,
@@ -31,13 +31,6 @@ from holdfast.errors import (
     VersionTooNew,
 )
 from holdfast_operator.api.names import Reason
-from holdfast_operator.catalogs.facts import (
-    NotAllowed,
-    ObservedByAnother,
-    OwnedByAnother,
-    RestoreFailed,
-    UpgradePending,
-)
 from holdfast_operator.engine.logging import redact
 from holdfast_operator.engine.steps import Settle, reconciling, stalled
 
@@ -67,11 +60,6 @@ _REASONS: Sequence[tuple[type[HoldfastError], Reason]] = (
     (CatalogOutOfSync, Reason.CATALOG_OUT_OF_SYNC),
     (VersionTooNew, Reason.VERSION_TOO_NEW),
     (Deprecated, Reason.DEPRECATED),
-    (UpgradePending, Reason.UPGRADE_PENDING),
-    (RestoreFailed, Reason.RESTORE_FAILED),
-    (OwnedByAnother, Reason.DUPLICATE_CATALOG),
-    (ObservedByAnother, Reason.DUPLICATE_CATALOG),
-    (NotAllowed, Reason.LOCATION_NOT_ALLOWED),
     (LinkConflict, Reason.LINK_CONFLICT),
     (StrategyMismatch, Reason.STRATEGY_MISMATCH),
     (NotSourceOfTruth, Reason.NOT_SOURCE_OF_TRUTH),
@@ -89,8 +77,16 @@ _REASONS: Sequence[tuple[type[HoldfastError], Reason]] = (
 """The first type that an error is of decides."""
 
 
+class ReasonedError(HoldfastError):
+    """An error of the operator's own, which has its reason."""
+
+    reason: ClassVar[Reason]
+
+
 def reason_of(error: HoldfastError) -> Reason:
     """The reason that an error is shown as."""
+    if isinstance(error, ReasonedError):
+        return error.reason
     found = (reason for type_, reason in _REASONS if isinstance(error, type_))
     return next(found, Reason.INTERNAL_ERROR)
 

@@ -13,10 +13,12 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from holdfast.errors import Fenced, HoldfastError
-from holdfast_operator.api.names import ANNOTATION_TRUTH, FINALIZER, Kind, Reason
+from holdfast_operator.api.names import FINALIZER, Kind, Reason
 from holdfast_operator.engine.clock import Clock
 from holdfast_operator.engine.deletion import Deletions
 from holdfast_operator.engine.events import EventSink, Note, transitions
@@ -34,8 +36,9 @@ from holdfast_operator.engine.kube import (
 )
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.queue import Result
+from holdfast_operator.engine.resources import has_finalizer, is_deleting, kept_fields
 from holdfast_operator.engine.status import Phase, StatusWriter, marks, next_status, shown
-from holdfast_operator.engine.steps import Free, Keep, Release, Rest, Settle, Step, Wait, stalled
+from holdfast_operator.engine.steps import Free, Keep, Release, Rest, Rhythm, Settle, Step, Wait, stalled
 from holdfast_operator.engine.troubles import Troubles
 
 Json = dict[str, Any]
@@ -256,38 +259,6 @@ def _forbidden(error: Forbidden) -> Settle:
     return Settle(stalled(Reason.FORBIDDEN, f"{error}; let the operator's role do it"), retry=True)
 
 
-def kept_fields(status: Json) -> Json:
-    """The fields of a status that are those of its kind."""
-    return {name: value for name, value in status.items() if name not in {"observedGeneration", "conditions"}}
-
-
-def has_finalizer(body: Json) -> bool:
-    """Whether our finalizer keeps the object."""
-    return FINALIZER in body["metadata"].get("finalizers", [])
-
-
-def annotation(body: Json, name: str) -> str:
-    """The value of an annotation; empty where it isn't set."""
-    return str((body["metadata"].get("annotations") or {}).get(name, ""))
-
-
-def named_truth(body: Json) -> str:
-    """Which store of a Catalog counts by its annotation; empty where that did its duty before."""
-    value = annotation(body, ANNOTATION_TRUTH)
-    return "" if value == body.get("status", {}).get("handledTruth") else value
-
-
-def handled_truth(body: Json) -> str:
-    """The annotation that did its duty; empty where it was changed or removed since."""
-    value = annotation(body, ANNOTATION_TRUTH)
-    return value if value and value == body.get("status", {}).get("handledTruth") else ""
-
-
-def is_deleting(body: Json) -> bool:
-    """Whether somebody asked to delete the object."""
-    return bool(body["metadata"].get("deletionTimestamp"))
-
-
 def _log(body: Json, step: Settle, notes: Sequence[Note]) -> None:
     """Log what the Events say, and what else keeps an object from being ready.
 
@@ -301,3 +272,17 @@ def _log(body: Json, step: Settle, notes: Sequence[Note]) -> None:
     if step.retry and health.phase is not Phase.READY and message not in said:
         level = logging.WARNING if health.phase is Phase.STALLED else logging.INFO
         log.log(level, "%s: %s", health.reason, message)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What reconcilers need to know of the process that they are in."""
+
+    holder: str
+    data_dir: Path | None
+    storage_shared: bool
+    rhythm: Rhythm
+    allowed_locations: tuple[str, ...] = ()
+    """URLs below which catalogs may be, beside `data_dir`; empty: anywhere."""
+    silence: timedelta = timedelta(minutes=2)
+    """After this time a store that doesn't answer an open isn't only slow."""

@@ -23,6 +23,14 @@ class Step:
 
 
 @dataclass(frozen=True)
+class StoreStep(Step):
+    """A change in a store; `call` is its name in metrics."""
+
+    irreversible: ClassVar[bool] = True
+    call: ClassVar[str]
+
+
+@dataclass(frozen=True)
 class Rest(Step):
     """Nothing more is done in this reconcile."""
 
@@ -91,3 +99,11 @@ def stalled(reason: Reason, message: str) -> Health:
 SUSPENDED = Health(
     Phase.SUSPENDED, Reason.SUSPENDED, "suspended: set spec.suspend to false to go on where it was left"
 )
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """Seconds between two looks at an object: while it moves, and while it rests."""
+
+    unsteady: float = 2.0
+    steady: float = 60.0

@@ -9,13 +9,13 @@ from typing import ClassVar
 from holdfast.collections import JobRecord
 from holdfast_operator.api.collection import CompactionJobStatus, CompactionScheduleStatus, CompactionStatus
 from holdfast_operator.api.names import ConditionType, Reason
-from holdfast_operator.collections.reading import COMPACT
-from holdfast_operator.jobs.course import HINDRANCES, Stand, StartJob, job_status
-from holdfast_operator.jobs.requested import AskedKind, AskedObserved, Order
+from holdfast_operator.jobs.course import COMPACT, HINDRANCES, Stand, job_status
+from holdfast_operator.jobs.requested import AskedKind, Order, RequestedView
+from holdfast_operator.jobs.steps import StartJob
 from holdfast_operator.sparkapps.sizing import tasks
 
 
-def _start(seen: AskedObserved, order: Order) -> StartJob:
+def _start(seen: RequestedView, order: Order) -> StartJob:
     count = tasks(seen.stored, order.task.spark.executor)
     return StartJob(seen.collection_id, COMPACT, order.slot, {}, count)
 
@@ -47,7 +47,7 @@ def _last_status(job: JobRecord) -> CompactionStatus:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompactionObserved(AskedObserved):
+class CompactionView(RequestedView):
     """Everything that the plans for compactions depend on."""
 
     kind: ClassVar[AskedKind] = AskedKind(

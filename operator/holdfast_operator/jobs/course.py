@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, auto
-from typing import Any, ClassVar, Final, assert_never
+from typing import Any, Final, assert_never
 
 from holdfast.collections import JobRecord, JobState
 from holdfast.persist import StoredSize
@@ -26,6 +26,7 @@ from holdfast_operator.api.base import frontier
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.engine.steps import Step
+from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob
 from holdfast_operator.sparkapps.adapter import AppPhase, AppState, overran
 from holdfast_operator.sparkapps.sizing import tasks
 
@@ -41,9 +42,10 @@ _LAST_WORDS_S: Final = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparkObserved:
+class SparkView:
     """What the plan for any Spark job depends on."""
 
+    collection_id: str
     reachable: bool
     """Whether a pod can open the catalog's storage."""
     missing: str | None = None
@@ -61,56 +63,6 @@ class SparkObserved:
     since: int = 0
     """The earliest time that the collection can be read as of."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
-
-
-@dataclass(frozen=True)
-class StartJob(Step):
-    """Put a job on record, Running its first attempt; then its application is launched."""
-
-    irreversible: ClassVar[bool] = True
-    collection_id: str
-    kind: str
-    slot: str
-    spec: Mapping[str, Any]
-    tasks: int
-
-
-@dataclass(frozen=True)
-class RetryJob(Step):
-    """Put the next attempt on record; then its application is launched."""
-
-    irreversible: ClassVar[bool] = True
-    collection_id: str
-    job_id: str
-    tasks: int
-    abandoned: int | None = None
-    """The attempt that is on record as running and that nobody is at any more."""
-
-
-@dataclass(frozen=True)
-class LaunchAttempt(Step):
-    """Launch the application of an attempt that is on record; one that is there already is fine."""
-
-    irreversible: ClassVar[bool] = True
-    collection_id: str
-    job: JobRecord
-    tasks: int
-
-
-@dataclass(frozen=True)
-class FailAttempt(Step):
-    """Put on record that an attempt failed, then take its application away where there is one.
-
-    One that was `stopped` is no failure of the job.
-    """
-
-    irreversible: ClassVar[bool] = True
-    kind: str
-    job_id: str
-    attempt: int
-    error: str
-    app: AppState | None = None
-    stopped: bool = False
 
 
 class Stand(Enum):
@@ -148,7 +100,7 @@ class Course:
     """Whether it waits for what nobody tells of."""
 
 
-def hindrance(seen: SparkObserved) -> Course | None:
+def hindrance(seen: SparkView) -> Course | None:
     """Why no job can be started; None where one can."""
     if (refused := _refused(seen)) is not None:
         return refused
@@ -162,22 +114,20 @@ def hindrance(seen: SparkObserved) -> Course | None:
     return _queued(seen)
 
 
-def plan_job(
-    seen: SparkObserved, job: JobRecord, template: SparkTemplate, collection_id: str
-) -> Step | Course:
+def plan_job(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Step | Course:
     """What to do next about a job that is on record."""
     match job.state:
         case JobState.DONE:
             return Course(Stand.DONE, f"attempt {job.attempt} has committed")
         case JobState.FAILED:
-            return _plan_retry(seen, job, template, collection_id)
+            return _plan_retry(seen, job, template)
         case JobState.RUNNING:
-            return _plan_running(seen, job, template, collection_id)
+            return _plan_running(seen, job, template)
         case _:
             assert_never(job.state)
 
 
-def application_of(seen: SparkObserved, job: JobRecord) -> AppState | None:
+def application_of(seen: SparkView, job: JobRecord) -> AppState | None:
     """The application of the current attempt of a job."""
     return next((app for app in seen.apps if (app.job_id, app.attempt) == (job.job_id, job.attempt)), None)
 
@@ -201,7 +151,7 @@ def _shown_jobs(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return shown
 
 
-def job_status(seen: SparkObserved, job: JobRecord) -> dict[str, Any]:
+def job_status(seen: SparkView, job: JobRecord) -> dict[str, Any]:
     """What a status shows of any job: record and application."""
     app = application_of(seen, job)
     return {
@@ -238,7 +188,7 @@ def ended(app: AppState, why: str) -> FailAttempt:
     return FailAttempt(app.kind, app.job_id, app.attempt, why, app, stopped=True)
 
 
-def stopped(seen: SparkObserved, running: Iterable[JobRecord], why: str) -> FailAttempt | None:
+def stopped(seen: SparkView, running: Iterable[JobRecord], why: str) -> FailAttempt | None:
     """The end of an attempt of Spark's, or of a driver that is left, whatever it does; None: there is none.
 
     Where an attempt has no application, nothing else would end it, nor what it holds.
@@ -251,25 +201,22 @@ def stopped(seen: SparkObserved, running: Iterable[JobRecord], why: str) -> Fail
 
 
 def retry(
-    seen: SparkObserved,
+    seen: SparkView,
     job: JobRecord,
     template: SparkTemplate,
-    collection_id: str,
     *,
     abandoned: int | None = None,
 ) -> RetryJob:
     """The next attempt of a job, by Spark."""
-    return RetryJob(collection_id, job.job_id, tasks(seen.stored, template.executor), abandoned)
+    return RetryJob(seen.collection_id, job.job_id, tasks(seen.stored, template.executor), abandoned)
 
 
-def is_ending(seen: SparkObserved, job: JobRecord) -> bool:
+def is_ending(seen: SparkView, job: JobRecord) -> bool:
     """Whether the driver of an attempt that is on record as failed has time left to end by itself."""
     return job.state is JobState.FAILED and seen.now.timestamp() - job.finished_ms / 1000 < _LAST_WORDS_S
 
 
-def _plan_running(
-    seen: SparkObserved, job: JobRecord, template: SparkTemplate, collection_id: str
-) -> Step | Course:
+def _plan_running(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Step | Course:
     if seen.missing is not None:
         return _not_installed(seen.missing)
     app = application_of(seen, job)
@@ -280,7 +227,7 @@ def _plan_running(
     if app is None and (queued := _queued(seen)) is not None:
         return queued
     if app is None:
-        return LaunchAttempt(collection_id, job, tasks(seen.stored, template.executor))
+        return LaunchAttempt(seen.collection_id, job, tasks(seen.stored, template.executor))
     match app.phase:
         case AppPhase.FAILED:
             return failed(job, app.message or "its application failed")
@@ -306,9 +253,7 @@ def _late(app: AppState, template: SparkTemplate, now: datetime) -> str | None:
     return None
 
 
-def _plan_retry(
-    seen: SparkObserved, job: JobRecord, template: SparkTemplate, collection_id: str
-) -> Step | Course:
+def _plan_retry(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Step | Course:
     leftover = application_of(seen, job)
     if leftover is not None and not leftover.phase.over:
         if is_ending(seen, job):
@@ -329,7 +274,7 @@ def _plan_retry(
     if wait > 0:
         text = f"attempt {job.attempt} failed: {job.error}; the next one follows by itself"
         return Course(Stand.RETRYING, text, wait)
-    return _queued(seen) or retry(seen, job, template, collection_id)
+    return _queued(seen) or retry(seen, job, template)
 
 
 def backoff(failed_attempts: int) -> float:
@@ -341,13 +286,13 @@ def _running(job: JobRecord, what: str) -> Course:
     return Course(Stand.RUNNING, f"attempt {job.attempt} {what}", 2.0)
 
 
-def _refused(seen: SparkObserved) -> Course | None:
+def _refused(seen: SparkView) -> Course | None:
     if seen.missing is not None:
         return _not_installed(seen.missing)
     return None if seen.objection is None else Course(Stand.NOT_TAKEN, seen.objection, asks_again=True)
 
 
-def _queued(seen: SparkObserved) -> Course | None:
+def _queued(seen: SparkView) -> Course | None:
     return None if seen.full is None else Course(Stand.QUEUED, seen.full, _QUEUE_SECONDS)
 
 
@@ -367,3 +312,11 @@ def _progress(app: AppState) -> str:
 
 def _not_installed(missing: str) -> Course:
     return Course(Stand.NOT_INSTALLED, missing, asks_again=True)
+
+
+SNAPSHOT: Final = "snapshot"
+"""The kind of a snapshot's JobRecord."""
+
+
+COMPACT: Final = "compact"
+"""The kind of a compaction's JobRecord."""

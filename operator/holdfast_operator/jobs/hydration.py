@@ -11,9 +11,9 @@ Invariants
   nor at once one that ends because it failed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, assert_never
+from typing import Any, Final, Protocol, assert_never
 
 from holdfast.collections import JobRecord, JobState, Recipe, RenditionState, needs_spark
 from holdfast.collections.hydration import HYDRATE
@@ -21,17 +21,14 @@ from holdfast.persist import StoredSize
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.rendition import CollectionHydration, HydrationJobStatus, RenditionPhase
 from holdfast_operator.api.spark import SparkTemplate
-from holdfast_operator.catalogs.facts import CollectionFacts, RenditionFacts
 from holdfast_operator.engine.status import Health
 from holdfast_operator.engine.steps import Step, reconciling, stalled
 from holdfast_operator.jobs.course import (
     HINDRANCES,
     SPARK,
     Course,
-    FailAttempt,
-    SparkObserved,
+    SparkView,
     Stand,
-    StartJob,
     application_of,
     ended,
     failed,
@@ -41,6 +38,7 @@ from holdfast_operator.jobs.course import (
     plan_job,
     retry,
 )
+from holdfast_operator.jobs.steps import FailAttempt, StartJob
 from holdfast_operator.sparkapps.sizing import tasks
 
 _UNWANTED: Final = "nobody asks for it any more"
@@ -48,7 +46,7 @@ _ASK_AGAIN_S: Final = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class HydrationsObserved(SparkObserved):
+class HydrationsView(SparkView):
     """What is known of the jobs that fill, or filled, the renditions of a collection."""
 
     jobs: tuple[JobRecord, ...] = ()
@@ -73,12 +71,39 @@ class Shown:
     after: float | None
 
 
-def is_large(facts: CollectionFacts, spec: CollectionHydration) -> bool:
+class Filled(Protocol):
+    """What is known of a rendition that may have to be filled."""
+
+    @property
+    def id(self) -> str:
+        """Its id, which is also the slot of its job."""
+
+    @property
+    def shards(self) -> int:
+        """How many shards it has."""
+
+    @property
+    def upper(self) -> int:
+        """The time up to which it is filled."""
+
+    @property
+    def state(self) -> RenditionState:
+        """Whether it is still being filled."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """What it is filled by."""
+
+    @property
+    def suspect(self) -> str:
+        """Why it can't take over; empty where it can."""
+
+
+def is_large(stored: StoredSize, spec: CollectionHydration) -> bool:
     """Whether there is so much to copy that one process is a poor place to do it."""
-    active = facts.active
     if spec.minimum_bytes is not None:
-        return active.bytes >= spec.minimum_bytes
-    return needs_spark(StoredSize(active.rows, active.bytes))
+        return stored.size_bytes >= spec.minimum_bytes
+    return needs_spark(stored)
 
 
 def is_sparks(job: JobRecord) -> bool:
@@ -87,14 +112,12 @@ def is_sparks(job: JobRecord) -> bool:
 
 
 def plan(
-    seen: HydrationsObserved | None,
-    facts: CollectionFacts,
-    rendition: RenditionFacts,
-    spec: CollectionHydration,
+    seen: HydrationsView | None, rendition: Filled, spec: CollectionHydration, *, large: bool
 ) -> Step | Shown | None:
     """What to do next about the Spark job that fills a rendition, or what to show of it.
 
-    None where Spark has nothing to do with it: the operator's own process fills it, or goes on to.
+    None where Spark has nothing to do with it: the operator's own process fills it, or goes on to. `large` is
+    what `is_large` says.
     """
     if seen is None or rendition.recipe is not Recipe.COPY or rendition.upper > 0:
         return None
@@ -103,37 +126,36 @@ def plan(
         alone = spec.spark is None and application_of(seen, job) is None
         if alone and job.state is JobState.RUNNING:
             return failed(job, _UNWANTED, stopped=True)
-        course = plan_job(seen, job, spec.spark or SparkTemplate(), facts.collection_id)
-    elif spec.spark is None or not is_large(facts, spec) or seen.here == rendition.id:
+        course = plan_job(seen, job, spec.spark or SparkTemplate())
+    elif spec.spark is None or not large or seen.here == rendition.id:
         return None
     else:
-        course = _plan_next(seen, facts, rendition, spec.spark, job)
+        course = _plan_next(seen, rendition, spec.spark, job)
     return course if isinstance(course, Step) else _report(rendition, course)
 
 
 def _plan_next(
-    seen: HydrationsObserved,
-    facts: CollectionFacts,
-    rendition: RenditionFacts,
+    seen: HydrationsView,
+    rendition: Filled,
     template: SparkTemplate,
     job: JobRecord | None,
 ) -> Step | Course:
     """The next attempt is Spark's, whoever was at the one before."""
     if job is not None and job.state is not JobState.RUNNING:
-        return plan_job(seen, job, template, facts.collection_id)
+        return plan_job(seen, job, template)
     if (hindered := hindrance(seen)) is not None:
         return hindered
     if job is not None:
-        return retry(seen, job, template, facts.collection_id, abandoned=job.attempt)
-    order = {"collection": facts.collection_id, "rendition": rendition.id}
-    return StartJob(facts.collection_id, HYDRATE, rendition.id, order, tasks(seen.stored, template.executor))
+        return retry(seen, job, template, abandoned=job.attempt)
+    order = {"collection": seen.collection_id, "rendition": rendition.id}
+    return StartJob(seen.collection_id, HYDRATE, rendition.id, order, tasks(seen.stored, template.executor))
 
 
-def unwanted(seen: HydrationsObserved, facts: CollectionFacts) -> FailAttempt | None:
+def unwanted(seen: HydrationsView, renditions: Iterable[Filled]) -> FailAttempt | None:
     """The end of a driver that nobody wants any more; None where there is none."""
     filled = (
         job
-        for each in facts.renditions
+        for each in renditions
         if each.state is RenditionState.HYDRATING and not each.suspect and (job := seen.of(each.id))
     )
     wanted = {
@@ -153,11 +175,11 @@ def work_order(job: JobRecord) -> Mapping[str, Any]:
     return {"rendition": job.slot}
 
 
-def job_statuses(seen: HydrationsObserved | None, facts: CollectionFacts) -> dict[str, HydrationJobStatus]:
+def job_statuses(seen: HydrationsView | None, renditions: Iterable[Filled]) -> dict[str, HydrationJobStatus]:
     """What the status tells of the Spark jobs of renditions that are being filled, by the renditions' ids."""
     if seen is None:
         return {}
-    hydrating = (each.id for each in facts.renditions if each.state is RenditionState.HYDRATING)
+    hydrating = (each.id for each in renditions if each.state is RenditionState.HYDRATING)
     jobs = ((id_, job) for id_ in hydrating if (job := seen.of(id_)) and is_sparks(job))
     return {id_: HydrationJobStatus(**job_status(seen, job)) for id_, job in jobs}
 
@@ -168,11 +190,11 @@ def may_have_driver(status: Mapping[str, Any]) -> bool:
     return any("job" in each or each.get("phase") == RenditionPhase.HYDRATING for each in renditions)
 
 
-def _report(rendition: RenditionFacts, course: Course) -> Shown:
+def _report(rendition: Filled, course: Course) -> Shown:
     return Shown(_health(rendition, course), _ASK_AGAIN_S if course.asks_again else course.requeue_after)
 
 
-def _health(rendition: RenditionFacts, course: Course) -> Health:
+def _health(rendition: Filled, course: Course) -> Health:
     named = f"rendition {rendition.id} ({rendition.shards} shards)"
     match course.stand:
         case Stand.NOT_INSTALLED | Stand.NOT_SHARED | Stand.NOT_TAKEN:

@@ -26,24 +26,15 @@ from holdfast_operator.engine.status import Mark, timestamp
 from holdfast_operator.engine.steps import Step
 from holdfast_operator.jobs.course import (
     Course,
-    FailAttempt,
-    SparkObserved,
+    SparkView,
     Stand,
-    StartJob,
     application_of,
     failed,
     hindrance,
     plan_job,
 )
-from holdfast_operator.jobs.scheduled import (
-    Scheduled,
-    Turn,
-    long_over,
-    missed_notes,
-    slot_of,
-    time_of,
-    turn,
-)
+from holdfast_operator.jobs.scheduled import Scheduled, Turn, long_over, missed_notes, slot_of, time_of, turn
+from holdfast_operator.jobs.steps import FailAttempt, StartJob
 
 Json = dict[str, Any]
 
@@ -65,7 +56,7 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True)
 class AskedKind:
-    """What a kind of jobs has of its own. `seen` is the kind's own `AskedObserved`."""
+    """What a kind of jobs has of its own. `seen` is the kind's own `RequestedView`."""
 
     job: str
     """The kind of its JobRecords."""
@@ -103,13 +94,12 @@ class AskedKind:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedObserved(SparkObserved):
+class RequestedView(SparkView):
     """What the plans for the jobs of one kind depend on."""
 
     kind: ClassVar[AskedKind]
     request: Any
     """The `SparkTask` that somebody asks for, with the `requestId` of it; None where nobody does."""
-    collection_id: str
     job: JobRecord | None = None
     last: JobRecord | None = None
     """The one that was committed last."""
@@ -133,7 +123,7 @@ class AskedReport:
 
 
 def jobs_of(kind: AskedKind, known: Sequence[JobRecord], request: JobRequest | None) -> dict[str, Any]:
-    """What `AskedObserved` tells of the records of a collection."""
+    """What `RequestedView` tells of the records of a collection."""
     jobs = [job for job in known if job.kind == kind.job]
     done = [job for job in jobs if job.state is JobState.DONE]
     slot = None if request is None else request.request_id
@@ -149,7 +139,7 @@ def runs_of(kind: AskedKind, known: Sequence[JobRecord]) -> tuple[JobRecord, ...
     return tuple(job for job in known if job.kind == kind.job and time_of(job.slot) is not None)
 
 
-def plan(seen: AskedObserved) -> Step | AskedReport:
+def plan(seen: RequestedView) -> Step | AskedReport:
     """What to do next about the job that somebody asks for, and about what nobody asks for any more."""
     kind, request = seen.kind, seen.request
     run = seen.scheduled.latest if seen.scheduled is not None else None
@@ -169,7 +159,7 @@ def plan(seen: AskedObserved) -> Step | AskedReport:
     return report if isinstance(report, Step) else replace(report, fields=job_fields(seen))
 
 
-def plan_scheduled(seen: AskedObserved) -> Step | AskedReport:
+def plan_scheduled(seen: RequestedView) -> Step | AskedReport:
     """What to do next about the jobs of a schedule."""
     kind, asked = seen.kind, seen.scheduled
     if asked is None:
@@ -197,7 +187,7 @@ def plan_scheduled(seen: AskedObserved) -> Step | AskedReport:
     )
 
 
-def _plan_run(seen: AskedObserved, asked: Scheduled[Any], found: Turn) -> Step | AskedReport:
+def _plan_run(seen: RequestedView, asked: Scheduled[Any], found: Turn) -> Step | AskedReport:
     kind = seen.kind
     job, again = asked.latest, f"the next one is due at {timestamp(found.upcoming)}"
     if found.due is not None and not _is_at_work(seen, job):
@@ -212,7 +202,7 @@ def _plan_run(seen: AskedObserved, asked: Scheduled[Any], found: Turn) -> Step |
     return _plan_order(_beside(seen, job), Order(job.slot, asked.spec, kind.scheduled, again), job)
 
 
-def _is_at_work(seen: AskedObserved, job: JobRecord | None) -> bool:
+def _is_at_work(seen: RequestedView, job: JobRecord | None) -> bool:
     """Whether an attempt of a job runs, or one that failed may still have a driver."""
     if job is None or job.state is JobState.RUNNING:
         return job is not None
@@ -220,7 +210,7 @@ def _is_at_work(seen: AskedObserved, job: JobRecord | None) -> bool:
     return app is not None and not app.phase.over
 
 
-def _beside(seen: AskedObserved, job: JobRecord | None) -> AskedObserved:
+def _beside(seen: RequestedView, job: JobRecord | None) -> RequestedView:
     """The same for a job that waits while another one runs."""
     if job is not None and job.state is JobState.RUNNING:
         return seen
@@ -228,9 +218,9 @@ def _beside(seen: AskedObserved, job: JobRecord | None) -> AskedObserved:
     return seen if other is None else replace(seen, full=f"{other} runs; it starts when that has ended")
 
 
-def _plan_order(seen: AskedObserved, order: Order, job: JobRecord | None) -> Step | AskedReport:
+def _plan_order(seen: RequestedView, order: Order, job: JobRecord | None) -> Step | AskedReport:
     if job is not None:
-        course = plan_job(seen, job, order.task.spark, seen.collection_id)
+        course = plan_job(seen, job, order.task.spark)
         return course if isinstance(course, Step) else _shown(seen.kind, order, job, course)
     hindered = hindrance(seen)
     if hindered is None:
@@ -278,7 +268,7 @@ def told(
     return AskedReport(Mark(shown, status, reason, message), requeue_after=requeue_after)
 
 
-def job_fields(seen: AskedObserved) -> Mapping[str, Any]:
+def job_fields(seen: RequestedView) -> Mapping[str, Any]:
     """What the status tells of the jobs that are asked for, and of the last one."""
     kind, fields = seen.kind, dict[str, Any]()
     if seen.job is not None and seen.request is not None:
@@ -291,7 +281,7 @@ def job_fields(seen: AskedObserved) -> Mapping[str, Any]:
     return fields
 
 
-def _schedule_status(seen: AskedObserved, shown: ScheduleStatus, job: JobRecord | None) -> Json:
+def _schedule_status(seen: RequestedView, shown: ScheduleStatus, job: JobRecord | None) -> Json:
     status = None if job is None else seen.kind.job_status(seen, job)
     return _dump(seen.kind.schedule_status(shown, status))
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -27,7 +27,7 @@ from holdfast_operator.api.cron import MACROS, CronSchedule, ScheduleStatus
 from holdfast_operator.api.names import Reason
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.status import timestamp
-from holdfast_operator.engine.steps import Step
+from holdfast_operator.jobs.steps import ForgetRuns
 
 S = TypeVar("S", bound=CronSchedule)
 
@@ -150,14 +150,6 @@ class Scheduled(Generic[S]):
     def latest(self) -> JobRecord | None:
         """The run of the latest time."""
         return max(self.runs, key=lambda run: run.slot, default=None)
-
-
-@dataclass(frozen=True)
-class ForgetRuns(Step):
-    """Remove the records of runs that are long over."""
-
-    irreversible: ClassVar[bool] = True
-    job_ids: tuple[str, ...]
 
 
 def long_over(runs: Sequence[JobRecord], last_done: JobRecord | None) -> ForgetRuns | None:

@@ -17,9 +17,9 @@ from holdfast_operator.api.collection import (
     SnapshotTask,
 )
 from holdfast_operator.api.names import ConditionType, Reason
-from holdfast_operator.collections.reading import SNAPSHOT
-from holdfast_operator.jobs.course import HINDRANCES, Stand, StartJob, job_status
-from holdfast_operator.jobs.requested import AskedKind, AskedObserved, AskedReport, Order, told
+from holdfast_operator.jobs.course import HINDRANCES, SNAPSHOT, Stand, job_status
+from holdfast_operator.jobs.requested import AskedKind, AskedReport, Order, RequestedView, told
+from holdfast_operator.jobs.steps import StartJob
 from holdfast_operator.sparkapps.sizing import tasks
 
 
@@ -28,7 +28,7 @@ def work_order(job: JobRecord) -> Mapping[str, Any]:
     return {name: job.spec[name] for name in ("as_of", "destination", "iceberg") if name in job.spec}
 
 
-def _start(seen: "SnapshotObserved", order: Order) -> StartJob | AskedReport:
+def _start(seen: "SnapshotView", order: Order) -> StartJob | AskedReport:
     task = order.task
     assert isinstance(task, SnapshotTask)
     latest = seen.upper - 1
@@ -72,7 +72,7 @@ def _as_of(job: JobRecord) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SnapshotObserved(AskedObserved):
+class SnapshotView(RequestedView):
     """Everything that the plans for snapshots depend on."""
 
     kind: ClassVar[AskedKind] = AskedKind(

@@ -3,16 +3,19 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from holdfast.catalog.move.plan import MigrationPlan
 from holdfast.catalog.move.records import Record
 from holdfast.catalog.move.truth import STEPS, Backend, Step, Strategy
 from holdfast.catalog.upgrade_report import Size
-from holdfast_operator.api.migration import CatalogMigrationSpec, Verify
+from holdfast_operator.api.catalog import CatalogFence
+from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus, Verify
 from holdfast_operator.catalogs.facts import Opening
+from holdfast_operator.engine.deletion import NO_DELETION, Deletion
 from holdfast_operator.engine.kube import ObjectKey
+from holdfast_operator.engine.status import Health
 
 _LONGEST_ID: Final = 200
 _STRATEGIES: Final = {Strategy.ONE_TOMBSTONE: "OneTombstone", Strategy.TWO_TOMBSTONES: "TwoTombstones"}
@@ -145,3 +148,60 @@ def _name_without_uid(name: str) -> str:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
     return f"{name[: _LONGEST_ID - 17].rstrip('.-/')}-{digest}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MigrationView:
+    """Everything that the plan for a CatalogMigration depends on."""
+
+    name: str
+    spec: CatalogMigrationSpec | None
+    problem: str = ""
+    """Why `spec` is None."""
+    deleting: bool = False
+    deletion: Deletion = NO_DELETION
+    """How far the deletion is."""
+    has_finalizer: bool = True
+    needs_finalizer: bool = True
+    """As the function of that name says."""
+    now: datetime
+    changed: bool = False
+    """Whether the spec was changed since the status was written."""
+    shown: CatalogMigrationStatus = field(default_factory=CatalogMigrationStatus)
+    """The status as it is shown."""
+    no_catalog: Health | None = None
+    """Why there is nothing to move; None where there is."""
+    catalog_missing: bool = False
+    catalog_deleting: bool = False
+    catalog_loose: bool = False
+    """Whether a deletion of the Catalog wouldn't wait for this resource."""
+    catalog_observed: bool = False
+    """Whether a database process writes the catalog."""
+    known_epoch: int = 0
+    """At which the operator had the catalog open last, as its Catalog shows."""
+    catalog_open: bool = False
+    """Whether this process has the Catalog's own handle open, or is about to."""
+    move: Move | None = None
+    """What is asked for, where there is a catalog to do it with."""
+    rival: str = ""
+    """Another CatalogMigration that has the catalog in this process."""
+    stand: Stand | None = None
+    """What the stores say; None where they weren't asked."""
+    trouble: Health | None = None
+    """Why they couldn't be asked."""
+    course: Course | None = None
+    """What this process did; None where it hasn't begun, or has given up."""
+    stepping: bool = False
+    """Whether a step is under way, or its outcome waits to be taken."""
+    planned: Planned | None = None
+    """What a dry run found."""
+    fences: tuple[CatalogFence, ...] = ()
+    """Which other operators took the migration over, since the resource was last changed."""
+
+    @property
+    def deadline(self) -> datetime | None:
+        """Until when steps are taken: as it was shown, anew where the spec was changed."""
+        if self.spec is None or (self.shown.deadline is not None and not self.changed):
+            return self.shown.deadline
+        span = self.spec.timeout_seconds + (0.0 if self.spec.rollback else self.spec.shadow_seconds)
+        return (self.now + timedelta(seconds=span)).replace(microsecond=0)

@@ -19,43 +19,26 @@ from holdfast_operator.catalogs import fencing
 from holdfast_operator.catalogs import plan as catalog
 from holdfast_operator.catalogs.facts import Opening, purpose_of
 from holdfast_operator.catalogs.fencerecords import record
-from holdfast_operator.catalogs.handler import Settings
 from holdfast_operator.catalogs.keeping import is_loose, keep_catalog
 from holdfast_operator.catalogs.observers import observers_of
+from holdfast_operator.catalogs.status import named_truth
 from holdfast_operator.catalogs.stores import Stores
-from holdfast_operator.engine.cache import Index
+from holdfast_operator.engine.cache import Cache
 from holdfast_operator.engine.deletion import deletion_of
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.failures import settled
-from holdfast_operator.engine.handler import (
-    Halt,
-    Handler,
-    Json,
-    Services,
-    annotation,
-    has_finalizer,
-    is_deleting,
-    named_truth,
-)
+from holdfast_operator.engine.handler import Halt, Handler, Json, Services, Settings
 from holdfast_operator.engine.kube import Gone, ObjectKey
+from holdfast_operator.engine.resources import annotation, has_finalizer, is_deleting
 from holdfast_operator.engine.specs import parse_spec
 from holdfast_operator.engine.status import Health, timestamp
 from holdfast_operator.engine.steps import KeepCatalog, Settle, Step, reconciling, stalled
 from holdfast_operator.migrations import plan as migration
-from holdfast_operator.migrations.facts import Course, Move, migration_id
+from holdfast_operator.migrations.facts import Course, MigrationView, Move, migration_id
 from holdfast_operator.migrations.moves import Migrations
-from holdfast_operator.migrations.plan import (
-    Abandon,
-    Advance,
-    Begin,
-    CloseShadow,
-    DryRun,
-    Observed,
-    OpenShadow,
-    Stop,
-    running,
-)
+from holdfast_operator.migrations.plan import running
 from holdfast_operator.migrations.status import resting
+from holdfast_operator.migrations.steps import Abandon, Advance, Begin, CloseShadow, DryRun, OpenShadow, Stop
 from holdfast_operator.places.credentials import credentials_of, forget_secrets, unusable_secret
 from holdfast_operator.places.longcalls import UnderWay
 from holdfast_operator.places.storage import Refused, resolve
@@ -63,32 +46,32 @@ from holdfast_operator.places.storage import Refused, resolve
 log = logging.getLogger(__name__)
 
 
-class MigrationHandler(Handler[Observed]):
+class MigrationHandler(Handler[MigrationView]):
     """Reconciles CatalogMigrations."""
 
     kind: ClassVar[Kind] = Kind.CATALOG_MIGRATION
 
     def __init__(
-        self, services: Services, stores: Stores, index: Index, settings: Settings, migrations: Migrations
+        self, services: Services, stores: Stores, cache: Cache, settings: Settings, migrations: Migrations
     ) -> None:
         super().__init__(services)
         self._stores = stores
-        self._index = index
+        self._cache = cache
         self._settings = settings
         self._migrations = migrations
         for action, store, outcome in itertools.product(Action, Backend, ("ok", "error")):
             services.metrics.migration_steps.labels(action.name.lower(), store.value, outcome)
 
-    async def observe(self, key: ObjectKey, body: Json) -> Observed:
+    async def observe(self, key: ObjectKey, body: Json) -> MigrationView:
         """Look at the spec, the Catalog, and what is on record in its stores."""
         seen = await self._observe(key, body)
         return replace(seen, needs_finalizer=migration.needs_finalizer(seen))
 
-    async def _observe(self, key: ObjectKey, body: Json) -> Observed:
-        self._index.put(key, body)
+    async def _observe(self, key: ObjectKey, body: Json) -> MigrationView:
+        self._cache.put(key, body)
         spec, problem = parse_spec(CatalogMigrationSpec, body)
         status = body.get("status", {})
-        seen = Observed(
+        seen = MigrationView(
             name=f"{key.namespace}/{key.name}",
             spec=spec,
             problem=problem,
@@ -108,13 +91,13 @@ class MigrationHandler(Handler[Observed]):
         if seen.move is None:
             return seen
         try:
-            credentials = await credentials_of(self.services.kube, key, seen.move.opening)
+            credentials = await credentials_of(self.services.kube, key, seen.move.opening.stash)
             stand = await self._migrations.stand(key, seen.move, credentials)
         except HoldfastError as error:
             return replace(seen, trouble=settled(error).health)
         return replace(seen, stand=stand, planned=self._migrations.planned(key, seen.move))
 
-    def plan(self, observed: Observed) -> Step:
+    def plan(self, observed: MigrationView) -> Step:
         """Decide; pure."""
         return migration.plan(observed, self._settings.rhythm)
 
@@ -147,8 +130,8 @@ class MigrationHandler(Handler[Observed]):
 
     async def gone(self, key: ObjectKey) -> None:
         """Let go of its Catalog, and let that and the others that wait for it know."""
-        owner = self._index.catalog_of(key)
-        self._index.drop(key)
+        owner = self._cache.catalog_of(key)
+        self._cache.drop(key)
         if self._migrations.course(key) is not None:
             await self._migrations.stop(key)
         self._migrations.forget(key)
@@ -158,12 +141,12 @@ class MigrationHandler(Handler[Observed]):
 
     def held(self, key: ObjectKey) -> None:
         """Its Catalog has to outlive it from now on, or not any more."""
-        if (catalog := self._index.catalog_of(key)) is not None:
+        if (catalog := self._cache.catalog_of(key)) is not None:
             self.services.look(catalog)
 
     async def _with_catalog(
-        self, seen: Observed, spec: CatalogMigrationSpec, key: ObjectKey, uid: str
-    ) -> Observed:
+        self, seen: MigrationView, spec: CatalogMigrationSpec, key: ObjectKey, uid: str
+    ) -> MigrationView:
         owner = ObjectKey(Kind.CATALOG, key.namespace, spec.catalog_ref.name)
         conducts = self._migrations.conducts(owner)
         seen = replace(
@@ -172,7 +155,7 @@ class MigrationHandler(Handler[Observed]):
             catalog_open=self._stores.opened(owner) is not None or self._stores.under_way(owner),
         )
         try:
-            await self._index.freed(owner)
+            await self._cache.freed(owner)
             body = await self.services.kube.get(owner)
         except Gone:
             text = f"there is no Catalog '{owner.name}' in this namespace: create it"
@@ -216,7 +199,7 @@ class MigrationHandler(Handler[Observed]):
         storage = await asyncio.to_thread(resolve, asked, key.namespace, *where)
         if isinstance(storage, Refused):
             return stalled(storage.reason, storage.message)
-        if (older := self._index.older_rival(owner)) is not None:
+        if (older := self._cache.older_rival(owner)) is not None:
             text = f"{older} has the catalog of Catalog '{owner.name}': move that one"
             return stalled(Reason.DUPLICATE_CATALOG, text)
         if (unusable := await unusable_secret(self.services.kube, owner, asked)) is not None:
@@ -235,8 +218,8 @@ class MigrationHandler(Handler[Observed]):
         assert course is not None
         until = seen.deadline or seen.now
         try:
-            credentials = await credentials_of(self.services.kube, key, step.move.opening)
-            others = await observers_of(self.services.kube, self._index, owner)
+            credentials = await credentials_of(self.services.kube, key, step.move.opening.stash)
+            others = await observers_of(self.services.kube, self._cache, self._settings, owner)
             after = await self._migrations.advance(
                 key, step.move, credentials, others, seconds=(until - seen.now).total_seconds()
             )
@@ -253,7 +236,7 @@ class MigrationHandler(Handler[Observed]):
         # What the status shows of it is written before the next one is begun.
         raise Halt(resting(replace(seen, course=after), running(after), requeue_after=0.0))
 
-    async def _failed(self, key: ObjectKey, seen: Observed, error: HoldfastError) -> Settle:
+    async def _failed(self, key: ObjectKey, seen: MigrationView, error: HoldfastError) -> Settle:
         """How a migration rests after a step that failed; the next one is the first one again."""
         course = self._migrations.course(key)
         log.warning("%s: the step failed, it begins anew: %s", _id(seen), error)
@@ -288,8 +271,8 @@ class MigrationHandler(Handler[Observed]):
     async def _abandon(self, key: ObjectKey, owner: ObjectKey, step: Abandon) -> None:
         seen = step.seen
         try:
-            credentials = await credentials_of(self.services.kube, key, step.move.opening)
-            others = await observers_of(self.services.kube, self._index, owner)
+            credentials = await credentials_of(self.services.kube, key, step.move.opening.stash)
+            others = await observers_of(self.services.kube, self._cache, self._settings, owner)
             await self._migrations.abandon(key, step.move, credentials, others)
         except UnderWay as wait:
             text = "what is on record is finished or taken back"
@@ -299,7 +282,7 @@ class MigrationHandler(Handler[Observed]):
 
     async def _dry_run(self, key: ObjectKey, step: DryRun) -> None:
         try:
-            credentials = await credentials_of(self.services.kube, key, step.move.opening)
+            credentials = await credentials_of(self.services.kube, key, step.move.opening.stash)
             await self._migrations.dry_run(key, step.move, credentials)
         except UnderWay as wait:
             text = "reads the catalog to tell what would be done"
@@ -307,7 +290,7 @@ class MigrationHandler(Handler[Observed]):
         except HoldfastError as error:
             raise Halt(resting(step.seen, settled(error).health, retry=True)) from None
 
-    def _waiting(self, seen: Observed, health: Health, wait: UnderWay) -> Settle:
+    def _waiting(self, seen: MigrationView, health: Health, wait: UnderWay) -> Settle:
         """How it rests while something takes long: it comes back when that ends."""
         rhythm = self._settings.rhythm
         since = f"since {timestamp(wait.since)}" if wait.since else "waits for its turn"
@@ -316,7 +299,7 @@ class MigrationHandler(Handler[Observed]):
 
     def _wake(self, owner: ObjectKey) -> None:
         self.services.enqueue(owner, 0.0)
-        for dependent in self._index.dependents_of(owner):
+        for dependent in self._cache.dependents_of(owner):
             self.services.look(dependent)
 
     def _count(self, course: Course, outcome: str) -> None:
@@ -326,7 +309,7 @@ class MigrationHandler(Handler[Observed]):
         self.services.metrics.migration_steps.labels(name, store, outcome).inc()
 
 
-def _id(seen: Observed) -> str:
+def _id(seen: MigrationView) -> str:
     return seen.move.migration_id if seen.move else seen.name
 
 

@@ -13,21 +13,15 @@ Invariants
 - One numbered step at a time: after each the world is looked at again, so that a change of the spec is heard.
 """
 
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import ClassVar
-
 from holdfast.catalog import CATALOG_VERSION, catalog_shard_id
 from holdfast.catalog.move.records import Record
 from holdfast.catalog.move.truth import Action
-from holdfast_operator.api.catalog import CatalogFence
-from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus, Verify
+from holdfast_operator.api.migration import AT_REST, CatalogMigrationSpec, Verify
 from holdfast_operator.api.names import ANNOTATION_APPROVE_UPGRADE, Reason
 from holdfast_operator.catalogs import fencing
 from holdfast_operator.catalogs.facts import Durable
-from holdfast_operator.catalogs.plan import Rhythm
 from holdfast_operator.catalogs.takeovers import regressed
-from holdfast_operator.engine.deletion import NO_DELETION, Deletion, left
+from holdfast_operator.engine.deletion import left
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.status import Health, Phase, timestamp
 from holdfast_operator.engine.steps import (
@@ -36,125 +30,18 @@ from holdfast_operator.engine.steps import (
     Keep,
     KeepCatalog,
     Release,
+    Rhythm,
     Step,
     Wait,
     reconciling,
     stalled,
 )
-from holdfast_operator.migrations.facts import Course, Move, Planned, Stand
-from holdfast_operator.migrations.status import AT_REST, resting, shown_end
+from holdfast_operator.migrations.facts import Course, MigrationView, Move, Planned
+from holdfast_operator.migrations.status import resting, shown_end
+from holdfast_operator.migrations.steps import Abandon, Advance, Begin, CloseShadow, DryRun, OpenShadow, Stop
 
 
-@dataclass(frozen=True, kw_only=True)
-class Observed:
-    """Everything that the plan for a CatalogMigration depends on."""
-
-    name: str
-    spec: CatalogMigrationSpec | None
-    problem: str = ""
-    """Why `spec` is None."""
-    deleting: bool = False
-    deletion: Deletion = NO_DELETION
-    """How far the deletion is."""
-    has_finalizer: bool = True
-    needs_finalizer: bool = True
-    """As the function of that name says."""
-    now: datetime
-    changed: bool = False
-    """Whether the spec was changed since the status was written."""
-    shown: CatalogMigrationStatus = field(default_factory=CatalogMigrationStatus)
-    """The status as it is shown."""
-    no_catalog: Health | None = None
-    """Why there is nothing to move; None where there is."""
-    catalog_missing: bool = False
-    catalog_deleting: bool = False
-    catalog_loose: bool = False
-    """Whether a deletion of the Catalog wouldn't wait for this resource."""
-    catalog_observed: bool = False
-    """Whether a database process writes the catalog."""
-    known_epoch: int = 0
-    """At which the operator had the catalog open last, as its Catalog shows."""
-    catalog_open: bool = False
-    """Whether this process has the Catalog's own handle open, or is about to."""
-    move: Move | None = None
-    """What is asked for, where there is a catalog to do it with."""
-    rival: str = ""
-    """Another CatalogMigration that has the catalog in this process."""
-    stand: Stand | None = None
-    """What the stores say; None where they weren't asked."""
-    trouble: Health | None = None
-    """Why they couldn't be asked."""
-    course: Course | None = None
-    """What this process did; None where it hasn't begun, or has given up."""
-    stepping: bool = False
-    """Whether a step is under way, or its outcome waits to be taken."""
-    planned: Planned | None = None
-    """What a dry run found."""
-    fences: tuple[CatalogFence, ...] = ()
-    """Which other operators took the migration over, since the resource was last changed."""
-
-    @property
-    def deadline(self) -> datetime | None:
-        """Until when steps are taken: as it was shown, anew where the spec was changed."""
-        if self.spec is None or (self.shown.deadline is not None and not self.changed):
-            return self.shown.deadline
-        span = self.spec.timeout_seconds + (0.0 if self.spec.rollback else self.spec.shadow_seconds)
-        return (self.now + timedelta(seconds=span)).replace(microsecond=0)
-
-
-@dataclass(frozen=True)
-class Begin(Step):
-    """Claim the catalog in this process: its own handle is closed, and it isn't opened again."""
-
-    move: Move = field(repr=False)
-
-
-@dataclass(frozen=True)
-class Advance(Step):
-    """Take the next numbered step."""
-
-    irreversible: ClassVar[bool] = True
-    move: Move
-    seen: Observed = field(repr=False, compare=False)
-
-
-@dataclass(frozen=True)
-class OpenShadow(Step):
-    """Open the catalog so that every change is made in both stores."""
-
-    irreversible: ClassVar[bool] = True
-    move: Move
-    seen: Observed = field(repr=False, compare=False)
-
-
-@dataclass(frozen=True)
-class CloseShadow(Step):
-    """Close the catalog that was open in both stores."""
-
-
-@dataclass(frozen=True)
-class Stop(Step):
-    """Take no further step, and let go of the catalog; what is on record in the stores stays."""
-
-
-@dataclass(frozen=True)
-class DryRun(Step):
-    """Find out what the migration would do; nothing is written."""
-
-    move: Move
-    seen: Observed = field(repr=False, compare=False)
-
-
-@dataclass(frozen=True)
-class Abandon(Step):
-    """Finish the migration or take it back, so that one source of truth is left and nobody is shut out."""
-
-    irreversible: ClassVar[bool] = True
-    move: Move
-    seen: Observed = field(repr=False, compare=False)
-
-
-def plan(seen: Observed, rhythm: Rhythm) -> Step:
+def plan(seen: MigrationView, rhythm: Rhythm) -> Step:
     """What to do next."""
     if seen.deleting:
         return _plan_deletion(seen, rhythm)
@@ -191,7 +78,7 @@ def plan(seen: Observed, rhythm: Rhythm) -> Step:
     return _plan_steps(seen, seen.spec, seen.move, rhythm)
 
 
-def needs_finalizer(seen: Observed) -> bool:
+def needs_finalizer(seen: MigrationView) -> bool:
     """Whether a deletion has something to do: to end what is on record as running, or may be soon."""
     if seen.spec is None or seen.spec.dry_run or _over(seen, seen.spec) is not None:
         return False
@@ -199,7 +86,7 @@ def needs_finalizer(seen: Observed) -> bool:
     return not (unknown and seen.shown.phase in AT_REST and not seen.changed)
 
 
-def _plan_steps(seen: Observed, spec: CatalogMigrationSpec, move: Move, rhythm: Rhythm) -> Step:
+def _plan_steps(seen: MigrationView, spec: CatalogMigrationSpec, move: Move, rhythm: Rhythm) -> Step:
     course = seen.course
     if course is None:
         return Begin(move)
@@ -223,7 +110,7 @@ def _is_copied(course: Course) -> bool:
     return course.done is not None and course.done.action is Action.REPLACE
 
 
-def _still(seen: Observed, health: Health, *, requeue_after: float | None = None) -> Step:
+def _still(seen: MigrationView, health: Health, *, requeue_after: float | None = None) -> Step:
     """Take no further step: the one that is under way is waited for, and the catalog let go of."""
     if (end := _end(seen)) is not None:
         return end
@@ -231,14 +118,14 @@ def _still(seen: Observed, health: Health, *, requeue_after: float | None = None
     return resting(seen, health, requeue_after=None if retry else requeue_after, retry=retry)
 
 
-def _end(seen: Observed) -> Step | None:
+def _end(seen: MigrationView) -> Step | None:
     """What is to be done before this process has nothing to do with the catalog any more."""
     if seen.course is None:
         return None
     return Advance(seen.course.move, seen) if seen.stepping else Stop()
 
 
-def _another_move(seen: Observed) -> Health | None:
+def _another_move(seen: MigrationView) -> Health | None:
     """What is shown where the id is that of a migration to the other store."""
     if seen.stand is None or seen.move is None or seen.stand.target in (None, seen.move.target):
         return None
@@ -246,7 +133,7 @@ def _another_move(seen: Observed) -> Health | None:
     return stalled(Reason.CONFLICT, f"{text}: create this one anew, with another spec.migrationId")
 
 
-def _over(seen: Observed, spec: CatalogMigrationSpec) -> Health | None:
+def _over(seen: MigrationView, spec: CatalogMigrationSpec) -> Health | None:
     """How it ended, by the catalog's own records; None where it hasn't, or has to go back."""
     record = seen.stand.record if seen.stand else None
     if not _has_ended(record, spec):
@@ -262,7 +149,7 @@ def _has_ended(record: Record | None, spec: CatalogMigrationSpec) -> bool:
     return record is Record.ROLLED_BACK or (record is Record.DONE and not spec.rollback)
 
 
-def _truth(seen: Observed) -> str:
+def _truth(seen: MigrationView) -> str:
     truth = seen.stand.truth if seen.stand else None
     return truth.value if truth else "its first store"
 
@@ -274,7 +161,7 @@ def _told(planned: Planned) -> Health:
     return Health(Phase.READY, Reason.MIGRATION_PLANNED, text)
 
 
-def _suspended(seen: Observed) -> Health:
+def _suspended(seen: MigrationView) -> Health:
     if seen.stand is None or seen.stand.record is None:
         return SUSPENDED
     text = (
@@ -284,7 +171,7 @@ def _suspended(seen: Observed) -> Health:
     return Health(Phase.SUSPENDED, Reason.SUSPENDED, text)
 
 
-def _conflict(seen: Observed, spec: CatalogMigrationSpec, move: Move) -> Health | None:
+def _conflict(seen: MigrationView, spec: CatalogMigrationSpec, move: Move) -> Health | None:
     if seen.catalog_observed and spec.verify == Verify.SHADOW:
         text = "a database process writes the catalog, so the operator can't make its changes twice"
         return stalled(Reason.NOT_SUPPORTED, f"{text}: create it anew with verify Compare")
@@ -305,7 +192,7 @@ def _conflict(seen: Observed, spec: CatalogMigrationSpec, move: Move) -> Health 
     return None
 
 
-def _went_back(seen: Observed, move: Move) -> Health | None:
+def _went_back(seen: MigrationView, move: Move) -> Health | None:
     """What is shown where a migration would begin in stores that are older than the Catalog knows them."""
     stand = seen.stand
     begun = seen.course is not None or stand is None or (stand.record is not None and stand.record.is_running)
@@ -319,7 +206,7 @@ def _went_back(seen: Observed, move: Move) -> Health | None:
     return regressed(move.opening, found, seen.known_epoch)
 
 
-def _upgrade_pending(seen: Observed, move: Move) -> Health | None:
+def _upgrade_pending(seen: MigrationView, move: Move) -> Health | None:
     """A migration upgrades what it reads: not without the word that opening it needs, too."""
     version = seen.stand.version if seen.stand else None
     may_upgrade = move.opening.upgrade and not seen.catalog_observed
@@ -332,7 +219,7 @@ def _upgrade_pending(seen: Observed, move: Move) -> Health | None:
     return stalled(Reason.UPGRADE_PENDING, f"{text}: {how}")
 
 
-def _timed_out(seen: Observed, spec: CatalogMigrationSpec) -> Health:
+def _timed_out(seen: MigrationView, spec: CatalogMigrationSpec) -> Health:
     text = (
         f"no further step is taken: the {spec.timeout} of spec.timeout are over; the source of truth is "
         f"{_truth(seen)}; set spec.suspend to true and to false again to go on, spec.rollback to true to go "
@@ -355,7 +242,7 @@ def running(course: Course) -> Health:
     return reconciling(reason, f"{done}; next: {following}")
 
 
-def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
+def _plan_deletion(seen: MigrationView, rhythm: Rhythm) -> Step:
     if not seen.has_finalizer or not _may_be_on_record(seen):
         return _end(seen) or Release()
     unknown = "whether it has ended is unknown: see 'holdfast migrate status'"
@@ -382,7 +269,7 @@ def _plan_deletion(seen: Observed, rhythm: Rhythm) -> Step:
     return Abandon(seen.course.move, seen)
 
 
-def _may_be_on_record(seen: Observed) -> bool:
+def _may_be_on_record(seen: MigrationView) -> bool:
     """Whether the stores may hold that it is running."""
     if seen.spec is None or seen.spec.dry_run or _another_move(seen) is not None:
         return False

@@ -1,13 +1,14 @@
 """What a CatalogMigration shows: its status and its own conditions. Pure."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from holdfast.catalog.move.records import Record
 from holdfast.catalog.move.truth import Strategy
 from holdfast.catalog.upgrade_report import Size
 from holdfast_operator.api.catalog import MigrationStrategy
 from holdfast_operator.api.migration import (
+    AT_REST,
     CatalogMigrationStatus,
     MigrationPhase,
     ObjectSize,
@@ -16,13 +17,7 @@ from holdfast_operator.api.migration import (
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.engine.status import Health, Mark, Phase
 from holdfast_operator.engine.steps import Settle
-from holdfast_operator.migrations.facts import total
-
-if TYPE_CHECKING:
-    from holdfast_operator.migrations.plan import Observed
-
-AT_REST: Final = frozenset({MigrationPhase.PLANNED, MigrationPhase.COMPLETED, MigrationPhase.ROLLED_BACK})
-"""Phases after which nothing is done any more, unless the spec changes."""
+from holdfast_operator.migrations.facts import MigrationView, total
 
 _PHASES: Final[Mapping[Reason, MigrationPhase]] = {
     Reason.MIGRATION_PENDING: MigrationPhase.PENDING,
@@ -41,7 +36,7 @@ _STRATEGIES: Final = {
 
 
 def resting(
-    seen: "Observed", health: Health, *, requeue_after: float | None = None, retry: bool = False
+    seen: MigrationView, health: Health, *, requeue_after: float | None = None, retry: bool = False
 ) -> Settle:
     """Show how far the migration is, and rest."""
     return Settle(
@@ -64,7 +59,7 @@ def phase_of(health: Health) -> MigrationPhase:
             return _PHASES.get(health.reason, MigrationPhase.PENDING)
 
 
-def status_fields(seen: "Observed", health: Health) -> Mapping[str, Any]:
+def status_fields(seen: MigrationView, health: Health) -> Mapping[str, Any]:
     """The status: what was shown, with what is known better by now."""
     phase = phase_of(health)
     news: dict[str, Any] = {"phase": phase}
@@ -90,7 +85,7 @@ def status_fields(seen: "Observed", health: Health) -> Mapping[str, Any]:
     )
 
 
-def _by_stores(seen: "Observed") -> dict[str, Any]:
+def _by_stores(seen: MigrationView) -> dict[str, Any]:
     stand = seen.stand
     if stand is None:
         return {}
@@ -102,7 +97,7 @@ def _by_stores(seen: "Observed") -> dict[str, Any]:
     }
 
 
-def _by_course(seen: "Observed") -> dict[str, Any]:
+def _by_course(seen: MigrationView) -> dict[str, Any]:
     course = seen.course
     if course is None or course.done is None:
         return {}
@@ -126,7 +121,7 @@ def _sized(sizes: Mapping[str, Size]) -> dict[str, Any]:
     return {"objects": objects, "rows": size.rows, "bytes": size.bytes}
 
 
-def conditions(seen: "Observed", health: Health) -> tuple[Mark, ...]:
+def conditions(seen: MigrationView, health: Health) -> tuple[Mark, ...]:
     """Progressing, Verified, Completed and, where it is asked for, RolledBack."""
     working = health.phase is Phase.RECONCILING and health.reason is not Reason.MIGRATION_PENDING
     progressing = Mark(
@@ -157,7 +152,7 @@ def shown_end(shown: CatalogMigrationStatus) -> Record | None:
     return Record.DONE if ConditionType.COMPLETED in true else None
 
 
-def _verified(seen: "Observed", health: Health) -> Mark:
+def _verified(seen: MigrationView, health: Health) -> Mark:
     assert seen.spec is not None
     if health.reason is Reason.CONTENTS_DIFFER:
         return Mark(ConditionType.VERIFIED, "False", Reason.CONTENTS_DIFFER, health.message)

@@ -14,14 +14,14 @@ from urllib.parse import quote
 
 from holdfast.errors import BadInput
 from holdfast_operator.api.catalog import CatalogSpec
+from holdfast_operator.api.names import Reason
 from holdfast_operator.api.urls import TELLING
-from holdfast_operator.catalogs.facts import Opening
-from holdfast_operator.catalogs.status import no_secret
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.engine.kube import SECRETS, Gone, Kube, ObjectKey
 from holdfast_operator.engine.logging import forget, hide
 from holdfast_operator.engine.status import Health
-from holdfast_operator.places.storage import secrets_of
+from holdfast_operator.engine.steps import stalled
+from holdfast_operator.places.storage import StashPlace, secrets_of
 
 _NO_SECRETS: Final = frozenset(
     {"user", "username", "host", "hostname", "port", "dbname", "database", "region"}
@@ -58,11 +58,11 @@ async def unusable_secret(
     return None
 
 
-async def credentials_of(kube: Kube, key: ObjectKey, opening: Opening) -> Mapping[str, str]:
+async def credentials_of(kube: Kube, key: ObjectKey, stash: StashPlace | None) -> Mapping[str, str]:
     """What the Secret of the stash holds, for an object of its namespace. Raises `Gone`, `BadInput`."""
-    if opening.stash is None or opening.stash.secret is None:
+    if stash is None or stash.secret is None:
         return {}
-    return decoded(await kube.get_of(SECRETS, key.namespace, opening.stash.secret), key)
+    return decoded(await kube.get_of(SECRETS, key.namespace, stash.secret), key)
 
 
 def decoded(secret: Mapping[str, Any], key: ObjectKey) -> dict[str, str]:
@@ -99,3 +99,10 @@ def _hidden_keys(values: Mapping[str, str]) -> list[str]:
     """The keys whose values are hidden."""
     tells = {name: _TELLS.search(name) is not None for name in values if name.lower() not in _NO_SECRETS}
     return [name for name, telling in tells.items() if telling or len(values[name]) >= _PLAIN]
+
+
+def no_secret(name: str, field: str) -> Health:
+    """What is shown where a Secret isn't there that a spec names."""
+    return stalled(
+        Reason.SECRET_NOT_FOUND, f"Secret '{name}' is not in this namespace; create it or correct {field}"
+    )

@@ -21,10 +21,11 @@ from holdfast_operator.catalogs.connection import (
     connection_of,
     missing,
 )
-from holdfast_operator.catalogs.facts import CatalogFacts
-from holdfast_operator.catalogs.plan import Observed, Open, Publish, Rhythm, plan
+from holdfast_operator.catalogs.facts import CatalogFacts, CatalogView
+from holdfast_operator.catalogs.plan import plan
+from holdfast_operator.catalogs.steps import Open, Publish
 from holdfast_operator.engine.kube import Forbidden, Gone, ObjectKey
-from holdfast_operator.engine.steps import Settle
+from holdfast_operator.engine.steps import Rhythm, Settle
 from holdfast_operator.places.storage import Storage, resolve
 
 ORGANIZATION = "9c1f0c52-7d3e-4b0a-9a55-0e6b4a1d7c44"
@@ -103,7 +104,7 @@ def test_only_what_differs_is_written() -> None:
     assert not any(missing(each, wanted) for each in (None, Leaving(), Foreign(), Denied("no")))
 
 
-def test_the_plan_writes_before_it_settles(observed_open: Observed) -> None:
+def test_the_plan_writes_before_it_settles(observed_open: CatalogView) -> None:
     step = plan(replace(observed_open, connection=Absent()), Rhythm())
     assert isinstance(step, Publish)
     written = Ours(config_map(KEY, "uid", step.connection))
@@ -122,10 +123,10 @@ def test_the_plan_writes_before_it_settles(observed_open: Observed) -> None:
 
 
 @pytest.fixture
-def observed_open() -> Observed:
+def observed_open() -> CatalogView:
     given = spec(storage={"url": "file:///there"}, access="Observed")
     storage = resolve(given, "shop", None)
-    seen = Observed(name="shop/demo", spec=given, storage=storage)
+    seen = CatalogView(name="shop/demo", spec=given, storage=storage)
     opening = plan(seen, Rhythm()).opening  # type: ignore[attr-defined]
     return replace(seen, opened=opening, facts=FACTS)
 

@@ -9,11 +9,12 @@ import pytest
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import Reason
 from holdfast_operator.catalogs import fencing
-from holdfast_operator.catalogs.facts import CatalogFacts, Opening
-from holdfast_operator.catalogs.plan import Close, Observed, Open, Rhythm, plan
+from holdfast_operator.catalogs.facts import CatalogFacts, CatalogView, Opening
+from holdfast_operator.catalogs.plan import plan
 from holdfast_operator.catalogs.status import status_fields
+from holdfast_operator.catalogs.steps import Close, Open
 from holdfast_operator.engine.status import Phase
-from holdfast_operator.engine.steps import Settle
+from holdfast_operator.engine.steps import Rhythm, Settle
 from holdfast_operator.places.storage import Storage
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, 123456, UTC)
@@ -22,7 +23,7 @@ HERE = Storage(url="file:///data/here")
 SPEC = CatalogSpec.model_validate({"organizationId": ORGANIZATION})
 OPENING = Opening(HERE, ORGANIZATION, 0, "default", (), "me", "operator for Catalog ns/demo")
 FACTS = CatalogFacts(ORGANIZATION, "s1", 3, 0, 15, 1, 7, (("items", 2),))
-FRESH = Observed(name="ns/demo", spec=SPEC, storage=HERE, holder="me")
+FRESH = CatalogView(name="ns/demo", spec=SPEC, storage=HERE, holder="me")
 
 
 def fenced(*minutes: float, body: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -7,18 +7,21 @@ from typing import Any
 import pytest
 
 from holdfast_operator.api.names import FINALIZER, Kind
-from holdfast_operator.catalogs.handler import CatalogHandler, Settings
+from holdfast_operator.catalogs.claims import new_cache
+from holdfast_operator.catalogs.facts import CatalogView
+from holdfast_operator.catalogs.handler import CatalogHandler
 from holdfast_operator.catalogs.keeping import is_loose, keep_catalog
-from holdfast_operator.catalogs.plan import Observed as CatalogObserved
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections import plan as collection
-from holdfast_operator.collections.plan import CatalogState
-from holdfast_operator.engine.cache import Index
+from holdfast_operator.collections.facts import CatalogState, CollectionView
+from holdfast_operator.engine.cache import Cache
+from holdfast_operator.engine.handler import Settings
 from holdfast_operator.engine.kube import Conflict, Forbidden, Gone, KubeError, ObjectKey
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.steps import Free, Keep, KeepCatalog, Settle, Step, ready
-from holdfast_operator.jobs.course import StartJob
+from holdfast_operator.jobs.steps import StartJob
 from holdfast_operator.migrations import plan as migration
+from holdfast_operator.migrations.facts import MigrationView
 from holdfast_operator.migrations.moves import Migrations
 from holdfast_operator.places.longcalls import LongCalls
 from holdfast_operator.places.pool import StorePool
@@ -46,7 +49,7 @@ FLIGHTS = ObjectKey(Kind.STORAGE_COLLECTION, "ns", "flights")
         replace(migrations.BEGUN, catalog_loose=True),
     ],
 )
-def test_a_migration_shows_and_does_nothing_before_its_catalog_is_kept(seen: migration.Observed) -> None:
+def test_a_migration_shows_and_does_nothing_before_its_catalog_is_kept(seen: MigrationView) -> None:
     assert migration.plan(replace(seen, has_finalizer=False), RHYTHM) == Keep()
     assert migration.plan(seen, RHYTHM) == KeepCatalog()
     assert migration.plan(replace(seen, catalog_loose=False), RHYTHM) != KeepCatalog()
@@ -65,7 +68,7 @@ def test_a_migration_shows_and_does_nothing_before_its_catalog_is_kept(seen: mig
     ],
 )
 def test_a_doomed_collection_shows_and_makes_nothing_before_its_catalog_is_kept(
-    seen: collection.Observed,
+    seen: CollectionView,
 ) -> None:
     assert collection.plan(replace(seen, has_finalizer=False), RHYTHM) == Keep()
     assert collection.plan(seen, RHYTHM) == KeepCatalog()
@@ -141,19 +144,19 @@ class Slow(OneObject):
 class Freed(CatalogHandler):
     """Takes the finalizer off, and shows that then all is well."""
 
-    async def observe(self, key: ObjectKey, body: Any) -> CatalogObserved:
+    async def observe(self, key: ObjectKey, body: Any) -> CatalogView:
         return body  # type: ignore[no-any-return]
 
     def plan(self, observed: Any) -> Step:
         return Free() if FINALIZER in observed["metadata"]["finalizers"] else Settle(ready("fine"))
 
 
-def freed(server: OneObject, index: Index) -> Freed:
+def freed(server: OneObject, cache: Cache) -> Freed:
     metrics = Metrics()
     pool, long = StorePool(metrics), LongCalls(metrics, lambda _: None)
     stores = Stores(pool, long)
     settings = Settings("me", None, storage_shared=False, rhythm=RHYTHM)
-    return Freed(services(server, []), stores, index, settings, Migrations(pool, long, stores))
+    return Freed(services(server, []), stores, cache, settings, Migrations(pool, long, stores))
 
 
 def flights(*finalizers: str, **spec: Any) -> dict[str, Any]:
@@ -162,29 +165,29 @@ def flights(*finalizers: str, **spec: Any) -> dict[str, Any]:
 
 
 def test_a_catalog_that_is_needed_since_it_was_looked_at_is_not_let_go() -> None:
-    server, index = OneObject([FINALIZER]), Index(None)
-    index.put(FLIGHTS, flights(FINALIZER))
-    result = asyncio.run(freed(server, index).reconcile(KEY))
+    server, cache = OneObject([FINALIZER]), new_cache(None)
+    cache.put(FLIGHTS, flights(FINALIZER))
+    result = asyncio.run(freed(server, cache).reconcile(KEY))
     assert (server.metadata["finalizers"], result.requeue_after) == ([FINALIZER], 0.0)
-    index.put(FLIGHTS, flights())
-    asyncio.run(freed(server, index).reconcile(KEY))
+    cache.put(FLIGHTS, flights())
+    asyncio.run(freed(server, cache).reconcile(KEY))
     assert server.metadata["finalizers"] == []
 
 
 def test_who_comes_to_need_a_catalog_waits_for_the_write_that_lets_it_go() -> None:
     async def race() -> list[bool]:
-        server, index = Slow(), Index(None)
-        letting = asyncio.create_task(freed(server, index).reconcile(KEY))
+        server, cache = Slow(), new_cache(None)
+        letting = asyncio.create_task(freed(server, cache).reconcile(KEY))
         await server.asked.wait()
-        index.put(FLIGHTS, flights(FINALIZER))
-        looking = asyncio.create_task(index.freed(KEY))
+        cache.put(FLIGHTS, flights(FINALIZER))
+        looking = asyncio.create_task(cache.freed(KEY))
         await asyncio.sleep(0)
         waits = not looking.done()
         server.may.set()
         await looking
         loose = is_loose(server.body)
         await letting
-        await index.freed(KEY)
+        await cache.freed(KEY)
         return [waits, loose]
 
     assert asyncio.run(race()) == [True, True]
@@ -192,8 +195,8 @@ def test_who_comes_to_need_a_catalog_waits_for_the_write_that_lets_it_go() -> No
 
 @pytest.mark.parametrize("kind", [Kind.STORAGE_COLLECTION, Kind.CATALOG_MIGRATION])
 def test_what_is_not_understood_keeps_its_catalog_too(kind: Kind) -> None:
-    index = Index(None)
-    index.put(ObjectKey(kind, "ns", "x"), flights(FINALIZER, nonsense=True))
-    assert index.has_held_dependents(KEY)
-    index.put(ObjectKey(kind, "ns", "x"), {**flights(FINALIZER), "spec": {}})
-    assert not index.has_held_dependents(KEY)
+    cache = new_cache(None)
+    cache.put(ObjectKey(kind, "ns", "x"), flights(FINALIZER, nonsense=True))
+    assert cache.has_held_dependents(KEY)
+    cache.put(ObjectKey(kind, "ns", "x"), {**flights(FINALIZER), "spec": {}})
+    assert not cache.has_held_dependents(KEY)

@@ -8,8 +8,11 @@ from holdfast.catalog import OpenMode, emergency_catalog
 from holdfast.catalog.stores.stash import stash_catalog
 from holdfast.errors import Fenced
 from holdfast.persist import Schema
-from holdfast_operator.catalogs.facts import ItemName, Opening
+from holdfast_operator.catalogs.facts import Opening
 from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.collections import store
+from holdfast_operator.collections.facts import ItemName
+from holdfast_operator.collections.steps import CreateCollection, DropCollection
 from holdfast_operator.places.storage import StashPlace, Storage
 
 ORGANIZATION = "11111111-2222-3333-4444-555555555555"
@@ -24,11 +27,11 @@ def test_who_opens_the_stash_in_an_emergency_shuts_out_writes_on_persist_too(tmp
     opening = Opening(storage, ORGANIZATION, 0, "default", (), "first", "test", stash=stash, backend="Stash")
     catalog = OpenCatalog.open(opening)
     # The token on persist was looked at, and is still that of the first.
-    catalog.create_collection(COLLECTION, NAME, SCHEMA, 1)
+    store.take(catalog, CreateCollection(COLLECTION, NAME, SCHEMA, 1))
     emergency = emergency_catalog(stash_catalog(stash.url))
     with (
         emergency.open(OpenMode.WRITABLE, holder="second", purpose="emergency"),
         pytest.raises(Fenced, match="second"),
     ):
-        catalog.drop_collection(COLLECTION)
+        store.take(catalog, DropCollection(COLLECTION))
     catalog.close()

@@ -23,8 +23,10 @@ from holdfast.catalog.stores.persist import CatalogShard
 from holdfast.collections import CollectionSpec, StorageController
 from holdfast.errors import NoLocation
 from holdfast.persist import PersistClient, PersistConfig, Schema
-from holdfast_operator.catalogs.facts import ItemName, NoSuchSchema, NothingThere, NotReadable, Opening
+from holdfast_operator.catalogs.facts import NothingThere, NotReadable, Opening
 from holdfast_operator.catalogs.observedcatalog import ObservedCatalog
+from holdfast_operator.collections import store
+from holdfast_operator.collections.facts import ItemName, NoSuchSchema
 from holdfast_operator.places.storage import Storage
 from testbed.oldcatalogs import rows_of
 
@@ -101,7 +103,7 @@ def test_it_writes_nothing(place: Place) -> None:
     item = catalog.ensure_item(*str(NAME).split("."))
     before, upper = place.bytes(), catalog.upper
     seen = place.observe()
-    assert seen.look(NAME).item_id == item
+    assert store.look(seen, NAME).item_id == item
     seen.confirm()
     assert client.inspect(catalog_shard_id(ORGANIZATION)).upper == upper
     seen.close()
@@ -111,16 +113,16 @@ def test_it_writes_nothing(place: Place) -> None:
 def test_it_finds_collections_that_the_writer_made(place: Place) -> None:
     client, catalog = place.writer()
     seen = place.observe()
-    assert seen.look(NAME).item_id is None
+    assert store.look(seen, NAME).item_id is None
     with pytest.raises(NoSuchSchema, match="nowhere"):
-        seen.look(ItemName("nowhere", "public", "flights"))
+        store.look(seen, ItemName("nowhere", "public", "flights"))
     catalog.ensure_item(*str(NAME).split("."))
-    look = seen.look(NAME)
+    look = store.look(seen, NAME)
     assert (look.item_id, look.facts) == ("u1", None)
     assert look.collection_id is not None
     controller = StorageController(client, guard=catalog.fence_guard)
     controller.create_collection(CollectionSpec(look.collection_id, str(NAME), SCHEMA))
-    facts = seen.look(NAME).facts
+    facts = store.look(seen, NAME).facts
     assert facts is not None
     assert (facts.schema, facts.upper) == (SCHEMA, 0)
 
@@ -166,7 +168,7 @@ def test_at_another_version_it_shows_the_token_and_the_version(place: Place, ver
     assert (facts.catalog_version, facts.epoch, facts.object_counts) == (version, 1, ())
     assert place.observe().confirm() == facts
     with pytest.raises(NotReadable, match=str(version)):
-        seen.look(NAME)
+        store.look(seen, NAME)
     set_version(client, CATALOG_VERSION, version)
     assert seen.confirm().object_counts
 

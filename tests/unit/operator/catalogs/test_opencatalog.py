@@ -11,8 +11,12 @@ import pytest
 from holdfast.collections import CollectionState, JobState, StorageController
 from holdfast.errors import CollectionInUse, Fenced, ShardFinalized
 from holdfast.persist import Clock, PersistClient, Schema
-from holdfast_operator.catalogs.facts import ItemName, NothingThere, Opening
+from holdfast_operator.catalogs.facts import NothingThere, Opening
 from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.collections import store
+from holdfast_operator.collections.facts import ItemName
+from holdfast_operator.collections.steps import CreateCollection, DropCollection, EnsureItem, Retain
+from holdfast_operator.jobs.steps import ForgetRuns, RetryJob, StartJob
 from holdfast_operator.places.storage import Storage
 
 ORGANIZATION = "11111111-2222-3333-4444-555555555555"
@@ -38,21 +42,23 @@ def open_catalog(tmp_path: Path) -> Iterator[Open]:
 
 def created(catalog: OpenCatalog) -> tuple[str, str]:
     """The collection's id and that of a running job."""
-    catalog.ensure_item(NAME, SCHEMA, 1)
-    collection_id = catalog.look(NAME).collection_id
+    store.take(catalog, EnsureItem(NAME, SCHEMA, 1))
+    collection_id = store.look(catalog, NAME).collection_id
     assert collection_id is not None
-    catalog.create_collection(collection_id, NAME, SCHEMA, 1)
-    return collection_id, catalog.start_job(collection_id, "snapshot", "1", {}).job_id
+    store.take(catalog, CreateCollection(collection_id, NAME, SCHEMA, 1))
+    return collection_id, store.start(catalog, StartJob(collection_id, "snapshot", "1", {}, 1)).job_id
 
 
 COMMANDS: dict[str, Callable[[OpenCatalog, str, str], object]] = {
-    "create": lambda c, _, __: c.create_collection(OTHER, ItemName("holdfast", "public", "x"), SCHEMA, 1),
-    "drop": lambda c, collection, _: c.drop_collection(collection),
-    "retain": lambda c, collection, _: c.retain_from(collection, 0),
-    "start snapshot": lambda c, collection, _: c.start_job(collection, "snapshot", "2", {}),
-    "retry job": lambda c, _, job: c.retry_job(job),
-    "fail job": lambda c, _, job: c.fail_job(job, 1, "no"),
-    "forget jobs": lambda c, _, job: c.forget_jobs([job]),
+    "create": lambda c, _, __: store.take(
+        c, CreateCollection(OTHER, ItemName("holdfast", "public", "x"), SCHEMA, 1)
+    ),
+    "drop": lambda c, collection, _: store.take(c, DropCollection(collection)),
+    "retain": lambda c, collection, _: store.take(c, Retain(collection, 0)),
+    "start snapshot": lambda c, collection, _: store.start(c, StartJob(collection, "snapshot", "2", {}, 1)),
+    "retry job": lambda c, collection, job: store.start(c, RetryJob(collection, job, 1)),
+    "fail job": lambda c, _, job: store.fail_job(c, job, 1, "no"),
+    "forget jobs": lambda c, _, job: store.take(c, ForgetRuns((job,))),
     "destroy": lambda c, _, __: c.destroy(),
 }
 
@@ -66,7 +72,7 @@ def test_a_fenced_operator_commands_nothing(
     second = open_catalog("second")
     with pytest.raises(Fenced, match="epoch 2"):
         command(first, collection_id, job)
-    look = second.look(NAME)
+    look = store.look(second, NAME)
     assert look.facts is not None
     assert not look.facts.dropped
     assert [(job.slot, job.state, job.attempt) for job in look.jobs] == [("1", JobState.RUNNING, 1)]
@@ -79,9 +85,9 @@ def test_an_attempt_that_has_ended_is_not_failed_and_nobody_is_fenced(open_catal
     storage = catalog.opening.storage
     with PersistClient.open(storage.url) as client:
         StorageController(client).finish_job(job, 1, {"rows": 0})
-    catalog.fail_job(job, 1, "late")
-    assert [(job.slot, job.state) for job in catalog.look(NAME).jobs] == [("1", JobState.DONE)]
-    catalog.drop_collection(collection_id)
+    store.fail_job(catalog, job, 1, "late")
+    assert [(job.slot, job.state) for job in store.look(catalog, NAME).jobs] == [("1", JobState.DONE)]
+    store.take(catalog, DropCollection(collection_id))
     with PersistClient.open(storage.url) as client:
         assert StorageController(client).describe(collection_id).state is CollectionState.DROPPED
 
@@ -89,18 +95,18 @@ def test_an_attempt_that_has_ended_is_not_failed_and_nobody_is_fenced(open_catal
 def test_a_drop_that_waits_for_a_reader_is_not_done(open_catalog: Open) -> None:
     catalog = open_catalog("first")
     collection_id, job = created(catalog)
-    catalog.fail_job(job, 1, "over")
+    store.fail_job(catalog, job, 1, "over")
     with PersistClient.open(catalog.opening.storage.url) as client:
         reader = StorageController(client).reader(collection_id, purpose="a report")
         for _ in range(2):
             with pytest.raises(CollectionInUse, match="a report"):
-                catalog.drop_collection(collection_id)
-            facts = catalog.look(NAME).facts
+                store.take(catalog, DropCollection(collection_id))
+            facts = store.look(catalog, NAME).facts
             assert facts is not None
             assert not facts.dropped
         reader.close()
-    catalog.drop_collection(collection_id)
-    facts = catalog.look(NAME).facts
+    store.take(catalog, DropCollection(collection_id))
+    facts = store.look(catalog, NAME).facts
     assert facts is not None
     assert facts.dropped
 
@@ -114,7 +120,7 @@ def test_no_job_keeps_what_the_operator_drops(open_catalog: Open) -> None:
         own = controller.start_job(collection_id, "report", "1", spec={})
         with pytest.raises(CollectionInUse, match="report 1, attempt 1"):
             controller.drop_collection(collection_id)
-        catalog.drop_collection(collection_id)
+        store.take(catalog, DropCollection(collection_id))
         for id_ in (job, own.job_id):
             ended = controller.job(id_)
             assert ended is not None
@@ -142,7 +148,7 @@ def test_how_far_a_fast_clock_is_ahead_of_the_store(
 ) -> None:
     catalog = open_catalog("first")
     created(catalog)
-    assert catalog.look(NAME).ahead_ms == 0
+    assert store.look(catalog, NAME).ahead_ms == 0
     hour = timedelta(hours=1).total_seconds()
     monkeypatch.setattr(Clock, "wall_ms", lambda _: int((time.time() + hour) * 1000))
-    assert catalog.look(NAME).ahead_ms == pytest.approx(hour * 1000, abs=10_000)
+    assert store.look(catalog, NAME).ahead_ms == pytest.approx(hour * 1000, abs=10_000)

@@ -21,26 +21,17 @@ from holdfast.persist.stores.postgres import PostgresConsensus
 from holdfast.persist.stores.s3errors import unreachable
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import ConditionType, Kind, Reason
-from holdfast_operator.catalogs.facts import CatalogFacts, Opening, ShadowFacts
+from holdfast_operator.catalogs.claims import new_cache
+from holdfast_operator.catalogs.facts import CatalogFacts, CatalogView, Opening, ShadowFacts
 from holdfast_operator.catalogs.objects import Create, Kept, ObjectName, ObjectsPlan, ObjectType
-from holdfast_operator.catalogs.plan import (
-    Close,
-    Destroy,
-    GiveUp,
-    KeepObjects,
-    Observed,
-    Open,
-    Rhythm,
-    RollOut,
-    plan,
-)
-from holdfast_operator.catalogs.status import no_secret
-from holdfast_operator.engine.cache import Index
+from holdfast_operator.catalogs.plan import plan
+from holdfast_operator.catalogs.steps import Close, Destroy, GiveUp, KeepObjects, Open, RollOut
 from holdfast_operator.engine.deletion import LIMIT, Deletion
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.status import Phase, conditions, marks
-from holdfast_operator.engine.steps import Keep, Release, Rest, Settle, Step, stalled
+from holdfast_operator.engine.steps import Keep, Release, Rest, Rhythm, Settle, Step, stalled
+from holdfast_operator.places.credentials import no_secret
 from holdfast_operator.places.storage import DumpSource, Refused, StashPlace, Storage, resolve
 from testbed.postgres import PostgresServer
 
@@ -55,15 +46,15 @@ def spec(**fields: Any) -> CatalogSpec:
 
 OPENING = Opening(HERE, ORGANIZATION, 0, "default", (), "me", "operator for Catalog ns/demo")
 FACTS = CatalogFacts(ORGANIZATION, "s1", 3, 0, 15, 1, 7, (("items", 2), ("roles", 1)), "me, a test")
-FRESH = Observed(name="ns/demo", spec=spec(), storage=HERE, holder="me")
+FRESH = CatalogView(name="ns/demo", spec=spec(), storage=HERE, holder="me")
 OPENED = replace(FRESH, opened=OPENING, facts=FACTS)
 
 
-def decided(seen: Observed) -> Step:
+def decided(seen: CatalogView) -> Step:
     return plan(seen, RHYTHM)
 
 
-def rest(seen: Observed) -> Settle:
+def rest(seen: CatalogView) -> Settle:
     step = decided(seen)
     assert isinstance(step, Settle)
     return step
@@ -116,7 +107,9 @@ FOREIGN = Refused("spec.storage is outside; ask who runs it", Reason.LOCATION_NO
         ),
     ],
 )
-def test_what_somebody_has_to_mend_is_stalled_and_named(seen: Observed, reason: Reason, names: str) -> None:
+def test_what_somebody_has_to_mend_is_stalled_and_named(
+    seen: CatalogView, reason: Reason, names: str
+) -> None:
     step = rest(seen)
     assert (step.health.phase, step.health.reason) == (Phase.STALLED, reason)
     assert names in step.health.message
@@ -563,7 +556,7 @@ def body(name: str, created: str, url: str = "file:///x") -> dict[str, Any]:
 
 
 def test_of_two_catalogs_the_older_one_wins_until_it_is_gone() -> None:
-    index = Index(None)
+    index = new_cache(None)
     young, old = ObjectKey(Kind.CATALOG, "ns", "a"), ObjectKey(Kind.CATALOG, "ns", "b")
     assert index.put(young, body("a", "2026-01-02T00:00:00Z")) == ()
     assert index.older_rival(young) is None
@@ -577,7 +570,7 @@ def test_of_two_catalogs_the_older_one_wins_until_it_is_gone() -> None:
 
 
 def test_objects_are_counted_by_kind_and_phase_while_they_are_there() -> None:
-    index, now = Index(None), datetime(2026, 1, 2, tzinfo=UTC)
+    index, now = new_cache(None), datetime(2026, 1, 2, tzinfo=UTC)
     stuck = {"status": {"conditions": conditions([], marks(stalled(Reason.RESTORE_FAILED, "x")), 1, now)}}
     for name, more in (("a", {}), ("b", stuck), ("c", stuck)):
         index.put(ObjectKey(Kind.CATALOG, "ns", name), body(name, "2026-01-01T00:00:00Z") | more)
@@ -610,7 +603,7 @@ def test_objects_are_counted_by_kind_and_phase_while_they_are_there() -> None:
     ],
 )
 def test_one_place_is_one_place_however_it_is_written(same: list[dict[str, str]]) -> None:
-    index = Index(None)
+    index = new_cache(None)
     keys = [ObjectKey(Kind.CATALOG, f"ns{number}", "a") for number in range(len(same))]
     for number, (key, storage) in enumerate(zip(keys, same, strict=True)):
         resource = body("a", f"2026-01-0{number + 1}T00:00:00Z")
@@ -641,7 +634,7 @@ def test_other_places_are_others(other: dict[str, str]) -> None:
 
 
 def test_what_can_not_be_parsed_shuts_nobody_out() -> None:
-    index = Index(None)
+    index = new_cache(None)
     broken, good = ObjectKey(Kind.CATALOG, "ns", "a"), ObjectKey(Kind.CATALOG, "ns", "b")
     index.put(broken, {"metadata": {"creationTimestamp": "2025-01-01T00:00:00Z"}, "spec": {}})
     index.put(good, body("b", "2026-01-01T00:00:00Z"))
@@ -658,7 +651,7 @@ def placed(namespace: str, url: str, created: str, **more: object) -> tuple[Obje
 
 
 def test_what_may_not_be_where_it_asks_to_be_shuts_nobody_out() -> None:
-    index = Index(None, ("s3://b/{namespace}", "file:///srv/{namespace}"))
+    index = new_cache(None, ("s3://b/{namespace}", "file:///srv/{namespace}"))
     for url in ("s3://b/mine/x", "file:///srv/mine/x", "file:///srv/other/../mine/x"):
         squat, squatting = placed("other", url, "2025-01-01T00:00:00Z")
         mine, asked = placed("mine", url.replace("other/../", ""), "2026-01-01T00:00:00Z")
@@ -683,7 +676,7 @@ def test_what_is_refused_for_its_place_is_told_so_before_its_twin_and_is_let_go_
 
 
 def test_who_observes_an_organization_is_known_and_who_of_them_is_older() -> None:
-    index = Index(None)
+    index = new_cache(None)
     mine, asked = placed("mine", "file:///x", "2026-01-01T00:00:00Z")
     index.put(mine, asked)
     twin, observing = placed("twin", "file:///x", "2025-01-01T00:00:00Z", access="Observed")

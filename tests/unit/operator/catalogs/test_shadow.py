@@ -17,9 +17,12 @@ from holdfast.persist import Schema
 from holdfast_operator.api.migration import Verify
 from holdfast_operator.catalogs import shadow as shadowing
 from holdfast_operator.catalogs.conditions import mark_shadow
-from holdfast_operator.catalogs.facts import ItemName, Opening, OwnedByAnother, ShadowFacts, purpose_of
+from holdfast_operator.catalogs.facts import Opening, OwnedByAnother, ShadowFacts, purpose_of
 from holdfast_operator.catalogs.opencatalog import OpenCatalog
 from holdfast_operator.catalogs.shadow import Shadow
+from holdfast_operator.collections import store
+from holdfast_operator.collections.facts import ItemName
+from holdfast_operator.collections.steps import DropItem, EnsureItem
 from holdfast_operator.engine.events import transitions
 from holdfast_operator.engine.steps import ready
 from holdfast_operator.migrations.conductor import Conductor
@@ -67,7 +70,7 @@ def plant(opening: Opening) -> None:
 
 def test_what_is_done_is_done_on_both(opening: Opening) -> None:
     catalog = OpenCatalog.open(opening)
-    catalog.ensure_item(NAME, SCHEMA, 1)
+    store.take(catalog, EnsureItem(NAME, SCHEMA, 1))
     facts = catalog.confirm()
     assert facts.shadow == ShadowFacts()
     assert dict(facts.object_counts)["items"] == 1
@@ -79,11 +82,11 @@ def test_a_difference_is_told_once_and_the_catalog_goes_on(opening: Opening) -> 
     catalog = OpenCatalog.open(opening)
     catalog.confirm()
     plant(opening)
-    catalog.ensure_item(NAME, SCHEMA, 1)
+    store.take(catalog, EnsureItem(NAME, SCHEMA, 1))
     shadow = catalog.confirm().shadow
     assert shadow is not None
     assert shadow.diverged
-    catalog.drop_item(NAME)
+    store.take(catalog, DropItem(NAME))
     assert catalog.confirm().shadow == shadow
     catalog.close()
     # Whoever opens it anew makes the shadow anew.
@@ -132,7 +135,7 @@ def test_a_shadow_is_turned_on_and_off_and_the_truth_moves_between(opening: Open
         course = after
     conductor.close()
     catalog = OpenCatalog.open(opening)
-    catalog.ensure_item(NAME, SCHEMA, 1)
+    store.take(catalog, EnsureItem(NAME, SCHEMA, 1))
     facts = catalog.confirm()
     assert (facts.truth, facts.shadow) == ("Stash", ShadowFacts())
     assert dict(facts.object_counts)["items"] == 1

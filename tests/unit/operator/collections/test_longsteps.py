@@ -11,10 +11,12 @@ import pytest
 from holdfast.collections import Recipe, StorageController
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast_operator.api.names import Kind, Reason
-from holdfast_operator.catalogs.facts import ItemName, Opening
+from holdfast_operator.catalogs.facts import Opening
 from holdfast_operator.catalogs.stores import Stores
+from holdfast_operator.collections import store
+from holdfast_operator.collections.facts import ItemName
 from holdfast_operator.collections.longsteps import LongSteps
-from holdfast_operator.collections.renditions import MakeDifference
+from holdfast_operator.collections.steps import CreateCollection, MakeDifference
 from holdfast_operator.engine.handler import Halt
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.metrics import Metrics
@@ -51,10 +53,8 @@ def test_a_difference_that_can_not_be_made_stalls_nothing(tmp_path: Path, readab
 
     async def story(stores: Stores) -> None:
         await stores.open(CATALOG, opening)
-        name = ItemName("holdfast", "public", "flights")
-        await stores.use(
-            CATALOG, "create_collection", lambda h: h.create_collection(collection, name, SCHEMA, 1)
-        )
+        create = CreateCollection(collection, ItemName("holdfast", "public", "flights"), SCHEMA, 1)
+        await stores.use(CATALOG, create.call, lambda handle: store.take(handle, create))
         await asyncio.to_thread(hand_over, url, collection)
         if not readable:
             parts = [path for path in (tmp_path / "store" / "blob").rglob("*") if path.is_file()]
@@ -71,7 +71,7 @@ def test_a_difference_that_can_not_be_made_stalls_nothing(tmp_path: Path, readab
             assert halt.value.outcome == replace(step.resting, retry=True)
             assert halt.value.outcome.health.reason is Reason.AVAILABLE
         look = await stores.use(
-            CATALOG, "describe", lambda h: h._controller.describe(collection).holding.difference_shard
+            CATALOG, "describe", lambda h: h.controller.describe(collection).holding.difference_shard
         )
         assert bool(look) is readable
 

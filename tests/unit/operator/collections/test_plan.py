@@ -11,27 +11,29 @@ from holdfast.errors import CLOSED
 from holdfast.persist import Schema
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Reason
-from holdfast_operator.catalogs.facts import CollectionFacts, ItemName, RenditionFacts
-from holdfast_operator.catalogs.plan import Rhythm
-from holdfast_operator.collections.plan import (
+from holdfast_operator.collections.facts import (
     CatalogState,
+    CollectionFacts,
+    CollectionView,
+    ItemName,
+    RenditionFacts,
+)
+from holdfast_operator.collections.plan import plan, schema_of
+from holdfast_operator.collections.steps import (
     CommentColumns,
     CreateCollection,
     DropCollection,
     DropItem,
     EnsureItem,
-    Observed,
     Retain,
-    plan,
-    schema_of,
 )
 from holdfast_operator.engine.deletion import LIMIT, Deletion
 from holdfast_operator.engine.status import Phase
-from holdfast_operator.engine.steps import Keep, Release, Settle, Step, Wait
-from holdfast_operator.jobs.compaction import CompactionObserved
-from holdfast_operator.jobs.course import FailAttempt
-from holdfast_operator.jobs.requested import AskedObserved
-from holdfast_operator.jobs.snapshot import SnapshotObserved
+from holdfast_operator.engine.steps import Keep, Release, Rhythm, Settle, Step, Wait
+from holdfast_operator.jobs.compaction import CompactionView
+from holdfast_operator.jobs.requested import RequestedView
+from holdfast_operator.jobs.snapshot import SnapshotView
+from holdfast_operator.jobs.steps import FailAttempt
 from holdfast_operator.sparkapps.adapter import AppPhase, AppState
 
 RHYTHM = Rhythm(unsteady=2.0, steady=60.0)
@@ -57,7 +59,7 @@ def spec(**fields: Any) -> StorageCollectionSpec:
 
 
 SCHEMA = Schema.of(key={"id": "int64"}, value={"note": "string?"})
-FRESH = Observed(name="flights", spec=spec(), catalog=CatalogState.OPEN, catalog_open=True)
+FRESH = CollectionView(name="flights", spec=spec(), catalog=CatalogState.OPEN, catalog_open=True)
 FACTS = CollectionFacts(
     collection_id="c1",
     name="holdfast.public.flights",
@@ -72,11 +74,11 @@ FACTS = CollectionFacts(
 THERE = replace(FRESH, item_id="u1", collection_id="c1", facts=FACTS)
 
 
-def decided(seen: Observed) -> Step:
+def decided(seen: CollectionView) -> Step:
     return plan(seen, RHYTHM)
 
 
-def rest(seen: Observed) -> Settle:
+def rest(seen: CollectionView) -> Settle:
     step = decided(seen)
     assert isinstance(step, Settle)
     return step
@@ -92,7 +94,9 @@ WATCHED = replace(THERE, catalog_open=False, catalog_observed=True, retention_si
         (replace(WATCHED, facts=None), 'create_collection(CollectionSpec("c1", "holdfast.public.flights"'),
     ],
 )
-def test_what_is_missing_in_an_observed_catalog_its_writer_has_to_make(seen: Observed, call: str) -> None:
+def test_what_is_missing_in_an_observed_catalog_its_writer_has_to_make(
+    seen: CollectionView, call: str
+) -> None:
     step = rest(seen)
     assert (step.health.phase, step.health.reason) == (Phase.STALLED, Reason.CATALOG_OBSERVED)
     assert call in step.health.message
@@ -105,7 +109,7 @@ def test_a_collection_of_an_observed_catalog_is_shown_and_not_changed() -> None:
     assert step.fields["collectionId"] == "c1"
     request = {"requestId": "1", "destination": "file:///x"}
     asked = spec(snapshot=request)
-    snapshot = SnapshotObserved(
+    snapshot = SnapshotView(
         request=asked.snapshot,
         reachable=True,
         collection_id="c1",
@@ -232,7 +236,7 @@ def test_without_a_key_all_columns_are_the_key() -> None:
     ],
 )
 def test_what_keeps_a_collection_from_being_ready(
-    seen: Observed, phase: Phase, reason: Reason, names: str
+    seen: CollectionView, phase: Phase, reason: Reason, names: str
 ) -> None:
     step = rest(seen)
     assert (step.health.phase, step.health.reason) == (phase, reason)
@@ -315,7 +319,7 @@ def test_retain_waits_for_the_catalog_only_where_an_attempt_is_shown_to_run_and_
     ],
     ids=["missing", "observed"],
 )
-def test_retain_does_not_wait_where_nobody_can_end_an_attempt(seen: Observed) -> None:
+def test_retain_does_not_wait_where_nobody_can_end_an_attempt(seen: CollectionView) -> None:
     step = decided(seen)
     assert isinstance(step, Release)
     assert [note.reason for note in step.notes] == [Reason.DELETION_INCOMPLETE]
@@ -349,10 +353,10 @@ def test_delete_takes_nothing_of_others() -> None:
     assert "another's" in step.notes[0].message
 
 
-@pytest.mark.parametrize("kind", [SnapshotObserved, CompactionObserved])
+@pytest.mark.parametrize("kind", [SnapshotView, CompactionView])
 @pytest.mark.parametrize("gone", [DELETING, DOOMED, replace(DELETING, catalog=CatalogState.MISSING)])
 def test_attempts_of_spark_are_ended_before_a_collection_goes_whatever_becomes_of_its_data(
-    kind: type[AskedObserved], gone: Observed
+    kind: type[RequestedView], gone: CollectionView
 ) -> None:
     job = JobRecord("j1", "c1", kind.kind.job, "1", 3, JobState.RUNNING, by="spark")
     of_both = {"reachable": True, "request": None, "collection_id": "c1", "since": 5, "upper": 90}
@@ -372,7 +376,7 @@ def test_attempts_of_spark_are_ended_before_a_collection_goes_whatever_becomes_o
 def test_retain_ends_no_attempts_of_others() -> None:
     job = JobRecord("j1", "c1", "compact", "1", 3, JobState.RUNNING)
     of_spark = replace(job, by="spark")
-    asked = CompactionObserved(reachable=True, request=None, collection_id="c1", running=(job,))
+    asked = CompactionView(reachable=True, request=None, collection_id="c1", running=(job,))
     assert decided(replace(DELETING, asked=(asked,))) == Release()
     asked = replace(asked, running=(of_spark,))
     # Never made by this resource, and otherwise than it asks for.

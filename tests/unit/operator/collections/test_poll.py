@@ -13,10 +13,14 @@ from holdfast.collections import CollectionSpec, StorageController
 from holdfast.persist import PersistClient, PersistConfig, Schema
 from holdfast.persist.upkeep.rollup import write_rollup
 from holdfast_operator.api.names import Kind
-from holdfast_operator.catalogs.facts import Basis, ItemName, Opening
+from holdfast_operator.catalogs.facts import Opening
 from holdfast_operator.catalogs.opencatalog import OpenCatalog
 from holdfast_operator.catalogs.stores import Stores
-from holdfast_operator.collections.poll import Ticks
+from holdfast_operator.collections import store
+from holdfast_operator.collections.facts import Basis, ItemName
+from holdfast_operator.collections.poll import Poll, Watchlist
+from holdfast_operator.collections.reading import changed
+from holdfast_operator.collections.steps import CreateCollection, EnsureItem
 from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.metrics import Metrics
@@ -37,8 +41,8 @@ def catalog(tmp_path: Path) -> Iterator[OpenCatalog]:
     )
     handle = OpenCatalog.open(opening)
     for name in NAMES:
-        handle.ensure_item(item(name), SCHEMA, 1)
-        handle.create_collection(id_of(handle, name), item(name), SCHEMA, 1)
+        store.take(handle, EnsureItem(item(name), SCHEMA, 1))
+        store.take(handle, CreateCollection(id_of(handle, name), item(name), SCHEMA, 1))
     yield handle
     handle.close()
 
@@ -52,7 +56,7 @@ def item(name: str) -> ItemName:
 
 
 def id_of(handle: OpenCatalog, name: str) -> str:
-    found = handle.look(item(name)).collection_id
+    found = store.look(handle, item(name)).collection_id
     assert found is not None
     return found
 
@@ -65,8 +69,8 @@ def at_rest(handle: OpenCatalog) -> dict[str, Basis]:
     """Look at all until there is nothing new: our own client's upkeep may come in between."""
     deadline = time.monotonic() + 60
     while True:
-        looks = {name: basis for name in NAMES if (basis := handle.look(item(name)).basis)}
-        if handle.changed(looks) == ():
+        looks = {name: basis for name in NAMES if (basis := store.look(handle, item(name)).basis)}
+        if changed(handle.client, handle.controller, looks) == ():
             return looks
         assert time.monotonic() < deadline, "there is always something new"
         threading.Event().wait(0.05)
@@ -105,7 +109,7 @@ def test_what_others_change_is_new_until_it_is_looked_at(
         # Nor is one new that nobody looked at yet.
         controller.create_collection(CollectionSpec(_uuid(9), "other", SCHEMA))
         for _ in range(2):
-            assert "airports" in catalog.changed(looks)
+            assert "airports" in changed(catalog.client, catalog.controller, looks)
         at_rest(catalog)
         del kept
 
@@ -126,9 +130,9 @@ def test_upkeep_and_heartbeats_make_nothing_new(catalog: OpenCatalog) -> None:
             handle.heartbeat()
         after = client.versions(shards)
         assert all(after[shard] > before[shard] for shard in shards)
-        assert catalog.changed(looks) == ()
+        assert changed(catalog.client, catalog.controller, looks) == ()
         write(controller, info.collection_id)
-        assert catalog.changed(looks) == ("airports",)
+        assert changed(catalog.client, catalog.controller, looks) == ("airports",)
         reader.close()
 
 
@@ -140,15 +144,16 @@ def test_a_tick_has_what_is_new_looked_at_and_all_where_that_cannot_be_told(cata
         metrics, seen, stop = Metrics(), asyncio.Queue[ObjectKey](), asyncio.Event()
         pool = StorePool(metrics)
         stores = Stores(pool, LongCalls(metrics, seen.put_nowait))
+        watchlist = Watchlist(stores)
         stores.adopt(CATALOG, catalog)
         for name in NAMES:
-            await stores.look(CATALOG, key_of(name), item(name))
-        stores.forget(key_of("planes"))
-        ticking = asyncio.create_task(Ticks(stores, seen.put_nowait, SystemClock(), 0.01).run(stop))
+            await watchlist.look(CATALOG, key_of(name), item(name))
+        watchlist.forget(key_of("planes"))
+        ticking = asyncio.create_task(Poll(stores, watchlist, seen.put_nowait, SystemClock(), 0.01).run(stop))
         with PersistClient.open(catalog.opening.storage.url) as client:
             await asyncio.to_thread(write, StorageController(client), collection)
         assert await asyncio.wait_for(seen.get(), 60) == key_of("airports")
-        await stores.look(CATALOG, key_of("airports"), item("airports"))
+        await watchlist.look(CATALOG, key_of("airports"), item("airports"))
         away = file.rename(file.with_suffix(".away"))
         found = set()
         while key_of("flights") not in found:

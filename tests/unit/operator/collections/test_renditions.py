@@ -14,18 +14,15 @@ from holdfast.persist import Schema
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.api.rendition import RenditionPhase
-from holdfast_operator.catalogs.facts import CollectionFacts, HoldFacts, RenditionFacts
-from holdfast_operator.catalogs.plan import Rhythm
-from holdfast_operator.collections.plan import CatalogState, EvolveColumns, Observed, Retain, plan
-from holdfast_operator.collections.renditions import (
-    AbortRendition,
-    Advance,
-    CreateRendition,
-    HandOver,
-    Hydrate,
-    MakeDifference,
-    is_long_over,
+from holdfast_operator.collections.facts import (
+    CatalogState,
+    CollectionFacts,
+    CollectionView,
+    HoldFacts,
+    RenditionFacts,
 )
+from holdfast_operator.collections.plan import plan
+from holdfast_operator.collections.renditions import is_long_over
 from holdfast_operator.collections.status import (
     collection_marks,
     phase_of,
@@ -33,10 +30,20 @@ from holdfast_operator.collections.status import (
     shown_phases,
     status_fields,
 )
+from holdfast_operator.collections.steps import (
+    AbortRendition,
+    Advance,
+    CreateRendition,
+    EvolveColumns,
+    HandOver,
+    Hydrate,
+    MakeDifference,
+    Retain,
+)
 from holdfast_operator.engine.events import transitions
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.status import Health, Phase
-from holdfast_operator.engine.steps import Settle, Step
+from holdfast_operator.engine.steps import Rhythm, Settle, Step
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 UPPER = 10 * MAX_LAG_MS
@@ -89,10 +96,10 @@ def facts(*renditions: RenditionFacts, **fields: Any) -> CollectionFacts:
     )
 
 
-def seen(there: CollectionFacts, asked: StorageCollectionSpec, **fields: Any) -> Observed:
+def seen(there: CollectionFacts, asked: StorageCollectionSpec, **fields: Any) -> CollectionView:
     """Looked at after the status shows all of it, unless it says otherwise."""
     shown = {each.id: phase_of(there, each).value for each in there.renditions}
-    return Observed(
+    return CollectionView(
         **{
             "name": "flights",
             "spec": asked,

@@ -14,29 +14,32 @@ from holdfast.errors import CLOSED
 from holdfast.persist import PersistClient, Schema
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import ConditionType, Reason
-from holdfast_operator.catalogs.facts import (
+from holdfast_operator.catalogs.facts import NotAllowed, Opening, RestoreFailed
+from holdfast_operator.catalogs.opencatalog import OpenCatalog
+from holdfast_operator.collections import store
+from holdfast_operator.collections.facts import (
+    CatalogState,
     CollectionFacts,
+    CollectionView,
     ItemName,
-    NotAllowed,
-    Opening,
     RenditionFacts,
-    RestoreFailed,
     Superseded,
 )
-from holdfast_operator.catalogs.opencatalog import OpenCatalog
-from holdfast_operator.catalogs.plan import Rhythm
 from holdfast_operator.collections.itemdefinition import is_out_of_date, item_definition
-from holdfast_operator.collections.plan import CatalogState, EnsureItem, Observed, plan
-from holdfast_operator.collections.renditions import (
-    AbortRendition,
-    CreateRendition,
-    Restore,
-    is_long_over,
-)
+from holdfast_operator.collections.plan import plan
+from holdfast_operator.collections.renditions import is_long_over
 from holdfast_operator.collections.status import phase_of
+from holdfast_operator.collections.steps import (
+    AbortRendition,
+    CreateCollection,
+    CreateRendition,
+    DropCollection,
+    EnsureItem,
+    Restore,
+)
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.engine.status import Phase
-from holdfast_operator.engine.steps import Settle, Step
+from holdfast_operator.engine.steps import Rhythm, Settle, Step, ready
 from holdfast_operator.places.bounds import Bounds
 from holdfast_operator.places.storage import Storage
 from testbed.minio import Minio
@@ -71,7 +74,7 @@ def facts(*renditions: RenditionFacts) -> CollectionFacts:
 
 def decided(there: CollectionFacts, asked: StorageCollectionSpec, **fields: Any) -> Step:
     shown = {each.id: phase_of(there, each).value for each in there.renditions}
-    seen = Observed(
+    seen = CollectionView(
         **{
             "name": "flights",
             "spec": asked,
@@ -222,6 +225,20 @@ ORGANIZATION = "11111111-2222-3333-4444-555555555555"
 NAME = ItemName("holdfast", "public", "flights")
 
 
+def restored(
+    catalog: OpenCatalog,
+    collection: str,
+    rendition: str,
+    snapshot: str,
+    *,
+    bounds: Bounds,
+    room: int | None,
+    stopped: Callable[[], bool],
+) -> None:
+    step = Restore(collection, rendition, ready(""), snapshot=snapshot, room=room)
+    store.restore(catalog, step, stopped, bounds)
+
+
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[tuple[OpenCatalog, str, StorageController]]:
     """A catalog, the id of a collection with three rows, and the controller of an application."""
@@ -229,10 +246,10 @@ def opened(tmp_path: Path) -> Iterator[tuple[OpenCatalog, str, StorageController
     catalog = OpenCatalog.open(Opening(storage, ORGANIZATION, 0, "default", (), "operator", "test"))
     with ExitStack() as stack:
         stack.callback(catalog.close)
-        catalog.ensure_item(NAME, SCHEMA, 1)
-        collection = catalog.look(NAME).collection_id
+        store.take(catalog, EnsureItem(NAME, SCHEMA, 1))
+        collection = store.look(catalog, NAME).collection_id
         assert collection is not None
-        catalog.create_collection(collection, NAME, SCHEMA, 2)
+        store.take(catalog, CreateCollection(collection, NAME, SCHEMA, 2))
         client = stack.enter_context(PersistClient.open(storage.url))
         controller = stack.enter_context(StorageController(client))
         rows = [{"id": number, "name": "before"} for number in range(3)]
@@ -259,7 +276,8 @@ def test_a_snapshot_is_restored_once_whatever_is_written_later(
     url, bounds = (tmp_path / "monday").as_uri(), Bounds("ns", None, (tmp_path.as_uri(),))
 
     def restore(*, stopped: Callable[[], bool] = never) -> None:
-        catalog.restore(
+        restored(
+            catalog,
             collection,
             "spec-restore-1",
             url,
@@ -311,7 +329,8 @@ def test_what_can_not_be_restored_is_told_in_a_line_and_changes_nothing(
         ("odd", None, "no snapshot manifest"),
     ):
         with pytest.raises(RestoreFailed, match=says) as failed:
-            catalog.restore(
+            restored(
+                catalog,
                 collection,
                 "spec-restore-1",
                 f"file://{volume}/{name}",
@@ -327,12 +346,18 @@ def test_what_can_not_be_restored_is_told_in_a_line_and_changes_nothing(
         (f"file://{volume}/good", Bounds("evil", volume.parent), "this namespace has only what is below"),
     ):
         with pytest.raises(NotAllowed, match=says) as refused:
-            catalog.restore(collection, "spec-restore-1", url, bounds=within, room=None, stopped=never)
+            restored(catalog, collection, "spec-restore-1", url, bounds=within, room=None, stopped=never)
         assert settled(refused.value).health.reason is Reason.LOCATION_NOT_ALLOWED
     assert [each.id for each in controller.describe(collection).renditions] == ["r1"]
     assert len(contents(controller, collection)) == 3
-    catalog.restore(
-        collection, "spec-restore-1", f"file://{volume}/good", bounds=bounds, room=1 << 20, stopped=never
+    restored(
+        catalog,
+        collection,
+        "spec-restore-1",
+        f"file://{volume}/good",
+        bounds=bounds,
+        room=1 << 20,
+        stopped=never,
     )
     assert contents(controller, collection) == rows
 
@@ -349,7 +374,8 @@ def test_a_snapshot_in_a_bucket_is_restored_where_catalogs_may_be(
     service = f"endpoint={minio.endpoint}"
 
     def restore(url: str, *places: str) -> None:
-        catalog.restore(
+        restored(
+            catalog,
             collection,
             "spec-restore-1",
             url,
@@ -381,16 +407,16 @@ def test_a_rendition_that_somebody_gives_up_meanwhile_is_no_fault_of_the_spec(
     opened: tuple[OpenCatalog, str, StorageController],
 ) -> None:
     catalog, collection, controller = opened
-    catalog.create_rendition(collection, "spec-2", 3, (), Recipe.COPY)
+    store.take(catalog, CreateRendition(collection, "spec-2", 3, (), Recipe.COPY))
 
     def aborted() -> bool:
         controller.renditions.abort(collection, "spec-2")
         return False
 
     with pytest.raises(Superseded, match="ABORTED"):
-        catalog.hydrate(collection, "spec-2", aborted)
+        store.hydrate(catalog, collection, "spec-2", aborted)
     with pytest.raises(Superseded):
-        catalog.hand_over(collection, "spec-2", None, lambda: False)
+        store.hand_over(catalog, collection, "spec-2", None, lambda: False)
     (job,) = (job for job in controller.jobs(collection) if job.kind == HYDRATE)
     assert (job.state, "ABORTED" in job.error) == (JobState.FAILED, True)
 
@@ -401,13 +427,13 @@ def test_a_job_that_was_left_ends_with_what_it_was_for(
 ) -> None:
     """An operator was killed while it filled a rendition."""
     catalog, collection, controller = opened
-    catalog.create_rendition(collection, "spec-2", 3, (), Recipe.COPY)
+    store.take(catalog, CreateRendition(collection, "spec-2", 3, (), Recipe.COPY))
     left = controller.start_job(collection, HYDRATE, "spec-2", spec={})
     if end == "abort":
-        catalog.abort_rendition(collection, "spec-2")
+        store.take(catalog, AbortRendition(collection, "spec-2"))
     else:
-        catalog.drop_collection(collection)
-        look = catalog.look(NAME).facts
+        store.take(catalog, DropCollection(collection))
+        look = store.look(catalog, NAME).facts
         assert look is not None
         assert look.dropped
         assert is_long_over(look, spec(None))
@@ -420,17 +446,17 @@ def test_who_listens_through_a_handover_is_spared_the_comparison(
     opened: tuple[OpenCatalog, str, StorageController],
 ) -> None:
     catalog, collection, controller = opened
-    catalog.create_rendition(collection, "spec-2", 3, (), Recipe.COPY)
-    catalog.hydrate(collection, "spec-2", never)
-    catalog.hand_over(collection, "spec-2", None, never)
+    store.take(catalog, CreateRendition(collection, "spec-2", 3, (), Recipe.COPY))
+    store.hydrate(catalog, collection, "spec-2", never)
+    store.hand_over(catalog, collection, "spec-2", None, never)
     assert not controller.describe(collection).holding.difference_shard
-    catalog.create_rendition(collection, "spec-3", 3, (), Recipe.SOURCE)
+    store.take(catalog, CreateRendition(collection, "spec-3", 3, (), Recipe.SOURCE))
     source = controller.rendition_writer(collection, "spec-3", purpose="test")
     source.append([{"id": 7, "name": "other"}], 0, 10)
-    catalog.hand_over(collection, "spec-3", None, never)
+    store.hand_over(catalog, collection, "spec-3", None, never)
     source.seal(controller.describe(collection).holding.held_from + 1)
-    catalog.hand_over(collection, "spec-3", None, never)
+    store.hand_over(catalog, collection, "spec-3", None, never)
     made = controller.describe(collection).holding.difference_shard
     assert made
-    catalog.hand_over(collection, "spec-3", None, never)
+    store.hand_over(catalog, collection, "spec-3", None, never)
     assert controller.describe(collection).holding.difference_shard == made

@@ -8,9 +8,10 @@ from kubernetes.client import ApiClient
 from holdfast_operator.api.names import Kind
 from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.events import EventSink
-from holdfast_operator.engine.handler import Services, is_deleting
+from holdfast_operator.engine.handler import Services
 from holdfast_operator.engine.kube import Conflict, Gone, Kube, KubeError, ObjectKey, resource_type
 from holdfast_operator.engine.metrics import Metrics
+from holdfast_operator.engine.resources import is_deleting
 from holdfast_operator.engine.status import StatusWriter
 
 Json = dict[str, Any]

@@ -149,7 +149,7 @@ def test_the_operator_knows_what_is_only_looked_at() -> None:
     columns = [{"name": "id", "type": "int64"}]
     spec = {"catalogRef": {"name": catalog.name}, "columns": columns, "key": ["id"]}
     for key in keys:
-        operator._index.put(key, body_of(key, 1, spec))
+        operator._cache.put(key, body_of(key, 1, spec))
     operator._on_event(catalog, "ADDED", body_of(catalog, 2, {"organizationId": str(uuid.uuid4())}))
     operator._on_event(keys[3], "MODIFIED", body_of(keys[3], 3, spec))
     now = operator._clock.monotonic() + 1

@@ -6,16 +6,10 @@ from typing import Any
 import pytest
 
 from holdfast_operator.api.names import FINALIZER, Kind
-from holdfast_operator.engine.handler import Handler, has_finalizer, is_deleting
-from holdfast_operator.engine.kube import (
-    Conflict,
-    Forbidden,
-    Gone,
-    Invalid,
-    KubeError,
-    ObjectKey,
-)
+from holdfast_operator.engine.handler import Handler
+from holdfast_operator.engine.kube import Conflict, Forbidden, Gone, Invalid, KubeError, ObjectKey
 from holdfast_operator.engine.queue import Result
+from holdfast_operator.engine.resources import has_finalizer, is_deleting
 from holdfast_operator.engine.steps import Free, Keep, Release, Settle, Step, ready
 from unit.operator.engine.oneobject import KEY, OneObject, services
 

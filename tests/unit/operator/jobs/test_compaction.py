@@ -12,11 +12,11 @@ from holdfast_operator.api.collection import CompactionRequest, CompactionSchedu
 from holdfast_operator.api.cron import ScheduleStatus
 from holdfast_operator.api.names import Reason
 from holdfast_operator.collections.handler import waits_for
-from holdfast_operator.jobs.compaction import CompactionObserved
-from holdfast_operator.jobs.course import FailAttempt, LaunchAttempt, RetryJob, StartJob
+from holdfast_operator.jobs.compaction import CompactionView
 from holdfast_operator.jobs.requested import AskedReport, jobs_of, plan, plan_scheduled
 from holdfast_operator.jobs.scheduled import Scheduled
-from holdfast_operator.jobs.snapshot import SnapshotObserved
+from holdfast_operator.jobs.snapshot import SnapshotView
+from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
 from holdfast_operator.sparkapps.adapter import AppPhase, AppState
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -32,7 +32,7 @@ RESULT = {
     "bytes_before": 2000,
     "bytes": 1000,
 }
-ASKED = CompactionObserved(
+ASKED = CompactionView(
     request=CompactionRequest.model_validate({"requestId": "one"}),
     reachable=True,
     collection_id="c1",
@@ -44,7 +44,7 @@ def record(state: JobState, kind: str = "compact", slot: str = "one", **fields: 
     return JobRecord(JOB, "c1", kind, slot, 1, state, **fields)
 
 
-def told(seen: CompactionObserved) -> tuple[str, Reason, str]:
+def told(seen: CompactionView) -> tuple[str, Reason, str]:
     report = plan(seen)
     assert isinstance(report, AskedReport)
     assert report.mark is not None
@@ -95,13 +95,13 @@ def test_one_that_nobody_asks_for_any_more_is_ended() -> None:
 @pytest.mark.parametrize(
     ("kind", "other", "waits"),
     [
-        (CompactionObserved, record(JobState.RUNNING, "snapshot", "s1"), "snapshot s1"),
-        (CompactionObserved, record(JobState.RUNNING, "hydrate", "r2"), "the hydration of rendition r2"),
-        (CompactionObserved, record(JobState.DONE, "snapshot", "s1"), None),
-        (CompactionObserved, record(JobState.RUNNING, "compact", "c2"), None),
-        (SnapshotObserved, record(JobState.RUNNING, "compact", "c2"), "compaction c2"),
-        (SnapshotObserved, record(JobState.RUNNING, "hydrate", "r2"), None),
-        (SnapshotObserved, record(JobState.RUNNING, "stream write", "x"), None),
+        (CompactionView, record(JobState.RUNNING, "snapshot", "s1"), "snapshot s1"),
+        (CompactionView, record(JobState.RUNNING, "hydrate", "r2"), "the hydration of rendition r2"),
+        (CompactionView, record(JobState.DONE, "snapshot", "s1"), None),
+        (CompactionView, record(JobState.RUNNING, "compact", "c2"), None),
+        (SnapshotView, record(JobState.RUNNING, "compact", "c2"), "compaction c2"),
+        (SnapshotView, record(JobState.RUNNING, "hydrate", "r2"), None),
+        (SnapshotView, record(JobState.RUNNING, "stream write", "x"), None),
     ],
 )
 def test_a_compaction_waits_for_other_jobs_and_a_snapshot_for_a_compaction(
@@ -133,7 +133,7 @@ def test_a_schedule_asks_for_compactions_and_the_records_of_snapshots_are_none_o
     assert report.fields["compactionSchedule"]["nextScheduleTime"] == "2026-01-02T00:00:00Z"
     known = (record(JobState.RUNNING, "snapshot"), record(JobState.DONE, finished_ms=4, result=RESULT))
     assert jobs_of(ASKED.kind, known, ASKED.request) == {"job": known[1], "last": known[1], "running": ()}
-    assert jobs_of(SnapshotObserved.kind, known, None) == {"job": None, "last": None, "running": known[:1]}
+    assert jobs_of(SnapshotView.kind, known, None) == {"job": None, "last": None, "running": known[:1]}
 
 
 def test_a_spec_asks_for_it_beside_a_snapshot() -> None:

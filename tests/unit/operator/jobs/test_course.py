@@ -17,15 +17,14 @@ from kubernetes.client import ApiClient
 from holdfast.collections import JobRecord, JobState, StorageController
 from holdfast.persist import PersistClient, PersistConfig
 from holdfast_operator.api.names import FINALIZER, Kind
+from holdfast_operator.catalogs.claims import new_cache
 from holdfast_operator.catalogs.facts import Opening
-from holdfast_operator.catalogs.handler import Settings
-from holdfast_operator.catalogs.plan import Rhythm
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections.handler import CollectionHandler
-from holdfast_operator.engine.cache import Index
+from holdfast_operator.collections.poll import Watchlist
 from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.events import EventSink
-from holdfast_operator.engine.handler import Services
+from holdfast_operator.engine.handler import Services, Settings
 from holdfast_operator.engine.kube import (
     Exists,
     Forbidden,
@@ -38,6 +37,7 @@ from holdfast_operator.engine.kube import (
 )
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.status import StatusWriter
+from holdfast_operator.engine.steps import Rhythm
 from holdfast_operator.places.longcalls import LongCalls
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.storage import Storage
@@ -223,7 +223,9 @@ class World:
             settings = Settings("me", None, True, Rhythm(2.0, 60.0))
             spark = KubeflowAdapter(self.cluster)
             slots = Slots(self.caps, spark, self.clock, ["ns"])
-            handler = CollectionHandler(services, stores, Index(None), settings, spark, slots)
+            handler = CollectionHandler(
+                services, stores, Watchlist(stores), new_cache(None), settings, spark, slots
+            )
             try:
                 await story(Operator(self, handler, stores))
             except Died:
@@ -526,7 +528,7 @@ def test_a_template_that_comes_leaves_the_operators_own_attempt_at_work(world: W
 
     def fill(handle: Any) -> None:
         """The operator's fill, which lasts."""
-        record = handle._controller.start_job(collection(), "hydrate", "spec-2", spec={})
+        record = handle.controller.start_job(collection(), "hydrate", "spec-2", spec={})
         assert record.by == ""
         begun.set()
         ended.wait(60)

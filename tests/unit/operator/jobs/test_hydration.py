@@ -16,24 +16,15 @@ from holdfast.persist import Schema, StoredSize
 from holdfast.spark.jobs.spec import HydrateSpec
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Reason
-from holdfast_operator.catalogs.facts import CollectionFacts, RenditionFacts
-from holdfast_operator.catalogs.plan import Rhythm
 from holdfast_operator.collections import plan as collection
-from holdfast_operator.collections.plan import CatalogState, DropCollection, Observed
-from holdfast_operator.collections.renditions import AbortRendition, HandOver, Hydrate
+from holdfast_operator.collections.facts import CatalogState, CollectionFacts, CollectionView, RenditionFacts
 from holdfast_operator.collections.status import phase_of
+from holdfast_operator.collections.steps import AbortRendition, DropCollection, HandOver, Hydrate
 from holdfast_operator.engine.status import Phase
-from holdfast_operator.engine.steps import Release, Settle, Step
-from holdfast_operator.jobs.course import (
-    FailAttempt,
-    LaunchAttempt,
-    RetryJob,
-    StartJob,
-    arguments,
-    shown_launched,
-    shown_running,
-)
-from holdfast_operator.jobs.hydration import HydrationsObserved, may_have_driver, work_order
+from holdfast_operator.engine.steps import Release, Rhythm, Settle, Step
+from holdfast_operator.jobs.course import arguments, shown_launched, shown_running
+from holdfast_operator.jobs.hydration import HydrationsView, may_have_driver, work_order
+from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
 from holdfast_operator.places.storage import Storage
 from holdfast_operator.sparkapps.adapter import AppPhase, AppState
 
@@ -103,16 +94,24 @@ def app(phase: AppPhase, *, attempt: int = 1, age: float = 1.0, job: str = JOB) 
     return AppState(f"app-{attempt}", f"uid-{attempt}", job, attempt, phase, "", created, "hydrate")
 
 
-def spark(*apps: AppState, job: JobRecord | None = None, **fields: Any) -> HydrationsObserved:
+def spark(*apps: AppState, job: JobRecord | None = None, **fields: Any) -> HydrationsView:
     jobs = () if job is None else (job,)
     """What is seen where the status shows the applications of all attempts."""
     launched = frozenset((JOB, attempt) for attempt in range(1, 9))
-    given = {"reachable": True, "now": NOW, "apps": apps, "jobs": jobs, "launched": launched, **fields}
-    return HydrationsObserved(**given)
+    given = {
+        "collection_id": COLLECTION,
+        "reachable": True,
+        "now": NOW,
+        "apps": apps,
+        "jobs": jobs,
+        "launched": launched,
+        **fields,
+    }
+    return HydrationsView(**given)
 
 
 def decided(
-    hydrations: HydrationsObserved,
+    hydrations: HydrationsView,
     there: CollectionFacts | None = None,
     asked: StorageCollectionSpec | None = None,
     **fields: Any,
@@ -133,7 +132,7 @@ def decided(
         "now": NOW,
         "created": True,
     }
-    return collection.plan(Observed(**{**given, **fields}), Rhythm(unsteady=2.0, steady=60.0))
+    return collection.plan(CollectionView(**{**given, **fields}), Rhythm(unsteady=2.0, steady=60.0))
 
 
 def rest(*args: Any, **fields: Any) -> Settle:
@@ -216,7 +215,7 @@ def test_the_phase_is_shown_before_the_job_starts() -> None:
         (spark(job=record(JobState.DONE)), Reason.HYDRATING_RENDITION, "attempt 1 has committed"),
     ],
 )
-def test_what_is_shown(hydrations: HydrationsObserved, reason: Reason, message: str) -> None:
+def test_what_is_shown(hydrations: HydrationsView, reason: Reason, message: str) -> None:
     step = rest(hydrations)
     assert step.health.reason is reason
     assert message in step.health.message

@@ -15,7 +15,6 @@ from holdfast.collections import JobRecord, JobState
 from holdfast.errors import BadInput
 from holdfast_operator.api.cron import CronSchedule, ScheduleStatus
 from holdfast_operator.jobs.scheduled import (
-    ForgetRuns,
     Scheduled,
     Timetable,
     Turn,
@@ -25,6 +24,7 @@ from holdfast_operator.jobs.scheduled import (
     time_of,
     turn,
 )
+from holdfast_operator.jobs.steps import ForgetRuns
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

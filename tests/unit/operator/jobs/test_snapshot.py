@@ -15,10 +15,11 @@ from holdfast.spark.jobs.spec import IcebergTarget, SnapshotSpec
 from holdfast_operator.api.collection import SnapshotRequest, SnapshotSchedule
 from holdfast_operator.api.cron import ScheduleStatus
 from holdfast_operator.api.names import Reason
-from holdfast_operator.jobs.course import FailAttempt, RetryJob, StartJob, arguments, backoff
+from holdfast_operator.jobs.course import arguments, backoff
 from holdfast_operator.jobs.requested import AskedReport, plan, plan_scheduled
-from holdfast_operator.jobs.scheduled import ForgetRuns, Scheduled
-from holdfast_operator.jobs.snapshot import SnapshotObserved, work_order
+from holdfast_operator.jobs.scheduled import Scheduled
+from holdfast_operator.jobs.snapshot import SnapshotView, work_order
+from holdfast_operator.jobs.steps import FailAttempt, ForgetRuns, RetryJob, StartJob
 from holdfast_operator.sparkapps.adapter import AppPhase, AppState
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -48,7 +49,7 @@ def app(
     return AppState(f"app-{attempt}", f"uid-{attempt}", job, attempt, phase, message, created)
 
 
-ASKED = SnapshotObserved(
+ASKED = SnapshotView(
     request=request(),
     reachable=True,
     collection_id="c1",
@@ -62,7 +63,7 @@ DONE = record(
 )
 
 
-def told(seen: SnapshotObserved) -> tuple[str, Reason]:
+def told(seen: SnapshotView) -> tuple[str, Reason]:
     report = plan(seen)
     assert isinstance(report, AskedReport)
     assert report.mark is not None
@@ -124,7 +125,7 @@ def test_tasks_follow_from_what_is_stored() -> None:
         ),
     ],
 )
-def test_what_is_shown(seen: SnapshotObserved, status: str, reason: Reason) -> None:
+def test_what_is_shown(seen: SnapshotView, status: str, reason: Reason) -> None:
     assert told(seen) == (status, reason)
 
 
@@ -373,7 +374,7 @@ START = StartJob(
 )
 
 
-def told_run(seen: SnapshotObserved) -> tuple[str, Reason]:
+def told_run(seen: SnapshotView) -> tuple[str, Reason]:
     report = plan_scheduled(seen)
     assert isinstance(report, AskedReport)
     assert report.mark is not None

@@ -17,26 +17,16 @@ from holdfast_operator.api.catalog import CatalogFence
 from holdfast_operator.api.migration import CatalogMigrationSpec, CatalogMigrationStatus, Verify
 from holdfast_operator.api.names import ConditionType, Kind, Reason
 from holdfast_operator.catalogs.facts import Opening
-from holdfast_operator.catalogs.plan import Rhythm
 from holdfast_operator.engine.deletion import LIMIT, Deletion
 from holdfast_operator.engine.events import transitions
 from holdfast_operator.engine.failures import reason_of
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.status import Phase
-from holdfast_operator.engine.steps import Keep, Release, Settle, Step, Wait, reconciling, stalled
-from holdfast_operator.migrations.facts import Course, Move, Planned, Stand, migration_id
-from holdfast_operator.migrations.plan import (
-    Abandon,
-    Advance,
-    Begin,
-    CloseShadow,
-    DryRun,
-    Observed,
-    OpenShadow,
-    Stop,
-    plan,
-)
+from holdfast_operator.engine.steps import Keep, Release, Rhythm, Settle, Step, Wait, reconciling, stalled
+from holdfast_operator.migrations.facts import Course, MigrationView, Move, Planned, Stand, migration_id
+from holdfast_operator.migrations.plan import plan
 from holdfast_operator.migrations.status import resting
+from holdfast_operator.migrations.steps import Abandon, Advance, Begin, CloseShadow, DryRun, OpenShadow, Stop
 from holdfast_operator.places.storage import StashPlace, Storage
 
 RHYTHM = Rhythm(unsteady=2.0, steady=60.0)
@@ -69,16 +59,16 @@ UNTOUCHED = Stand(ONE, Backend.STASH, 3, 3, None, CATALOG_VERSION)
 RUNNING = replace(UNTOUCHED, record=Record.RUNNING)
 DONE = replace(UNTOUCHED, record=Record.DONE, truth=Backend.PERSIST)
 ROLLED_BACK = replace(UNTOUCHED, record=Record.ROLLED_BACK)
-FRESH = Observed(name="ns/move", spec=spec(), now=NOW, move=move(), stand=UNTOUCHED)
+FRESH = MigrationView(name="ns/move", spec=spec(), now=NOW, move=move(), stand=UNTOUCHED)
 BEGUN = replace(FRESH, course=Course(move(), strategy=ONE))
 
 
-def asked(seen: Observed, **fields: Any) -> Observed:
+def asked(seen: MigrationView, **fields: Any) -> MigrationView:
     """The same with another spec."""
     return replace(seen, spec=spec(**fields), move=move(**fields))
 
 
-def after(number: int, *, strategy: Strategy = ONE, **fields: Any) -> Observed:
+def after(number: int, *, strategy: Strategy = ONE, **fields: Any) -> MigrationView:
     """After so many steps of a move."""
     target = move(**fields)
     done = STEPS[strategy, target.destination][number - 1] if number else None
@@ -86,21 +76,21 @@ def after(number: int, *, strategy: Strategy = ONE, **fields: Any) -> Observed:
     return replace(asked(FRESH, **fields), stand=RUNNING, course=course)
 
 
-def decided(seen: Observed) -> Step:
+def decided(seen: MigrationView) -> Step:
     return plan(seen, RHYTHM)
 
 
-def rest(seen: Observed) -> Settle:
+def rest(seen: MigrationView) -> Settle:
     step = decided(seen)
     assert isinstance(step, Settle)
     return step
 
 
-def told(seen: Observed) -> tuple[Phase, Reason]:
+def told(seen: MigrationView) -> tuple[Phase, Reason]:
     return rest(seen).health.phase, rest(seen).health.reason
 
 
-def shown(seen: Observed, **fields: Any) -> Observed:
+def shown(seen: MigrationView, **fields: Any) -> MigrationView:
     return replace(seen, shown=CatalogMigrationStatus(**fields))
 
 
@@ -174,7 +164,7 @@ def test_the_way_of_a_migration() -> None:
         (replace(FRESH, stand=ROLLED_BACK), Phase.READY, Reason.ROLLED_BACK),
     ],
 )
-def test_why_it_rests(seen: Observed, phase: Phase, reason: Reason) -> None:
+def test_why_it_rests(seen: MigrationView, phase: Phase, reason: Reason) -> None:
     assert told(seen) == (phase, reason)
     # What rests has nothing to do with the catalog any more, once the step under way is over.
     ended = replace(seen, course=Course(move(), calls=1))
@@ -283,7 +273,7 @@ UNKNOWN = (
 """Where nobody can say what the stores hold."""
 
 
-def ended(seen: Observed, *types: ConditionType, **fields: Any) -> Observed:
+def ended(seen: MigrationView, *types: ConditionType, **fields: Any) -> MigrationView:
     """The same with a status whose conditions of these types are true."""
     marks = [
         Condition(type=each, status="True", last_transition_time=NOW, reason="MigrationCompleted", message="")
@@ -293,7 +283,7 @@ def ended(seen: Observed, *types: ConditionType, **fields: Any) -> Observed:
 
 
 @pytest.mark.parametrize("seen", UNKNOWN)
-def test_what_is_over_stays_so_while_its_stores_are_silent(seen: Observed) -> None:
+def test_what_is_over_stays_so_while_its_stores_are_silent(seen: MigrationView) -> None:
     over = ended(seen, ConditionType.COMPLETED, phase="Completed")
     assert decided(over) == Wait()
     # Somebody wants it back, which takes the stores; that it was moved stays true.
@@ -309,7 +299,7 @@ DELETING = replace(FRESH, deleting=True)
 
 
 @pytest.mark.parametrize("unknown", UNKNOWN)
-def test_a_deletion_of_what_is_over_waits_for_no_store(unknown: Observed) -> None:
+def test_a_deletion_of_what_is_over_waits_for_no_store(unknown: MigrationView) -> None:
     # Kubernetes counts a deletion as a change of the spec.
     seen = replace(unknown, deleting=True, changed=True)
     assert decided(ended(seen, ConditionType.COMPLETED)) == Release()
@@ -337,7 +327,7 @@ def test_a_deletion_of_what_is_over_waits_for_no_store(unknown: Observed) -> Non
         (replace(DELETING, stand=None, move=None, catalog_missing=True), Release()),
     ],
 )
-def test_a_deletion_leaves_nothing_on_record(seen: Observed, step: Step) -> None:
+def test_a_deletion_leaves_nothing_on_record(seen: MigrationView, step: Step) -> None:
     assert decided(seen) == step
 
 
@@ -354,7 +344,7 @@ def test_a_deletion_waits_for_the_stores_until_somebody_abandons_it() -> None:
     assert [note.reason for note in decided(started).notes] == [Reason.DELETION_INCOMPLETE]  # type: ignore[attr-defined]
 
 
-def fields_of(seen: Observed, settle: Settle | None = None) -> dict[str, Any]:
+def fields_of(seen: MigrationView, settle: Settle | None = None) -> dict[str, Any]:
     settle = settle or rest(seen)
     assert settle.fields is not None
     return dict(settle.fields)

@@ -9,14 +9,16 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast_operator.api.names import Kind, Reason
-from holdfast_operator.catalogs.handler import CatalogHandler, Settings
-from holdfast_operator.catalogs.plan import Observed, Rhythm
+from holdfast_operator.catalogs.claims import new_cache
+from holdfast_operator.catalogs.facts import CatalogView
+from holdfast_operator.catalogs.handler import CatalogHandler
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.engine import logging as logs
-from holdfast_operator.engine.cache import Index
+from holdfast_operator.engine.handler import Settings
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.status import shown
+from holdfast_operator.engine.steps import Rhythm
 from holdfast_operator.migrations.moves import Migrations
 from holdfast_operator.places.credentials import decoded, forget_secrets
 from holdfast_operator.places.longcalls import LongCalls
@@ -169,13 +171,13 @@ class WithSecret(OneObject):
         return await super().request(method, path, query=query, body=body)
 
 
-def observed(server: WithSecret, *places: str) -> Observed:
+def observed(server: WithSecret, *places: str) -> CatalogView:
     """What a look at its Catalog finds, by an operator that has these places."""
     made, metrics = services(server, []), Metrics()
     pool, long = StorePool(metrics), LongCalls(metrics, lambda _: None)
     stores = Stores(pool, long)
     settings = Settings("me", None, storage_shared=False, rhythm=Rhythm(2, 60), allowed_locations=places)
-    handler = CatalogHandler(made, stores, Index(None), settings, Migrations(pool, long, stores))
+    handler = CatalogHandler(made, stores, new_cache(None), settings, Migrations(pool, long, stores))
     return asyncio.run(handler.observe(KEY, server.catalog))
 
 
