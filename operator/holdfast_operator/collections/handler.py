@@ -2,36 +2,36 @@
 
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from itertools import chain
-from typing import Any, ClassVar, Final
+from typing import ClassVar
 
-from holdfast.collections import JobRecord, JobState, RenditionState
+from holdfast.collections import JobState, RenditionState
 from holdfast.collections.hydration import HYDRATE
 from holdfast.errors import AsOfTooEarly, CollectionInUse, UniquenessViolation
 from holdfast.persist import StoredSize
 from holdfast_operator.api.catalog import Access, CatalogSpec, DeletionPolicy
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.names import Kind, Reason
-from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.catalogs.facts import NotReadable, Opening
 from holdfast_operator.catalogs.keeping import is_loose, keep_catalog
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections import plan as collection
 from holdfast_operator.collections import store
-from holdfast_operator.collections.facts import (
-    CatalogState,
-    CollectionFacts,
-    CollectionView,
-    Look,
-    NoSuchSchema,
-)
+from holdfast_operator.collections.facts import CatalogState, CollectionFacts, CollectionView, NoSuchSchema
 from holdfast_operator.collections.longsteps import LongSteps
 from holdfast_operator.collections.plan import item_name, told_change
 from holdfast_operator.collections.poll import Watchlist
 from holdfast_operator.collections.renditions import is_long_over
+from holdfast_operator.collections.sparkwork import (
+    KINDS,
+    VIEWS,
+    hydrations_view,
+    may_have_driver,
+    requested_view,
+    template_of,
+    wants_jobs,
+)
 from holdfast_operator.collections.status import lag, shown_phases
 from holdfast_operator.collections.steps import AbortRendition, DropCollection, EvolveColumns, LongStep
 from holdfast_operator.engine.cache import Cache
@@ -44,13 +44,16 @@ from holdfast_operator.engine.resources import has_finalizer, is_deleting
 from holdfast_operator.engine.specs import parse_spec
 from holdfast_operator.engine.status import is_ready
 from holdfast_operator.engine.steps import KeepCatalog, Settle, Step, StoreStep, reconciling
-from holdfast_operator.jobs import hydration, snapshot
-from holdfast_operator.jobs.compaction import CompactionView
-from holdfast_operator.jobs.course import COMPACT, SNAPSHOT, arguments, failed, shown_launched, shown_running
-from holdfast_operator.jobs.hydration import HydrationsView
-from holdfast_operator.jobs.requested import AskedKind, jobs_of, runs_of
-from holdfast_operator.jobs.scheduled import Scheduled, shown_in, time_of
-from holdfast_operator.jobs.snapshot import SnapshotView
+from holdfast_operator.jobs import hydration
+from holdfast_operator.jobs.course import (
+    SNAPSHOT,
+    SparkView,
+    arguments,
+    failed,
+    shown_launched,
+    shown_running,
+)
+from holdfast_operator.jobs.scheduled import shown_in
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
 from holdfast_operator.sparkapps.adapter import AppState, Launch, NotInstalled, Refused, SparkAdapter
 from holdfast_operator.sparkapps.objects import in_a_line
@@ -130,7 +133,7 @@ class CollectionHandler(Handler[CollectionView]):
         if blank.deletion.abandoned or (leaves and blank.deletion.overdue):
             # It doesn't wait any more for a store that doesn't answer.
             return blank
-        if (spec.suspend or leaves) and not _may_have_driver(spec, status):
+        if (spec.suspend or leaves) and not may_have_driver(spec, status):
             return blank
         return await self._look_into(blank, spec, opening, key, body)
 
@@ -216,34 +219,26 @@ class CollectionHandler(Handler[CollectionView]):
         self._measure(key, facts)
         if is_long_over(facts, spec):
             self._long.stop(key)
-        common: dict[str, Any] = {
-            "collection_id": facts.collection_id,
-            "reachable": not opening.storage.on_one_machine or self._settings.storage_shared,
-            "missing": missing,
-            "full": await self._full(key, spec, missing),
-            "launched": shown_launched(body.get("status", {})),
-            "stored": _stored(facts),
-            "since": facts.since,
-            "now": self.services.clock.wall(),
-        }
+        status = body.get("status", {})
+        shared = SparkView(
+            collection_id=facts.collection_id,
+            reachable=not opening.storage.on_one_machine or self._settings.storage_shared,
+            missing=missing,
+            full=await self._full(key, spec, missing),
+            apps=apps,
+            launched=shown_launched(status),
+            stored=facts.active.size if facts.renditions else StoredSize(0, 0),
+            since=facts.since,
+            upper=facts.upper,
+            now=self.services.clock.wall(),
+        )
+        here = self._long.filling(key, facts.collection_id)
+        takes = self._spark.objection
         return replace(
             seen,
-            hydrations=HydrationsView(
-                **common,
-                objection=self._objection(spec.hydration.spark),
-                apps=tuple(app for app in apps if app.kind == HYDRATE),
-                jobs=tuple(job for job in look.jobs if job.kind == HYDRATE),
-                here=self._long.filling(key, facts.collection_id),
-            ),
+            hydrations=hydrations_view(shared, spec, look.jobs, here, takes),
             retention_since=max(facts.upper - 1 - spec.retention.milliseconds, 0),
-            asked=(
-                SnapshotView(
-                    **common,
-                    **self._asked(SnapshotView.kind, spec, body, look, apps),
-                    upper=facts.upper,
-                ),
-                CompactionView(**common, **self._asked(CompactionView.kind, spec, body, look, apps)),
-            ),
+            asked=tuple(requested_view(view, shared, spec, status, look.jobs, takes) for view in VIEWS),
         )
 
     async def _applications(
@@ -251,7 +246,7 @@ class CollectionHandler(Handler[CollectionView]):
     ) -> tuple[tuple[AppState, ...], str | None]:
         """The applications, and why there can't be any."""
         status = body.get("status", {})
-        if spec.hydration.spark is None and not _may_have_driver(spec, status):
+        if spec.hydration.spark is None and not may_have_driver(spec, status):
             return (), None
         try:
             return await self._spark.observe(key, body["metadata"]["uid"]), None
@@ -259,42 +254,12 @@ class CollectionHandler(Handler[CollectionView]):
             return (), str(error)
 
     async def _full(self, key: ObjectKey, spec: StorageCollectionSpec, missing: str | None) -> str | None:
-        if missing is not None or not _wants_jobs(spec):
+        if missing is not None or not wants_jobs(spec):
             return None
         try:
             return await self._slots.full(key)
         except NotInstalled as error:
             return str(error)
-
-    def _asked(
-        self,
-        kind: AskedKind,
-        spec: StorageCollectionSpec,
-        body: Json,
-        look: Look,
-        apps: Sequence[AppState],
-    ) -> dict[str, Any]:
-        """What is known of the jobs of a kind that are asked for, beside what is of all Spark jobs."""
-        request, schedule = _asked_for(spec)[kind.job]
-        scheduled = None
-        if schedule is not None:
-            scheduled = Scheduled(
-                spec=schedule,
-                shown=shown_in(body.get("status", {}), kind.schedule_field),
-                runs=runs_of(kind, look.jobs),
-                objection=self._objection(schedule.spark),
-            )
-        return {
-            "request": request,
-            "scheduled": scheduled,
-            "objection": self._objection(request.spark if request else None),
-            "apps": tuple(app for app in apps if app.kind == kind.job),
-            **jobs_of(kind, look.jobs, request),
-            "waits_for": waits_for(kind, look.jobs),
-        }
-
-    def _objection(self, template: SparkTemplate | None) -> str | None:
-        return None if template is None else self._spark.objection(template)
 
     async def _apply(self, key: ObjectKey, body: Json, step: Step, catalog: ObjectKey) -> None:
         match step:
@@ -333,7 +298,7 @@ class CollectionHandler(Handler[CollectionView]):
             return
         spec = StorageCollectionSpec.model_validate(body["spec"])
         opening = self._stores.opened(catalog)
-        found = _template(spec, job)
+        found = template_of(spec, job)
         if found is None or opening is None:
             return
         template, order = found
@@ -375,7 +340,7 @@ class CollectionHandler(Handler[CollectionView]):
         """Count the runs that were missed, beside."""
         super().shown(key, body, before)
         status = body.get("status", {})
-        for kind in _ASKED:
+        for kind in KINDS:
             now, then = (shown_in(each, kind.schedule_field).missed_runs for each in (status, before))
             self.services.metrics.missed_runs.labels(kind.job).inc(max(now - then, 0))
 
@@ -385,60 +350,6 @@ class CollectionHandler(Handler[CollectionView]):
         metrics.since.labels(key.namespace, key.name).set(facts.since)
         hydrating = (each for each in facts.renditions if each.state is RenditionState.HYDRATING)
         metrics.show_lags(key.namespace, key.name, {each.id: lag(facts, each) for each in hydrating})
-
-
-def _template(spec: StorageCollectionSpec, job: JobRecord) -> tuple[SparkTemplate, Mapping[str, Any]] | None:
-    """What a job runs with, and what it is told; None where nobody asks for it any more."""
-    if job.kind == HYDRATE:
-        template = spec.hydration.spark
-        return None if template is None else (template, hydration.work_order(job))
-    request, schedule = _asked_for(spec)[job.kind]
-    asked = request if time_of(job.slot) is None else schedule
-    order = snapshot.work_order(job) if job.kind == SNAPSHOT else {}
-    return None if asked is None else (asked.spark, order)
-
-
-_ASKED: Final = (SnapshotView.kind, CompactionView.kind)
-
-
-def _asked_for(spec: StorageCollectionSpec) -> dict[str, tuple[Any, Any]]:
-    """The requests and schedules of a spec, by the kind of their jobs."""
-    return {
-        SNAPSHOT: (spec.snapshot, spec.snapshot_schedule),
-        COMPACT: (spec.compaction, spec.compaction_schedule),
-    }
-
-
-def waits_for(kind: AskedKind, jobs: Sequence[JobRecord]) -> str | None:
-    """What runs beside the jobs of a kind, in words, and has to end before one of them begins."""
-    for job in jobs:
-        if job.state is not JobState.RUNNING or job.kind == kind.job:
-            continue
-        if job.kind == HYDRATE and kind.job == COMPACT:
-            return f"the hydration of rendition {job.slot}"
-        for other in _ASKED:
-            if other.job == job.kind:
-                return f"{other.noun} {job.slot}"
-    return None
-
-
-def _wants_jobs(spec: StorageCollectionSpec) -> bool:
-    asked = (*chain.from_iterable(_asked_for(spec).values()), spec.hydration.spark)
-    return any(each is not None for each in asked)
-
-
-def _may_have_driver(spec: StorageCollectionSpec, status: Json) -> bool:
-    """Whether a job of Spark may be under way, or may have been."""
-    asked = chain.from_iterable(_asked_for(spec).values())
-    fields = {field for kind in _ASKED for field in (kind.job_field, kind.schedule_field)}
-    return any(asked) or bool(fields & status.keys()) or hydration.may_have_driver(status)
-
-
-def _stored(facts: CollectionFacts) -> StoredSize:
-    """How much of a collection a job reads."""
-    if not facts.renditions:
-        return StoredSize(0, 0)
-    return facts.active.size
 
 
 def _catalog_key(key: ObjectKey, spec: StorageCollectionSpec) -> ObjectKey:

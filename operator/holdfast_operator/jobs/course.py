@@ -62,6 +62,8 @@ class SparkView:
     """How much there is to read."""
     since: int = 0
     """The earliest time that the collection can be read as of."""
+    upper: int = 0
+    """The time up to which it is complete."""
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 

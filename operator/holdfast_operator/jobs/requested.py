@@ -12,7 +12,7 @@ Invariants
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final, assert_never
+from typing import Any, ClassVar, Final, NamedTuple, assert_never
 
 from pydantic import BaseModel
 
@@ -122,16 +122,26 @@ class AskedReport:
     notes: tuple[Note, ...] = ()
 
 
-def jobs_of(kind: AskedKind, known: Sequence[JobRecord], request: JobRequest | None) -> dict[str, Any]:
-    """What `RequestedView` tells of the records of a collection."""
+class KnownJobs(NamedTuple):
+    """The jobs of one kind on record."""
+
+    job: JobRecord | None
+    """The one that is asked for now."""
+    last: JobRecord | None
+    """The one that was committed last."""
+    running: tuple[JobRecord, ...]
+
+
+def jobs_of(kind: AskedKind, known: Sequence[JobRecord], request: JobRequest | None) -> KnownJobs:
+    """The jobs of a kind among all that are on record for a collection."""
     jobs = [job for job in known if job.kind == kind.job]
     done = [job for job in jobs if job.state is JobState.DONE]
     slot = None if request is None else request.request_id
-    return {
-        "job": next((job for job in jobs if job.slot == slot), None),
-        "last": max(done, key=lambda job: job.finished_ms, default=None),
-        "running": tuple(job for job in jobs if job.state is JobState.RUNNING),
-    }
+    return KnownJobs(
+        job=next((job for job in jobs if job.slot == slot), None),
+        last=max(done, key=lambda job: job.finished_ms, default=None),
+        running=tuple(job for job in jobs if job.state is JobState.RUNNING),
+    )
 
 
 def runs_of(kind: AskedKind, known: Sequence[JobRecord]) -> tuple[JobRecord, ...]:

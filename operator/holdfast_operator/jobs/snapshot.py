@@ -98,4 +98,3 @@ class SnapshotView(RequestedView):
         schedule_status=lambda shown, job: SnapshotScheduleStatus(**shown.model_dump(), job=job),
         last_status=_last_status,
     )
-    upper: int

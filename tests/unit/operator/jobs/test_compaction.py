@@ -11,7 +11,7 @@ from holdfast.persist import StoredSize
 from holdfast_operator.api.collection import CompactionRequest, CompactionSchedule, StorageCollectionSpec
 from holdfast_operator.api.cron import ScheduleStatus
 from holdfast_operator.api.names import Reason
-from holdfast_operator.collections.handler import waits_for
+from holdfast_operator.collections.sparkwork import waits_for
 from holdfast_operator.jobs.compaction import CompactionView
 from holdfast_operator.jobs.requested import AskedReport, jobs_of, plan, plan_scheduled
 from holdfast_operator.jobs.scheduled import Scheduled
@@ -132,8 +132,8 @@ def test_a_schedule_asks_for_compactions_and_the_records_of_snapshots_are_none_o
     assert report.mark.reason is Reason.COMPACTION_SCHEDULED
     assert report.fields["compactionSchedule"]["nextScheduleTime"] == "2026-01-02T00:00:00Z"
     known = (record(JobState.RUNNING, "snapshot"), record(JobState.DONE, finished_ms=4, result=RESULT))
-    assert jobs_of(ASKED.kind, known, ASKED.request) == {"job": known[1], "last": known[1], "running": ()}
-    assert jobs_of(SnapshotView.kind, known, None) == {"job": None, "last": None, "running": known[:1]}
+    assert jobs_of(ASKED.kind, known, ASKED.request) == (known[1], known[1], ())
+    assert jobs_of(SnapshotView.kind, known, None) == (None, None, known[:1])
 
 
 def test_a_spec_asks_for_it_beside_a_snapshot() -> None:
