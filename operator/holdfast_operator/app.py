@@ -36,9 +36,9 @@ from holdfast_operator.collections.handler import CollectionHandler
 from holdfast_operator.collections.poll import Poll, Watchlist
 from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.deletion import left_at_once
-from holdfast_operator.engine.elector import Elector, Standing
+from holdfast_operator.engine.elector import Elector, LeaseStanding
 from holdfast_operator.engine.events import EventSink
-from holdfast_operator.engine.handler import Handler, Services, Settings
+from holdfast_operator.engine.handler import Handler, OperatorSettings, Services
 from holdfast_operator.engine.informer import Informer
 from holdfast_operator.engine.kube import (
     Kube,
@@ -64,7 +64,7 @@ from holdfast_operator.migrations.moves import Migrations
 from holdfast_operator.places.bounds import shared_beside
 from holdfast_operator.places.longcalls import LongCalls
 from holdfast_operator.places.pool import StorePool
-from holdfast_operator.places.slowservers import SLOW, Slowness
+from holdfast_operator.places.slowservers import SLOW, SlowServers
 from holdfast_operator.sparkapps.choice import AdapterName, adapter, watched
 from holdfast_operator.sparkapps.slots import Caps, Slots
 
@@ -134,7 +134,7 @@ class Operator:
         self._elector = elector
         self._keeping: asyncio.Task[None] | None = None
         self._cache = new_cache(options.data_dir, options.allowed_locations)
-        self._slowness = Slowness()
+        self._slowness = SlowServers()
         self._pool = StorePool(
             self._metrics, deadline=options.store_deadline, may_act=self._leads, slowness=self._slowness
         )
@@ -340,11 +340,11 @@ class Operator:
             await self._end_fenced(error)
             return Result()
         match await self._elector.confirm():
-            case Standing.LOST:
+            case LeaseStanding.LOST:
                 return Result()
-            case Standing.UNKNOWN:
+            case LeaseStanding.UNKNOWN:
                 return Result(retry=True)
-            case Standing.HELD:
+            case LeaseStanding.HELD:
                 catalog = key if key.kind is Kind.CATALOG else self._cache.catalog_of(key)
                 if catalog is not None:
                     await self._fences.take_back(catalog)
@@ -471,7 +471,7 @@ class Operator:
             look=self._look,
             seen=self._note,
         )
-        settings = Settings(
+        settings = OperatorSettings(
             holder=f"holdfast-operator {os.getpid()} on {socket.gethostname()}",
             data_dir=self._options.data_dir,
             allowed_locations=self._options.allowed_locations,

@@ -17,7 +17,7 @@ from holdfast_operator.catalogs.opencatalog import OpenCatalog
 from holdfast_operator.collections import store
 from holdfast_operator.collections.facts import ItemName
 from holdfast_operator.collections.steps import EnsureItem
-from holdfast_operator.places.storage import DumpSource, StashPlace, Storage
+from holdfast_operator.places.storage import DumpSource, StashLocation, Storage
 from testbed.minio import Minio
 from testbed.postgres import USER, PostgresServer
 
@@ -79,7 +79,7 @@ def test_a_stash_in_postgres_takes_the_credentials_of_its_secret(
     with postgres.database() as name:
         url = f"postgresql://127.0.0.1:{postgres.port}/{name}"
         credentials = {"user": USER, "password": "planted-wrong-one" if wrong else postgres.password}
-        shadowed = replace(opening, stash=StashPlace(url, schema="shop"), shadow=True)
+        shadowed = replace(opening, stash=StashLocation(url, schema="shop"), shadow=True)
         if wrong:
             with pytest.raises(StoreUnreachable, match=r"127\.0\.0\.1") as error:
                 OpenCatalog.open(shadowed, credentials)

@@ -12,15 +12,15 @@ from holdfast_operator.api.catalog import Access, CatalogSpec
 from holdfast_operator.api.collection import StorageCollectionSpec
 from holdfast_operator.api.migration import CatalogMigrationSpec
 from holdfast_operator.api.names import Kind, Reason
-from holdfast_operator.engine.cache import Cache, Claim
+from holdfast_operator.engine.cache import Claim, ObjectCache
 from holdfast_operator.engine.kube import Json, ObjectKey
 from holdfast_operator.engine.specs import parse_spec
 from holdfast_operator.places.storage import Storage, names_files, resolve
 
 
-def new_cache(data_dir: Path | None, places: Sequence[str] = ()) -> Cache:
+def new_cache(data_dir: Path | None, places: Sequence[str] = ()) -> ObjectCache:
     """A cache of our resources; `data_dir` and `places` are where catalogs may be, as for `resolve`."""
-    return Cache(_Claims(data_dir, tuple(places)).of)
+    return ObjectCache(_Claims(data_dir, tuple(places)).of)
 
 
 @dataclass(frozen=True)

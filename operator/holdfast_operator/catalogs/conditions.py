@@ -12,7 +12,7 @@ from holdfast_operator.catalogs.facts import Durable, Opening, ShadowFacts
 from holdfast_operator.catalogs.takeovers import catalog_command
 from holdfast_operator.engine.status import Health, Mark, timestamp
 from holdfast_operator.engine.steps import reconciling
-from holdfast_operator.places.storage import StashPlace
+from holdfast_operator.places.storage import StashLocation
 
 
 def mark_restored(spec: CatalogSpec, restored_from: str | None) -> tuple[Mark, ...]:
@@ -26,7 +26,7 @@ def mark_restored(spec: CatalogSpec, restored_from: str | None) -> tuple[Mark, .
     return (Mark(ConditionType.RESTORED, "False", Reason.RESTORE_IGNORED, text),)
 
 
-def mark_shadow(place: StashPlace | None, shadow: ShadowFacts | None) -> tuple[Mark, ...]:
+def mark_shadow(place: StashLocation | None, shadow: ShadowFacts | None) -> tuple[Mark, ...]:
     """Whether the shadow of an open catalog is in step with it; nothing where there is none."""
     if place is None or shadow is None:
         return ()

@@ -27,7 +27,7 @@ from holdfast_operator.api.names import (
 from holdfast_operator.api.urls import public
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.status import Mark, merge_patch
-from holdfast_operator.places.storage import StashPlace, Storage, stash_of, url_with
+from holdfast_operator.places.storage import StashLocation, Storage, stash_of, url_with
 
 Json = dict[str, Any]
 
@@ -106,7 +106,7 @@ def connection_of(spec: CatalogSpec, storage: Storage, truth: str) -> Connection
     return Connection(data, _call(storage, stash))
 
 
-def _call(storage: Storage, stash: StashPlace | None) -> str:
+def _call(storage: Storage, stash: StashLocation | None) -> str:
     def variable(name: str) -> str:
         return f'os.environ["{PREFIX}{name}"]'
 

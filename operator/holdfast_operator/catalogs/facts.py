@@ -14,7 +14,7 @@ from holdfast_operator.catalogs.objects import NOTHING_DECLARED, ObjectsPlan
 from holdfast_operator.engine.deletion import NO_DELETION, Deletion
 from holdfast_operator.engine.failures import ReasonedError
 from holdfast_operator.engine.status import Health
-from holdfast_operator.places.storage import Refused, RestoreSource, StashPlace, Storage
+from holdfast_operator.places.storage import RefusedLocation, RestoreSource, StashLocation, Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Opening:
     system_configurations: tuple[tuple[str, str], ...] = ()
     upgrade: bool = True
     """Whether a catalog of an older format may be upgraded: `UpgradePending` otherwise."""
-    stash: StashPlace | None = None
+    stash: StashLocation | None = None
     """The other one of its two stores."""
     shadow: bool = False
     """Whether every change is made and compared in the other one of its two stores too."""
@@ -239,8 +239,8 @@ class CatalogView:
     older_twin: str | None = None
     fences: tuple[CatalogFence, ...] = ()
     """Who took it from an operator, since the resource was last changed."""
-    storage: Storage | Refused
-    restore: RestoreSource | Refused | None = None
+    storage: Storage | RefusedLocation
+    restore: RestoreSource | RefusedLocation | None = None
     """What it is to be filled with where it is new."""
     restored_from: str | None = None
     """What it was filled with."""

@@ -16,7 +16,7 @@ from holdfast.errors import Fenced, HoldfastError
 from holdfast_operator.api.catalog import CatalogFence
 from holdfast_operator.catalogs import fencing
 from holdfast_operator.catalogs.stores import Stores
-from holdfast_operator.engine.cache import Cache
+from holdfast_operator.engine.cache import ObjectCache
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.handler import Services
 from holdfast_operator.engine.kube import Conflict, KubeError, ObjectKey
@@ -33,7 +33,7 @@ _AT_ONCE: Final = 4
 class FencedCatalogs:
     """What becomes of open catalogs that another process took over."""
 
-    def __init__(self, services: Services, stores: Stores, cache: Cache) -> None:
+    def __init__(self, services: Services, stores: Stores, cache: ObjectCache) -> None:
         self._services = services
         self._stores = stores
         self._cache = cache

@@ -56,20 +56,20 @@ from holdfast_operator.catalogs.opening import Observer
 from holdfast_operator.catalogs.status import durable_fields, handled_truth, named_truth
 from holdfast_operator.catalogs.steps import Close, Destroy, GiveUp, KeepObjects, Open, Publish, RollOut
 from holdfast_operator.catalogs.stores import Stores
-from holdfast_operator.engine.cache import Cache
+from holdfast_operator.engine.cache import ObjectCache
 from holdfast_operator.engine.deletion import asks_to_delete, deletion_of
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.failures import settled
-from holdfast_operator.engine.handler import Halt, Handler, Json, Services, Settings
+from holdfast_operator.engine.handler import Halt, Handler, Json, OperatorSettings, Services
 from holdfast_operator.engine.kube import Conflict, ObjectKey
 from holdfast_operator.engine.queue import Result
 from holdfast_operator.engine.resources import annotation, has_finalizer, is_deleting, kept_fields
 from holdfast_operator.engine.specs import parse_spec
 from holdfast_operator.engine.status import Health, is_ready, timestamp
-from holdfast_operator.engine.steps import Settle, Step, reconciling, stalled
+from holdfast_operator.engine.steps import Decision, Settle, reconciling, stalled
 from holdfast_operator.places.credentials import credentials_of, forget_secrets, unusable_secret
 from holdfast_operator.places.longcalls import UnderWay
-from holdfast_operator.places.storage import Refused, RestoreSource, Storage, resolve, resolve_restore
+from holdfast_operator.places.storage import RefusedLocation, RestoreSource, Storage, resolve, resolve_restore
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,12 @@ class CatalogHandler(Handler[CatalogView]):
     kind: ClassVar[Kind] = Kind.CATALOG
 
     def __init__(
-        self, services: Services, stores: Stores, cache: Cache, settings: Settings, migrations: Conducted
+        self,
+        services: Services,
+        stores: Stores,
+        cache: ObjectCache,
+        settings: OperatorSettings,
+        migrations: Conducted,
     ) -> None:
         super().__init__(services)
         self._stores = stores
@@ -104,14 +109,18 @@ class CatalogHandler(Handler[CatalogView]):
         for rival in self._cache.put(key, body):
             self.services.enqueue(rival, 0.0)
         spec, problem = parse_spec(CatalogSpec, body)
-        storage: Storage | Refused = Refused(problem)
-        restore: RestoreSource | Refused | None = None
+        storage: Storage | RefusedLocation = RefusedLocation(problem)
+        restore: RestoreSource | RefusedLocation | None = None
         if spec is not None:
             where = self._settings.data_dir, self._settings.allowed_locations
             # They ask the file system, which may be one that hangs.
             storage = await asyncio.to_thread(resolve, spec, key.namespace, *where)
             restore = await asyncio.to_thread(resolve_restore, spec, key.namespace, *where)
-        if isinstance(storage, Refused) and spec is not None and "shardId" not in body.get("status", {}):
+        if (
+            isinstance(storage, RefusedLocation)
+            and spec is not None
+            and "shardId" not in body.get("status", {})
+        ):
             self._void(key)
         deleting = is_deleting(body)
         older = self._cache.older_rival(key)
@@ -154,11 +163,11 @@ class CatalogHandler(Handler[CatalogView]):
             holder=self._settings.holder,
         )
 
-    def plan(self, observed: CatalogView) -> Step:
+    def plan(self, observed: CatalogView) -> Decision:
         """Decide; pure."""
         return catalog.plan(observed, self._settings.rhythm)
 
-    async def apply(self, key: ObjectKey, body: Json, step: Step) -> None:
+    async def apply(self, key: ObjectKey, body: Json, step: Decision) -> None:
         """Open, close or destroy the catalog."""
         match step:
             case Open():
@@ -356,9 +365,9 @@ class CatalogHandler(Handler[CatalogView]):
         await self.services.events.post(key, body["metadata"]["uid"], note)
 
     async def _unusable_secret(
-        self, key: ObjectKey, body: Json, spec: CatalogSpec | None, storage: Storage | Refused
+        self, key: ObjectKey, body: Json, spec: CatalogSpec | None, storage: Storage | RefusedLocation
     ) -> Health | None:
-        if spec is None or isinstance(storage, Refused):
+        if spec is None or isinstance(storage, RefusedLocation):
             return None
         ended = self._stores.opened(key) is not None or self._stores.is_void(key)
         if is_deleting(body) and (ended or deletion_of(body).abandoned):

@@ -29,16 +29,16 @@ from holdfast.catalog.objects.registry import (
 from holdfast.catalog.privileges import SYSTEM_ROLE, Privilege, privileges_of_new
 from holdfast_operator.catalogs.objects import (
     UNMANAGED,
-    Alter,
+    AlterObject,
     Change,
-    Contents,
-    Create,
-    Drop,
-    Forget,
-    Found,
+    CreateObject,
+    DeclaredType,
+    DropObject,
+    ForgetObject,
+    FoundObject,
+    ObjectContents,
     ObjectName,
-    ObjectType,
-    Unmark,
+    UnmarkObject,
     droppable,
     managed,
     mark_of,
@@ -47,50 +47,52 @@ from holdfast_operator.catalogs.objects import (
 
 _MARK: Final = "declared/"
 _NAMED: Final = 3
-_AUDITED: Final[Mapping[ObjectType, pb.ObjectType]] = {
-    ObjectType.DATABASE: pb.ObjectType.OBJECT_TYPE_DATABASE,
-    ObjectType.SCHEMA: pb.ObjectType.OBJECT_TYPE_SCHEMA,
-    ObjectType.ROLE: pb.ObjectType.OBJECT_TYPE_ROLE,
-    ObjectType.CLUSTER: pb.ObjectType.OBJECT_TYPE_CLUSTER,
-    ObjectType.REPLICA: pb.ObjectType.OBJECT_TYPE_CLUSTER_REPLICA,
-    ObjectType.CONFIGURATION: pb.ObjectType.OBJECT_TYPE_SYSTEM,
+_AUDITED: Final[Mapping[DeclaredType, pb.ObjectType]] = {
+    DeclaredType.DATABASE: pb.ObjectType.OBJECT_TYPE_DATABASE,
+    DeclaredType.SCHEMA: pb.ObjectType.OBJECT_TYPE_SCHEMA,
+    DeclaredType.ROLE: pb.ObjectType.OBJECT_TYPE_ROLE,
+    DeclaredType.CLUSTER: pb.ObjectType.OBJECT_TYPE_CLUSTER,
+    DeclaredType.REPLICA: pb.ObjectType.OBJECT_TYPE_CLUSTER_REPLICA,
+    DeclaredType.CONFIGURATION: pb.ObjectType.OBJECT_TYPE_SYSTEM,
 }
-_IDS: Final[Mapping[ObjectType, IdKind]] = {
-    ObjectType.DATABASE: IdKind.USER_DATABASE,
-    ObjectType.SCHEMA: IdKind.USER_SCHEMA,
-    ObjectType.ROLE: IdKind.USER_ROLE,
-    ObjectType.CLUSTER: IdKind.USER_CLUSTER,
-    ObjectType.REPLICA: IdKind.USER_REPLICA,
+_IDS: Final[Mapping[DeclaredType, IdKind]] = {
+    DeclaredType.DATABASE: IdKind.USER_DATABASE,
+    DeclaredType.SCHEMA: IdKind.USER_SCHEMA,
+    DeclaredType.ROLE: IdKind.USER_ROLE,
+    DeclaredType.CLUSTER: IdKind.USER_CLUSTER,
+    DeclaredType.REPLICA: IdKind.USER_REPLICA,
 }
-_COLLECTIONS: Final[Mapping[ObjectType, Collection[Any, Any]]] = {
-    ObjectType.DATABASE: DATABASES,
-    ObjectType.SCHEMA: SCHEMAS,
-    ObjectType.ROLE: ROLES,
-    ObjectType.CLUSTER: CLUSTERS,
-    ObjectType.REPLICA: CLUSTER_REPLICAS,
-    ObjectType.CONFIGURATION: SYSTEM_CONFIGURATIONS,
+_COLLECTIONS: Final[Mapping[DeclaredType, Collection[Any, Any]]] = {
+    DeclaredType.DATABASE: DATABASES,
+    DeclaredType.SCHEMA: SCHEMAS,
+    DeclaredType.ROLE: ROLES,
+    DeclaredType.CLUSTER: CLUSTERS,
+    DeclaredType.REPLICA: CLUSTER_REPLICAS,
+    DeclaredType.CONFIGURATION: SYSTEM_CONFIGURATIONS,
 }
-_OWNED: Final = frozenset({ObjectType.DATABASE, ObjectType.SCHEMA, ObjectType.CLUSTER})
+_OWNED: Final = frozenset({DeclaredType.DATABASE, DeclaredType.SCHEMA, DeclaredType.CLUSTER})
 _DROP: Final = pb.AuditLogEventType.AUDIT_LOG_EVENT_TYPE_DROP
 _ALTER: Final = pb.AuditLogEventType.AUDIT_LOG_EVENT_TYPE_ALTER
 _CREATE: Final = pb.AuditLogEventType.AUDIT_LOG_EVENT_TYPE_CREATE
 
 
-def contents(tx: Transaction, declared: Mapping[ObjectName, str], *, organization_id: str) -> Contents:
+def contents(tx: Transaction, declared: Mapping[ObjectName, str], *, organization_id: str) -> ObjectContents:
     """What the catalog has of the types that can be declared, with the users of what is to be dropped."""
     ours = f"{_MARK}{organization_id}/"
     marks = {row.key.name: row.value.value for row in tx.objects(SETTINGS) if row.key.name.startswith(ours)}
     if not marks and not declared:
-        return Contents()
+        return ObjectContents()
     named = dict(_named(tx))
     found = {
-        name: Found(_value(name, row), _is_system(name, row), marks.pop(ours + _mark_id(name, row), None))
+        name: FoundObject(
+            _value(name, row), _is_system(name, row), marks.pop(ours + _mark_id(name, row), None)
+        )
         for name, row in named.items()
     }
-    users = _users(tx, {name: named[name] for name in droppable(declared, Contents(found))})
+    users = _users(tx, {name: named[name] for name in droppable(declared, ObjectContents(found))})
     for name, by in users.items():
-        found[name] = Found(found[name].value, found[name].system, found[name].mark, by)
-    return Contents(found, frozenset(marks))
+        found[name] = FoundObject(found[name].value, found[name].system, found[name].mark, by)
+    return ObjectContents(found, frozenset(marks))
 
 
 def carry_out(tx: Transaction, changes: Iterable[Change], *, organization_id: str, user: str) -> None:
@@ -104,24 +106,24 @@ def carry_out(tx: Transaction, changes: Iterable[Change], *, organization_id: st
 
     for change in changes:
         match change:
-            case Create(name, value):
+            case CreateObject(name, value):
                 row = _create(tx, name, value)
                 set_mark(name, row)
                 _audit(tx, _CREATE, name, row, user)
-            case Alter(name, value):
+            case AlterObject(name, value):
                 row = _alter(tx, name, value)
                 marked = tx.get(SETTINGS, mark(name, row)) is not None
-                if marked and name.type is ObjectType.CONFIGURATION:
+                if marked and name.type is DeclaredType.CONFIGURATION:
                     set_mark(name, row)
                 _audit(tx, _ALTER, name, row, user)
-            case Drop(name):
+            case DropObject(name):
                 row = _find(tx, name)
                 _drop(tx, name, row)
                 tx.delete(SETTINGS, mark(name, row))
                 _audit(tx, _DROP, name, row, user)
-            case Unmark(name):
+            case UnmarkObject(name):
                 tx.delete(SETTINGS, mark(name, _find(tx, name)))
-            case Forget(lost):
+            case ForgetObject(lost):
                 tx.delete(SETTINGS, pb.SettingKey(name=lost))
             case _:
                 assert_never(change)
@@ -136,13 +138,13 @@ def _create(tx: Transaction, name: ObjectName, value: str) -> Object[Any, Any]:
 def _alter(tx: Transaction, name: ObjectName, value: str) -> Object[Any, Any]:
     row = _find(tx, name)
     match name.type:
-        case ObjectType.CLUSTER:
+        case DeclaredType.CLUSTER:
             _set_variant(row.value, value)
-        case ObjectType.REPLICA:
+        case DeclaredType.REPLICA:
             row.value.size = value
-        case ObjectType.CONFIGURATION:
+        case DeclaredType.CONFIGURATION:
             row.value.value = value
-        case ObjectType.DATABASE | ObjectType.SCHEMA | ObjectType.ROLE:
+        case DeclaredType.DATABASE | DeclaredType.SCHEMA | DeclaredType.ROLE:
             raise AssertionError(name)
         case _:
             assert_never(name.type)
@@ -154,22 +156,22 @@ def _drop(tx: Transaction, name: ObjectName, row: Object[Any, Any]) -> None:
     """Remove the object with what means nothing without it."""
     tx.delete(_COLLECTIONS[name.type], row.key)
     match name.type:
-        case ObjectType.DATABASE:
+        case DeclaredType.DATABASE:
             _delete_where(tx, COMMENTS, lambda each: each.key.database_id == row.key.id)
             _delete_where(tx, DEFAULT_PRIVILEGES, lambda each: each.key.database_id == row.key.id)
-        case ObjectType.SCHEMA:
+        case DeclaredType.SCHEMA:
             _delete_where(tx, COMMENTS, lambda each: each.key.schema_id == row.key.id)
             _delete_where(tx, DEFAULT_PRIVILEGES, lambda each: each.key.schema_id == row.key.id)
-        case ObjectType.ROLE:
+        case DeclaredType.ROLE:
             _delete_where(tx, COMMENTS, lambda each: each.key.role_id == row.key.id)
-        case ObjectType.CLUSTER:
+        case DeclaredType.CLUSTER:
             _delete_where(tx, COMMENTS, lambda each: each.key.cluster_id == row.key.id)
             _delete_where(
                 tx, CLUSTER_INTROSPECTION_SOURCE_INDEXES, lambda each: each.key.cluster_id == row.key.id
             )
-        case ObjectType.REPLICA:
+        case DeclaredType.REPLICA:
             _delete_where(tx, COMMENTS, lambda each: each.key.cluster_replica_id == row.key.id)
-        case ObjectType.CONFIGURATION:
+        case DeclaredType.CONFIGURATION:
             pass
         case _:
             assert_never(name.type)
@@ -183,10 +185,10 @@ def _delete_where(
 
 
 def _key(tx: Transaction, name: ObjectName) -> Any:
-    if name.type is ObjectType.CONFIGURATION:
+    if name.type is DeclaredType.CONFIGURATION:
         return pb.SystemConfigurationKey(name=name.path[0])
     (number,) = tx.allocate_ids(_IDS[name.type])
-    id_ = pb.RoleId(user=number) if name.type is ObjectType.ROLE else pb.ObjectId(user=number)
+    id_ = pb.RoleId(user=number) if name.type is DeclaredType.ROLE else pb.ObjectId(user=number)
     return _COLLECTIONS[name.type].key(id=id_)
 
 
@@ -194,21 +196,21 @@ def _message(tx: Transaction, name: ObjectName, value: str) -> Any:
     """A new object: the system's, as the first objects of a catalog are, and everybody may use it."""
     made = _named_message(tx, name)
     match name.type:
-        case ObjectType.ROLE:
+        case DeclaredType.ROLE:
             made.attributes.CopyFrom(pb.RoleAttributes(inherit=True, login=True))
-        case ObjectType.CLUSTER:
+        case DeclaredType.CLUSTER:
             _set_variant(made, value)
-        case ObjectType.REPLICA:
+        case DeclaredType.REPLICA:
             made.size = value
-        case ObjectType.CONFIGURATION:
+        case DeclaredType.CONFIGURATION:
             made.value = value
-        case ObjectType.DATABASE | ObjectType.SCHEMA:
+        case DeclaredType.DATABASE | DeclaredType.SCHEMA:
             pass
         case _:
             assert_never(name.type)
     if name.type in _OWNED:
         made.owner_id.CopyFrom(SYSTEM_ROLE)
-        database = made.database_id if name.type is ObjectType.SCHEMA else None
+        database = made.database_id if name.type is DeclaredType.SCHEMA else None
         made.privileges.extend(
             privileges_of_new(tx, _AUDITED[name.type], SYSTEM_ROLE, database=database, public=Privilege.USAGE)
         )
@@ -220,17 +222,17 @@ def _named_message(tx: Transaction, name: ObjectName) -> Any:
     own = name.path[-1]
     parent = None if name.parent is None else _find(tx, name.parent).key.id
     match name.type:
-        case ObjectType.DATABASE:
+        case DeclaredType.DATABASE:
             return pb.DatabaseValue(name=own)
-        case ObjectType.SCHEMA:
+        case DeclaredType.SCHEMA:
             return pb.SchemaValue(database_id=parent, name=own)
-        case ObjectType.ROLE:
+        case DeclaredType.ROLE:
             return pb.RoleValue(name=own)
-        case ObjectType.CLUSTER:
+        case DeclaredType.CLUSTER:
             return pb.ClusterValue(name=own)
-        case ObjectType.REPLICA:
+        case DeclaredType.REPLICA:
             return pb.ClusterReplicaValue(cluster_id=parent, name=own)
-        case ObjectType.CONFIGURATION:
+        case DeclaredType.CONFIGURATION:
             return pb.SystemConfigurationValue()
         case _:
             assert_never(name.type)
@@ -246,7 +248,7 @@ def _set_variant(cluster: pb.ClusterValue, value: str) -> None:
 
 
 def _find(tx: Transaction, name: ObjectName) -> Object[Any, Any]:
-    if name.type is ObjectType.CONFIGURATION:
+    if name.type is DeclaredType.CONFIGURATION:
         key = pb.SystemConfigurationKey(name=name.path[0])
         value = tx.get(SYSTEM_CONFIGURATIONS, key)
         found: Object[Any, Any] | None = None if value is None else Object(key, value)
@@ -260,41 +262,41 @@ def _find(tx: Transaction, name: ObjectName) -> Object[Any, Any]:
 def _named(tx: Transaction) -> Iterator[tuple[ObjectName, Object[Any, Any]]]:
     """All objects that could be declared, parents first. Schemas of no database can't be."""
     parents: dict[str, str] = {}
-    for type_ in (ObjectType.DATABASE, ObjectType.CLUSTER, ObjectType.ROLE):
+    for type_ in (DeclaredType.DATABASE, DeclaredType.CLUSTER, DeclaredType.ROLE):
         for row in tx.objects(_COLLECTIONS[type_]):
             parents[f"{type_}/{format_id(row.key.id)}"] = row.value.name
             yield ObjectName(type_, (row.value.name,)), row
     for row in tx.objects(SCHEMAS):
         if row.value.HasField("database_id"):
-            database = parents.get(f"{ObjectType.DATABASE}/{format_id(row.value.database_id)}")
+            database = parents.get(f"{DeclaredType.DATABASE}/{format_id(row.value.database_id)}")
             if database is not None:
-                yield ObjectName(ObjectType.SCHEMA, (database, row.value.name)), row
+                yield ObjectName(DeclaredType.SCHEMA, (database, row.value.name)), row
     for row in tx.objects(CLUSTER_REPLICAS):
-        cluster = parents.get(f"{ObjectType.CLUSTER}/{format_id(row.value.cluster_id)}")
+        cluster = parents.get(f"{DeclaredType.CLUSTER}/{format_id(row.value.cluster_id)}")
         if cluster is not None:
-            yield ObjectName(ObjectType.REPLICA, (cluster, row.value.name)), row
+            yield ObjectName(DeclaredType.REPLICA, (cluster, row.value.name)), row
     for row in tx.objects(SYSTEM_CONFIGURATIONS):
-        yield ObjectName(ObjectType.CONFIGURATION, (row.key.name,)), row
+        yield ObjectName(DeclaredType.CONFIGURATION, (row.key.name,)), row
 
 
 def _value(name: ObjectName, row: Object[Any, Any]) -> str:
     match name.type:
-        case ObjectType.CLUSTER:
+        case DeclaredType.CLUSTER:
             if not row.value.HasField("managed"):
                 return UNMANAGED
             return managed(row.value.managed.replication_factor, row.value.managed.size)
-        case ObjectType.REPLICA:
+        case DeclaredType.REPLICA:
             return str(row.value.size)
-        case ObjectType.CONFIGURATION:
+        case DeclaredType.CONFIGURATION:
             return str(row.value.value)
-        case ObjectType.DATABASE | ObjectType.SCHEMA | ObjectType.ROLE:
+        case DeclaredType.DATABASE | DeclaredType.SCHEMA | DeclaredType.ROLE:
             return ""
         case _:
             assert_never(name.type)
 
 
 def _is_system(name: ObjectName, row: Object[Any, Any]) -> bool:
-    return name.type is not ObjectType.CONFIGURATION and row.key.id.HasField("system")
+    return name.type is not DeclaredType.CONFIGURATION and row.key.id.HasField("system")
 
 
 def _users(
@@ -305,12 +307,12 @@ def _users(
     Items are many: they are read only where they matter, and no further than to know enough.
     """
     return {
-        **_first_users(_of_type(doomed, ObjectType.SCHEMA), _item_schemas(tx)),
-        **_first_users(_of_type(doomed, ObjectType.ROLE), _role_users(tx)),
+        **_first_users(_of_type(doomed, DeclaredType.SCHEMA), _item_schemas(tx)),
+        **_first_users(_of_type(doomed, DeclaredType.ROLE), _role_users(tx)),
     }
 
 
-def _of_type(doomed: Mapping[ObjectName, Object[Any, Any]], type_: ObjectType) -> Mapping[str, ObjectName]:
+def _of_type(doomed: Mapping[ObjectName, Object[Any, Any]], type_: DeclaredType) -> Mapping[str, ObjectName]:
     return {format_id(row.key.id): name for name, row in doomed.items() if name.type is type_}
 
 
@@ -365,7 +367,7 @@ def _shortened(users: list[str]) -> tuple[str, ...]:
 
 
 def _mark_id(name: ObjectName, row: Object[Any, Any]) -> str:
-    id_ = name.path[0] if name.type is ObjectType.CONFIGURATION else format_id(row.key.id)
+    id_ = name.path[0] if name.type is DeclaredType.CONFIGURATION else format_id(row.key.id)
     return f"{name.type.name.lower()}/{id_}"
 
 
@@ -373,6 +375,6 @@ def _audit(
     tx: Transaction, event: pb.AuditLogEventType, name: ObjectName, row: Object[Any, Any], user: str
 ) -> None:
     value = _value(name, row)
-    id_ = name.path[0] if name.type is ObjectType.CONFIGURATION else format_id(row.key.id)
+    id_ = name.path[0] if name.type is DeclaredType.CONFIGURATION else format_id(row.key.id)
     details = {"value": value} if value else None
     tx.audit(event, _AUDITED[name.type], id_, ".".join(name.path), user=user, details=details)

@@ -29,7 +29,7 @@ from holdfast_operator.engine.status import Mark
 V = TypeVar("V")
 
 
-class ObjectType(StrEnum):
+class DeclaredType(StrEnum):
     """What can be declared, parents first."""
 
     DATABASE = "database"
@@ -44,24 +44,24 @@ UNMANAGED: Final = ""
 """The value of a cluster whose replicas are made and dropped one by one."""
 
 _LISTED: Final = 3
-_RANK: Final = {type_: rank for rank, type_ in enumerate(ObjectType)}
+_RANK: Final = {type_: rank for rank, type_ in enumerate(DeclaredType)}
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectName:
     """A type with the names of the object's parent, if it has one, and its own."""
 
-    type: ObjectType
+    type: DeclaredType
     path: tuple[str, ...]
 
     @property
     def parent(self) -> "ObjectName | None":
         """What the object is in."""
         match self.type:
-            case ObjectType.SCHEMA:
-                return ObjectName(ObjectType.DATABASE, self.path[:-1])
-            case ObjectType.REPLICA:
-                return ObjectName(ObjectType.CLUSTER, self.path[:-1])
+            case DeclaredType.SCHEMA:
+                return ObjectName(DeclaredType.DATABASE, self.path[:-1])
+            case DeclaredType.REPLICA:
+                return ObjectName(DeclaredType.CLUSTER, self.path[:-1])
             case _:
                 return None
 
@@ -75,7 +75,7 @@ class ObjectName:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundObject:
     """An object of the catalog.
 
     `value` is what can be declared of it beside its name: the size of a replica, the text of a system
@@ -90,15 +90,15 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class ObjectContents:
     """What a catalog has of the types that can be declared; `lost` are marks of objects that are gone."""
 
-    objects: Mapping[ObjectName, Found] = field(default_factory=dict)
+    objects: Mapping[ObjectName, FoundObject] = field(default_factory=dict)
     lost: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
+class CreateObject:
     """Make the object and mark it."""
 
     name: ObjectName
@@ -106,7 +106,7 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
-class Alter:
+class AlterObject:
     """Give the object its value; a system configuration with a mark keeps being the operator's."""
 
     name: ObjectName
@@ -114,31 +114,31 @@ class Alter:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class DropObject:
     """Remove the object and its mark."""
 
     name: ObjectName
 
 
 @dataclass(frozen=True, slots=True)
-class Unmark:
+class UnmarkObject:
     """Remove the mark of an object that others have changed."""
 
     name: ObjectName
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class ForgetObject:
     """Remove a mark whose object is gone."""
 
     mark: str
 
 
-Change = Create | Alter | Drop | Unmark | Forget
+Change = CreateObject | AlterObject | DropObject | UnmarkObject | ForgetObject
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptObject:
     """An object that should be dropped but is used, by what others made, in words."""
 
     name: ObjectName
@@ -153,7 +153,7 @@ class ObjectsPlan:
     """
 
     changes: tuple[Change, ...] = ()
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[KeptObject, ...] = ()
     adopted: tuple[ObjectName, ...] = ()
     taken: tuple[ObjectName, ...] = ()
     declared: int = 0
@@ -169,17 +169,17 @@ def declared_by(objects: CatalogObjects | None) -> Mapping[ObjectName, str]:
 
 def _declared(objects: CatalogObjects) -> Iterator[tuple[ObjectName, str]]:
     for database in objects.databases:
-        yield ObjectName(ObjectType.DATABASE, (database.name,)), ""
+        yield ObjectName(DeclaredType.DATABASE, (database.name,)), ""
         for schema in database.schemas:
-            yield ObjectName(ObjectType.SCHEMA, (database.name, schema.name)), ""
+            yield ObjectName(DeclaredType.SCHEMA, (database.name, schema.name)), ""
     for role in objects.roles:
-        yield ObjectName(ObjectType.ROLE, (role.name,)), ""
+        yield ObjectName(DeclaredType.ROLE, (role.name,)), ""
     for cluster in objects.clusters:
-        yield ObjectName(ObjectType.CLUSTER, (cluster.name,)), managed(cluster.replicas, cluster.size)
+        yield ObjectName(DeclaredType.CLUSTER, (cluster.name,)), managed(cluster.replicas, cluster.size)
         for number in range(1, cluster.replicas + 1):
-            yield ObjectName(ObjectType.REPLICA, (cluster.name, f"r{number}")), cluster.size
+            yield ObjectName(DeclaredType.REPLICA, (cluster.name, f"r{number}")), cluster.size
     for name, value in objects.system_configurations.items():
-        yield ObjectName(ObjectType.CONFIGURATION, (name,)), value
+        yield ObjectName(DeclaredType.CONFIGURATION, (name,)), value
 
 
 def managed(replicas: int, size: str) -> str:
@@ -197,22 +197,22 @@ def replicas_of(value: str) -> tuple[int, str] | None:
 
 def mark_of(name: ObjectName, value: str) -> str:
     """What a mark says of the object while nobody else has changed it."""
-    return value if name.type is ObjectType.CONFIGURATION else json.dumps(name.path)
+    return value if name.type is DeclaredType.CONFIGURATION else json.dumps(name.path)
 
 
-def is_made(name: ObjectName, found: Found) -> bool:
+def is_made(name: ObjectName, found: FoundObject) -> bool:
     """Whether the operator made the object and nobody has changed it since."""
     return found.mark is not None and found.mark == mark_of(name, found.value)
 
 
-def droppable(declared: Mapping[ObjectName, str], contents: Contents) -> frozenset[ObjectName]:
+def droppable(declared: Mapping[ObjectName, str], contents: ObjectContents) -> frozenset[ObjectName]:
     """What is to be dropped where nobody uses it: what the operator made and isn't declared any more."""
     return frozenset(
         name for name, found in contents.objects.items() if name not in declared and is_made(name, found)
     )
 
 
-def plan_objects(declared: Mapping[ObjectName, str], contents: Contents) -> ObjectsPlan:
+def plan_objects(declared: Mapping[ObjectName, str], contents: ObjectContents) -> ObjectsPlan:
     """What to change so that the catalog has what is declared."""
     taken = frozenset(name for name in declared if _is_system(name, contents))
     wanted = {name: value for name, value in _sorted(declared) if name not in taken}
@@ -220,22 +220,22 @@ def plan_objects(declared: Mapping[ObjectName, str], contents: Contents) -> Obje
     there = contents.objects
     values = dict(_sorted(wanted | _cluster_values(wanted, dropped, there)))
     changes: list[Change] = [
-        Create(name, value) if name not in there else Alter(name, value)
+        CreateObject(name, value) if name not in there else AlterObject(name, value)
         for name, value in values.items()
         if name not in there or there[name].value != value
     ]
-    changes += map(Drop, sorted(dropped, key=lambda name: name.rank, reverse=True))
+    changes += map(DropObject, sorted(dropped, key=lambda name: name.rank, reverse=True))
     mended = {
         change.name
         for change in changes
-        if isinstance(change, Alter) and change.name.type is ObjectType.CONFIGURATION
+        if isinstance(change, AlterObject) and change.name.type is DeclaredType.CONFIGURATION
     }
     changes += (
-        Unmark(name)
+        UnmarkObject(name)
         for name, found in _sorted(there)
         if found.mark is not None and not is_made(name, found) and name not in mended
     )
-    changes += map(Forget, sorted(contents.lost))
+    changes += map(ForgetObject, sorted(contents.lost))
     return ObjectsPlan(
         changes=tuple(changes),
         kept=kept,
@@ -246,18 +246,18 @@ def plan_objects(declared: Mapping[ObjectName, str], contents: Contents) -> Obje
 
 
 def _cluster_values(
-    wanted: Mapping[ObjectName, str], dropped: set[ObjectName], there: Mapping[ObjectName, Found]
+    wanted: Mapping[ObjectName, str], dropped: set[ObjectName], there: Mapping[ObjectName, FoundObject]
 ) -> dict[ObjectName, str]:
     """The values of the clusters that are declared, or that lose a replica, after the plan."""
     before = {name: found.value for name, found in there.items() if name not in dropped}
     sizes: dict[ObjectName | None, dict[str, str]] = {}
     for name, size in {**before, **wanted}.items():
-        if name.type is ObjectType.REPLICA:
+        if name.type is DeclaredType.REPLICA:
             sizes.setdefault(name.parent, {})[name.path[-1]] = size
-    losing = {name.parent for name in dropped if name.type is ObjectType.REPLICA} - dropped
+    losing = {name.parent for name in dropped if name.type is DeclaredType.REPLICA} - dropped
     values = {}
     for cluster in (*wanted, *losing):
-        if cluster is None or cluster.type is not ObjectType.CLUSTER:
+        if cluster is None or cluster.type is not DeclaredType.CLUSTER:
             continue
         replicas = sizes.get(cluster, {})
         as_managed = wanted.get(cluster) or managed(len(replicas), min(replicas.values(), default=""))
@@ -267,21 +267,23 @@ def _cluster_values(
     return values
 
 
-def _is_system(name: ObjectName, contents: Contents) -> bool:
+def _is_system(name: ObjectName, contents: ObjectContents) -> bool:
     found = contents.objects.get(name)
     if found is not None and found.system:
         return True
     return name.parent is not None and _is_system(name.parent, contents)
 
 
-def _drops(doomed: frozenset[ObjectName], contents: Contents) -> tuple[set[ObjectName], tuple[Kept, ...]]:
+def _drops(
+    doomed: frozenset[ObjectName], contents: ObjectContents
+) -> tuple[set[ObjectName], tuple[KeptObject, ...]]:
     """What of the doomed can go, and what stays: it, or something in it, is used."""
     inside: dict[ObjectName, list[ObjectName]] = {}
     for name in contents.objects:
         if name.parent is not None:
             inside.setdefault(name.parent, []).append(name)
     dropped: set[ObjectName] = set()
-    kept: list[Kept] = []
+    kept: list[KeptObject] = []
     # What is in them first: a parent goes only with all that is in it.
     for name in sorted(doomed, key=lambda name: name.rank, reverse=True):
         staying = sorted(
@@ -289,7 +291,7 @@ def _drops(doomed: frozenset[ObjectName], contents: Contents) -> tuple[set[Objec
         )
         users = (*map(str, staying), *contents.objects[name].users)
         if users:
-            kept.append(Kept(name, users))
+            kept.append(KeptObject(name, users))
         else:
             dropped.add(name)
     return dropped, tuple(reversed(kept))

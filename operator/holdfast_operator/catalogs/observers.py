@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from holdfast_operator.api.catalog import Access, CatalogSpec
 from holdfast_operator.catalogs.opening import Observer
 from holdfast_operator.catalogs.plan import opening_for
-from holdfast_operator.engine.cache import Cache
-from holdfast_operator.engine.handler import Settings
+from holdfast_operator.engine.cache import ObjectCache
+from holdfast_operator.engine.handler import OperatorSettings
 from holdfast_operator.engine.kube import Gone, Kube, ObjectKey
 from holdfast_operator.engine.specs import parse_spec
 from holdfast_operator.places.credentials import credentials_of
@@ -19,7 +19,7 @@ from holdfast_operator.places.storage import Storage, resolve
 
 
 async def observers_of(
-    kube: Kube, cache: Cache, settings: Settings, catalog: ObjectKey
+    kube: Kube, cache: ObjectCache, settings: OperatorSettings, catalog: ObjectKey
 ) -> tuple[Observer, ...]:
     """Those of the organization of a Catalog, beside itself. Raises `KubeError`."""
     found = [
@@ -29,7 +29,9 @@ async def observers_of(
     return tuple(each for each in found if each is not None)
 
 
-async def _observer(kube: Kube, settings: Settings, key: ObjectKey, *, older: bool) -> Observer | None:
+async def _observer(
+    kube: Kube, settings: OperatorSettings, key: ObjectKey, *, older: bool
+) -> Observer | None:
     """None where it is gone, doesn't only look any more, or may not be where it asks to be."""
     try:
         spec, _ = parse_spec(CatalogSpec, await kube.get(key))

@@ -32,28 +32,28 @@ from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.status import Mark
 from holdfast_operator.engine.steps import (
     SUSPENDED,
+    Decision,
     Free,
     Keep,
     Release,
     Rest,
     Rhythm,
     Settle,
-    Step,
     ready,
     reconciling,
     stalled,
 )
-from holdfast_operator.places.storage import Refused, Storage, stash_of
+from holdfast_operator.places.storage import RefusedLocation, Storage, stash_of
 
 
-def plan(seen: CatalogView, rhythm: Rhythm) -> Step:
+def plan(seen: CatalogView, rhythm: Rhythm) -> Decision:
     """What to do next."""
     step = _plan(seen, rhythm)
     # What rests asks for nothing: no `Open` or `RollOut` that would take what is under way.
     return GiveUp() if seen.under_way and isinstance(step, Rest) else step
 
 
-def _plan(seen: CatalogView, rhythm: Rhythm) -> Step:
+def _plan(seen: CatalogView, rhythm: Rhythm) -> Decision:
     if seen.deleting:
         return _plan_deletion(seen, rhythm)
     if seen.has_finalizer != seen.needs_finalizer:
@@ -64,7 +64,7 @@ def _plan(seen: CatalogView, rhythm: Rhythm) -> Step:
         return Close() if seen.opened else Settle(migrating(seen.migration), requeue_after=rhythm.steady)
     if seen.spec.suspend:
         return Close() if seen.opened else Settle(SUSPENDED)
-    if isinstance(seen.storage, Refused):
+    if isinstance(seen.storage, RefusedLocation):
         # Where it may not be it has no claim: whoever may be there opens it.
         return Close() if seen.opened else Settle(stalled(seen.storage.reason, seen.storage.message))
     if seen.older_twin is not None:
@@ -78,10 +78,10 @@ def _plan(seen: CatalogView, rhythm: Rhythm) -> Step:
     return _plan_open(seen, seen.spec, seen.storage, rhythm)
 
 
-def _plan_open(seen: CatalogView, spec: CatalogSpec, storage: Storage, rhythm: Rhythm) -> Step:
+def _plan_open(seen: CatalogView, spec: CatalogSpec, storage: Storage, rhythm: Rhythm) -> Decision:
     opening = _opening(seen, spec, storage)
     if seen.opened is None or seen.facts is None:
-        if isinstance(seen.restore, Refused) and not seen.initialized:
+        if isinstance(seen.restore, RefusedLocation) and not seen.initialized:
             why = seen.restore.reason
             why = Reason.RESTORE_FAILED if why is Reason.UNSUPPORTED_STORAGE else why
             return Settle(stalled(why, seen.restore.message))
@@ -119,7 +119,7 @@ def _plan_open(seen: CatalogView, spec: CatalogSpec, storage: Storage, rhythm: R
     )
 
 
-def _plan_observed(seen: CatalogView, facts: CatalogFacts, rhythm: Rhythm) -> Step:
+def _plan_observed(seen: CatalogView, facts: CatalogFacts, rhythm: Rhythm) -> Decision:
     return Settle(
         observed_health(facts),
         fields=status_fields(facts),
@@ -150,7 +150,7 @@ def _is_otherwise(opened: Opening, asked: Opening) -> bool:
     )
 
 
-def _plan_deletion(seen: CatalogView, rhythm: Rhythm) -> Step:
+def _plan_deletion(seen: CatalogView, rhythm: Rhythm) -> Decision:
     if not seen.has_finalizer:
         return Close() if seen.opened else Release()
     if seen.migrations:
@@ -182,7 +182,7 @@ def _left_in_stash(spec: CatalogSpec) -> tuple[Note, ...]:
     return (Note(Reason.DELETION_INCOMPLETE, text, warning=True),)
 
 
-def _plan_waiting(seen: CatalogView, rhythm: Rhythm) -> Step:
+def _plan_waiting(seen: CatalogView, rhythm: Rhythm) -> Decision:
     """Collections refer to it; those that are to be dropped, or have attempts to be ended, need it open."""
     asked = seen.doomed_dependents or seen.busy_dependents
     needed = asked and not seen.deletion.abandoned and not seen.void and seen.older_twin is None
@@ -192,7 +192,7 @@ def _plan_waiting(seen: CatalogView, rhythm: Rhythm) -> Step:
     return Settle(waiting_for_collections(seen.dependents), requeue_after=rhythm.unsteady)
 
 
-def _plan_late_destruction(seen: CatalogView) -> Step:
+def _plan_late_destruction(seen: CatalogView) -> Decision:
     """The catalog must be destroyed, but isn't open: after a restart, or because its store doesn't answer.
 
     Only the store knows whether there is one: a status may never have been written. It is tried until
@@ -202,7 +202,7 @@ def _plan_late_destruction(seen: CatalogView) -> Step:
         place = seen.storage if isinstance(seen.storage, Storage) else "its store"
         what = "the catalog" if seen.initialized else "a catalog, if there is one,"
         return Release((left(f"{what} in {place} stays", seen.deletion),))
-    if isinstance(seen.storage, Refused):
+    if isinstance(seen.storage, RefusedLocation):
         if not seen.initialized:
             return Release()
         text = f"{seen.storage.message}; what the catalog has in its store can't be deleted"
@@ -226,7 +226,7 @@ def _opening(seen: CatalogView, spec: CatalogSpec, storage: Storage) -> Opening:
         approved_upgrade=seen.approved_upgrade,
         truth=seen.named_truth,
     )
-    restore = None if isinstance(seen.restore, Refused) else seen.restore
+    restore = None if isinstance(seen.restore, RefusedLocation) else seen.restore
     return replace(opening, reopen=seen.reopen, restore=restore, least_epoch=seen.known_epoch)
 
 

@@ -7,11 +7,11 @@ from typing import ClassVar
 from holdfast_operator.catalogs.connection import Connection
 from holdfast_operator.catalogs.facts import Opening
 from holdfast_operator.catalogs.objects import ObjectName
-from holdfast_operator.engine.steps import Step
+from holdfast_operator.engine.steps import Decision
 
 
 @dataclass(frozen=True)
-class Open(Step):
+class Open(Decision):
     """Take the catalog over: the epoch grows, whoever had it is fenced."""
 
     irreversible: ClassVar[bool] = True
@@ -19,7 +19,7 @@ class Open(Step):
 
 
 @dataclass(frozen=True)
-class KeepObjects(Step):
+class KeepObjects(Decision):
     """Bring the catalog in step with what is declared."""
 
     irreversible: ClassVar[bool] = True
@@ -27,14 +27,14 @@ class KeepObjects(Step):
 
 
 @dataclass(frozen=True)
-class Publish(Step):
+class Publish(Decision):
     """Write into the ConfigMap how to open the catalog."""
 
     connection: Connection
 
 
 @dataclass(frozen=True)
-class RollOut(Step):
+class RollOut(Decision):
     """Take over from our own lower deploy generation, after the greater one was tried in memory."""
 
     irreversible: ClassVar[bool] = True
@@ -42,17 +42,17 @@ class RollOut(Step):
 
 
 @dataclass(frozen=True)
-class GiveUp(Step):
+class GiveUp(Decision):
     """Leave what is under way to itself: nothing asks for it any more."""
 
 
 @dataclass(frozen=True)
-class Close(Step):
+class Close(Decision):
     """Give the handle back."""
 
 
 @dataclass(frozen=True)
-class Destroy(Step):
+class Destroy(Decision):
     """End the durable catalog for ever."""
 
     irreversible: ClassVar[bool] = True

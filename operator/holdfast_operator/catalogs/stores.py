@@ -31,7 +31,7 @@ from holdfast_operator.catalogs.opening import (
 )
 from holdfast_operator.catalogs.takeovers import Found
 from holdfast_operator.engine.kube import ObjectKey
-from holdfast_operator.places.longcalls import Asked, LongCalls
+from holdfast_operator.places.longcalls import LongCall, LongCalls
 from holdfast_operator.places.pool import StorePool
 from holdfast_operator.places.storage import Storage
 
@@ -102,7 +102,7 @@ class Stores:
                 return ObservedCatalog.open(opening, credentials)
             return OpenCatalog.open(opening, credentials, self.has_catalog, observers)
 
-        asked = Asked(catalog, "open", opening.location, opening)
+        asked = LongCall(catalog, "open", opening.location, opening)
         try:
             handle = await self._long.run(asked, work, late=_close)
         except FenceRegressed as error:
@@ -161,7 +161,7 @@ class Stores:
 
         Raises what opening would; `UnderWay`.
         """
-        asked = Asked(catalog, "preflight", opening.location, opening)
+        asked = LongCall(catalog, "preflight", opening.location, opening)
         await self._long.run(asked, lambda: preflight(opening, credentials))
 
     async def durable_state(self, opening: Opening, credentials: Credentials = _NO_CREDENTIALS) -> Durable:
@@ -188,7 +188,7 @@ class Stores:
         self, catalog: ObjectKey, opening: Opening, credentials: Credentials = _NO_CREDENTIALS
     ) -> str:
         """What an upgrade-check of a catalog that isn't open says, for people. Raises `UnderWay`."""
-        asked = Asked(catalog, "try_upgrade", opening.location, opening)
+        asked = LongCall(catalog, "try_upgrade", opening.location, opening)
         return await self._long.run(asked, lambda: try_upgrade(opening, credentials))
 
     async def confirm(self, catalog: ObjectKey) -> CatalogFacts | None:
@@ -231,7 +231,7 @@ class Stores:
         if isinstance(handle, ObservedCatalog):
             raise NotWritable(f"the catalog in {handle.opening.storage} is only observed")
         key, what, how = asked
-        call = Asked(key, what, handle.opening.location, how)
+        call = LongCall(key, what, handle.opening.location, how)
         return await self._long.run(call, lambda: work(handle), late=_nothing)
 
     async def close(self, catalog: ObjectKey) -> None:

@@ -157,7 +157,7 @@ def watched_shards(info: CollectionInfo) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CollectionLook:
     """What catalog and storage say about one StorageCollection; None for what isn't there."""
 
     item_id: str | None = None

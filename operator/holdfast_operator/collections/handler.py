@@ -33,17 +33,17 @@ from holdfast_operator.collections.sparkwork import (
     wants_jobs,
 )
 from holdfast_operator.collections.status import lag, shown_phases
-from holdfast_operator.collections.steps import AbortRendition, DropCollection, EvolveColumns, LongStep
-from holdfast_operator.engine.cache import Cache
+from holdfast_operator.collections.steps import AbortRendition, DropCollection, EvolveColumns, LongChange
+from holdfast_operator.engine.cache import ObjectCache
 from holdfast_operator.engine.deletion import asks_to_delete, deletion_of
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.failures import settled
-from holdfast_operator.engine.handler import Halt, Handler, Json, Services, Settings
+from holdfast_operator.engine.handler import Halt, Handler, Json, OperatorSettings, Services
 from holdfast_operator.engine.kube import Gone, ObjectKey
 from holdfast_operator.engine.resources import has_finalizer, is_deleting
 from holdfast_operator.engine.specs import parse_spec
 from holdfast_operator.engine.status import is_ready
-from holdfast_operator.engine.steps import KeepCatalog, Settle, Step, StoreStep, reconciling
+from holdfast_operator.engine.steps import Decision, KeepCatalog, Settle, StoreChange, reconciling
 from holdfast_operator.jobs import hydration
 from holdfast_operator.jobs.course import (
     SNAPSHOT,
@@ -55,7 +55,7 @@ from holdfast_operator.jobs.course import (
 )
 from holdfast_operator.jobs.scheduled import shown_in
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
-from holdfast_operator.sparkapps.adapter import AppState, Launch, NotInstalled, Refused, SparkAdapter
+from holdfast_operator.sparkapps.adapter import AppState, Launch, LaunchRefused, NotInstalled, SparkAdapter
 from holdfast_operator.sparkapps.objects import in_a_line
 from holdfast_operator.sparkapps.slots import Slots
 
@@ -72,8 +72,8 @@ class CollectionHandler(Handler[CollectionView]):
         services: Services,
         stores: Stores,
         watchlist: Watchlist,
-        cache: Cache,
-        settings: Settings,
+        cache: ObjectCache,
+        settings: OperatorSettings,
         spark: SparkAdapter,
         slots: Slots,
     ) -> None:
@@ -137,11 +137,11 @@ class CollectionHandler(Handler[CollectionView]):
             return blank
         return await self._look_into(blank, spec, opening, key, body)
 
-    def plan(self, observed: CollectionView) -> Step:
+    def plan(self, observed: CollectionView) -> Decision:
         """Decide; pure."""
         return collection.plan(observed, self._settings.rhythm)
 
-    async def apply(self, key: ObjectKey, body: Json, step: Step) -> None:
+    async def apply(self, key: ObjectKey, body: Json, step: Decision) -> None:
         """Change the catalog, the storage, or the jobs."""
         catalog = ObjectKey(Kind.CATALOG, key.namespace, body["spec"]["catalogRef"]["name"])
         if isinstance(step, KeepCatalog):
@@ -261,9 +261,9 @@ class CollectionHandler(Handler[CollectionView]):
         except NotInstalled as error:
             return str(error)
 
-    async def _apply(self, key: ObjectKey, body: Json, step: Step, catalog: ObjectKey) -> None:
+    async def _apply(self, key: ObjectKey, body: Json, step: Decision, catalog: ObjectKey) -> None:
         match step:
-            case LongStep():
+            case LongChange():
                 await self._long.take(key, step, catalog)
             case StartJob() | RetryJob() | LaunchAttempt():
                 with self._slots.taken(key) as there:
@@ -272,7 +272,7 @@ class CollectionHandler(Handler[CollectionView]):
                         await self._launch(key, body, catalog, step)
             case FailAttempt():
                 await self._fail(key, catalog, step)
-            case StoreStep():
+            case StoreChange():
                 if isinstance(step, AbortRendition | DropCollection):
                     self._long.stop(key)
                 await self._stores.use(catalog, step.call, lambda handle: store.take(handle, step))
@@ -318,7 +318,7 @@ class CollectionHandler(Handler[CollectionView]):
         )
         try:
             await self._spark.launch(launch)
-        except Refused as error:
+        except LaunchRefused as error:
             await self._fail(key, catalog, failed(job, f"its application is refused: {in_a_line(error)}"))
             return
         self._count_job(job.kind, "launched")

@@ -25,7 +25,7 @@ from holdfast_operator.catalogs.facts import NotAllowed, RestoreFailed
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections import store
 from holdfast_operator.collections.facts import Superseded
-from holdfast_operator.collections.steps import Hydrate, LongStep, MakeDifference, Restore
+from holdfast_operator.collections.steps import Hydrate, LongChange, MakeDifference, Restore
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.engine.handler import Halt
 from holdfast_operator.engine.kube import ObjectKey
@@ -46,7 +46,7 @@ _BY_OTHERS: Final = (
 """Somebody else wrote, aborted or dropped meanwhile: the next look tells."""
 
 
-def _name(step: type[LongStep]) -> str:
+def _name(step: type[LongChange]) -> str:
     """What a kind of step is called among the long calls."""
     return step.__name__.lower()
 
@@ -80,7 +80,7 @@ class LongSteps:
                 return rendition_id
         return None
 
-    async def take(self, key: ObjectKey, step: LongStep, catalog: ObjectKey) -> None:
+    async def take(self, key: ObjectKey, step: LongChange, catalog: ObjectKey) -> None:
         """Take a step; the collection rests meanwhile, and where it has to wait."""
         asked = key, _name(type(step)), (step.collection_id, step.rendition_id)
         bounds = Bounds(key.namespace, self._data_dir, self._allowed_locations)
@@ -106,7 +106,7 @@ class LongSteps:
             raise Halt(_after(step, step.resting, error)) from None
 
 
-def _after(step: LongStep, resting: Settle, error: HoldfastError) -> Settle:
+def _after(step: LongChange, resting: Settle, error: HoldfastError) -> Settle:
     """How a collection rests after a step that failed; raises the error where that is another's to say."""
     if isinstance(step, MakeDifference):
         # Everything is as right without.

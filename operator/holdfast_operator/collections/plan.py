@@ -30,7 +30,7 @@ from holdfast_operator.collections.steps import (
     DropItem,
     EnsureItem,
     EvolveColumns,
-    LongStep,
+    LongChange,
     Retain,
 )
 from holdfast_operator.engine.deletion import LIMIT, abandon_command, left
@@ -38,13 +38,13 @@ from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.status import Health, Mark
 from holdfast_operator.engine.steps import (
     SUSPENDED,
+    Decision,
     Free,
     Keep,
     KeepCatalog,
     Release,
     Rhythm,
     Settle,
-    Step,
     Wait,
     ready,
     reconciling,
@@ -53,7 +53,7 @@ from holdfast_operator.engine.steps import (
 from holdfast_operator.jobs import hydration
 from holdfast_operator.jobs import requested as askedjobs
 from holdfast_operator.jobs.course import stopped
-from holdfast_operator.jobs.requested import AskedReport
+from holdfast_operator.jobs.requested import RequestedReport
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
 
 _RETENTION_GRAIN: Final = 100
@@ -87,7 +87,7 @@ def item_name(spec: StorageCollectionSpec, name: str) -> ItemName:
     return ItemName(spec.database, spec.schema_name, spec.name or name)
 
 
-def plan(seen: CollectionView, rhythm: Rhythm) -> Step:
+def plan(seen: CollectionView, rhythm: Rhythm) -> Decision:
     """What to do next."""
     if seen.deleting:
         return _plan_deletion(seen, rhythm)
@@ -112,7 +112,7 @@ def needs_finalizer(seen: CollectionView) -> bool:
     return seen.facts is not None and _without_driver(seen, "") is not None
 
 
-def _plan(seen: CollectionView, rhythm: Rhythm) -> Step:
+def _plan(seen: CollectionView, rhythm: Rhythm) -> Decision:
     if seen.spec is None:
         return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec"))
     if seen.spec.suspend:
@@ -129,7 +129,7 @@ def _plan(seen: CollectionView, rhythm: Rhythm) -> Step:
     return _plan_create(seen, seen.spec, schema, rhythm)
 
 
-def _plan_suspended(seen: CollectionView, spec: StorageCollectionSpec) -> Step:
+def _plan_suspended(seen: CollectionView, spec: StorageCollectionSpec) -> Decision:
     if seen.facts is None:
         return Settle(SUSPENDED)
     if (ended := _without_driver(seen, _SUSPENDED)) is not None:
@@ -176,7 +176,9 @@ def _without_catalog(
             assert_never(catalog)
 
 
-def _plan_create(seen: CollectionView, spec: StorageCollectionSpec, schema: Schema, rhythm: Rhythm) -> Step:
+def _plan_create(
+    seen: CollectionView, spec: StorageCollectionSpec, schema: Schema, rhythm: Rhythm
+) -> Decision:
     item, shards = item_name(spec, seen.name), spec.rendition.shards
     if seen.catalog_observed and seen.facts is None:
         return Settle(_left_to_writer(seen, spec, item), requeue_after=rhythm.steady)
@@ -209,14 +211,14 @@ def _plan_create(seen: CollectionView, spec: StorageCollectionSpec, schema: Sche
 
 def _plan_there(
     seen: CollectionView, spec: StorageCollectionSpec, facts: CollectionFacts, rhythm: Rhythm
-) -> Step:
+) -> Decision:
     """It exists with its columns: the jobs that are asked for, and renditions."""
-    reports: list[AskedReport] = []
+    reports: list[RequestedReport] = []
     told: dict[str, Any] = {}
     for next_of in (askedjobs.plan, askedjobs.plan_scheduled):
         for each in seen.asked:
             report = next_of(each)
-            if isinstance(report, Step):
+            if isinstance(report, Decision):
                 return report
             reports.append(report)
             told.update(report.fields)
@@ -225,13 +227,13 @@ def _plan_there(
             facts=facts, spec=spec, hydrations=seen.hydrations, shown=dict(seen.shown), now=seen.now
         )
     )
-    if isinstance(shape, Step) and not isinstance(shape, LongStep):
+    if isinstance(shape, Decision) and not isinstance(shape, LongChange):
         return shape
     # What changes in the store is heard of at the next tick.
     due = [report.requeue_after for report in reports]
     if any(report.asks_again for report in reports):
         due.append(rhythm.steady)
-    if isinstance(shape, LongStep) or shape.soon:
+    if isinstance(shape, LongChange) or shape.soon:
         due.append(rhythm.unsteady)
     if isinstance(shape, RenditionReport):
         due.append(shape.after)
@@ -249,14 +251,14 @@ def _plan_there(
             *restore_notes(seen.shown, facts, spec),
         ),
     )
-    if isinstance(shape, LongStep):
+    if isinstance(shape, LongChange):
         return replace(shape, resting=settle)
     return replace(settle, requeue_after=0.0) if shape.at_once else settle
 
 
 def _plan_bound(
     seen: CollectionView, spec: StorageCollectionSpec, facts: CollectionFacts, rhythm: Rhythm
-) -> Step:
+) -> Decision:
     """There, in a catalog that another process writes: it is shown, and nothing of it is changed."""
     health = ready(
         f"collection {facts.name} with {facts.shards} shards; comments, retention, renditions and "
@@ -348,7 +350,7 @@ def _columns(schema: Schema) -> str:
     return f"key ({key})" + (f" and ({value})" if value else "")
 
 
-def _plan_deletion(seen: CollectionView, rhythm: Rhythm) -> Step:
+def _plan_deletion(seen: CollectionView, rhythm: Rhythm) -> Decision:
     # What a twin has in the store is the older one's.
     if not seen.has_finalizer or seen.older_twin is not None:
         return Release()
@@ -377,7 +379,7 @@ def _plan_deletion(seen: CollectionView, rhythm: Rhythm) -> Step:
     return _plan_drop(seen, seen.spec, item)
 
 
-def _plan_unread(seen: CollectionView) -> Step:
+def _plan_unread(seen: CollectionView) -> Decision:
     """Nothing of the spec is understood but that it asks to delete the data."""
     if not seen.asks_to_delete or not seen.created:
         return Release()
@@ -386,7 +388,7 @@ def _plan_unread(seen: CollectionView) -> Step:
     return Settle(stalled(Reason.INVALID_SPEC, f"{seen.problem}; correct the spec, so that its data goes"))
 
 
-def _plan_leaving(seen: CollectionView, spec: StorageCollectionSpec, rhythm: Rhythm) -> Step:
+def _plan_leaving(seen: CollectionView, spec: StorageCollectionSpec, rhythm: Rhythm) -> Decision:
     """All that is in the store stays, but no attempt goes on that nobody looks after: it would hold history.
 
     Where the store can't tell, the status does: nothing is waited for without need.
@@ -428,7 +430,7 @@ def _waiting_for_catalog(seen: CollectionView, spec: StorageCollectionSpec, rhyt
     return Settle(reconciling(Reason.WAITING_FOR_CATALOG, text), requeue_after=rhythm.unsteady)
 
 
-def _plan_drop(seen: CollectionView, spec: StorageCollectionSpec, item: ItemName) -> Step:
+def _plan_drop(seen: CollectionView, spec: StorageCollectionSpec, item: ItemName) -> Decision:
     """What the store has decides: a status may never have been written."""
     facts = seen.facts
     if facts is not None and not seen.created and not _is_as_asked(facts, spec):

@@ -15,7 +15,7 @@ from typing import Final
 from holdfast.errors import HoldfastError
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections import store
-from holdfast_operator.collections.facts import Basis, ItemName, Look
+from holdfast_operator.collections.facts import Basis, CollectionLook, ItemName
 from holdfast_operator.collections.reading import changed
 from holdfast_operator.engine.clock import Clock
 from holdfast_operator.engine.kube import NotLeading, ObjectKey
@@ -34,7 +34,7 @@ class Watchlist:
         self._looks: dict[ObjectKey, tuple[ObjectKey, Basis]] = {}
         """By collection, with its catalog."""
 
-    async def look(self, catalog: ObjectKey, collection: ObjectKey, name: ItemName) -> Look:
+    async def look(self, catalog: ObjectKey, collection: ObjectKey, name: ItemName) -> CollectionLook:
         """What there is of a collection of an open or observed catalog. `KeyError` where it is neither.
 
         `collection` is on the list from then on.

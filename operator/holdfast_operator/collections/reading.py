@@ -18,10 +18,10 @@ from holdfast.persist.state.inspect import ShardInfo
 from holdfast_operator.collections.facts import (
     Basis,
     CollectionFacts,
+    CollectionLook,
     FoundItem,
     HoldFacts,
     ItemName,
-    Look,
     NoSuchSchema,
     RenditionFacts,
     watched_shards,
@@ -59,20 +59,20 @@ def look_at(
     controller: StorageController,
     organization_id: str,
     item: FoundItem | None,
-) -> Look:
+) -> CollectionLook:
     """What there is of the collection of an item."""
     if item is None:
-        return Look()
+        return CollectionLook()
     id_ = collection_id(organization_id, item.id)
     try:
         info = controller.describe(id_)
     except CollectionNotFound:
-        return Look(item.id, id_, definition=item.definition)
+        return CollectionLook(item.id, id_, definition=item.definition)
     known = controller.jobs(id_)
     # From before all that follows: at worst it is looked at once more for what was seen already.
     basis = _basis(client, info, known)
     facts = _collection(client, controller, info)
-    return Look(item.id, id_, facts, item.definition, jobs=known, basis=basis)
+    return CollectionLook(item.id, id_, facts, item.definition, jobs=known, basis=basis)
 
 
 def changed(client: PersistClient, controller: StorageController, looks: Mapping[K, Basis]) -> tuple[K, ...]:

@@ -32,7 +32,7 @@ from holdfast_operator.collections.steps import (
     Restore,
 )
 from holdfast_operator.engine.status import Health, Phase
-from holdfast_operator.engine.steps import Step, reconciling, stalled
+from holdfast_operator.engine.steps import Decision, reconciling, stalled
 from holdfast_operator.jobs import hydration
 from holdfast_operator.jobs.hydration import HydrationsView
 
@@ -62,7 +62,7 @@ class RenditionReport:
     """Whether it is only to be shown before it goes on."""
 
 
-def plan(seen: RenditionsView) -> Step | RenditionReport:
+def plan(seen: RenditionsView) -> Decision | RenditionReport:
     """What to do next about the renditions."""
     facts, active = seen.facts, seen.facts.active
     if seen.hydrations is not None:
@@ -154,7 +154,7 @@ def _at_work(facts: CollectionFacts) -> Health:
     return reconciling(Reason.HYDRATING_RENDITION, text + what)
 
 
-def _plan_restore(seen: RenditionsView, restore: RestoreAsked) -> Step | RenditionReport:
+def _plan_restore(seen: RenditionsView, restore: RestoreAsked) -> Decision | RenditionReport:
     facts, most = seen.facts, seen.spec.max_bytes
     text = f"the contents of {restore.snapshot} are brought into rendition {restore.rendition_id}"
     health = reconciling(Reason.RESTORING, text)
@@ -165,7 +165,7 @@ def _plan_restore(seen: RenditionsView, restore: RestoreAsked) -> Step | Renditi
     return Restore(facts.collection_id, restore.rendition_id, health, snapshot=restore.snapshot, room=room)
 
 
-def _plan_creation(seen: RenditionsView, active: RenditionFacts) -> Step | RenditionReport:
+def _plan_creation(seen: RenditionsView, active: RenditionFacts) -> Decision | RenditionReport:
     facts, wanted = seen.facts, seen.spec.rendition
     most = seen.spec.max_bytes
     # How much the copy will be isn't known before it is made; what it is made from is.
@@ -185,7 +185,7 @@ def _plan_creation(seen: RenditionsView, active: RenditionFacts) -> Step | Rendi
     )
 
 
-def _plan_candidate(seen: RenditionsView, candidate: RenditionFacts) -> Step | RenditionReport:
+def _plan_candidate(seen: RenditionsView, candidate: RenditionFacts) -> Decision | RenditionReport:
     facts = seen.facts
     phase = phase_of(facts, candidate)
     named = f"rendition {candidate.id} ({candidate.shards} shards)"
@@ -211,7 +211,7 @@ def _plan_candidate(seen: RenditionsView, candidate: RenditionFacts) -> Step | R
             seen.hydrations, candidate, seen.spec.hydration, large=_is_large(facts, seen.spec)
         )
         if step is not None:
-            return step if isinstance(step, Step) else RenditionReport(step.health, after=step.after)
+            return step if isinstance(step, Decision) else RenditionReport(step.health, after=step.after)
         if fill:
             return Hydrate(facts.collection_id, candidate.id, health)
         return RenditionReport(health, soon=True)

@@ -13,7 +13,7 @@ from holdfast_operator.jobs import hydration, snapshot
 from holdfast_operator.jobs.compaction import CompactionView
 from holdfast_operator.jobs.course import COMPACT, SNAPSHOT, SparkView
 from holdfast_operator.jobs.hydration import HydrationsView
-from holdfast_operator.jobs.requested import AskedKind, RequestedView, jobs_of, runs_of
+from holdfast_operator.jobs.requested import RequestedKind, RequestedView, jobs_of, runs_of
 from holdfast_operator.jobs.scheduled import Scheduled, shown_in, time_of
 from holdfast_operator.jobs.snapshot import SnapshotView
 
@@ -114,7 +114,7 @@ def asked_for(spec: StorageCollectionSpec) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def waits_for(kind: AskedKind, jobs: Sequence[JobRecord]) -> str | None:
+def waits_for(kind: RequestedKind, jobs: Sequence[JobRecord]) -> str | None:
     """What runs beside the jobs of a kind, in words, and has to end before one of them begins."""
     for job in jobs:
         if job.state is not JobState.RUNNING or job.kind == kind.job:

@@ -8,11 +8,11 @@ from holdfast.collections import Recipe
 from holdfast.persist import Schema
 from holdfast_operator.collections.facts import ItemName
 from holdfast_operator.engine.status import Health
-from holdfast_operator.engine.steps import Settle, Step, StoreStep
+from holdfast_operator.engine.steps import Decision, Settle, StoreChange
 
 
 @dataclass(frozen=True)
-class EnsureItem(StoreStep):
+class EnsureItem(StoreChange):
     """Make the item in the catalog, or bring it up to date."""
 
     call: ClassVar[str] = "ensure_item"
@@ -22,7 +22,7 @@ class EnsureItem(StoreStep):
 
 
 @dataclass(frozen=True)
-class CreateCollection(StoreStep):
+class CreateCollection(StoreChange):
     """Make the collection in storage."""
 
     call: ClassVar[str] = "create_collection"
@@ -33,7 +33,7 @@ class CreateCollection(StoreStep):
 
 
 @dataclass(frozen=True)
-class EvolveColumns(StoreStep):
+class EvolveColumns(StoreChange):
     """Add columns to the collection in storage, or make them wider."""
 
     call: ClassVar[str] = "evolve_columns"
@@ -43,7 +43,7 @@ class EvolveColumns(StoreStep):
 
 
 @dataclass(frozen=True)
-class CommentColumns(StoreStep):
+class CommentColumns(StoreChange):
     """Give columns of the collection in storage other comments; None takes one away."""
 
     call: ClassVar[str] = "comment_columns"
@@ -52,7 +52,7 @@ class CommentColumns(StoreStep):
 
 
 @dataclass(frozen=True)
-class Retain(StoreStep):
+class Retain(StoreChange):
     """Give up the history before `since`."""
 
     call: ClassVar[str] = "retain"
@@ -61,7 +61,7 @@ class Retain(StoreStep):
 
 
 @dataclass(frozen=True)
-class DropCollection(StoreStep):
+class DropCollection(StoreChange):
     """Drop the collection in storage."""
 
     call: ClassVar[str] = "drop_collection"
@@ -69,7 +69,7 @@ class DropCollection(StoreStep):
 
 
 @dataclass(frozen=True)
-class DropItem(StoreStep):
+class DropItem(StoreChange):
     """Remove the item from the catalog."""
 
     call: ClassVar[str] = "drop_item"
@@ -77,7 +77,7 @@ class DropItem(StoreStep):
 
 
 @dataclass(frozen=True)
-class CreateRendition(StoreStep):
+class CreateRendition(StoreChange):
     """Make a rendition that is to be filled."""
 
     call: ClassVar[str] = "create_rendition"
@@ -89,7 +89,7 @@ class CreateRendition(StoreStep):
 
 
 @dataclass(frozen=True)
-class AbortRendition(StoreStep):
+class AbortRendition(StoreChange):
     """Give up a rendition that is being filled."""
 
     call: ClassVar[str] = "abort_rendition"
@@ -98,7 +98,7 @@ class AbortRendition(StoreStep):
 
 
 @dataclass(frozen=True)
-class LongStep(Step):
+class LongChange(Decision):
     """A step that may take minutes: it goes on while the collection rests as `resting` says."""
 
     collection_id: str
@@ -109,12 +109,12 @@ class LongStep(Step):
 
 
 @dataclass(frozen=True)
-class Hydrate(LongStep):
+class Hydrate(LongChange):
     """Fill a rendition with what the collection has."""
 
 
 @dataclass(frozen=True)
-class HandOver(LongStep):
+class HandOver(LongChange):
     """Make a rendition the collection, not before `at`."""
 
     irreversible: ClassVar[bool] = True
@@ -122,7 +122,7 @@ class HandOver(LongStep):
 
 
 @dataclass(frozen=True)
-class Restore(LongStep):
+class Restore(LongChange):
     """Fill a rendition from a snapshot of at most `room` bytes, and make it the collection."""
 
     irreversible: ClassVar[bool] = True
@@ -131,14 +131,14 @@ class Restore(LongStep):
 
 
 @dataclass(frozen=True)
-class Advance(LongStep):
+class Advance(LongChange):
     """Do what is due without anybody's word: bring what is lacking, drop what nobody can read any more."""
 
     irreversible: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
-class MakeDifference(LongStep):
+class MakeDifference(LongChange):
     """Spare who listens through the last handover a comparison: whoever handed over didn't come to it."""
 
     irreversible: ClassVar[bool] = True

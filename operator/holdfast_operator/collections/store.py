@@ -18,7 +18,7 @@ from holdfast.errors import BadInput, CollectionNotFound, CorruptBlob, Fenced, H
 from holdfast_operator.catalogs.facts import RestoreFailed
 from holdfast_operator.catalogs.observedcatalog import ObservedCatalog
 from holdfast_operator.catalogs.opencatalog import OpenCatalog
-from holdfast_operator.collections.facts import ItemName, Look, Superseded
+from holdfast_operator.collections.facts import CollectionLook, ItemName, Superseded
 from holdfast_operator.collections.itemdefinition import item_definition
 from holdfast_operator.collections.reading import find_item, look_at
 from holdfast_operator.collections.restore import open_snapshot
@@ -34,12 +34,12 @@ from holdfast_operator.collections.steps import (
     EvolveColumns,
     HandOver,
     Hydrate,
-    LongStep,
+    LongChange,
     MakeDifference,
     Restore,
     Retain,
 )
-from holdfast_operator.engine.steps import StoreStep
+from holdfast_operator.engine.steps import StoreChange
 from holdfast_operator.jobs.course import SPARK
 from holdfast_operator.jobs.steps import FailAttempt, ForgetRuns, RetryJob, StartJob
 from holdfast_operator.places.bounds import Bounds
@@ -47,7 +47,7 @@ from holdfast_operator.places.bounds import Bounds
 log = logging.getLogger(__name__)
 
 
-def look(handle: OpenCatalog | ObservedCatalog, name: ItemName) -> Look:
+def look(handle: OpenCatalog | ObservedCatalog, name: ItemName) -> CollectionLook:
     """What there is of a collection, after asking as `confirm` does.
 
     Raises as `confirm` and `find_item`, and `NotReadable`.
@@ -60,7 +60,7 @@ def look(handle: OpenCatalog | ObservedCatalog, name: ItemName) -> Look:
     return replace(found, ahead_ms=max(ahead_ms, 0))
 
 
-def take(handle: OpenCatalog, step: StoreStep) -> None:
+def take(handle: OpenCatalog, step: StoreChange) -> None:
     """Take a step that needs no answer; nothing happens where it was taken before.
 
     Raises `CollectionInUse` where a collection is to be dropped that is read.
@@ -110,7 +110,7 @@ def take(handle: OpenCatalog, step: StoreStep) -> None:
             raise AssertionError(step)
 
 
-def take_long(handle: OpenCatalog, step: LongStep, stopped: Callable[[], bool], bounds: Bounds) -> None:
+def take_long(handle: OpenCatalog, step: LongChange, stopped: Callable[[], bool], bounds: Bounds) -> None:
     """Take a step that may take minutes, until it is `stopped`; a snapshot is read within the `bounds`.
 
     Raises as the function for each kind.

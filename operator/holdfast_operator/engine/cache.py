@@ -21,7 +21,7 @@ from holdfast_operator.engine.status import Phase, phase_of
 Json = dict[str, Any]
 
 
-class Location(Protocol):
+class CatalogLocation(Protocol):
     """Where the catalog of an object is."""
 
     @property
@@ -35,7 +35,7 @@ class Claim:
 
     unique: Hashable = None
     """What only one object may have; None where it asks for nothing of the kind."""
-    storage: Location | None = None
+    storage: CatalogLocation | None = None
     catalog: ObjectKey | None = None
     """The one that it refers to."""
     organization_id: str = ""
@@ -63,7 +63,7 @@ def _discard(groups: dict[G, set[ObjectKey]], group: G, key: ObjectKey) -> None:
         del groups[group]
 
 
-class Cache:
+class ObjectCache:
     """All of our objects that were seen and not yet gone."""
 
     def __init__(self, claim_of: Callable[[ObjectKey, Json], Claim]) -> None:
@@ -157,7 +157,7 @@ class Cache:
         others = self._observers.get(seen.asked.organization_id, set()) - {key}
         return {each: self._seen[each].age < seen.age for each in sorted(others)}
 
-    def storage_of(self, key: ObjectKey) -> Location | None:
+    def storage_of(self, key: ObjectKey) -> CatalogLocation | None:
         """Where the catalog of an object is; None where that isn't known."""
         seen = self._seen.get(key)
         if seen is not None and seen.asked.catalog is not None:

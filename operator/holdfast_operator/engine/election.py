@@ -42,7 +42,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LeaseRecord:
     """A Lease as it was read."""
 
     version: str
@@ -52,7 +52,7 @@ class Record:
     transitions: int = 0
 
     @classmethod
-    def of(cls, body: Json) -> "Record":
+    def of(cls, body: Json) -> "LeaseRecord":
         """The record in a Lease object, whoever wrote it."""
         spec = body.get("spec") or {}
         return cls(
@@ -68,11 +68,11 @@ class Record:
 class Sight:
     """What a candidate saw: the record, and since when (its own seconds) it has been renewed no more."""
 
-    record: Record
+    record: LeaseRecord
     since: float
 
 
-def sighted(before: Sight | None, record: Record, now: float) -> Sight:
+def sighted(before: Sight | None, record: LeaseRecord, now: float) -> Sight:
     """The sight after reading `record` at `now`."""
     same = before is not None and (before.record.holder, before.record.renewed) == (
         record.holder,
@@ -89,7 +89,7 @@ def free_at(sight: Sight, me: str, timing: Timing) -> float:
     return sight.since + (record.duration or timing.duration)
 
 
-def taken(record: Record | None, me: str, timing: Timing, now: datetime) -> Json:
+def taken(record: LeaseRecord | None, me: str, timing: Timing, now: datetime) -> Json:
     """The `spec` of a Lease that `me` takes, which looked like `record` before."""
     passes = record is not None and record.holder != me
     return {

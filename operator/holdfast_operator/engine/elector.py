@@ -21,7 +21,7 @@ from typing import Final
 
 from holdfast_operator.engine import election
 from holdfast_operator.engine.clock import BootClock, Clock
-from holdfast_operator.engine.election import NOBODY, Record, Sight, Timing
+from holdfast_operator.engine.election import NOBODY, LeaseRecord, Sight, Timing
 from holdfast_operator.engine.kube import Conflict, Exists, Gone, Kube, KubeError, ResourceType
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.troubles import Troubles
@@ -32,7 +32,7 @@ LEASES: Final = ResourceType("coordination.k8s.io", "v1", "leases")
 _JITTER: Final = 0.2
 
 
-class Standing(Enum):
+class LeaseStanding(Enum):
     """What a look at the Lease says of this process."""
 
     HELD = auto()
@@ -128,19 +128,19 @@ class Elector:
                 self._troubles.over(self._name, f"{self} is renewed again")
         self._lose()
 
-    async def confirm(self) -> Standing:
+    async def confirm(self) -> LeaseStanding:
         """Read the Lease again; one that is another's is lost with that."""
         try:
             record = await self._read()
         except KubeError as error:
             log.warning("%s can't be read: %s", self, error)
-            return Standing.UNKNOWN
+            return LeaseStanding.UNKNOWN
         if record is None:
-            return Standing.UNKNOWN
+            return LeaseStanding.UNKNOWN
         if record.holder != self._me or not self.leads():
             self._lose()
-            return Standing.LOST
-        return Standing.HELD
+            return LeaseStanding.LOST
+        return LeaseStanding.HELD
 
     async def release(self) -> None:
         """Give the Lease back, so that another needn't wait; nothing of this process acts any more.
@@ -200,7 +200,7 @@ class Elector:
             self._count("renewed")
         return True
 
-    async def _write(self, record: Record | None, *, take: bool) -> bool:
+    async def _write(self, record: LeaseRecord | None, *, take: bool) -> bool:
         asked, now = self._clock.monotonic(), self._clock.wall()
         takes = take or record is None
         spec = election.taken(record, self._me, self._timing, now) if takes else election.renewed(now)
@@ -212,7 +212,7 @@ class Elector:
                     "metadata": {"name": self._name, "namespace": self._namespace},
                     "spec": spec,
                 }
-                written = Record.of(await self._kube.create(LEASES, self._namespace, body))
+                written = LeaseRecord.of(await self._kube.create(LEASES, self._namespace, body))
             else:
                 written = await self._patch(record, spec)
         except (Exists, Conflict, Gone):
@@ -221,23 +221,23 @@ class Elector:
         self._until = asked + self._timing.renew_deadline
         return True
 
-    async def _patch(self, record: Record, spec: election.Json) -> Record:
+    async def _patch(self, record: LeaseRecord, spec: election.Json) -> LeaseRecord:
         body = {"metadata": {"resourceVersion": record.version}, "spec": spec}
-        return Record.of(await self._kube.patch(LEASES, self._namespace, self._name, body))
+        return LeaseRecord.of(await self._kube.patch(LEASES, self._namespace, self._name, body))
 
-    async def _read(self) -> Record | None:
+    async def _read(self) -> LeaseRecord | None:
         try:
-            record = Record.of(await self._kube.get_of(LEASES, self._namespace, self._name))
+            record = LeaseRecord.of(await self._kube.get_of(LEASES, self._namespace, self._name))
         except Gone:
             record = None
         self._read_at = self._clock.monotonic()
         return record
 
-    def _see(self, record: Record) -> Sight:
+    def _see(self, record: LeaseRecord) -> Sight:
         self._sight = election.sighted(self._sight, record, self._clock.monotonic())
         return self._sight
 
-    def _record(self) -> Record | None:
+    def _record(self) -> LeaseRecord | None:
         return self._sight.record if self._sight else None
 
     def _pause(self) -> float:

@@ -38,7 +38,7 @@ from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.queue import Result
 from holdfast_operator.engine.resources import has_finalizer, is_deleting, kept_fields
 from holdfast_operator.engine.status import Phase, StatusWriter, marks, next_status, shown
-from holdfast_operator.engine.steps import Free, Keep, Release, Rest, Rhythm, Settle, Step, Wait, stalled
+from holdfast_operator.engine.steps import Decision, Free, Keep, Release, Rest, Rhythm, Settle, Wait, stalled
 from holdfast_operator.engine.troubles import Troubles
 
 Json = dict[str, Any]
@@ -98,11 +98,11 @@ class Handler(ABC, Generic[O]):
         """Look at everything that the plan depends on; changes nothing."""
 
     @abstractmethod
-    def plan(self, observed: O) -> Step:
+    def plan(self, observed: O) -> Decision:
         """Decide; pure."""
 
     @abstractmethod
-    async def apply(self, key: ObjectKey, body: Json, step: Step) -> None:
+    async def apply(self, key: ObjectKey, body: Json, step: Decision) -> None:
         """Take a step that is no `Rest`."""
 
     @abstractmethod
@@ -275,7 +275,7 @@ def _log(body: Json, step: Settle, notes: Sequence[Note]) -> None:
 
 
 @dataclass(frozen=True)
-class Settings:
+class OperatorSettings:
     """What reconcilers need to know of the process that they are in."""
 
     holder: str

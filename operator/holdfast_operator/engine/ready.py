@@ -1,9 +1,9 @@
 """Keys that are due, first come, first served, but for those whose lane is full: a part of `schedule`.
 
 Invariants
-- Each owner has a line. They take turns, but for those who have all the workers that one may have.
-- A key is in a line at most once, and waits as long as it is there, whichever lane is full.
-- A key that found its lane full goes before all of the line that came after it as soon as there is room.
+- Each owner has a queue. They take turns, but for those who have all the workers that one may have.
+- A key is in a queue at most once, and waits as long as it is there, whichever lane is full.
+- A key that found its lane full goes before all of the queue that came after it as soon as there is room.
 """
 
 import itertools
@@ -16,31 +16,31 @@ K = TypeVar("K", bound=Hashable)
 IsFull = Callable[[Hashable], bool]
 
 
-class Lines(Generic[K]):
+class ReadyQueue(Generic[K]):
     """Those who wait for a worker, by whose they are."""
 
     def __init__(
         self,
         owner: Callable[[K], Hashable],
         is_full: IsFull,
-        new_line: "Callable[[], Line[K]]",
+        new_queue: "Callable[[], OwnerQueue[K]]",
     ) -> None:
         """`owner` of a key never changes; `is_full` is asked of owners whenever one may go."""
         self._owner = owner
         self._is_full = is_full
-        self._new_line = new_line
-        self._lines: OrderedDict[Hashable, Line[K]] = OrderedDict()
+        self._new_queue = new_queue
+        self._queues: OrderedDict[Hashable, OwnerQueue[K]] = OrderedDict()
         """By owner, whose turn was last at the end; none of them is empty."""
 
     def append(self, key: K) -> None:
         """Have a key wait that doesn't yet."""
-        self._lines.setdefault(self._owner(key), self._new_line()).append(key)
+        self._queues.setdefault(self._owner(key), self._new_queue()).append(key)
 
     def pop(self) -> tuple[K, Hashable] | None:
         """The key whose turn it is and whose lane has room, with its lane; None where there is none."""
         for owner in self._with_room():
-            if (found := self._lines[owner].pop()) is not None:
-                self._lines.move_to_end(owner)
+            if (found := self._queues[owner].pop()) is not None:
+                self._queues.move_to_end(owner)
                 self._drop_empty(owner)
                 return found
         return None
@@ -48,33 +48,33 @@ class Lines(Generic[K]):
     def discard(self, key: K) -> None:
         """Have a key wait no longer, if it does."""
         owner = self._owner(key)
-        if owner in self._lines:
-            self._lines[owner].discard(key)
+        if owner in self._queues:
+            self._queues[owner].discard(key)
             self._drop_empty(owner)
 
     @property
     def firsts(self) -> Iterator[K]:
-        """Of each line that has one, the key that waits for nothing but a worker, and the longest."""
-        firsts = (self._lines[owner].first for owner in self._with_room())
+        """Of each queue that has one, the key that waits for nothing but a worker, and the longest."""
+        firsts = (self._queues[owner].first for owner in self._with_room())
         return (key for key in firsts if key is not None)
 
     @property
     def may_go(self) -> bool:
         """Whether one may be there that `pop` gives; where not, there is none."""
-        return any(self._lines[owner].may_go for owner in self._with_room())
+        return any(self._queues[owner].may_go for owner in self._with_room())
 
     def __len__(self) -> int:
-        return sum(map(len, self._lines.values()))
+        return sum(map(len, self._queues.values()))
 
     def _with_room(self) -> list[Hashable]:
-        return [owner for owner in self._lines if not self._is_full(owner)]
+        return [owner for owner in self._queues if not self._is_full(owner)]
 
     def _drop_empty(self, owner: Hashable) -> None:
-        if not self._lines[owner]:
-            del self._lines[owner]
+        if not self._queues[owner]:
+            del self._queues[owner]
 
 
-class Line(Generic[K]):
+class OwnerQueue(Generic[K]):
     """Those of one owner."""
 
     def __init__(self, lane: Callable[[K], Hashable], is_full: IsFull) -> None:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from holdfast_operator.engine.ready import Line, Lines
+from holdfast_operator.engine.ready import OwnerQueue, ReadyQueue
 
 K = TypeVar("K", bound=Hashable)
 
@@ -87,7 +87,7 @@ class Schedule(Generic[K]):
         self._entries: dict[K, _Entry] = {}
         self._later: list[tuple[float, int, K]] = []
         lines = functools.partial(
-            Lines[K], owner, self._has_all, functools.partial(Line[K], lane, self._is_full)
+            ReadyQueue[K], owner, self._has_all, functools.partial(OwnerQueue[K], lane, self._is_full)
         )
         self._changed, self._routine = lines(), lines()
         self._changes_in_a_row = 0

@@ -16,14 +16,14 @@ from holdfast_operator.engine.status import Health, Mark, Phase
 
 
 @dataclass(frozen=True)
-class Step:
+class Decision:
     """One decision."""
 
     irreversible: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
-class StoreStep(Step):
+class StoreChange(Decision):
     """A change in a store; `call` is its name in metrics."""
 
     irreversible: ClassVar[bool] = True
@@ -31,7 +31,7 @@ class StoreStep(Step):
 
 
 @dataclass(frozen=True)
-class Rest(Step):
+class Rest(Decision):
     """Nothing more is done in this reconcile."""
 
 
@@ -65,7 +65,7 @@ class Keep(Rest):
 
 
 @dataclass(frozen=True)
-class KeepCatalog(Step):
+class KeepCatalog(Decision):
     """The finalizer is put on the Catalog that a resource refers to, and needs until its own end."""
 
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 from holdfast.collections import JobRecord
 from holdfast_operator.api.collection import CompactionJobStatus, CompactionScheduleStatus, CompactionStatus
 from holdfast_operator.api.names import ConditionType, Reason
-from holdfast_operator.jobs.course import COMPACT, HINDRANCES, Stand, job_status
-from holdfast_operator.jobs.requested import AskedKind, Order, RequestedView
+from holdfast_operator.jobs.course import COMPACT, HINDRANCES, JobPhase, job_status
+from holdfast_operator.jobs.requested import Order, RequestedKind, RequestedView
 from holdfast_operator.jobs.steps import StartJob
 from holdfast_operator.sparkapps.sizing import tasks
 
@@ -50,18 +50,18 @@ def _last_status(job: JobRecord) -> CompactionStatus:
 class CompactionView(RequestedView):
     """Everything that the plans for compactions depend on."""
 
-    kind: ClassVar[AskedKind] = AskedKind(
+    kind: ClassVar[RequestedKind] = RequestedKind(
         job=COMPACT,
         noun="compaction",
         shown=ConditionType.COMPACTION_COMPLETED,
         scheduled=ConditionType.SCHEDULED_COMPACTION_COMPLETED,
         reasons={
             **HINDRANCES,
-            Stand.QUEUED: Reason.COMPACTION_QUEUED,
-            Stand.RUNNING: Reason.COMPACTION_RUNNING,
-            Stand.RETRYING: Reason.COMPACTION_RETRYING,
-            Stand.FAILED: Reason.COMPACTION_FAILED,
-            Stand.DONE: Reason.COMPACTION_SUCCEEDED,
+            JobPhase.QUEUED: Reason.COMPACTION_QUEUED,
+            JobPhase.RUNNING: Reason.COMPACTION_RUNNING,
+            JobPhase.RETRYING: Reason.COMPACTION_RETRYING,
+            JobPhase.FAILED: Reason.COMPACTION_FAILED,
+            JobPhase.DONE: Reason.COMPACTION_SUCCEEDED,
         },
         awaited=Reason.COMPACTION_SCHEDULED,
         start=_start,

@@ -25,7 +25,7 @@ from holdfast.persist import StoredSize
 from holdfast_operator.api.base import frontier
 from holdfast_operator.api.names import Reason
 from holdfast_operator.api.spark import SparkTemplate
-from holdfast_operator.engine.steps import Step
+from holdfast_operator.engine.steps import Decision
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob
 from holdfast_operator.sparkapps.adapter import AppPhase, AppState, overran
 from holdfast_operator.sparkapps.sizing import tasks
@@ -67,7 +67,7 @@ class SparkView:
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
-class Stand(Enum):
+class JobPhase(Enum):
     """Where a job is."""
 
     NOT_INSTALLED = auto()
@@ -83,32 +83,32 @@ class Stand(Enum):
     DONE = auto()
 
 
-HINDRANCES: Final[Mapping[Stand, Reason]] = {
-    Stand.NOT_INSTALLED: Reason.SPARK_NOT_INSTALLED,
-    Stand.NOT_SHARED: Reason.STORAGE_NOT_SHARED,
-    Stand.NOT_TAKEN: Reason.SPARK_TEMPLATE_REFUSED,
+HINDRANCES: Final[Mapping[JobPhase, Reason]] = {
+    JobPhase.NOT_INSTALLED: Reason.SPARK_NOT_INSTALLED,
+    JobPhase.NOT_SHARED: Reason.STORAGE_NOT_SHARED,
+    JobPhase.NOT_TAKEN: Reason.SPARK_TEMPLATE_REFUSED,
 }
 """Where a job is that can't be run as things are, and what is shown of it."""
 
 
 @dataclass(frozen=True)
-class Course:
+class JobReport:
     """Nothing to do now about a job: where it is, in a line, and when to look again."""
 
-    stand: Stand
+    stand: JobPhase
     text: str
     requeue_after: float | None = None
     asks_again: bool = False
     """Whether it waits for what nobody tells of."""
 
 
-def hindrance(seen: SparkView) -> Course | None:
+def hindrance(seen: SparkView) -> JobReport | None:
     """Why no job can be started; None where one can."""
     if (refused := _refused(seen)) is not None:
         return refused
     if not seen.reachable:
-        return Course(
-            Stand.NOT_SHARED,
+        return JobReport(
+            JobPhase.NOT_SHARED,
             "Spark pods can't open the catalog's storage: use storage that they can reach, "
             "or start the operator with --storage-shared where they see its files",
             asks_again=True,
@@ -116,11 +116,11 @@ def hindrance(seen: SparkView) -> Course | None:
     return _queued(seen)
 
 
-def plan_job(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Step | Course:
+def plan_job(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Decision | JobReport:
     """What to do next about a job that is on record."""
     match job.state:
         case JobState.DONE:
-            return Course(Stand.DONE, f"attempt {job.attempt} has committed")
+            return JobReport(JobPhase.DONE, f"attempt {job.attempt} has committed")
         case JobState.FAILED:
             return _plan_retry(seen, job, template)
         case JobState.RUNNING:
@@ -218,7 +218,7 @@ def is_ending(seen: SparkView, job: JobRecord) -> bool:
     return job.state is JobState.FAILED and seen.now.timestamp() - job.finished_ms / 1000 < _LAST_WORDS_S
 
 
-def _plan_running(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Step | Course:
+def _plan_running(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Decision | JobReport:
     if seen.missing is not None:
         return _not_installed(seen.missing)
     app = application_of(seen, job)
@@ -255,27 +255,29 @@ def _late(app: AppState, template: SparkTemplate, now: datetime) -> str | None:
     return None
 
 
-def _plan_retry(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Step | Course:
+def _plan_retry(seen: SparkView, job: JobRecord, template: SparkTemplate) -> Decision | JobReport:
     leftover = application_of(seen, job)
     if leftover is not None and not leftover.phase.over:
         if is_ending(seen, job):
-            return Course(Stand.RETRYING, f"attempt {job.attempt} failed: {job.error}; its driver ends", 2.0)
+            return JobReport(
+                JobPhase.RETRYING, f"attempt {job.attempt} failed: {job.error}; its driver ends", 2.0
+            )
         return failed(job, job.error, leftover)
     failures = job.failures if job.by == SPARK else 0
     if failures >= template.max_attempts:
-        return Course(Stand.FAILED, f"failed {failures} times, last: {job.error}")
+        return JobReport(JobPhase.FAILED, f"failed {failures} times, last: {job.error}")
     if job.as_of is not None and job.as_of < seen.since:
         text = (
             f"failed: {job.error}; it can't be tried again: as of {job.as_of} is gone, and the collection can"
             f" be read as of {frontier(seen.since)} on, more of the past with a longer spec.retention.period"
         )
-        return Course(Stand.FAILED, text)
+        return JobReport(JobPhase.FAILED, text)
     if (refused := _refused(seen)) is not None:
         return refused
     wait = backoff(max(failures, 1)) - (seen.now.timestamp() - job.finished_ms / 1000)
     if wait > 0:
         text = f"attempt {job.attempt} failed: {job.error}; the next one follows by itself"
-        return Course(Stand.RETRYING, text, wait)
+        return JobReport(JobPhase.RETRYING, text, wait)
     return _queued(seen) or retry(seen, job, template)
 
 
@@ -284,18 +286,18 @@ def backoff(failed_attempts: int) -> float:
     return min(_LONGEST_BACKOFF, _FIRST_BACKOFF * 2.0 ** (failed_attempts - 1))
 
 
-def _running(job: JobRecord, what: str) -> Course:
-    return Course(Stand.RUNNING, f"attempt {job.attempt} {what}", 2.0)
+def _running(job: JobRecord, what: str) -> JobReport:
+    return JobReport(JobPhase.RUNNING, f"attempt {job.attempt} {what}", 2.0)
 
 
-def _refused(seen: SparkView) -> Course | None:
+def _refused(seen: SparkView) -> JobReport | None:
     if seen.missing is not None:
         return _not_installed(seen.missing)
-    return None if seen.objection is None else Course(Stand.NOT_TAKEN, seen.objection, asks_again=True)
+    return None if seen.objection is None else JobReport(JobPhase.NOT_TAKEN, seen.objection, asks_again=True)
 
 
-def _queued(seen: SparkView) -> Course | None:
-    return None if seen.full is None else Course(Stand.QUEUED, seen.full, _QUEUE_SECONDS)
+def _queued(seen: SparkView) -> JobReport | None:
+    return None if seen.full is None else JobReport(JobPhase.QUEUED, seen.full, _QUEUE_SECONDS)
 
 
 def _because(app: AppState) -> str:
@@ -312,8 +314,8 @@ def _progress(app: AppState) -> str:
             return "runs"
 
 
-def _not_installed(missing: str) -> Course:
-    return Course(Stand.NOT_INSTALLED, missing, asks_again=True)
+def _not_installed(missing: str) -> JobReport:
+    return JobReport(JobPhase.NOT_INSTALLED, missing, asks_again=True)
 
 
 SNAPSHOT: Final = "snapshot"

@@ -22,13 +22,13 @@ from holdfast_operator.api.names import Reason
 from holdfast_operator.api.rendition import CollectionHydration, HydrationJobStatus, RenditionPhase
 from holdfast_operator.api.spark import SparkTemplate
 from holdfast_operator.engine.status import Health
-from holdfast_operator.engine.steps import Step, reconciling, stalled
+from holdfast_operator.engine.steps import Decision, reconciling, stalled
 from holdfast_operator.jobs.course import (
     HINDRANCES,
     SPARK,
-    Course,
+    JobPhase,
+    JobReport,
     SparkView,
-    Stand,
     application_of,
     ended,
     failed,
@@ -113,7 +113,7 @@ def is_sparks(job: JobRecord) -> bool:
 
 def plan(
     seen: HydrationsView | None, rendition: Filled, spec: CollectionHydration, *, large: bool
-) -> Step | Shown | None:
+) -> Decision | Shown | None:
     """What to do next about the Spark job that fills a rendition, or what to show of it.
 
     None where Spark has nothing to do with it: the operator's own process fills it, or goes on to. `large` is
@@ -131,7 +131,7 @@ def plan(
         return None
     else:
         course = _plan_next(seen, rendition, spec.spark, job)
-    return course if isinstance(course, Step) else _report(rendition, course)
+    return course if isinstance(course, Decision) else _report(rendition, course)
 
 
 def _plan_next(
@@ -139,7 +139,7 @@ def _plan_next(
     rendition: Filled,
     template: SparkTemplate,
     job: JobRecord | None,
-) -> Step | Course:
+) -> Decision | JobReport:
     """The next attempt is Spark's, whoever was at the one before."""
     if job is not None and job.state is not JobState.RUNNING:
         return plan_job(seen, job, template)
@@ -190,25 +190,25 @@ def may_have_driver(status: Mapping[str, Any]) -> bool:
     return any("job" in each or each.get("phase") == RenditionPhase.HYDRATING for each in renditions)
 
 
-def _report(rendition: Filled, course: Course) -> Shown:
+def _report(rendition: Filled, course: JobReport) -> Shown:
     return Shown(_health(rendition, course), _ASK_AGAIN_S if course.asks_again else course.requeue_after)
 
 
-def _health(rendition: Filled, course: Course) -> Health:
+def _health(rendition: Filled, course: JobReport) -> Health:
     named = f"rendition {rendition.id} ({rendition.shards} shards)"
     match course.stand:
-        case Stand.NOT_INSTALLED | Stand.NOT_SHARED | Stand.NOT_TAKEN:
+        case JobPhase.NOT_INSTALLED | JobPhase.NOT_SHARED | JobPhase.NOT_TAKEN:
             text = f"{named} is to be filled by Spark: {course.text}; or remove spec.hydration"
             return stalled(HINDRANCES[course.stand], text)
-        case Stand.QUEUED:
+        case JobPhase.QUEUED:
             return reconciling(
                 Reason.HYDRATING_RENDITION, f"{named} is to be filled by a Spark job: {course.text}"
             )
-        case Stand.RUNNING | Stand.RETRYING | Stand.DONE:
+        case JobPhase.RUNNING | JobPhase.RETRYING | JobPhase.DONE:
             return reconciling(
                 Reason.HYDRATING_RENDITION, f"{named} is being filled by a Spark job: {course.text}"
             )
-        case Stand.FAILED:
+        case JobPhase.FAILED:
             text = (
                 f"the Spark job that fills {named} {course.text}; mend that and raise "
                 "spec.hydration.spark.maxAttempts, or remove spec.hydration to have the operator fill it"

@@ -3,7 +3,7 @@
 Invariants
 - The course of a job is that of all Spark jobs (`sparkjobs`), and when a run of a schedule is due is that of
   all schedules (`schedules`). What a job of one kind does, when it can start and what is shown of it is that
-  kind's (`AskedKind`): a snapshot's (`snapshot`), a compaction's (`compaction`).
+  kind's (`RequestedKind`): a snapshot's (`snapshot`), a compaction's (`compaction`).
 - What is done is fixed with the first attempt: all attempts of a job do the same.
 - Of a collection one such job runs at a time. What somebody asks for goes before what a schedule does, but
   ends nothing of it.
@@ -23,11 +23,11 @@ from holdfast_operator.api.cron import ScheduleStatus
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.status import Mark, timestamp
-from holdfast_operator.engine.steps import Step
+from holdfast_operator.engine.steps import Decision
 from holdfast_operator.jobs.course import (
-    Course,
+    JobPhase,
+    JobReport,
     SparkView,
-    Stand,
     application_of,
     failed,
     hindrance,
@@ -55,7 +55,7 @@ class Order:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedKind:
+class RequestedKind:
     """What a kind of jobs has of its own. `seen` is the kind's own `RequestedView`."""
 
     job: str
@@ -64,10 +64,10 @@ class AskedKind:
     """What people call it; also the field of the spec that asks for one."""
     shown: ConditionType
     scheduled: ConditionType
-    reasons: Mapping[Stand, Reason]
+    reasons: Mapping[JobPhase, Reason]
     awaited: Reason
     """No run of a schedule has begun yet."""
-    start: "Callable[[Any, Order], StartJob | AskedReport]"
+    start: "Callable[[Any, Order], StartJob | RequestedReport]"
     """What begins a job, or what it waits for; nothing hinders it."""
     running: Callable[[JobRecord], str]
     """What is told of one that runs, beside that it does."""
@@ -97,7 +97,7 @@ class AskedKind:
 class RequestedView(SparkView):
     """What the plans for the jobs of one kind depend on."""
 
-    kind: ClassVar[AskedKind]
+    kind: ClassVar[RequestedKind]
     request: Any
     """The `SparkTask` that somebody asks for, with the `requestId` of it; None where nobody does."""
     job: JobRecord | None = None
@@ -111,7 +111,7 @@ class RequestedView(SparkView):
 
 
 @dataclass(frozen=True)
-class AskedReport:
+class RequestedReport:
     """Nothing to do now: what to show, and when to look again."""
 
     mark: Mark | None = None
@@ -132,7 +132,7 @@ class KnownJobs(NamedTuple):
     running: tuple[JobRecord, ...]
 
 
-def jobs_of(kind: AskedKind, known: Sequence[JobRecord], request: JobRequest | None) -> KnownJobs:
+def jobs_of(kind: RequestedKind, known: Sequence[JobRecord], request: JobRequest | None) -> KnownJobs:
     """The jobs of a kind among all that are on record for a collection."""
     jobs = [job for job in known if job.kind == kind.job]
     done = [job for job in jobs if job.state is JobState.DONE]
@@ -144,12 +144,12 @@ def jobs_of(kind: AskedKind, known: Sequence[JobRecord], request: JobRequest | N
     )
 
 
-def runs_of(kind: AskedKind, known: Sequence[JobRecord]) -> tuple[JobRecord, ...]:
+def runs_of(kind: RequestedKind, known: Sequence[JobRecord]) -> tuple[JobRecord, ...]:
     """The jobs of a kind that a schedule asked for."""
     return tuple(job for job in known if job.kind == kind.job and time_of(job.slot) is not None)
 
 
-def plan(seen: RequestedView) -> Step | AskedReport:
+def plan(seen: RequestedView) -> Decision | RequestedReport:
     """What to do next about the job that somebody asks for, and about what nobody asks for any more."""
     kind, request = seen.kind, seen.request
     run = seen.scheduled.latest if seen.scheduled is not None else None
@@ -162,18 +162,18 @@ def plan(seen: RequestedView) -> Step | AskedReport:
             # Without an application nothing would end it, nor what it holds.
             return failed(job, _SUPERSEDED, stopped=True)
     if request is None:
-        return AskedReport(fields=job_fields(seen))
+        return RequestedReport(fields=job_fields(seen))
     again = f"mend that and set a new spec.{kind.noun}.requestId"
     order = Order(request.request_id, request, kind.shown, again)
     report = _plan_order(_beside(seen, seen.job), order, seen.job)
-    return report if isinstance(report, Step) else replace(report, fields=job_fields(seen))
+    return report if isinstance(report, Decision) else replace(report, fields=job_fields(seen))
 
 
-def plan_scheduled(seen: RequestedView) -> Step | AskedReport:
+def plan_scheduled(seen: RequestedView) -> Decision | RequestedReport:
     """What to do next about the jobs of a schedule."""
     kind, asked = seen.kind, seen.scheduled
     if asked is None:
-        return AskedReport()
+        return RequestedReport()
     if (forgotten := long_over(asked.runs, seen.last)) is not None:
         return forgotten
     seen = replace(seen, objection=asked.objection)
@@ -183,11 +183,11 @@ def plan_scheduled(seen: RequestedView) -> Step | AskedReport:
         text = f"spec.{kind.schedule_field}: {error}; correct it"
         return told(kind.scheduled, "False", Reason.INVALID_SCHEDULE, text)
     report = _plan_run(seen, asked, found)
-    if isinstance(report, Step):
+    if isinstance(report, Decision):
         return report
     due = [found.look_after]
     if report.requeue_after is not None:
-        queued = report.mark is not None and report.mark.reason is kind.reasons[Stand.QUEUED]
+        queued = report.mark is not None and report.mark.reason is kind.reasons[JobPhase.QUEUED]
         due.append(_QUEUE_SECONDS if queued else report.requeue_after)
     return replace(
         report,
@@ -197,7 +197,7 @@ def plan_scheduled(seen: RequestedView) -> Step | AskedReport:
     )
 
 
-def _plan_run(seen: RequestedView, asked: Scheduled[Any], found: Turn) -> Step | AskedReport:
+def _plan_run(seen: RequestedView, asked: Scheduled[Any], found: Turn) -> Decision | RequestedReport:
     kind = seen.kind
     job, again = asked.latest, f"the next one is due at {timestamp(found.upcoming)}"
     if found.due is not None and not _is_at_work(seen, job):
@@ -228,32 +228,34 @@ def _beside(seen: RequestedView, job: JobRecord | None) -> RequestedView:
     return seen if other is None else replace(seen, full=f"{other} runs; it starts when that has ended")
 
 
-def _plan_order(seen: RequestedView, order: Order, job: JobRecord | None) -> Step | AskedReport:
+def _plan_order(seen: RequestedView, order: Order, job: JobRecord | None) -> Decision | RequestedReport:
     if job is not None:
         course = plan_job(seen, job, order.task.spark)
-        return course if isinstance(course, Step) else _shown(seen.kind, order, job, course)
+        return course if isinstance(course, Decision) else _shown(seen.kind, order, job, course)
     hindered = hindrance(seen)
     if hindered is None:
         return seen.kind.start(seen, order)
-    if hindered.stand is not Stand.QUEUED:
+    if hindered.stand is not JobPhase.QUEUED:
         return _hindered(seen.kind, order, hindered)
     after = hindered.requeue_after
-    return told(order.shown, "Unknown", seen.kind.reasons[Stand.QUEUED], hindered.text, requeue_after=after)
+    return told(
+        order.shown, "Unknown", seen.kind.reasons[JobPhase.QUEUED], hindered.text, requeue_after=after
+    )
 
 
-def _shown(kind: AskedKind, order: Order, job: JobRecord, course: Course) -> AskedReport:
+def _shown(kind: RequestedKind, order: Order, job: JobRecord, course: JobReport) -> RequestedReport:
     status, text = "Unknown", course.text
     match course.stand:
-        case Stand.NOT_INSTALLED | Stand.NOT_SHARED | Stand.NOT_TAKEN:
+        case JobPhase.NOT_INSTALLED | JobPhase.NOT_SHARED | JobPhase.NOT_TAKEN:
             return _hindered(kind, order, course)
-        case Stand.RUNNING:
+        case JobPhase.RUNNING:
             text += kind.running(job)
-        case Stand.RETRYING | Stand.QUEUED:
+        case JobPhase.RETRYING | JobPhase.QUEUED:
             pass
-        case Stand.FAILED:
+        case JobPhase.FAILED:
             status = "False"
             text = f"{kind.noun} {order.slot} {text}; {order.again}"
-        case Stand.DONE:
+        case JobPhase.DONE:
             status = "True"
             text = f"{kind.noun} {order.slot} is committed: {kind.done(job)}"
         case _:
@@ -261,7 +263,7 @@ def _shown(kind: AskedKind, order: Order, job: JobRecord, course: Course) -> Ask
     return told(order.shown, status, kind.reasons[course.stand], text, requeue_after=course.requeue_after)
 
 
-def _hindered(kind: AskedKind, order: Order, course: Course) -> AskedReport:
+def _hindered(kind: RequestedKind, order: Order, course: JobReport) -> RequestedReport:
     report = told(order.shown, "False", kind.reasons[course.stand], course.text)
     return replace(report, asks_again=course.asks_again)
 
@@ -273,9 +275,9 @@ def told(
     message: str,
     *,
     requeue_after: float | None = None,
-) -> AskedReport:
+) -> RequestedReport:
     """A report of one condition."""
-    return AskedReport(Mark(shown, status, reason, message), requeue_after=requeue_after)
+    return RequestedReport(Mark(shown, status, reason, message), requeue_after=requeue_after)
 
 
 def job_fields(seen: RequestedView) -> Mapping[str, Any]:

@@ -17,8 +17,8 @@ from holdfast_operator.api.collection import (
     SnapshotTask,
 )
 from holdfast_operator.api.names import ConditionType, Reason
-from holdfast_operator.jobs.course import HINDRANCES, SNAPSHOT, Stand, job_status
-from holdfast_operator.jobs.requested import AskedKind, AskedReport, Order, RequestedView, told
+from holdfast_operator.jobs.course import HINDRANCES, SNAPSHOT, JobPhase, job_status
+from holdfast_operator.jobs.requested import Order, RequestedKind, RequestedReport, RequestedView, told
 from holdfast_operator.jobs.steps import StartJob
 from holdfast_operator.sparkapps.sizing import tasks
 
@@ -28,7 +28,7 @@ def work_order(job: JobRecord) -> Mapping[str, Any]:
     return {name: job.spec[name] for name in ("as_of", "destination", "iceberg") if name in job.spec}
 
 
-def _start(seen: "SnapshotView", order: Order) -> StartJob | AskedReport:
+def _start(seen: "SnapshotView", order: Order) -> StartJob | RequestedReport:
     task = order.task
     assert isinstance(task, SnapshotTask)
     latest = seen.upper - 1
@@ -75,18 +75,18 @@ def _as_of(job: JobRecord) -> int:
 class SnapshotView(RequestedView):
     """Everything that the plans for snapshots depend on."""
 
-    kind: ClassVar[AskedKind] = AskedKind(
+    kind: ClassVar[RequestedKind] = RequestedKind(
         job=SNAPSHOT,
         noun="snapshot",
         shown=ConditionType.SNAPSHOT_COMPLETED,
         scheduled=ConditionType.SCHEDULED_SNAPSHOT_COMPLETED,
         reasons={
             **HINDRANCES,
-            Stand.QUEUED: Reason.SNAPSHOT_QUEUED,
-            Stand.RUNNING: Reason.SNAPSHOT_RUNNING,
-            Stand.RETRYING: Reason.SNAPSHOT_RETRYING,
-            Stand.FAILED: Reason.SNAPSHOT_FAILED,
-            Stand.DONE: Reason.SNAPSHOT_SUCCEEDED,
+            JobPhase.QUEUED: Reason.SNAPSHOT_QUEUED,
+            JobPhase.RUNNING: Reason.SNAPSHOT_RUNNING,
+            JobPhase.RETRYING: Reason.SNAPSHOT_RETRYING,
+            JobPhase.FAILED: Reason.SNAPSHOT_FAILED,
+            JobPhase.DONE: Reason.SNAPSHOT_SUCCEEDED,
         },
         awaited=Reason.SNAPSHOT_SCHEDULED,
         start=_start,

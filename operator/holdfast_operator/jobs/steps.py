@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from holdfast.collections import JobRecord
-from holdfast_operator.engine.steps import Step, StoreStep
+from holdfast_operator.engine.steps import Decision, StoreChange
 from holdfast_operator.sparkapps.adapter import AppState
 
 
 @dataclass(frozen=True)
-class StartJob(StoreStep):
+class StartJob(StoreChange):
     """Put a job on record, Running its first attempt; then its application is launched."""
 
     call: ClassVar[str] = "start_job"
@@ -22,7 +22,7 @@ class StartJob(StoreStep):
 
 
 @dataclass(frozen=True)
-class RetryJob(StoreStep):
+class RetryJob(StoreChange):
     """Put the next attempt on record; then its application is launched."""
 
     call: ClassVar[str] = "retry_job"
@@ -34,7 +34,7 @@ class RetryJob(StoreStep):
 
 
 @dataclass(frozen=True)
-class LaunchAttempt(Step):
+class LaunchAttempt(Decision):
     """Launch the application of an attempt that is on record; one that is there already is fine."""
 
     irreversible: ClassVar[bool] = True
@@ -44,7 +44,7 @@ class LaunchAttempt(Step):
 
 
 @dataclass(frozen=True)
-class FailAttempt(StoreStep):
+class FailAttempt(StoreChange):
     """Put on record that an attempt failed, then take its application away where there is one.
 
     One that was `stopped` is no failure of the job.
@@ -60,7 +60,7 @@ class FailAttempt(StoreStep):
 
 
 @dataclass(frozen=True)
-class ForgetRuns(StoreStep):
+class ForgetRuns(StoreChange):
     """Remove the records of runs that are long over."""
 
     call: ClassVar[str] = "forget_jobs"

@@ -24,7 +24,14 @@ from holdfast_operator.catalogs.facts import Start
 from holdfast_operator.catalogs.linking import connect, in_two, linked
 from holdfast_operator.catalogs.opencatalog import OpenCatalog
 from holdfast_operator.catalogs.opening import HasCatalog, Observer, check_owner, no_others
-from holdfast_operator.migrations.facts import Course, Move, Planned, Stand, told_plan, total
+from holdfast_operator.migrations.facts import (
+    Course,
+    DryRunResult,
+    MoveState,
+    RequestedMove,
+    told_plan,
+    total,
+)
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +42,7 @@ class Conductor:
     """One move of one catalog, from its first step on."""
 
     def __init__(
-        self, move: Move, client: PersistClient, catalog: LinkedCatalog, migration: BackendMigration
+        self, move: RequestedMove, client: PersistClient, catalog: LinkedCatalog, migration: BackendMigration
     ) -> None:
         self.move = move
         self._client = client
@@ -46,7 +53,7 @@ class Conductor:
     @classmethod
     def of(
         cls,
-        move: Move,
+        move: RequestedMove,
         credentials: Credentials,
         *,
         timeout: float,
@@ -107,18 +114,18 @@ class Conductor:
                 self._client.close()
 
 
-def look(move: Move, credentials: Credentials) -> Stand:
+def look(move: RequestedMove, credentials: Credentials) -> MoveState:
     """What both stores say; nothing is written."""
     try:
         client = connect(move.opening.storage, mode="read")
     except NoLocation:
         # No catalog was ever opened with this storage: nothing is linked, and nothing on record.
-        return Stand()
+        return MoveState()
     with client:
         found = migration_status(linked(client, move.opening, credentials, read_only=True))
         running = found.running
         other = running is not None and running.migration_id != move.migration_id
-        return Stand(
+        return MoveState(
             strategy=found.strategy,
             truth=found.truth,
             stash_epoch=_epoch(found.stash),
@@ -130,7 +137,7 @@ def look(move: Move, credentials: Credentials) -> Stand:
         )
 
 
-def dry_run(move: Move, credentials: Credentials) -> Planned:
+def dry_run(move: RequestedMove, credentials: Credentials) -> DryRunResult:
     """What the migration would do; nothing is written."""
     with connect(move.opening.storage, mode="read") as client:
         migration = _migration(move, linked(client, move.opening, credentials), 1.0)
@@ -162,7 +169,7 @@ def _epoch(store: StoreStatus) -> int | None:
     return store.token.epoch if store.token else None
 
 
-def _migration(move: Move, catalog: LinkedCatalog, timeout: float) -> BackendMigration:
+def _migration(move: RequestedMove, catalog: LinkedCatalog, timeout: float) -> BackendMigration:
     opening = move.opening
     generation = opening.deploy_generation
     if opening.observed:

@@ -22,7 +22,7 @@ _STRATEGIES: Final = {Strategy.ONE_TOMBSTONE: "OneTombstone", Strategy.TWO_TOMBS
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class MoveState:
     """What both stores say about a catalog and about one of its migrations; read without taking it over."""
 
     strategy: Strategy | None = None
@@ -41,7 +41,7 @@ class Stand:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class RequestedMove:
     """What is asked for: a migration of a catalog, or its way back."""
 
     migration_id: str
@@ -62,7 +62,7 @@ class Move:
 class Course:
     """What this process did for a migration since it began, or began anew, to take its steps."""
 
-    move: Move
+    move: RequestedMove
     """What it did it for."""
     calls: int = 0
     """How often it was asked for a step."""
@@ -90,7 +90,7 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class DryRunResult:
     """What a dry run found."""
 
     lines: tuple[str, ...]
@@ -101,7 +101,7 @@ class Planned:
     """Why it can't be done."""
 
 
-def told_plan(plan: MigrationPlan) -> Planned:
+def told_plan(plan: MigrationPlan) -> DryRunResult:
     """A plan for people, one line for each thing that would be done."""
     places = {backend: f"{backend.value} ({place})" for backend, place in plan.places.items()}
     lines = [f"the source of truth is {places[plan.source]}"]
@@ -120,7 +120,7 @@ def told_plan(plan: MigrationPlan) -> Planned:
         lines.append(f"{size.rows} rows of {size.bytes} bytes would be moved to {places[plan.destination]}")
         lines += [f"step {step}" for step in plan.steps]
     refused = "" if plan.refused is None else str(plan.refused)
-    return Planned(tuple(lines), plan.source, plan.strategy, plan.sizes, refused)
+    return DryRunResult(tuple(lines), plan.source, plan.strategy, plan.sizes, refused)
 
 
 def total(sizes: Mapping[str, Size]) -> Size:
@@ -181,11 +181,11 @@ class MigrationView:
     """At which the operator had the catalog open last, as its Catalog shows."""
     catalog_open: bool = False
     """Whether this process has the Catalog's own handle open, or is about to."""
-    move: Move | None = None
+    move: RequestedMove | None = None
     """What is asked for, where there is a catalog to do it with."""
     rival: str = ""
     """Another CatalogMigration that has the catalog in this process."""
-    stand: Stand | None = None
+    stand: MoveState | None = None
     """What the stores say; None where they weren't asked."""
     trouble: Health | None = None
     """Why they couldn't be asked."""
@@ -193,7 +193,7 @@ class MigrationView:
     """What this process did; None where it hasn't begun, or has given up."""
     stepping: bool = False
     """Whether a step is under way, or its outcome waits to be taken."""
-    planned: Planned | None = None
+    planned: DryRunResult | None = None
     """What a dry run found."""
     fences: tuple[CatalogFence, ...] = ()
     """Which other operators took the migration over, since the resource was last changed."""

@@ -23,25 +23,33 @@ from holdfast_operator.catalogs.keeping import is_loose, keep_catalog
 from holdfast_operator.catalogs.observers import observers_of
 from holdfast_operator.catalogs.status import named_truth
 from holdfast_operator.catalogs.stores import Stores
-from holdfast_operator.engine.cache import Cache
+from holdfast_operator.engine.cache import ObjectCache
 from holdfast_operator.engine.deletion import deletion_of
 from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.failures import settled
-from holdfast_operator.engine.handler import Halt, Handler, Json, Services, Settings
+from holdfast_operator.engine.handler import Halt, Handler, Json, OperatorSettings, Services
 from holdfast_operator.engine.kube import Gone, ObjectKey
 from holdfast_operator.engine.resources import annotation, has_finalizer, is_deleting
 from holdfast_operator.engine.specs import parse_spec
 from holdfast_operator.engine.status import Health, timestamp
-from holdfast_operator.engine.steps import KeepCatalog, Settle, Step, reconciling, stalled
+from holdfast_operator.engine.steps import Decision, KeepCatalog, Settle, reconciling, stalled
 from holdfast_operator.migrations import plan as migration
-from holdfast_operator.migrations.facts import Course, MigrationView, Move, migration_id
+from holdfast_operator.migrations.facts import Course, MigrationView, RequestedMove, migration_id
 from holdfast_operator.migrations.moves import Migrations
 from holdfast_operator.migrations.plan import running
 from holdfast_operator.migrations.status import resting
-from holdfast_operator.migrations.steps import Abandon, Advance, Begin, CloseShadow, DryRun, OpenShadow, Stop
+from holdfast_operator.migrations.steps import (
+    Abandon,
+    BeginMove,
+    CloseShadow,
+    DryRun,
+    OpenShadow,
+    Stop,
+    TakeStep,
+)
 from holdfast_operator.places.credentials import credentials_of, forget_secrets, unusable_secret
 from holdfast_operator.places.longcalls import UnderWay
-from holdfast_operator.places.storage import Refused, resolve
+from holdfast_operator.places.storage import RefusedLocation, resolve
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +60,12 @@ class MigrationHandler(Handler[MigrationView]):
     kind: ClassVar[Kind] = Kind.CATALOG_MIGRATION
 
     def __init__(
-        self, services: Services, stores: Stores, cache: Cache, settings: Settings, migrations: Migrations
+        self,
+        services: Services,
+        stores: Stores,
+        cache: ObjectCache,
+        settings: OperatorSettings,
+        migrations: Migrations,
     ) -> None:
         super().__init__(services)
         self._stores = stores
@@ -97,22 +110,22 @@ class MigrationHandler(Handler[MigrationView]):
             return replace(seen, trouble=settled(error).health)
         return replace(seen, stand=stand, planned=self._migrations.planned(key, seen.move))
 
-    def plan(self, observed: MigrationView) -> Step:
+    def plan(self, observed: MigrationView) -> Decision:
         """Decide; pure."""
         return migration.plan(observed, self._settings.rhythm)
 
-    async def apply(self, key: ObjectKey, body: Json, step: Step) -> None:
+    async def apply(self, key: ObjectKey, body: Json, step: Decision) -> None:
         """Take a step, or let go of the Catalog."""
         owner = ObjectKey(Kind.CATALOG, key.namespace, body["spec"]["catalogRef"]["name"])
         match step:
             case KeepCatalog():
                 await keep_catalog(self.services, owner)
-            case Begin():
+            case BeginMove():
                 move = step.move
                 log.info("%s: has the catalog, to move it to %s", move.migration_id, move.destination.value)
                 self._migrations.begin(key, owner, move)
                 self.services.enqueue(owner, 0.0)
-            case Advance():
+            case TakeStep():
                 await self._advance(key, body, owner, step)
             case OpenShadow():
                 await self._open_shadow(key, body, owner, step)
@@ -175,7 +188,7 @@ class MigrationHandler(Handler[MigrationView]):
         opening = await self._opening(owner, asked, body, key)
         if isinstance(opening, Health):
             return replace(seen, no_catalog=opening)
-        move = Move(
+        move = RequestedMove(
             migration_id=migration_id(key, uid, spec, seen.shown.migration_id),
             target=Backend(spec.target),
             rollback=spec.rollback,
@@ -197,7 +210,7 @@ class MigrationHandler(Handler[MigrationView]):
             return stalled(Reason.CATALOG_NOT_READY, text)
         where = self._settings.data_dir, self._settings.allowed_locations
         storage = await asyncio.to_thread(resolve, asked, key.namespace, *where)
-        if isinstance(storage, Refused):
+        if isinstance(storage, RefusedLocation):
             return stalled(storage.reason, storage.message)
         if (older := self._cache.older_rival(owner)) is not None:
             text = f"{older} has the catalog of Catalog '{owner.name}': move that one"
@@ -213,7 +226,7 @@ class MigrationHandler(Handler[MigrationView]):
             truth=named_truth(body),
         )
 
-    async def _advance(self, key: ObjectKey, body: Json, owner: ObjectKey, step: Advance) -> None:
+    async def _advance(self, key: ObjectKey, body: Json, owner: ObjectKey, step: TakeStep) -> None:
         seen, course = step.seen, step.seen.course
         assert course is not None
         until = seen.deadline or seen.now

@@ -19,8 +19,8 @@ from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.migrations import conductor as conducting
 from holdfast_operator.migrations.conductor import Conductor, Credentials
-from holdfast_operator.migrations.facts import Course, Move, Planned, Stand
-from holdfast_operator.places.longcalls import Asked, LongCalls, UnderWay
+from holdfast_operator.migrations.facts import Course, DryRunResult, MoveState, RequestedMove
+from holdfast_operator.places.longcalls import LongCall, LongCalls, UnderWay
 from holdfast_operator.places.pool import StorePool
 
 _LEAST_SECONDS: Final = 1.0
@@ -36,8 +36,8 @@ class Migrations:
         self._claims: dict[ObjectKey, ObjectKey] = {}
         self._courses: dict[ObjectKey, Course] = {}
         self._conductors: dict[ObjectKey, Conductor] = {}
-        self._stands: dict[ObjectKey, Stand] = {}
-        self._plans: dict[ObjectKey, tuple[Move, Planned]] = {}
+        self._stands: dict[ObjectKey, MoveState] = {}
+        self._plans: dict[ObjectKey, tuple[RequestedMove, DryRunResult]] = {}
         self._stepping: set[ObjectKey] = set()
 
     def conducts(self, catalog: ObjectKey) -> ObjectKey | None:
@@ -57,12 +57,12 @@ class Migrations:
         """Whether a step of it is under way, or its outcome wasn't taken yet."""
         return key in self._stepping
 
-    def planned(self, key: ObjectKey, move: Move) -> Planned | None:
+    def planned(self, key: ObjectKey, move: RequestedMove) -> DryRunResult | None:
         """What a dry run found for this move."""
         found = self._plans.get(key)
         return found[1] if found is not None and found[0] == move else None
 
-    async def stand(self, key: ObjectKey, move: Move, credentials: Credentials) -> Stand:
+    async def stand(self, key: ObjectKey, move: RequestedMove, credentials: Credentials) -> MoveState:
         """What the stores say: read anew unless it is over, or steps are being taken."""
         known = self._stands.get(key)
         over = known is not None and known.record is not None and not known.record.is_running
@@ -70,7 +70,7 @@ class Migrations:
             return known
         return await self.look(key, move, credentials)
 
-    async def look(self, key: ObjectKey, move: Move, credentials: Credentials) -> Stand:
+    async def look(self, key: ObjectKey, move: RequestedMove, credentials: Credentials) -> MoveState:
         """What the stores say now."""
         location = move.opening.location
         self._stands[key] = await self._pool.call(
@@ -78,7 +78,7 @@ class Migrations:
         )
         return self._stands[key]
 
-    def begin(self, key: ObjectKey, catalog: ObjectKey, move: Move) -> None:
+    def begin(self, key: ObjectKey, catalog: ObjectKey, move: RequestedMove) -> None:
         """Claim a Catalog that nobody has."""
         assert self._claims.get(catalog, key) == key
         self._claims[catalog] = key
@@ -89,7 +89,7 @@ class Migrations:
     async def advance(
         self,
         key: ObjectKey,
-        move: Move,
+        move: RequestedMove,
         credentials: Credentials,
         observers: Sequence[Observer],
         *,
@@ -116,7 +116,7 @@ class Migrations:
             return conductor.advance(course)
 
         self._stepping.add(key)
-        asked = Asked(key, "advance_migration", move.opening.location, (move, course.calls))
+        asked = LongCall(key, "advance_migration", move.opening.location, (move, course.calls))
         try:
             after = await self._long.run(asked, work)
         except UnderWay:
@@ -135,7 +135,7 @@ class Migrations:
     async def open_shadow(self, key: ObjectKey, catalog: ObjectKey, until: datetime) -> None:
         """Open the Catalog in both stores, as this process's handle of it."""
         course, conductor = self._courses[key], self._conductors[key]
-        asked = Asked(key, "open_shadow", course.move.opening.location, course.calls)
+        asked = LongCall(key, "open_shadow", course.move.opening.location, course.calls)
         try:
             handle = await self._long.run(asked, conductor.open_shadow, late=lambda handle: handle.close())
         except UnderWay:
@@ -152,7 +152,7 @@ class Migrations:
         await self._stores.close(catalog)
 
     async def abandon(
-        self, key: ObjectKey, move: Move, credentials: Credentials, observers: Sequence[Observer]
+        self, key: ObjectKey, move: RequestedMove, credentials: Credentials, observers: Sequence[Observer]
     ) -> None:
         """Finish or take back what is on record. Raises `UnderWay`."""
         await self._close(key)
@@ -170,16 +170,16 @@ class Migrations:
             finally:
                 conductor.close()
 
-        asked = Asked(key, "abandon_migration", move.opening.location, move)
+        asked = LongCall(key, "abandon_migration", move.opening.location, move)
         await self._long.run(asked, work)
         self._long.give_up(key)
         # Nothing is on record by what was done until now: a course with its calls says that there may be.
         self._courses[key] = Course(move, strategy=self._courses[key].strategy)
         await self.look(key, move, credentials)
 
-    async def dry_run(self, key: ObjectKey, move: Move, credentials: Credentials) -> None:
+    async def dry_run(self, key: ObjectKey, move: RequestedMove, credentials: Credentials) -> None:
         """Find out what it would do. Raises `UnderWay`."""
-        asked = Asked(key, "plan_migration", move.opening.location, move)
+        asked = LongCall(key, "plan_migration", move.opening.location, move)
         self._plans[key] = move, await self._long.run(asked, lambda: conducting.dry_run(move, credentials))
 
     async def stop(self, key: ObjectKey) -> None:

@@ -26,22 +26,30 @@ from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.status import Health, Phase, timestamp
 from holdfast_operator.engine.steps import (
     SUSPENDED,
+    Decision,
     Free,
     Keep,
     KeepCatalog,
     Release,
     Rhythm,
-    Step,
     Wait,
     reconciling,
     stalled,
 )
-from holdfast_operator.migrations.facts import Course, MigrationView, Move, Planned
+from holdfast_operator.migrations.facts import Course, DryRunResult, MigrationView, RequestedMove
 from holdfast_operator.migrations.status import resting, shown_end
-from holdfast_operator.migrations.steps import Abandon, Advance, Begin, CloseShadow, DryRun, OpenShadow, Stop
+from holdfast_operator.migrations.steps import (
+    Abandon,
+    BeginMove,
+    CloseShadow,
+    DryRun,
+    OpenShadow,
+    Stop,
+    TakeStep,
+)
 
 
-def plan(seen: MigrationView, rhythm: Rhythm) -> Step:
+def plan(seen: MigrationView, rhythm: Rhythm) -> Decision:
     """What to do next."""
     if seen.deleting:
         return _plan_deletion(seen, rhythm)
@@ -86,12 +94,14 @@ def needs_finalizer(seen: MigrationView) -> bool:
     return not (unknown and seen.shown.phase in AT_REST and not seen.changed)
 
 
-def _plan_steps(seen: MigrationView, spec: CatalogMigrationSpec, move: Move, rhythm: Rhythm) -> Step:
+def _plan_steps(
+    seen: MigrationView, spec: CatalogMigrationSpec, move: RequestedMove, rhythm: Rhythm
+) -> Decision:
     course = seen.course
     if course is None:
-        return Begin(move)
+        return BeginMove(move)
     if seen.stepping:
-        return Advance(move, seen)
+        return TakeStep(move, seen)
     if course.shadow_until is not None and not course.shadowed:
         if seen.now < course.shadow_until:
             left = (course.shadow_until - seen.now).total_seconds()
@@ -102,7 +112,7 @@ def _plan_steps(seen: MigrationView, spec: CatalogMigrationSpec, move: Move, rhy
         return resting(seen, reconciling(Reason.MIGRATION_PENDING, text), requeue_after=rhythm.unsteady)
     if spec.verify == Verify.SHADOW and not move.rollback and not course.shadowed and _is_copied(course):
         return OpenShadow(move, seen)
-    return Advance(move, seen)
+    return TakeStep(move, seen)
 
 
 def _is_copied(course: Course) -> bool:
@@ -110,7 +120,7 @@ def _is_copied(course: Course) -> bool:
     return course.done is not None and course.done.action is Action.REPLACE
 
 
-def _still(seen: MigrationView, health: Health, *, requeue_after: float | None = None) -> Step:
+def _still(seen: MigrationView, health: Health, *, requeue_after: float | None = None) -> Decision:
     """Take no further step: the one that is under way is waited for, and the catalog let go of."""
     if (end := _end(seen)) is not None:
         return end
@@ -118,11 +128,11 @@ def _still(seen: MigrationView, health: Health, *, requeue_after: float | None =
     return resting(seen, health, requeue_after=None if retry else requeue_after, retry=retry)
 
 
-def _end(seen: MigrationView) -> Step | None:
+def _end(seen: MigrationView) -> Decision | None:
     """What is to be done before this process has nothing to do with the catalog any more."""
     if seen.course is None:
         return None
-    return Advance(seen.course.move, seen) if seen.stepping else Stop()
+    return TakeStep(seen.course.move, seen) if seen.stepping else Stop()
 
 
 def _another_move(seen: MigrationView) -> Health | None:
@@ -154,7 +164,7 @@ def _truth(seen: MigrationView) -> str:
     return truth.value if truth else "its first store"
 
 
-def _told(planned: Planned) -> Health:
+def _told(planned: DryRunResult) -> Health:
     if planned.refused:
         return stalled(Reason.MIGRATION_REFUSED, f"nothing was written; {planned.refused}")
     text = "nothing was written; status.plan says what would be done: create it without spec.dryRun to do it"
@@ -171,7 +181,7 @@ def _suspended(seen: MigrationView) -> Health:
     return Health(Phase.SUSPENDED, Reason.SUSPENDED, text)
 
 
-def _conflict(seen: MigrationView, spec: CatalogMigrationSpec, move: Move) -> Health | None:
+def _conflict(seen: MigrationView, spec: CatalogMigrationSpec, move: RequestedMove) -> Health | None:
     if seen.catalog_observed and spec.verify == Verify.SHADOW:
         text = "a database process writes the catalog, so the operator can't make its changes twice"
         return stalled(Reason.NOT_SUPPORTED, f"{text}: create it anew with verify Compare")
@@ -192,7 +202,7 @@ def _conflict(seen: MigrationView, spec: CatalogMigrationSpec, move: Move) -> He
     return None
 
 
-def _went_back(seen: MigrationView, move: Move) -> Health | None:
+def _went_back(seen: MigrationView, move: RequestedMove) -> Health | None:
     """What is shown where a migration would begin in stores that are older than the Catalog knows them."""
     stand = seen.stand
     begun = seen.course is not None or stand is None or (stand.record is not None and stand.record.is_running)
@@ -206,7 +216,7 @@ def _went_back(seen: MigrationView, move: Move) -> Health | None:
     return regressed(move.opening, found, seen.known_epoch)
 
 
-def _upgrade_pending(seen: MigrationView, move: Move) -> Health | None:
+def _upgrade_pending(seen: MigrationView, move: RequestedMove) -> Health | None:
     """A migration upgrades what it reads: not without the word that opening it needs, too."""
     version = seen.stand.version if seen.stand else None
     may_upgrade = move.opening.upgrade and not seen.catalog_observed
@@ -242,7 +252,7 @@ def running(course: Course) -> Health:
     return reconciling(reason, f"{done}; next: {following}")
 
 
-def _plan_deletion(seen: MigrationView, rhythm: Rhythm) -> Step:
+def _plan_deletion(seen: MigrationView, rhythm: Rhythm) -> Decision:
     if not seen.has_finalizer or not _may_be_on_record(seen):
         return _end(seen) or Release()
     unknown = "whether it has ended is unknown: see 'holdfast migrate status'"
@@ -258,9 +268,9 @@ def _plan_deletion(seen: MigrationView, rhythm: Rhythm) -> Step:
         text = f"waits for {seen.rival}, which has the catalog"
         return resting(seen, reconciling(Reason.ABANDONING, text), requeue_after=rhythm.unsteady)
     if seen.course is None:
-        return Begin(seen.move)
+        return BeginMove(seen.move)
     if seen.stepping:
-        return Advance(seen.course.move, seen)
+        return TakeStep(seen.course.move, seen)
     if seen.course.shadow_until is not None and not seen.course.shadowed:
         return CloseShadow()
     if seen.catalog_open:

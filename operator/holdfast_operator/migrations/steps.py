@@ -3,57 +3,57 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from holdfast_operator.engine.steps import Step
-from holdfast_operator.migrations.facts import MigrationView, Move
+from holdfast_operator.engine.steps import Decision
+from holdfast_operator.migrations.facts import MigrationView, RequestedMove
 
 
 @dataclass(frozen=True)
-class Begin(Step):
+class BeginMove(Decision):
     """Claim the catalog in this process: its own handle is closed, and it isn't opened again."""
 
-    move: Move = field(repr=False)
+    move: RequestedMove = field(repr=False)
 
 
 @dataclass(frozen=True)
-class Advance(Step):
+class TakeStep(Decision):
     """Take the next numbered step."""
 
     irreversible: ClassVar[bool] = True
-    move: Move
+    move: RequestedMove
     seen: MigrationView = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
-class OpenShadow(Step):
+class OpenShadow(Decision):
     """Open the catalog so that every change is made in both stores."""
 
     irreversible: ClassVar[bool] = True
-    move: Move
+    move: RequestedMove
     seen: MigrationView = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
-class CloseShadow(Step):
+class CloseShadow(Decision):
     """Close the catalog that was open in both stores."""
 
 
 @dataclass(frozen=True)
-class Stop(Step):
+class Stop(Decision):
     """Take no further step, and let go of the catalog; what is on record in the stores stays."""
 
 
 @dataclass(frozen=True)
-class DryRun(Step):
+class DryRun(Decision):
     """Find out what the migration would do; nothing is written."""
 
-    move: Move
+    move: RequestedMove
     seen: MigrationView = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
-class Abandon(Step):
+class Abandon(Decision):
     """Finish the migration or take it back, so that one source of truth is left and nobody is shut out."""
 
     irreversible: ClassVar[bool] = True
-    move: Move
+    move: RequestedMove
     seen: MigrationView = field(repr=False, compare=False)

@@ -21,7 +21,7 @@ from holdfast_operator.engine.kube import SECRETS, Gone, Kube, ObjectKey
 from holdfast_operator.engine.logging import forget, hide
 from holdfast_operator.engine.status import Health
 from holdfast_operator.engine.steps import stalled
-from holdfast_operator.places.storage import StashPlace, secrets_of
+from holdfast_operator.places.storage import StashLocation, secrets_of
 
 _NO_SECRETS: Final = frozenset(
     {"user", "username", "host", "hostname", "port", "dbname", "database", "region"}
@@ -58,7 +58,7 @@ async def unusable_secret(
     return None
 
 
-async def credentials_of(kube: Kube, key: ObjectKey, stash: StashPlace | None) -> Mapping[str, str]:
+async def credentials_of(kube: Kube, key: ObjectKey, stash: StashLocation | None) -> Mapping[str, str]:
     """What the Secret of the stash holds, for an object of its namespace. Raises `Gone`, `BadInput`."""
     if stash is None or stash.secret is None:
         return {}

@@ -32,7 +32,7 @@ from holdfast_operator.engine.failures import outcome_of
 from holdfast_operator.engine.kube import NotLeading, ObjectKey
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.places.breaker import LONGEST_PAUSE
-from holdfast_operator.places.slowservers import Slowness
+from holdfast_operator.places.slowservers import SlowServers
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class UnderWay(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LongCall:
     """What a call is for; `what` is also its name in metrics. `how`: equal ones may take its outcome."""
 
     key: ObjectKey
@@ -70,7 +70,7 @@ class Asked:
 
 @dataclass(eq=False, slots=True)
 class _Call:
-    asked: Asked
+    asked: LongCall
     since: datetime
     begun: float
     future: "asyncio.Future[Any]"
@@ -83,7 +83,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    asked: Asked
+    asked: LongCall
     until: float
     result: Callable[[], Any]
 
@@ -99,10 +99,10 @@ class LongCalls:
         patience: float = 3.0,
         clock: Clock | None = None,
         may_act: Callable[[], bool] = lambda: True,
-        slowness: Slowness | None = None,
+        slowness: SlowServers | None = None,
     ) -> None:
         self._metrics = metrics
-        self._slowness = slowness or Slowness()
+        self._slowness = slowness or SlowServers()
         self._may_act = may_act
         self._ended = ended
         self._patience = patience
@@ -126,7 +126,9 @@ class LongCalls:
         call = self._calls.get((key, what))
         return None if call is None or call.given_up is not None else call.asked.how
 
-    async def run(self, asked: Asked, work: Callable[[], T], *, late: Callable[[T], None] | None = None) -> T:
+    async def run(
+        self, asked: LongCall, work: Callable[[], T], *, late: Callable[[T], None] | None = None
+    ) -> T:
         """What `work` brings: now if it takes no longer than the patience, or if it ended since it was begun.
 
         `late` is called in a thread with what nobody takes. Raises what `work` raises; `UnderWay`;
@@ -166,7 +168,7 @@ class LongCalls:
         """Take no more calls; those under way are not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _begin(self, asked: Asked, work: Callable[[], T], late: Callable[[T], None] | None) -> _Call:
+    def _begin(self, asked: LongCall, work: Callable[[], T], late: Callable[[T], None] | None) -> _Call:
         if not self._may_act():
             raise NotLeading(f"{asked.what} in {asked.location} is left to whoever leads now")
         if self._is_full(asked):
@@ -177,7 +179,7 @@ class LongCalls:
         self._calls[asked.key, asked.what] = call
         return call
 
-    def _is_full(self, asked: Asked) -> bool:
+    def _is_full(self, asked: LongCall) -> bool:
         """Whether one that waits for its turn leaves the threads to the others."""
         slow = self._slowness.is_slow(asked.location)
         left = [call.asked for call in self._calls.values() if call.left]
@@ -246,7 +248,7 @@ class LongCalls:
             _without_locals(error)
             self._outcomes[call.asked.key, call.asked.what] = _Outcome(call.asked, until, call.future.result)
 
-    def _remembered(self, asked: Asked) -> _Outcome | None:
+    def _remembered(self, asked: LongCall) -> _Outcome | None:
         known = self._outcomes.get((asked.key, asked.what))
         if known is not None and (known.asked != asked or self._clock.monotonic() >= known.until):
             del self._outcomes[asked.key, asked.what]

@@ -25,7 +25,7 @@ from holdfast_operator.engine.kube import NotLeading
 from holdfast_operator.engine.logging import redact
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.places.breaker import Breaker
-from holdfast_operator.places.slowservers import Slowness
+from holdfast_operator.places.slowservers import SlowServers
 
 T = TypeVar("T")
 
@@ -46,12 +46,12 @@ class StorePool:
         deadline: float = 30.0,
         may_act: Callable[[], bool] = lambda: True,
         clock: Clock | None = None,
-        slowness: Slowness | None = None,
+        slowness: SlowServers | None = None,
     ) -> None:
         self._metrics = metrics
         self._clock = clock or SystemClock()
         self._breaker = Breaker(self._clock)
-        self._slowness = slowness or Slowness()
+        self._slowness = slowness or SlowServers()
         self._may_act = may_act
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="store")
         self._deadline = deadline

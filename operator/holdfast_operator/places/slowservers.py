@@ -15,7 +15,7 @@ SLOW: Final = "slow"
 """The lane of all that waits for a slow server."""
 
 
-class Slowness:
+class SlowServers:
     """What is known of the servers. Locations are named as `Storage` writes itself."""
 
     def __init__(self) -> None:

@@ -60,7 +60,7 @@ class Storage:
         """Whether only processes that see the same file system can open it."""
         return any(_scheme(url) in FILES for url in self.urls)
 
-    def beside(self, stash: "StashPlace | None") -> str:
+    def beside(self, stash: "StashLocation | None") -> str:
         """It and a stash in one name."""
         return str(self) if stash is None else f"{self}{_WITH}{stash.url}"
 
@@ -69,7 +69,7 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedLocation:
     """No catalog can be kept there; `message` says why and what to do."""
 
     message: str
@@ -103,7 +103,7 @@ RestoreSource = DumpSource | CatalogSource
 
 
 @dataclass(frozen=True, slots=True)
-class StashPlace:
+class StashLocation:
     """Where a stash is, without its credentials, and the Secret that has them."""
 
     url: str
@@ -111,15 +111,15 @@ class StashPlace:
     secret: str | None = None
 
 
-def stash_of(spec: CatalogSpec) -> StashPlace | None:
+def stash_of(spec: CatalogSpec) -> StashLocation | None:
     """The stash of a Catalog."""
     if spec.stash is None:
         return None
     reference = spec.stash.credentials_secret_ref
-    return StashPlace(spec.stash.url, spec.stash.schema_name, reference.name if reference else None)
+    return StashLocation(spec.stash.url, spec.stash.schema_name, reference.name if reference else None)
 
 
-def url_with(place: StashPlace, credentials: Mapping[str, str]) -> str:
+def url_with(place: StashLocation, credentials: Mapping[str, str]) -> str:
     """The URL that opens a stash: with the schema, and with `user` and `password` where they are given.
 
     A Secret of the type kubernetes.io/basic-auth calls the user `username`.
@@ -147,7 +147,7 @@ def resolve(
     places: Sequence[str] = (),
     *,
     follow: bool = True,
-) -> Storage | Refused:
+) -> Storage | RefusedLocation:
     """The location of a Catalog; by default a folder of `data_dir`, the operator's own volume.
 
     Any other, and its stash, has to be within the `Bounds` of its namespace.
@@ -161,7 +161,7 @@ def resolve(
 
 def resolve_restore(
     spec: CatalogSpec, namespace: str, data_dir: Path | None, places: Sequence[str] = ()
-) -> RestoreSource | Refused | None:
+) -> RestoreSource | RefusedLocation | None:
     """What a new Catalog is to be filled with; None where it isn't asked for."""
     if spec.restore_from is None:
         return None
@@ -171,10 +171,10 @@ def resolve_restore(
         return _foreign("spec.restoreFrom.dump", why) if why else DumpSource(dump.url)
     source = spec.restore_from.catalog
     if source is None:
-        return Refused("spec.restoreFrom names neither a dump nor a catalog; remove it")
+        return RefusedLocation("spec.restoreFrom names neither a dump nor a catalog; remove it")
     asked, field = source.storage or spec.storage, "spec.restoreFrom.catalog.storage"
     found = _resolve(asked, source.organization_id, bounds, field)
-    if isinstance(found, Refused):
+    if isinstance(found, RefusedLocation):
         return found
     return CatalogSource(found, source.organization_id, source.as_of)
 
@@ -201,16 +201,20 @@ def names_files(spec: CatalogSpec) -> bool:
     return any(_scheme(url) in FILES for url in urls if url is not None)
 
 
-def _resolve(asked: CatalogStorage, organization_id: str, bounds: Bounds, field: str) -> Storage | Refused:
+def _resolve(
+    asked: CatalogStorage, organization_id: str, bounds: Bounds, field: str
+) -> Storage | RefusedLocation:
     if asked.url is None and asked.blob is None:
         if bounds.volume is None:
-            return Refused(
+            return RefusedLocation(
                 "spec.storage is empty and the operator has no volume of its own; set spec.storage.url"
             )
         return Storage(url=(bounds.volume / bounds.namespace / organization_id).absolute().as_uri())
     storage = Storage(asked.url, asked.blob, asked.consensus)
     if any(_scheme(url) == "memory" for url in storage.urls):
-        return Refused("what is in memory:// is lost when the operator stops; use file:/// in spec.storage")
+        return RefusedLocation(
+            "what is in memory:// is lost when the operator stops; use file:/// in spec.storage"
+        )
     why = next(filter(None, (_refusal(url, bounds) for url in storage.urls)), "")
     return _foreign(field, why) if why else storage
 
@@ -219,8 +223,8 @@ def _refusal(url: str, bounds: Bounds) -> str:
     return bounds.refusal(url) or ("" if bounds.places else ownpassword.refusal(url))
 
 
-def _foreign(field: str, why: str) -> Refused:
-    return Refused(f"{field} {why}", Reason.LOCATION_NOT_ALLOWED)
+def _foreign(field: str, why: str) -> RefusedLocation:
+    return RefusedLocation(f"{field} {why}", Reason.LOCATION_NOT_ALLOWED)
 
 
 def servers_of(location: str) -> tuple[str, ...]:

@@ -20,21 +20,13 @@ from holdfast_operator.api.names import (
     Kind,
 )
 from holdfast_operator.api.spark import SparkTemplate
-from holdfast_operator.engine.kube import (
-    Exists,
-    Forbidden,
-    Invalid,
-    Kube,
-    NotServed,
-    ObjectKey,
-    ResourceType,
-)
+from holdfast_operator.engine.kube import Exists, Forbidden, Invalid, Kube, NotServed, ObjectKey, ResourceType
 from holdfast_operator.sparkapps.adapter import (
     AppPhase,
     AppState,
     Launch,
+    LaunchRefused,
     NotInstalled,
-    Refused,
     SparkAdapter,
 )
 
@@ -86,11 +78,11 @@ class ObjectAdapter(SparkAdapter):
             # What an owner of this name left, who is gone, may be there for a while.
             there = await self.observe(launch.owner, launch.owner_uid)
             if (launch.job_id, launch.attempt) not in {(app.job_id, app.attempt) for app in there}:
-                raise Refused(str(error)) from None
+                raise LaunchRefused(str(error)) from None
         except NotServed:
             raise NotInstalled(self._not_served()) from None
         except (Forbidden, Invalid) as error:
-            raise Refused(str(error)) from None
+            raise LaunchRefused(str(error)) from None
 
     async def observe(self, owner: ObjectKey, owner_uid: str) -> tuple[AppState, ...]:
         """The applications that an object owns."""

@@ -14,11 +14,11 @@ from holdfast_operator.catalogs.keeping import is_loose, keep_catalog
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.collections import plan as collection
 from holdfast_operator.collections.facts import CatalogState, CollectionView
-from holdfast_operator.engine.cache import Cache
-from holdfast_operator.engine.handler import Settings
+from holdfast_operator.engine.cache import ObjectCache
+from holdfast_operator.engine.handler import OperatorSettings
 from holdfast_operator.engine.kube import Conflict, Forbidden, Gone, KubeError, ObjectKey
 from holdfast_operator.engine.metrics import Metrics
-from holdfast_operator.engine.steps import Free, Keep, KeepCatalog, Settle, Step, ready
+from holdfast_operator.engine.steps import Decision, Free, Keep, KeepCatalog, Settle, ready
 from holdfast_operator.jobs.steps import StartJob
 from holdfast_operator.migrations import plan as migration
 from holdfast_operator.migrations.facts import MigrationView
@@ -147,15 +147,15 @@ class Freed(CatalogHandler):
     async def observe(self, key: ObjectKey, body: Any) -> CatalogView:
         return body  # type: ignore[no-any-return]
 
-    def plan(self, observed: Any) -> Step:
+    def plan(self, observed: Any) -> Decision:
         return Free() if FINALIZER in observed["metadata"]["finalizers"] else Settle(ready("fine"))
 
 
-def freed(server: OneObject, cache: Cache) -> Freed:
+def freed(server: OneObject, cache: ObjectCache) -> Freed:
     metrics = Metrics()
     pool, long = StorePool(metrics), LongCalls(metrics, lambda _: None)
     stores = Stores(pool, long)
-    settings = Settings("me", None, storage_shared=False, rhythm=RHYTHM)
+    settings = OperatorSettings("me", None, storage_shared=False, rhythm=RHYTHM)
     return Freed(services(server, []), stores, cache, settings, Migrations(pool, long, stores))
 
 

@@ -13,7 +13,7 @@ from holdfast_operator.catalogs.opencatalog import OpenCatalog
 from holdfast_operator.collections import store
 from holdfast_operator.collections.facts import ItemName
 from holdfast_operator.collections.steps import CreateCollection, DropCollection
-from holdfast_operator.places.storage import StashPlace, Storage
+from holdfast_operator.places.storage import StashLocation, Storage
 
 ORGANIZATION = "11111111-2222-3333-4444-555555555555"
 NAME = ItemName("holdfast", "public", "flights")
@@ -22,7 +22,7 @@ COLLECTION = "00000000-0000-5000-8000-000000000001"
 
 
 def test_who_opens_the_stash_in_an_emergency_shuts_out_writes_on_persist_too(tmp_path: Path) -> None:
-    stash = StashPlace(f"sqlite://{tmp_path}/stash.sqlite")
+    stash = StashLocation(f"sqlite://{tmp_path}/stash.sqlite")
     storage = Storage(url=(tmp_path / "store").as_uri())
     opening = Opening(storage, ORGANIZATION, 0, "default", (), "first", "test", stash=stash, backend="Stash")
     catalog = OpenCatalog.open(opening)

@@ -30,12 +30,12 @@ from holdfast_operator.api.catalogobjects import CatalogObjects
 from holdfast_operator.catalogs.objectrows import carry_out, contents
 from holdfast_operator.catalogs.objects import (
     UNMANAGED,
-    Contents,
-    Create,
-    Kept,
+    CreateObject,
+    DeclaredType,
+    KeptObject,
+    ObjectContents,
     ObjectName,
     ObjectsPlan,
-    ObjectType,
     declared_by,
     plan_objects,
 )
@@ -73,7 +73,7 @@ class World:
         declared = declared_by(None if objects is None else CatalogObjects.model_validate(objects))
         return plan_objects(declared, self.contents(declared))
 
-    def contents(self, declared: Mapping[ObjectName, str]) -> Contents:
+    def contents(self, declared: Mapping[ObjectName, str]) -> ObjectContents:
         return contents(Transaction(self.cache), declared, organization_id=self.organization)
 
     def declare(self, objects: Mapping[str, Any] | None) -> ObjectsPlan:
@@ -138,7 +138,7 @@ def set_configuration(tx: Transaction, name: str, value: str) -> None:
 def test_all_that_is_declared_is_made_with_its_events_and_then_there_is_nothing_to_do() -> None:
     world = World()
     first = world.look(EVERYTHING)
-    assert all(isinstance(change, Create) for change in first.changes)
+    assert all(isinstance(change, CreateObject) for change in first.changes)
     left = world.declare(EVERYTHING)
     assert (left.changes, left.kept, left.adopted, left.declared) == ((), (), (), 8)
     assert world.names() - INITIAL == {
@@ -211,10 +211,12 @@ def test_what_others_use_is_kept_and_they_are_named_until_they_let_go() -> None:
     left = world.declare(None)
     assert left.changes == ()
     assert left.kept == (
-        Kept(ObjectName(ObjectType.DATABASE, ("shop",)), ("schema shop.raw",)),
-        Kept(ObjectName(ObjectType.SCHEMA, ("shop", "raw")), ("item t0", "item t1", "item t2", "more")),
-        Kept(ObjectName(ObjectType.ROLE, ("analyst",)), ("system_privileges",)),
-        Kept(ObjectName(ObjectType.CLUSTER, ("batch",)), ("cluster replica batch.extra",)),
+        KeptObject(ObjectName(DeclaredType.DATABASE, ("shop",)), ("schema shop.raw",)),
+        KeptObject(
+            ObjectName(DeclaredType.SCHEMA, ("shop", "raw")), ("item t0", "item t1", "item t2", "more")
+        ),
+        KeptObject(ObjectName(DeclaredType.ROLE, ("analyst",)), ("system_privileges",)),
+        KeptObject(ObjectName(DeclaredType.CLUSTER, ("batch",)), ("cluster replica batch.extra",)),
     )
     world.write(lambda tx: [tx.delete(ITEMS, row.key) for row in list(tx.objects(ITEMS))])
     world.write(lambda tx: tx.delete(SYSTEM_PRIVILEGES, privilege))
@@ -493,7 +495,7 @@ def test_whatever_was_declared_and_done_by_others_one_step_is_enough_and_nobody_
         there = world.contents(declared).objects
         assert set(declared) <= set(there)
         assert all(
-            there[name].value in {value, UNMANAGED if name.type is ObjectType.CLUSTER else value}
+            there[name].value in {value, UNMANAGED if name.type is DeclaredType.CLUSTER else value}
             for name, value in declared.items()
         )
         # What has a mark is declared, or is kept for a reason.
@@ -502,8 +504,8 @@ def test_whatever_was_declared_and_done_by_others_one_step_is_enough_and_nobody_
         assert all(each.users for each in left.kept)
 
 
-@pytest.mark.parametrize("type_", list(ObjectType))
-def test_every_type_has_a_parent_or_none(type_: ObjectType) -> None:
+@pytest.mark.parametrize("type_", list(DeclaredType))
+def test_every_type_has_a_parent_or_none(type_: DeclaredType) -> None:
     name = ObjectName(type_, ("a", "b"))
-    assert (name.parent is None) == (type_ not in {ObjectType.SCHEMA, ObjectType.REPLICA})
+    assert (name.parent is None) == (type_ not in {DeclaredType.SCHEMA, DeclaredType.REPLICA})
     assert name.parent is None or name.parent.rank < name.rank

@@ -14,24 +14,19 @@ from holdfast.errors import StoreUnreachable
 from holdfast.persist import PersistClient
 from holdfast_operator.api.migration import Verify
 from holdfast_operator.api.names import Reason
-from holdfast_operator.catalogs.facts import (
-    ObservedByAnother,
-    Opening,
-    OwnerUnknown,
-    purpose_of,
-)
+from holdfast_operator.catalogs.facts import ObservedByAnother, Opening, OwnerUnknown, purpose_of
 from holdfast_operator.catalogs.opencatalog import OpenCatalog
 from holdfast_operator.catalogs.opening import Observer
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.migrations.conductor import Conductor
-from holdfast_operator.migrations.facts import Move
-from holdfast_operator.places.storage import StashPlace, Storage
+from holdfast_operator.migrations.facts import RequestedMove
+from holdfast_operator.places.storage import StashLocation, Storage
 
 ORGANIZATION = "11111111-2222-3333-4444-555555555555"
 
 
 def opening_of(name: str, folder: Path, stash: Path | None = None) -> Opening:
-    place = None if stash is None else StashPlace(f"sqlite://{stash}")
+    place = None if stash is None else StashLocation(f"sqlite://{stash}")
     storage = Storage(url=folder.as_uri())
     return Opening(storage, ORGANIZATION, 0, "default", (), "me", purpose_of(name), stash=place)
 
@@ -146,7 +141,9 @@ def test_a_stash_that_another_observes_is_not_linked_with_another_store(tmp_path
 def test_what_another_observes_is_not_moved(tmp_path: Path, observer: Observer) -> None:
     with database(tmp_path / "store") as theirs:
         other = opening_of("other/alias", tmp_path / "link", tmp_path / "stash")
-        move = Move("m", Backend.STASH, False, Verify.COMPARE, purpose_of("other/alias", "other/m"), other)
+        move = RequestedMove(
+            "m", Backend.STASH, False, Verify.COMPARE, purpose_of("other/alias", "other/m"), other
+        )
         with pytest.raises(ObservedByAnother):
             Conductor.of(move, {}, timeout=60, observers=[observer])
         theirs.confirm_leadership()

@@ -23,16 +23,16 @@ from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import ConditionType, Kind, Reason
 from holdfast_operator.catalogs.claims import new_cache
 from holdfast_operator.catalogs.facts import CatalogFacts, CatalogView, Opening, ShadowFacts
-from holdfast_operator.catalogs.objects import Create, Kept, ObjectName, ObjectsPlan, ObjectType
+from holdfast_operator.catalogs.objects import CreateObject, DeclaredType, KeptObject, ObjectName, ObjectsPlan
 from holdfast_operator.catalogs.plan import plan
 from holdfast_operator.catalogs.steps import Close, Destroy, GiveUp, KeepObjects, Open, RollOut
 from holdfast_operator.engine.deletion import LIMIT, Deletion
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.status import Phase, conditions, marks
-from holdfast_operator.engine.steps import Keep, Release, Rest, Rhythm, Settle, Step, stalled
+from holdfast_operator.engine.steps import Decision, Keep, Release, Rest, Rhythm, Settle, stalled
 from holdfast_operator.places.credentials import no_secret
-from holdfast_operator.places.storage import DumpSource, Refused, StashPlace, Storage, resolve
+from holdfast_operator.places.storage import DumpSource, RefusedLocation, StashLocation, Storage, resolve
 from testbed.postgres import PostgresServer
 
 ORGANIZATION = "6f1d7c1e-2b8a-4f5e-9d43-0c5b8f3a7e21"
@@ -50,7 +50,7 @@ FRESH = CatalogView(name="ns/demo", spec=spec(), storage=HERE, holder="me")
 OPENED = replace(FRESH, opened=OPENING, facts=FACTS)
 
 
-def decided(seen: CatalogView) -> Step:
+def decided(seen: CatalogView) -> Decision:
     return plan(seen, RHYTHM)
 
 
@@ -86,7 +86,7 @@ def test_an_open_catalog_is_ready_and_shows_the_store() -> None:
 
 
 NO_SECRET = no_secret("keys", "spec.storage.credentialsSecretRef")
-FOREIGN = Refused("spec.storage is outside; ask who runs it", Reason.LOCATION_NOT_ALLOWED)
+FOREIGN = RefusedLocation("spec.storage is outside; ask who runs it", Reason.LOCATION_NOT_ALLOWED)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ FOREIGN = Refused("spec.storage is outside; ask who runs it", Reason.LOCATION_NO
     [
         (replace(FRESH, spec=None, problem="spec.x: bad"), Reason.INVALID_SPEC, "spec.x"),
         (replace(FRESH, older_twin="Catalog ns/older"), Reason.DUPLICATE_CATALOG, "ns/older"),
-        (replace(FRESH, storage=Refused("use file:///")), Reason.UNSUPPORTED_STORAGE, "file:///"),
+        (replace(FRESH, storage=RefusedLocation("use file:///")), Reason.UNSUPPORTED_STORAGE, "file:///"),
         (replace(FRESH, storage=FOREIGN), Reason.LOCATION_NOT_ALLOWED, "ask who runs it"),
         (
             replace(
@@ -148,7 +148,7 @@ def test_an_open_catalog_is_opened_anew_when_somebody_asks() -> None:
 SHADOWED = spec(
     shadow=True, stash={"url": "postgresql://h/d", "schema": "s", "credentialsSecretRef": {"name": "k"}}
 )
-STASH = StashPlace("postgresql://h/d", "s", "k")
+STASH = StashLocation("postgresql://h/d", "s", "k")
 
 
 def test_a_catalog_is_opened_with_its_shadow_and_anew_when_that_changes() -> None:
@@ -172,7 +172,7 @@ def test_what_a_deletion_leaves_in_a_stash_is_named() -> None:
 
 
 LINKED = spec(backend="Stash", stash={"url": "sqlite:///a"}, migrationStrategy="TwoTombstones")
-IN_TWO = replace(OPENING, stash=StashPlace("sqlite:///a"), backend="Stash", strategy="TwoTombstones")
+IN_TWO = replace(OPENING, stash=StashLocation("sqlite:///a"), backend="Stash", strategy="TwoTombstones")
 IN_STASH = replace(OPENED, spec=LINKED, opened=IN_TWO, facts=replace(FACTS, truth="Stash", link="7f"))
 MOVE = "CatalogMigration ns/move"
 
@@ -250,7 +250,7 @@ def test_what_is_not_restored_says_so_too() -> None:
 
 
 def test_a_source_that_can_not_be_stalls_a_new_catalog_only() -> None:
-    refused = replace(FRESH, spec=RESTORED, restore=Refused("use file:///"))
+    refused = replace(FRESH, spec=RESTORED, restore=RefusedLocation("use file:///"))
     step = rest(refused)
     assert (step.health.phase, step.health.reason) == (Phase.STALLED, Reason.RESTORE_FAILED)
     assert decided(replace(refused, initialized=True)) == Open(OPENING)
@@ -358,12 +358,14 @@ def test_an_observed_catalog_is_released_and_never_destroyed() -> None:
     )
 
 
-SHOP = ObjectName(ObjectType.DATABASE, ("shop",))
+SHOP = ObjectName(DeclaredType.DATABASE, ("shop",))
 
 
 def test_a_catalog_is_ready_when_it_has_what_is_declared() -> None:
     declared = spec(objects={"databases": [{"name": "shop"}]})
-    behind = replace(OPENED, spec=declared, objects=ObjectsPlan(changes=(Create(SHOP, ""),), declared=1))
+    behind = replace(
+        OPENED, spec=declared, objects=ObjectsPlan(changes=(CreateObject(SHOP, ""),), declared=1)
+    )
     assert decided(behind) == KeepObjects({SHOP: ""})
     step = rest(replace(behind, objects=ObjectsPlan(adopted=(SHOP,), declared=1)))
     assert step.health.phase is Phase.READY
@@ -373,7 +375,7 @@ def test_a_catalog_is_ready_when_it_has_what_is_declared() -> None:
 
 
 def test_what_is_taken_out_but_used_is_named() -> None:
-    kept = ObjectsPlan(kept=(Kept(SHOP, ("schema shop.raw",)),))
+    kept = ObjectsPlan(kept=(KeptObject(SHOP, ("schema shop.raw",)),))
     step = rest(replace(OPENED, objects=kept))
     assert step.health.phase is Phase.READY
     (mark,) = step.marks
@@ -411,7 +413,7 @@ def test_delete_destroys_first_and_opens_for_it_where_it_must() -> None:
     for shown in (True, False):
         assert decided(replace(closed, initialized=shown)) == Open(replace(OPENING, existing_only=True))
     assert decided(replace(closed, void=True)) == Release()
-    assert decided(replace(closed, storage=Refused("use file:///"), initialized=False)) == Release()
+    assert decided(replace(closed, storage=RefusedLocation("use file:///"), initialized=False)) == Release()
 
 
 def test_delete_leaves_the_store_of_an_older_twin_alone() -> None:
@@ -500,7 +502,7 @@ def test_where_a_catalog_is(storage: dict[str, str], expected: Storage) -> None:
 @pytest.mark.parametrize(("storage", "data_dir"), [({"url": "memory://x"}, Path("/v")), ({}, None)])
 def test_where_a_catalog_can_not_be(storage: dict[str, str], data_dir: Path | None) -> None:
     refused = resolve(spec(storage=storage), "ns", data_dir)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedLocation)
     assert "spec.storage" in refused.message
 
 

@@ -17,7 +17,7 @@ from holdfast_operator.engine.failures import settled
 from holdfast_operator.places.storage import (
     CatalogSource,
     DumpSource,
-    Refused,
+    RefusedLocation,
     RestoreSource,
     Storage,
     resolve_restore,
@@ -188,7 +188,7 @@ def test_where_it_comes_from() -> None:
     far = {"catalog": {"organizationId": OTHER, "asOf": 7, "storage": {"url": "file:///far"}}}
     found = resolve_restore(spec(**here, restoreFrom=far), "ns", volume)
     assert found == CatalogSource(Storage(url="file:///far"), OTHER, 7)
-    assert isinstance(resolve_restore(spec(restoreFrom=copy), "ns", None), Refused)
+    assert isinstance(resolve_restore(spec(restoreFrom=copy), "ns", None), RefusedLocation)
 
 
 def test_all_secrets_are_looked_for() -> None:

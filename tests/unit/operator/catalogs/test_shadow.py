@@ -26,8 +26,8 @@ from holdfast_operator.collections.steps import DropItem, EnsureItem
 from holdfast_operator.engine.events import transitions
 from holdfast_operator.engine.steps import ready
 from holdfast_operator.migrations.conductor import Conductor
-from holdfast_operator.migrations.facts import Course, Move
-from holdfast_operator.places.storage import StashPlace, Storage, url_with
+from holdfast_operator.migrations.facts import Course, RequestedMove
+from holdfast_operator.places.storage import StashLocation, Storage, url_with
 
 ORGANIZATION = "11111111-2222-3333-4444-555555555555"
 PURPOSE = "operator for Catalog ns/demo"
@@ -37,7 +37,7 @@ SCHEMA = Schema.of(key={"id": "int64"}, value={})
 
 @pytest.fixture
 def opening(tmp_path: Path) -> Opening:
-    stash = StashPlace(f"sqlite://{tmp_path}/stash.sqlite")
+    stash = StashLocation(f"sqlite://{tmp_path}/stash.sqlite")
     storage = Storage(url=(tmp_path / "store").as_uri())
     return Opening(storage, ORGANIZATION, 0, "default", (), "me", PURPOSE, stash=stash, shadow=True)
 
@@ -129,7 +129,7 @@ def test_a_shadow_is_turned_on_and_off_and_the_truth_moves_between(opening: Open
         assert catalog.confirm().truth == "Persist"
         assert catalog.confirm().shadow == (ShadowFacts() if each.shadow else None)
         catalog.close()
-    move = Move("m", Backend.STASH, False, Verify.COMPARE, "move", opening)
+    move = RequestedMove("m", Backend.STASH, False, Verify.COMPARE, "move", opening)
     conductor, course = Conductor.of(move, {}, timeout=60), Course(move)
     while (after := conductor.advance(course)) is not None:
         course = after
@@ -145,7 +145,7 @@ def test_a_shadow_is_turned_on_and_off_and_the_truth_moves_between(opening: Open
 def test_what_is_another_catalogs_is_not_moved(opening: Opening) -> None:
     OpenCatalog.open(opening).close()
     other = replace(opening, purpose=purpose_of("ns/other"))
-    move = Move("m", Backend.STASH, False, Verify.COMPARE, purpose_of("ns/other", "ns/m"), other)
+    move = RequestedMove("m", Backend.STASH, False, Verify.COMPARE, purpose_of("ns/other", "ns/m"), other)
     there = {("ns/demo", ORGANIZATION)}
     with pytest.raises(OwnedByAnother, match="Catalog ns/demo has this organization"):
         Conductor.of(move, {}, timeout=60, has_catalog=lambda *each: each in there)
@@ -174,31 +174,31 @@ def test_a_stash_that_holds_a_catalog_already_is_left_alone(opening: Opening, pu
 @pytest.mark.parametrize(
     ("place", "credentials", "url"),
     [
-        (StashPlace("postgresql://h/d"), {}, "postgresql://h/d"),
+        (StashLocation("postgresql://h/d"), {}, "postgresql://h/d"),
         (
-            StashPlace("postgresql://h:5433/d?sslmode=require", schema="shop"),
+            StashLocation("postgresql://h:5433/d?sslmode=require", schema="shop"),
             {"user": "me", "password": "p@s:s/#?%"},
             "postgresql://me:p%40s%3As%2F%23%3F%25@h:5433/d?sslmode=require&schema=shop",
         ),
-        (StashPlace("postgresql://h/d"), {"password": "pw"}, "postgresql://:pw@h/d"),
-        (StashPlace("postgresql://h/d"), {"username": "me", "password": "pw"}, "postgresql://me:pw@h/d"),
-        (StashPlace("postgresql://h/d"), {"user": "me", "username": "you"}, "postgresql://me@h/d"),
-        (StashPlace("sqlite:///a/b"), {"user": "me", "password": "pw"}, "sqlite:///a/b"),
+        (StashLocation("postgresql://h/d"), {"password": "pw"}, "postgresql://:pw@h/d"),
+        (StashLocation("postgresql://h/d"), {"username": "me", "password": "pw"}, "postgresql://me:pw@h/d"),
+        (StashLocation("postgresql://h/d"), {"user": "me", "username": "you"}, "postgresql://me@h/d"),
+        (StashLocation("sqlite:///a/b"), {"user": "me", "password": "pw"}, "sqlite:///a/b"),
     ],
 )
-def test_the_url_with_its_credentials(place: StashPlace, credentials: dict[str, str], url: str) -> None:
+def test_the_url_with_its_credentials(place: StashLocation, credentials: dict[str, str], url: str) -> None:
     assert url_with(place, credentials) == url
 
 
 def test_no_credentials_are_shown(opening: Opening) -> None:
-    place = StashPlace("postgresql://127.0.0.1:1/d?connect_timeout=2", secret="keys")
+    place = StashLocation("postgresql://127.0.0.1:1/d?connect_timeout=2", secret="keys")
     credentials = {"user": "planted-user", "password": "planted-p@ssword"}
     with pytest.raises(StoreUnreachable, match=r"127\.0\.0\.1") as error:
         OpenCatalog.open(replace(opening, stash=place), credentials)
     assert "planted" not in str(error.value)
 
 
-PLACE = StashPlace("sqlite:///a")
+PLACE = StashLocation("sqlite:///a")
 
 
 @pytest.mark.parametrize(

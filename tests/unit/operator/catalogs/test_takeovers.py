@@ -35,7 +35,7 @@ from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.status import Phase
 from holdfast_operator.places.longcalls import LongCalls, UnderWay
 from holdfast_operator.places.pool import StorePool
-from holdfast_operator.places.storage import DumpSource, StashPlace, Storage
+from holdfast_operator.places.storage import DumpSource, StashLocation, Storage
 
 ORGANIZATION = "11111111-2222-3333-4444-555555555555"
 KEY = ObjectKey(Kind.CATALOG, "ns", "demo")
@@ -177,7 +177,7 @@ def test_a_command_can_be_pasted() -> None:
         "holdfast catalog kept --persist 's3://b/x?endpoint=http://h&p=1' --consensus postgresql://h/d "
         f"--organization-id {ORGANIZATION}"
     )
-    linked = replace(OPENING, stash=StashPlace("postgresql://h/d", "holdfast", "keys"))
+    linked = replace(OPENING, stash=StashLocation("postgresql://h/d", "holdfast", "keys"))
     assert catalog_command("kept", linked).startswith(
         "holdfast catalog kept --stash 'postgresql://h/d?schema=holdfast' --persist 'file:///a b' --org"
     )

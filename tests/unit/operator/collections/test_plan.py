@@ -29,7 +29,7 @@ from holdfast_operator.collections.steps import (
 )
 from holdfast_operator.engine.deletion import LIMIT, Deletion
 from holdfast_operator.engine.status import Phase
-from holdfast_operator.engine.steps import Keep, Release, Rhythm, Settle, Step, Wait
+from holdfast_operator.engine.steps import Decision, Keep, Release, Rhythm, Settle, Wait
 from holdfast_operator.jobs.compaction import CompactionView
 from holdfast_operator.jobs.requested import RequestedView
 from holdfast_operator.jobs.snapshot import SnapshotView
@@ -74,7 +74,7 @@ FACTS = CollectionFacts(
 THERE = replace(FRESH, item_id="u1", collection_id="c1", facts=FACTS)
 
 
-def decided(seen: CollectionView) -> Step:
+def decided(seen: CollectionView) -> Decision:
     return plan(seen, RHYTHM)
 
 

@@ -43,7 +43,7 @@ from holdfast_operator.collections.steps import (
 from holdfast_operator.engine.events import transitions
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.status import Health, Phase
-from holdfast_operator.engine.steps import Rhythm, Settle, Step
+from holdfast_operator.engine.steps import Decision, Rhythm, Settle
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 UPPER = 10 * MAX_LAG_MS
@@ -116,7 +116,7 @@ def seen(there: CollectionFacts, asked: StorageCollectionSpec, **fields: Any) ->
     )
 
 
-def decided(there: CollectionFacts, asked: StorageCollectionSpec, **fields: Any) -> Step:
+def decided(there: CollectionFacts, asked: StorageCollectionSpec, **fields: Any) -> Decision:
     return plan(seen(there, asked, **fields), Rhythm(unsteady=2.0, steady=60.0))
 
 
@@ -164,7 +164,7 @@ CREATE = CreateRendition("c1", "spec-2", 4, (), COPY)
     ],
 )
 def test_what_is_done_about_renditions(
-    there: CollectionFacts, asked: StorageCollectionSpec, step: Step
+    there: CollectionFacts, asked: StorageCollectionSpec, step: Decision
 ) -> None:
     assert decided(there, asked) == step
 
@@ -195,7 +195,7 @@ AT = {"policy": "At", "at": "2026-05-01T12:00:00Z"}
     ],
 )
 def test_what_may_take_long(
-    there: CollectionFacts, asked: StorageCollectionSpec, step: type[Step], at: int | None
+    there: CollectionFacts, asked: StorageCollectionSpec, step: type[Decision], at: int | None
 ) -> None:
     decision = decided(there, asked)
     assert isinstance(decision, Hydrate | HandOver)

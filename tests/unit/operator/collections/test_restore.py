@@ -39,7 +39,7 @@ from holdfast_operator.collections.steps import (
 )
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.engine.status import Phase
-from holdfast_operator.engine.steps import Rhythm, Settle, Step, ready
+from holdfast_operator.engine.steps import Decision, Rhythm, Settle, ready
 from holdfast_operator.places.bounds import Bounds
 from holdfast_operator.places.storage import Storage
 from testbed.minio import Minio
@@ -72,7 +72,7 @@ def facts(*renditions: RenditionFacts) -> CollectionFacts:
     )
 
 
-def decided(there: CollectionFacts, asked: StorageCollectionSpec, **fields: Any) -> Step:
+def decided(there: CollectionFacts, asked: StorageCollectionSpec, **fields: Any) -> Decision:
     shown = {each.id: phase_of(there, each).value for each in there.renditions}
     seen = CollectionView(
         **{

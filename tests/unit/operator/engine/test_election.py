@@ -17,8 +17,8 @@ import pytest
 from kubernetes.client import ApiClient
 
 from holdfast_operator.engine import election
-from holdfast_operator.engine.election import NOBODY, Record, Timing
-from holdfast_operator.engine.elector import Elector, Standing
+from holdfast_operator.engine.election import NOBODY, LeaseRecord, Timing
+from holdfast_operator.engine.elector import Elector, LeaseStanding
 from holdfast_operator.engine.kube import Conflict, Gone, Kube, KubeError
 from holdfast_operator.engine.metrics import Metrics
 
@@ -335,10 +335,10 @@ def test_whose_lease_was_lost_finds_out_when_asked() -> None:
     async def story(world: World) -> None:
         first = Candidate(world, "first")
         await world.run(1.0, nothing)
-        assert await first.elector.confirm() is Standing.HELD
+        assert await first.elector.confirm() is LeaseStanding.HELD
         assert world.lease is not None
         world.lease["spec"]["holderIdentity"] = "somebody"
-        assert await first.elector.confirm() is Standing.LOST
+        assert await first.elector.confirm() is LeaseStanding.LOST
         assert not first.elector.leads()
         await world.run(1.0 + TIMING.retry_period, nothing)
         assert first.task.done()
@@ -353,7 +353,7 @@ def test_a_server_that_does_not_answer_says_nothing_of_the_lease() -> None:
         await world.run(1.0, nothing)
         world.faults, choice = 1.0, world.rng.choice
         world.rng.choice = lambda _: "5xx"  # type: ignore[assignment,method-assign,misc]
-        assert await first.elector.confirm() is Standing.UNKNOWN
+        assert await first.elector.confirm() is LeaseStanding.UNKNOWN
         assert first.elector.leads()
         await world.run(1.0 + TIMING.renew_deadline, nothing)
         assert not first.elector.leads()
@@ -389,12 +389,12 @@ def test_a_timing_that_could_give_the_lease_to_two_is_refused(
 
 
 def test_a_longer_lease_of_another_is_respected() -> None:
-    record = Record(version="1", holder="other", renewed="x", duration=30.0)
+    record = LeaseRecord(version="1", holder="other", renewed="x", duration=30.0)
     assert election.free_at(election.sighted(None, record, 100.0), "me", TIMING) == 130.0
 
 
 def test_a_lease_that_somebody_wrote_by_hand_is_one_that_nobody_has() -> None:
-    record = Record.of({"metadata": {"resourceVersion": "4"}, "spec": {"holderIdentity": None}})
+    record = LeaseRecord.of({"metadata": {"resourceVersion": "4"}, "spec": {"holderIdentity": None}})
     assert election.free_at(election.sighted(None, record, 5.0), "me", TIMING) == -math.inf
     assert election.taken(record, "me", TIMING, START)["leaseTransitions"] == 1
 

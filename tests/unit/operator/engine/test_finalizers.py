@@ -10,7 +10,7 @@ from holdfast_operator.engine.handler import Handler
 from holdfast_operator.engine.kube import Conflict, Forbidden, Gone, Invalid, KubeError, ObjectKey
 from holdfast_operator.engine.queue import Result
 from holdfast_operator.engine.resources import has_finalizer, is_deleting
-from holdfast_operator.engine.steps import Free, Keep, Release, Settle, Step, ready
+from holdfast_operator.engine.steps import Decision, Free, Keep, Release, Settle, ready
 from unit.operator.engine.oneobject import KEY, OneObject, services
 
 Json = dict[str, Any]
@@ -24,12 +24,12 @@ class Kept(Handler[Json]):
     async def observe(self, key: ObjectKey, body: Json) -> Json:
         return body
 
-    def plan(self, observed: Json) -> Step:
+    def plan(self, observed: Json) -> Decision:
         if is_deleting(observed):
             return Release()
         return Settle(ready("fine")) if has_finalizer(observed) else Keep()
 
-    async def apply(self, key: ObjectKey, body: Json, step: Step) -> None:
+    async def apply(self, key: ObjectKey, body: Json, step: Decision) -> None:
         raise AssertionError(step)
 
     async def gone(self, key: ObjectKey) -> None:
@@ -45,7 +45,7 @@ def reconciled(server: OneObject) -> tuple[Result, list[Json]]:
 class Freed(Kept):
     """Needs no finalizer."""
 
-    def plan(self, observed: Json) -> Step:
+    def plan(self, observed: Json) -> Decision:
         return Free() if has_finalizer(observed) else Settle(ready("fine"))
 
 

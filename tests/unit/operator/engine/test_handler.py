@@ -11,7 +11,7 @@ from holdfast.errors import CatalogOutOfSync, HoldfastError, StorageError
 from holdfast_operator.api.names import Kind
 from holdfast_operator.engine.handler import Handler
 from holdfast_operator.engine.kube import Forbidden, Invalid, KubeError, ObjectKey
-from holdfast_operator.engine.steps import Settle, Step, ready
+from holdfast_operator.engine.steps import Decision, Settle, ready
 from unit.operator.engine.oneobject import KEY, Json, OneObject, services
 
 
@@ -29,10 +29,10 @@ class Failing(Handler[Json]):
             raise error
         return body
 
-    def plan(self, observed: Json) -> Step:
+    def plan(self, observed: Json) -> Decision:
         return Settle(ready("fine"))
 
-    async def apply(self, key: ObjectKey, body: Json, step: Step) -> None:
+    async def apply(self, key: ObjectKey, body: Json, step: Decision) -> None:
         raise AssertionError(step)
 
     async def gone(self, key: ObjectKey) -> None:

@@ -17,9 +17,9 @@ from holdfast_operator.engine import logging as logs
 from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.kube import Kube, NotLeading, ObjectKey
 from holdfast_operator.engine.metrics import Metrics
-from holdfast_operator.places.longcalls import Asked, LongCalls
+from holdfast_operator.places.longcalls import LongCall, LongCalls
 from holdfast_operator.places.pool import StorePool
-from holdfast_operator.places.slowservers import Slowness
+from holdfast_operator.places.slowservers import SlowServers
 
 
 class HandClock(SystemClock):
@@ -139,7 +139,8 @@ def test_who_does_not_lead_asks_no_store() -> None:
             await pool.call("look", "here", lambda: asked.append("look"))
         with pytest.raises(NotLeading):
             await long.run(
-                Asked(ObjectKey(Kind.CATALOG, "ns", "demo"), "open", "here", 1), lambda: asked.append("open")
+                LongCall(ObjectKey(Kind.CATALOG, "ns", "demo"), "open", "here", 1),
+                lambda: asked.append("open"),
             )
         pool.close()
         long.close()
@@ -231,7 +232,7 @@ def test_no_secret_gets_into_a_log(formatter: logging.Formatter) -> None:
 
 
 def test_a_slow_server_is_one_for_all_locations_on_it_until_it_answers() -> None:
-    slowness = Slowness()
+    slowness = SlowServers()
     lake = "s3://lake/a?endpoint=http://store:9000"
     slowness.waits(f"{lake} with postgresql://u@db/one")
     same = ("s3://lake/b?endpoint=http://store:9000 with postgresql://w@db:5432/two?schema=x",)
@@ -251,7 +252,7 @@ def test_calls_to_slow_servers_have_a_share_and_their_end_ends_it() -> None:
     go_on = threading.Event()
 
     async def story() -> None:
-        slowness = Slowness()
+        slowness = SlowServers()
         pool = StorePool(Metrics(), deadline=0.05, slowness=slowness)
         places = [f"postgresql://db/{number}" for number in range(3)]
         slowness.waits(places[0])

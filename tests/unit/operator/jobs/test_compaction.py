@@ -13,7 +13,7 @@ from holdfast_operator.api.cron import ScheduleStatus
 from holdfast_operator.api.names import Reason
 from holdfast_operator.collections.sparkwork import waits_for
 from holdfast_operator.jobs.compaction import CompactionView
-from holdfast_operator.jobs.requested import AskedReport, jobs_of, plan, plan_scheduled
+from holdfast_operator.jobs.requested import RequestedReport, jobs_of, plan, plan_scheduled
 from holdfast_operator.jobs.scheduled import Scheduled
 from holdfast_operator.jobs.snapshot import SnapshotView
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
@@ -46,7 +46,7 @@ def record(state: JobState, kind: str = "compact", slot: str = "one", **fields: 
 
 def told(seen: CompactionView) -> tuple[str, Reason, str]:
     report = plan(seen)
-    assert isinstance(report, AskedReport)
+    assert isinstance(report, RequestedReport)
     assert report.mark is not None
     return report.mark.status, report.mark.reason, report.mark.message
 
@@ -65,7 +65,7 @@ def test_it_starts_whatever_has_been_written_in_tasks_that_follow_from_that() ->
 def test_what_it_did_is_shown() -> None:
     done = record(JobState.DONE, result=RESULT, finished_ms=5)
     report = plan(replace(ASKED, job=done, last=done))
-    assert isinstance(report, AskedReport)
+    assert isinstance(report, RequestedReport)
     assert report.fields["lastCompaction"] == {
         "requestId": "one",
         "shards": 4,
@@ -127,7 +127,7 @@ def test_a_schedule_asks_for_compactions_and_the_records_of_snapshots_are_none_o
     seen = replace(ASKED, request=None, scheduled=Scheduled(spec=spec, shown=shown))
     assert plan_scheduled(seen) == StartJob("c1", "compact", "schedule:2026-01-02T00:00:00Z", {}, 1)
     report = plan_scheduled(replace(seen, now=NOW - timedelta(hours=1)))
-    assert isinstance(report, AskedReport)
+    assert isinstance(report, RequestedReport)
     assert report.mark is not None
     assert report.mark.reason is Reason.COMPACTION_SCHEDULED
     assert report.fields["compactionSchedule"]["nextScheduleTime"] == "2026-01-02T00:00:00Z"

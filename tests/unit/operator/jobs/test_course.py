@@ -24,7 +24,7 @@ from holdfast_operator.collections.handler import CollectionHandler
 from holdfast_operator.collections.poll import Watchlist
 from holdfast_operator.engine.clock import SystemClock
 from holdfast_operator.engine.events import EventSink
-from holdfast_operator.engine.handler import Services, Settings
+from holdfast_operator.engine.handler import OperatorSettings, Services
 from holdfast_operator.engine.kube import (
     Exists,
     Forbidden,
@@ -220,7 +220,7 @@ class World:
                 look=lambda _: None,
                 seen=lambda *_: None,
             )
-            settings = Settings("me", None, True, Rhythm(2.0, 60.0))
+            settings = OperatorSettings("me", None, True, Rhythm(2.0, 60.0))
             spark = KubeflowAdapter(self.cluster)
             slots = Slots(self.caps, spark, self.clock, ["ns"])
             handler = CollectionHandler(

@@ -21,7 +21,7 @@ from holdfast_operator.collections.facts import CatalogState, CollectionFacts, C
 from holdfast_operator.collections.status import phase_of
 from holdfast_operator.collections.steps import AbortRendition, DropCollection, HandOver, Hydrate
 from holdfast_operator.engine.status import Phase
-from holdfast_operator.engine.steps import Release, Rhythm, Settle, Step
+from holdfast_operator.engine.steps import Decision, Release, Rhythm, Settle
 from holdfast_operator.jobs.course import arguments, shown_launched, shown_running
 from holdfast_operator.jobs.hydration import HydrationsView, may_have_driver, work_order
 from holdfast_operator.jobs.steps import FailAttempt, LaunchAttempt, RetryJob, StartJob
@@ -115,7 +115,7 @@ def decided(
     there: CollectionFacts | None = None,
     asked: StorageCollectionSpec | None = None,
     **fields: Any,
-) -> Step:
+) -> Decision:
     """Decided after the status shows what is there."""
     there = there or facts(R1, NEW)
     shown = {each.id: phase_of(there, each).value for each in there.renditions}

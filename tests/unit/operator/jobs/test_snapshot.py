@@ -16,7 +16,7 @@ from holdfast_operator.api.collection import SnapshotRequest, SnapshotSchedule
 from holdfast_operator.api.cron import ScheduleStatus
 from holdfast_operator.api.names import Reason
 from holdfast_operator.jobs.course import arguments, backoff
-from holdfast_operator.jobs.requested import AskedReport, plan, plan_scheduled
+from holdfast_operator.jobs.requested import RequestedReport, plan, plan_scheduled
 from holdfast_operator.jobs.scheduled import Scheduled
 from holdfast_operator.jobs.snapshot import SnapshotView, work_order
 from holdfast_operator.jobs.steps import FailAttempt, ForgetRuns, RetryJob, StartJob
@@ -65,14 +65,14 @@ DONE = record(
 
 def told(seen: SnapshotView) -> tuple[str, Reason]:
     report = plan(seen)
-    assert isinstance(report, AskedReport)
+    assert isinstance(report, RequestedReport)
     assert report.mark is not None
     return report.mark.status, report.mark.reason
 
 
 def test_nobody_asked() -> None:
     report = plan(replace(ASKED, request=None, last=DONE))
-    assert isinstance(report, AskedReport)
+    assert isinstance(report, RequestedReport)
     assert report.mark is None
     assert report.fields["lastSnapshot"]["rows"] == 7
 
@@ -134,7 +134,7 @@ def test_done_on_record_is_success_whatever_the_application_says(phase: AppPhase
     seen = replace(ASKED, job=DONE, last=DONE, apps=(app(phase, attempt=2),))
     assert told(seen) == ("True", Reason.SNAPSHOT_SUCCEEDED)
     report = plan(seen)
-    assert isinstance(report, AskedReport)
+    assert isinstance(report, RequestedReport)
     assert report.fields["lastSnapshot"] == {
         "requestId": "one",
         "asOf": 41,
@@ -181,7 +181,7 @@ def test_why_a_driver_does_not_start_is_told_while_it_waits_and_when_it_is_given
     assert isinstance(step, FailAttempt)
     assert step.error == f"its driver did not start within 60 s (startDeadlineSeconds): {why}"
     report = plan(replace(RUNNING, apps=(app(AppPhase.PENDING, message=why),)))
-    assert isinstance(report, AskedReport)
+    assert isinstance(report, RequestedReport)
     assert report.mark is not None
     assert why in report.mark.message
 
@@ -225,7 +225,7 @@ def test_an_attempt_that_waits_for_its_driver_has_both_deadlines(
     late = app(AppPhase.PENDING, age=age, message="no node")
     step = plan(replace(RUNNING, request=request(spark=spark), apps=(late,)))
     if told is None:
-        assert isinstance(step, AskedReport)
+        assert isinstance(step, RequestedReport)
     else:
         assert step == FailAttempt("snapshot", JOB, 1, told, late)
 
@@ -243,7 +243,7 @@ def test_a_template_that_can_not_be_had_starts_nothing_and_ends_what_was_not_lau
     objection = "set executor.instances to 1"
     failed = record(JobState.FAILED, 1, error="boom", by="spark", failures=1)
     report = plan(replace(ASKED, job=failed, objection=objection))
-    assert isinstance(report, AskedReport)
+    assert isinstance(report, RequestedReport)
     assert report.mark is not None
     assert (report.mark.reason, report.mark.message) == (Reason.SPARK_TEMPLATE_REFUSED, objection)
     never = replace(RUNNING, launched=frozenset(), objection=objection)
@@ -262,11 +262,11 @@ def test_a_job_waits_until_fewer_run_before_it_starts_tries_again_or_is_launched
         replace(RUNNING, launched=frozenset(), full=full),
     ):
         report = plan(seen)
-        assert isinstance(report, AskedReport)
+        assert isinstance(report, RequestedReport)
         assert report.mark is not None
         assert (report.mark.status, report.mark.reason) == ("Unknown", Reason.SNAPSHOT_QUEUED)
         assert (report.mark.message, report.requeue_after) == (full, 5.0)
-        assert not isinstance(plan(replace(seen, full=None)), AskedReport)
+        assert not isinstance(plan(replace(seen, full=None)), RequestedReport)
     # One that runs is one of those that fill it.
     assert told(replace(RUNNING, apps=(app(AppPhase.RUNNING),), full=full))[1] is Reason.SNAPSHOT_RUNNING
 
@@ -275,7 +275,7 @@ def test_the_next_attempt_waits_for_its_backoff() -> None:
     ended = int((NOW - timedelta(seconds=4)).timestamp() * 1000)
     failed = record(JobState.FAILED, 1, error="boom", finished_ms=ended)
     report = plan(replace(ASKED, job=failed))
-    assert isinstance(report, AskedReport)
+    assert isinstance(report, RequestedReport)
     assert report.requeue_after == pytest.approx(1.0)
     assert told(replace(ASKED, job=failed)) == ("Unknown", Reason.SNAPSHOT_RETRYING)
     assert plan(replace(ASKED, job=failed, now=NOW + timedelta(seconds=2))) == RetryJob("c1", JOB, 1)
@@ -288,7 +288,7 @@ def test_a_driver_of_a_failed_attempt_is_cleaned_up_before_the_next() -> None:
     # One that failed just now ends by itself, and what it says then is not lost.
     just_now = replace(failed, finished_ms=int((NOW - timedelta(seconds=29)).timestamp() * 1000))
     report = plan(replace(ASKED, job=just_now, apps=(alive,)))
-    assert isinstance(report, AskedReport)
+    assert isinstance(report, RequestedReport)
     assert report.mark is not None
     assert (report.mark.reason, report.requeue_after) == (Reason.SNAPSHOT_RETRYING, 2.0)
     later = replace(ASKED, job=just_now, apps=(alive,), now=NOW + timedelta(seconds=1))
@@ -315,7 +315,7 @@ def test_only_the_record_makes_a_success(
 ) -> None:
     apps = tuple(app(phase, attempt=number, age=age) for phase, number, age in seen_apps)
     decision = plan(replace(ASKED, job=record(state, attempt), apps=apps))
-    succeeded = isinstance(decision, AskedReport) and decision.mark and decision.mark.status == "True"
+    succeeded = isinstance(decision, RequestedReport) and decision.mark and decision.mark.status == "True"
     assert bool(succeeded) == (state is JobState.DONE)
 
 
@@ -376,7 +376,7 @@ START = StartJob(
 
 def told_run(seen: SnapshotView) -> tuple[str, Reason]:
     report = plan_scheduled(seen)
-    assert isinstance(report, AskedReport)
+    assert isinstance(report, RequestedReport)
     assert report.mark is not None
     assert report.mark.type == "ScheduledSnapshotCompleted"
     return report.mark.status, report.mark.reason
@@ -416,11 +416,11 @@ def test_what_is_shown_of_a_schedule(
 
 def test_a_schedule_wakes_at_its_next_time_and_shows_it() -> None:
     report = plan_scheduled(replace(ALONE, scheduled=nightly(run(JobState.DONE)), upper=0))
-    assert isinstance(report, AskedReport)
+    assert isinstance(report, RequestedReport)
     assert report.mark is not None
     assert report.mark.reason is Reason.SNAPSHOT_NOT_READABLE
     report = plan_scheduled(replace(ALONE, scheduled=nightly(run(JobState.DONE), upcoming=None)))
-    assert isinstance(report, AskedReport)
+    assert isinstance(report, RequestedReport)
     assert report.requeue_after == 24 * 3600
     assert report.fields["snapshotSchedule"] == {
         "lastScheduleTime": "2026-01-01T00:00:00Z",
@@ -439,7 +439,7 @@ def test_a_run_that_failed_is_tried_again_until_the_next_one_is_due() -> None:
     given_up = run(JobState.FAILED, 3, error="boom", by="spark", failures=3)
     assert plan_scheduled(replace(ALONE, scheduled=nightly(given_up))) == START
     report = plan_scheduled(replace(ALONE, scheduled=nightly(given_up, upcoming=None)))
-    assert isinstance(report, AskedReport)
+    assert isinstance(report, RequestedReport)
     assert report.mark is not None
     assert report.mark.message.endswith("the next one is due at 2026-01-03T00:00:00Z")
     # Its driver is ended before another one is begun.
@@ -464,7 +464,7 @@ def test_one_snapshot_is_written_at_a_time_and_neither_ends_the_other() -> None:
     assert told_run(seen) == ("Unknown", Reason.SNAPSHOT_RUNNING)
     # Of many that are due at once each looks seldom whether it may start.
     queued = plan_scheduled(replace(ALONE, full="2 Spark jobs run"))
-    assert isinstance(queued, AskedReport)
+    assert isinstance(queued, RequestedReport)
     assert queued.requeue_after == 30.0
     # What was asked for by hand is planned first; done, it is in nobody's way.
     assert isinstance(plan(replace(ASKED, scheduled=nightly())), StartJob)
@@ -488,10 +488,10 @@ def test_a_run_of_a_schedule_that_is_gone_is_ended() -> None:
     step = plan(seen)
     assert isinstance(step, FailAttempt)
     assert (step.job_id, step.app, step.stopped) == (RUN_JOB, alive, True)
-    assert plan_scheduled(seen) == AskedReport()
+    assert plan_scheduled(seen) == RequestedReport()
     # One that can't be read for now ends nothing.
     wrong = replace(seen, scheduled=nightly(run(JobState.RUNNING), timeZone="Mars/Olympus"))
-    assert isinstance(plan(wrong), AskedReport)
+    assert isinstance(plan(wrong), RequestedReport)
 
 
 def test_an_iceberg_table_is_asked_for_in_place_of_a_folder() -> None:
@@ -506,7 +506,7 @@ def test_an_iceberg_table_is_asked_for_in_place_of_a_folder() -> None:
     assert (spec.destination, spec.as_of) == (None, 41)
     result = {"as_of": 41, "path": "s3://w/orders", "table": "shop.sales.orders", "snapshot_id": "7"}
     report = plan(replace(ASKED, last=replace(DONE, result=result), job=DONE))
-    assert isinstance(report, AskedReport)
+    assert isinstance(report, RequestedReport)
     shown = report.fields["lastSnapshot"]
     assert (shown["table"], shown["snapshotId"]) == ("shop.sales.orders", "7")
     assert shown["destination"] == "s3://w/orders"

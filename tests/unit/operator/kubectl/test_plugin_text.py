@@ -22,9 +22,9 @@ from holdfast_operator.kubectl import main, names
 from holdfast_operator.kubectl.cluster import (
     Cluster,
     Failed,
-    Forbidden,
+    NoCrds,
     NoSuchObject,
-    NotInstalled,
+    NotPermitted,
     Unreachable,
     failure,
 )
@@ -44,7 +44,7 @@ from holdfast_operator.kubectl.report import Bundle, packed, redacted
 from holdfast_operator.kubectl.restoring import catalog, snapshot_of
 from holdfast_operator.kubectl.status import details, hold_lines, overview
 from holdfast_operator.kubectl.tables import Column, table
-from holdfast_operator.kubectl.waiting import Done, NotYet, Refused, wait
+from holdfast_operator.kubectl.waiting import Done, GivenUp, NotYet, wait
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ROOT = Path(__file__).parents[4]
@@ -139,13 +139,13 @@ def test_what_names_nothing_is_refused(text: str) -> None:
     ("told", "error", "part"),
     [
         ('Error from server (NotFound): catalogs.holdfast.dev "x" not found', NoSuchObject, '"x" not found'),
-        ('error: the server doesn\'t have a resource type "catalogs"', NotInstalled, "no resources of"),
+        ('error: the server doesn\'t have a resource type "catalogs"', NoCrds, "no resources of"),
         (
             'error: resource mapping not found: no matches for kind "CatalogMigration" in version "x/v1"',
-            NotInstalled,
+            NoCrds,
             "no resources of holdfast.dev",
         ),
-        ("Error from server (Forbidden): catalogs is forbidden: User x", Forbidden, "User x"),
+        ("Error from server (Forbidden): catalogs is forbidden: User x", NotPermitted, "User x"),
         (
             "The connection to the server localhost:8080 was refused - did you specify the right host?",
             Unreachable,
@@ -259,7 +259,7 @@ def test_a_migration_says_only_what_was_asked_for() -> None:
         check(there, "Stash")
     there["spec"]["stash"] = {"url": "sqlite:///x"}
     check(there, "Stash")
-    with pytest.raises(Refused, match="already"):
+    with pytest.raises(GivenUp, match="already"):
         check(there, "Persist")
 
 
@@ -318,7 +318,7 @@ def test_a_snapshot_is_asked_for_once_by_a_name() -> None:
     assert snapshot_outcome("three")(body) is None
     failed = {"type": "SnapshotCompleted", "status": "False", "reason": "SnapshotFailed", "message": "no"}
     body["status"] = marked(others=[failed])
-    with pytest.raises(Refused, match="SnapshotFailed: no"):
+    with pytest.raises(GivenUp, match="SnapshotFailed: no"):
         snapshot_outcome("three")(body)
 
 
@@ -344,7 +344,7 @@ def test_a_compaction_is_asked_for_once_by_a_name_and_told_in_a_line() -> None:
     assert ["compacts", "@daily", "(UTC):", "next", "2026-01-03T00:00:00Z"] in lines
     failed = {"type": "CompactionCompleted", "status": "False", "reason": "CompactionFailed", "message": "no"}
     body["status"] = marked(others=[failed])
-    with pytest.raises(Refused, match="CompactionFailed: no"):
+    with pytest.raises(GivenUp, match="CompactionFailed: no"):
         compaction_outcome("three")(body)
     assert remarks(body) == [failed]
 
@@ -360,7 +360,7 @@ def test_only_a_rendition_that_can_takes_over_and_only_by_hand() -> None:
         handover_to(body, None)
     body["spec"]["handover"] = {"policy": "Manual"}
     assert (handover_to(body, None), handover_to(body, "r2")) == ("r2", "r2")
-    for rendition, error in (("r1", Refused), ("r0", Refused), ("r9", BadInput)):
+    for rendition, error in (("r1", GivenUp), ("r0", GivenUp), ("r9", BadInput)):
         with pytest.raises(error, match=rendition):
             handover_to(body, rendition)
     assert handover_outcome("r2")(body) is None
@@ -378,7 +378,7 @@ def test_what_a_restore_makes() -> None:
         snapshot_of(iceberg, None)
     assert snapshot_of(iceberg, "file:///s") == "file:///s"
     body["spec"]["restoreFrom"] = {"snapshot": "file:///s"}
-    with pytest.raises(Refused, match="never restores twice"):
+    with pytest.raises(GivenUp, match="never restores twice"):
         snapshot_of(body, None)
     other = thing()
     other["spec"]["storage"] = {"url": "file:///b/x"}
@@ -544,7 +544,7 @@ def test_a_wait_ends_where_somebody_has_to_act_or_the_time_is_over(
         wait(Cluster(), asked, handover_outcome("r2"), seconds=0.01, told=lambda body: state_of(body).word)
 
     fake_kubectl(thing("StorageCollection", "a", **marked("False", "True", "NameTaken")))
-    with pytest.raises(Refused, match="collection/a: NameTaken: because NameTaken"):
+    with pytest.raises(GivenUp, match="collection/a: NameTaken: because NameTaken"):
         waited()
     # That one goes by itself.
     fake_kubectl(thing("StorageCollection", "a", **marked("False", "True", "StoreUnreachable")))

@@ -22,12 +22,27 @@ from holdfast_operator.engine.events import transitions
 from holdfast_operator.engine.failures import reason_of
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.status import Phase
-from holdfast_operator.engine.steps import Keep, Release, Rhythm, Settle, Step, Wait, reconciling, stalled
-from holdfast_operator.migrations.facts import Course, MigrationView, Move, Planned, Stand, migration_id
+from holdfast_operator.engine.steps import Decision, Keep, Release, Rhythm, Settle, Wait, reconciling, stalled
+from holdfast_operator.migrations.facts import (
+    Course,
+    DryRunResult,
+    MigrationView,
+    MoveState,
+    RequestedMove,
+    migration_id,
+)
 from holdfast_operator.migrations.plan import plan
 from holdfast_operator.migrations.status import resting
-from holdfast_operator.migrations.steps import Abandon, Advance, Begin, CloseShadow, DryRun, OpenShadow, Stop
-from holdfast_operator.places.storage import StashPlace, Storage
+from holdfast_operator.migrations.steps import (
+    Abandon,
+    BeginMove,
+    CloseShadow,
+    DryRun,
+    OpenShadow,
+    Stop,
+    TakeStep,
+)
+from holdfast_operator.places.storage import StashLocation, Storage
 
 RHYTHM = Rhythm(unsteady=2.0, steady=60.0)
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
@@ -39,7 +54,7 @@ OPENING = Opening(
     (),
     "me",
     "operator for Catalog ns/demo",
-    stash=StashPlace("sqlite:///data/stash"),
+    stash=StashLocation("sqlite:///data/stash"),
 )
 ONE, TWO = Strategy.ONE_TOMBSTONE, Strategy.TWO_TOMBSTONES
 
@@ -50,12 +65,12 @@ def spec(**fields: Any) -> CatalogMigrationSpec:
     )
 
 
-def move(**fields: Any) -> Move:
+def move(**fields: Any) -> RequestedMove:
     asked = spec(**fields)
-    return Move("ns/move", Backend(asked.target), asked.rollback, asked.verify, "me", OPENING)
+    return RequestedMove("ns/move", Backend(asked.target), asked.rollback, asked.verify, "me", OPENING)
 
 
-UNTOUCHED = Stand(ONE, Backend.STASH, 3, 3, None, CATALOG_VERSION)
+UNTOUCHED = MoveState(ONE, Backend.STASH, 3, 3, None, CATALOG_VERSION)
 RUNNING = replace(UNTOUCHED, record=Record.RUNNING)
 DONE = replace(UNTOUCHED, record=Record.DONE, truth=Backend.PERSIST)
 ROLLED_BACK = replace(UNTOUCHED, record=Record.ROLLED_BACK)
@@ -76,7 +91,7 @@ def after(number: int, *, strategy: Strategy = ONE, **fields: Any) -> MigrationV
     return replace(asked(FRESH, **fields), stand=RUNNING, course=course)
 
 
-def decided(seen: MigrationView) -> Step:
+def decided(seen: MigrationView) -> Decision:
     return plan(seen, RHYTHM)
 
 
@@ -96,7 +111,7 @@ def shown(seen: MigrationView, **fields: Any) -> MigrationView:
 
 def test_operators_that_take_a_migration_from_each_other_come_to_rest() -> None:
     fence = CatalogFence(time=NOW, holder="other, me", epoch=4, generation=1)
-    assert decided(replace(BEGUN, fences=(fence, fence))) == Advance(move(), BEGUN)
+    assert decided(replace(BEGUN, fences=(fence, fence))) == TakeStep(move(), BEGUN)
     fought = replace(FRESH, stand=RUNNING, fences=(fence,) * 3)
     assert told(fought) == (Phase.STALLED, Reason.FENCED_BY_OTHER)
     assert "other, me" in rest(fought).health.message
@@ -119,11 +134,11 @@ def test_the_id_of_a_move_to_the_other_store_is_refused(record: Record) -> None:
 
 def test_the_way_of_a_migration() -> None:
     assert decided(replace(FRESH, has_finalizer=False)) == Keep()
-    assert decided(FRESH) == Begin(move())
+    assert decided(FRESH) == BeginMove(move())
     assert told(replace(BEGUN, catalog_open=True)) == (Phase.RECONCILING, Reason.MIGRATION_PENDING)
-    assert decided(BEGUN) == Advance(move(), BEGUN)
+    assert decided(BEGUN) == TakeStep(move(), BEGUN)
     for number in range(1, 7):
-        assert decided(after(number)) == Advance(move(), after(number))
+        assert decided(after(number)) == TakeStep(move(), after(number))
     assert decided(replace(after(6), stand=DONE)) == Stop()
     assert told(replace(FRESH, stand=DONE)) == (Phase.READY, Reason.MIGRATION_COMPLETED)
 
@@ -142,7 +157,7 @@ def test_the_way_of_a_migration() -> None:
             Phase.STALLED,
             Reason.STORE_UNREACHABLE,
         ),
-        (replace(FRESH, stand=Stand()), Phase.RECONCILING, Reason.MIGRATION_PENDING),
+        (replace(FRESH, stand=MoveState()), Phase.RECONCILING, Reason.MIGRATION_PENDING),
         (asked(FRESH, suspend=True), Phase.SUSPENDED, Reason.SUSPENDED),
         (replace(FRESH, rival="CatalogMigration ns/other"), Phase.STALLED, Reason.CONFLICT),
         (replace(FRESH, stand=replace(UNTOUCHED, other="ns/other")), Phase.STALLED, Reason.CONFLICT),
@@ -170,7 +185,7 @@ def test_why_it_rests(seen: MigrationView, phase: Phase, reason: Reason) -> None
     ended = replace(seen, course=Course(move(), calls=1))
     assert decided(ended) == Stop()
     stepping = replace(ended, stepping=True)
-    assert decided(stepping) == Advance(move(), stepping)
+    assert decided(stepping) == TakeStep(move(), stepping)
 
 
 def test_nothing_is_begun_in_stores_that_went_back() -> None:
@@ -179,24 +194,26 @@ def test_nothing_is_begun_in_stores_that_went_back() -> None:
     assert told(back) == (Phase.STALLED, Reason.FENCE_REGRESSED)
     assert "fence" in rest(back).health.message
     assert "--at-least 4" in rest(back).health.message
-    assert decided(replace(back, stand=replace(UNTOUCHED, stash_epoch=4))) == Begin(move())
-    assert decided(replace(back, catalog_observed=True)) == Begin(move()), "its own process looks after it"
-    assert isinstance(decided(replace(BEGUN, known_epoch=4)), Advance)
+    assert decided(replace(back, stand=replace(UNTOUCHED, stash_epoch=4))) == BeginMove(move())
+    assert decided(replace(back, catalog_observed=True)) == BeginMove(move()), (
+        "its own process looks after it"
+    )
+    assert isinstance(decided(replace(BEGUN, known_epoch=4)), TakeStep)
     again = replace(asked(back, rollback=True), stand=DONE)
     assert told(again) == (Phase.STALLED, Reason.FENCE_REGRESSED)
-    assert decided(replace(back, stand=RUNNING)) == Begin(move()), "what has begun is on record in both"
+    assert decided(replace(back, stand=RUNNING)) == BeginMove(move()), "what has begun is on record in both"
 
 
 def test_a_format_is_upgraded_only_where_opening_it_would_do_that() -> None:
     older = replace(FRESH, stand=replace(UNTOUCHED, version=CATALOG_VERSION - 1))
-    assert isinstance(decided(older), Begin)
+    assert isinstance(decided(older), BeginMove)
     manual = replace(move(), opening=replace(OPENING, upgrade=False))
     assert told(replace(older, move=manual)) == (Phase.STALLED, Reason.UPGRADE_PENDING)
 
 
 def test_no_time_is_over_after_the_spec_was_changed() -> None:
     late = shown(replace(FRESH, stand=RUNNING), deadline=NOW)
-    assert decided(replace(late, changed=True)) == Begin(move())
+    assert decided(replace(late, changed=True)) == BeginMove(move())
     assert replace(late, changed=True).deadline == NOW + timedelta(minutes=10)
     assert late.deadline == NOW
     assert told(replace(late, now=NOW - timedelta(seconds=1), catalog_open=True, course=BEGUN.course)) == (
@@ -210,8 +227,8 @@ def test_a_rollback_begins_anew_from_wherever_it_is() -> None:
     # In the middle, after the end, and where the process was started since.
     for stand, course in ((RUNNING, after(4).course), (DONE, None), (RUNNING, None)):
         seen = replace(asked(FRESH, rollback=True), stand=stand, course=course)
-        assert decided(seen) == (Stop() if course else Begin(back))
-    assert decided(replace(after(4), spec=spec(rollback=True), move=back, stepping=True)) == Advance(
+        assert decided(seen) == (Stop() if course else BeginMove(back))
+    assert decided(replace(after(4), spec=spec(rollback=True), move=back, stepping=True)) == TakeStep(
         move(), FRESH
     )
 
@@ -221,7 +238,7 @@ def test_shadowing_is_before_the_last_step(strategy: Strategy) -> None:
     last = len(STEPS[strategy, Backend.PERSIST])
     way = {"verify": "Shadow", "shadowFor": "90s"}
     for number in range(last - 1):
-        assert isinstance(decided(after(number, strategy=strategy, **way)), Advance)
+        assert isinstance(decided(after(number, strategy=strategy, **way)), TakeStep)
     copied = after(last - 1, strategy=strategy, **way)
     assert isinstance(decided(copied), OpenShadow)
     assert copied.course is not None
@@ -232,20 +249,20 @@ def test_shadowing_is_before_the_last_step(strategy: Strategy) -> None:
     assert decided(over) == CloseShadow()
     assert over.course is not None
     closed = replace(over, course=replace(over.course, shadowed=True), catalog_open=False)
-    assert isinstance(decided(closed), Advance)
+    assert isinstance(decided(closed), TakeStep)
     # Nothing is done twice on the way back.
     back = after(last - 1, strategy=strategy, rollback=True, **way)
-    assert isinstance(decided(back), Advance)
+    assert isinstance(decided(back), TakeStep)
 
 
 def test_a_dry_run_takes_no_step() -> None:
     dry = asked(FRESH, dryRun=True)
     assert decided(dry) == DryRun(move(dryRun=True), dry)
-    found = Planned(("a", "b"), Backend.STASH, ONE, {"items": Size(2, 30)})
+    found = DryRunResult(("a", "b"), Backend.STASH, ONE, {"items": Size(2, 30)})
     step = rest(replace(dry, planned=found))
     assert (step.health.phase, step.health.reason) == (Phase.READY, Reason.MIGRATION_PLANNED)
     assert step.fields is not None
-    assert (step.fields["plan"], step.fields["rows"], step.fields["phase"]) == (["a", "b"], 2, "Planned")
+    assert (step.fields["plan"], step.fields["rows"], step.fields["phase"]) == (["a", "b"], 2, "DryRunResult")
     refused = replace(dry, planned=replace(found, refused="it is too new"))
     assert told(refused) == (Phase.STALLED, Reason.MIGRATION_REFUSED)
     assert decided(replace(dry, deleting=True)) == Release()
@@ -320,14 +337,14 @@ def test_a_deletion_of_what_is_over_waits_for_no_store(unknown: MigrationView) -
         (replace(DELETING, course=Course(move())), Stop()),
         (replace(DELETING, stand=DONE), Release()),
         (replace(asked(DELETING, rollback=True), stand=DONE), Release()),
-        (replace(DELETING, stand=RUNNING), Begin(move())),
-        (replace(DELETING, stand=replace(RUNNING, record=Record.ROLLING_BACK)), Begin(move())),
+        (replace(DELETING, stand=RUNNING), BeginMove(move())),
+        (replace(DELETING, stand=replace(RUNNING, record=Record.ROLLING_BACK)), BeginMove(move())),
         (replace(DELETING, stand=RUNNING, course=Course(move())), Abandon(move(), DELETING)),
-        (replace(DELETING, stand=RUNNING, course=Course(move()), stepping=True), Advance(move(), DELETING)),
+        (replace(DELETING, stand=RUNNING, course=Course(move()), stepping=True), TakeStep(move(), DELETING)),
         (replace(DELETING, stand=None, move=None, catalog_missing=True), Release()),
     ],
 )
-def test_a_deletion_leaves_nothing_on_record(seen: MigrationView, step: Step) -> None:
+def test_a_deletion_leaves_nothing_on_record(seen: MigrationView, step: Decision) -> None:
     assert decided(seen) == step
 
 

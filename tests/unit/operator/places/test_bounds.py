@@ -8,7 +8,7 @@ from holdfast_operator.__main__ import _parser
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import Reason
 from holdfast_operator.places.bounds import Bounds, check_place, shared_beside
-from holdfast_operator.places.storage import DumpSource, Refused, Storage, resolve, resolve_restore
+from holdfast_operator.places.storage import DumpSource, RefusedLocation, Storage, resolve, resolve_restore
 
 ORGANIZATION = "0b5d5a0e-43a6-4cf1-8e5e-6f7b3f1f7a01"
 PLACES = (
@@ -213,7 +213,7 @@ def spec(**fields: object) -> CatalogSpec:
 
 
 def refused(found: object) -> str:
-    assert isinstance(found, Refused)
+    assert isinstance(found, RefusedLocation)
     assert found.reason is Reason.LOCATION_NOT_ALLOWED
     return found.message.partition(" is ")[0]
 

@@ -14,7 +14,7 @@ from holdfast_operator.catalogs.facts import CatalogView
 from holdfast_operator.catalogs.handler import CatalogHandler
 from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.engine import logging as logs
-from holdfast_operator.engine.handler import Settings
+from holdfast_operator.engine.handler import OperatorSettings
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.status import shown
@@ -23,7 +23,7 @@ from holdfast_operator.migrations.moves import Migrations
 from holdfast_operator.places.credentials import decoded, forget_secrets
 from holdfast_operator.places.longcalls import LongCalls
 from holdfast_operator.places.pool import StorePool
-from holdfast_operator.places.storage import Refused
+from holdfast_operator.places.storage import RefusedLocation
 from unit.operator.engine.oneobject import KEY, OneObject, services
 
 MINE = ObjectKey(Kind.CATALOG, "shop", "demo")
@@ -176,7 +176,9 @@ def observed(server: WithSecret, *places: str) -> CatalogView:
     made, metrics = services(server, []), Metrics()
     pool, long = StorePool(metrics), LongCalls(metrics, lambda _: None)
     stores = Stores(pool, long)
-    settings = Settings("me", None, storage_shared=False, rhythm=Rhythm(2, 60), allowed_locations=places)
+    settings = OperatorSettings(
+        "me", None, storage_shared=False, rhythm=Rhythm(2, 60), allowed_locations=places
+    )
     handler = CatalogHandler(made, stores, new_cache(None), settings, Migrations(pool, long, stores))
     return asyncio.run(handler.observe(KEY, server.catalog))
 
@@ -184,7 +186,7 @@ def observed(server: WithSecret, *places: str) -> CatalogView:
 def test_a_secret_is_read_only_where_the_catalog_may_be() -> None:
     server = WithSecret({"url": "s3://b/mine", "credentialsSecretRef": {"name": "keys"}}, secret(token="x"))
     found = observed(server, "s3://elsewhere")
-    assert isinstance(found.storage, Refused)
+    assert isinstance(found.storage, RefusedLocation)
     assert server.asked == []
     assert observed(server, "s3://b").unusable_secret is None
     assert [path.rpartition("/")[2] for path in server.asked] == ["keys"]

@@ -24,14 +24,14 @@ from holdfast_operator.catalogs.stores import Stores
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.status import Phase
-from holdfast_operator.places.longcalls import Asked, LongCalls, UnderWay
+from holdfast_operator.places.longcalls import LongCall, LongCalls, UnderWay
 from holdfast_operator.places.pool import StorePool
-from holdfast_operator.places.slowservers import Slowness
-from holdfast_operator.places.storage import DumpSource, StashPlace, Storage
+from holdfast_operator.places.slowservers import SlowServers
+from holdfast_operator.places.storage import DumpSource, StashLocation, Storage
 
 ORGANIZATION = "11111111-2222-3333-4444-555555555555"
 KEY = ObjectKey(Kind.CATALOG, "ns", "demo")
-ASKED = Asked(KEY, "open", "here", "this way")
+ASKED = LongCall(KEY, "open", "here", "this way")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SOON = 0.02
 EVENTUALLY = 60.0
@@ -85,10 +85,10 @@ class Bench:
         self.told.append(key)
         self._ended.set()
 
-    def run(self, store: Store, asked: Asked = ASKED) -> Awaitable[str]:
+    def run(self, store: Store, asked: LongCall = ASKED) -> Awaitable[str]:
         return self.calls.run(asked, store.answer, late=self.undone.append)
 
-    async def take(self, store: Store, asked: Asked = ASKED) -> str:
+    async def take(self, store: Store, asked: LongCall = ASKED) -> str:
         """Ask until it is over."""
         while True:
             try:
@@ -290,10 +290,10 @@ def test_slow_ones_do_not_take_all_threads() -> None:
         hung, fine = Store(), Store()
         fine.go_on.set()
 
-        def asked(number: int, location: str) -> Asked:
-            return Asked(ObjectKey(Kind.CATALOG, "ns", f"{location}{number}"), "open", location, "")
+        def asked(number: int, location: str) -> LongCall:
+            return LongCall(ObjectKey(Kind.CATALOG, "ns", f"{location}{number}"), "open", location, "")
 
-        async def since(store: Store, one: Asked) -> datetime | None:
+        async def since(store: Store, one: LongCall) -> datetime | None:
             with pytest.raises(UnderWay) as under_way:
                 await bench.run(store, one)
             return under_way.value.since
@@ -317,7 +317,7 @@ def test_a_namespace_leaves_threads_to_the_others() -> None:
         fine.go_on.set()
 
         async def begins(store: Store, namespace: str, location: str) -> bool:
-            asked = Asked(ObjectKey(Kind.CATALOG, namespace, location), "open", location, "")
+            asked = LongCall(ObjectKey(Kind.CATALOG, namespace, location), "open", location, "")
             with pytest.raises(UnderWay) as under_way:
                 await bench.run(store, asked)
             return under_way.value.since is not None
@@ -326,7 +326,7 @@ def test_a_namespace_leaves_threads_to_the_others() -> None:
         assert begun == [True] * 56 + [False] * 4, "on a server each, which nobody knows"
         assert await begins(hung, "ours", "unknown too")
         assert (
-            await bench.run(fine, Asked(ObjectKey(Kind.CATALOG, "ours", "a"), "open", "good", ""))
+            await bench.run(fine, LongCall(ObjectKey(Kind.CATALOG, "ours", "a"), "open", "good", ""))
             == "handle 1"
         )
         hung.go_on.set()
@@ -336,9 +336,9 @@ def test_a_namespace_leaves_threads_to_the_others() -> None:
 
 
 def test_a_slow_stash_makes_nobody_slow_who_shares_the_other_store() -> None:
-    slowness = Slowness()
-    slowness.waits(Storage(url="s3://bucket/one").beside(StashPlace("postgresql://far/db")))
-    assert slowness.is_slow(Storage(url="s3://bucket/two").beside(StashPlace("postgresql://far/other")))
+    slowness = SlowServers()
+    slowness.waits(Storage(url="s3://bucket/one").beside(StashLocation("postgresql://far/db")))
+    assert slowness.is_slow(Storage(url="s3://bucket/two").beside(StashLocation("postgresql://far/other")))
     assert not slowness.is_slow(str(Storage(url="s3://bucket/two")))
 
 

@@ -7,7 +7,7 @@ from holdfast.pgsession import PostgresAddress, connect
 from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import Reason
 from holdfast_operator.places import ownpassword
-from holdfast_operator.places.storage import Refused, StashPlace, Storage, resolve, url_with
+from holdfast_operator.places.storage import RefusedLocation, StashLocation, Storage, resolve, url_with
 from testbed.askingpostgres import AskingPostgres
 from testbed.postgres import PostgresServer
 
@@ -27,7 +27,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("kept")
 def test_no_server_is_told_the_password_of_the_operator() -> None:
     with AskingPostgres() as server:
-        for url in (server.url(), url_with(StashPlace(server.url(), "mine"), {"user": "u"})):
+        for url in (server.url(), url_with(StashLocation(server.url(), "mine"), {"user": "u"})):
             with pytest.raises(psycopg.Error, match="server requested a cleartext password"):
                 connect(PostgresAddress.parse(url))
         assert (server.asked, server.told) == (2, [])
@@ -36,7 +36,7 @@ def test_no_server_is_told_the_password_of_the_operator() -> None:
 @pytest.mark.usefixtures("kept")
 def test_who_names_a_server_may_tell_it_their_own_password() -> None:
     with AskingPostgres() as server:
-        url = url_with(StashPlace(server.url(), "mine"), {"user": "u", "password": "theirs"})
+        url = url_with(StashLocation(server.url(), "mine"), {"user": "u", "password": "theirs"})
         with pytest.raises(psycopg.Error, match="that isn't it"):
             connect(PostgresAddress.parse(url))
         assert server.told == ["theirs"]
@@ -78,7 +78,7 @@ def test_no_spec_says_otherwise(options: str) -> None:
             "ns",
             None,
         )
-        assert isinstance(found, Refused)
+        assert isinstance(found, RefusedLocation)
         assert found.reason is Reason.LOCATION_NOT_ALLOWED
         assert found.message.startswith(f"{field} has the option require_auth")
 
