@@ -10,37 +10,37 @@ from holdfast_operator.api.catalog import CatalogSpec
 from holdfast_operator.api.names import ANNOTATION_REOPEN, ConditionType, Reason
 from holdfast_operator.catalogs.facts import Durable, Opening, ShadowFacts
 from holdfast_operator.catalogs.takeovers import catalog_command
-from holdfast_operator.engine.status import Health, Mark, timestamp
+from holdfast_operator.engine.status import Health, WantedCondition, timestamp
 from holdfast_operator.engine.steps import reconciling
 from holdfast_operator.places.storage import StashLocation
 
 
-def mark_restored(spec: CatalogSpec, restored_from: str | None) -> tuple[Mark, ...]:
+def restored_condition(spec: CatalogSpec, restored_from: str | None) -> tuple[WantedCondition, ...]:
     """What became of `spec.restoreFrom` in a catalog that is open; nothing where it isn't asked for."""
     if spec.restore_from is None:
         return ()
     if restored_from:
         text = f"the catalog was new and was filled with {restored_from}"
-        return (Mark(ConditionType.RESTORED, "True", Reason.RESTORED, text),)
+        return (WantedCondition(ConditionType.RESTORED, "True", Reason.RESTORED, text),)
     text = "the catalog was there already: spec.restoreFrom has no effect; remove it"
-    return (Mark(ConditionType.RESTORED, "False", Reason.RESTORE_IGNORED, text),)
+    return (WantedCondition(ConditionType.RESTORED, "False", Reason.RESTORE_IGNORED, text),)
 
 
-def mark_shadow(place: StashLocation | None, shadow: ShadowFacts | None) -> tuple[Mark, ...]:
+def shadow_condition(place: StashLocation | None, shadow: ShadowFacts | None) -> tuple[WantedCondition, ...]:
     """Whether the shadow of an open catalog is in step with it; nothing where there is none."""
     if place is None or shadow is None:
         return ()
     if shadow.diverged:
         text = f"{shadow.diverged}; set the annotation {ANNOTATION_REOPEN} to a new value to make it anew"
-        return (Mark(ConditionType.SHADOW_DIVERGED, "True", Reason.SHADOW_DIVERGED, text),)
+        return (WantedCondition(ConditionType.SHADOW_DIVERGED, "True", Reason.SHADOW_DIVERGED, text),)
     if shadow.out_of_date:
         text = f"nothing is compared, the catalog goes on without: {shadow.out_of_date}"
-        return (Mark(ConditionType.SHADOW_DIVERGED, "Unknown", Reason.SHADOW_OUT_OF_DATE, text),)
+        return (WantedCondition(ConditionType.SHADOW_DIVERGED, "Unknown", Reason.SHADOW_OUT_OF_DATE, text),)
     text = f"the catalog holds the same on persist and in the stash in {place.url}"
-    return (Mark(ConditionType.SHADOW_DIVERGED, "False", Reason.SHADOW_IN_STEP, text),)
+    return (WantedCondition(ConditionType.SHADOW_DIVERGED, "False", Reason.SHADOW_IN_STEP, text),)
 
 
-def told_upgrade(report: UpgradeReport, kept: Kept | None, opening: Opening) -> str:
+def upgrade_message(report: UpgradeReport, kept: Kept | None, opening: Opening) -> str:
     """One line on an upgrade: versions, sizes, and where the catalog of before is."""
     before, after = (_total(sizes.values()) for sizes in sizes_of(report))
     text = (

@@ -26,7 +26,7 @@ from holdfast_operator.api.names import (
 )
 from holdfast_operator.api.urls import public
 from holdfast_operator.engine.kube import ObjectKey
-from holdfast_operator.engine.status import Mark, merge_patch
+from holdfast_operator.engine.status import WantedCondition, merge_patch
 from holdfast_operator.places.storage import StashLocation, Storage, stash_of, url_with
 
 Json = dict[str, Any]
@@ -139,7 +139,7 @@ def is_passing(seen: Seen | None) -> bool:
     return isinstance(seen, Leaving)
 
 
-def mark_connection(seen: Seen | None, catalog: str) -> tuple[Mark, ...]:
+def connection_condition(seen: Seen | None, catalog: str) -> tuple[WantedCondition, ...]:
     """What is wrong with the ConfigMap of a Catalog; nothing where all is well."""
     name = config_map_name(catalog)
     match seen:
@@ -148,10 +148,10 @@ def mark_connection(seen: Seen | None, catalog: str) -> tuple[Mark, ...]:
                 f"ConfigMap '{name}' isn't this Catalog's, so it is left alone and nothing says how to "
                 "open the catalog; delete or rename it"
             )
-            return (Mark(ConditionType.CONNECTION_PUBLISHED, "False", Reason.NAME_TAKEN, text),)
+            return (WantedCondition(ConditionType.CONNECTION_PUBLISHED, "False", Reason.NAME_TAKEN, text),)
         case Denied():
             text = f"ConfigMap '{name}' can't be kept: {seen.message}; it is tried again by itself"
-            return (Mark(ConditionType.CONNECTION_PUBLISHED, "False", Reason.FORBIDDEN, text),)
+            return (WantedCondition(ConditionType.CONNECTION_PUBLISHED, "False", Reason.FORBIDDEN, text),)
         case None | Absent() | Ours() | Leaving():
             return ()
         case _:

@@ -21,7 +21,7 @@ from holdfast_operator.engine.events import Note
 from holdfast_operator.engine.handler import Services
 from holdfast_operator.engine.kube import Conflict, KubeError, ObjectKey
 from holdfast_operator.engine.logging import about
-from holdfast_operator.engine.status import Health, marks, next_status
+from holdfast_operator.engine.status import Health, health_conditions, next_status
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ async def record(
             old = body.get("status", {})
             fields = {k: v for k, v in old.items() if k not in {"observedGeneration", "conditions"}}
             fields["fencedBy"] = [each.model_dump(mode="json", by_alias=True) for each in fences]
-            status = next_status(old, fields, marks(health), body["metadata"]["generation"], now)
+            status = next_status(old, fields, health_conditions(health), body["metadata"]["generation"], now)
             try:
                 await services.status.write(key, body, status)
             except Conflict:

@@ -34,7 +34,7 @@ from holdfast_operator.api.names import (
 )
 from holdfast_operator.catalogs import fencing, takeovers
 from holdfast_operator.catalogs import plan as catalog
-from holdfast_operator.catalogs.conditions import opening_since, sizes_of, told_upgrade
+from holdfast_operator.catalogs.conditions import opening_since, sizes_of, upgrade_message
 from holdfast_operator.catalogs.configmaps import Connections
 from holdfast_operator.catalogs.connection import Seen
 from holdfast_operator.catalogs.dependents import collections_of, unfinished_migrations
@@ -360,7 +360,7 @@ class CatalogHandler(Handler[CatalogView]):
         if start is None or start.upgraded is None or opening is None:
             return
         self.services.metrics.upgraded(key.namespace, key.name, *sizes_of(start.upgraded))
-        note = Note(Reason.CATALOG_UPGRADED, told_upgrade(start.upgraded, start.kept, opening))
+        note = Note(Reason.CATALOG_UPGRADED, upgrade_message(start.upgraded, start.kept, opening))
         log.info(note.message)
         await self.services.events.post(key, body["metadata"]["uid"], note)
 

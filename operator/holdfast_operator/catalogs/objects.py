@@ -24,7 +24,7 @@ from typing import Final, TypeVar
 
 from holdfast_operator.api.catalogobjects import CatalogObjects
 from holdfast_operator.api.names import ConditionType, Reason
-from holdfast_operator.engine.status import Mark
+from holdfast_operator.engine.status import WantedCondition
 
 V = TypeVar("V")
 
@@ -301,22 +301,22 @@ def _sorted(names: Mapping[ObjectName, V]) -> Iterable[tuple[ObjectName, V]]:
     return sorted(names.items(), key=lambda item: item[0].rank)
 
 
-def mark_objects(plan: ObjectsPlan) -> tuple[Mark, ...]:
+def objects_condition(plan: ObjectsPlan) -> tuple[WantedCondition, ...]:
     """The condition that says how a catalog is in step with what is declared; none where nothing is."""
     if plan.kept:
         kept = [f"{each.name} (by {', '.join(each.users)})" for each in plan.kept]
         text = f"taken out of spec.objects, but used: {listed(kept)}; drop the users, or declare it again"
-        return (Mark(ConditionType.OBJECTS_IN_STEP, "False", Reason.OBJECTS_KEPT, text),)
+        return (WantedCondition(ConditionType.OBJECTS_IN_STEP, "False", Reason.OBJECTS_KEPT, text),)
     if plan.taken:
         text = f"not touched, because it is the system's: {listed(plan.taken)}"
-        return (Mark(ConditionType.OBJECTS_IN_STEP, "False", Reason.NAME_TAKEN, text),)
+        return (WantedCondition(ConditionType.OBJECTS_IN_STEP, "False", Reason.NAME_TAKEN, text),)
     if not plan.declared:
         return ()
     text = f"the catalog has all {plan.declared} declared objects"
     adopted = [name for name in plan.adopted if name.parent not in plan.adopted]
     if adopted:
         text += f"; made by others, so they stay when they are taken out: {listed(adopted)}"
-    return (Mark(ConditionType.OBJECTS_IN_STEP, "True", Reason.OBJECTS_DECLARED, text),)
+    return (WantedCondition(ConditionType.OBJECTS_IN_STEP, "True", Reason.OBJECTS_DECLARED, text),)
 
 
 def listed(names: Sequence[object]) -> str:

@@ -11,17 +11,23 @@ from holdfast.catalog import CATALOG_VERSION
 from holdfast_operator.api.catalog import Access, Backend, CatalogSpec, DeletionPolicy, UpgradePolicy
 from holdfast_operator.api.names import Reason
 from holdfast_operator.catalogs import fencing
-from holdfast_operator.catalogs.conditions import mark_restored, mark_shadow
-from holdfast_operator.catalogs.connection import Absent, connection_of, is_passing, mark_connection, missing
+from holdfast_operator.catalogs.conditions import restored_condition, shadow_condition
+from holdfast_operator.catalogs.connection import (
+    Absent,
+    connection_condition,
+    connection_of,
+    is_passing,
+    missing,
+)
 from holdfast_operator.catalogs.facts import CatalogFacts, CatalogView, Opening, purpose_of
-from holdfast_operator.catalogs.objects import declared_by, mark_objects
+from holdfast_operator.catalogs.objects import declared_by, objects_condition
 from holdfast_operator.catalogs.status import (
     migrating,
     observed_health,
+    open_message,
     status_fields,
-    told_open,
-    told_taken,
-    told_truth,
+    taken_message,
+    truth_message,
     twin,
     waiting_for_collections,
     waiting_for_migrations,
@@ -29,7 +35,7 @@ from holdfast_operator.catalogs.status import (
 from holdfast_operator.catalogs.steps import Close, Destroy, GiveUp, KeepObjects, Open, Publish, RollOut
 from holdfast_operator.engine.deletion import left
 from holdfast_operator.engine.events import Note
-from holdfast_operator.engine.status import Mark
+from holdfast_operator.engine.status import WantedCondition
 from holdfast_operator.engine.steps import (
     SUSPENDED,
     Decision,
@@ -101,21 +107,21 @@ def _plan_open(seen: CatalogView, spec: CatalogSpec, storage: Storage, rhythm: R
         return _plan_observed(seen, facts, rhythm)
     if seen.objects.changes:
         return KeepObjects(declared_by(spec.objects))
-    health = ready(told_open(facts, seen.migration if seen.in_both else ""))
+    health = ready(open_message(facts, seen.migration if seen.in_both else ""))
     if seen.objects.taken:
-        health = stalled(Reason.NAME_TAKEN, told_taken(seen.objects.taken))
+        health = stalled(Reason.NAME_TAKEN, taken_message(seen.objects.taken))
     took = seen.named_truth if facts.link and not seen.in_both else ""
     return Settle(
         health,
         fields=status_fields(facts, seen.fences, seen.restored_from, took or seen.handled_truth or None),
-        marks=(
-            *mark_objects(seen.objects),
-            *mark_restored(spec, seen.restored_from),
-            *mark_shadow(seen.opened.stash, facts.shadow),
-            *_mark_connection(seen),
+        conditions=(
+            *objects_condition(seen.objects),
+            *restored_condition(spec, seen.restored_from),
+            *shadow_condition(seen.opened.stash, facts.shadow),
+            *_connection_condition(seen),
         ),
         requeue_after=_rest_of(seen, rhythm),
-        notes=(Note(Reason.TRUTH_TAKEN, told_truth(took)),) if took else (),
+        notes=(Note(Reason.TRUTH_TAKEN, truth_message(took)),) if took else (),
     )
 
 
@@ -123,7 +129,7 @@ def _plan_observed(seen: CatalogView, facts: CatalogFacts, rhythm: Rhythm) -> De
     return Settle(
         observed_health(facts),
         fields=status_fields(facts),
-        marks=_mark_connection(seen),
+        conditions=_connection_condition(seen),
         requeue_after=_rest_of(seen, rhythm),
     )
 
@@ -132,8 +138,8 @@ def _rest_of(seen: CatalogView, rhythm: Rhythm) -> float:
     return rhythm.unsteady if is_passing(seen.connection) else rhythm.steady
 
 
-def _mark_connection(seen: CatalogView) -> tuple[Mark, ...]:
-    return mark_connection(seen.connection, seen.name.rpartition("/")[2])
+def _connection_condition(seen: CatalogView) -> tuple[WantedCondition, ...]:
+    return connection_condition(seen.connection, seen.name.rpartition("/")[2])
 
 
 def awaiting_writer(rhythm: Rhythm) -> Settle:

@@ -58,7 +58,7 @@ def _fields(found: CatalogFacts | Durable, **more: Any) -> Mapping[str, Any]:
     return status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"conditions"})
 
 
-def told_open(facts: CatalogFacts, both: str) -> str:
+def open_message(facts: CatalogFacts, both: str) -> str:
     """What an open one says; `both` is the migration that makes every change in both stores, or empty."""
     where = f" in {facts.truth}" if facts.link else ""
     also = f"; {both} makes every change in both stores" if both else ""
@@ -88,12 +88,12 @@ def observed_health(facts: CatalogFacts) -> Health:
     )
 
 
-def told_taken(names: tuple[ObjectName, ...]) -> str:
+def taken_message(names: tuple[ObjectName, ...]) -> str:
     """What is wrong with names in `spec.objects` that the database has."""
     return f"{listed(names)}: made by the database for itself; choose other names in spec.objects"
 
 
-def told_truth(value: str) -> str:
+def truth_message(value: str) -> str:
     """What became of the annotation that says which store counts."""
     return f"the two stores are linked: the annotation {ANNOTATION_TRUTH}={value} has no effect any more"
 

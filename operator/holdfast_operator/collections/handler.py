@@ -20,7 +20,7 @@ from holdfast_operator.collections import plan as collection
 from holdfast_operator.collections import store
 from holdfast_operator.collections.facts import CatalogState, CollectionFacts, CollectionView, NoSuchSchema
 from holdfast_operator.collections.longsteps import LongSteps
-from holdfast_operator.collections.plan import item_name, told_change
+from holdfast_operator.collections.plan import change_message, item_name
 from holdfast_operator.collections.poll import Watchlist
 from holdfast_operator.collections.renditions import is_long_over
 from holdfast_operator.collections.sparkwork import (
@@ -279,7 +279,7 @@ class CollectionHandler(Handler[CollectionView]):
             case _:
                 raise AssertionError(step)
         if isinstance(step, EvolveColumns):
-            note = Note(Reason.COLUMNS_ADDED, told_change(step.before, step.schema))
+            note = Note(Reason.COLUMNS_ADDED, change_message(step.before, step.schema))
             await self.services.events.post(key, body["metadata"]["uid"], note)
 
     async def _launch(

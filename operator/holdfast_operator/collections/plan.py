@@ -22,7 +22,7 @@ from holdfast_operator.collections.facts import CatalogState, CollectionFacts, C
 from holdfast_operator.collections.itemdefinition import is_out_of_date
 from holdfast_operator.collections.renditions import RenditionReport, RenditionsView, has_layout
 from holdfast_operator.collections.restore import restore_asked, restore_notes
-from holdfast_operator.collections.status import collection_marks, rendition_notes, status_fields
+from holdfast_operator.collections.status import collection_conditions, rendition_notes, status_fields
 from holdfast_operator.collections.steps import (
     CommentColumns,
     CreateCollection,
@@ -35,7 +35,7 @@ from holdfast_operator.collections.steps import (
 )
 from holdfast_operator.engine.deletion import LIMIT, abandon_command, left
 from holdfast_operator.engine.events import Note
-from holdfast_operator.engine.status import Health, Mark
+from holdfast_operator.engine.status import Health, WantedCondition
 from holdfast_operator.engine.steps import (
     SUSPENDED,
     Decision,
@@ -240,9 +240,9 @@ def _plan_there(
     settle = Settle(
         shape.health or ready(f"collection {facts.name} with {facts.shards} shards"),
         fields={**_fields(seen, spec, facts), **told},
-        marks=(
-            *(report.mark for report in reports if report.mark is not None),
-            *collection_marks(facts, spec),
+        conditions=(
+            *(report.condition for report in reports if report.condition is not None),
+            *collection_conditions(facts, spec),
         ),
         requeue_after=min((each for each in due if each is not None), default=None),
         notes=(
@@ -272,18 +272,18 @@ def _plan_bound(
         ConditionType.SCHEDULED_COMPACTION_COMPLETED: spec.compaction_schedule,
     }
     refused = [
-        Mark(type_, "False", Reason.CATALOG_OBSERVED, text)
+        WantedCondition(type_, "False", Reason.CATALOG_OBSERVED, text)
         for type_, field in asked.items()
         if field is not None
     ]
     restore = restore_asked(facts, spec)
     if restore is not None and not restore.done:
         text = "the operator restores nothing in an Observed catalog; let its database process do it"
-        refused.append(Mark(ConditionType.RESTORED, "False", Reason.CATALOG_OBSERVED, text))
+        refused.append(WantedCondition(ConditionType.RESTORED, "False", Reason.CATALOG_OBSERVED, text))
     return Settle(
         health,
         fields=status_fields(facts, seen.item_id, spec),
-        marks=(*refused, *collection_marks(facts, spec)),
+        conditions=(*refused, *collection_conditions(facts, spec)),
         requeue_after=rhythm.steady,
         notes=rendition_notes(seen.shown, facts),
     )
@@ -332,7 +332,7 @@ def _mismatch(facts: CollectionFacts, schema: Schema, shards: int, fault: str = 
     return f"collection {facts.name} exists otherwise: {what}; correct the spec or choose another name"
 
 
-def told_change(before: Schema, schema: Schema) -> str:
+def change_message(before: Schema, schema: Schema) -> str:
     """What an evolution did to the columns, in a line."""
     old = {column.name: column for column in before.columns}
     added = [str(column) for column in schema.columns if column.name not in old]

@@ -21,7 +21,7 @@ from holdfast_operator.api.names import Reason
 from holdfast_operator.api.rendition import FillRecipe, HandoverPolicy, RenditionPhase
 from holdfast_operator.collections.facts import CollectionFacts, RenditionFacts
 from holdfast_operator.collections.restore import SPEC_PREFIX, RestoreAsked, restore_asked
-from holdfast_operator.collections.status import lag, phase_of, told_suspect, waits_for
+from holdfast_operator.collections.status import lag, phase_of, suspect_message, waits_for
 from holdfast_operator.collections.steps import (
     AbortRendition,
     Advance,
@@ -191,7 +191,7 @@ def _plan_candidate(seen: RenditionsView, candidate: RenditionFacts) -> Decision
     named = f"rendition {candidate.id} ({candidate.shards} shards)"
     waits = waits_for(facts, candidate, seen.spec)
     if phase is RenditionPhase.SUSPECT:
-        return RenditionReport(stalled(Reason.RENDITION_SUSPECT, told_suspect(candidate)))
+        return RenditionReport(stalled(Reason.RENDITION_SUSPECT, suspect_message(candidate)))
     if phase is RenditionPhase.HYDRATING:
         text = f"{named} is being filled; it waits for {waits}"
         if candidate.recipe is Recipe.COPY and _is_large(facts, seen.spec):
@@ -249,7 +249,7 @@ def _plan_rest(seen: RenditionsView) -> RenditionReport:
     facts = seen.facts
     retired = [each for each in facts.renditions if each.state is RenditionState.RETIRED]
     if facts.active.suspect:
-        return RenditionReport(Health(Phase.READY, Reason.RENDITION_SUSPECT, told_suspect(facts.active)))
+        return RenditionReport(Health(Phase.READY, Reason.RENDITION_SUSPECT, suspect_message(facts.active)))
     if not retired:
         return RenditionReport()
     told = "; ".join(

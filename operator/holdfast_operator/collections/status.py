@@ -28,7 +28,7 @@ from holdfast_operator.api.rendition import (
 from holdfast_operator.collections.facts import CollectionFacts, HoldFacts, RenditionFacts
 from holdfast_operator.collections.restore import restore_status
 from holdfast_operator.engine.events import Note
-from holdfast_operator.engine.status import Mark, timestamp
+from holdfast_operator.engine.status import WantedCondition, timestamp
 
 _GONE_SHOWN: Final = 3
 """So many of the renditions that are gone are shown, the newest."""
@@ -271,7 +271,7 @@ def _named(rendition: RenditionFacts) -> str:
     return f"{rendition.id} ({shards} shard{'' if shards == 1 else 's'})" if shards else rendition.id
 
 
-def told_suspect(rendition: RenditionFacts) -> str:
+def suspect_message(rendition: RenditionFacts) -> str:
     """What is wrong with a rendition that is suspect, and what to do."""
     text = f"rendition {rendition.id} is suspect: {rendition.suspect}"
     match rendition.state:
@@ -290,19 +290,25 @@ def told_suspect(rendition: RenditionFacts) -> str:
             return f"{text}; it was the collection before {frontier(rendition.held_to)}"
 
 
-def collection_marks(facts: CollectionFacts, spec: StorageCollectionSpec) -> tuple[Mark, ...]:
+def collection_conditions(facts: CollectionFacts, spec: StorageCollectionSpec) -> tuple[WantedCondition, ...]:
     """The conditions about size and trust."""
-    marks = []
+    conditions = []
     if spec.max_bytes is not None:
         text = f"all renditions hold {facts.bytes} bytes, spec.maxBytes is {spec.max_bytes}"
         if facts.bytes > spec.max_bytes:
             text += ": raise it, or shorten spec.retention"
-            marks.append(Mark(ConditionType.OVER_MAX_BYTES, "True", Reason.OVER_MAX_BYTES, text))
+            conditions.append(
+                WantedCondition(ConditionType.OVER_MAX_BYTES, "True", Reason.OVER_MAX_BYTES, text)
+            )
         else:
             text = "the renditions hold no more than spec.maxBytes"
-            marks.append(Mark(ConditionType.OVER_MAX_BYTES, "False", Reason.WITHIN_MAX_BYTES, text))
+            conditions.append(
+                WantedCondition(ConditionType.OVER_MAX_BYTES, "False", Reason.WITHIN_MAX_BYTES, text)
+            )
     suspects = [each for each in facts.renditions if each.suspect and not each.gone]
     if suspects:
-        text = "; ".join(told_suspect(each) for each in suspects)
-        marks.append(Mark(ConditionType.RENDITION_SUSPECT, "True", Reason.RENDITION_SUSPECT, text))
-    return tuple(marks)
+        text = "; ".join(suspect_message(each) for each in suspects)
+        conditions.append(
+            WantedCondition(ConditionType.RENDITION_SUSPECT, "True", Reason.RENDITION_SUSPECT, text)
+        )
+    return tuple(conditions)

@@ -21,7 +21,7 @@ from typing import Any, Final
 from holdfast_operator.api.names import API_VERSION, FIELD_MANAGER, ConditionType, Reason
 from holdfast_operator.engine.clock import Clock
 from holdfast_operator.engine.kube import EVENTS, Gone, Kube, KubeError, ObjectKey
-from holdfast_operator.engine.status import Health, Mark, Phase, shown, timestamp
+from holdfast_operator.engine.status import Health, Phase, WantedCondition, shown, timestamp
 
 Json = dict[str, Any]
 
@@ -59,7 +59,7 @@ class Note:
     warning: bool = False
 
 
-def transitions(old: Sequence[Json], health: Health, others: Sequence[Mark]) -> list[Note]:
+def transitions(old: Sequence[Json], health: Health, others: Sequence[WantedCondition]) -> list[Note]:
     """What to tell when conditions go from `old` to a health and some other conditions."""
     before = {each.get("type"): (each.get("status"), each.get("reason")) for each in old}
     notes = []
@@ -70,17 +70,19 @@ def transitions(old: Sequence[Json], health: Health, others: Sequence[Mark]) -> 
     ):
         notes.append(Note(health.reason, health.message, warning=health.phase is Phase.STALLED))
     said = {each.get("type"): each.get("message") for each in old}
-    for mark in others:
-        if mark.type in _TOLD_BY_READY:
+    for condition in others:
+        if condition.type in _TOLD_BY_READY:
             continue
-        same = before.get(mark.type.value) == (mark.status, mark.reason.value)
+        same = before.get(condition.type.value) == (condition.status, condition.reason.value)
         # Each failed attempt is told, also where nobody saw the one between two of them run.
-        if same and (mark.reason not in _RETRYING or said[mark.type.value] == shown(mark.message)):
+        if same and (
+            condition.reason not in _RETRYING or said[condition.type.value] == shown(condition.message)
+        ):
             continue
-        if mark.reason is Reason.WITHIN_MAX_BYTES and mark.type.value not in before:
+        if condition.reason is Reason.WITHIN_MAX_BYTES and condition.type.value not in before:
             continue
-        bad = "True" if mark.type in _BAD_IF_TRUE else "False"
-        note = Note(mark.reason, mark.message, warning=mark.status == bad)
+        bad = "True" if condition.type in _BAD_IF_TRUE else "False"
+        note = Note(condition.reason, condition.message, warning=condition.status == bad)
         # Where Ready says the same, it is told once.
         notes = [each for each in notes if (each.reason, each.message) != (note.reason, note.message)]
         notes.append(note)

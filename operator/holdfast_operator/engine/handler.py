@@ -37,7 +37,7 @@ from holdfast_operator.engine.kube import (
 from holdfast_operator.engine.metrics import Metrics
 from holdfast_operator.engine.queue import Result
 from holdfast_operator.engine.resources import has_finalizer, is_deleting, kept_fields
-from holdfast_operator.engine.status import Phase, StatusWriter, marks, next_status, shown
+from holdfast_operator.engine.status import Phase, StatusWriter, health_conditions, next_status, shown
 from holdfast_operator.engine.steps import Decision, Free, Keep, Release, Rest, Rhythm, Settle, Wait, stalled
 from holdfast_operator.engine.troubles import Troubles
 
@@ -233,7 +233,7 @@ class Handler(ABC, Generic[O]):
     async def _show(self, key: ObjectKey, body: Json, step: Settle) -> Result:
         old = body.get("status", {})
         fields = kept_fields(old) if step.fields is None else step.fields
-        wanted = (*marks(step.health), *step.marks)
+        wanted = (*health_conditions(step.health), *step.conditions)
         now = self.services.clock.wall()
         status = next_status(old, fields, wanted, body["metadata"]["generation"], now)
         try:
@@ -248,7 +248,7 @@ class Handler(ABC, Generic[O]):
             raise _Refused("the status can't be written", error) from None
         if written is not None:
             self.shown(key, written, old)
-            notes = (*step.notes, *transitions(old.get("conditions", []), step.health, step.marks))
+            notes = (*step.notes, *transitions(old.get("conditions", []), step.health, step.conditions))
             _log(body, step, notes)
             for note in notes:
                 await self.services.events.post(key, body["metadata"]["uid"], note)

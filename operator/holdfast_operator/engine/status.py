@@ -57,7 +57,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class WantedCondition:
     """One condition as it should be."""
 
     type: ConditionType
@@ -66,18 +66,20 @@ class Mark:
     message: str
 
 
-def marks(health: Health) -> tuple[Mark, Mark, Mark]:
+def health_conditions(health: Health) -> tuple[WantedCondition, WantedCondition, WantedCondition]:
     """Ready, Reconciling and Stalled for a health."""
 
     def three(
         ready: Literal["True", "False"], *, reconciling: bool, stalled: bool
-    ) -> tuple[Mark, Mark, Mark]:
+    ) -> tuple[WantedCondition, WantedCondition, WantedCondition]:
         return (
-            Mark(ConditionType.READY, ready, health.reason, health.message),
-            Mark(
+            WantedCondition(ConditionType.READY, ready, health.reason, health.message),
+            WantedCondition(
                 ConditionType.RECONCILING, "True" if reconciling else "False", health.reason, health.message
             ),
-            Mark(ConditionType.STALLED, "True" if stalled else "False", health.reason, health.message),
+            WantedCondition(
+                ConditionType.STALLED, "True" if stalled else "False", health.reason, health.message
+            ),
         )
 
     match health.phase:
@@ -93,22 +95,24 @@ def marks(health: Health) -> tuple[Mark, Mark, Mark]:
             assert_never(health.phase)
 
 
-def conditions(old: Sequence[Json], wanted: Sequence[Mark], generation: int, now: datetime) -> list[Json]:
+def conditions(
+    old: Sequence[Json], wanted: Sequence[WantedCondition], generation: int, now: datetime
+) -> list[Json]:
     """The conditions of a status: the wanted ones in order, then those of others as they were."""
     before = {str(each.get("type")): each for each in old}
-    ours = [_condition(before.get(mark.type.value), mark, generation, now) for mark in wanted]
+    ours = [_condition(before.get(condition.type.value), condition, generation, now) for condition in wanted]
     return ours + [each for each in old if each.get("type") not in set(ConditionType)]
 
 
-def _condition(old: Json | None, mark: Mark, generation: int, now: datetime) -> Json:
-    moved = old is None or old.get("status") != mark.status
+def _condition(old: Json | None, condition: WantedCondition, generation: int, now: datetime) -> Json:
+    moved = old is None or old.get("status") != condition.status
     return {
-        "type": mark.type.value,
-        "status": mark.status,
+        "type": condition.type.value,
+        "status": condition.status,
         "observedGeneration": generation,
         "lastTransitionTime": timestamp(now) if old is None or moved else old["lastTransitionTime"],
-        "reason": mark.reason.value,
-        "message": shown(mark.message),
+        "reason": condition.reason.value,
+        "message": shown(condition.message),
     }
 
 
@@ -172,7 +176,7 @@ def merge_patch(old: Json, new: Json) -> Json:
 
 
 def next_status(
-    old: Json, fields: Mapping[str, Any], wanted: Sequence[Mark], generation: int, now: datetime
+    old: Json, fields: Mapping[str, Any], wanted: Sequence[WantedCondition], generation: int, now: datetime
 ) -> Json:
     """The whole status: `fields` are those of the kind, cut to what a status takes; one that is left out
     disappears.

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from holdfast_operator.api.names import Reason
 from holdfast_operator.engine.events import Note
-from holdfast_operator.engine.status import Health, Mark, Phase
+from holdfast_operator.engine.status import Health, Phase, WantedCondition
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Settle(Rest):
 
     health: Health
     fields: Mapping[str, Any] | None = None
-    marks: tuple[Mark, ...] = ()
+    conditions: tuple[WantedCondition, ...] = ()
     requeue_after: float | None = None
     retry: bool = False
     notes: tuple[Note, ...] = ()

@@ -22,7 +22,7 @@ from holdfast_operator.api.collection import JobRequest, SparkTask
 from holdfast_operator.api.cron import ScheduleStatus
 from holdfast_operator.api.names import ConditionType, Reason
 from holdfast_operator.engine.events import Note
-from holdfast_operator.engine.status import Mark, timestamp
+from holdfast_operator.engine.status import WantedCondition, timestamp
 from holdfast_operator.engine.steps import Decision
 from holdfast_operator.jobs.course import (
     JobPhase,
@@ -114,7 +114,7 @@ class RequestedView(SparkView):
 class RequestedReport:
     """Nothing to do now: what to show, and when to look again."""
 
-    mark: Mark | None = None
+    condition: WantedCondition | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     requeue_after: float | None = None
     asks_again: bool = False
@@ -187,7 +187,7 @@ def plan_scheduled(seen: RequestedView) -> Decision | RequestedReport:
         return report
     due = [found.look_after]
     if report.requeue_after is not None:
-        queued = report.mark is not None and report.mark.reason is kind.reasons[JobPhase.QUEUED]
+        queued = report.condition is not None and report.condition.reason is kind.reasons[JobPhase.QUEUED]
         due.append(_QUEUE_SECONDS if queued else report.requeue_after)
     return replace(
         report,
@@ -277,7 +277,7 @@ def told(
     requeue_after: float | None = None,
 ) -> RequestedReport:
     """A report of one condition."""
-    return RequestedReport(Mark(shown, status, reason, message), requeue_after=requeue_after)
+    return RequestedReport(WantedCondition(shown, status, reason, message), requeue_after=requeue_after)
 
 
 def job_fields(seen: RequestedView) -> Mapping[str, Any]:

@@ -154,7 +154,7 @@ def failure(told: str) -> HoldfastError:
         match reason:
             case "NotFound":
                 return NoSuchObject(message)
-            case "NotPermitted":
+            case "Forbidden":
                 return NotPermitted(message)
             case _:
                 return Failed(message)

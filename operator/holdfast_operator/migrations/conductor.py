@@ -29,7 +29,7 @@ from holdfast_operator.migrations.facts import (
     DryRunResult,
     MoveState,
     RequestedMove,
-    told_plan,
+    plan_message,
     total,
 )
 
@@ -142,7 +142,7 @@ def dry_run(move: RequestedMove, credentials: Credentials) -> DryRunResult:
     with connect(move.opening.storage, mode="read") as client:
         migration = _migration(move, linked(client, move.opening, credentials), 1.0)
         try:
-            return told_plan(migration.plan())
+            return plan_message(migration.plan())
         finally:
             migration.close()
 

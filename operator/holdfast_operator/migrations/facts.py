@@ -101,7 +101,7 @@ class DryRunResult:
     """Why it can't be done."""
 
 
-def told_plan(plan: MigrationPlan) -> DryRunResult:
+def plan_message(plan: MigrationPlan) -> DryRunResult:
     """A plan for people, one line for each thing that would be done."""
     places = {backend: f"{backend.value} ({place})" for backend, place in plan.places.items()}
     lines = [f"the source of truth is {places[plan.source]}"]

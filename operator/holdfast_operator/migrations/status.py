@@ -15,7 +15,7 @@ from holdfast_operator.api.migration import (
     Verify,
 )
 from holdfast_operator.api.names import ConditionType, Reason
-from holdfast_operator.engine.status import Health, Mark, Phase
+from holdfast_operator.engine.status import Health, Phase, WantedCondition
 from holdfast_operator.engine.steps import Settle
 from holdfast_operator.migrations.facts import MigrationView, total
 
@@ -42,7 +42,7 @@ def resting(
     return Settle(
         health,
         fields=status_fields(seen, health),
-        marks=conditions(seen, health),
+        conditions=conditions(seen, health),
         requeue_after=requeue_after,
         retry=retry,
     )
@@ -121,10 +121,10 @@ def _sized(sizes: Mapping[str, Size]) -> dict[str, Any]:
     return {"objects": objects, "rows": size.rows, "bytes": size.bytes}
 
 
-def conditions(seen: MigrationView, health: Health) -> tuple[Mark, ...]:
+def conditions(seen: MigrationView, health: Health) -> tuple[WantedCondition, ...]:
     """Progressing, Verified, Completed and, where it is asked for, RolledBack."""
     working = health.phase is Phase.RECONCILING and health.reason is not Reason.MIGRATION_PENDING
-    progressing = Mark(
+    progressing = WantedCondition(
         ConditionType.PROGRESSING, "True" if working else "False", health.reason, health.message
     )
     if seen.spec is None or seen.spec.dry_run:
@@ -133,9 +133,9 @@ def conditions(seen: MigrationView, health: Health) -> tuple[Mark, ...]:
     done: Literal["True", "False"] = "False"
     if record is Record.DONE and health.reason is not Reason.ROLLING_BACK:
         done = "True"
-    completed = Mark(ConditionType.COMPLETED, done, health.reason, health.message)
+    completed = WantedCondition(ConditionType.COMPLETED, done, health.reason, health.message)
     back: Literal["True", "False"] = "True" if record is Record.ROLLED_BACK else "False"
-    rolled_back = Mark(ConditionType.ROLLED_BACK, back, health.reason, health.message)
+    rolled_back = WantedCondition(ConditionType.ROLLED_BACK, back, health.reason, health.message)
     return (
         progressing,
         _verified(seen, health),
@@ -152,15 +152,15 @@ def shown_end(shown: CatalogMigrationStatus) -> Record | None:
     return Record.DONE if ConditionType.COMPLETED in true else None
 
 
-def _verified(seen: MigrationView, health: Health) -> Mark:
+def _verified(seen: MigrationView, health: Health) -> WantedCondition:
     assert seen.spec is not None
     if health.reason is Reason.CONTENTS_DIFFER:
-        return Mark(ConditionType.VERIFIED, "False", Reason.CONTENTS_DIFFER, health.message)
+        return WantedCondition(ConditionType.VERIFIED, "False", Reason.CONTENTS_DIFFER, health.message)
     if seen.course is not None and seen.course.compared:
-        return Mark(ConditionType.VERIFIED, "True", Reason.CONTENTS_EQUAL, seen.course.compared)
+        return WantedCondition(ConditionType.VERIFIED, "True", Reason.CONTENTS_EQUAL, seen.course.compared)
     before = next((each for each in seen.shown.conditions if each.type == ConditionType.VERIFIED), None)
     # Read from the status where a process before this one compared, for nothing hangs on it.
     if before is not None and before.reason in {Reason.CONTENTS_EQUAL, Reason.CONTENTS_DIFFER}:
-        return Mark(ConditionType.VERIFIED, before.status, Reason(before.reason), before.message)
+        return WantedCondition(ConditionType.VERIFIED, before.status, Reason(before.reason), before.message)
     text = "spec.verify is None" if seen.spec.verify == Verify.NONE else "nothing has been compared yet"
-    return Mark(ConditionType.VERIFIED, "Unknown", Reason.NOT_COMPARED, text)
+    return WantedCondition(ConditionType.VERIFIED, "Unknown", Reason.NOT_COMPARED, text)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from holdfast_operator.api.names import API_VERSION, Kind, Reason
-from holdfast_operator.engine.status import Health, Phase, marks, next_status
+from holdfast_operator.engine.status import Health, Phase, health_conditions, next_status
 from testbed.gitops import argo, flux, kstatus
 
 CRDS = Path(__file__).parents[4] / "crds"
@@ -28,7 +28,7 @@ def body(kind: Kind, phase: Phase, *, seen: int = 3, **metadata: Any) -> dict[st
         "kind": kind.value,
         "metadata": {"name": "demo", "generation": 3, **metadata},
         "spec": {},
-        "status": next_status({}, {}, marks(health), seen, NOW),
+        "status": next_status({}, {}, health_conditions(health), seen, NOW),
     }
 
 

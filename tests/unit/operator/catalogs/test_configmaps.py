@@ -111,7 +111,7 @@ def test_the_plan_writes_before_it_settles(observed_open: CatalogView) -> None:
     rest = plan(replace(observed_open, connection=written), Rhythm())
     assert isinstance(rest, Settle)
     assert rest.requeue_after == Rhythm().steady
-    assert rest.marks == ()
+    assert rest.conditions == ()
     # Whoever is to initialize an observed one reads it before there is anything.
     new = replace(observed_open, opened=None, facts=None)
     assert plan(replace(new, connection=Absent()), Rhythm()) == step
@@ -119,7 +119,7 @@ def test_the_plan_writes_before_it_settles(observed_open: CatalogView) -> None:
     # That of a Catalog which is gone goes by itself: that is soon.
     leaving = plan(replace(observed_open, connection=Leaving()), Rhythm())
     assert isinstance(leaving, Settle)
-    assert (leaving.requeue_after, leaving.marks) == (Rhythm().unsteady, ())
+    assert (leaving.requeue_after, leaving.conditions) == (Rhythm().unsteady, ())
 
 
 @pytest.fixture

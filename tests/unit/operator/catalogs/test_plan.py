@@ -29,7 +29,7 @@ from holdfast_operator.catalogs.steps import Close, Destroy, GiveUp, KeepObjects
 from holdfast_operator.engine.deletion import LIMIT, Deletion
 from holdfast_operator.engine.failures import settled
 from holdfast_operator.engine.kube import ObjectKey
-from holdfast_operator.engine.status import Phase, conditions, marks
+from holdfast_operator.engine.status import Phase, conditions, health_conditions
 from holdfast_operator.engine.steps import Decision, Keep, Release, Rest, Rhythm, Settle, stalled
 from holdfast_operator.places.credentials import no_secret
 from holdfast_operator.places.storage import DumpSource, RefusedLocation, StashLocation, Storage, resolve
@@ -157,8 +157,8 @@ def test_a_catalog_is_opened_with_its_shadow_and_anew_when_that_changes() -> Non
     shadowed = replace(
         OPENED, opened=replace(OPENING, stash=STASH, shadow=True), facts=replace(FACTS, shadow=ShadowFacts())
     )
-    (mark,) = rest(replace(shadowed, spec=SHADOWED)).marks
-    assert (mark.type, mark.status) == (ConditionType.SHADOW_DIVERGED, "False")
+    (condition,) = rest(replace(shadowed, spec=SHADOWED)).conditions
+    assert (condition.type, condition.status) == (ConditionType.SHADOW_DIVERGED, "False")
     assert decided(shadowed) == Close()
 
 
@@ -234,9 +234,13 @@ def test_a_new_catalog_is_restored_and_says_so() -> None:
     asked = replace(FRESH, spec=RESTORED, restore=DUMP)
     assert decided(asked) == Open(replace(OPENING, restore=DUMP))
     step = rest(replace(asked, opened=OPENING, facts=FACTS, restored_from="7 rows of dump s3://b/dump.json"))
-    (mark,) = step.marks
-    assert (mark.type, mark.status, mark.reason) == (ConditionType.RESTORED, "True", Reason.RESTORED)
-    assert "7 rows of dump s3://b/dump.json" in mark.message
+    (condition,) = step.conditions
+    assert (condition.type, condition.status, condition.reason) == (
+        ConditionType.RESTORED,
+        "True",
+        Reason.RESTORED,
+    )
+    assert "7 rows of dump s3://b/dump.json" in condition.message
     assert step.fields is not None
     assert step.fields["restoredFrom"] == "7 rows of dump s3://b/dump.json"
 
@@ -244,9 +248,9 @@ def test_a_new_catalog_is_restored_and_says_so() -> None:
 def test_what_is_not_restored_says_so_too() -> None:
     step = rest(replace(OPENED, spec=RESTORED, restore=DUMP))
     assert step.health.phase is Phase.READY
-    (mark,) = step.marks
-    assert (mark.status, mark.reason) == ("False", Reason.RESTORE_IGNORED)
-    assert rest(OPENED).marks == ()
+    (condition,) = step.conditions
+    assert (condition.status, condition.reason) == ("False", Reason.RESTORE_IGNORED)
+    assert rest(OPENED).conditions == ()
 
 
 def test_a_source_that_can_not_be_stalls_a_new_catalog_only() -> None:
@@ -369,18 +373,18 @@ def test_a_catalog_is_ready_when_it_has_what_is_declared() -> None:
     assert decided(behind) == KeepObjects({SHOP: ""})
     step = rest(replace(behind, objects=ObjectsPlan(adopted=(SHOP,), declared=1)))
     assert step.health.phase is Phase.READY
-    (mark,) = step.marks
-    assert (mark.type, mark.status) == (ConditionType.OBJECTS_IN_STEP, "True")
-    assert "stay when they are taken out: database shop" in mark.message
+    (condition,) = step.conditions
+    assert (condition.type, condition.status) == (ConditionType.OBJECTS_IN_STEP, "True")
+    assert "stay when they are taken out: database shop" in condition.message
 
 
 def test_what_is_taken_out_but_used_is_named() -> None:
     kept = ObjectsPlan(kept=(KeptObject(SHOP, ("schema shop.raw",)),))
     step = rest(replace(OPENED, objects=kept))
     assert step.health.phase is Phase.READY
-    (mark,) = step.marks
-    assert (mark.status, mark.reason) == ("False", Reason.OBJECTS_KEPT)
-    assert "database shop (by schema shop.raw)" in mark.message
+    (condition,) = step.conditions
+    assert (condition.status, condition.reason) == ("False", Reason.OBJECTS_KEPT)
+    assert "database shop (by schema shop.raw)" in condition.message
 
 
 def test_a_name_of_the_system_can_not_be_declared() -> None:
@@ -573,7 +577,11 @@ def test_of_two_catalogs_the_older_one_wins_until_it_is_gone() -> None:
 
 def test_objects_are_counted_by_kind_and_phase_while_they_are_there() -> None:
     index, now = new_cache(None), datetime(2026, 1, 2, tzinfo=UTC)
-    stuck = {"status": {"conditions": conditions([], marks(stalled(Reason.RESTORE_FAILED, "x")), 1, now)}}
+    stuck = {
+        "status": {
+            "conditions": conditions([], health_conditions(stalled(Reason.RESTORE_FAILED, "x")), 1, now)
+        }
+    }
     for name, more in (("a", {}), ("b", stuck), ("c", stuck)):
         index.put(ObjectKey(Kind.CATALOG, "ns", name), body(name, "2026-01-01T00:00:00Z") | more)
     index.drop(ObjectKey(Kind.CATALOG, "ns", "c"))

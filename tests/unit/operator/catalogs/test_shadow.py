@@ -16,7 +16,7 @@ from holdfast.errors import LinkConflict, StoreUnreachable
 from holdfast.persist import Schema
 from holdfast_operator.api.migration import Verify
 from holdfast_operator.catalogs import shadow as shadowing
-from holdfast_operator.catalogs.conditions import mark_shadow
+from holdfast_operator.catalogs.conditions import shadow_condition
 from holdfast_operator.catalogs.facts import Opening, OwnedByAnother, ShadowFacts, purpose_of
 from holdfast_operator.catalogs.opencatalog import OpenCatalog
 from holdfast_operator.catalogs.shadow import Shadow
@@ -210,9 +210,9 @@ PLACE = StashLocation("sqlite:///a")
     ],
 )
 def test_what_is_shown_of_a_shadow(shadow: ShadowFacts, status: str, reason: str, warning: bool) -> None:
-    (mark,) = mark_shadow(PLACE, shadow)
-    assert (mark.status, mark.reason) == (status, reason)
-    assert (shadow.diverged or shadow.out_of_date or PLACE.url) in mark.message
-    (_, note) = transitions([], ready("fine"), [mark])
+    (condition,) = shadow_condition(PLACE, shadow)
+    assert (condition.status, condition.reason) == (status, reason)
+    assert (shadow.diverged or shadow.out_of_date or PLACE.url) in condition.message
+    (_, note) = transitions([], ready("fine"), [condition])
     assert (note.reason, note.warning) == (reason, warning)
-    assert mark_shadow(None, None) == ()
+    assert shadow_condition(None, None) == ()

@@ -15,7 +15,7 @@ from holdfast.catalog.stores.store import Kept
 from holdfast.catalog.upgrade_report import Size, StepReport, UpgradeReport
 from holdfast.errors import Deprecated, HoldfastError, VersionTooNew
 from holdfast.persist import PersistClient
-from holdfast_operator.catalogs.conditions import sizes_of, told_upgrade
+from holdfast_operator.catalogs.conditions import sizes_of, upgrade_message
 from holdfast_operator.catalogs.facts import Opening, UpgradePending
 from holdfast_operator.catalogs.opencatalog import OpenCatalog
 from holdfast_operator.catalogs.opening import durable_state, try_upgrade
@@ -154,11 +154,11 @@ REPORT = UpgradeReport(
 
 
 def test_an_upgrade_is_told_in_one_line(opening: Opening) -> None:
-    text = told_upgrade(REPORT, Kept(time=7, version=15), opening)
+    text = upgrade_message(REPORT, Kept(time=7, version=15), opening)
     assert "from format version 15 to 17: 3 rows of 25 bytes became 4 of 49" in text
     place = f"--persist {opening.storage.url} --organization-id {ORGANIZATION}"
     assert text.endswith(f"version 15 is kept readable: holdfast catalog dump {place} --as-of 7")
-    assert "kept" not in told_upgrade(REPORT, None, opening)
+    assert "kept" not in upgrade_message(REPORT, None, opening)
 
 
 def test_an_upgrade_is_measured_by_object_type_until_the_catalog_is_gone() -> None:

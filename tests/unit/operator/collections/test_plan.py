@@ -104,7 +104,7 @@ def test_what_is_missing_in_an_observed_catalog_its_writer_has_to_make(
 
 def test_a_collection_of_an_observed_catalog_is_shown_and_not_changed() -> None:
     step = rest(WATCHED)
-    assert (step.health.phase, step.marks) == (Phase.READY, ())
+    assert (step.health.phase, step.conditions) == (Phase.READY, ())
     assert step.fields is not None
     assert step.fields["collectionId"] == "c1"
     request = {"requestId": "1", "destination": "file:///x"}
@@ -117,8 +117,8 @@ def test_a_collection_of_an_observed_catalog_is_shown_and_not_changed() -> None:
         upper=90,
         now=datetime(2026, 1, 1, tzinfo=UTC),
     )
-    (mark,) = rest(replace(WATCHED, spec=asked, asked=(snapshot,))).marks
-    assert (mark.status, mark.reason) == ("False", Reason.CATALOG_OBSERVED)
+    (condition,) = rest(replace(WATCHED, spec=asked, asked=(snapshot,))).conditions
+    assert (condition.status, condition.reason) == ("False", Reason.CATALOG_OBSERVED)
     mismatched = rest(replace(WATCHED, spec=spec(rendition={"shards": 3})))
     assert mismatched.health.reason is Reason.SCHEMA_MISMATCH
 
@@ -140,7 +140,7 @@ def test_nothing_else_is_shown_while_a_catalog_that_was_ready_is_opened_again() 
     assert decided(FRESH) == EnsureItem(ITEM, SCHEMA, 2)
     assert decided(replace(THERE, facts=None)) == CreateCollection("c1", ITEM, SCHEMA, 2)
     step = rest(THERE)
-    assert (step.health.phase, step.marks) == (Phase.READY, ())
+    assert (step.health.phase, step.conditions) == (Phase.READY, ())
     assert step.fields == {
         "collectionId": "c1",
         "itemId": "u1",

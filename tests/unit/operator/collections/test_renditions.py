@@ -24,7 +24,7 @@ from holdfast_operator.collections.facts import (
 from holdfast_operator.collections.plan import plan
 from holdfast_operator.collections.renditions import is_long_over
 from holdfast_operator.collections.status import (
-    collection_marks,
+    collection_conditions,
     phase_of,
     rendition_notes,
     shown_phases,
@@ -468,11 +468,13 @@ def test_events_tell_transitions(
 def test_size_and_suspicion_are_conditions_with_one_warning_each() -> None:
     health = Health(Phase.READY, Reason.AVAILABLE, "")
     before: list[dict[str, Any]] = [{"type": "Ready", "status": "True", "reason": "Available"}]
-    within = collection_marks(facts(R1), spec(maxBytes=3456))
-    assert [(mark.type, mark.status) for mark in within] == [(ConditionType.OVER_MAX_BYTES, "False")]
+    within = collection_conditions(facts(R1), spec(maxBytes=3456))
+    assert [(condition.type, condition.status) for condition in within] == [
+        (ConditionType.OVER_MAX_BYTES, "False")
+    ]
     assert transitions(before, health, within) == []
-    over = collection_marks(facts(R1, SUSPECT), spec(maxBytes=3456))
-    assert [(mark.reason, mark.status) for mark in over] == [
+    over = collection_conditions(facts(R1, SUSPECT), spec(maxBytes=3456))
+    assert [(condition.reason, condition.status) for condition in over] == [
         (Reason.OVER_MAX_BYTES, "True"),
         (Reason.RENDITION_SUSPECT, "True"),
     ]
@@ -481,7 +483,10 @@ def test_size_and_suspicion_are_conditions_with_one_warning_each() -> None:
         (Reason.OVER_MAX_BYTES, True),
         (Reason.RENDITION_SUSPECT, True),
     ]
-    shown = [{"type": mark.type.value, "status": "True", "reason": mark.reason.value} for mark in over]
+    shown = [
+        {"type": condition.type.value, "status": "True", "reason": condition.reason.value}
+        for condition in over
+    ]
     assert transitions([*before, *shown], health, over) == []
     (back,) = transitions([*before, *shown], health, within)
     assert (back.reason, back.warning) == (Reason.WITHIN_MAX_BYTES, False)
@@ -490,7 +495,7 @@ def test_size_and_suspicion_are_conditions_with_one_warning_each() -> None:
 def test_a_rendition_that_is_doubted_is_told_once_and_has_its_own_phase() -> None:
     step = rest(facts(DOUBTED), spec(2))
     before: list[dict[str, Any]] = [{"type": "Ready", "status": "True", "reason": "Available"}]
-    (note,) = transitions(before, step.health, step.marks)
+    (note,) = transitions(before, step.health, step.conditions)
     assert (note.reason, note.warning) == (Reason.RENDITION_SUSPECT, True)
     # What was the collection retires as ever.
     gone_by = replace(OLD, suspect="two writers differ at 7")
@@ -498,7 +503,7 @@ def test_a_rendition_that_is_doubted_is_told_once_and_has_its_own_phase() -> Non
     assert phase_of(there, gone_by) is RenditionPhase.RETIRING
     step = rest(there, spec())
     assert step.health.reason is Reason.RETIRING_RENDITION
-    assert f"it was the collection before {UPPER}" in step.marks[0].message
+    assert f"it was the collection before {UPPER}" in step.conditions[0].message
 
 
 def test_lag_is_shown_while_a_rendition_is_filled() -> None:

@@ -191,7 +191,7 @@ def test_how_far_the_collection_has_come_meanwhile_does_not_matter() -> None:
 def test_in_an_observed_catalog_nothing_is_restored() -> None:
     step = decided(facts(R1), spec(), catalog_open=False, catalog_observed=True)
     assert isinstance(step, Settle)
-    assert [(mark.type, mark.reason) for mark in step.marks] == [
+    assert [(condition.type, condition.reason) for condition in step.conditions] == [
         (ConditionType.RESTORED, Reason.CATALOG_OBSERVED)
     ]
 

@@ -14,10 +14,10 @@ from holdfast_operator.engine.events import Note, event, event_name, transitions
 from holdfast_operator.engine.kube import ObjectKey
 from holdfast_operator.engine.status import (
     Health,
-    Mark,
     Phase,
+    WantedCondition,
     conditions,
-    marks,
+    health_conditions,
     merge_patch,
     next_status,
     phase_of,
@@ -30,7 +30,7 @@ STALLED = stalled(Reason.SECRET_NOT_FOUND, "create it")
 
 
 def statuses(health: Health) -> tuple[str, ...]:
-    return tuple(mark.status for mark in marks(health))
+    return tuple(condition.status for condition in health_conditions(health))
 
 
 @pytest.mark.parametrize(
@@ -56,17 +56,19 @@ def test_ready_reconciling_and_stalled_of_each_phase(health: Health, expected: t
     ],
 )
 def test_a_phase_is_read_back_from_what_was_shown(health: Health) -> None:
-    assert phase_of({"conditions": conditions([], marks(health), 1, NOW)}) is health.phase
+    assert phase_of({"conditions": conditions([], health_conditions(health), 1, NOW)}) is health.phase
     assert phase_of({}) is Phase.RECONCILING
 
 
 def test_a_transition_time_moves_only_with_the_status() -> None:
-    first = conditions([], marks(STALLED), 1, NOW)
-    other_reason = conditions(first, marks(stalled(Reason.CATALOG_NOT_FOUND, "make it")), 2, LATER)
+    first = conditions([], health_conditions(STALLED), 1, NOW)
+    other_reason = conditions(
+        first, health_conditions(stalled(Reason.CATALOG_NOT_FOUND, "make it")), 2, LATER
+    )
     assert [c["lastTransitionTime"] for c in other_reason] == ["2026-01-02T03:04:05Z"] * 3
     assert {c["reason"] for c in other_reason} == {"CatalogNotFound"}
     assert {c["observedGeneration"] for c in other_reason} == {2}
-    mended = {c["type"]: c for c in conditions(first, marks(ready("fine")), 2, LATER)}
+    mended = {c["type"]: c for c in conditions(first, health_conditions(ready("fine")), 2, LATER)}
     assert mended["Ready"]["lastTransitionTime"] == "2026-01-02T04:04:05Z"
     assert mended["Stalled"]["lastTransitionTime"] == "2026-01-02T04:04:05Z"
     assert mended["Reconciling"]["lastTransitionTime"] == "2026-01-02T03:04:05Z"
@@ -74,8 +76,8 @@ def test_a_transition_time_moves_only_with_the_status() -> None:
 
 def test_other_peoples_conditions_stay_and_ours_that_are_over_go() -> None:
     foreign = {"type": "BackedUp", "status": "True", "reason": "Nightly"}
-    snapshot = Mark(ConditionType.SNAPSHOT_COMPLETED, "True", Reason.SNAPSHOT_SUCCEEDED, "done")
-    before = conditions([foreign], (*marks(ready("fine")), snapshot), 1, NOW)
+    snapshot = WantedCondition(ConditionType.SNAPSHOT_COMPLETED, "True", Reason.SNAPSHOT_SUCCEEDED, "done")
+    before = conditions([foreign], (*health_conditions(ready("fine")), snapshot), 1, NOW)
     assert [c["type"] for c in before] == [
         "Ready",
         "Reconciling",
@@ -83,15 +85,18 @@ def test_other_peoples_conditions_stay_and_ours_that_are_over_go() -> None:
         "SnapshotCompleted",
         "BackedUp",
     ]
-    after = conditions(before, marks(ready("fine")), 1, LATER)
+    after = conditions(before, health_conditions(ready("fine")), 1, LATER)
     assert [c["type"] for c in after] == ["Ready", "Reconciling", "Stalled", "BackedUp"]
     assert after[-1] == foreign
 
 
 def test_the_same_again_is_no_write() -> None:
-    status = next_status({"observedGeneration": -1}, {"upper": 3}, marks(ready("fine")), 1, NOW)
-    assert merge_patch(status, next_status(status, {"upper": 3}, marks(ready("fine")), 1, LATER)) == {}
-    moved = merge_patch(status, next_status(status, {"upper": 4}, marks(ready("fine")), 1, LATER))
+    status = next_status({"observedGeneration": -1}, {"upper": 3}, health_conditions(ready("fine")), 1, NOW)
+    assert (
+        merge_patch(status, next_status(status, {"upper": 3}, health_conditions(ready("fine")), 1, LATER))
+        == {}
+    )
+    moved = merge_patch(status, next_status(status, {"upper": 4}, health_conditions(ready("fine")), 1, LATER))
     assert moved == {"upper": 4}
 
 
@@ -135,21 +140,25 @@ def test_a_merge_patch_makes_the_new_of_the_old(old: dict[str, Any], new: dict[s
 
 def test_events_only_on_transitions() -> None:
     assert transitions([], STALLED, ()) == [Note(Reason.SECRET_NOT_FOUND, "create it", warning=True)]
-    shown = conditions([], marks(STALLED), 1, NOW)
+    shown = conditions([], health_conditions(STALLED), 1, NOW)
     assert transitions(shown, STALLED, ()) == []
     assert transitions(shown, ready("fine"), ()) == [Note(Reason.AVAILABLE, "fine")]
     assert transitions(shown, reconciling(Reason.CATALOG_NOT_READY, "wait"), ()) == []
-    running = Mark(ConditionType.SNAPSHOT_COMPLETED, "Unknown", Reason.SNAPSHOT_RUNNING, "attempt 1 runs")
-    fine = conditions([], marks(ready("fine")), 1, NOW)
+    running = WantedCondition(
+        ConditionType.SNAPSHOT_COMPLETED, "Unknown", Reason.SNAPSHOT_RUNNING, "attempt 1 runs"
+    )
+    fine = conditions([], health_conditions(ready("fine")), 1, NOW)
     assert transitions(fine, ready("fine"), (running,)) == [Note(Reason.SNAPSHOT_RUNNING, "attempt 1 runs")]
-    both = conditions(fine, (*marks(ready("fine")), running), 1, NOW)
+    both = conditions(fine, (*health_conditions(ready("fine")), running), 1, NOW)
     assert transitions(both, ready("fine"), (running,)) == []
 
 
 def test_every_failed_attempt_is_told_once() -> None:
-    first = Mark(ConditionType.SNAPSHOT_COMPLETED, "Unknown", Reason.SNAPSHOT_RETRYING, "attempt 1 failed")
+    first = WantedCondition(
+        ConditionType.SNAPSHOT_COMPLETED, "Unknown", Reason.SNAPSHOT_RETRYING, "attempt 1 failed"
+    )
     second = replace(first, message="attempt 2 failed")
-    shown = conditions([], (*marks(ready("fine")), first), 1, NOW)
+    shown = conditions([], (*health_conditions(ready("fine")), first), 1, NOW)
     assert transitions(shown, ready("fine"), (first,)) == []
     assert transitions(shown, ready("fine"), (second,)) == [Note(second.reason, second.message)]
 
@@ -167,7 +176,7 @@ def test_neither_a_status_nor_an_event_tells_a_secret() -> None:
         said = stalled(
             Reason.STORE_UNREACHABLE, "x" * padding + " postgres://me:geheim-und-lang@host/db?password=geheim"
         )
-        for condition in conditions([], marks(said), 1, NOW):
+        for condition in conditions([], health_conditions(said), 1, NOW):
             assert "geheim" not in condition["message"]
         key = ObjectKey(Kind.CATALOG, "ns", "demo")
         note = Note(said.reason, said.message, warning=True)
@@ -181,16 +190,16 @@ def test_no_text_of_a_status_is_longer_than_it_may_be_at_any_depth() -> None:
         "list": [{"purpose": "p" * 5000, "url": url, "since": 3}],
         "no": True,
     }
-    status = next_status({}, fields, marks(ready("m" * 2_000_000)), 1, NOW)
+    status = next_status({}, fields, health_conditions(ready("m" * 2_000_000)), 1, NOW)
     assert status["holder"] == "h" * 4095 + "…"
     (held,) = status["list"]
     assert (len(held["purpose"]), held["url"], held["since"]) == (4096, url, 3)
     assert status["no"] is True
     assert {len(each["message"]) for each in status["conditions"]} == {1}
-    again = next_status(status, fields, marks(ready("m" * 2_000_000)), 1, LATER)
+    again = next_status(status, fields, health_conditions(ready("m" * 2_000_000)), 1, LATER)
     assert merge_patch(status, again) == {}
 
 
 def test_a_message_that_is_cut_shows_it() -> None:
-    (said, *_) = conditions([], marks(ready("because " * 200)), 1, NOW)
+    (said, *_) = conditions([], health_conditions(ready("because " * 200)), 1, NOW)
     assert (len(said["message"]), said["message"][-1]) == (1024, "…")

@@ -47,8 +47,8 @@ def record(state: JobState, kind: str = "compact", slot: str = "one", **fields: 
 def told(seen: CompactionView) -> tuple[str, Reason, str]:
     report = plan(seen)
     assert isinstance(report, RequestedReport)
-    assert report.mark is not None
-    return report.mark.status, report.mark.reason, report.mark.message
+    assert report.condition is not None
+    return report.condition.status, report.condition.reason, report.condition.message
 
 
 def test_it_starts_whatever_has_been_written_in_tasks_that_follow_from_that() -> None:
@@ -128,8 +128,8 @@ def test_a_schedule_asks_for_compactions_and_the_records_of_snapshots_are_none_o
     assert plan_scheduled(seen) == StartJob("c1", "compact", "schedule:2026-01-02T00:00:00Z", {}, 1)
     report = plan_scheduled(replace(seen, now=NOW - timedelta(hours=1)))
     assert isinstance(report, RequestedReport)
-    assert report.mark is not None
-    assert report.mark.reason is Reason.COMPACTION_SCHEDULED
+    assert report.condition is not None
+    assert report.condition.reason is Reason.COMPACTION_SCHEDULED
     assert report.fields["compactionSchedule"]["nextScheduleTime"] == "2026-01-02T00:00:00Z"
     known = (record(JobState.RUNNING, "snapshot"), record(JobState.DONE, finished_ms=4, result=RESULT))
     assert jobs_of(ASKED.kind, known, ASKED.request) == (known[1], known[1], ())

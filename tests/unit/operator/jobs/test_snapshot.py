@@ -66,14 +66,14 @@ DONE = record(
 def told(seen: SnapshotView) -> tuple[str, Reason]:
     report = plan(seen)
     assert isinstance(report, RequestedReport)
-    assert report.mark is not None
-    return report.mark.status, report.mark.reason
+    assert report.condition is not None
+    return report.condition.status, report.condition.reason
 
 
 def test_nobody_asked() -> None:
     report = plan(replace(ASKED, request=None, last=DONE))
     assert isinstance(report, RequestedReport)
-    assert report.mark is None
+    assert report.condition is None
     assert report.fields["lastSnapshot"]["rows"] == 7
 
 
@@ -182,8 +182,8 @@ def test_why_a_driver_does_not_start_is_told_while_it_waits_and_when_it_is_given
     assert step.error == f"its driver did not start within 60 s (startDeadlineSeconds): {why}"
     report = plan(replace(RUNNING, apps=(app(AppPhase.PENDING, message=why),)))
     assert isinstance(report, RequestedReport)
-    assert report.mark is not None
-    assert why in report.mark.message
+    assert report.condition is not None
+    assert why in report.condition.message
 
 
 @pytest.mark.parametrize("phase", [AppPhase.RUNNING, AppPhase.UNCLEAR])
@@ -244,8 +244,8 @@ def test_a_template_that_can_not_be_had_starts_nothing_and_ends_what_was_not_lau
     failed = record(JobState.FAILED, 1, error="boom", by="spark", failures=1)
     report = plan(replace(ASKED, job=failed, objection=objection))
     assert isinstance(report, RequestedReport)
-    assert report.mark is not None
-    assert (report.mark.reason, report.mark.message) == (Reason.SPARK_TEMPLATE_REFUSED, objection)
+    assert report.condition is not None
+    assert (report.condition.reason, report.condition.message) == (Reason.SPARK_TEMPLATE_REFUSED, objection)
     never = replace(RUNNING, launched=frozenset(), objection=objection)
     step = plan(never)
     assert isinstance(step, FailAttempt)
@@ -263,9 +263,9 @@ def test_a_job_waits_until_fewer_run_before_it_starts_tries_again_or_is_launched
     ):
         report = plan(seen)
         assert isinstance(report, RequestedReport)
-        assert report.mark is not None
-        assert (report.mark.status, report.mark.reason) == ("Unknown", Reason.SNAPSHOT_QUEUED)
-        assert (report.mark.message, report.requeue_after) == (full, 5.0)
+        assert report.condition is not None
+        assert (report.condition.status, report.condition.reason) == ("Unknown", Reason.SNAPSHOT_QUEUED)
+        assert (report.condition.message, report.requeue_after) == (full, 5.0)
         assert not isinstance(plan(replace(seen, full=None)), RequestedReport)
     # One that runs is one of those that fill it.
     assert told(replace(RUNNING, apps=(app(AppPhase.RUNNING),), full=full))[1] is Reason.SNAPSHOT_RUNNING
@@ -289,8 +289,8 @@ def test_a_driver_of_a_failed_attempt_is_cleaned_up_before_the_next() -> None:
     just_now = replace(failed, finished_ms=int((NOW - timedelta(seconds=29)).timestamp() * 1000))
     report = plan(replace(ASKED, job=just_now, apps=(alive,)))
     assert isinstance(report, RequestedReport)
-    assert report.mark is not None
-    assert (report.mark.reason, report.requeue_after) == (Reason.SNAPSHOT_RETRYING, 2.0)
+    assert report.condition is not None
+    assert (report.condition.reason, report.requeue_after) == (Reason.SNAPSHOT_RETRYING, 2.0)
     later = replace(ASKED, job=just_now, apps=(alive,), now=NOW + timedelta(seconds=1))
     assert plan(later) == FailAttempt("snapshot", JOB, 1, "boom", alive)
 
@@ -315,7 +315,9 @@ def test_only_the_record_makes_a_success(
 ) -> None:
     apps = tuple(app(phase, attempt=number, age=age) for phase, number, age in seen_apps)
     decision = plan(replace(ASKED, job=record(state, attempt), apps=apps))
-    succeeded = isinstance(decision, RequestedReport) and decision.mark and decision.mark.status == "True"
+    succeeded = (
+        isinstance(decision, RequestedReport) and decision.condition and decision.condition.status == "True"
+    )
     assert bool(succeeded) == (state is JobState.DONE)
 
 
@@ -377,9 +379,9 @@ START = StartJob(
 def told_run(seen: SnapshotView) -> tuple[str, Reason]:
     report = plan_scheduled(seen)
     assert isinstance(report, RequestedReport)
-    assert report.mark is not None
-    assert report.mark.type == "ScheduledSnapshotCompleted"
-    return report.mark.status, report.mark.reason
+    assert report.condition is not None
+    assert report.condition.type == "ScheduledSnapshotCompleted"
+    return report.condition.status, report.condition.reason
 
 
 def test_a_run_that_is_due_is_named_by_its_time_and_reads_the_latest_time() -> None:
@@ -417,8 +419,8 @@ def test_what_is_shown_of_a_schedule(
 def test_a_schedule_wakes_at_its_next_time_and_shows_it() -> None:
     report = plan_scheduled(replace(ALONE, scheduled=nightly(run(JobState.DONE)), upper=0))
     assert isinstance(report, RequestedReport)
-    assert report.mark is not None
-    assert report.mark.reason is Reason.SNAPSHOT_NOT_READABLE
+    assert report.condition is not None
+    assert report.condition.reason is Reason.SNAPSHOT_NOT_READABLE
     report = plan_scheduled(replace(ALONE, scheduled=nightly(run(JobState.DONE), upcoming=None)))
     assert isinstance(report, RequestedReport)
     assert report.requeue_after == 24 * 3600
@@ -440,8 +442,8 @@ def test_a_run_that_failed_is_tried_again_until_the_next_one_is_due() -> None:
     assert plan_scheduled(replace(ALONE, scheduled=nightly(given_up))) == START
     report = plan_scheduled(replace(ALONE, scheduled=nightly(given_up, upcoming=None)))
     assert isinstance(report, RequestedReport)
-    assert report.mark is not None
-    assert report.mark.message.endswith("the next one is due at 2026-01-03T00:00:00Z")
+    assert report.condition is not None
+    assert report.condition.message.endswith("the next one is due at 2026-01-03T00:00:00Z")
     # Its driver is ended before another one is begun.
     alive = app(AppPhase.RUNNING, job=RUN_JOB)
     seen = replace(ALONE, scheduled=nightly(failed), apps=(alive,))

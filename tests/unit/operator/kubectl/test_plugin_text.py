@@ -71,12 +71,12 @@ def thing(kind: str = "Catalog", name: str = "demo", /, **status: Any) -> dict[s
 
 
 def marked(ready: str = "True", stalled: str = "False", reason: str = "Available", **more: Any) -> Any:
-    def mark(type_: str, status: str) -> dict[str, str]:
+    def condition(type_: str, status: str) -> dict[str, str]:
         return {"type": type_, "status": status, "reason": reason, "message": f"because {reason}"}
 
     return {
         "observedGeneration": 2,
-        "conditions": [mark("Ready", ready), mark("Stalled", stalled), *more.pop("others", ())],
+        "conditions": [condition("Ready", ready), condition("Stalled", stalled), *more.pop("others", ())],
         **more,
     }
 
@@ -265,8 +265,8 @@ def test_a_migration_says_only_what_was_asked_for() -> None:
 
 def test_a_migration_is_done_when_its_own_condition_says_so() -> None:
     def of(type_: str, **spec: Any) -> Done | None:
-        mark = {"type": type_, "status": "True", "reason": "x", "message": "x"}
-        body = thing("CatalogMigration", "m", **marked(others=[mark], sourceOfTruth="Stash", rows=1200))
+        condition = {"type": type_, "status": "True", "reason": "x", "message": "x"}
+        body = thing("CatalogMigration", "m", **marked(others=[condition], sourceOfTruth="Stash", rows=1200))
         body["spec"] |= spec
         return outcome(body)
 

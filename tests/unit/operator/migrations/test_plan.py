@@ -262,7 +262,7 @@ def test_a_dry_run_takes_no_step() -> None:
     step = rest(replace(dry, planned=found))
     assert (step.health.phase, step.health.reason) == (Phase.READY, Reason.MIGRATION_PLANNED)
     assert step.fields is not None
-    assert (step.fields["plan"], step.fields["rows"], step.fields["phase"]) == (["a", "b"], 2, "DryRunResult")
+    assert (step.fields["plan"], step.fields["rows"], step.fields["phase"]) == (["a", "b"], 2, "Planned")
     refused = replace(dry, planned=replace(found, refused="it is too new"))
     assert told(refused) == (Phase.STALLED, Reason.MIGRATION_REFUSED)
     assert decided(replace(dry, deleting=True)) == Release()
@@ -292,11 +292,11 @@ UNKNOWN = (
 
 def ended(seen: MigrationView, *types: ConditionType, **fields: Any) -> MigrationView:
     """The same with a status whose conditions of these types are true."""
-    marks = [
+    conditions = [
         Condition(type=each, status="True", last_transition_time=NOW, reason="MigrationCompleted", message="")
         for each in types
     ]
-    return shown(seen, conditions=marks, start_time=NOW, **fields)
+    return shown(seen, conditions=conditions, start_time=NOW, **fields)
 
 
 @pytest.mark.parametrize("seen", UNKNOWN)
@@ -398,7 +398,7 @@ def test_the_status_tells_how_far_it_is() -> None:
 
 
 def conditions(settle: Settle) -> dict[str, tuple[str, Reason]]:
-    return {mark.type: (mark.status, mark.reason) for mark in settle.marks}
+    return {condition.type: (condition.status, condition.reason) for condition in settle.conditions}
 
 
 def test_the_conditions_of_a_migration() -> None:
@@ -420,7 +420,7 @@ def test_the_conditions_of_a_migration() -> None:
     differ = resting(seen, stalled(Reason.CONTENTS_DIFFER, "items"))
     assert conditions(differ)[ConditionType.VERIFIED] == ("False", Reason.CONTENTS_DIFFER)
     # One Event for what they tell together.
-    notes = transitions([], over.health, over.marks)
+    notes = transitions([], over.health, over.conditions)
     assert [note.reason for note in notes] == [Reason.MIGRATION_COMPLETED]
 
 
